@@ -1,0 +1,250 @@
+"""The vocabulary: what a run is asked (`Params`) and what it says (`Started`, `Round`, `Finished`).
+
+Everything that a reader of a run needs (page, terminal, trace file, benchmark) is in these frozen values, named like
+the keys of the trace's JSON. Standard library only: a trace can be read where no torch is installed.
+
+p is the target's distribution, q the drafter's, both after the sampler has shaped them; raw_p and raw_q are the same
+two at temperature 1 without filters (Leviathan et al. 2023, Chen et al. 2023).
+"""
+
+import math
+from dataclasses import dataclass
+
+VERSION = "0.1.0"
+
+DRAFT_WITH = ("model", "lookup", "ngram", "ngram-one-level", "none")
+RULES = ("speculative",)
+
+# Field of Params: (type, smallest, largest). The page's sliders and the command line's help are made from these.
+LIMITS: dict[str, tuple[type, float, float]] = {
+    "gamma": (int, 1, 16),
+    "temperature": (float, 0.0, 2.0),
+    "top_k": (int, 0, 1_000_000),
+    "top_p": (float, 0.0, 1.0),
+    "min_p": (float, 0.0, 1.0),
+    "seed": (int, 0, 2**53 - 1),  # the whole numbers that every JSON reader keeps
+    "max_new_tokens": (int, 1, 32_768),
+    "ngram": (int, 1, 16),
+    "alternatives": (int, 0, 50),
+}
+ABOVE_SMALLEST = {"top_p"}
+BELOW_LARGEST = {"min_p"}
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """How to generate. A wrong value raises ValueError: one sentence with the field, what was given and what is allowed.
+
+    draft_with: who drafts: the drafter "model", a "lookup" of the text so far, an "ngram" store that learns from the
+        target (all lengths; "ngram-one-level": the full length only), or "none" (plain decoding).
+    gamma: the most tokens drafted in a round.
+    rule: how drafts are judged.
+    temperature: 0 is greedy: p and q are one-hot at the argmax.
+    top_k: 0 is off. top_p: 1 is off. min_p: 0 is off. Applied in this order after the temperature, renormalising.
+    seed: None draws one, which the trace records.
+    stop: the text is cut before the first of these strings.
+    ignore_eos: go on behind an end-of-sequence token.
+    chat, system: put the prompt through the tokenizer's chat template, with this system prompt.
+    ngram: the longest run of tokens that is matched ("lookup") or stored ("ngram").
+    alternatives: how many of the likeliest tokens are recorded at each position; 0 is none.
+    """
+
+    draft_with: str = "model"
+    gamma: int = 4
+    rule: str = "speculative"
+    temperature: float = 0.8
+    top_k: int = 0
+    top_p: float = 0.9
+    min_p: float = 0.0
+    seed: int | None = None
+    max_new_tokens: int = 200
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    chat: bool = False
+    system: str | None = None
+    ngram: int = 3
+    alternatives: int = 5
+
+    def __post_init__(self):
+        _one_of("draft_with", self.draft_with, DRAFT_WITH)
+        _one_of("rule", self.rule, RULES)
+        for field in LIMITS:
+            value = getattr(self, field)
+            if not (field == "seed" and value is None):
+                object.__setattr__(self, field, number(field, value))
+        if isinstance(self.stop, list):
+            object.__setattr__(self, "stop", tuple(self.stop))
+        if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
+            raise ValueError(f"stop must be a tuple of strings that are not empty, not {_shown(self.stop)}")
+        for field in ("ignore_eos", "chat"):
+            if not isinstance(getattr(self, field), bool):
+                raise ValueError(f"{field} must be true or false, not {_shown(getattr(self, field))}")
+        if self.system is not None and not isinstance(self.system, str):
+            raise ValueError(f"system must be text or None, not {_shown(self.system)}")
+        if self.system is not None and not self.chat:
+            raise ValueError("system is part of the chat template, so it needs chat to be true")
+        for field, texts in (("stop", self.stop), ("system", (self.system or "",))):
+            for text in texts:
+                check_text(field, text)
+
+
+def number(field: str, value) -> int | float:
+    """`value` as the number that `LIMITS` allows for `field`; ValueError says what is allowed."""
+    kind, low, high = LIMITS[field]
+    right_type = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    if (
+        not right_type
+        or not math.isfinite(value)
+        or not low <= value <= high
+        or (field in ABOVE_SMALLEST and value == low)
+        or (field in BELOW_LARGEST and value == high)
+    ):
+        raise ValueError(f"{field} must be {allowed(field)}, not {_shown(value)}")
+    return kind(value)
+
+
+def allowed(field: str) -> str:
+    """What a numeric field may be, in words: "a whole number from 1 to 16"."""
+    kind, low, high = LIMITS[field]
+    start = f"above {low:g}" if field in ABOVE_SMALLEST else f"from {low:,}" if kind is int else f"from {low:g}"
+    end = f"to below {high:g}" if field in BELOW_LARGEST else f"to {high:,}" if kind is int else f"to {high:g}"
+    return f"{'a whole number' if kind is int else 'a number'} {start} {end}"
+
+
+def check_text(field: str, text: str) -> None:
+    """ValueError when `text` holds half a surrogate pair, which no tokenizer and no file can take."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        bad = text[error.start]
+        raise ValueError(f"{field} must be Unicode text, but holds the lone surrogate U+{ord(bad):04X}") from None
+
+
+def _one_of(field: str, value, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{field} must be one of {', '.join(choices)}, not {_shown(value)}")
+
+
+def _shown(value) -> str:
+    text = ascii(value)  # one line, whatever the value holds
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+@dataclass(frozen=True, slots=True)
+class ByModel:
+    """One thing that target and drafter have each (a dtype, a quantisation); None where there is none."""
+
+    target: str | None
+    drafter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairInfo:
+    """Which pair ran where; `target` and `drafter` are hub ids, directories, or class names of models in memory."""
+
+    name: str
+    target: str
+    drafter: str | None
+    device: str
+    device_name: str
+    dtype: ByModel
+    quantize: ByModel
+
+
+# A likely token at a position: id, text, p, q, raw_p, raw_q. q and raw_q are None where nothing was drafted.
+Alternative = tuple[int, str, float, float | None, float, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A drafted token and its fate: "accepted", "rejected" or "discarded".
+
+    Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token behind the rejection
+    was never judged: u and accept_prob are None.
+    """
+
+    id: int
+    text: str
+    p: float
+    q: float
+    raw_p: float
+    raw_q: float
+    u: float | None
+    accept_prob: float | None
+    fate: str
+    top: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The target's own token of a round: "resampled" after a rejection (from norm(max(p - q, 0)), whose mass before
+    normalising is `residual_mass`), "bonus" when all drafts were accepted, "sampled" when nothing was drafted (both
+    from p). u is the number it was drawn with; q and raw_q are None unless it was resampled."""
+
+    id: int
+    text: str
+    source: str
+    p: float
+    q: float | None
+    raw_p: float
+    raw_q: float | None
+    u: float
+    residual_mass: float | None
+    top: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One target forward: what was drafted, what became of it, what came next. `next` is None only when the text ended
+    inside the accepted drafts. Milliseconds are the engine's own."""
+
+    index: int
+    draft: tuple[Judged, ...]
+    next: Next | None
+    emitted: tuple[int, ...]
+    draft_ms: float
+    verify_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The numbers of a run so far, defined in metrics.py. A quotient 0/0 is None."""
+
+    tokens: int
+    rounds: int
+    drafted: int
+    accepted: int
+    rejected: int
+    acceptance_rate: float | None
+    mean_tokens_per_round: float | None
+    target_forwards: int
+    prefill_ms: float
+    draft_ms: float
+    verify_ms: float
+    ttft_ms: float | None
+    tokens_per_second: float | None
+    target_step_ms: float | None
+    drafter_step_ms: float | None
+    cost_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """First event: everything that determines the run, with the seed that is used."""
+
+    pair: PairInfo
+    versions: dict[str, str]
+    params: Params
+    prompt: str
+    prompt_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Last event. finish: "eos", "stop", "length", "cancelled" or "error" (then `error` says what failed)."""
+
+    finish: str
+    error: str | None
+    output_ids: tuple[int, ...]
+    text: str
+    stats: Stats

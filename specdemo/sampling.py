@@ -1,0 +1,81 @@
+"""From logits to probabilities, and from probabilities and a given number to a token.
+
+Probabilities are float64: the numbers in a trace then decide every verdict again, exactly, in anybody's calculator.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch import Tensor
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from specdemo.events import Params
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """logits [N, V] of any float type -> raw probabilities [N, V], float64: temperature 1, nothing filtered."""
+    return logits.double().softmax(-1)
+
+
+class Sampler:
+    """Shapes logits [N, V] into the probabilities [N, V] (float64) that tokens are drawn from.
+
+    Temperature, top-k, top-p and min-p in this order, by transformers' own warpers; temperature 0 is one-hot at the
+    argmax. Target and drafter share one sampler: p and q must be shaped alike, or acceptance is not lossless.
+    """
+
+    def __init__(self, params: Params):
+        self.greedy = params.temperature == 0
+        self.warpers = []
+        if params.temperature not in (0, 1):
+            self.warpers.append(TemperatureLogitsWarper(params.temperature))
+        if params.top_k:
+            self.warpers.append(TopKLogitsWarper(params.top_k))
+        if params.top_p < 1:
+            self.warpers.append(TopPLogitsWarper(params.top_p))
+        if params.min_p:
+            self.warpers.append(MinPLogitsWarper(params.min_p))
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        logits = logits.double()
+        if self.greedy:
+            return one_hot(logits.argmax(-1), logits.shape[-1])
+        # The largest logit at 0, so that a tiny temperature overflows to -inf only, never to inf - inf.
+        logits = logits - logits.amax(-1, keepdim=True)
+        for warp in self.warpers:
+            logits = warp(None, logits)
+        return logits.softmax(-1)
+
+
+def one_hot(ids: Tensor, vocab_size: int) -> Tensor:
+    """ids [N] -> float64 [N, V] with all mass on the ids."""
+    return torch.zeros(*ids.shape, vocab_size, dtype=torch.float64, device=ids.device).scatter_(-1, ids[..., None], 1.0)
+
+
+def draw(weights: Tensor, u: Tensor) -> Tensor:
+    """The token at `u` of the cumulative distribution, in the order of ids. weights [N, V] need not be normalised,
+    u [N] in [0, 1) -> ids [N]. Never a token of weight 0, whatever u is."""
+    cumulative = weights.cumsum(-1)  # [N, V]
+    total = cumulative[:, -1:]
+    # u * total can round up to the total, which no token's cumulative weight exceeds.
+    point = torch.minimum(u[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    ids = torch.searchsorted(cumulative, point, right=True)[:, 0]
+    return ids.clamp(max=weights.shape[-1] - 1)  # only NaN weights run past the end; the record will show them
+
+
+@dataclass(frozen=True)
+class Dice:
+    """The uniform numbers in [0, 1) of one round, by their place in it: float64."""
+
+    next: Tensor  # [1] draws the resampled, bonus or sampled token
+    draws: Tensor  # [K] draw the drafts
+    coins: Tensor  # [K] judge the drafts
+
+
+def throw(seed: int, round: int, k: int, device: torch.device) -> Dice:
+    """The dice of round `round` for k drafts. They depend on the seed, the round and the place in the round alone, so a
+    longer draft or another consumer moves none of them."""
+    random = Random(f"specdemo {seed} {round}").random
+    numbers = torch.tensor([random() for _ in range(1 + 2 * k)], dtype=torch.float64).to(device)
+    return Dice(next=numbers[:1], draws=numbers[1::2], coins=numbers[2::2])

@@ -1,0 +1,241 @@
+"""The composition root: a pair, a prompt and Params become one running, closable stream of events."""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from random import SystemRandom
+
+import torch
+
+from specdemo import metrics
+from specdemo.drafters import Drafter, NoDrafter
+from specdemo.drafters.lookup import LookupDrafter
+from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.ngram import NgramDrafter
+from specdemo.engine import Prefilled, Task, decode
+from specdemo.events import VERSION, Finished, Params, Round, Started, check_text
+from specdemo.lm import CachedLM
+from specdemo.loading import Pair, PairError
+from specdemo.rules import RULES
+from specdemo.sampling import Sampler, throw
+from specdemo.text import Pieces
+from specdemo.trace import Trace
+
+
+def stream(pair: Pair, prompt: str | list[int], params: Params = Params()) -> "Run":
+    """Starts a run: an iterator of Started, one Round per target forward after the prefill, and Finished.
+
+    Raises ValueError for a prompt or Params that this pair cannot take, PairError while the pair is busy with another run.
+    """
+    prompt_ids = _encode(pair, prompt, params)
+    if params.draft_with == "model" and pair.drafter is None:
+        raise ValueError('draft_with must be one of lookup, ngram, ngram-one-level, none for this pair: it has no drafter for "model"')
+    if params.stop and pair.tokenizer is None:
+        raise ValueError("stop must be empty for this pair: without a tokenizer there is no text to find a string in")
+    if params.seed is None:
+        params = replace(params, seed=SystemRandom().randrange(2**32))
+    if not pair.lock.acquire(blocking=False):
+        raise PairError("this pair is busy: finish, close or drop its other run first")
+    try:
+        return Run(pair, prompt if isinstance(prompt, str) else "", prompt_ids, params)
+    except BaseException:
+        pair.lock.release()
+        raise
+
+
+class Run:
+    """One run of a pair. Iterate over it for the events; `trace` is the record so far; `close()` ends it early.
+
+    Any thread may close it: the pair is free when `close` returns, at the latest one round later. A run that is dropped
+    closes itself.
+    """
+
+    def __init__(self, pair: Pair, prompt: str, prompt_ids: list[int], params: Params):
+        versions = {"specdemo": VERSION, "torch": torch.__version__, "transformers": version("transformers")}
+        self._started = Started(pair.info, versions, params, prompt, tuple(prompt_ids))
+        self.trace = Trace.begin(self._started, metrics.fresh(pair.target_step_ms, pair.drafter_step_ms))
+        self._pieces = Pieces(pair.tokenizer)
+        self._step = threading.Lock()  # held while an event is computed
+        self._closing = False
+        self._free = weakref.finalize(self, _free, pair, self.trace, self._pieces)
+        self._events = _events(pair, self._started, self.trace, self._pieces)
+
+    def __iter__(self) -> "Run":
+        return self
+
+    def __next__(self) -> Started | Round | Finished:
+        with self._step:
+            if self._closing:
+                raise StopIteration
+            try:
+                event = next(self._events)
+            except BaseException:
+                self._free()
+                raise
+            if isinstance(event, Finished):
+                self._end()
+            return event
+
+    def close(self) -> None:
+        """Ends the run after the round that is being computed; the trace's `finish` is "cancelled" unless it had ended."""
+        self._closing = True
+        with self._step:
+            self._end()
+
+    def _end(self) -> None:
+        self._events.close()  # drops the caches
+        self._free()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def _free(pair: Pair, trace: Trace, pieces: Pieces) -> None:
+    """At the end of every run, once, whether it finished, failed, was closed or was dropped."""
+    if trace.finish is None:
+        trace.end("cancelled", unfinished=pieces.flush())
+    pair.lock.release()
+
+
+def _events(pair: Pair, started: Started, trace: Trace, pieces: Pieces) -> Iterator[Started | Round | Finished]:
+    yield started
+    try:
+        with _at_rest(pair):
+            rounds = decode(_task(pair, started, pieces))
+            while True:
+                try:
+                    with pair.threads():
+                        event = next(rounds)
+                except StopIteration as end:
+                    finish = end.value
+                    break
+                if isinstance(event, Prefilled):
+                    trace.stats = metrics.after_prefill(trace.stats, event.forwards, event.ms)
+                else:
+                    trace.add(event)
+                    yield event
+        finished = trace.end(finish)
+    except Exception as error:
+        trace.end("error", f"{type(error).__name__}: {error}", pieces.flush())
+        raise
+    yield finished
+
+
+def _task(pair: Pair, started: Started, pieces: Pieces) -> Task:
+    params, prompt_ids = started.params, list(started.prompt_ids)
+    sampler = Sampler(params)
+    target = CachedLM(pair.target)
+    eos = frozenset() if params.ignore_eos else pair.eos
+    longest = len(prompt_ids) + params.max_new_tokens
+
+    def room(length: int) -> int:
+        return int(min(longest, pair.context)) - length
+
+    return Task(
+        target=target,
+        drafter=_drafter(pair, params, sampler, target),
+        sampler=sampler,
+        rule=RULES[params.rule],
+        gamma=params.gamma,
+        prompt_ids=prompt_ids,
+        room=room,
+        ending=_ending(eos, params.stop, room(len(prompt_ids))),
+        eos=eos,
+        throw=lambda round, k: throw(params.seed, round, k, target.device),
+        pieces=pieces,
+        spell=pair.spell,
+        alternatives=params.alternatives,
+    )
+
+
+def _drafter(pair: Pair, params: Params, sampler: Sampler, target: CachedLM) -> Drafter:
+    width = (target.vocab_size, target.device)
+    match params.draft_with:
+        case "model":
+            return ModelDrafter(CachedLM(pair.drafter), pair.drafter_context, sampler, *width)
+        case "lookup":
+            return LookupDrafter(params.ngram, *width)
+        case "ngram":
+            return NgramDrafter(params.ngram, True, *width)
+        case "ngram-one-level":
+            return NgramDrafter(params.ngram, False, *width)
+        case "none":
+            return NoDrafter(*width)
+
+
+def _ending(eos: frozenset[int], stops: tuple[str, ...], room: int) -> Callable[[int, str], str | None]:
+    """Says for each emitted token whether the text ends with it, and why: eos before stop before length."""
+    longest = max(map(len, stops), default=0)
+    tail, count = "", 0
+
+    def ending(id: int, piece: str) -> str | None:
+        nonlocal tail, count
+        tail, count = tail[-longest:] + piece if longest else "", count + 1
+        if id in eos:
+            return "eos"
+        if any(stop in tail for stop in stops):
+            return "stop"
+        return "length" if count == room else None
+
+    return ending
+
+
+def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:
+    """The prompt's token ids; ValueError in one sentence when it cannot be used."""
+    if isinstance(prompt, str):
+        ids = _encode_text(pair, prompt, params)
+    elif isinstance(prompt, (list, tuple)):
+        if params.chat:
+            raise ValueError("chat needs a prompt that is text, not token ids")
+        ids = list(prompt)
+        if not all(isinstance(id, int) and not isinstance(id, bool) and 0 <= id < pair.vocab_size for id in ids):
+            raise ValueError(f"prompt must hold token ids, whole numbers from 0 to {pair.vocab_size - 1}")
+    else:
+        raise ValueError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}")
+    if not ids:
+        raise ValueError("prompt must not be empty: the target needs at least one token to go on from")
+    if len(ids) >= pair.context:
+        raise ValueError(
+            f"prompt must leave room in the context of {pair.context:,.0f} tokens for at least one more, but has {len(ids):,} tokens"
+        )
+    return ids
+
+
+def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
+    if not prompt:
+        raise ValueError("prompt must not be empty: the target needs at least one token to go on from")
+    check_text("prompt", prompt)
+    if pair.tokenizer is None:
+        raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
+    if len(prompt) > pair.context * pair.longest_token:  # before a tokenizer works on megabytes in vain
+        raise ValueError(f"prompt must fit the context of {pair.context:,.0f} tokens, but has {len(prompt):,} characters")
+    if not params.chat:
+        return pair.tokenizer(prompt).input_ids
+    if not getattr(pair.tokenizer, "chat_template", None):
+        raise ValueError("chat must be false for this pair: its tokenizer has no chat template")
+    messages = [{"role": "system", "content": params.system}] if params.system is not None else []
+    messages.append({"role": "user", "content": prompt})
+    try:
+        text = pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # a template is a program of the model's author, and may refuse (a system prompt, say)
+        raise ValueError(f"chat cannot be used with this prompt: the model's chat template says: {error}") from None
+    return pair.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them already
+
+
+@contextmanager
+def _at_rest(pair: Pair):
+    """Models given in memory may be in training mode, where dropout is drawn; they are left as they were."""
+    models = [model for model in (pair.target, pair.drafter) if model is not None and model.training]
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model in models:
+            model.train()
