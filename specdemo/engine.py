@@ -5,6 +5,7 @@ decoding is the same loop with nothing drafted. The drafter, the sampler, the ru
 text are handed in; whatever a round computes stays on the device until one packed copy brings its record home.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
@@ -126,72 +127,55 @@ class Record:
 def bring_home(p: Tensor, raw_p: Tensor, draft: Draft, decision: Decision, dice: Dice, alternatives: int, fill: int) -> Record:
     """Picks what the record needs out of p and raw_p [K+1, V] on the device and copies it in one piece.
 
-    A float64 holds ids and probabilities alike without loss. Raises RuntimeError when a model's probabilities are NaN. The drafter says nothing about the place behind a full draft: q is None there.
+    A float64 holds ids and probabilities alike without loss. Raises RuntimeError when a model's probabilities are NaN.
     """
     k, vocab_size = draft.q.shape
-    silent = torch.full_like(p[:1], torch.nan)
-    q, raw_q = torch.cat([draft.q, silent]), torch.cat([draft.raw_q, silent])  # [K+1, V]
-    four = torch.stack([p, q, raw_p, raw_q], -1)  # [K+1, V, 4]
-
-    # Likeliest under both together; among what the sampler has filtered out (all but one when greedy), by raw likelihood.
-    weight = p + q.nan_to_num(0.0) + 1e-9 * (raw_p + raw_q.nan_to_num(0.0))
-    top = weight.topk(min(alternatives, vocab_size)).indices  # [K+1, A]
     likely = raw_p.topk(min(fill, vocab_size))  # [K+1, F]
-    n = decision.accepted[None]  # [1]
-    parts = [
-        n,
-        decision.residual_mass[None],
-        draft.ids,
-        _pick(four[:k], draft.ids[:, None]),
-        dice.coins[:k],
-        decision.accept_prob,
-        decision.next[None],
-        _pick(four[n], decision.next[None, None]),
-        dice.next,
-        top,
-        _pick(four, top),
-        likely.indices,
-        likely.values,
-    ]
-    home = torch.cat([part.flatten().double() for part in parts]).tolist()  # the round's one copy
+    top = _likeliest(p, raw_p, draft, min(alternatives, vocab_size))  # [K+1, A]
+    # Column 0: the drafted token (none in the last row); column 1: the next token, which counts in one row only.
+    next_id = decision.next.expand(k + 1, 1)
+    ids = torch.cat([torch.cat([draft.ids[:, None], next_id[:1]]), next_id, top], 1)  # [K+1, 2+A]
+    silent = torch.full_like(ids[:1], torch.nan, dtype=torch.float64)  # behind a full draft the drafter says nothing
+    of_q = torch.cat([draft.q.gather(1, ids[:k]), silent])
+    of_raw_q = torch.cat([draft.raw_q.gather(1, ids[:k]), silent])
+    chosen = torch.stack([p.gather(1, ids), of_q, raw_p.gather(1, ids), of_raw_q], -1)  # [K+1, 2+A, 4]
+    numbers = torch.stack([decision.accepted.double(), decision.residual_mass, dice.next[0]])
+    judged = torch.stack([dice.coins[:k], decision.accept_prob])  # [2, K]
+    home = _copy_in_one(numbers, judged, ids, chosen, likely.indices, likely.values)
+    (accepted, residual_mass, next_u), (coins, accept_probs), ids, chosen, likely_ids, likely_p = (part.tolist() for part in home)
 
-    take = iter(home).__next__
-    accepted, mass = int(take()), take()
-    ids = [int(take()) for _ in range(k)]
-    fours = [_four(take) for _ in range(k)]
-    coins = [take() for _ in range(k)]
-    accept_probs = [take() for _ in range(k)]
-    next_id, next_four, next_u = int(take()), _four(take), take()
-    _refuse_nan("target", next_four[2])
-    for four_of_draft in fours:
-        _refuse_nan("drafter", four_of_draft[3])
-    top_ids = [[int(take()) for _ in range(top.shape[1])] for _ in range(k + 1)]
-    tops = [[(id, *_four(take)) for id in row] for row in top_ids]
-    likely_ids = [[int(take()) for _ in range(likely.indices.shape[1])] for _ in range(k + 1)]
-    pairs = [[(id, take()) for id in row] for row in likely_ids]
-    return Record(
-        drafted=[Place(ids[i], *fours[i], coins[i], accept_probs[i], tops[i]) for i in range(k)],
-        next=Place(next_id, *next_four, next_u, None, tops[accepted]),
-        accepted=accepted,
-        residual_mass=mass,
-        likely=pairs,
-    )
+    accepted = int(accepted)
+    tops = [[(int(id), *_known(four)) for id, four in zip(ids[i][2:], chosen[i][2:], strict=True)] for i in range(k + 1)]
+    drafted = [Place(int(ids[i][0]), *_known(chosen[i][0]), coins[i], accept_probs[i], tops[i]) for i in range(k)]
+    next_place = Place(int(ids[0][1]), *_known(chosen[accepted][1]), next_u, None, tops[accepted])
+    for model, raw in (("target", [next_place.raw_p]), ("drafter", [place.raw_q for place in drafted])):
+        if any(probability is None or math.isnan(probability) for probability in raw):
+            raise RuntimeError(f"the {model}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow")
+    pairs = [[(int(id), p) for id, p in zip(*row, strict=True)] for row in zip(likely_ids, likely_p, strict=True)]
+    return Record(drafted, next_place, accepted, residual_mass, pairs)
 
 
-def _pick(four: Tensor, ids: Tensor) -> Tensor:
-    """four [N, V, 4], ids [N, A] -> [N, A, 4]."""
-    return four.gather(1, ids[..., None].expand(-1, -1, 4))
+def _likeliest(p: Tensor, raw_p: Tensor, draft: Draft, count: int) -> Tensor:
+    """The ids [K+1, count] that are likeliest under target and drafter together. What the sampler has filtered out (all
+    but one token when greedy) is ranked behind, by its raw likelihood."""
+    if count == 0:
+        return draft.ids.new_empty(len(p), 0)
+    weight = torch.add(p, raw_p, alpha=1e-9)
+    weight[:-1] += torch.add(draft.q, draft.raw_q, alpha=1e-9)
+    return weight.topk(count).indices
 
 
-def _refuse_nan(model: str, probability: float | None) -> None:
-    if probability is None or probability != probability:
-        raise RuntimeError(f"the {model}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow")
+def _copy_in_one(*tensors: Tensor) -> list[Tensor]:
+    """The tensors on the host, as float64, through a single copy."""
+    packed = torch.cat([tensor.flatten().double() for tensor in tensors]).cpu()
+    parts = packed.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
-def _four(take) -> tuple[float, float | None, float, float | None]:
+def _known(four: list[float]) -> tuple[float, float | None, float, float | None]:
     """p, q, raw_p, raw_q; NaN stands for "the drafter says nothing"."""
-    p, q, raw_p, raw_q = take(), take(), take(), take()
-    return p, (q if q == q else None), raw_p, (raw_q if raw_q == raw_q else None)
+    p, q, raw_p, raw_q = four
+    return p, None if math.isnan(q) else q, raw_p, None if math.isnan(raw_q) else raw_q
 
 
 def _tell(task: Task, record: Record) -> tuple[tuple[Judged, ...], Next | None, tuple[int, ...], str | None]:
@@ -213,7 +197,7 @@ def _tell(task: Task, record: Record) -> tuple[tuple[Judged, ...], Next | None, 
 
     # What is left was refused, stands behind the refusal, or stands behind the end of the text.
     left = record.drafted[len(tokens) : k]
-    for place, piece in zip(left, task.pieces.preview([place.id for place in left])):
+    for place, piece in zip(left, task.pieces.preview([place.id for place in left]), strict=True):
         i = len(tokens)
         fate = "rejected" if i == record.accepted and not finish else "discarded"
         was_judged = fate == "rejected" or i < record.accepted

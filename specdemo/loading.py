@@ -94,6 +94,10 @@ class Pair:
 
         return spell if before is not None else lambda id: ""
 
+    @cached_property
+    def one_thread(self) -> bool:
+        return self.info.device == "cpu" and self.target.num_parameters() <= SMALL
+
     @property
     def bytes_held(self) -> ByModel:
         """Bytes of weights in memory (quantised ones as they lie there)."""
@@ -102,7 +106,7 @@ class Pair:
     @contextmanager
     def threads(self):
         """Small models run on one CPU thread, which is no slower for them and leaves the other cores to others."""
-        if self.info.device != "cpu" or self.target.num_parameters() > SMALL:
+        if not self.one_thread:
             yield
             return
         before = torch.get_num_threads()
@@ -264,7 +268,9 @@ def _explained(role: str, id: str):
     except Exception as error:
         causes = _causes(error)
         if "GatedRepoError" in causes:
-            raise LoadError(f"{role}: {id} is gated: accept its terms on its hub page, then set HF_TOKEN to a token of that account") from None
+            raise LoadError(
+                f"{role}: {id} is gated: accept its terms on its hub page, then set HF_TOKEN to a token of that account"
+            ) from None
         if "RepositoryNotFoundError" in causes:
             raise PairError(f"{role}: the hub has no model {id} that this account may read") from None
         if {"ConnectError", "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectTimeout"} & causes:
