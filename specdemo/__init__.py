@@ -2,7 +2,8 @@
 
 from specdemo.events import VERSION as __version__
 from specdemo.events import Finished, Params, Round, Started
-from specdemo.loading import Pair, PairError, load_pair
+from specdemo.loading import load_pair
+from specdemo.pair import Pair, PairError
 from specdemo.session import Run, stream
 from specdemo.trace import Trace
 

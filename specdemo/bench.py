@@ -14,7 +14,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from specdemo.events import Params
-from specdemo.loading import Pair
+from specdemo.pair import Pair
 from specdemo.session import stream
 from specdemo.trace import Trace
 

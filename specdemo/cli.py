@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(command, arguments: argparse.Namespace) -> int:
     """Calls command(arguments) -> exit status; its failures become one sentence and an exit status."""
-    from specdemo.loading import LoadError, PairError
+    from specdemo.pair import LoadError, PairError
 
     try:
         return command(arguments)
@@ -128,7 +128,7 @@ def params_of(arguments: argparse.Namespace) -> Params:
 
 def pair_request(arguments: argparse.Namespace) -> dict:
     """The arguments for `load_pair`."""
-    from specdemo.loading import PairError
+    from specdemo.pair import PairError
 
     if arguments.pair is not None and (arguments.target is not None or arguments.drafter is not None):
         raise PairError("pair: give --pair or --target with --drafter, not both")

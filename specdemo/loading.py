@@ -1,19 +1,15 @@
-"""Pairs of models, loaded: devices, dtypes, quantisation, tokenizers, and what stays resident.
+"""Loads pairs of models: devices, dtypes, quantisation, tokenizers, and what stays resident.
 
 The only module that loads through transformers and optimum-quanto.
 """
 
 import gc
 import os
-import platform
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -23,98 +19,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from specdemo.events import ByModel, PairInfo
 from specdemo.lm import CachedLM, rewindable_cache
+from specdemo.machine import cpu_name, memory_of
+from specdemo.pair import LoadError, Pair, PairError, context_of
 from specdemo.pairs import CATALOGUE
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 QUANTIZE = {"int8": 1.0, "int4": 0.5, "int2": 0.25, "float8": 1.0}  # bytes per weight of a linear layer
 ROLES = ("target", "drafter")
-SMALL = 50_000_000  # parameters up to which one CPU thread is as fast as several (measured with the embedded pair)
 
 Choice = str | dict[str, str | None] | None
-
-
-class PairError(Exception):
-    """A pair cannot be had as asked: unknown, missing, unfit for speculation, or busy. One sentence says why."""
-
-
-class LoadError(PairError):
-    """The request was right, but loading failed (broken files, no connection, no memory)."""
-
-
-@dataclass
-class Pair:
-    """A target and, if any, a drafter, ready to run; one run at a time (`lock`)."""
-
-    target: PreTrainedModel
-    drafter: PreTrainedModel | None
-    tokenizer: object | None
-    info: PairInfo
-    dtype_reason: str
-    notes: list[str]  # what a user should know: what is not applied, what is limited
-    target_step_ms: float | None = None  # one-token forwards; None for models given in memory, which are left alone
-    drafter_step_ms: float | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @cached_property
-    def vocab_size(self) -> int:
-        return self.target.get_input_embeddings().weight.shape[0]
-
-    @cached_property
-    def context(self) -> float:
-        return context_of(self.target)
-
-    @cached_property
-    def drafter_context(self) -> float:
-        return context_of(self.drafter)
-
-    @cached_property
-    def eos(self) -> frozenset[int]:
-        """The ids that end a text: the target's generation config's and the tokenizer's."""
-        ids = self.target.generation_config.eos_token_id
-        ids = ids if isinstance(ids, list) else [ids]
-        return frozenset(id for id in (*ids, getattr(self.tokenizer, "eos_token_id", None)) if id is not None)
-
-    @cached_property
-    def longest_token(self) -> int:
-        """Characters; no prompt can have more than this times its tokens."""
-        return max(map(len, self.tokenizer.get_vocab()), default=1)
-
-    @cached_property
-    def spell(self) -> Callable[[int], str]:
-        """A token's text behind some other token, remembered."""
-        known: dict[int, str] = {}
-        decode = getattr(self.tokenizer, "decode", None)
-        before = next(iter(decode and self.tokenizer("a", add_special_tokens=False).input_ids or ()), None)
-
-        def spell(id: int) -> str:
-            if id not in known:
-                options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-                known[id] = decode([before, id], **options)[len(decode([before], **options)) :]
-            return known[id]
-
-        return spell if before is not None else lambda id: ""
-
-    @cached_property
-    def one_thread(self) -> bool:
-        return self.info.device == "cpu" and self.target.num_parameters() <= SMALL
-
-    @property
-    def bytes_held(self) -> ByModel:
-        """Bytes of weights in memory (quantised ones as they lie there)."""
-        return ByModel(held_bytes(self.target), held_bytes(self.drafter) if self.drafter else None)
-
-    @contextmanager
-    def threads(self):
-        """Small models run on one CPU thread, which is no slower for them and leaves the other cores to others."""
-        if not self.one_thread:
-            yield
-            return
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def load_pair(
@@ -325,11 +238,6 @@ def _dtype_name(model: PreTrainedModel | None) -> str | None:
     return None if model is None else str(model.dtype).removeprefix("torch.")
 
 
-def context_of(model: PreTrainedModel) -> float:
-    """The most tokens that a text can have; infinite where the model names no limit."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
-
-
 # What a generation config can ask for that changes the target's distribution, with the value that asks for nothing.
 PROCESSORS = {
     "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "bad_words_ids": None,
@@ -352,7 +260,8 @@ def check_same_tokenizer(target, drafter, target_id: str, drafter_id: str) -> No
     for id in sorted(words.keys() & others.keys()):
         if words[id] != others[id]:
             raise PairError(
-                f"drafter {drafter_id} has another tokenizer than target {target_id}: id {id} is {ascii(others[id])} there and {ascii(words[id])} here"
+                f"drafter {drafter_id} has another tokenizer than target {target_id}: "
+                f"id {id} is {ascii(others[id])} there and {ascii(words[id])} here"
             )
     probe = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
     if target(probe).input_ids != drafter(probe).input_ids:
@@ -376,36 +285,6 @@ def _measure_steps(pair: Pair) -> None:
                 times.append(1000 * (perf_counter() - start))
                 lm.rewind(length)
         setattr(pair, f"{role}_step_ms", median(times[1:]))
-
-
-def held_bytes(model: PreTrainedModel) -> int:
-    """Bytes of the model's parameters and buffers. A quantised weight is made of inner tensors; tied ones count once."""
-    storages = {}
-    todo = [*model.parameters(), *model.buffers()]
-    while todo:
-        tensor = todo.pop()
-        if hasattr(tensor, "__tensor_flatten__") and type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            todo += [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-        else:
-            storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
-
-
-def memory_of(device: str) -> int:
-    """Bytes of memory that the device has in all; a container's limit counts."""
-    if device != "cpu":
-        return torch.cuda.get_device_properties(device).total_memory
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    limited = limit.read_text().strip() if limit.exists() else "max"
-    return total if limited == "max" else min(total, int(limited))
-
-
-def cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    names = re.findall(r"model name\s*: (.+)", cpuinfo.read_text()) if cpuinfo.exists() else []
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 class Residents:

@@ -23,7 +23,8 @@ class Entry:
 CATALOGUE = {
     entry.name: entry
     for entry in (
-        Entry("embedded", str(EMBEDDED / "target"), str(EMBEDDED / "drafter"), 0.03, "small story writers that come with the project; no download",
+        Entry("embedded", str(EMBEDDED / "target"), str(EMBEDDED / "drafter"), 0.03,
+              "small story writers that come with the project; no download",
               tried="on CPU, in every test run"),
         Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, "equal vocabularies, open"),
         Entry("smollm-1.7b", "HuggingFaceTB/SmolLM-1.7B", "HuggingFaceTB/SmolLM-135M", 3.7, "the first SmolLM"),

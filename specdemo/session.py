@@ -18,18 +18,19 @@ from specdemo.drafters.ngram import NgramDrafter
 from specdemo.engine import Prefilled, Task, decode
 from specdemo.events import VERSION, Finished, Params, Round, Started, check_text
 from specdemo.lm import CachedLM
-from specdemo.loading import Pair, PairError
+from specdemo.pair import Pair, PairError
 from specdemo.rules import RULES
 from specdemo.sampling import Sampler, throw
 from specdemo.text import Pieces
 from specdemo.trace import Trace
 
 
-def stream(pair: Pair, prompt: str | list[int], params: Params = Params()) -> "Run":
+def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) -> "Run":
     """Starts a run: an iterator of Started, one Round per target forward after the prefill, and Finished.
 
     Raises ValueError for a prompt or Params that this pair cannot take, PairError while the pair is busy with another run.
     """
+    params = params or Params()
     prompt_ids = _encode(pair, prompt, params)
     if params.draft_with == "model" and pair.drafter is None:
         raise ValueError('draft_with must be one of lookup, ngram, ngram-one-level, none for this pair: it has no drafter for "model"')
@@ -213,7 +214,7 @@ def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
     check_text("prompt", prompt)
     if pair.tokenizer is None:
         raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
-    if len(prompt) > pair.context * pair.longest_token:  # before a tokenizer works on megabytes in vain
+    if len(prompt) > 256 * pair.context:  # no text has that many characters a token: spare the tokenizer megabytes
         raise ValueError(f"prompt must fit the context of {pair.context:,.0f} tokens, but has {len(prompt):,} characters")
     if not params.chat:
         return pair.tokenizer(prompt).input_ids

@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FLOORS = [  # a module imports from floors above its own line only
     {"events", "pairs"},
-    {"metrics", "sampling", "lm", "text"},
-    {"rules", "trace", "drafters"},
+    {"metrics", "sampling", "lm", "text", "machine"},
+    {"rules", "trace", "drafters", "pair"},
     {"drafters.model", "drafters.lookup", "drafters.ngram"},
     {"engine", "loading"},
     {"session"},

@@ -1,0 +1,24 @@
+"""What this machine is: its memory and its processor."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+import torch
+
+
+def memory_of(device: str) -> int:
+    """Bytes of memory that the device has in all; a container's limit counts."""
+    if device != "cpu":
+        return torch.cuda.get_device_properties(device).total_memory
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    limited = limit.read_text().strip() if limit.exists() else "max"
+    return total if limited == "max" else min(total, int(limited))
+
+
+def cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.+)", cpuinfo.read_text()) if cpuinfo.exists() else []
+    return names[0] if names else platform.processor() or platform.machine()

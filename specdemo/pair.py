@@ -1,0 +1,112 @@
+"""A loaded pair of models, and what is to be known of it."""
+
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from transformers import PreTrainedModel
+
+from specdemo.events import ByModel, PairInfo
+
+SMALL = 50_000_000  # parameters up to which one CPU thread is as fast as several (measured with the embedded pair)
+
+
+class PairError(Exception):
+    """A pair cannot be had as asked: unknown, missing, unfit for speculation, or busy. One sentence says why."""
+
+
+class LoadError(PairError):
+    """The request was right, but loading failed (broken files, no connection, no memory)."""
+
+
+@dataclass(eq=False)
+class Pair:
+    """A target and, if any, a drafter, ready to run; one run at a time (`lock`)."""
+
+    target: PreTrainedModel
+    drafter: PreTrainedModel | None
+    tokenizer: object | None
+    info: PairInfo
+    dtype_reason: str
+    notes: list[str]  # what a user should know: what is not applied, what is limited
+    target_step_ms: float | None = None  # one-token forwards; None for models given in memory, which are left alone
+    drafter_step_ms: float | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return self.target.get_input_embeddings().weight.shape[0]
+
+    @cached_property
+    def context(self) -> float:
+        return context_of(self.target)
+
+    @cached_property
+    def drafter_context(self) -> float:
+        return context_of(self.drafter)
+
+    @cached_property
+    def eos(self) -> frozenset[int]:
+        """The ids that end a text: the target's generation config's and the tokenizer's."""
+        ids = self.target.generation_config.eos_token_id
+        ids = ids if isinstance(ids, list) else [ids]
+        return frozenset(id for id in (*ids, getattr(self.tokenizer, "eos_token_id", None)) if id is not None)
+
+    @cached_property
+    def spell(self) -> Callable[[int], str]:
+        """A token's text behind some other token, remembered."""
+        known: dict[int, str] = {}
+        decode = getattr(self.tokenizer, "decode", None)
+        before = next(iter(decode and self.tokenizer("a", add_special_tokens=False).input_ids or ()), None)
+
+        def spell(id: int) -> str:
+            if id not in known:
+                options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+                known[id] = decode([before, id], **options)[len(decode([before], **options)) :]
+            return known[id]
+
+        return spell if before is not None else lambda id: ""
+
+    @cached_property
+    def one_thread(self) -> bool:
+        return self.info.device == "cpu" and self.target.num_parameters() <= SMALL
+
+    @property
+    def bytes_held(self) -> ByModel:
+        """Bytes of weights in memory (quantised ones as they lie there)."""
+        return ByModel(held_bytes(self.target), held_bytes(self.drafter) if self.drafter else None)
+
+    @contextmanager
+    def threads(self):
+        """Small models run on one CPU thread, which is no slower for them and leaves the other cores to others."""
+        if not self.one_thread:
+            yield
+            return
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+def context_of(model: PreTrainedModel) -> float:
+    """The most tokens that a text can have; infinite where the model names no limit."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+
+
+def held_bytes(model: PreTrainedModel) -> int:
+    """Bytes of the model's parameters and buffers. A quantised weight is made of inner tensors; tied ones count once."""
+    storages = {}
+    todo = [*model.parameters(), *model.buffers()]
+    while todo:
+        tensor = todo.pop()
+        if hasattr(tensor, "__tensor_flatten__") and type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            todo += [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+        else:
+            storage = tensor.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
