@@ -146,7 +146,9 @@ def _load(arguments: argparse.Namespace):
     from specdemo.loading import load_pair
 
     pair = load_pair(**pair_request(arguments))
-    _say(f"{pair.info.name} on {pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}")
+    held = pair.bytes_held
+    sizes = f"target {held.target / 1e6:,.0f} MB" + (f", drafter {held.drafter / 1e6:,.0f} MB" if held.drafter else "")
+    _say(f"{pair.info.name} on {pair.info.device} ({pair.info.device_name}), {sizes}; {pair.dtype_reason}")
     for note in pair.notes:
         _say(note)
     return pair

@@ -65,7 +65,7 @@ def decode(task: Task) -> Iterator[Prefilled | Round]:
     raise AssertionError("every round emits a token, so the text must have ended")
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: quanto's packed int4 and int2 weights fail under it
 def _prefill(task: Task, ids: list[int]) -> Prefilled:
     start = perf_counter()
     forwards = task.target.prefill(torch.tensor(ids[:-1], dtype=torch.long))
@@ -73,7 +73,7 @@ def _prefill(task: Task, ids: list[int]) -> Prefilled:
     return Prefilled(forwards, 1000 * (perf_counter() - start))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _round(task: Task, ids: list[int], index: int) -> tuple[Round, str | None]:
     """Draft, verify, judge, rewind. Between rounds the target's cache holds the text but for its last token."""
     start = perf_counter()

@@ -268,7 +268,7 @@ def check_same_tokenizer(target, drafter, target_id: str, drafter_id: str) -> No
         raise PairError(f"drafter {drafter_id} has another tokenizer than target {target_id}: they split the same text differently")
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _measure_steps(pair: Pair) -> None:
     """Times one-token forwards of both models (which warms them up, too): the cost ratio c of the theory."""
     for role in ROLES:

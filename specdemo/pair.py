@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from transformers import PreTrainedModel
 
-from specdemo.events import ByModel, PairInfo
+from specdemo.events import PairInfo
 
 SMALL = 50_000_000  # parameters up to which one CPU thread is as fast as several (measured with the embedded pair)
 
@@ -20,6 +20,12 @@ class PairError(Exception):
 
 class LoadError(PairError):
     """The request was right, but loading failed (broken files, no connection, no memory)."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    target: int
+    drafter: int | None
 
 
 @dataclass(eq=False)
@@ -75,9 +81,9 @@ class Pair:
         return self.info.device == "cpu" and self.target.num_parameters() <= SMALL
 
     @property
-    def bytes_held(self) -> ByModel:
-        """Bytes of weights in memory (quantised ones as they lie there)."""
-        return ByModel(held_bytes(self.target), held_bytes(self.drafter) if self.drafter else None)
+    def bytes_held(self) -> Bytes:
+        """Of weights in memory (quantised ones as they lie there)."""
+        return Bytes(held_bytes(self.target), held_bytes(self.drafter) if self.drafter else None)
 
     @contextmanager
     def threads(self):
