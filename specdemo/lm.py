@@ -32,7 +32,8 @@ class CachedLM:
     def __init__(self, model: PreTrainedModel):
         self.model = model
         self.device = model.get_input_embeddings().weight.device
-        self.vocab_size = model.get_input_embeddings().weight.shape[0]
+        self.known_ids = model.get_input_embeddings().weight.shape[0]
+        self.vocab_size = logits_width(model)
         self.cache = rewindable_cache(model)
         self.length = 0
         # Prefill needs no logits, and [prompt, V] of them can be gigabytes.
@@ -42,7 +43,7 @@ class CachedLM:
     def forward(self, ids: Tensor, **arguments) -> Tensor:
         # A wider neighbour's ids can be unknown here. Any known id may stand in for one: a drafter's context needs not
         # be right for q to be what its draft is drawn from.
-        ids = ids.to(self.device).clamp(max=self.vocab_size - 1)
+        ids = ids.to(self.device).clamp(max=self.known_ids - 1)
         output = self.model(input_ids=ids[None], past_key_values=self.cache, use_cache=True, **arguments)
         self.length += len(ids)
         return output.logits[0]  # [N, V]
@@ -56,6 +57,11 @@ class CachedLM:
     def rewind(self, length: int) -> None:
         self.cache.crop(min(length - self.length, 0))  # crop takes minus the number of tokens to remove
         self.length = min(length, self.length)
+
+
+def logits_width(model: PreTrainedModel) -> int:
+    """V: what counts as the vocabulary, padding included."""
+    return (model.get_output_embeddings() or model.get_input_embeddings()).weight.shape[0]
 
 
 class GrowingLayer(DynamicLayer):

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdemo.events import PairInfo
+from specdemo.lm import logits_width
 
 SMALL = 50_000_000  # parameters up to which one CPU thread is as fast as several (measured with the embedded pair)
 
@@ -44,7 +45,7 @@ class Pair:
 
     @cached_property
     def vocab_size(self) -> int:
-        return self.target.get_input_embeddings().weight.shape[0]
+        return logits_width(self.target)
 
     @cached_property
     def context(self) -> float:

@@ -1,0 +1,59 @@
+"""What only a CUDA device can show. Skipped without one."""
+
+import gc
+
+import pytest
+import torch
+
+from specdemo import Params, load_pair, stream
+from specdemo.loading import Residents
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+PROMPT = "Once upon a time there was a little fox who"
+
+
+def text_of(pair, **params):
+    run = stream(pair, PROMPT, Params(max_new_tokens=80, seed=1, **params))
+    for _ in run:
+        pass
+    return run.trace
+
+
+def test_greedy_in_float32_is_the_same_text_as_on_the_cpu_and_as_plain_decoding():
+    gpu, cpu = load_pair(device="cuda", dtype="float32"), load_pair(device="cpu", dtype="float32")
+    speculative = text_of(gpu, temperature=0)
+    assert speculative.stats.accepted and speculative.stats.rejected
+    assert speculative.output_ids == text_of(gpu, temperature=0, draft_with="none").output_ids == text_of(cpu, temperature=0).output_ids
+
+
+def test_a_seed_gives_the_same_tokens_again():
+    pair = load_pair(device="cuda")
+    assert pair.info.dtype.target == "bfloat16"
+    assert text_of(pair, temperature=0.8).output_ids == text_of(pair, temperature=0.8).output_ids
+
+
+def test_target_and_drafter_on_different_devices():
+    pair = load_pair(device={"target": "cuda", "drafter": "cpu"}, dtype="float32")
+    assert text_of(pair, temperature=0).output_ids == text_of(pair, temperature=0, draft_with="none").output_ids
+
+
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+def test_quantised_weights_run_and_take_less(quantize):
+    dense, small = load_pair(device="cuda"), load_pair(device="cuda", quantize=quantize)
+    assert small.bytes_held.target < dense.bytes_held.target
+    assert text_of(small, temperature=0).stats.tokens > 0
+
+
+def test_draft_and_verify_times_add_up_to_the_rounds():
+    trace = text_of(load_pair(device="cuda"), temperature=0)
+    assert all(round.draft_ms > 0 and round.verify_ms > 0 for round in trace.rounds)
+
+
+def test_memory_is_given_back_when_a_pair_goes():
+    residents = Residents(share=0.0)
+    residents.get("embedded", device="cuda")
+    held = torch.cuda.memory_allocated()
+    residents.get("embedded", device="cuda", dtype="float16")
+    gc.collect()
+    assert torch.cuda.memory_allocated() < 1.5 * held
