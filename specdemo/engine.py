@@ -165,7 +165,7 @@ def bring_home(p: Tensor, raw_p: Tensor, draft: Draft, decision: Decision, dice:
     tops = [[(int(id), *_known(four)) for id, four in zip(ids[i][2:], chosen[i][2:], strict=True)] for i in range(k + 1)]
     drafted = [Place(int(ids[i][0]), *_known(chosen[i][0]), coins[i], accept_probs[i], tops[i]) for i in range(k)]
     next_place = Place(int(ids[0][1]), *_known(chosen[accepted][1]), next_u, None, tops[accepted])
-    for model, raw in (("target", [next_place.raw_p]), ("drafter", [place.raw_q for place in drafted])):
+    for model, raw in (("target", [place.raw_p for place in (*drafted, next_place)]), ("drafter", [place.raw_q for place in drafted])):
         if any(probability is None or math.isnan(probability) for probability in raw):
             raise RuntimeError(f"the {model}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow")
     pairs = [[(int(id), p) for id, p in zip(*row, strict=True)] for row in zip(likely_ids, likely_p, strict=True)]

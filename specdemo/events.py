@@ -9,6 +9,7 @@ two at temperature 1 without filters (Leviathan et al. 2023, Chen et al. 2023).
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 VERSION = "0.1.0"
 
@@ -171,7 +172,7 @@ class Judged:
     raw_q: float
     u: float | None
     accept_prob: float | None
-    fate: str
+    fate: Literal["accepted", "rejected", "discarded"]
     top: tuple[Alternative, ...]
 
 
@@ -183,7 +184,7 @@ class Next:
 
     id: int
     text: str
-    source: str
+    source: Literal["resampled", "bonus", "sampled"]
     p: float
     q: float | None
     raw_p: float

@@ -63,8 +63,11 @@ class Nucleus:
             top = logits.topk(self.FEW)  # [N, FEW]
             p = (top.values - logits.logsumexp(-1, keepdim=True)).exp()
             before = p.cumsum(-1) - p  # mass of what is likelier
-            if (before[:, -1] >= self.top_p).all():
-                kept = top.values.masked_fill(before >= self.top_p, -torch.inf)
+            kept = top.values.masked_fill(before >= self.top_p, -torch.inf)
+            # Equal logits on both sides of the edge are left to the full sort, which has its own order for them.
+            inside = top.values.masked_fill(before >= self.top_p, torch.inf).amin(-1)
+            outside = top.values.masked_fill(before < self.top_p, -torch.inf).amax(-1)
+            if ((before[:, -1] >= self.top_p) & (inside > outside)).all():
                 return torch.full_like(logits, -torch.inf).scatter_(-1, top.indices, kept)
         return self.full(ids, logits)
 
@@ -77,12 +80,12 @@ def one_hot(ids: Tensor, vocab_size: int) -> Tensor:
 def draw(weights: Tensor, u: Tensor) -> Tensor:
     """The token at `u` of the cumulative distribution, in the order of ids. weights [N, V] need not be normalised,
     u [N] in [0, 1) -> ids [N]. Never a token of weight 0, whatever u is."""
-    cumulative = weights.cumsum(-1)  # [N, V]
-    total = cumulative[:, -1:]
+    # Masked, so that no token of weight 0 can be met, however a device rounds its running sums.
+    cumulative = weights.cumsum(-1).masked_fill(weights <= 0, -torch.inf)  # [N, V]
+    total = cumulative.amax(-1, keepdim=True)
     # u * total can round up to the total, which no token's cumulative weight exceeds.
     point = torch.minimum(u[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    ids = torch.searchsorted(cumulative, point, right=True)[:, 0]
-    return ids.clamp(max=weights.shape[-1] - 1)  # only NaN weights run past the end; the record will show them
+    return (cumulative > point).int().argmax(-1)  # the first
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from specdemo import metrics
 from specdemo.events import Finished, PairInfo, Params, Round, Started, Stats
@@ -100,4 +100,6 @@ def pieces(round: Round) -> Iterator[str]:
         yield round.next.text
 
 
+# JSON has no NaN and no infinity; pydantic's parser would let them through.
+Trace.__pydantic_config__ = ConfigDict(allow_inf_nan=False)
 _JSON = TypeAdapter(Trace)

@@ -1,0 +1,201 @@
+"""What the tests measure the engine against: a table that plays the language model, the distribution it must have, written
+in numpy without the package's sampler, and speculative decoding as plainly as it can be said."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import torch
+from scipy.stats import chisquare
+
+from specdemo.drafters import NoDrafter
+from specdemo.drafters.lookup import LookupDrafter
+from specdemo.drafters.model import ModelDrafter
+from specdemo.drafters.ngram import NgramDrafter
+from specdemo.engine import Task
+from specdemo.events import Params
+from specdemo.rules import speculative
+from specdemo.sampling import Sampler, throw
+from specdemo.text import Pieces
+
+CPU = torch.device("cpu")
+
+
+def naive(p_of, q_of, text, gamma, length, throw):
+    """Speculative decoding without caches, tensors or special cases. p_of(text) and q_of(text): the next token's
+    distribution. Goes on until `length` tokens stand; throw(round, k) gives that round's numbers."""
+    text = list(text)
+    for round in count():
+        if len(text) == length:
+            return text
+        k = min(gamma, length - len(text) - 1)
+        dice, draft = throw(round, k), []
+        for u in dice.draws:
+            draft.append(pick(q_of(text + draft), u))
+        for i, x in enumerate(draft):
+            p, q = p_of(text + draft[:i]), q_of(text + draft[:i])
+            if not dice.coins[i] < min(1, p[x] / q[x]):
+                residual = np.maximum(p - q, 0)
+                text += [*draft[:i], pick(residual / residual.sum(), dice.next)]
+                break
+        else:
+            text += [*draft, pick(p_of(text + draft), dice.next)]
+
+
+def pick(p, u):
+    """The first token at which the cumulative distribution passes u."""
+    return int(np.argmax(np.cumsum(p) > float(u)))
+
+
+def shaped(logits: torch.Tensor, params: Params) -> np.ndarray:
+    """Temperature, top-k, top-p, min-p, in this order, renormalised: logits [V] -> probabilities [V]."""
+    logits = logits.double().numpy()
+    if params.temperature == 0:
+        return np.eye(len(logits))[logits.argmax()]
+    p = np.exp((logits - logits.max()) / params.temperature)
+    if params.top_k:
+        p[p < np.sort(p)[-min(params.top_k, len(p))]] = 0
+    p /= p.sum()
+    if params.top_p < 1:
+        order = np.argsort(-p)
+        before = np.cumsum(p[order]) - p[order]  # what is likelier than each token, together
+        p[order[before >= params.top_p]] = 0
+        p /= p.sum()
+    p[p < params.min_p * p.max()] = 0
+    return p / p.sum()
+
+
+def enumerated(p_of, prompt, length, eos=()) -> dict[tuple[int, ...], float]:
+    """Every possible continuation of `length` tokens (fewer behind an eos) and its exact probability."""
+    texts = {(): 1.0}
+    for _ in range(length):
+        longer = {}
+        for text, probability in texts.items():
+            if text and text[-1] in eos:
+                longer[text] = probability
+                continue
+            for id, p in enumerate(p_of([*prompt, *text])):
+                if p > 0:
+                    longer[*text, id] = probability * p
+        texts = longer
+    return texts
+
+
+def p_value(seen: Counter, exact: dict) -> float:
+    """Chi-square of what was seen against the exact probabilities; cells with fewer than 5 expected are merged.
+    0 where something impossible was seen."""
+    if seen.keys() - exact.keys():
+        return 0.0
+    runs = seen.total()
+    assert math.isclose(sum(exact.values()), 1, abs_tol=1e-9)
+    cells, lump = [], [0, 0.0]
+    for text, probability in sorted(exact.items(), key=lambda item: item[1]):
+        lump = [lump[0] + seen[text], lump[1] + runs * probability]
+        if lump[1] >= 5:
+            cells.append(lump)
+            lump = [0, 0.0]
+    if lump[1]:  # cannot happen with runs >= 5: the likeliest come last
+        cells[-1] = [cells[-1][0] + lump[0], cells[-1][1] + lump[1]]
+    if len(cells) == 1:
+        return 1.0
+    observed, expected = zip(*cells, strict=True)
+    return float(chisquare(observed, expected, sum_check=False).pvalue)
+
+
+class TableLM:
+    """A language model that is a table: logits by the last two tokens (or the only one). It remembers its context as a
+    real cache would, and what it was fed, so a wrong rewind gives wrong logits and a second feeding can be counted."""
+
+    def __init__(self, logits):  # [V+1, V, width]: the token before the last (V: none), the last, the next
+        self.vocab_size = logits.shape[-1]
+        self.logits = logits
+        self.ids: list[int] = []
+        self.forwards = 0
+        self.fed: list[tuple[int, int]] = []  # (position, id), in the order of feeding
+
+    @property
+    def length(self):
+        return len(self.ids)
+
+    def forward(self, ids):
+        assert ids.dtype == torch.long and ids.ndim == 1 and len(ids) > 0
+        start = len(self.ids)
+        self.ids += ids.tolist()
+        self.fed += enumerate(self.ids[start:], start)
+        self.forwards += 1
+        before = [self.ids[i - 1] if i else -1 for i in range(start, len(self.ids))]
+        return self.logits[before, self.ids[start:]]
+
+    def prefill(self, ids):
+        if len(ids):
+            self.forward(ids)
+        return int(len(ids) > 0)
+
+    def rewind(self, length):
+        assert 0 <= length <= len(self.ids), "a cache cannot be rewound to what it never held"
+        del self.ids[length:]
+
+    def row(self, text):
+        """The logits behind a text, without a cache."""
+        return self.logits[text[-2] if len(text) > 1 else -1, text[-1]]
+
+
+def random_table(seed, vocab_size=5, width=None, scale=1.5, never=()):
+    """Logits for a TableLM, at which the tokens `never` have probability 0."""
+    random = np.random.default_rng(seed)
+    logits = torch.tensor(random.normal(0, scale, (vocab_size + 1, vocab_size, width or vocab_size)))
+    logits[..., list(never)] = -torch.inf
+    return logits
+
+
+def ending(room, eos=(), stops=()):
+    """Why the text ends with a token, or None: what `decode` asks about every token that it emits."""
+    text, left = "", room
+
+    def ends(id, piece):
+        nonlocal text, left
+        text, left = text + piece, left - 1
+        return "eos" if id in eos else "stop" if any(stop in text for stop in stops) else "length" if left == 0 else None
+
+    return ends
+
+
+def make_drafter(kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf):
+    """The drafter that `draft_with` names; `drafter` is a TableLM."""
+    match kind:
+        case "model":
+            return ModelDrafter(drafter, context, sampler, vocab_size, CPU)
+        case "lookup":
+            return LookupDrafter(ngram, vocab_size, CPU)
+        case "ngram":
+            return NgramDrafter(ngram, True, vocab_size, CPU)
+        case "ngram-one-level":
+            return NgramDrafter(ngram, False, vocab_size, CPU)
+        case "none":
+            return NoDrafter(vocab_size, CPU)
+
+
+def make_task(target, drafter, params, prompt, *, context=math.inf, eos=(), tokenizer=None, **changes) -> Task:
+    """The engine's task for a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by params.draft_with."""
+    sampler = Sampler(params)
+    if drafter is None or isinstance(drafter, TableLM):
+        drafter = make_drafter(params.draft_with, sampler, target.vocab_size, drafter, params.ngram)
+    longest = min(len(prompt) + params.max_new_tokens, context)
+    task = Task(
+        target=target,
+        drafter=drafter,
+        sampler=sampler,
+        rule=speculative,
+        gamma=params.gamma,
+        prompt_ids=list(prompt),
+        room=lambda length: longest - length,
+        ending=ending(longest - len(prompt), eos, params.stop),
+        eos=frozenset(eos),
+        throw=lambda round, k: throw(params.seed, round, k, CPU),
+        pieces=Pieces(tokenizer),
+        spell=lambda id: "",
+        alternatives=params.alternatives,
+    )
+    return replace(task, **changes)
