@@ -3,6 +3,7 @@
 import inspect
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
@@ -104,9 +105,23 @@ def rewindable_cache(model: PreTrainedModel) -> Cache:
         raise ValueError("it is an encoder-decoder model, and only decoder-only models can be run")
     if model._is_stateful:
         raise ValueError("it keeps a recurrent state, which cannot be rewound to before a rejected draft")
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        raise ValueError("it takes no cache, so every forward would begin anew")
     layers = DynamicCache(config=model.config).layers
     for layer in layers:
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
             raise ValueError(f"its cache has layers of type {type(layer).__name__}, which cannot be rewound")
     # The list's length matters: models whose last layers share keys and values have fewer.
     return Cache(layers=[layer if isinstance(layer, DummyLayer) else GrowingLayer() for layer in layers])
+
+
+@torch.no_grad()
+def rewinds(model: PreTrainedModel) -> bool:
+    """Whether a rewind leaves no trace in what the model then says, tried on three tokens. A model that sees the tokens
+    behind, too (a BERT that is no decoder), would run, and verify drafts by wrong logits."""
+    lm = CachedLM(model)
+    before = lm.forward(torch.arange(3))[1].double()  # [V]
+    lm.rewind(1)
+    again = lm.forward(torch.arange(1, 2))[0].double()
+    tolerance = torch.finfo(model.dtype).eps ** 0.5 * before.abs().max()
+    return bool((before - again).abs().max() <= tolerance)

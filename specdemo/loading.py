@@ -15,10 +15,10 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, QuantoConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, QuantoConfig
 
 from specdemo.events import ByModel, PairInfo
-from specdemo.lm import CachedLM, rewindable_cache
+from specdemo.lm import CachedLM, rewindable_cache, rewinds
 from specdemo.machine import cpu_name, memory_of
 from specdemo.pair import LoadError, Pair, PairError, context_of
 from specdemo.pairs import CATALOGUE
@@ -26,6 +26,7 @@ from specdemo.pairs import CATALOGUE
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 QUANTIZE = {"int8": 1.0, "int4": 0.5, "int2": 0.25, "float8": 1.0}  # bytes per weight of a linear layer
 ROLES = ("target", "drafter")
+NO_CODE = {"trust_remote_code": False}  # left out, transformers asks on the terminal whether to run a model's own program
 
 Choice = str | dict[str, str | None] | None
 
@@ -53,6 +54,8 @@ def load_pair(
                 raise PairError(f"{option} must be left out for models given in memory: they are used as they are")
         if drafter is not None and not isinstance(drafter, PreTrainedModel):
             raise PairError(f"drafter must be a transformers model like the target, not {type(drafter).__name__}")
+        if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
         return _pair_in_memory(target, drafter, tokenizer)
     if tokenizer is not None:
         raise PairError("tokenizer must be left out for models that are loaded: theirs is loaded with them")
@@ -69,6 +72,9 @@ def load_pair(
         for role, id in (("target", target), ("drafter", drafter))
     }
     pair = _pair(name, models["target"], models["drafter"], tokens, target, drafter, quantized, reason)
+    for role, model, id in (("target", pair.target, target), ("drafter", pair.drafter, drafter)):
+        if model is not None and not rewinds(model):
+            raise PairError(f"{role} {id} ({type(model).__name__}) cannot be used: after a rewind of its cache it predicts something else")
     _measure_steps(pair)
     return pair
 
@@ -78,14 +84,20 @@ def resolve(name: str | None, target, drafter) -> tuple[str, str, str | None]:
     if target is None and drafter is not None:
         raise PairError("target must be given with a drafter")
     if target is not None:
-        target, drafter = os.fspath(target), drafter if drafter is None else os.fspath(drafter)
+        target, drafter = _place("target", target), None if drafter is None else _place("drafter", drafter)
         return (f"{target} + {drafter}" if drafter else target), target, drafter
     name = "embedded" if name is None else name
-    if name not in CATALOGUE:
+    if not isinstance(name, str) or name not in CATALOGUE:
         near = get_close_matches(str(name), CATALOGUE, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise PairError(f"pair must be one of {', '.join(CATALOGUE)}, not {ascii(name)}{hint}")
     return name, CATALOGUE[name].target, CATALOGUE[name].drafter
+
+
+def _place(role: str, place: str | os.PathLike) -> str:
+    if not isinstance(place, (str, os.PathLike)):
+        raise PairError(f"{role} must be a hub id or a directory like the other, or both models in memory, not {type(place).__name__}")
+    return os.path.expanduser(os.fspath(place))
 
 
 def _of(choice: Choice, role: str, field: str) -> str | None:
@@ -109,7 +121,7 @@ def _device(role: str, device: str | None) -> str:
 def _quantize(role: str, quantize: str | None) -> str | None:
     if quantize in (None, "none"):
         return None
-    if quantize not in QUANTIZE:
+    if not isinstance(quantize, str) or quantize not in QUANTIZE:
         raise PairError(f"quantize must be one of none, {', '.join(QUANTIZE)}, not {ascii(quantize)}")
     return quantize
 
@@ -142,13 +154,13 @@ def _dtypes(target: str, drafter: str | None, devices: dict[str, str], choice: C
 def _parameters(role: str, id: str) -> int:
     """How many parameters a model has, from its config alone."""
     with _explained(role, id), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(id))
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(id, **NO_CODE))
     return model.num_parameters()
 
 
 def _tokenizer(role: str, id: str):
-    with _explained(role, id):
-        return AutoTokenizer.from_pretrained(id)
+    with _explained(role, id, "tokenizer"):
+        return AutoTokenizer.from_pretrained(id, **NO_CODE)
 
 
 def _load(role: str, id: str, device: str, dtype: torch.dtype, quantize: str | None) -> PreTrainedModel:
@@ -156,8 +168,8 @@ def _load(role: str, id: str, device: str, dtype: torch.dtype, quantize: str | N
     if needed > memory_of(device):
         raise LoadError(f"{role} {id} needs about {needed / 1e9:.1f} GB, but {device} has {memory_of(device) / 1e9:.1f} GB")
     quantization = {"quantization_config": QuantoConfig(weights=quantize)} if quantize else {}
-    with _explained(role, id):
-        model, info = AutoModelForCausalLM.from_pretrained(id, dtype=dtype, output_loading_info=True, **quantization)
+    with _explained(role, id, "weights"):
+        model, info = AutoModelForCausalLM.from_pretrained(id, dtype=dtype, output_loading_info=True, **quantization, **NO_CODE)
         model = model.to(device)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
@@ -166,16 +178,18 @@ def _load(role: str, id: str, device: str, dtype: torch.dtype, quantize: str | N
 
 
 @contextmanager
-def _explained(role: str, id: str):
-    """Failures of the libraries as one sentence that names the model."""
-    path = Path(id).expanduser()
-    if path.is_dir():
+def _explained(role: str, id: str, part: str = "config.json"):
+    """Failures of the libraries as one sentence that names the model and the part of it that was read."""
+    path = Path(id)
+    if id and "\0" not in id and path.is_dir():
         if not os.access(path, os.R_OK | os.X_OK):
             raise PairError(f"{role}: the directory {id} cannot be read: permission denied")
         if not (path / "config.json").is_file():
             raise PairError(f"{role}: the directory {id} holds no config.json, so there is no model in it")
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", id) or id.startswith("."):
-        raise PairError(f"{role}: there is no directory {id}, and a hub id has the form owner/name")
+        raise PairError(
+            f"{role}: there is no directory {id if id.isprintable() and id else ascii(id)}, and a hub id has the form owner/name"
+        )
     try:
         yield
     except Exception as error:
@@ -188,7 +202,9 @@ def _explained(role: str, id: str):
             raise PairError(f"{role}: the hub has no model {id} that this account may read") from None
         if {"ConnectError", "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectTimeout"} & causes:
             raise LoadError(f"{role}: {id} is no directory here, it is not in the cache, and the model hub cannot be reached") from None
-        raise LoadError(f"{role}: {id} cannot be loaded: {_first_line(error)}") from None
+        if "HfHubHTTPError" in causes:
+            raise LoadError(f"{role}: the model hub refused to hand out {id}: check HF_TOKEN") from None
+        raise LoadError(f"{role}: {id} cannot be loaded, because of its {part}: {_reason(error)}") from None
 
 
 def _causes(error: BaseException | None) -> set[str]:
@@ -199,10 +215,27 @@ def _causes(error: BaseException | None) -> set[str]:
     return names
 
 
-def _first_line(error: Exception) -> str:
-    line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    token = os.environ.get("HF_TOKEN")
-    return line.replace(token, "***") if token else line
+# What the libraries say in a programmer's words: what to look for, and what to say in its place.
+PLAIN_WORDS = (
+    (r"model type `(.+?)` but Transformers does not recognize", r"this version of transformers does not know the architecture \1"),
+    (r"Unrecognized configuration class .*\.models\.(\w+)\.", r"\1 is no causal language model, which decoding needs"),
+    (r"contains custom code", "the model comes with program code of its own, which is not run here"),
+    (r"Should have a `model_type` key", "config.json has no model_type that says what it is"),
+    (r"ignore_mismatched_sizes", "the weights have other shapes than config.json says"),
+    (r"deserializing header: (.+)", r"the model.safetensors is broken or not whole (\1)"),
+    (r"instantiate the backend tokenizer", "there are no tokenizer files"),
+)
+
+
+def _reason(error: Exception) -> str:
+    """The library's words as part of one sentence: on one line, no further than their first sentence."""
+    text = " ".join(str(error).split())
+    for pattern, words in PLAIN_WORDS:
+        if match := re.search(pattern, text):
+            return match.expand(words)
+    text = re.split(r"(?<=[.!?]) (?=[A-Z])", text)[0].rstrip(".:") or "no reason given"
+    text = text if len(text) <= 150 else text[:147] + "..."
+    return text if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {text}"
 
 
 def _pair_in_memory(target: PreTrainedModel, drafter: PreTrainedModel | None, tokenizer) -> Pair:
@@ -303,12 +336,15 @@ class Residents:
             if key in self.pairs:
                 self.pairs.move_to_end(key)
                 return self.pairs[key]
-            self._make_room(*resolve(name, request.get("target"), request.get("drafter"))[1:], request.get("device"))
+            self._make_room(*resolve(name, request.get("target"), request.get("drafter"))[1:], request)
             pair = self.pairs[key] = load_pair(name, **request)
             return pair
 
-    def _make_room(self, target: str, drafter: str | None, device: Choice) -> None:
-        device = _device("target", _of(device, "target", "device"))
+    def _make_room(self, target: str, drafter: str | None, request: dict) -> None:
+        device = _device("target", _of(request.get("device"), "target", "device"))
+        for role in ROLES:  # nobody is sent away for a request that will be refused
+            _quantize(role, _of(request.get("quantize"), role, "quantize"))
+        _dtypes(target, drafter, {role: device for role in ROLES}, request.get("dtype"))
         needed = 4 * sum(_parameters(role, id) for role, id in (("target", target), ("drafter", drafter)) if id is not None)
         idle = [key for key, pair in self.pairs.items() if not pair.lock.locked()]
         while idle and self.held() + needed > self.share * memory_of(device):

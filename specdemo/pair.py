@@ -1,5 +1,6 @@
 """A loaded pair of models, and what is to be known of it."""
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -16,7 +17,12 @@ SMALL = 50_000_000  # parameters up to which one CPU thread is as fast as severa
 
 
 class PairError(Exception):
-    """A pair cannot be had as asked: unknown, missing, unfit for speculation, or busy. One sentence says why."""
+    """A pair cannot be had as asked: unknown, missing, unfit for speculation, or busy. One sentence says why; never with
+    the hub's token in it, whoever wrote it there."""
+
+    def __init__(self, message: str):
+        token = os.environ.get("HF_TOKEN")
+        super().__init__(message.replace(token, "***") if token else message)
 
 
 class LoadError(PairError):
@@ -117,3 +123,16 @@ def held_bytes(model: PreTrainedModel) -> int:
             storage = tensor.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
+
+
+@contextmanager
+def at_rest(*models: PreTrainedModel | None):
+    """Models given in memory, or parts of them, may be in training mode, where dropout is drawn; they are left as they were."""
+    training = [module for model in models if model is not None for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -3,7 +3,6 @@
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from random import SystemRandom
@@ -18,7 +17,7 @@ from specdemo.drafters.ngram import NgramDrafter
 from specdemo.engine import Prefilled, Task, decode
 from specdemo.events import VERSION, Finished, Params, Round, Started, check_text
 from specdemo.lm import CachedLM
-from specdemo.pair import Pair, PairError
+from specdemo.pair import Pair, PairError, at_rest
 from specdemo.rules import RULES
 from specdemo.sampling import Sampler, throw
 from specdemo.text import Pieces
@@ -107,7 +106,7 @@ def _free(pair: Pair, trace: Trace, pieces: Pieces) -> None:
 def _events(pair: Pair, started: Started, trace: Trace, pieces: Pieces) -> Iterator[Started | Round | Finished]:
     yield started
     try:
-        with _at_rest(pair):
+        with at_rest(pair.target, pair.drafter):
             rounds = decode(_task(pair, started, pieces))
             while True:
                 try:
@@ -227,16 +226,3 @@ def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
     except Exception as error:  # a template is a program of the model's author, and may refuse (a system prompt, say)
         raise ValueError(f"chat cannot be used with this prompt: the model's chat template says: {error}") from None
     return pair.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them already
-
-
-@contextmanager
-def _at_rest(pair: Pair):
-    """Models given in memory may be in training mode, where dropout is drawn; they are left as they were."""
-    models = [model for model in (pair.target, pair.drafter) if model is not None and model.training]
-    for model in models:
-        model.eval()
-    try:
-        yield
-    finally:
-        for model in models:
-            model.train()
