@@ -1,0 +1,1 @@
+"""The page: view folds events into what it shows, page lays it out, stage.js and stage.css draw it."""

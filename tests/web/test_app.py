@@ -1,0 +1,56 @@
+"""app.py's flags: wrong ones are answered in one sentence."""
+
+import socket
+
+import pytest
+
+import app
+from tests.web.conftest import tiny_pair
+
+
+def ended(capsys, *arguments: str) -> tuple[int, str]:
+    """The exit status and what was said. Where the page is already up when a mistake shows, it is taken down again."""
+    try:
+        status = app.main(["--port", "0", *arguments])
+    except SystemExit as exit:
+        status = exit.code
+    out, said = capsys.readouterr()
+    assert out == "" and "Traceback" not in said
+    return status, said
+
+
+@pytest.mark.parametrize(
+    "arguments, status, sentence",
+    [
+        (["--pair", "embeded"], 2, "did you mean embedded"),
+        (["--pair", "embedded", "--target", "x"], 2, "not both"),
+        (["--drafter", "x"], 2, "target must be given with a drafter"),
+        (["--target", "no/such/directory"], 2, "there is no directory no/such/directory"),
+        (["--port", "70000"], 2, "must be a whole number from 0 to 65535"),
+        (["--host", "203.0.113.7"], 1, "cannot listen on 203.0.113.7"),
+    ],
+)
+def test_a_wrong_flag_is_answered_in_a_sentence(capsys, arguments, status, sentence):
+    code, said = ended(capsys, *arguments)
+    assert code == status and sentence in said
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--quantize", "int3"], "quantize must be one of none, int8, int4, int2, float8, not 'int3'"),
+        (["--quantize-drafter", "x"], "quantize must be one of"),
+        (["--dtype", "float31"], "dtype must be one of auto, float32, bfloat16, float16, not 'float31'"),
+        (["--device", "tpu"], "device must be cpu, cuda or cuda:N, not 'tpu'"),
+    ],
+)
+def test_a_pair_that_cannot_be_had_so_is_refused(capsys, tmp_path, arguments, sentence):
+    code, said = ended(capsys, *tiny_pair(tmp_path), *arguments)
+    assert code == 2 and sentence in said
+
+
+def test_a_port_in_use_is_named(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = ended(capsys, "--port", str(port))
+    assert code == 1 and f"port {port}" in said
