@@ -1,16 +1,12 @@
-"""Loads pairs of models: devices, dtypes, quantisation, tokenizers, and what stays resident.
+"""Loads pairs of models: devices, dtypes, quantisation, tokenizers.
 
 The only module that loads through transformers and optimum-quanto.
 """
 
-import gc
 import os
 import re
-import threading
-from collections import OrderedDict
-from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -18,6 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, QuantoConfig
 
 from specdemo.events import ByModel, PairInfo
+from specdemo.explain import explained
 from specdemo.lm import CachedLM, rewindable_cache, rewinds
 from specdemo.machine import cpu_name, memory_of
 from specdemo.pair import LoadError, Pair, PairError, context_of
@@ -59,22 +56,68 @@ def load_pair(
         return _pair_in_memory(target, drafter, tokenizer)
     if tokenizer is not None:
         raise PairError("tokenizer must be left out for models that are loaded: theirs is loaded with them")
-    name, target, drafter = resolve(name, target, drafter)
-    devices = {role: _device(role, _of(device, role, "device")) for role in ROLES}
-    quantized = {role: _quantize(role, _of(quantize, role, "quantize")) for role in ROLES}
-    dtypes, reason = _dtypes(target, drafter, devices, dtype)
+    return load(plan(name, target=target, drafter=drafter, device=device, dtype=dtype, quantize=quantize))
 
-    tokens = _tokenizer("target", target)
-    if drafter is not None:
-        check_same_tokenizer(tokens, _tokenizer("drafter", drafter), target, drafter)
-    models = {
-        role: _load(role, id, devices[role], dtypes[role], quantized[role]) if id is not None else None
-        for role, id in (("target", target), ("drafter", drafter))
-    }
-    pair = _pair(name, models["target"], models["drafter"], tokens, target, drafter, quantized, reason)
-    for role, model, id in (("target", pair.target, target), ("drafter", pair.drafter, drafter)):
-        if model is not None and not rewinds(model):
-            raise PairError(f"{role} {id} ({type(model).__name__}) cannot be used: after a rewind of its cache it predicts something else")
+
+@dataclass(frozen=True)
+class Part:
+    """One model of a plan: where it comes from and how it will be held."""
+
+    role: str
+    id: str
+    device: str
+    dtype: torch.dtype
+    quantize: str | None
+    bytes: int  # about what it will take
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request that has been checked as far as that goes without loading weights."""
+
+    name: str
+    target: Part
+    drafter: Part | None
+    reason: str  # for the dtype
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.target, self.drafter) if self.drafter else (self.target,)
+
+
+def plan(name=None, *, target=None, drafter=None, device: Choice = None, dtype: Choice = None, quantize: Choice = None) -> Plan:
+    """What `load_pair` would load; raises as it does."""
+    name, *places = resolve(name, target, drafter)
+    ids = {role: id for role, id in zip(ROLES, places, strict=True) if id is not None}
+    devices = {role: _device(_of(device, role, "device")) for role in ROLES}
+    quantized = {role: _quantize(_of(quantize, role, "quantize")) for role in ROLES}
+    dtypes = {role: _dtype(_of(dtype, role, "dtype")) for role in ROLES}
+    parameters = {role: _parameters(role, id) for role, id in ids.items()}
+    automatic, reason = _automatic_dtype(devices["target"], sum(parameters.values()))
+    parts = []
+    for role, id in ids.items():
+        kind = dtypes[role] or automatic
+        needed = int(parameters[role] * (QUANTIZE[quantized[role]] if quantized[role] else kind.itemsize))
+        if needed > (there := memory_of(devices[role])):
+            raise LoadError(f"{role} {id} needs about {needed / 1e9:.1f} GB, but {devices[role]} has {there / 1e9:.1f} GB")
+        parts.append(Part(role, id, devices[role], kind, quantized[role], needed))
+    return Plan(name, parts[0], parts[1] if len(parts) > 1 else None, reason if None in dtypes.values() else "as asked")
+
+
+def load(plan: Plan) -> Pair:
+    """Loads a plan's models, makes sure that they fit each other and can be rewound, and times a step of each."""
+    tokenizers = [_tokenizer(part.role, part.id) for part in plan.parts]
+    if plan.drafter:
+        check_same_tokenizer(*tokenizers, plan.target.id, plan.drafter.id)
+    models = {part.role: _load(part) for part in plan.parts}
+    drafter_id = plan.drafter.id if plan.drafter else None
+    quantized = {part.role: part.quantize for part in plan.parts}
+    pair = _pair(plan.name, models["target"], models.get("drafter"), tokenizers[0], plan.target.id, drafter_id, quantized, plan.reason)
+    for part in plan.parts:
+        model = models[part.role]
+        if not rewinds(model):
+            kind = type(model).__name__
+            raise PairError(f"{part.role} {part.id} ({kind}) cannot be used: after a rewind of its cache it predicts something else")
     _measure_steps(pair)
     return pair
 
@@ -108,7 +151,7 @@ def _of(choice: Choice, role: str, field: str) -> str | None:
     return choice
 
 
-def _device(role: str, device: str | None) -> str:
+def _device(device: str | None) -> str:
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
@@ -118,7 +161,7 @@ def _device(role: str, device: str | None) -> str:
     return device
 
 
-def _quantize(role: str, quantize: str | None) -> str | None:
+def _quantize(quantize: str | None) -> str | None:
     if quantize in (None, "none"):
         return None
     if not isinstance(quantize, str) or quantize not in QUANTIZE:
@@ -126,116 +169,50 @@ def _quantize(role: str, quantize: str | None) -> str | None:
     return quantize
 
 
-def _dtypes(target: str, drafter: str | None, devices: dict[str, str], choice: Choice) -> tuple[dict[str, torch.dtype], str]:
-    """Each model's dtype and the reason for it."""
-    chosen = {}
-    for role in ROLES:
-        dtype = _of(choice, role, "dtype")
-        if dtype not in (None, "auto", *DTYPES):
-            raise PairError(f"dtype must be one of auto, {', '.join(DTYPES)}, not {ascii(dtype)}")
-        chosen[role] = DTYPES.get(dtype)
-    if devices["target"] == "cpu":
-        parameters = sum(_parameters(role, id) for role, id in (("target", target), ("drafter", drafter)) if id is not None)
-        fits = 4 * parameters < memory_of("cpu") / 2
-        automatic = torch.float32 if fits else torch.bfloat16
-        reason = (
-            "on a CPU float32 makes one verifying forward round like single steps, so greedy output is the target's to the token"
-            if fits
-            else "float32 would take more than half of this machine's memory"
-        )
-    else:
-        automatic = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+def _dtype(dtype: str | None) -> torch.dtype | None:
+    if dtype not in (None, "auto", *DTYPES):
+        raise PairError(f"dtype must be one of auto, {', '.join(DTYPES)}, not {ascii(dtype)}")
+    return DTYPES.get(dtype)
+
+
+def _automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
+    """The dtype for a pair of so many parameters, and why."""
+    if device != "cpu":
+        dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
         reason = "a GPU reads half the bytes that float32 would take, which is what decides its speed"
-    name = str(automatic).removeprefix("torch.")
-    reason = f"{name}: {reason}" if None in chosen.values() else "as asked"
-    return {role: dtype or automatic for role, dtype in chosen.items()}, reason
+    elif 4 * parameters < memory_of("cpu") / 2:
+        dtype = torch.float32
+        reason = "on a CPU float32 makes one verifying forward round like single steps, so greedy output is the target's to the token"
+    else:
+        dtype, reason = torch.bfloat16, "float32 would take more than half of this machine's memory"
+    return dtype, f"{_name(dtype)}: {reason}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _parameters(role: str, id: str) -> int:
     """How many parameters a model has, from its config alone."""
-    with _explained(role, id), torch.device("meta"):
+    with explained(role, id), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(id, **NO_CODE))
     return model.num_parameters()
 
 
 def _tokenizer(role: str, id: str):
-    with _explained(role, id, "tokenizer"):
+    with explained(role, id, "tokenizer"):
         return AutoTokenizer.from_pretrained(id, **NO_CODE)
 
 
-def _load(role: str, id: str, device: str, dtype: torch.dtype, quantize: str | None) -> PreTrainedModel:
-    needed = int(_parameters(role, id) * (QUANTIZE[quantize] if quantize else dtype.itemsize))
-    if needed > memory_of(device):
-        raise LoadError(f"{role} {id} needs about {needed / 1e9:.1f} GB, but {device} has {memory_of(device) / 1e9:.1f} GB")
-    quantization = {"quantization_config": QuantoConfig(weights=quantize)} if quantize else {}
-    with _explained(role, id, "weights"):
-        model, info = AutoModelForCausalLM.from_pretrained(id, dtype=dtype, output_loading_info=True, **quantization, **NO_CODE)
-        model = model.to(device)
+def _load(part: Part) -> PreTrainedModel:
+    quantization = {"quantization_config": QuantoConfig(weights=part.quantize)} if part.quantize else {}
+    with explained(part.role, part.id, "weights"):
+        model, info = AutoModelForCausalLM.from_pretrained(part.id, dtype=part.dtype, output_loading_info=True, **quantization, **NO_CODE)
+        model = model.to(part.device)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
-        raise LoadError(f"{role} {id} lacks {len(missing)} weights, {missing[0]} the first: its files are not whole")
+        raise LoadError(f"{part.role} {part.id} lacks {len(missing)} weights, {missing[0]} the first: its files are not whole")
     return model
-
-
-@contextmanager
-def _explained(role: str, id: str, part: str = "config.json"):
-    """Failures of the libraries as one sentence that names the model and the part of it that was read."""
-    path = Path(id)
-    if id and "\0" not in id and path.is_dir():
-        if not os.access(path, os.R_OK | os.X_OK):
-            raise PairError(f"{role}: the directory {id} cannot be read: permission denied")
-        if not (path / "config.json").is_file():
-            raise PairError(f"{role}: the directory {id} holds no config.json, so there is no model in it")
-    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", id) or id.startswith("."):
-        raise PairError(
-            f"{role}: there is no directory {id if id.isprintable() and id else ascii(id)}, and a hub id has the form owner/name"
-        )
-    try:
-        yield
-    except Exception as error:
-        causes = _causes(error)
-        if "GatedRepoError" in causes:
-            raise LoadError(
-                f"{role}: {id} is gated: accept its terms on its hub page, then set HF_TOKEN to a token of that account"
-            ) from None
-        if "RepositoryNotFoundError" in causes:
-            raise PairError(f"{role}: the hub has no model {id} that this account may read") from None
-        if {"ConnectError", "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectTimeout"} & causes:
-            raise LoadError(f"{role}: {id} is no directory here, it is not in the cache, and the model hub cannot be reached") from None
-        if "HfHubHTTPError" in causes:
-            raise LoadError(f"{role}: the model hub refused to hand out {id}: check HF_TOKEN") from None
-        raise LoadError(f"{role}: {id} cannot be loaded, because of its {part}: {_reason(error)}") from None
-
-
-def _causes(error: BaseException | None) -> set[str]:
-    names = set()
-    while error is not None:
-        names |= {kind.__name__ for kind in type(error).__mro__}
-        error = error.__cause__ or error.__context__
-    return names
-
-
-# What the libraries say in a programmer's words: what to look for, and what to say in its place.
-PLAIN_WORDS = (
-    (r"model type `(.+?)` but Transformers does not recognize", r"this version of transformers does not know the architecture \1"),
-    (r"Unrecognized configuration class .*\.models\.(\w+)\.", r"\1 is no causal language model, which decoding needs"),
-    (r"contains custom code", "the model comes with program code of its own, which is not run here"),
-    (r"Should have a `model_type` key", "config.json has no model_type that says what it is"),
-    (r"ignore_mismatched_sizes", "the weights have other shapes than config.json says"),
-    (r"deserializing header: (.+)", r"the model.safetensors is broken or not whole (\1)"),
-    (r"instantiate the backend tokenizer", "there are no tokenizer files"),
-)
-
-
-def _reason(error: Exception) -> str:
-    """The library's words as part of one sentence: on one line, no further than their first sentence."""
-    text = " ".join(str(error).split())
-    for pattern, words in PLAIN_WORDS:
-        if match := re.search(pattern, text):
-            return match.expand(words)
-    text = re.split(r"(?<=[.!?]) (?=[A-Z])", text)[0].rstrip(".:") or "no reason given"
-    text = text if len(text) <= 150 else text[:147] + "..."
-    return text if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {text}"
 
 
 def _pair_in_memory(target: PreTrainedModel, drafter: PreTrainedModel | None, tokenizer) -> Pair:
@@ -258,17 +235,13 @@ def _pair(name, target, drafter, tokenizer, target_id, drafter_id, quantized, re
         drafter=drafter_id,
         device=str(device),
         device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
-        dtype=ByModel(_dtype_name(target), _dtype_name(drafter)),
+        dtype=ByModel(_name(target.dtype), _name(drafter.dtype) if drafter else None),
         quantize=ByModel(quantized.get("target"), quantized.get("drafter") if drafter else None),
     )
     pair = Pair(target, drafter, tokenizer, info, reason, notes=_ignored_processors(target))
     if drafter is not None and pair.drafter_context < pair.context:
         pair.notes.append(f"the drafter's context is {pair.drafter_context:,.0f} tokens: beyond that nothing is drafted")
     return pair
-
-
-def _dtype_name(model: PreTrainedModel | None) -> str | None:
-    return None if model is None else str(model.dtype).removeprefix("torch.")
 
 
 # What a generation config can ask for that changes the target's distribution, with the value that asks for nothing.
@@ -318,41 +291,3 @@ def _measure_steps(pair: Pair) -> None:
                 times.append(1000 * (perf_counter() - start))
                 lm.rewind(length)
         setattr(pair, f"{role}_step_ms", median(times[1:]))
-
-
-class Residents:
-    """Pairs that stay loaded, as long as they take at most half of their device's memory together; the least recently
-    used one goes first, and its memory is given back."""
-
-    def __init__(self, share: float = 0.5):
-        self.share = share
-        self.pairs: OrderedDict[tuple, Pair] = OrderedDict()
-        self.lock = threading.Lock()
-
-    def get(self, name: str | None = None, **request) -> Pair:
-        """As `load_pair`, but a pair that is there is not loaded again."""
-        key = (name, *sorted((option, str(value)) for option, value in request.items() if value is not None))
-        with self.lock:
-            if key in self.pairs:
-                self.pairs.move_to_end(key)
-                return self.pairs[key]
-            self._make_room(*resolve(name, request.get("target"), request.get("drafter"))[1:], request)
-            pair = self.pairs[key] = load_pair(name, **request)
-            return pair
-
-    def _make_room(self, target: str, drafter: str | None, request: dict) -> None:
-        device = _device("target", _of(request.get("device"), "target", "device"))
-        for role in ROLES:  # nobody is sent away for a request that will be refused
-            _quantize(role, _of(request.get("quantize"), role, "quantize"))
-        _dtypes(target, drafter, {role: device for role in ROLES}, request.get("dtype"))
-        needed = 4 * sum(_parameters(role, id) for role, id in (("target", target), ("drafter", drafter)) if id is not None)
-        idle = [key for key, pair in self.pairs.items() if not pair.lock.locked()]
-        while idle and self.held() + needed > self.share * memory_of(device):
-            del self.pairs[idle.pop(0)]
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-
-    def held(self) -> int:
-        """Bytes of weights that all resident pairs hold."""
-        return sum(pair.bytes_held.target + (pair.bytes_held.drafter or 0) for pair in self.pairs.values())

@@ -106,11 +106,15 @@ def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, options):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    "prompt, says",
-    {"": "prompt must not be empty", "word " * 3000: "prompt must ", "half \ud83d a character": "prompt must be Unicode text, but holds the lone surrogate U+D83D"}.items(),
-    ids=["empty", "too long", "lone surrogate"],
-)  # fmt: skip
+UNUSABLE = {
+    "empty": ("", "prompt must not be empty"),
+    "too long": ("word " * 3000, "prompt must leave room in the context of 1,024 tokens for at least one more, but has"),
+    "megabytes": ("word " * 300_000, "prompt must fit the context of 1,024 tokens, but has 1,500,000 characters"),
+    "half a character": ("half \ud83d a character", "prompt must be Unicode text, but holds the lone surrogate U+D83D"),
+}
+
+
+@pytest.mark.parametrize("prompt, says", UNUSABLE.values(), ids=UNUSABLE)
 def test_an_unusable_prompt_is_one_sentence_and_exit_status_2(capsys, prompt, says):
     status, out, err = run(capsys, "generate", prompt)
     assert status == 2 and out == "" and says in err.splitlines()[-1]
@@ -135,8 +139,8 @@ def test_pairs_says_what_each_needs(capsys):
     assert status == 0 and out.startswith("embedded") and "GB in bfloat16" in out and "set HF_TOKEN" in out and "tried:" in out
 
 
-def on_a_terminal(**environment: str) -> tuple[str, str]:
-    """(what a terminal shows, what is standard output of it) for a run whose three streams are terminals."""
+def on_a_terminal(**environment: str) -> str:
+    """What a terminal shows of a run."""
     screen, terminal = pty.openpty()
     command = [
         sys.executable,

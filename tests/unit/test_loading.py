@@ -17,8 +17,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specdemo import PairError, Params, load_pair, stream
-from specdemo.loading import LoadError, Residents
 from specdemo.machine import memory_of
+from specdemo.pair import LoadError
+from specdemo.residents import Residents
 from tests.tiny import greedy, noisy, random_weights, shorter, tiny, tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
