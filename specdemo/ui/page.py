@@ -21,9 +21,10 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import:
 import gradio as gr
 
 from specdemo.events import ABOVE_SMALLEST, BELOW_LARGEST, LIMITS, Params
-from specdemo.loading import Residents, resolve
+from specdemo.loading import resolve
 from specdemo.pair import Pair, PairError
 from specdemo.pairs import CATALOGUE
+from specdemo.residents import Residents
 from specdemo.session import Run, stream
 from specdemo.ui.view import DRAFTERS, FATES, HIDEABLE, NUMBERS, OFF, SAMPLERS, about, message, notice, sampling, whole_number
 

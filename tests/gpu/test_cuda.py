@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdemo import Params, load_pair, stream
-from specdemo.loading import Residents
+from specdemo.residents import Residents
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
