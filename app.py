@@ -18,14 +18,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    request = pair_request(arguments)  # what is wrong with it should be said before seconds of imports
+    request = pair_request(arguments)
     try:
         port = _free(arguments.host, arguments.port)
     except OSError as error:
         return _say(f"cannot listen on {arguments.host}, port {arguments.port}: {error.strerror}; choose with --host and --port", FAILED)
 
+    from specdemo.loading import plan, resolve
     from specdemo.ui.page import Models, build, launch
 
+    if request["target"] is None:
+        resolve(request["name"], None, request["drafter"])
+    else:
+        plan(**request)  # a mistyped place should be said before a page is there
     models = Models(request)
     demo = build(models)
     try:

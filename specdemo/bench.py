@@ -14,6 +14,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from specdemo.events import Params
+from specdemo.few_rows import as_loaded
+from specdemo.metrics import expected_speedup
 from specdemo.pair import Pair
 from specdemo.session import stream
 from specdemo.trace import Trace
@@ -43,23 +45,24 @@ class Contestant:
 def bench(pair: Pair, params: Params, prompts: int, repeats: int) -> dict:
     """Times every contestant on every prompt `repeats` times. All write `max_new_tokens` tokens: an end-of-sequence token
     ends nothing here, so that all of them do the same work."""
-    params = replace(params, ignore_eos=True)
+    params = replace(params, ignore_eos=True, draft_with="model" if pair.drafter else "lookup")
     texts = [PROMPTS[i % len(PROMPTS)] for i in range(prompts)]
     ids = [pair.tokenizer(text).input_ids for text in texts]
+    if max(map(len, ids)) + params.max_new_tokens > pair.context:
+        raise ValueError(f"max_new_tokens must leave the prompts room in the context of {pair.context:,.0f} tokens")
     contestants = _contestants(pair, params)
     seconds = {contestant.name: [] for contestant in contestants}
     outputs = {contestant.name: [] for contestant in contestants}
 
-    with pair.threads():
-        for contestant in contestants:
-            contestant.run(ids[0], params.seed)  # warm-up
-        for _ in range(repeats):
-            for prompt in ids:
-                for contestant in contestants:
-                    start = perf_counter()
-                    output = contestant.run(prompt, params.seed)
-                    seconds[contestant.name].append(perf_counter() - start)
-                    outputs[contestant.name].append(output)
+    for contestant in contestants:
+        contestant.run(ids[0], params.seed)  # warm-up
+    for _ in range(repeats):
+        for prompt in ids:
+            for contestant in contestants:
+                start = perf_counter()
+                output = contestant.run(prompt, params.seed)
+                seconds[contestant.name].append(perf_counter() - start)
+                outputs[contestant.name].append(output)
 
     rows = []
     for contestant in contestants:
@@ -77,6 +80,7 @@ def bench(pair: Pair, params: Params, prompts: int, repeats: int) -> dict:
         "device": pair.info.device,
         "device_name": pair.info.device_name,
         "dtype": pair.info.dtype.target,
+        "threads": torch.get_num_threads(),
         "gamma": params.gamma,
         "temperature": params.temperature,
         "top_p": params.top_p,
@@ -120,7 +124,7 @@ def _generate(pair: Pair, ids: list[int], params: Params, seed: int, assistant: 
     )
     torch.manual_seed(seed)
     prompt = torch.tensor([ids], device=pair.target.device)
-    with _plain_config(pair.target), _assisting(assistant, params.gamma):
+    with as_loaded(pair.target, assistant), _plain_config(pair.target), _assisting(assistant, params.gamma):
         extra = {} if assistant is None else {"assistant_model": assistant}
         output = pair.target.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config, **extra)
     return output[0, len(ids) :].tolist()
@@ -150,7 +154,7 @@ def _assisting(assistant: PreTrainedModel | None, gamma: int):
         yield
 
 
-def engine_share(pair: Pair, prompts: list[list[int]], params: Params) -> float:
+def engine_share(pair: Pair, prompts: list[list[int]], params: Params) -> float | None:
     """The part of the rounds' time that is not spent in the two models' forwards: drafting, judging, recording."""
     inside, started = 0.0, 0.0
 
@@ -181,11 +185,12 @@ def engine_share(pair: Pair, prompts: list[list[int]], params: Params) -> float:
                     continue
                 if hasattr(event, "draft_ms"):
                     total += event.draft_ms + event.verify_ms
-            shares.append(1 - 1000 * inside / total)
+            if total:
+                shares.append(1 - 1000 * inside / total)
     finally:
         for hook in hooks:
             hook.remove()
-    return median(shares)
+    return median(shares) if shares else None
 
 
 def _equal(outputs: list[list[int]], reference: list[list[int]]) -> str:
@@ -198,8 +203,9 @@ def table(result: dict) -> str:
     by_name = {row["name"]: row["ms_per_token"] for row in result["rows"]}
     assisted = by_name.get("transformers assisted")
     lines = [
-        f"{result['pair']} on {result['device']} ({result['device_name']}), {result['dtype']}, gamma {result['gamma']}, "
-        f"temperature {result['temperature']:g}, {result['prompts']} prompts x {result['repeats']}, {result['max_new_tokens']} tokens each",
+        f"{result['pair']} on {result['device']} ({result['device_name']}), {result['dtype']}, {result['threads']} threads, "
+        f"gamma {result['gamma']}, temperature {result['temperature']:g}, "
+        f"{result['prompts']} prompts x {result['repeats']}, {result['max_new_tokens']} tokens each",
         "",
         f"{'':<24}{'ms/token':>10}{'tokens/s':>10}{'x plain':>9}{'x assisted':>12}   same text as plain",
     ]
@@ -208,9 +214,8 @@ def table(result: dict) -> str:
         against = f"{assisted / ms:.2f}" if assisted else "–"
         lines.append(f"{row['name']:<24}{ms:>10.2f}{1000 / ms:>10.1f}{first / ms:>9.2f}{against:>12}   {row['equal_to_plain'] or '–'}")
     share = f", the engine's own share of a round {result['engine_share']:.1%}" if result["engine_share"] is not None else ""
-    cost = f", cost ratio {result['cost_ratio']:.3f}" if result["cost_ratio"] is not None else ""
-    lines += [
-        "",
-        f"acceptance rate {result['acceptance_rate']:.3f}, {result['mean_tokens_per_round']:.2f} tokens a round{cost}{share}",
-    ]
+    lines += ["", f"acceptance rate {result['acceptance_rate']:.3f}, {result['mean_tokens_per_round']:.2f} tokens a round{share}"]
+    if (c := result["cost_ratio"]) is not None:
+        speedup = expected_speedup(result["acceptance_rate"], result["gamma"], c)
+        lines.append(f"cost ratio {c:.3f}: with that, the theory allows {speedup:.2f} x specdemo plain (verifying as fast as one step)")
     return "\n".join(lines)

@@ -24,6 +24,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
+    if sys.stdout is None:
+        return _say("standard output is closed, so there is nowhere to write to", WRONG)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # whatever the locale says, text comes out as it was generated
     # Torch and transformers take seconds to import; nobody should wait for them to be told of a typing error.
@@ -32,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(command, arguments: argparse.Namespace) -> int:
     """Calls command(arguments) -> exit status; its failures become one sentence and an exit status."""
-    from specdemo.pair import LoadError, PairError
+    from specdemo.pair import LoadError, PairError, redacted
 
     try:
         return command(arguments)
@@ -46,7 +48,7 @@ def run(command, arguments: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
-        return _say(f"failed: {type(error).__name__}: {' '.join(str(error).split())}", FAILED)
+        return _say(redacted(f"failed: {type(error).__name__}: {' '.join(str(error).split())}"), FAILED)
 
 
 def _say(message: object, status: int = 0) -> int:

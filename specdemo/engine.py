@@ -216,9 +216,8 @@ def _tell(task: Task, record: Record) -> tuple[tuple[Judged, ...], Next | None, 
     left = record.drafted[len(tokens) : k]
     for place, piece in zip(left, task.pieces.preview([place.id for place in left]), strict=True):
         i = len(tokens)
-        fate = "rejected" if i == record.accepted and not finish else "discarded"
-        was_judged = fate == "rejected" or i < record.accepted
-        tokens.append(_judged(task, place, piece, fate, was_judged))
+        fate = "rejected" if i == record.accepted else "discarded"
+        tokens.append(_judged(task, place, piece, fate, was_judged=i <= record.accepted))
 
     if finish:
         return tuple(tokens), None, tuple(emitted), finish

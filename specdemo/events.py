@@ -7,8 +7,8 @@ p is the target's distribution, q the drafter's, both after the sampler has shap
 two at temperature 1 without filters (Leviathan et al. 2023, Chen et al. 2023).
 """
 
-import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal
 
 VERSION = "0.1.0"
@@ -82,8 +82,6 @@ class Params:
                 raise ValueError(f"{field} must be true or false, not {_shown(getattr(self, field))}")
         if self.system is not None and not isinstance(self.system, str):
             raise ValueError(f"system must be text or None, not {_shown(self.system)}")
-        if self.system is not None and not self.chat:
-            raise ValueError("system is part of the chat template, so it needs chat to be true")
         for field, texts in (("stop", self.stop), ("system", (self.system or "",))):
             for text in texts:
                 check_text(field, text)
@@ -92,11 +90,10 @@ class Params:
 def number(field: str, value) -> int | float:
     """`value` as the number that `LIMITS` allows for `field`; ValueError says what is allowed."""
     kind, low, high = LIMITS[field]
-    right_type = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+    right_type = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     if (
         not right_type
-        or not math.isfinite(value)
-        or not low <= value <= high
+        or not low <= value <= high  # which no NaN and no infinity is
         or (field in ABOVE_SMALLEST and value == low)
         or (field in BELOW_LARGEST and value == high)
     ):
@@ -127,7 +124,10 @@ def _one_of(field: str, value, choices: tuple[str, ...]) -> None:
 
 
 def _shown(value) -> str:
-    text = ascii(value)  # one line, whatever the value holds
+    try:
+        text = ascii(value)  # one line, whatever the value holds
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

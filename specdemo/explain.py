@@ -31,6 +31,8 @@ def explained(role: str, id: str, part: str = "config.json"):
             ) from None
         if "RepositoryNotFoundError" in causes:
             raise PairError(f"{role}: the hub has no model {id} that this account may read") from None
+        if not path.is_dir() and ("/" not in id or path.parent.is_dir()):
+            raise PairError(f"{role}: there is no directory {id}, and the model hub gave no model of that name") from None
         if {"ConnectError", "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectTimeout"} & causes:
             raise LoadError(f"{role}: {id} is no directory here, it is not in the cache, and the model hub cannot be reached") from None
         if "HfHubHTTPError" in causes:

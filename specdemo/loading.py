@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from specdemo.events import ByModel, PairInfo
 from specdemo.explain import explained
+from specdemo.few_rows import favour_few_rows
 from specdemo.lm import CachedLM, rewindable_cache, rewinds
 from specdemo.machine import cpu_name, memory_of
 from specdemo.pair import LoadError, Pair, PairError, context_of
@@ -101,7 +102,9 @@ def plan(name=None, *, target=None, drafter=None, device: Choice = None, dtype: 
         if needed > (there := memory_of(devices[role])):
             raise LoadError(f"{role} {id} needs about {needed / 1e9:.1f} GB, but {devices[role]} has {there / 1e9:.1f} GB")
         parts.append(Part(role, id, devices[role], kind, quantized[role], needed))
-    return Plan(name, parts[0], parts[1] if len(parts) > 1 else None, reason if None in dtypes.values() else "as asked")
+    asked = [role for role in ids if dtypes[role]]
+    reason = "as asked" if len(asked) == len(ids) else reason if not asked else f"{asked[0]} as asked, the other {reason}"
+    return Plan(name, parts[0], parts[1] if len(parts) > 1 else None, reason)
 
 
 def load(plan: Plan) -> Pair:
@@ -212,6 +215,8 @@ def _load(part: Part) -> PreTrainedModel:
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise LoadError(f"{part.role} {part.id} lacks {len(missing)} weights, {missing[0]} the first: its files are not whole")
+    if part.device == "cpu" and part.dtype == torch.float32 and not part.quantize:
+        favour_few_rows(model)
     return model
 
 
@@ -281,13 +286,12 @@ def _measure_steps(pair: Pair) -> None:
         model = getattr(pair, role)
         if model is None:
             continue
-        with pair.threads():
-            lm = CachedLM(model)
-            lm.forward(torch.zeros(min(32, int(min(context_of(model), 33)) - 1), dtype=torch.long))
-            length, times = lm.length, []
-            while len(times) < 3 or (len(times) < 15 and sum(times) < 300):
-                start = perf_counter()
-                lm.forward(torch.zeros(1, dtype=torch.long)).flatten()[0].item()  # waits for the device
-                times.append(1000 * (perf_counter() - start))
-                lm.rewind(length)
+        lm = CachedLM(model)
+        lm.forward(torch.zeros(min(32, int(min(context_of(model), 33)) - 1), dtype=torch.long))
+        length, times = lm.length, []
+        while len(times) < 3 or (len(times) < 15 and sum(times) < 300):
+            start = perf_counter()
+            lm.forward(torch.zeros(1, dtype=torch.long)).flatten()[0].item()  # waits for the device
+            times.append(1000 * (perf_counter() - start))
+            lm.rewind(length)
         setattr(pair, f"{role}_step_ms", median(times[1:]))

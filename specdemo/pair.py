@@ -13,16 +13,18 @@ from transformers import PreTrainedModel
 from specdemo.events import PairInfo
 from specdemo.lm import logits_width
 
-SMALL = 50_000_000  # parameters up to which one CPU thread is as fast as several (measured with the embedded pair)
+
+def redacted(text: str) -> str:
+    """The text without the hub's token, whoever wrote it there."""
+    token = os.environ.get("HF_TOKEN")
+    return text.replace(token, "***") if token else text
 
 
 class PairError(Exception):
-    """A pair cannot be had as asked: unknown, missing, unfit for speculation, or busy. One sentence says why; never with
-    the hub's token in it, whoever wrote it there."""
+    """A pair cannot be had as asked: unknown, missing, unfit for speculation, or busy. One sentence says why."""
 
     def __init__(self, message: str):
-        token = os.environ.get("HF_TOKEN")
-        super().__init__(message.replace(token, "***") if token else message)
+        super().__init__(redacted(message))
 
 
 class LoadError(PairError):
@@ -83,27 +85,10 @@ class Pair:
 
         return spell if before is not None else lambda id: ""
 
-    @cached_property
-    def one_thread(self) -> bool:
-        return self.info.device == "cpu" and self.target.num_parameters() <= SMALL
-
     @property
     def bytes_held(self) -> Bytes:
         """Of weights in memory (quantised ones as they lie there)."""
         return Bytes(held_bytes(self.target), held_bytes(self.drafter) if self.drafter else None)
-
-    @contextmanager
-    def threads(self):
-        """Small models run on one CPU thread, which is no slower for them and leaves the other cores to others."""
-        if not self.one_thread:
-            yield
-            return
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def context_of(model: PreTrainedModel) -> float:
@@ -125,10 +110,14 @@ def held_bytes(model: PreTrainedModel) -> int:
     return sum(storages.values())
 
 
+def in_training(*models: PreTrainedModel | None) -> list[torch.nn.Module]:
+    """The parts of models that are in training mode, where dropout is drawn."""
+    return [module for model in models if model is not None for module in model.modules() if module.training]
+
+
 @contextmanager
-def at_rest(*models: PreTrainedModel | None):
-    """Models given in memory, or parts of them, may be in training mode, where dropout is drawn; they are left as they were."""
-    training = [module for model in models if model is not None for module in model.modules() if module.training]
+def at_rest(training: list[torch.nn.Module]):
+    """Takes the parts out of training mode for a while: models given in memory are left as they were."""
     for module in training:
         module.training = False
     try:

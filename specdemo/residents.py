@@ -35,12 +35,13 @@ class Residents:
     def _make_room(self, wanted: Plan) -> None:
         needed = sum(part.bytes for part in wanted.parts)
         idle = [key for key, pair in self.pairs.items() if not pair.lock.locked()]
-        while idle and self.held() + needed > self.share * memory_of(wanted.target.device):
+        while idle and self.held(wanted.target.device) + needed > self.share * memory_of(wanted.target.device):
             del self.pairs[idle.pop(0)]
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def held(self) -> int:
-        """Bytes of weights that all resident pairs hold."""
-        return sum(pair.bytes_held.target + (pair.bytes_held.drafter or 0) for pair in self.pairs.values())
+    def held(self, device: str = "cpu") -> int:
+        """Bytes of weights that the resident pairs hold on a kind of device."""
+        held = [pair.bytes_held for pair in self.pairs.values() if pair.info.device.split(":")[0] == device.split(":")[0]]
+        return sum(bytes.target + (bytes.drafter or 0) for bytes in held)

@@ -52,24 +52,32 @@ class Nucleus:
     """transformers' top-p warper, without its sort of the whole vocabulary where the nucleus lies in the likeliest few
     tokens. Looking whether it does makes the host wait, so only a CPU, where that costs nothing, takes the short way."""
 
-    FEW = 256
+    FEW = (256, 1024)
 
     def __init__(self, top_p: float):
         self.top_p = top_p
         self.full = TopPLogitsWarper(top_p)
 
     def __call__(self, ids: None, logits: Tensor) -> Tensor:
-        if logits.device.type == "cpu" and logits.shape[-1] > self.FEW:
-            top = logits.topk(self.FEW)  # [N, FEW]
-            p = (top.values - logits.logsumexp(-1, keepdim=True)).exp()
-            before = p.cumsum(-1) - p  # mass of what is likelier
-            kept = top.values.masked_fill(before >= self.top_p, -torch.inf)
-            # Equal logits on both sides of the edge are left to the full sort, which has its own order for them.
-            inside = top.values.masked_fill(before >= self.top_p, torch.inf).amin(-1)
-            outside = top.values.masked_fill(before < self.top_p, -torch.inf).amax(-1)
-            if ((before[:, -1] >= self.top_p) & (inside > outside)).all():
-                return torch.full_like(logits, -torch.inf).scatter_(-1, top.indices, kept)
+        if logits.device.type == "cpu":
+            p = logits.softmax(-1)  # [N, V]
+            for few in self.FEW:
+                if few < logits.shape[-1] and (filtered := self._among(few, p, logits)) is not None:
+                    return filtered
         return self.full(ids, logits)
+
+    def _among(self, few: int, p: Tensor, logits: Tensor) -> Tensor | None:
+        """The filtered logits, if all nuclei end among the `few` likeliest tokens."""
+        top = p.topk(few)  # [N, few]
+        before = top.values.cumsum(-1) - top.values  # mass of what is likelier
+        inside = before < self.top_p
+        # Equal tokens on both sides of the edge are left to the full sort, which has its own order for them.
+        least_inside = top.values.masked_fill(~inside, torch.inf).amin(-1)
+        most_outside = top.values.masked_fill(inside, -torch.inf).amax(-1)
+        if inside[:, -1].any() or (least_inside == most_outside).any():
+            return None
+        kept = logits.gather(-1, top.indices).masked_fill(~inside, -torch.inf)
+        return torch.full_like(logits, -torch.inf).scatter_(-1, top.indices, kept)
 
 
 def one_hot(ids: Tensor, vocab_size: int) -> Tensor:

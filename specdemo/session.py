@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from random import SystemRandom
@@ -17,7 +17,7 @@ from specdemo.drafters.ngram import NgramDrafter
 from specdemo.engine import Prefilled, Task, decode
 from specdemo.events import VERSION, Finished, Params, Round, Started, check_text
 from specdemo.lm import CachedLM
-from specdemo.pair import Pair, PairError, at_rest
+from specdemo.pair import Pair, PairError, at_rest, in_training, redacted
 from specdemo.rules import RULES
 from specdemo.sampling import Sampler, throw
 from specdemo.text import Pieces
@@ -29,7 +29,11 @@ def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) ->
 
     Raises ValueError for a prompt or Params that this pair cannot take, PairError while the pair is busy with another run.
     """
-    params = params or Params()
+    params = Params() if params is None else params
+    if not isinstance(params, Params):
+        raise ValueError(f"params must be a Params, not {type(params).__name__}")
+    if params.system is not None and not params.chat:
+        raise ValueError("system is part of the chat template, so it needs chat to be true")
     prompt_ids = _encode(pair, prompt, params)
     if params.draft_with == "model" and pair.drafter is None:
         raise ValueError('draft_with must be one of lookup, ngram, ngram-one-level, none for this pair: it has no drafter for "model"')
@@ -57,11 +61,10 @@ class Run:
         versions = {"specdemo": VERSION, "torch": torch.__version__, "transformers": version("transformers")}
         self._started = Started(pair.info, versions, params, prompt, tuple(prompt_ids))
         self.trace = Trace.begin(self._started, metrics.fresh(pair.target_step_ms, pair.drafter_step_ms))
-        self._pieces = Pieces(pair.tokenizer)
         self._step = threading.Lock()  # held while an event is computed
         self._closing = False
-        self._free = weakref.finalize(self, _free, pair, self.trace, self._pieces)
-        self._events = _events(pair, self._started, self.trace, self._pieces)
+        self._free = weakref.finalize(self, _free, pair, self.trace)
+        self._events = _events(pair, self._started, self.trace)
 
     def __iter__(self) -> "Run":
         return self
@@ -96,33 +99,33 @@ class Run:
         self.close()
 
 
-def _free(pair: Pair, trace: Trace, pieces: Pieces) -> None:
+def _free(pair: Pair, trace: Trace) -> None:
     """At the end of every run, once, whether it finished, failed, was closed or was dropped."""
-    if trace.finish is None:
-        trace.end("cancelled", unfinished=pieces.flush())
-    pair.lock.release()
+    try:
+        if trace.finish is None:
+            trace.end("cancelled")
+    finally:
+        pair.lock.release()
 
 
-def _events(pair: Pair, started: Started, trace: Trace, pieces: Pieces) -> Iterator[Started | Round | Finished]:
+def _events(pair: Pair, started: Started, trace: Trace) -> Iterator[Started | Round | Finished]:
     yield started
     try:
-        with at_rest(pair.target, pair.drafter):
-            rounds = decode(_task(pair, started, pieces))
-            while True:
-                try:
-                    with pair.threads():
-                        event = next(rounds)
-                except StopIteration as end:
-                    finish = end.value
-                    break
-                if isinstance(event, Prefilled):
-                    trace.stats = metrics.after_prefill(trace.stats, event.forwards, event.ms)
-                else:
-                    trace.add(event)
-                    yield event
-        finished = trace.end(finish)
+        pieces, training = Pieces(pair.tokenizer), in_training(pair.target, pair.drafter)
+        task = _task(pair, started, pieces)
+        rounds = decode(task)
+        while trace.finish is None:
+            with at_rest(training):
+                event = next(rounds)
+            if isinstance(event, Prefilled):
+                trace.stats = metrics.after_prefill(trace.stats, event.forwards, event.ms)
+                continue
+            trace.add(event, pieces.flush())
+            if task.ending.finish:  # said with its last round, so that nobody has to ask again to know it
+                finished = trace.end(task.ending.finish)
+            yield event
     except Exception as error:
-        trace.end("error", f"{type(error).__name__}: {error}", pieces.flush())
+        trace.end("error", redacted(f"{type(error).__name__}: {error}"))
         raise
     yield finished
 
@@ -145,7 +148,7 @@ def _task(pair: Pair, started: Started, pieces: Pieces) -> Task:
         gamma=params.gamma,
         prompt_ids=prompt_ids,
         room=room,
-        ending=_ending(eos, params.stop, room(len(prompt_ids))),
+        ending=Ending(eos, params.stop, room(len(prompt_ids))),
         eos=eos,
         throw=lambda round, k: throw(params.seed, round, k, target.device),
         pieces=pieces,
@@ -169,21 +172,26 @@ def _drafter(pair: Pair, params: Params, sampler: Sampler, target: CachedLM) -> 
             return NoDrafter(*width)
 
 
-def _ending(eos: frozenset[int], stops: tuple[str, ...], room: int) -> Callable[[int, str], str | None]:
-    """Says for each emitted token whether the text ends with it, and why: eos before stop before length."""
-    longest = max(map(len, stops), default=0)
-    tail, count = "", 0
+class Ending:
+    """Asked about each emitted token: whether the text ends with it, and why. eos before stop before length."""
 
-    def ending(id: int, piece: str) -> str | None:
-        nonlocal tail, count
-        tail, count = tail[-longest:] + piece if longest else "", count + 1
-        if id in eos:
-            return "eos"
-        if any(stop in tail for stop in stops):
-            return "stop"
-        return "length" if count == room else None
+    def __init__(self, eos: frozenset[int], stops: tuple[str, ...], room: int):
+        self.eos = eos
+        self.stops = stops
+        self.left = room
+        self.tail = ""  # as much of the text as a stop string that begins in it can need
+        self.finish: str | None = None
 
-    return ending
+    def __call__(self, id: int, piece: str) -> str | None:
+        self.left -= 1
+        self.tail = self.tail[-max(map(len, self.stops), default=1) :] + piece
+        if id in self.eos:
+            self.finish = "eos"
+        elif any(stop in self.tail for stop in self.stops):
+            self.finish = "stop"
+        elif self.left == 0:
+            self.finish = "length"
+        return self.finish
 
 
 def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:

@@ -43,6 +43,7 @@ class Printer:
     def finish(self, text: str) -> None:
         """`text` is the whole of it, cut before a stop string: what is held back is written as far as that."""
         self._write_held(upto=len(text) - self.written)
+        self.out.write(text[self.written :])  # half a character, where a run was stopped inside one
         self.out.write("\n")
         self.out.flush()
 

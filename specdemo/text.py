@@ -10,7 +10,8 @@ class Pieces:
 
     A character split over tokens belongs to the token that completes it; special tokens add nothing. Decoding a window
     that starts at a finished token, and taking what is new in it, is right for every kind of tokenizer (byte-level,
-    sentencepiece with its swallowed first space, word pieces). Without a tokenizer every piece is empty.
+    sentencepiece with its swallowed first space, word pieces), but for bytes that never become a character in a tokenizer that
+    decodes such runs anew each time (byte fallback). Without a tokenizer every piece is empty.
     """
 
     def __init__(self, tokenizer):

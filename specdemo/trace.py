@@ -36,29 +36,27 @@ class Trace:
             SCHEMA, started.pair, started.versions, started.params, started.prompt, started.prompt_ids, stats=stats
         )  # fmt: skip
 
-    def add(self, round: Round) -> None:
+    unfinished = ""  # half a character at the end, which the next token may complete; no part of the record
+
+    def add(self, round: Round, unfinished: str = "") -> None:
         self.rounds.append(round)
         self.output_ids += round.emitted
-        self.text += "".join(pieces(round))
+        self.text = self._cut(self.text + "".join(pieces(round)))
+        self.unfinished = unfinished
         self.stats = metrics.after_round(self.stats, round)
 
-    def end(self, finish: str, error: str | None = None, unfinished: str = "") -> Finished:
-        """Closes the record. `unfinished`: half a character that a cancelled run left behind; it belongs to the last token.
-        The text is cut before the first stop string."""
-        if unfinished:
+    def end(self, finish: str, error: str | None = None) -> Finished:
+        """Closes the record. Half a character that a run left behind when it was stopped belongs to its last token."""
+        if finish in ("cancelled", "error") and self.unfinished:
             last = self.rounds[-1]
-            if last.next:
-                last = replace(last, next=replace(last.next, text=last.next.text + unfinished))
-            else:
-                kept = len(last.emitted) - 1
-                token = replace(last.draft[kept], text=last.draft[kept].text + unfinished)
-                last = replace(last, draft=(*last.draft[:kept], token, *last.draft[kept + 1 :]))
-            self.rounds[-1] = last
-            self.text += unfinished
+            self.rounds[-1] = replace(last, next=replace(last.next, text=last.next.text + self.unfinished))
+            self.text = self._cut(self.text + self.unfinished)
         self.finish, self.error = finish, error
-        if finish == "stop":
-            self.text = self.text[: min(at for stop in self.params.stop if (at := self.text.find(stop)) >= 0)]
         return Finished(finish, error, tuple(self.output_ids), self.text, self.stats)
+
+    def _cut(self, text: str) -> str:
+        """Before the first stop string."""
+        return text[: min((at for stop in self.params.stop if (at := text.find(stop)) >= 0), default=len(text))]
 
     def events(self) -> Iterator[Started | Round | Finished]:
         """The run again, event by event, as it was."""

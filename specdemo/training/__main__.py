@@ -5,8 +5,8 @@ import sys
 
 import torch
 
-from .data import BadInput
-from .train import train_drafter, train_target
+from specdemo.training.data import BadInput
+from specdemo.training.train import train_drafter, train_target
 
 
 def main(argv=None):
@@ -66,7 +66,7 @@ def add_training(command, run, tokens, layers, hidden, heads, kv_heads, ffn):
 
 
 def write_report(args):
-    from .report import write_card  # needs the engine, which training does not
+    from specdemo.training.report import write_card  # needs the engine, which training does not
 
     write_card(args)
 

@@ -63,14 +63,25 @@ def shared_tokenizer(folder, documents, vocab):
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    bpe.train_from_iterator(documents, trainers.BpeTrainer(
-        vocab_size=vocab, special_tokens=SPECIAL_TOKENS, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
-    ))
+    bpe.train_from_iterator(
+        documents,
+        trainers.BpeTrainer(
+            vocab_size=vocab,
+            special_tokens=SPECIAL_TOKENS,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
     bos = SPECIAL_TOKENS[BOS]
     bpe.post_processor = processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, BOS)])
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, bos_token=bos, eos_token=SPECIAL_TOKENS[EOS], pad_token=SPECIAL_TOKENS[PAD],
-        clean_up_tokenization_spaces=False, split_special_tokens=True, model_max_length=1024,
+        tokenizer_object=bpe,
+        bos_token=bos,
+        eos_token=SPECIAL_TOKENS[EOS],
+        pad_token=SPECIAL_TOKENS[PAD],
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+        model_max_length=1024,
     )
     tokenizer.save_pretrained(folder)
     return tokenizer

@@ -9,9 +9,8 @@ import torch
 from tqdm import tqdm
 
 from specdemo import Params, load_pair, stream
-
-from .data import BadInput, encode_documents, read_documents
-from .train import heldout_loss, load
+from specdemo.training.data import BadInput, encode_documents, read_documents
+from specdemo.training.train import heldout_loss, load
 
 GAMMA, NEW_TOKENS, PROMPT_WORDS = 4, 128, 8
 SETTINGS = {"greedy": {"temperature": 0.0}, "sampled (temperature 0.8, top-p 0.9)": {"temperature": 0.8, "top_p": 0.9}}
@@ -27,8 +26,19 @@ def write_card(args):
     runs = measure_runs(out, [opening(document) for document in heldout[: args.prompts]])
     sources = Path(args.sources).read_text(encoding="utf-8") if args.sources else "The files below; their origin was not stated.\n"
     card = [
-        INTRODUCTION, "## Texts", sources, file_table(args, training, heldout), "## Training", TRAINING, commands(args),
-        "## Figures", loss_table(losses), acceptance_table(runs), "## Samples", samples(runs), LIMITS,
+        INTRODUCTION,
+        "## Texts",
+        sources,
+        file_table(args, training, heldout),
+        "## Training",
+        TRAINING,
+        commands(args),
+        "## Figures",
+        loss_table(losses),
+        acceptance_table(runs),
+        "## Samples",
+        samples(runs),
+        LIMITS,
     ]
     (out / "README.md").write_text("\n\n".join(part.strip() for part in card) + "\n", encoding="utf-8")
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from .data import BOS, EOS, PAD, BadInput, Rows, encode_documents, fingerprint, read_documents, shared_tokenizer
+from specdemo.training.data import BOS, EOS, PAD, BadInput, Rows, encode_documents, fingerprint, read_documents, shared_tokenizer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -63,11 +63,22 @@ def new_model(args, vocab):
     if args.length % 4 or args.length > 1024:
         raise BadInput("--length must be a multiple of 4 and at most 1024")
     torch.manual_seed(args.seed)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=vocab, hidden_size=args.hidden, intermediate_size=args.ffn, num_hidden_layers=args.layers,
-        num_attention_heads=args.heads, num_key_value_heads=args.kv_heads, head_dim=args.hidden // args.heads,
-        max_position_embeddings=1024, tie_word_embeddings=True, bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD,
-    ))
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocab,
+            hidden_size=args.hidden,
+            intermediate_size=args.ffn,
+            num_hidden_layers=args.layers,
+            num_attention_heads=args.heads,
+            num_key_value_heads=args.kv_heads,
+            head_dim=args.hidden // args.heads,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+            pad_token_id=PAD,
+        )
+    )
     for layer in model.model.layers:  # every layer starts as the identity, which deep narrow models learn faster from
         torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
         torch.nn.init.zeros_(layer.mlp.down_proj.weight)
@@ -181,10 +192,16 @@ def write_checkpoint(checkpoint, settings, progress, model, optimisers):
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     fresh = checkpoint.with_suffix(".new")
     with open(fresh, "wb") as file:
-        torch.save({
-            "settings": settings, "progress": progress, "model": model.state_dict(),
-            "optimisers": [optimiser.state_dict() for optimiser in optimisers], "rng": torch.get_rng_state(),
-        }, file)
+        torch.save(
+            {
+                "settings": settings,
+                "progress": progress,
+                "model": model.state_dict(),
+                "optimisers": [optimiser.state_dict() for optimiser in optimisers],
+                "rng": torch.get_rng_state(),
+            },
+            file,
+        )
         file.flush()
         os.fsync(file.fileno())
     os.replace(fresh, checkpoint)
@@ -195,7 +212,7 @@ def heldout_loss(model, heldout):
     """Mean nats per token over the encoded documents `heldout`, each read on its own from BOS to EOS."""
     total, count = 0.0, 0
     for ids in heldout:
-        row = torch.from_numpy(ids[: 1024].astype(np.int64)).to(DEVICE)[None]  # [1, T]
+        row = torch.from_numpy(ids[:1024].astype(np.int64)).to(DEVICE)[None]  # [1, T]
         total += cross_entropy(model, row).item() * (row.shape[1] - 1)
         count += row.shape[1] - 1
     return total / max(1, count)

@@ -22,7 +22,7 @@ import gradio as gr
 
 from specdemo.events import ABOVE_SMALLEST, BELOW_LARGEST, LIMITS, Params
 from specdemo.loading import resolve
-from specdemo.pair import Pair, PairError
+from specdemo.pair import Pair, PairError, redacted
 from specdemo.pairs import CATALOGUE
 from specdemo.residents import Residents
 from specdemo.session import Run, stream
@@ -119,7 +119,7 @@ def _in_background(function, *arguments) -> Future:
 def sentence(error: Exception) -> str:
     if isinstance(error, (PairError, ValueError)):
         return str(error)
-    return f"The run failed: {type(error).__name__}: {' '.join(str(error).split())}"
+    return redacted(f"The run failed: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def build(models: Models) -> gr.Blocks:

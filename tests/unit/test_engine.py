@@ -137,12 +137,12 @@ def rounds_end(expected):
 
 
 def test_a_stop_string_inside_the_draft():
-    """What stands behind it: accepted ones keep their numbers, the refused one was never emitted nor judged."""
+    """What stands behind it: accepted ones keep their numbers, and the refused one was judged, too."""
     rounds, finish = play("bcda", params=replace(GREEDY, stop=("bc",)))
-    assert (fates(rounds[0]), rounds[0].next, finish) == ("b+c+d.a.", None, "stop")
+    assert (fates(rounds[0]), rounds[0].next, finish) == ("b+c+d.a-", None, "stop")
     assert spelled(rounds[0].emitted) == "bc"
     _, _, d, a = rounds[0].draft
-    assert (d.accept_prob, a.accept_prob, a.u) == (1.0, None, None) and d.u is not None
+    assert (d.accept_prob, a.accept_prob) == (1.0, 0.0) and None not in (d.u, a.u)
     assert d.text == "d" and a.text == "a"
 
 

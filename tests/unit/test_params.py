@@ -7,7 +7,7 @@ import pytest
 from specdemo import drafters, rules, session
 from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params
 
-NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j]
+NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
 
 
 def wrong_values():
@@ -24,10 +24,10 @@ def wrong_values():
     yield from (("system", value) for value in (3, ["a"], b"a", True))
 
 
-@pytest.mark.parametrize("field, value", list(wrong_values()))
+@pytest.mark.parametrize("field, value", list(wrong_values()), ids=lambda value: None if isinstance(value, str) else "")
 def test_a_wrong_value_is_refused_in_one_sentence_that_names_the_field(field, value):
     with pytest.raises(ValueError) as error:
-        Params(**{field: value, **({"chat": True} if field == "system" else {})})
+        Params(**{field: value})
     message = str(error.value)
     assert message.startswith(f"{field} must be ") and "\n" not in message and len(message) < 200
 
@@ -43,8 +43,6 @@ def test_a_sentence_says_what_is_allowed_and_what_was_given():
         Params(top_p=0)
     with pytest.raises(ValueError, match=r"^min_p must be a number from 0 to below 1, not 1\.5$"):
         Params(min_p=1.5)
-    with pytest.raises(ValueError, match=r"^system is part of the chat template, so it needs chat to be true$"):
-        Params(system="Be brief.")
 
 
 @pytest.mark.parametrize("field", LIMITS)

@@ -113,7 +113,7 @@ def test_the_keys_are_those_of_the_schema():
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_strings_survive(tmp_path, text):
     info = replace(PAIR, name=text, target=text, device_name=text)
-    params = Params(stop=(text,) if text else (), chat=True, system=text)
+    params = Params(stop=(text + "!",), chat=True, system=text)
     trace = Trace.begin(Started(info, {text: text}, params, text, (1,)), metrics.fresh())
     own = Next(7, text, "sampled", 1.0, None, 1.0, None, 0.5, None, ((7, text, 1.0, None, 1.0, None),))
     trace.add(Round(0, (), own, (7,), 0.0, 0.0))

@@ -115,13 +115,16 @@ def test_rows_depend_on_the_step_only(texts, tmp_path):
     assert torch.equal(Rows(encoded, 64, 4, seed=0)(150), several[150])
 
 
-@pytest.mark.parametrize("arguments, complaint", [
-    (["--data", "no-such-folder"], "does not exist"),
-    (["--files", "*.md"], "has no training text"),
-    (["--hidden", "33"], "multiple"),
-    (["--length", "1022"], "multiple of 4"),
-    (["--vocab", "10"], "at least 259"),
-])
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["--data", "no-such-folder"], "does not exist"),
+        (["--files", "*.md"], "has no training text"),
+        (["--hidden", "33"], "multiple"),
+        (["--length", "1022"], "multiple of 4"),
+        (["--vocab", "10"], "at least 259"),
+    ],
+)
 def test_bad_input_is_one_sentence(texts, tmp_path, capsys, arguments, complaint):
     assert train_tiny("target", texts, tmp_path, *arguments) == 2
     message = capsys.readouterr().err
