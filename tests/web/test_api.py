@@ -50,7 +50,7 @@ def test_the_same_seed_is_the_same_run_and_no_seed_is_another(client):
 @pytest.mark.parametrize(
     "wrong",
     [{"gamma": 17}, {"gamma": 4.0}, {"gamma": "4"}, {"top_p": 0}, {"temperature": None}, {"draft_with": ["model"]}, {"seed": -1},
-     {"stop": [""]}, {"alternatives": True}, {"chat": "yes"}, {"max_new_tokens": 10**9}, {"system": "Be kind."}],
+     {"stop": [""]}, {"alternatives": True}, {"chat": "yes"}, {"max_new_tokens": 10**9}],
 )  # fmt: skip
 def test_a_wrong_value_is_answered_in_the_sentence_of_params(client, wrong):
     with pytest.raises(ValueError) as sentence:
