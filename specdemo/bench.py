@@ -43,8 +43,13 @@ class Contestant:
 
 
 def bench(pair: Pair, params: Params, prompts: int, repeats: int) -> dict:
-    """Times every contestant on every prompt `repeats` times. All write `max_new_tokens` tokens: an end-of-sequence token
-    ends nothing here, so that all of them do the same work."""
+    """Times every contestant on every prompt `repeats` times, all with the threads that the engine takes. All write
+    `max_new_tokens` tokens: an end-of-sequence token ends nothing here, so that all of them do the same work."""
+    with pair.threads():
+        return _bench(pair, params, prompts, repeats)
+
+
+def _bench(pair: Pair, params: Params, prompts: int, repeats: int) -> dict:
     params = replace(params, ignore_eos=True, draft_with="model" if pair.drafter else "lookup")
     texts = [PROMPTS[i % len(PROMPTS)] for i in range(prompts)]
     ids = [pair.tokenizer(text).input_ids for text in texts]

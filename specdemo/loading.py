@@ -121,7 +121,8 @@ def load(plan: Plan) -> Pair:
         if not rewinds(model):
             kind = type(model).__name__
             raise PairError(f"{part.role} {part.id} ({kind}) cannot be used: after a rewind of its cache it predicts something else")
-    _measure_steps(pair)
+    with pair.threads():
+        _measure_steps(pair)
     return pair
 
 

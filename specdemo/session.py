@@ -115,7 +115,7 @@ def _events(pair: Pair, started: Started, trace: Trace) -> Iterator[Started | Ro
         task = _task(pair, started, pieces)
         rounds = decode(task)
         while trace.finish is None:
-            with at_rest(training):
+            with at_rest(training), pair.threads():
                 event = next(rounds)
             if isinstance(event, Prefilled):
                 trace.stats = metrics.after_prefill(trace.stats, event.forwards, event.ms)

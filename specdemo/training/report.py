@@ -107,6 +107,7 @@ def commands(args):
         options = {key: value for key, value in state["settings"].items() if key not in ("command", "data")} | {"tokens": budgets[-1]}
         written = " ".join(f"--{key.replace('_', '-')} {shlex.quote(str(value))}" for key, value in sorted(options.items()))
         begun = "".join(f", begun with --tokens {budget}" for budget in budgets[:-1])
+        begun += ", changed on the way: this command alone gives other weights" if begun else ""
         lines.append(f"# {seconds / 60:.0f} minutes{begun}\npython -m specdemo.training {role} --data DIR --out {args.out} {written}")
     lines.append(
         f"python -m specdemo.training report --data DIR --out {args.out} --files {shlex.quote(args.files)} --prompts {args.prompts} "
@@ -140,7 +141,7 @@ def acceptance_table(runs):
 
 def samples(runs):
     """What the pair wrote for the first prompts, whatever it was."""
-    parts = ["The first three prompts as they came, none picked."]
+    parts = [f"The first three prompts as they came, none picked, cut at {NEW_TOKENS} tokens."]
     for name, traces in runs.items():
         for trace in traces[:3]:
             text = re.sub(r"\s*\n\s*", "\n> \n> ", trace.text.rstrip())
@@ -153,10 +154,18 @@ def table(head, rows):
 
 
 INTRODUCTION = """
+---
+license: mit
+language: en
+library_name: transformers
+pipeline_tag: text-generation
+---
+
 # Target and drafter
 
 Two small Llama models with one tokenizer, made to show speculative decoding on an ordinary CPU: the drafter in `drafter/` guesses,
-the target in `target/` checks. Written by `python -m specdemo.training report`; the figures are measured, not edited.
+the target in `target/` checks. The weights are under the MIT licence, like the code; the texts have their own. Written by
+`python -m specdemo.training report`; the figures are measured, not edited.
 """
 
 TRAINING = """
