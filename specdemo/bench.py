@@ -208,7 +208,7 @@ def table(result: dict) -> str:
     by_name = {row["name"]: row["ms_per_token"] for row in result["rows"]}
     assisted = by_name.get("transformers assisted")
     lines = [
-        f"{result['pair']} on {result['device']} ({result['device_name']}), {result['dtype']}, {result['threads']} threads, "
+        f"{result['pair']} on {result['device']} ({result['device_name']}), {result['dtype']}, {result['threads']} thread(s), "
         f"gamma {result['gamma']}, temperature {result['temperature']:g}, "
         f"{result['prompts']} prompts x {result['repeats']}, {result['max_new_tokens']} tokens each",
         "",
