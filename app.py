@@ -25,7 +25,8 @@ def _serve(arguments: argparse.Namespace) -> int:
         return _say(f"cannot listen on {arguments.host}, port {arguments.port}: {error.strerror}; choose with --host and --port", FAILED)
 
     from specdemo.loading import plan, resolve
-    from specdemo.ui.page import Models, build, launch
+    from specdemo.ui.page import build, launch
+    from specdemo.ui.runs import Models
 
     if request["target"] is None:
         resolve(request["name"], None, request["drafter"])

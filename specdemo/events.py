@@ -161,7 +161,7 @@ class Judged:
     """A drafted token and its fate: "accepted", "rejected" or "discarded".
 
     Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token behind the rejection
-    was never judged: u and accept_prob are None.
+    was never judged: u and accept_prob are None. One that was accepted behind the end of the text is discarded, with all kept.
     """
 
     id: int

@@ -23,6 +23,8 @@ from specdemo.sampling import Sampler, throw
 from specdemo.text import Pieces
 from specdemo.trace import Trace
 
+EMPTY = "prompt must not be empty: the target needs at least one token to go on from"
+
 
 def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) -> "Run":
     """Starts a run: an iterator of Started, one Round per target forward after the prefill, and Finished.
@@ -207,7 +209,7 @@ def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:
     else:
         raise ValueError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}")
     if not ids:
-        raise ValueError("prompt must not be empty: the target needs at least one token to go on from")
+        raise ValueError(EMPTY)
     if len(ids) >= pair.context:
         raise ValueError(
             f"prompt must leave room in the context of {pair.context:,.0f} tokens for at least one more, but has {len(ids):,} tokens"
@@ -217,7 +219,7 @@ def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:
 
 def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
     if not prompt:
-        raise ValueError("prompt must not be empty: the target needs at least one token to go on from")
+        raise ValueError(EMPTY)  # though a tokenizer may make a token of nothing
     check_text("prompt", prompt)
     if pair.tokenizer is None:
         raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")

@@ -14,7 +14,7 @@ FLOORS = [  # a module imports from floors above its own line only
     {"engine", "explain"},
     {"loading"},
     {"session", "residents"},
-    {"terminal", "bench", "ui.view"},
+    {"terminal", "bench", "ui.view", "ui.runs"},
     {"cli", "ui.page", "training"},
     {"__main__", "__init__"},
 ]
