@@ -34,8 +34,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(command, arguments: argparse.Namespace) -> int:
     """Calls command(arguments) -> exit status; its failures become one sentence and an exit status."""
+    from transformers.utils import logging
+
     from specdemo.pair import LoadError, PairError, redacted
 
+    if "TRANSFORMERS_VERBOSITY" not in os.environ:
+        logging.set_verbosity_error()  # what a user should know is said in our words
     try:
         return command(arguments)
     except (Failure, LoadError) as error:

@@ -4,13 +4,14 @@ The only module that loads through transformers and optimum-quanto.
 """
 
 import os
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
+from io import StringIO
 from statistics import median
 from time import perf_counter
 
 import torch
+from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, QuantoConfig
 
 from specdemo.events import ByModel, PairInfo
@@ -19,14 +20,11 @@ from specdemo.few_rows import favour_few_rows
 from specdemo.lm import CachedLM, rewindable_cache, rewinds
 from specdemo.machine import cpu_name, memory_of
 from specdemo.pair import LoadError, Pair, PairError, context_of
-from specdemo.pairs import CATALOGUE
+from specdemo.request import QUANTIZE, ROLES, ByRole, Part, Request, resolve
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-QUANTIZE = {"int8": 1.0, "int4": 0.5, "int2": 0.25, "float8": 1.0}  # bytes per weight of a linear layer
-ROLES = ("target", "drafter")
 NO_CODE = {"trust_remote_code": False}  # left out, transformers asks on the terminal whether to run a model's own program
 
-Choice = str | dict[str, str | None] | None
+Report = Callable[[str, float | None], None]  # what is being done, and the share of it that is done where that is known
 
 
 def load_pair(
@@ -35,18 +33,16 @@ def load_pair(
     target: str | os.PathLike | PreTrainedModel | None = None,
     drafter: str | os.PathLike | PreTrainedModel | None = None,
     tokenizer=None,
-    device: Choice = None,
-    dtype: Choice = None,
-    quantize: Choice = None,
+    device: ByRole = None,
+    dtype: ByRole = None,
+    quantize: ByRole = None,
 ) -> Pair:
     """A pair by its catalogue name (none: the embedded one), by hub ids or directories, or from models in memory.
 
     device, dtype and quantize are one value for both models or {"target": ..., "drafter": ...}; None chooses (`Pair.dtype_reason`
     says why). Models in memory are left as they are. Raises PairError, or LoadError where loading itself failed.
     """
-    if name is not None and (target is not None or drafter is not None):
-        raise PairError("pair: give a name or a target and drafter, not both")
-    if isinstance(target, PreTrainedModel):
+    if isinstance(target, PreTrainedModel) and name is None:
         for option, value in (("device", device), ("dtype", dtype), ("quantize", quantize)):
             if value is not None:
                 raise PairError(f"{option} must be left out for models given in memory: they are used as they are")
@@ -55,131 +51,87 @@ def load_pair(
         if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
         return _pair_in_memory(target, drafter, tokenizer)
+    request = resolve(name, target=target, drafter=drafter, device=device, dtype=dtype, quantize=quantize)
     if tokenizer is not None:
         raise PairError("tokenizer must be left out for models that are loaded: theirs is loaded with them")
-    return load(plan(name, target=target, drafter=drafter, device=device, dtype=dtype, quantize=quantize))
-
-
-@dataclass(frozen=True)
-class Part:
-    """One model of a plan: where it comes from and how it will be held."""
-
-    role: str
-    id: str
-    device: str
-    dtype: torch.dtype
-    quantize: str | None
-    bytes: int  # about what it will take
+    return load(plan(request))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A request that has been checked as far as that goes without loading weights."""
+    """A request with what its models' configs add to it."""
 
-    name: str
-    target: Part
-    drafter: Part | None
-    reason: str  # for the dtype
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        return (self.target, self.drafter) if self.drafter else (self.target,)
+    request: Request
+    dtypes: tuple[torch.dtype, ...]  # of each of its parts
+    bytes: tuple[int, ...]  # that each will take
+    reason: str  # for the dtypes
 
 
-def plan(name=None, *, target=None, drafter=None, device: Choice = None, dtype: Choice = None, quantize: Choice = None) -> Plan:
-    """What `load_pair` would load; raises as it does."""
-    name, *places = resolve(name, target, drafter)
-    ids = {role: id for role, id in zip(ROLES, places, strict=True) if id is not None}
-    devices = {role: _device(_of(device, role, "device")) for role in ROLES}
-    quantized = {role: _quantize(_of(quantize, role, "quantize")) for role in ROLES}
-    dtypes = {role: _dtype(_of(dtype, role, "dtype")) for role in ROLES}
-    parameters = {role: _parameters(role, id) for role, id in ids.items()}
-    automatic, reason = _automatic_dtype(devices["target"], sum(parameters.values()))
-    parts = []
-    for role, id in ids.items():
-        kind = dtypes[role] or automatic
-        needed = int(parameters[role] * (QUANTIZE[quantized[role]] if quantized[role] else kind.itemsize))
-        if needed > (there := memory_of(devices[role])):
-            raise LoadError(f"{role} {id} needs about {needed / 1e9:.1f} GB, but {devices[role]} has {there / 1e9:.1f} GB")
-        parts.append(Part(role, id, devices[role], kind, quantized[role], needed))
-    asked = [role for role in ids if dtypes[role]]
-    reason = "as asked" if len(asked) == len(ids) else reason if not asked else f"{asked[0]} as asked, the other {reason}"
-    return Plan(name, parts[0], parts[1] if len(parts) > 1 else None, reason)
+def plan(request: Request) -> Plan:
+    """How a request would be loaded; raises as `load_pair` does. No weights are read."""
+    wanted = weigh(request, [read_skeleton(part.role, part.place) for part in request.parts])
+    for part, bytes in zip(request.parts, wanted.bytes, strict=True):
+        _check_memory(f"{part.role} {part.id} needs", bytes, part.device)
+    if len({part.device for part in request.parts}) == 1:
+        _check_memory(" and ".join(f"{part.role} {part.id}" for part in request.parts) + " need", sum(wanted.bytes), request.device)
+    return wanted
 
 
-def load(plan: Plan) -> Pair:
+def _check_memory(who_needs: str, bytes: int, device: str) -> None:
+    if bytes > (there := memory_of(device)):
+        raise LoadError(f"{who_needs} about {bytes / 1e9:.1f} GB, but {device} has {there / 1e9:.1f} GB")
+
+
+def weigh(request: Request, skeletons: list[PreTrainedModel]) -> Plan:
+    """The same from configs that have been read, whether it fits this machine or not."""
+    automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
+    dtypes = tuple(part.dtype or automatic for part in request.parts)
+    sizes = zip(skeletons, dtypes, (part.quantize for part in request.parts), strict=True)
+    asked = [part.role for part in request.parts if part.dtype]
+    reason = "as asked" if len(asked) == len(dtypes) else reason if not asked else f"{asked[0]} as asked, the other {reason}"
+    return Plan(request, dtypes, tuple(bytes_of(*size) for size in sizes), reason)
+
+
+def read_skeleton(role: str, place: str, only_here: bool = False) -> PreTrainedModel:
+    """A model without numbers in it, from its config alone. only_here: the hub is not asked for that."""
+    with explained(role, place), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(place, local_files_only=only_here, **NO_CODE))
+
+
+def bytes_of(skeleton: PreTrainedModel, dtype: torch.dtype, quantize: str | None) -> int:
+    """What the model will take. quanto makes integers of linear layers' weights, all but the head's, and keeps their scales in the dtype:
+    one for each row, or below 8 bits a scale and a shift for each group of weights; and two single numbers a layer, for activations."""
+    total = dtype.itemsize * skeleton.num_parameters() + sum(buffer.numel() * buffer.itemsize for buffer in skeleton.buffers())
+    for layer in skeleton.modules():
+        if quantize and isinstance(layer, torch.nn.Linear) and layer is not skeleton.get_output_embeddings():
+            group = next((size for size in (128, 96, 64) if layer.in_features % size == 0), 32)
+            scales = layer.out_features if QUANTIZE[quantize] == 8 else 2 * (layer.weight.numel() // group)
+            total += layer.weight.numel() * QUANTIZE[quantize] // 8 + (scales - layer.weight.numel()) * dtype.itemsize + 2 * 4
+    return total
+
+
+def load(plan: Plan, report: Report = lambda *_: None) -> Pair:
     """Loads a plan's models, makes sure that they fit each other and can be rewound, and times a step of each."""
-    tokenizers = [_tokenizer(part.role, part.id) for part in plan.parts]
-    if plan.drafter:
-        check_same_tokenizer(*tokenizers, plan.target.id, plan.drafter.id)
-    models = {part.role: _load(part) for part in plan.parts}
-    drafter_id = plan.drafter.id if plan.drafter else None
-    quantized = {part.role: part.quantize for part in plan.parts}
-    pair = _pair(plan.name, models["target"], models.get("drafter"), tokenizers[0], plan.target.id, drafter_id, quantized, plan.reason)
-    for part in plan.parts:
-        model = models[part.role]
+    parts = plan.request.parts
+    report("Reading the tokenizers", None)
+    tokenizers = [_tokenizer(part) for part in parts]
+    if len(parts) == 2:
+        check_same_tokenizer(*tokenizers, *(part.id for part in parts))
+    models = [_load(part, dtype, report) for part, dtype in zip(parts, plan.dtypes, strict=True)]
+    quantized = [part.quantize for part in parts]
+    pair = _pair(plan.request.name, models, [part.id for part in parts], quantized, tokenizers[0], plan.reason)
+    report("Trying whether the caches can be rewound", None)
+    for part, model in zip(parts, models, strict=True):
         if not rewinds(model):
             kind = type(model).__name__
             raise PairError(f"{part.role} {part.id} ({kind}) cannot be used: after a rewind of its cache it predicts something else")
+    report("Timing a step of each model", None)
     with pair.threads():
         _measure_steps(pair)
     return pair
 
 
-def resolve(name: str | None, target, drafter) -> tuple[str, str, str | None]:
-    """(name, target, drafter) of a request; PairError when it names nothing."""
-    if target is None and drafter is not None:
-        raise PairError("target must be given with a drafter")
-    if target is not None:
-        target, drafter = _place("target", target), None if drafter is None else _place("drafter", drafter)
-        return (f"{target} + {drafter}" if drafter else target), target, drafter
-    name = "embedded" if name is None else name
-    if not isinstance(name, str) or name not in CATALOGUE:
-        near = get_close_matches(str(name), CATALOGUE, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise PairError(f"pair must be one of {', '.join(CATALOGUE)}, not {ascii(name)}{hint}")
-    return name, CATALOGUE[name].target, CATALOGUE[name].drafter
-
-
-def _place(role: str, place: str | os.PathLike) -> str:
-    if not isinstance(place, (str, os.PathLike)):
-        raise PairError(f"{role} must be a hub id or a directory like the other, or both models in memory, not {type(place).__name__}")
-    return os.path.expanduser(os.fspath(place))
-
-
-def _of(choice: Choice, role: str, field: str) -> str | None:
-    if isinstance(choice, dict):
-        if unknown := set(choice) - set(ROLES):
-            raise PairError(f"{field} must have the keys target and drafter, not {ascii(unknown.pop())}")
-        return choice.get(role)
-    return choice
-
-
-def _device(device: str | None) -> str:
-    if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise PairError(f"device must be cpu, cuda or cuda:N, not {ascii(device)}")
-    if device != "cpu" and int(device[5:] or 0) >= torch.cuda.device_count():
-        raise PairError(f"device {device} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
-    return device
-
-
-def _quantize(quantize: str | None) -> str | None:
-    if quantize in (None, "none"):
-        return None
-    if not isinstance(quantize, str) or quantize not in QUANTIZE:
-        raise PairError(f"quantize must be one of none, {', '.join(QUANTIZE)}, not {ascii(quantize)}")
-    return quantize
-
-
-def _dtype(dtype: str | None) -> torch.dtype | None:
-    if dtype not in (None, "auto", *DTYPES):
-        raise PairError(f"dtype must be one of auto, {', '.join(DTYPES)}, not {ascii(dtype)}")
-    return DTYPES.get(dtype)
-
-
-def _automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
+def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
     """The dtype for a pair of so many parameters, and why."""
     if device != "cpu":
         dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
@@ -196,58 +148,80 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _parameters(role: str, id: str) -> int:
-    """How many parameters a model has, from its config alone."""
-    with explained(role, id), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(id, **NO_CODE))
-    return model.num_parameters()
+def _tokenizer(part: Part) -> PreTrainedTokenizerBase:
+    with explained(part.role, part.place, "tokenizer"):
+        return AutoTokenizer.from_pretrained(part.place, **NO_CODE)
 
 
-def _tokenizer(role: str, id: str):
-    with explained(role, id, "tokenizer"):
-        return AutoTokenizer.from_pretrained(id, **NO_CODE)
-
-
-def _load(part: Part) -> PreTrainedModel:
-    quantization = {"quantization_config": QuantoConfig(weights=part.quantize)} if part.quantize else {}
-    with explained(part.role, part.id, "weights"):
-        model, info = AutoModelForCausalLM.from_pretrained(part.id, dtype=part.dtype, output_loading_info=True, **quantization, **NO_CODE)
+def _load(part: Part, dtype: torch.dtype, report: Report) -> PreTrainedModel:
+    report(_loading(part), None)
+    options = {"dtype": dtype, "output_loading_info": True, "tqdm_class": _downloads(part, report), **NO_CODE}
+    if part.quantize:
+        options["quantization_config"] = QuantoConfig(weights=part.quantize)
+    with explained(part.role, part.place, "weights"):
+        model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
         model = model.to(part.device)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise LoadError(f"{part.role} {part.id} lacks {len(missing)} weights, {missing[0]} the first: its files are not whole")
-    if part.device == "cpu" and part.dtype == torch.float32 and not part.quantize:
+    if part.device == "cpu" and dtype == torch.float32 and not part.quantize:
         favour_few_rows(model)
     return model
 
 
+def _downloads(part: Part, report: Report) -> type[tqdm]:
+    """The progress bar that the hub's library moves while it downloads: it draws nothing, and reports instead."""
+    furthest = 0
+
+    class Bar(tqdm):
+        monitor_interval = 0  # no thread that watches over it
+
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options | {"file": StringIO(), "disable": False})
+
+        def display(self, *_, **__):
+            nonlocal furthest
+            if self.unit != "B" or not self.total or self.n < furthest:  # it counts files, or is another one of the same bytes
+                return
+            furthest = self.n
+            if self.n < self.total:
+                done, total = (f"{bytes / 1e6:,.1f}" for bytes in (self.n, self.total))
+                report(f"Downloading {part.role} {part.id}: {done} of {total} MB", self.n / self.total)
+            else:
+                report(_loading(part), None)
+
+    return Bar
+
+
+def _loading(part: Part) -> str:
+    return f"Loading the weights of {part.role} {part.id}"
+
+
 def _pair_in_memory(target: PreTrainedModel, drafter: PreTrainedModel | None, tokenizer) -> Pair:
-    names = {role: model.name_or_path or type(model).__name__ for role, model in (("target", target), ("drafter", drafter)) if model}
-    name = " + ".join(names.values())
-    return _pair(name, target, drafter, tokenizer, names["target"], names.get("drafter"), {}, "as given")
+    models = [target, drafter] if drafter else [target]
+    names = [model.name_or_path or type(model).__name__ for model in models]
+    return _pair(" + ".join(names), models, names, [None] * len(models), tokenizer, "as given")
 
 
-def _pair(name, target, drafter, tokenizer, target_id, drafter_id, quantized, reason) -> Pair:
-    for role, model, id in (("target", target, target_id), ("drafter", drafter, drafter_id)):
-        if model is not None:
-            try:
-                rewindable_cache(model)
-            except ValueError as error:
-                raise PairError(f"{role} {id} ({type(model).__name__}) cannot be used: {error}") from None
-    device = target.get_input_embeddings().weight.device
-    info = PairInfo(
-        name=name,
-        target=target_id,
-        drafter=drafter_id,
-        device=str(device),
-        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
-        dtype=ByModel(_name(target.dtype), _name(drafter.dtype) if drafter else None),
-        quantize=ByModel(quantized.get("target"), quantized.get("drafter") if drafter else None),
-    )
-    pair = Pair(target, drafter, tokenizer, info, reason, notes=_ignored_processors(target))
-    if drafter is not None and pair.drafter_context < pair.context:
+def _pair(name, models, ids, quantized, tokenizer, reason) -> Pair:
+    for role, model, id in zip(ROLES, models, ids, strict=False):
+        try:
+            rewindable_cache(model)
+        except ValueError as error:
+            raise PairError(f"{role} {id} ({type(model).__name__}) cannot be used: {error}") from None
+    device = models[0].get_input_embeddings().weight.device
+    device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+    dtypes = [_name(model.dtype) for model in models]
+    info = PairInfo(name, *_both(ids), str(device), device_name, ByModel(*_both(dtypes)), ByModel(*_both(quantized)))
+    pair = Pair(*_both(models), tokenizer, info, reason, notes=_ignored_processors(models[0]))
+    if pair.drafter is not None and pair.drafter_context < pair.context:
         pair.notes.append(f"the drafter's context is {pair.drafter_context:,.0f} tokens: beyond that nothing is drafted")
     return pair
+
+
+def _both(things: list) -> tuple:
+    """The target's, and the drafter's or None."""
+    return things[0], things[1] if len(things) == 2 else None
 
 
 # What a generation config can ask for that changes the target's distribution, with the value that asks for nothing.

@@ -1,5 +1,6 @@
-"""Loading a pair, everything that can be wrong with one, who may run it, and what stays resident."""
+"""Loading a pair, everything that can be wrong with one, and who may run it."""
 
+import functools
 import gc
 import http.server
 import json
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
-import weakref
+import time
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specdemo import PairError, Params, load_pair, stream
-from specdemo.machine import memory_of
+from specdemo.loading import load, plan
 from specdemo.pair import LoadError
-from specdemo.residents import Residents
+from specdemo.pairs import EMBEDDED
+from specdemo.request import resolve
 from tests.tiny import greedy, noisy, random_weights, shorter, tiny, tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -466,6 +468,95 @@ def test_what_the_hub_will_not_hand_out(tmp_path):
     assert refusal.startswith("LoadError target: ") and "own/refused" in refusal and "HF_TOKEN" in refusal
 
 
+class Files(http.server.SimpleHTTPRequestHandler):
+    """Hands out the files of a directory as the model hub does: slowly where they are weights."""
+
+    def respond(self, send: bool):
+        found = re.fullmatch(r"/own/(\w+)/resolve/\w+/([\w.]+)", self.path)
+        file = Path(self.directory, *(found.groups() if found else ["nothing"]))
+        size = file.stat().st_size if file.is_file() else 0
+        self.send_response(200 if size else 404)
+        headers = {"X-Repo-Commit": "a" * 40, "ETag": f'"{file.parent.name}-{file.name}"', "Content-Length": str(size)}
+        for header, value in (headers if size else {"X-Error-Code": "EntryNotFound", "Content-Length": "0"}).items():
+            self.send_header(header, value)
+        self.end_headers()
+        if send and size:
+            whole, pieces = file.read_bytes(), 20 if file.suffix == ".safetensors" else 1
+            for at in range(0, size, size // pieces + 1):
+                self.wfile.write(whole[at : at + size // pieces + 1])
+                time.sleep(0.05 if pieces > 1 else 0)
+
+    def do_HEAD(self):
+        self.respond(send=False)
+
+    def do_GET(self):
+        self.respond(send=True)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_download_is_reported_and_can_be_left(saved, tmp_path):
+    code = """
+import asyncio, json, time
+from huggingface_hub import constants
+from specdemo import Params
+from specdemo.ui.runs import Choice, Line, Models, Wait, running
+
+constants.DOWNLOAD_CHUNK_SIZE = 10_000  # else a file this small comes in one piece
+
+async def main():
+    models, line = Models({"target": "own/target", "drafter": "own/drafter"}), Line()
+    visit = lambda: running(models, line, Choice(), "the cat sat", Params(temperature=0, max_new_tokens=5, ignore_eos=True))
+    impatient = visit()
+    async for wait in impatient:
+        if wait.share:
+            break
+    start = time.monotonic()
+    await impatient.aclose()
+    left = time.monotonic() - start
+    steps = [step async for step in visit()]
+    waits = [step for step in steps if isinstance(step, Wait)]
+    print(json.dumps({"left": left, "waits": waits, "finish": steps[-1].run.trace.finish, "needs": models.needs(Choice()).total}))
+
+asyncio.run(main())
+"""
+    handler = functools.partial(Files, directory=saved)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environment = {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path), "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=300)
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["left"] < 0.1 and said["finish"] == "length"
+    shares = {role: [share for sentence, share in said["waits"] if sentence.startswith(f"Downloading {role}")] for role in ROLES}
+    for role in ROLES:
+        assert len(shares[role]) > 1 and shares[role] == sorted(shares[role]) and shares[role][-1] < 1
+    size = (saved / "target" / "model.safetensors").stat().st_size / 1e6
+    assert any(re.fullmatch(rf"Downloading target own/target: \d\.\d of {size:.1f} MB … \d s", said) for said, _ in said["waits"])
+    assert load_pair(target=saved / "target", drafter=saved / "drafter").bytes_held.target < said["needs"]
+
+
+def test_a_load_says_its_steps_in_order(saved):
+    told = []
+    load(plan(resolve(target=saved / "target", drafter=saved / "drafter")), lambda *step: told.append(step))
+    assert [sentence.split(" of ")[0] for sentence, _ in told] == [
+        "Reading the tokenizers", "Loading the weights", "Loading the weights", "Trying whether the caches can be rewound",
+        "Timing a step",
+    ]  # fmt: skip
+    assert all(share is None for _, share in told)
+
+
+def test_the_pair_that_comes_with_the_project_is_named_from_its_root(tmp_path, monkeypatch):
+    if not EMBEDDED.is_dir():
+        pytest.skip("the embedded pair is not there")
+    monkeypatch.chdir(tmp_path)
+    info = load_pair().info
+    assert (info.name, info.target, info.drafter) == ("embedded", "assets/pairs/embedded/target", "assets/pairs/embedded/drafter")
+    assert load_pair(target=EMBEDDED / "target").info.target == str(EMBEDDED / "target")
+
+
 def test_a_token_that_was_put_into_a_wrong_field_is_not_repeated(saved):
     assert refused(target=f"./{SECRET}").startswith("target")
     assert refused(target=SECRET + "/a/b").startswith("target")
@@ -644,76 +735,3 @@ def test_a_refused_prompt_leaves_the_pair_free(pair):
             stream(pair, prompt, GREEDY)
         assert_one_sentence(str(error.value))
     assert_free(pair)
-
-
-# What stays resident
-
-
-@pytest.fixture
-def three(saved, tmp_path):
-    """Three requests of the same size."""
-    for name in ("one", "two", "three"):
-        shutil.copytree(saved / "target", tmp_path / name)
-    return [dict(target=str(tmp_path / name)) for name in ("one", "two", "three")]
-
-
-def room_for(pairs, request):
-    return pairs * load_pair(**request).bytes_held.target * 1.1 / memory_of("cpu")
-
-
-def test_a_resident_pair_is_not_loaded_again(three):
-    residents = Residents(room_for(3, three[0]))
-    first = residents.get(**three[0])
-    assert residents.get(**three[1]) is not first
-    assert residents.get(**three[0]) is first
-    assert residents.get(**three[0], dtype="bfloat16") is not first
-    assert residents.held() == sum(pair.bytes_held.target for pair in residents.pairs.values())
-
-
-def test_the_least_recently_used_goes_first_and_gives_its_memory_back(three):
-    residents = Residents(room_for(2, three[0]))
-    models = [weakref.ref(residents.get(**request).target) for request in three[:2]]
-    residents.get(**three[0])  # now the second is the least recently used
-    residents.get(**three[2])
-    assert models[0]() is not None and models[1]() is None
-    assert residents.get(**three[0]).target is models[0]()
-    assert len(residents.pairs) == 2
-
-
-def test_after_a_run_a_pair_still_gives_its_memory_back(three):
-    residents = Residents(0)
-    for _ in range(2):
-        pair = residents.get(**three[0])
-        run = stream(pair, PROMPT, Params(temperature=0, max_new_tokens=5, draft_with="lookup"))
-        list(run)
-        model, trace = weakref.ref(pair.target), run.trace
-        del pair, run
-        residents.get(**three[1])
-        assert model() is None and trace.finish
-
-
-def test_a_running_pair_is_not_evicted(three):
-    residents = Residents(0)
-    pair = residents.get(**three[0])
-    run = stream(pair, PROMPT, Params(temperature=0, max_new_tokens=5, draft_with="none"))
-    next(run)
-    residents.get(**three[1])
-    assert residents.get(**three[0]) is pair
-    run.close()
-    residents.get(**three[2])
-    assert list(residents.pairs.values())[0] is not pair and len(residents.pairs) == 1
-
-
-def test_a_request_that_fails_leaves_the_residents_as_they_are(three, tmp_path):
-    residents = Residents(room_for(1, three[0]))
-    pair = residents.get(**three[0])
-    for request in (
-        dict(target=str(tmp_path / "missing")),
-        dict(**three[1], quantize="int3"),
-        dict(name="nobody"),
-        dict(**three[1], dtype="x"),
-    ):
-        with pytest.raises(PairError) as error:
-            residents.get(**request)
-        assert_one_sentence(str(error.value))
-    assert residents.get(**three[0]) is pair
