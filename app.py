@@ -24,14 +24,17 @@ def _serve(arguments: argparse.Namespace) -> int:
     except OSError as error:
         return _say(f"cannot listen on {arguments.host}, port {arguments.port}: {error.strerror}; choose with --host and --port", FAILED)
 
-    from specdemo.loading import plan, resolve
-    from specdemo.ui.page import build, launch
-    from specdemo.ui.runs import Models
+    from transformers.utils import logging
 
-    if request["target"] is None:
-        resolve(request["name"], None, request["drafter"])
-    else:
-        plan(**request)  # a mistyped place should be said before a page is there
+    from specdemo.loading import plan
+    from specdemo.request import resolve
+    from specdemo.ui.models import Models
+    from specdemo.ui.page import build, launch
+
+    logging.disable_progress_bar()  # the hub's, too: the page shows the progress
+    wanted = resolve(**request)
+    if request["target"] is not None:
+        plan(wanted)  # a mistyped place should be said before a page is there
     models = Models(request)
     demo = build(models)
     try:

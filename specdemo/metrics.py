@@ -59,3 +59,17 @@ def expected_speedup(alpha: float, gamma: int, cost_ratio: float) -> float:
     """How much faster than one token a target forward, when a drafter step costs `cost_ratio` of a target step and a
     verifying forward no more than a one-token one. Leviathan et al. 2023, theorem 3.8."""
     return expected_tokens(alpha, gamma) / (gamma * cost_ratio + 1)
+
+
+def implied_speedup(stats: Stats, cost_ratio: float | None) -> float | None:
+    """The same with what a run has measured in place of what a model of it expects: tokens per round, and drafts per round."""
+    if stats.mean_tokens_per_round is None or (stats.drafted and cost_ratio is None):
+        return None
+    return stats.mean_tokens_per_round / (stats.drafted / stats.rounds * (cost_ratio or 0) + 1)
+
+
+def measured_speedup(stats: Stats) -> float | None:
+    """Against a target that takes `target_step_ms` for every token."""
+    if stats.tokens_per_second is None or stats.target_step_ms is None:
+        return None
+    return stats.tokens_per_second * stats.target_step_ms / 1000

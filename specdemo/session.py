@@ -217,10 +217,15 @@ def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:
     return ids
 
 
-def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
+def check_prompt(prompt: str) -> None:
+    """ValueError for a text that no pair can go on from."""
     if not prompt:
         raise ValueError(EMPTY)  # though a tokenizer may make a token of nothing
     check_text("prompt", prompt)
+
+
+def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
+    check_prompt(prompt)
     if pair.tokenizer is None:
         raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
     if len(prompt) > 256 * pair.context:  # no text has that many characters a token: spare the tokenizer megabytes

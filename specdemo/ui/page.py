@@ -1,14 +1,14 @@
-"""The page and its API, on Gradio. The only module besides app.py that knows Gradio.
+"""The page and its API, on Gradio.
 
-A visitor's run is pulled round by round in a Gradio worker thread; every 50 ms or more what is new goes to the page as
-one JSON text, which stage.js draws. Closing the generator (Stop, a closed tab, a cancelled API job) closes the run.
+A visitor's run goes on in the server; every 50 ms or more what is new goes to the page as one JSON text, which stage.js draws.
+Closing the generator (Stop, a closed tab, a cancelled API job) closes the run.
 """
 
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import asdict, fields
 from html import escape
 from inspect import Parameter, Signature
@@ -18,98 +18,129 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import:
 
 import gradio as gr
 
-from specdemo.events import ABOVE_SMALLEST, BELOW_LARGEST, LIMITS, Params
+from specdemo.events import Params
 from specdemo.pair import PairError
-from specdemo.pairs import CATALOGUE
-from specdemo.ui.runs import Models, Seat, running, sentence
-from specdemo.ui.view import DRAFTERS, FATES, HIDEABLE, NUMBERS, OFF, SAMPLERS, about, message, notice, sampling, whole_number
+from specdemo.session import check_prompt
+from specdemo.trace import Trace
+from specdemo.ui.controls import QUIET, advise, controls
+from specdemo.ui.frame import frame
+from specdemo.ui.models import Choice, Models
+from specdemo.ui.runs import Line, Wait, running, sentence
+from specdemo.ui.settings import NAMES, held, params_of, request, values_of
+from specdemo.ui.view import Telling, about, about_recorded, notice
 
 HERE = Path(__file__).parent
+SCRIPTS = ("inspector", "timeline", "tokens", "reader", "stage")
+RECORDED = HERE.parents[1] / "assets" / "traces" / "first.json"
+LARGEST_TRACE = 64 * 2**20  # bytes; 32,768 tokens with five alternatives take about 35 million
 TITLE = "Speculative decoding, token by token"
 INTRODUCTION = (
     "A small drafter guesses a few tokens ahead, and the target checks all of them in one forward. Guesses that it accepts cost "
     "next to nothing; the first one that it rejects is replaced by a token of its own, so the text is distributed exactly as if "
     "the target had written it alone."
 )
-EXAMPLES = (
-    "Once upon a time, there was a little girl named Lily who",
-    "Tom and his dog went to the park. They saw a big red",
-    "The old bear was very sad because",
-    '"Can you help me find my ball?" asked the',
-)
+EXAMPLES = {  # what it shows: (prompt, who drafts, gamma, sampler)
+    "A story, sampled": ("Once upon a time, there was a little girl named Lily who", "model", 4, "top-p"),
+    "The same, greedy": ("Once upon a time, there was a little girl named Lily who", "model", 4, "greedy"),
+    "Drafts that are too long": ("Tom and his dog went to the park. They saw a big red", "model", 12, "multinomial"),
+    "Copying instead of a drafter": ('"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang', "lookup", 4, "greedy"),
+    "The target alone": ("The old bear was very sad because", "none", 4, "top-p"),
+}
+
+
+class Seat:
+    """What the server remembers of one open page: what its stage shows, and the run behind it while one goes on."""
+
+    def __init__(self):
+        self.number = 1
+        self.telling = None
+        self.run = None
+
+    def begin(self) -> None:
+        self.run, self.number = None, time.time_ns() // 1_000_000
 
 
 def build(models: Models) -> gr.Blocks:
-    def show(
-        seat: Seat,
-        name,
-        prompt,
-        draft_with,
-        sampler,
-        temperature,
-        top_k,
-        top_p,
-        min_p,
-        gamma,
-        ngram,
-        max_new_tokens,
-        seed,
-        stop,
-        ignore_eos,
-    ):
-        """The page's own event: JSON texts for the stage. Errors go there, too, as text."""
-        seat.run, seat.number = None, time.time_ns() // 1_000_000
-        since, note = 0, {}
+    line = Line()
+    recorded = Telling(1, Trace.load(RECORDED), recorded=True)  # what every stage shows at first
+
+    def whole(seat: Seat) -> dict:
+        """What the stage shows, all of it, under its page's latest number."""
+        return (seat.telling or recorded).whole(seat.number)
+
+    async def show(seat: Seat, prompt, *values):
+        """The page's own run: JSON texts for the stage. Errors go there, too, as text."""
+        seat.begin()
         try:
-            params = Params(
-                draft_with=draft_with,
-                gamma=gamma,
-                ngram=ngram,
-                max_new_tokens=max_new_tokens,
-                seed=whole_number(seed),
-                stop=tuple(line for line in stop.split("\n") if line),
-                ignore_eos=ignore_eos,
-                **sampling(sampler, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p),
-            )
-            with closing(running(models, name, prompt, params)) as steps:
-                for step in steps:
-                    if isinstance(step, str):
-                        yield json.dumps(notice(seat.number, "wait", step))
-                        continue
-                    pair, run = step
-                    if seat.run is None or run.trace.finish:  # the last message is whole, so that no page misses anything
-                        note = notice(seat.number, "note", *about(pair, params))
-                    seat.run, seat.tokenizer = run, pair.tokenizer
-                    yield json.dumps(message(seat.number, run.trace, pair.tokenizer, since) | note)
-                    since, note = len(run.trace.rounds), {}
+            values = dict(zip(NAMES, values, strict=True))
+            params, choice = params_of(values), Choice(**request(values))
+            check_prompt(prompt)
         except Exception as error:
-            so_far = message(seat.number, seat.run.trace, seat.tokenizer) if seat.run else {}
-            yield json.dumps(so_far | notice(seat.number, "error", sentence(error)))
+            yield json.dumps(notice(seat.number, "error", sentence(error)))
+            return
+        try:
+            async with aclosing(running(models, line, choice, prompt, params)) as steps:
+                async for step in steps:
+                    if isinstance(step, Wait):
+                        yield json.dumps(notice(seat.number, "wait", step.sentence, share=step.share))
+                        continue
+                    news = {}
+                    if seat.run is None:
+                        seat.run, seat.telling = step.run, Telling(seat.number, step.run.trace, step.pair.tokenizer)
+                        news = notice(seat.number, "note", *about(step.pair, params))
+                    yield json.dumps(seat.telling.news() | news)
+        except Exception as error:
+            yield json.dumps(whole(seat) | notice(seat.number, "error", sentence(error)))
 
     def halt(seat: Seat):
         """Stop: ends the run and shows what it has come to. (Gradio cancels the event that waits or runs beside this.)"""
         if seat.run is None:
-            return json.dumps(notice(time.time_ns() // 1_000_000, "note", "Stopped before it began."))
+            return json.dumps(whole(seat) | notice(seat.number, "note", "Stopped before it began."))
         seat.run.close()
-        return json.dumps(message(seat.number, seat.run.trace, seat.tokenizer))
+        return json.dumps(whole(seat))
 
-    def generate(prompt, pair, *values) -> Iterator[dict]:
+    def save(seat: Seat):
+        """The trace of what the stage shows, for the page to hand to the visitor."""
+        trace = (seat.telling or recorded).trace
+        file = {"name": f"specdemo-seed-{trace.params.seed}.json", "text": trace.to_json()}
+        return json.dumps(
+            {"run": seat.number, "save": file, "asked": time.time_ns()}
+        )  # the page hears nothing of a message that it has had
+
+    def opened(seat: Seat, file: str, prompt: str, *values):
+        """A trace file on the stage, without models, and its settings in the controls."""
+        kept = [prompt, *values]
+        try:
+            trace = Trace.load(file)
+        except ValueError as error:
+            return json.dumps(notice(seat.number, "error", sentence(error))), *kept
+        seat.begin()
+        known = trace.pair.name in models.requests
+        usual = models.resident(Choice(trace.pair.name)) if known else None
+        seat.telling = Telling(seat.number, trace, usual and usual.tokenizer, recorded=True)
+        values = dict(zip(NAMES, values, strict=True)) | values_of(trace.params)
+        if known:
+            values |= {"pair": trace.pair.name} | held(trace.pair, usual and usual.info)
+        message = whole(seat) | notice(seat.number, "recorded", about_recorded(trace))
+        return json.dumps(message), trace.prompt, *(values[name] for name in NAMES)
+
+    async def generate(prompt, pair, *values) -> AsyncIterator[dict]:
         """Continues a prompt, streaming {"text": so far, "rounds": the new ones}; the last one has the "trace", too."""
         since = 0
         try:
             params = Params(**dict(zip(PARAMS, values, strict=True)))
-            with closing(running(models, pair, prompt, params)) as steps:
-                for step in steps:
-                    if isinstance(step, str):
+            async with aclosing(running(models, line, Choice(pair), prompt, params)) as steps:
+                async for step in steps:
+                    if isinstance(step, Wait):
                         yield {"text": "", "rounds": []}
                         continue
-                    trace = step[1].trace
-                    news = {"text": trace.text, "rounds": [asdict(round) for round in trace.rounds[since:]]}
-                    yield news | ({"trace": json.loads(trace.to_json())} if trace.finish else {})
-                    since = len(trace.rounds)
+                    trace = step.run.trace
+                    news = {"text": trace.text, "rounds": [asdict(round) for round in trace.rounds[since : step.until]]}
+                    yield news | ({"trace": json.loads(trace.to_json())} if step.ended else {})
+                    since = step.until
                     # Gradio sends the difference to the message before, which it gets wrong when lists within lists shrink
                     # (6.31). From and to an empty list it is right.
-                    if not trace.finish:
+                    if not step.ended:
                         yield news | {"rounds": []}
         except Exception as error:
             raise gr.Error(sentence(error), print_exception=not isinstance(error, (PairError, ValueError))) from None
@@ -126,29 +157,47 @@ def build(models: Models) -> gr.Blocks:
         gr.HTML(f"<h1>{escape(TITLE)}</h1><p>{escape(INTRODUCTION)}</p>", elem_id="head")
         with gr.Row(elem_id="layout"):
             with gr.Column(elem_id="ask"):
-                prompt = gr.Textbox(EXAMPLES[0], label="Prompt", lines=3, max_lines=12)
+                prompt = gr.Textbox(next(iter(EXAMPLES.values()))[0], label="Prompt", lines=3, max_lines=12)
+                hint = gr.Markdown(visible=False, elem_id="hint")
                 with gr.Row():
                     go = gr.Button("Generate", variant="primary", min_width=100)
                     end = gr.Button("Stop", min_width=100)
-                gr.Examples([[example] for example in EXAMPLES], prompt, label="Beginnings", api_visibility="private")
+                with gr.Row():
+                    keep = gr.Button("Save trace", size="sm", min_width=100)
+                    open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=100)
             with gr.Column(elem_id="show"):
-                stage = _stage()
+                first = recorded.whole() | notice(1, "recorded", about_recorded(recorded.trace))
+                stage = _stage(json.dumps(first))
             with gr.Column(elem_id="settings"):
-                settings = _settings(models)
+                settings = controls(models)
+                shown = [prompt, *(settings[name] for name in ("draft_with", "gamma", "sampler"))]
+                gr.Examples(
+                    [list(values) for values in EXAMPLES.values()],
+                    shown,
+                    example_labels=list(EXAMPLES),
+                    label="Examples",
+                    elem_id="examples",
+                    api_visibility="private",
+                )
 
+        advice = advise(demo, models, prompt, hint, settings)
+        everything = [prompt, *settings.values()]
         started = gr.on(
             [go.click, prompt.submit],
             show,
-            [seat, settings["pair"], prompt, *(settings[name] for name in SETTINGS)],
+            [seat, *everything],
             stage,
-            show_progress="minimal",
+            show_progress="hidden",
             trigger_mode="once",
-            concurrency_limit=1,
-            concurrency_id="engine",
+            concurrency_limit=None,  # visitors wait in `line`, which tells them their place
             api_visibility="private",
         )
-        end.click(halt, seat, stage, cancels=[started], queue=False, show_progress="hidden", api_visibility="private")
-        gr.api(generate, api_name="generate", concurrency_limit=1, concurrency_id="engine")
+        started.then(**advice)  # a pair that is loaded now has more to say
+        end.click(halt, seat, stage, cancels=[started], **QUIET)
+        stage.submit(lambda seat: json.dumps(whole(seat)), seat, stage, **QUIET)  # the page has missed something
+        keep.click(save, seat, stage, **QUIET)
+        open_.upload(opened, [seat, open_, *everything], [stage, *everything], cancels=[started], **QUIET).then(**advice)
+        gr.api(generate, api_name="generate", concurrency_limit=None)
         gr.api(pairs, api_name="pairs")
     # Direct calls would pass by the queue, and with it the rule of one run at a time.
     return demo.queue(api_open=False)
@@ -166,95 +215,16 @@ def _sign(generate, default: str) -> None:
     )
 
 
-SETTINGS = (
-    "draft_with", "sampler", "temperature", "top_k", "top_p", "min_p", "gamma", "ngram", "max_new_tokens", "seed", "stop", "ignore_eos",
-)  # fmt: skip
-
-
-def _settings(models: Models) -> dict[str, gr.components.Component]:
-    """The controls. What they offer comes from the vocabulary; what they may hold is checked by Params alone."""
-    defaults = Params()
-    entries = [(f"{name}: {CATALOGUE[name].about}" if name in CATALOGUE else name, name) for name in models.requests]
-    settings = {}
-    settings["pair"] = gr.Dropdown(entries, value=models.default, label="Pair", info="target and drafter")
-    settings["draft_with"] = gr.Dropdown(
-        [(words, name) for name, (words, _) in DRAFTERS.items()], value=defaults.draft_with, label="Who drafts"
-    )
-    settings["gamma"] = _slider("gamma", 1, "Draft length γ", "tokens drafted in a round, at most")
-    settings["ngram"] = _slider("ngram", 1, "N-gram length", "longest run of tokens matched or stored", visible=False)
-    settings["sampler"] = gr.Dropdown(list(SAMPLERS), value="top-p", label="Sampler", info="shapes p and q alike")
-    settings["temperature"] = _slider("temperature", 0.05, "Temperature")
-    settings["top_k"] = gr.Number(40, label="Top-k", info="keep the k likeliest tokens", visible=False)
-    settings["top_p"] = _slider("top_p", 0.01, "Top-p", "keep the likeliest tokens of this mass")
-    settings["min_p"] = _slider("min_p", 0.01, "Min-p", "keep what has this share of the likeliest token's p", value=0.05, visible=False)
-    settings["max_new_tokens"] = gr.Number(defaults.max_new_tokens, label="Max new tokens")
-    settings["seed"] = gr.Textbox("", label="Seed", placeholder="a new one for each run", max_lines=1)  # gr.Number cannot be empty
-    settings["stop"] = gr.Textbox("", label="Stop strings", info="one a line; the text ends before the first", lines=1, max_lines=4)
-    settings["ignore_eos"] = gr.Checkbox(defaults.ignore_eos, label="Go on behind the end of the text")
-
-    quiet = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-    settings["sampler"].change(
-        lambda sampler: [gr.update(visible=field in SAMPLERS[sampler]) for field in OFF],
-        settings["sampler"],
-        [settings[field] for field in OFF],
-        **quiet,
-    )
-    settings["draft_with"].change(
-        lambda name: [gr.update(visible=field in DRAFTERS[name][1]) for field in ("gamma", "ngram")],
-        settings["draft_with"],
-        [settings["gamma"], settings["ngram"]],
-        **quiet,
-    )
-    return settings
-
-
-def _slider(field: str, step: float, label: str, info: str | None = None, value=None, visible: bool = True) -> gr.Slider:
-    _, low, high = LIMITS[field]
-    return gr.Slider(
-        low + step if field in ABOVE_SMALLEST else low,
-        high - step if field in BELOW_LARGEST else high,
-        getattr(Params(), field) if value is None else value,
-        step=step,
-        label=label,
-        info=info,
-        visible=visible,
-    )
-
-
-def _stage() -> gr.HTML:
-    """The numbers, the legend, the stage and the inspector. Its value is the latest message, which stage.js draws.
+def _stage(first: str) -> gr.HTML:
+    """Numbers, legend, stage, inspector and timeline. Its value is the latest message, which stage.js draws; its frame never holds data.
 
     Not a subclass: Gradio writes a .pyi file beside the source of each.
     """
-    script = (HERE / "stage.js").read_text(encoding="utf-8")
-    stage = gr.HTML("", html_template=_markup(), js_on_load=script, apply_default_css=False)
+    script = "\n".join((HERE / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    stage = gr.HTML(html_template=frame(), js_on_load=script, apply_default_css=False)
     stage.postprocess = lambda value: value  # else it warns of <script> in what is data here, and never markup
+    stage.value = first
     return stage
-
-
-def _markup() -> str:
-    """The frame that stage.js fills. Gradio reads it as a template, so nothing from outside may ever be written here."""
-    numbers = "".join(
-        f'<div title="{escape(says)}"><dt>{escape(name)}</dt><dd data-number="{key}">–</dd></div>' for key, (name, says) in NUMBERS.items()
-    )
-    legend = "".join(_legend_entry(fate, word, says) for fate, (word, says) in FATES.items() if fate != "prompt")
-    return (
-        '<div class="run">'
-        f'<dl class="numbers" data-testid="metrics">{numbers}</dl>'
-        '<p class="notice" data-testid="notice" role="status"></p>'
-        f'<div class="legend" data-testid="legend">{legend}</div>'
-        '<div class="stage hide-discarded" data-testid="stage" tabindex="0" role="region" aria-label="Generated text"></div>'
-        '<div class="inspector" data-testid="inspector"></div>'
-        "</div>"
-    )
-
-
-def _legend_entry(fate: str, word: str, says: str) -> str:
-    sample = f'<span class="token {fate}">{word}</span>'
-    if fate not in HIDEABLE:
-        return f'<span title="{escape(says)}">{sample}</span>'
-    pressed = "false" if fate == "discarded" else "true"
-    return f'<button type="button" data-hides="{fate}" aria-pressed="{pressed}" title="{escape(says)}">{sample}</button>'
 
 
 def launch(demo: gr.Blocks, host: str, port: int) -> str:
@@ -276,7 +246,7 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
     }  # of stage.css, which has them for both themes
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="zinc", **fonts)
     theme.set(**colours, **{f"{name}_dark": colour for name, colour in colours.items()})
-    css = (HERE / "stage.css").read_text(encoding="utf-8")
+    css = "\n".join((HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("stage", "panels"))
     demo.launch(
         server_name=host,
         server_port=port,
@@ -288,5 +258,7 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
         footer_links=["api", "gradio", "settings"],
         theme=theme,
         head=f"<style>{css}</style>",
+        max_file_size=LARGEST_TRACE,
+        max_threads=500,  # as many events go on at once, those of visitors who wait in line among them
     )
     return f"http://{host}:{port}"

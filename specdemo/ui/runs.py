@@ -1,81 +1,165 @@
-"""A visitor's run, from the choice of a pair to the last message. Knows nothing of Gradio."""
+"""A visitor's run, from the place in the line to the last step. Knows nothing of Gradio.
 
+What a visitor waits for is waited for in coroutines, which cost nothing while they sleep and can be cancelled at any moment; the
+runs themselves go on in one thread, one after the other.
+"""
+
+import asyncio
+import atexit
+import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, wait
-from dataclasses import asdict
-from threading import Thread
+from typing import NamedTuple
 
 from specdemo.events import Params
-from specdemo.loading import resolve
 from specdemo.pair import Pair, PairError, redacted
-from specdemo.pairs import CATALOGUE
-from specdemo.residents import Residents
 from specdemo.session import Run, stream
+from specdemo.ui.models import Choice, Models
 
-PERIOD = 0.05  # seconds between two messages, at least
-PATIENCE = 60.0  # seconds to wait for a run that is being closed; it takes one round
-
-
-class Models:
-    """The pairs that a visitor can choose from, by name; loaded when first asked for."""
-
-    def __init__(self, request: dict):
-        """`request`: the arguments of `load_pair` for the default pair. Its device, dtype and quantisation hold for all."""
-        self.default, self.target, self.drafter = resolve(request.get("name"), request.get("target"), request.get("drafter"))
-        how = {option: value for option, value in request.items() if option in ("device", "dtype", "quantize")}
-        self.requests = {name: {"name": name, **how} for name in CATALOGUE}
-        if self.default not in CATALOGUE:
-            self.requests = {self.default: request, **self.requests}
-        self.residents = Residents()
-
-    def get(self, name: str | None = None) -> Pair:
-        name = self.default if name is None else name
-        if not isinstance(name, str) or name not in self.requests:
-            raise PairError(f"pair must be one of {', '.join(self.requests)}, not {ascii(name)[:60]}")
-        return self.residents.get(**self.requests[name])
-
-    def listed(self) -> list[dict]:
-        known = [asdict(entry) for entry in CATALOGUE.values()]
-        given = {"name": self.default, "target": self.target, "drafter": self.drafter, "about": "as the server was started with"}
-        return known if self.default in CATALOGUE else [given, *known]
+PERIOD = 0.05  # seconds between two steps of a run, at least
+LOOK = 1.0  # seconds between two looks at a place in the line; longer from the tenth on, since a message costs a millisecond
 
 
-class Seat:
-    """What the server remembers of one open page: its latest run."""
+class Line:
+    """Who waits for the one engine: first come, first served. Its thread does what they came for, one after the other."""
 
-    run: Run | None = None
-    number = 0
-    tokenizer = None
+    def __init__(self):
+        self.places: list[Place] = []  # the first one has its turn
+        self.changed = threading.Condition()
+        threading.Thread(target=self._serve, name="engine", daemon=True).start()
+        atexit.register(self._close)
+
+    def join(self, work: Callable[["Place"], None]) -> "Place":
+        """work: called in the line's thread with the place when its turn has come; it ends soon after the place is `left`."""
+        place = Place(self, work)
+        with self.changed:
+            self.places.append(place)
+            self.changed.notify()
+        return place
+
+    def _serve(self) -> None:
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.places)
+                place = self.places[0]
+            try:
+                place.done.set_result(place.work(place))
+            except BaseException as error:
+                place.done.set_exception(error)
+            with self.changed:
+                self.places.remove(place)
+            del place  # and with it what it has run
+
+    def _close(self) -> None:
+        """When the program ends: a thread that is inside of torch then would take it down with a crash."""
+        places = list(self.places)
+        for place in places:
+            place.leave()
+        wait([place.done for place in places[:1]], timeout=10)
 
 
-def running(models: Models, name: str | None, prompt, params: Params) -> Iterator[str | tuple[Pair, Run]]:
-    """Yields a sentence now and then while the pair is loading or not free yet; then (pair, run) every PERIOD while the
-    run goes on, and once more when it has ended. Closing this generator closes the run."""
-    loading, start = _in_background(models.get, name), time.monotonic()
-    while not wait([loading], timeout=0.2).done:
-        yield f"Loading the pair {name or models.default} … {time.monotonic() - start:.0f} s"
-    pair = loading.result()
-    run = None
-    while run is None:
-        try:
-            run = stream(pair, prompt, params)
-        except PairError:  # a cancelled run may still be in its last round
-            if time.monotonic() - start > PATIENCE:
-                raise
-            yield "Waiting for the run before this one to end …"
-            time.sleep(PERIOD)
-    with run:
-        last = 0.0
-        for _ in run:
-            if not run.trace.finish and time.monotonic() - last >= PERIOD:
-                yield pair, run
-                last = time.monotonic()
-    yield pair, run
+class Place:
+    """One visitor's place in a line."""
+
+    def __init__(self, line: Line, work: Callable[["Place"], None]):
+        self.line, self.work = line, work
+        self.done: Future[None] = Future()
+        self.left = False
+
+    @property
+    def number(self) -> int:
+        """How many turns until its own; 0 when that has come."""
+        with self.line.changed:
+            return self.line.places.index(self) if self in self.line.places else 0
+
+    def leave(self) -> None:
+        """Gives the place up, at any time: the turn of the next comes within one round."""
+        self.left = True
+        with self.line.changed:
+            if self in self.line.places[1:]:
+                self.line.places.remove(self)
+
+
+class Wait(NamedTuple):
+    """What a visitor waits for, and the share of it that is done where that is known."""
+
+    sentence: str
+    share: float | None
+
+
+class Step(NamedTuple):
+    """A look at a run, which goes on meanwhile: it had `until` rounds. `ended` is true in the last step alone."""
+
+    pair: Pair
+    run: Run
+    until: int
+    ended: bool
+
+
+async def running(models: Models, line: Line, choice: Choice, prompt, params: Params) -> AsyncIterator[Wait | Step]:
+    """Yields a Wait whenever there is news while the pair is loading and others have their turns; then a Step as soon as the run
+    has begun, one every PERIOD while it goes on, and one when it has ended. What goes wrong is raised. Closing or cancelling this
+    generator closes the run, or gives up the place in the line."""
+    if models.resident(choice) is None:
+        async for news in _loading(models, choice):
+            yield news
+    started = Future()
+
+    def work(place: Place) -> None:
+        pair = models.get(choice)  # again: it may have been sent away while its visitor stood in line
+        with stream(pair, prompt, params) as run:
+            started.set_result((pair, run))
+            for _ in run:
+                if place.left:
+                    break
+
+    place = line.join(work)
+    begun, done, number = _watched(started), _watched(place.done), 0
+    try:
+        while not (begun.done() or done.done()):
+            if (now := place.number) not in (0, number):
+                number = now
+                yield Wait(f"You are number {number} in line …", None)
+            await asyncio.wait([begun, done], timeout=LOOK * max(1, number / 10), return_when=asyncio.FIRST_COMPLETED)
+        until = -1
+        while not done.done():
+            pair, run = begun.result()
+            if len(run.trace.rounds) > until:
+                until = len(run.trace.rounds)
+                yield Step(pair, run, until, False)
+            await asyncio.wait([done], timeout=PERIOD)
+        done.result()  # raises what has gone wrong
+        pair, run = started.result()
+        yield Step(pair, run, len(run.trace.rounds), True)
+    finally:
+        place.leave()
+
+
+async def _loading(models: Models, choice: Choice) -> AsyncIterator[Wait]:
+    """In a thread that nobody has to wait for: a visitor can leave while a model downloads, which goes on for the next one."""
+    start, latest = time.monotonic(), deque([(f"Loading the pair {choice.pair or models.default}", None)], maxlen=1)
+    loading = _watched(_in_background(models.get, choice, lambda *step: latest.append(step)))
+    told = None
+    while not loading.done():
+        sentence, share = latest[0]
+        news = Wait(f"{sentence} … {time.monotonic() - start:.0f} s", share)
+        if news != told:
+            told = news
+            yield news
+        await asyncio.wait([loading], timeout=0.3)
+    loading.result()
+
+
+def _watched(future: Future) -> asyncio.Future:
+    """For coroutines to wait for, with asyncio.wait alone: that does not cancel it."""
+    watched = asyncio.wrap_future(future)
+    watched.add_done_callback(lambda done: done.cancelled() or done.exception())  # its visitor may have left, and that is all right
+    return watched
 
 
 def _in_background(function, *arguments) -> Future:
-    """In a thread that nobody has to wait for, so that Stop works while a model downloads."""
     future = Future()
 
     def work():
@@ -84,7 +168,7 @@ def _in_background(function, *arguments) -> Future:
         except BaseException as error:
             future.set_exception(error)
 
-    Thread(target=work, daemon=True).start()
+    threading.Thread(target=work, daemon=True).start()
     return future
 
 

@@ -1,13 +1,13 @@
-"""What the page shows, folded from the record of a run: tokens with their fates, and the numbers. Knows neither torch nor gradio.
+"""What the page is told of a run, folded from its record: tokens with their fates, and the numbers. Knows neither torch nor gradio.
 
-The page is sent JSON objects: the tokens of rounds `since` to `until`. One that starts at round 0 has the prompt too and
-needs no earlier one; the others continue from the one before, and a page that has missed one waits for the next whole
-one, which is the last of a run at the latest.
+The page is sent JSON objects, each with the rounds since the one before. A whole one has all rounds and the prompt; a page that
+has missed something asks for one.
 """
 
 from collections.abc import Iterator
 
-from specdemo.events import DRAFT_WITH, Judged, Next, Params, Round, Stats
+from specdemo import metrics
+from specdemo.events import Alternative, Judged, Next, Params, Round, Stats
 from specdemo.text import Pieces
 from specdemo.trace import Trace
 
@@ -28,122 +28,138 @@ IN_TEXT = ("accepted", "resampled", "bonus", "sampled")
 NUMBERS = {
     "tokens": ("tokens", "How many tokens the text has got."),
     "tokens_per_second": ("tokens/s", "Tokens divided by drafting and verifying time, on the engine's own clock."),
-    "acceptance_rate": ("acceptance", "Accepted drafts among those that were judged: accepted / (accepted + rejected)."),
+    "acceptance_rate": ("acceptance rate", "Accepted drafts among those that were judged: accepted / (accepted + rejected)."),
     "mean_tokens_per_round": ("tokens/round", "Tokens divided by rounds. Without drafts it is 1."),
     "rounds": ("rounds", "A round is one draft and one target forward that judges it."),
     "target_forwards": ("target forwards", "The prefill's forwards and one for each round."),
-    "prefill_ms": ("prefill", "Time for the prompt, both models."),
-    "draft_ms": ("draft", "Time spent drafting, all rounds."),
-    "verify_ms": ("verify", "Time spent verifying and judging, all rounds."),
+    "saved": (
+        "forwards saved",
+        "Target forwards that plain decoding would have needed on top: one for each token, less one for each round.",
+    ),
+    "cost_ratio": (
+        "cost ratio c",
+        "A drafting step's time divided by a target step's, both for one token. Timed when the pair was loaded; for a lookup or an "
+        "n-gram store it is this run's drafting time by drafted token.",
+    ),
+    "implied": (
+        "speed-up implied",
+        "Tokens per round / (drafted per round × c + 1): what these numbers promise over plain decoding if judging a whole draft takes no "
+        "longer than one target step (Leviathan et al. 2023).",
+    ),
+    "measured": (
+        "speed-up timed",
+        "Tokens/s times the time of one target step: this run against a target that only steps. The step was timed with a short context "
+        "when the pair was loaded.",
+    ),
+    "draft_ms": ("drafting", "Time spent drafting, all rounds."),
+    "verify_ms": ("verifying", "Time spent verifying and judging, all rounds."),
     "seed": ("seed", "The seed of this run's dice. Give it again for the same text."),
     "finish": ("ended by", "eos: the model ended the text. stop: a stop string came. length: as long as was asked for. cancelled: Stop."),
 }
 
-# Sampler: the fields of Params that matter to it. All others are switched off.
-SAMPLERS = {
-    "greedy": (),
-    "multinomial": ("temperature",),
-    "top-k": ("temperature", "top_k"),
-    "top-p": ("temperature", "top_p"),
-    "top-k with top-p": ("temperature", "top_k", "top_p"),
-    "min-p": ("temperature", "min_p"),
-}
-OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
-# Drafting method: (its words on the page, the fields of Params that matter to it).
-DRAFTERS = dict(
-    zip(
-        DRAFT_WITH,
-        (
-            ("the drafter model", ("gamma",)),
-            ("a lookup in the text so far", ("gamma", "ngram")),
-            ("an n-gram store, all lengths", ("gamma", "ngram")),
-            ("an n-gram store, one length", ("gamma", "ngram")),
-            ("nobody: plain decoding", ()),
-        ),
-        strict=True,
-    )
-)
+class Telling:
+    """One run as one page is told of it.
 
-
-def sampling(sampler: str, **values) -> dict:
-    """The sampling fields of Params for one of SAMPLERS: of `values` those that matter to it, the others off."""
-    return {field: values[field] if field in SAMPLERS[sampler] else off for field, off in OFF.items()}
-
-
-def whole_number(text: str) -> int | str | None:
-    """What a text box says: None when it is empty, and what is no whole number as it is, for Params to refuse."""
-    text = text.strip()
-    return None if not text else int(text) if text.removeprefix("-").isdecimal() and len(text) < 20 else text
-
-
-def message(run: int, trace: Trace, tokenizer, since: int = 0) -> dict:
-    """The page's state behind round number `since`; the whole of it when the run has ended, because its text may have been cut.
-
-    run: a number that grows from run to run, by which the page tells an old run's late message from a new one's.
+    number: grows from run to run; by it the page tells an old run's late message from a new one's. recorded: the run is not
+    going on here, the page plays it. tokenizer: None shows the prompt as one piece.
     """
-    if trace.finish:
-        since = 0
-    tokens = prompt_tokens(trace.prompt_ids, tokenizer) if since == 0 else []
-    for round in trace.rounds[since:]:
-        tokens += round_tokens(round)
-    if trace.finish:
-        fit(tokens, trace.text)
-    numbers = shown(trace.stats) | {"seed": str(trace.params.seed), "finish": trace.finish or "…"}
-    until, finished = len(trace.rounds), trace.finish is not None
-    return {"run": run, "since": since, "until": until, "finished": finished, "tokens": tokens, "numbers": numbers}
+
+    def __init__(self, number: int, trace: Trace, tokenizer=None, recorded: bool = False):
+        self.number, self.trace, self.tokenizer, self.recorded = number, trace, tokenizer, recorded
+        self.told = 0  # rounds
+        self.words: set[int] = set()  # ids of alternatives whose text the page knows
+
+    def news(self) -> dict:
+        """What came since the last message. A text that was cut or completed at its end makes it a whole one."""
+        finish = self.trace.finish
+        if self.told == 0 or finish in ("stop", "cancelled", "error"):
+            return self.whole()
+        return self._message(self.told, finish)
+
+    def whole(self, number: int | None = None) -> dict:
+        """All of it; under a new number if one is given, so that it counts as later than what the page has been told since."""
+        self.number = self.number if number is None else number
+        self.words = set()
+        message = self._message(0, self.trace.finish) | {"prompt": prompt_tokens(self.trace, self.tokenizer)}
+        return message | ({"recorded": True} if self.recorded else {})
+
+    def _message(self, since: int, finish: str | None) -> dict:
+        """finish was read first: the run goes on meanwhile, and a message that calls it ended has to have all of it."""
+        trace, until = self.trace, len(self.trace.rounds)
+        rounds = [_round(round) for round in trace.rounds[since:until]]
+        if since == 0 and finish:
+            fit(rounds, trace.text)
+        self.told = until
+        return {
+            "run": self.number,
+            "since": since,
+            "until": until,
+            "finish": finish,
+            "rounds": rounds,
+            "words": self._new_words(trace.rounds[since:until]),
+            "numbers": shown(trace),
+        }
+
+    def _new_words(self, rounds: list[Round]) -> dict[int, str]:
+        tops = (shown_top(token) for round in rounds for token in (*round.draft, *([round.next] if round.next else [])))
+        words = {id: text for top in tops for id, text, *_ in top if id not in self.words}
+        self.words.update(words)
+        return words
 
 
-def notice(run: int, kind: str, *lines: str) -> dict:
-    """A message, or a part of one, that says something beside the stage: kind "wait", "note" or "error"."""
-    return {"run": run, "kind": kind, "notice": "\n".join(lines)}
-
-
-def about(pair, params: Params) -> list[str]:
-    """What a reader should know of the pair and of this run: where it runs and why so, what it holds, what is left out."""
-    info, held = pair.info, pair.bytes_held
-    drafter = f" and {held.drafter / 1e6:,.1f} MB for the drafter" if held.drafter else ""
-    lines = [
-        f"{info.name} on {info.device} ({info.device_name}), {pair.dtype_reason}.",
-        f"Weights held: {held.target / 1e6:,.1f} MB for the target{drafter}.",
-    ]
-    if params.draft_with == "none":
-        lines.append("Drafting is off: every token is one forward of the target.")
-    return lines + [note[:1].upper() + note[1:] + "." for note in pair.notes]
-
-
-def prompt_tokens(ids: tuple[int, ...], tokenizer) -> list[dict]:
-    """The prompt's tokens; their texts join to the prompt (special tokens are empty)."""
+def prompt_tokens(trace: Trace, tokenizer) -> list[list]:
+    """The prompt's tokens, [id, text]; their texts join to the prompt (special tokens are empty)."""
+    if tokenizer is None and trace.prompt:
+        return [[None, trace.prompt]]
     pieces = Pieces(tokenizer)
-    tokens = [{"id": id, "text": pieces.push(id), "fate": "prompt"} for id in ids]
+    tokens = [[id, pieces.push(id)] for id in trace.prompt_ids]
     if tokens:
-        tokens[-1]["text"] += pieces.flush()
+        tokens[-1][1] += pieces.flush()
     return tokens
 
 
-def round_tokens(round: Round) -> Iterator[dict]:
-    """A round's tokens in reading order: the drafted ones, then the target's own, which replaces the first refused one."""
-    for token in round.draft:
-        yield _token(token, token.fate, round) | {"accept_prob": token.accept_prob}
-    if round.next:
-        yield _token(round.next, round.next.source, round) | {"residual_mass": round.next.residual_mass}
+def _round(round: Round) -> dict:
+    return {
+        "draft": [_token(token, token.fate) + [token.accept_prob, _top(shown_top(token))] for token in round.draft],
+        "next": _token(round.next, round.next.source) + [round.next.residual_mass, _top(round.next.top)] if round.next else None,
+        "ms": [_short(round.draft_ms), _short(round.verify_ms)],
+    }
 
 
-def _token(token: Judged | Next, fate: str, round: Round) -> dict:
-    return {"id": token.id, "text": token.text, "fate": fate, "round": round.index, "p": token.p, "q": token.q, "u": token.u}
+def _token(token: Judged | Next, fate: str) -> list:
+    """What decides stays unrounded, so that the page can show the verdict that was given."""
+    return [token.id, token.text, fate, token.p, token.q, _short(token.raw_p), _short(token.raw_q), token.u]
 
 
-def fit(tokens: list[dict], text: str) -> None:
+def shown_top(token: Judged | Next) -> tuple[Alternative, ...]:
+    """The alternatives at a token's place. Behind a rejection they are those of a text that never was, and not sent."""
+    return () if isinstance(token, Judged) and token.u is None else token.top
+
+
+def _top(top: tuple[Alternative, ...]) -> list[list]:
+    return [[id, *map(_short, numbers)] for id, _, *numbers in top]
+
+
+def _short(value: float | None) -> float | None:
+    """Four digits: these are drawn as bars, and would be most of what is sent."""
+    return float(f"{value:.4g}") if value else value
+
+
+def fit(rounds: list[dict], text: str) -> None:
     """Cuts the last pieces of the output so that they join to `text`: a stop string ends a text inside a token."""
     left = len(text)
-    for token in tokens:
-        if token["fate"] in IN_TEXT:
-            token["text"] = token["text"][:left]
-            left -= len(token["text"])
+    for round in rounds:
+        for token in round["draft"] + [round["next"]] * (round["next"] is not None):
+            if token[2] in IN_TEXT:
+                token[1] = token[1][:left]
+                left -= len(token[1])
 
 
-def shown(stats: Stats) -> dict[str, str]:
+def shown(trace: Trace) -> dict[str, str]:
     """The numbers as the page writes them; – where there is none (yet)."""
+    stats = trace.stats
+    c = cost_ratio(stats, trace.params)
 
     def write(value: float | None, pattern: str) -> str:
         return "–" if value is None else pattern.format(value)
@@ -155,7 +171,46 @@ def shown(stats: Stats) -> dict[str, str]:
         "mean_tokens_per_round": write(stats.mean_tokens_per_round, "{:.2f}"),
         "rounds": write(stats.rounds, "{:,}"),
         "target_forwards": write(stats.target_forwards, "{:,}"),
-        "prefill_ms": write(stats.prefill_ms, "{:,.0f} ms"),
+        "saved": write(stats.tokens - stats.rounds, "{:,}"),
+        "cost_ratio": write(c, "{:.3f}"),
+        "implied": write(metrics.implied_speedup(stats, c), "{:.2f} ×"),
+        "measured": write(metrics.measured_speedup(stats), "{:.2f} ×"),
         "draft_ms": write(stats.draft_ms, "{:,.0f} ms"),
         "verify_ms": write(stats.verify_ms, "{:,.0f} ms"),
+        "seed": str(trace.params.seed),
+        "finish": trace.finish or "…",
     }
+
+
+def cost_ratio(stats: Stats, params: Params) -> float | None:
+    """c of whoever drafts in this run. Only the drafter model has a step that was timed by itself."""
+    if params.draft_with == "model":
+        return stats.cost_ratio
+    return metrics.ratio(metrics.ratio(stats.draft_ms, stats.drafted), stats.target_step_ms)
+
+
+def notice(number: int, kind: str, *lines: str, share: float | None = None) -> dict:
+    """A message, or a part of one, that says something beside the stage: kind "wait", "note", "error" or "recorded".
+    share: how much of what is waited for is done."""
+    return {"run": number, "kind": kind, "notice": "\n".join(lines), "share": share}
+
+
+def about(pair, params: Params) -> Iterator[str]:
+    """What a reader should know of the pair and of this run: where it runs and why so, what it holds, what is left out."""
+    info, held = pair.info, pair.bytes_held
+    drafter = f" and {held.drafter / 1e6:,.1f} MB for the drafter" if held.drafter else ""
+    yield f"{info.name} on {info.device} ({info.device_name}), {pair.dtype_reason}."
+    yield f"Weights held: {held.target / 1e6:,.1f} MB for the target{drafter}."
+    if params.draft_with == "none":
+        yield "Drafting is off: every token is one forward of the target."
+    for note in pair.notes:
+        yield note[:1].upper() + note[1:] + "."
+
+
+def about_recorded(trace: Trace) -> str:
+    """Where and with what a run that is only played was made."""
+    pair, params = trace.pair, trace.params
+    return (
+        f"A recorded run, played without models: {pair.name} on {pair.device_name}, {pair.dtype.target}; drafted with {params.draft_with}, "
+        f"γ {params.gamma}, temperature {params.temperature:g}."
+    )

@@ -2,25 +2,30 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specdemo import metrics
-from specdemo.events import DRAFT_WITH, ByModel, Judged, Next, PairInfo, Params, Round, Started
+from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started
 from specdemo.trace import Trace
-from specdemo.ui.view import DRAFTERS, FATES, HIDEABLE, IN_TEXT, NUMBERS, SAMPLERS, message, notice, sampling, shown, whole_number
+from specdemo.ui.view import FATES, HIDEABLE, IN_TEXT, NUMBERS, Telling, about_recorded, notice, shown
 
 INFO = PairInfo("toy", "target", "drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None))
 
 
+TOP = ((41, " x", 1 / 3, 2 / 3, 0.123456789, 1e-12), (42, " y", 0.0, 1.0, 0.0, 1.0))
+
+
 def drafted(id: int, text: str, fate: str) -> Judged:
     judged = fate in ("accepted", "rejected")
-    return Judged(id, text, 0.5, 0.25, 0.5, 0.25, 0.1 if judged else None, 1.0 if judged else None, fate, ())
+    return Judged(id, text, 1 / 3, 2 / 3, 1 / 3, 2 / 3, 1 / 7 if judged else None, 0.5 if judged else None, fate, TOP)
 
 
 def own(id: int, text: str, source: str) -> Next:
-    return Next(id, text, source, 0.5, None, 0.5, None, 0.3, 0.4 if source == "resampled" else None, ())
+    top = ((id, text, 1 / 3, None, 1 / 3, None),)
+    return Next(id, text, source, 1 / 3, None, 1 / 3, None, 1 / 7, 0.4 if source == "resampled" else None, top)
 
 
 ROUNDS = (
@@ -41,44 +46,74 @@ def trace(*rounds: Round, finish: str | None = None, **params) -> Trace:
     return trace
 
 
+def tokens(message: dict) -> list[list]:
+    return [token for round in message["rounds"] for token in (*round["draft"], *([round["next"]] if round["next"] else []))]
+
+
 def output(message: dict) -> str:
-    return "".join(token["text"] for token in message["tokens"] if token["fate"] in IN_TEXT)
+    return "".join(token[1] for token in tokens(message) if token[2] in IN_TEXT)
 
 
 def test_tokens_come_in_reading_order_with_their_fates():
-    told = message(1, trace(*ROUNDS), None)
-    assert [(token["text"], token["fate"], token.get("round")) for token in told["tokens"]] == [
-        ("", "prompt", None), ("", "prompt", None),
-        (" a", "accepted", 0), (" b", "rejected", 0), (" c", "discarded", 0), (" d", "resampled", 0),
-        (" e", "accepted", 1), ("\n", "bonus", 1),
-        (" f<END", "sampled", 2),
-        ("> g", "accepted", 3), (" h", "discarded", 3),
-    ]  # fmt: skip
-    assert {token["fate"] for token in told["tokens"]} == set(FATES)
-    rejected, resampled = told["tokens"][3], told["tokens"][5]
-    assert (rejected["p"], rejected["q"], rejected["u"], rejected["accept_prob"]) == (0.5, 0.25, 0.1, 1.0)
-    assert resampled["residual_mass"] == 0.4
+    told = Telling(1, trace(*ROUNDS)).news()
+    assert [[token[:3] for token in (*round["draft"], round["next"]) if token] for round in told["rounds"]] == [
+        [[1, " a", "accepted"], [2, " b", "rejected"], [3, " c", "discarded"], [4, " d", "resampled"]],
+        [[5, " e", "accepted"], [6, "\n", "bonus"]],
+        [[7, " f<END", "sampled"]],
+        [[8, "> g", "accepted"], [9, " h", "discarded"]],
+    ]
+    assert {token[2] for token in tokens(told)} | {"prompt"} == set(FATES)
+    assert told["prompt"] == [[None, "x"]], "without a tokenizer the prompt is one piece"
+
+
+def test_what_decides_is_not_rounded_and_what_is_only_drawn_is():
+    round = Telling(1, trace(ROUNDS[0])).news()["rounds"][0]
+    accepted, _, discarded = round["draft"]
+    assert accepted == [1, " a", "accepted", 1 / 3, 2 / 3, 0.3333, 0.6667, 1 / 7, 0.5,
+                        [[41, 0.3333, 0.6667, 0.1235, 1e-12], [42, 0.0, 1.0, 0.0, 1.0]]]  # fmt: skip
+    assert discarded[7:] == [None, None, []], "what was never judged has no alternatives to show"
+    assert round["next"] == [4, " d", "resampled", 1 / 3, None, 0.3333, None, 1 / 7, 0.4, [[4, 0.3333, None, 0.3333, None]]]
+    assert round["ms"] == [1.0, 2.0]
 
 
 def test_news_continue_where_the_last_message_ended():
     record = trace(*ROUNDS[:1])
-    stage = message(1, record, None)["tokens"]
+    telling = Telling(1, record)
+    first = telling.news()
+    rounds, words = first["rounds"], first["words"]
+    assert words == {41: " x", 42: " y", 4: " d"}
     for round in ROUNDS[1:]:
         record.add(round)
-        news = message(1, record, None, since=round.index)
-        assert (news["since"], news["until"], news["finished"]) == (round.index, round.index + 1, False)
-        stage += news["tokens"]
-    assert stage == message(1, record, None)["tokens"]
-    assert output(message(1, record, None)) == record.text
+        news = telling.news()
+        assert (news["since"], news["until"], news["finish"]) == (round.index, round.index + 1, None)
+        assert "prompt" not in news and not words.keys() & news["words"].keys(), "what is known is not said again"
+        rounds, words = rounds + news["rounds"], words | news["words"]
+    record.end("length")
+    assert telling.news() | {"rounds": [], "numbers": {}} == {
+        "run": 1, "since": 4, "until": 4, "finish": "length", "rounds": [], "words": {}, "numbers": {}
+    }  # fmt: skip
+    whole = telling.whole()
+    assert (whole["rounds"], whole["words"]) == (rounds, words) and output(whole) == record.text
 
 
-def test_the_last_message_is_whole_and_cut_like_the_text():
-    record = trace(*ROUNDS, finish="stop", stop=("<END>",))
+@pytest.mark.parametrize("finish", ["stop", "cancelled", "error"])
+def test_a_text_that_may_be_cut_ends_with_a_whole_message(finish):
+    record = trace(*ROUNDS[:3], stop=("<END>",))
+    telling = Telling(1, record)
+    telling.news()
+    record.add(ROUNDS[3])
+    record.end(finish)
     assert record.text == " a d e\n f"
-    told = message(1, record, None, since=4)
-    assert (told["since"], told["finished"], told["numbers"]["finish"]) == (0, True, "stop")
+    told = telling.news()
+    assert (told["since"], told["until"], told["finish"], told["numbers"]["finish"]) == (0, 4, finish, finish)
     assert output(told) == record.text
-    assert [token["text"] for token in told["tokens"][-3:]] == [" f", "", " h"], "what is no output keeps its text"
+    assert [token[1] for token in tokens(told)[-3:]] == [" f", "", " h"], "what is no output keeps its text"
+
+
+def test_a_run_that_is_played_says_so():
+    told = Telling(1, trace(*ROUNDS, finish="length"), recorded=True).news()
+    assert told["recorded"] is True and "recorded" not in Telling(1, trace()).news()
+    assert "toy on a CPU" in about_recorded(trace()) and "γ 4" in about_recorded(trace())
 
 
 def test_the_prompt_is_there_in_pieces():
@@ -88,37 +123,32 @@ def test_the_prompt_is_there_in_pieces():
 
     record = trace()
     record.prompt_ids = (0, *"né ".encode())
-    tokens = message(1, record, Bytes())["tokens"]
-    assert [token["text"] for token in tokens] == ["", "n", "", "é", " "]
+    assert [text for _, text in Telling(1, record, Bytes()).news()["prompt"]] == ["", "n", "", "é", " "]
 
 
 def test_numbers_are_written_out_and_missing_ones_are_a_dash():
-    numbers = shown(trace(*ROUNDS).stats)
+    numbers = shown(trace(*ROUNDS))
     assert numbers["acceptance_rate"] == "75%" and numbers["mean_tokens_per_round"] == "1.50" and numbers["verify_ms"] == "8 ms"
-    assert shown(metrics.fresh())["tokens_per_second"] == "–"
-    told = message(1, trace(*ROUNDS), None)["numbers"]
-    assert set(told) == set(NUMBERS) and told["seed"] == "7"
+    assert numbers["saved"] == "2" and numbers["cost_ratio"] == numbers["implied"] == numbers["measured"] == "–", "no step was timed"
+    assert shown(trace())["tokens_per_second"] == "–"
+    assert set(numbers) == set(NUMBERS) and numbers["seed"] == "7"
+
+
+def test_speed_ups_follow_from_the_other_numbers():
+    record = trace(*ROUNDS)
+    record.stats = replace(record.stats, target_step_ms=4.0, drafter_step_ms=1.0, cost_ratio=0.25)
+    assert record.stats.drafted / record.stats.rounds == 1.5 and record.stats.tokens_per_second == pytest.approx(6000 / 11)
+    numbers = shown(record)
+    assert (numbers["cost_ratio"], numbers["implied"], numbers["measured"]) == ("0.250", "1.09 ×", "2.18 ×")  # 1.5/1.375, 6*4/11
+    record.params = replace(record.params, draft_with="lookup")
+    assert shown(record)["cost_ratio"] == "0.125", "a lookup has no step of its own: 3 ms for 6 drafted, by 4 ms"
 
 
 def test_messages_are_ascii_json_whatever_the_text_holds():
     nasty = "</script>${x}\ud800\u2028\x00"
-    text = json.dumps(message(1, trace(Round(0, (), own(1, nasty, "sampled"), (1,), 0.0, 1.0)), None) | notice(1, "error", nasty))
-    assert text.isascii() and json.loads(text)["tokens"][-1]["text"] == json.loads(text)["notice"] == nasty
-
-
-def test_samplers_switch_off_what_does_not_matter_to_them():
-    values = {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.1}
-    assert sampling("greedy", **values) == {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    assert sampling("top-k with top-p", **values) == {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.0}
-    for sampler in SAMPLERS:
-        Params(**sampling(sampler, **values))
-    assert tuple(DRAFTERS) == DRAFT_WITH
-
-
-def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
-    assert (whole_number(" "), whole_number(" 7 "), whole_number("-7"), whole_number("7.0")) == (None, 7, -7, "7.0")
-    with pytest.raises(ValueError, match="seed must be a whole number from 0 to .*, not '7.0'"):
-        Params(seed=whole_number("7.0"))
+    told = Telling(1, trace(Round(0, (), own(1, nasty, "sampled"), (1,), 0.0, 1.0))).news()
+    text = json.dumps(told | notice(1, "error", nasty))
+    assert text.isascii() and json.loads(text)["rounds"][0]["next"][1] == json.loads(text)["notice"] == nasty
 
 
 # The style sheet.
@@ -157,7 +187,7 @@ def test_every_fate_has_a_second_cue_beside_its_colour():
     cues = {}
     for fate in FATES:
         if fate != "prompt":
-            rule = re.search(rf'\.{fate}, \[data-fate="{fate}"\] {{(.*?)}}', CSS, re.S)[1]
+            rule = re.search(rf'\.{fate}, \[data-fate="{fate}"\] > b {{(.*?)}}', CSS, re.S)[1]
             cues[fate] = tuple(sorted(re.findall(r"\b(solid|dotted|dashed|double|line-through|inset|700|\dpx (?=solid))", rule)))
     assert len(set(cues.values())) == len(cues), cues
     for fate in HIDEABLE:
