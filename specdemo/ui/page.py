@@ -1,6 +1,6 @@
 """The page and its API, on Gradio.
 
-A visitor's run goes on in the server; every 50 ms or more what is new goes to the page as one JSON text, which stage.js draws.
+A visitor's run goes on in the server; every 100 ms or more what is new goes to the page as one JSON text, which stage.js draws.
 Closing the generator (Stop, a closed tab, a cancelled API job) closes the run.
 """
 

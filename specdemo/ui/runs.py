@@ -18,7 +18,7 @@ from specdemo.pair import Pair, PairError, redacted
 from specdemo.session import Run, stream
 from specdemo.ui.models import Choice, Models
 
-PERIOD = 0.05  # seconds between two steps of a run, at least
+PERIOD = 0.1  # seconds between two steps of a run, at least
 LOOK = 1.0  # seconds between two looks at a place in the line; longer from the tenth on, since a message costs a millisecond
 
 
