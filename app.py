@@ -27,15 +27,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     from transformers.utils import logging
 
     from specdemo.loading import plan
-    from specdemo.request import resolve
     from specdemo.ui.models import Models
     from specdemo.ui.page import build, launch
 
     logging.disable_progress_bar()  # the hub's, too: the page shows the progress
-    wanted = resolve(**request)
-    if request["target"] is not None:
-        plan(wanted)  # a mistyped place should be said before a page is there
     models = Models(request)
+    if request["target"] is not None:
+        plan(models.started)  # a mistyped place should be said before a page is there
     demo = build(models)
     try:
         _say(f"the page is at {launch(demo, arguments.host, port)}")

@@ -3,12 +3,13 @@
 import gc
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 import torch
 
 from specdemo.loading import Plan, Report, load, plan
 from specdemo.machine import memory_of
-from specdemo.pair import Pair
+from specdemo.pair import Pair, PairError
 from specdemo.request import Request, resolve
 
 
@@ -28,12 +29,15 @@ class Residents:
         waits for another pair that is loading, too."""
         return self.have(resolve(name, **request), report)
 
-    def have(self, request: Request, report: Report = lambda *_: None) -> Pair:
+    def have(self, request: Request, report: Report = lambda *_: None, wanted: Callable[[], bool] = lambda: True) -> Pair:
+        """wanted: asked when its turn to be loaded has come; PairError when nobody waits for the pair any more."""
         if pair := self.resident(request):
             return pair
         self.told.append(report)
         try:
             with self.loading:
+                if not wanted():
+                    raise PairError("nobody waits for this pair any more")
                 return self.resident(request) or self._load(request)  # it may have been somebody else's wish, too
         finally:
             self.told.remove(report)

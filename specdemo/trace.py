@@ -1,7 +1,7 @@
 """The record of a run: written as it happens, saved and loaded as JSON (schema specdemo.trace/1), replayed without models."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,7 @@ from specdemo import metrics
 from specdemo.events import Finished, PairInfo, Params, Round, Started, Stats
 
 SCHEMA = "specdemo.trace/1"
+LONGEST = 1e12  # ms, thirty years; no count comes near it, either
 
 
 @dataclass
@@ -72,11 +73,15 @@ class Trace:
     def from_json(cls, text: str) -> "Trace":
         """ValueError says in one sentence what in `text` is not a trace, and where."""
         try:
-            return _JSON.validate_json(text, strict=True)
+            trace = _JSON.validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"])) or "it"
-            raise ValueError(f"this is not a {SCHEMA} file: {where}: {first['msg']}") from None
+            where, what = ".".join(map(str, first["loc"])) or "it", first["msg"]
+        else:
+            where, what = next(_faults(trace), (None, None))
+        if where:
+            raise ValueError(f"this is not a {SCHEMA} file: {where}: {what}") from None
+        return trace
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_json(), encoding="utf-8")
@@ -88,6 +93,39 @@ class Trace:
         except UnicodeDecodeError:
             raise ValueError(f"this is not a {SCHEMA} file: it is not UTF-8 text") from None
         return cls.from_json(text)
+
+
+def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
+    """Where a file has the right types, but cannot be the record of a run, and what is wrong there."""
+    ids = range(2**31)
+    if not all(id in ids for id in trace.prompt_ids):
+        yield "prompt_ids", "must be token ids"
+    for index, round in enumerate(trace.rounds):
+        if round.index != index:
+            yield f"rounds.{index}.index", f"must be {index}"
+        tokens = [(f"draft.{place}", token) for place, token in enumerate(round.draft)] + [("next", round.next)] * (round.next is not None)
+        for place, token in tokens:
+            where = f"rounds.{index}.{place}"
+            numbers = [token.p, token.q, token.raw_p, token.raw_q, token.u, *(number for row in token.top for number in row[2:])]
+            if token.id not in ids or not all(row[0] in ids for row in token.top):
+                yield where, "its ids must be token ids"
+            if not all(number is None or 0 <= number <= 1.000001 for number in numbers):  # sums of floats may be a little above 1
+                yield where, "its probabilities and its u must be from 0 to 1"
+            judged = place != "next" and token.fate != "discarded"
+            if judged and None in (token.u, token.accept_prob):
+                yield where, "a token that was judged has a u and an accept_prob"
+        if not (0 <= round.draft_ms < LONGEST and 0 <= round.verify_ms < LONGEST):
+            yield f"rounds.{index}", "its times must be milliseconds"
+    emitted = [id for round in trace.rounds for id in round.emitted]
+    if trace.output_ids != emitted:
+        yield "output_ids", "must be what the rounds add up to"
+    counted = metrics.fresh()
+    for round in trace.rounds:
+        counted = metrics.after_round(counted, round)
+    if any(getattr(trace.stats, name) != getattr(counted, name) for name in ("tokens", "rounds", "drafted", "accepted", "rejected")):
+        yield "stats", "must be what the rounds add up to"
+    if not all(number is None or 0 <= number < LONGEST for number in astuple(trace.stats)):
+        yield "stats", "must be numbers that a run can have"
 
 
 def pieces(round: Round) -> Iterator[str]:

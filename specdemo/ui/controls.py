@@ -3,7 +3,7 @@ what they may hold is checked by Params alone; what their choice means stands be
 
 import gradio as gr
 
-from specdemo.events import ABOVE_SMALLEST, BELOW_LARGEST, LIMITS
+from specdemo.events import LIMITS
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.settings import (
     AS_STARTED,
@@ -31,7 +31,6 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
 
     def slider(name: str, step: float) -> gr.Slider:
         _, low, high = LIMITS[name]
-        low, high = low + step * (name in ABOVE_SMALLEST), high - step * (name in BELOW_LARGEST)
         return gr.Slider(low, high, first[name], step=step, visible=shown.get(name, True), **_words(name))
 
     def dropdown(name: str, choices, value) -> gr.Dropdown:

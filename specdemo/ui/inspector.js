@@ -114,6 +114,7 @@ function makeInspector(panel) {
   function showLikely(token) {
     const rows = alternativesTo(token);
     likely.hidden = rows.length === 0;
+    likely.caption.textContent = `${token.top?.length ? "The likeliest tokens here" : "Nothing else is recorded here"}; ◆ was drawn`;
     const columns = rows.some((row) => isKnown(row.q)) ? ["p", "q", "residual"] : ["p"];
     const names = { p: "target", q: "drafter", residual: "residual" };
     const head = columns.map((column) => {
@@ -177,7 +178,7 @@ function short(value) {
 // Two numbers with as many digits as it takes to see which is the larger.
 function apart(a, b) {
   for (let count = 4; count < 18; count++) {
-    if (a === b || digits(a, count) !== digits(b, count)) return [digits(a, count), digits(b, count)];
+    if (a === b || Number(a.toPrecision(count)) !== Number(b.toPrecision(count))) return [digits(a, count), digits(b, count)];
   }
   return [String(a), String(b)];
 }

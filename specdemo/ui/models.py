@@ -1,6 +1,7 @@
 """What a visitor can choose, what it takes, and whether it is loaded. Knows nothing of Gradio."""
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
@@ -66,9 +67,10 @@ class Models:
         request["quantize"] = {role: started[role] if chosen[role] is None else chosen[role] for role in ROLES}
         return resolve(**request)
 
-    def get(self, choice: Choice = Choice(), report: Report = lambda *_: None) -> Pair:
-        """The pair, loaded if need be. report: told what is being done, and the share that is done of it where that is known."""
-        return self.residents.have(self.request(choice), report)
+    def get(self, choice: Choice = Choice(), report: Report = lambda *_: None, wanted: Callable[[], bool] = lambda: True) -> Pair:
+        """The pair, loaded if need be. report: told what is being done, and the share that is done of it where that is known. wanted:
+        whether somebody still waits for it when its turn to be loaded has come."""
+        return self.residents.have(self.request(choice), report, wanted)
 
     def resident(self, choice: Choice) -> Pair | None:
         """The pair if it is there, at once."""

@@ -32,7 +32,7 @@ from specdemo.ui.view import Telling, about, about_recorded, notice
 HERE = Path(__file__).parent
 SCRIPTS = ("inspector", "timeline", "tokens", "reader", "stage")
 RECORDED = HERE.parents[1] / "assets" / "traces" / "first.json"
-LARGEST_TRACE = 64 * 2**20  # bytes; 32,768 tokens with five alternatives take about 35 million
+LARGEST_TRACE = 16 * 2**20  # bytes; 10,000 tokens with five alternatives take about 11 million, and several times that in memory
 TITLE = "Speculative decoding, token by token"
 INTRODUCTION = (
     "A small drafter guesses a few tokens ahead, and the target checks all of them in one forward. Guesses that it accepts cost "
@@ -53,11 +53,15 @@ class Seat:
 
     def __init__(self):
         self.number = 1
-        self.telling = None
+        self.telling: Telling | None = None
         self.run = None
+        self.waiting = False  # for a run to begin
 
-    def begin(self) -> None:
-        self.run, self.number = None, time.time_ns() // 1_000_000
+    def begin(self) -> int:
+        """Something new comes onto the stage, under a number of its own: what went on there before has nothing to say any more."""
+        self.number = max(self.number + 1, time.time_ns() // 1_000_000)
+        self.run, self.waiting = None, False
+        return self.number
 
 
 def build(models: Models) -> gr.Blocks:
@@ -70,57 +74,67 @@ def build(models: Models) -> gr.Blocks:
 
     async def show(seat: Seat, prompt, *values):
         """The page's own run: JSON texts for the stage. Errors go there, too, as text."""
-        seat.begin()
+        number, telling = seat.begin(), None
         try:
             values = dict(zip(NAMES, values, strict=True))
             params, choice = params_of(values), Choice(**request(values))
             check_prompt(prompt)
         except Exception as error:
-            yield json.dumps(notice(seat.number, "error", sentence(error)))
+            yield json.dumps(notice(number, "error", sentence(error)))
             return
+        seat.waiting = True
         try:
             async with aclosing(running(models, line, choice, prompt, params)) as steps:
                 async for step in steps:
+                    if seat.number != number:  # a trace has been opened meanwhile
+                        return
                     if isinstance(step, Wait):
-                        yield json.dumps(notice(seat.number, "wait", step.sentence, share=step.share))
+                        yield json.dumps(notice(number, "wait", step.sentence, share=step.share))
                         continue
                     news = {}
-                    if seat.run is None:
-                        seat.run, seat.telling = step.run, Telling(seat.number, step.run.trace, step.pair.tokenizer)
-                        news = notice(seat.number, "note", *about(step.pair, params))
-                    yield json.dumps(seat.telling.news() | news)
+                    if telling is None:
+                        telling = seat.telling = Telling(number, step.run.trace, step.pair.tokenizer)
+                        seat.run, seat.waiting = step.run, False
+                        news = notice(number, "note", *about(step.pair, params))
+                    yield json.dumps(telling.news() | news)
         except Exception as error:
-            yield json.dumps(whole(seat) | notice(seat.number, "error", sentence(error)))
+            if seat.number == number:
+                seat.waiting = False
+                yield json.dumps(whole(seat) | notice(number, "error", sentence(error)))
 
     def halt(seat: Seat):
-        """Stop: ends the run and shows what it has come to. (Gradio cancels the event that waits or runs beside this.)"""
-        if seat.run is None:
-            return json.dumps(whole(seat) | notice(seat.number, "note", "Stopped before it began."))
-        seat.run.close()
-        return json.dumps(whole(seat))
+        """Stop: ends the run, or what is being played, and shows all of it. (Gradio cancels the event that waits or runs beside this.)"""
+        if seat.run:
+            seat.run.close()
+            return json.dumps(whole(seat))
+        stopped = {"kind": "note", "notice": "Stopped before it began."} if seat.waiting else {}
+        seat.begin()
+        return json.dumps(whole(seat) | stopped)
 
     def save(seat: Seat):
         """The trace of what the stage shows, for the page to hand to the visitor."""
         trace = (seat.telling or recorded).trace
         file = {"name": f"specdemo-seed-{trace.params.seed}.json", "text": trace.to_json()}
-        return json.dumps(
-            {"run": seat.number, "save": file, "asked": time.time_ns()}
-        )  # the page hears nothing of a message that it has had
+        # When it was asked for makes it another message than the one before, or the page would not hear of it.
+        return json.dumps({"run": seat.number, "save": file, "asked": time.time_ns()})
 
     def opened(seat: Seat, file: str, prompt: str, *values):
         """A trace file on the stage, without models, and its settings in the controls."""
-        kept = [prompt, *values]
         try:
             trace = Trace.load(file)
         except ValueError as error:
-            return json.dumps(notice(seat.number, "error", sentence(error))), *kept
-        seat.begin()
+            return json.dumps(notice(seat.number, "error", sentence(error))), prompt, *values
+        finally:
+            Path(file).unlink(missing_ok=True)  # the visitor has it
         known = trace.pair.name in models.requests
         usual = models.resident(Choice(trace.pair.name)) if known else None
-        seat.telling = Telling(seat.number, trace, usual and usual.tokenizer, recorded=True)
         values = dict(zip(NAMES, values, strict=True)) | values_of(trace.params)
         if known:
             values |= {"pair": trace.pair.name} | held(trace.pair, usual and usual.info)
+        if seat.run:
+            seat.run.close()
+        seat.begin()
+        seat.telling = Telling(seat.number, trace, usual and usual.tokenizer, recorded=True)
         message = whole(seat) | notice(seat.number, "recorded", about_recorded(trace))
         return json.dumps(message), trace.prompt, *(values[name] for name in NAMES)
 
@@ -152,7 +166,7 @@ def build(models: Models) -> gr.Blocks:
     PARAMS = [field.name for field in fields(Params)]
     _sign(generate, models.default)
 
-    with gr.Blocks(title=TITLE) as demo:
+    with gr.Blocks(title=TITLE, delete_cache=(600, 3600)) as demo:
         seat = gr.State(Seat())
         gr.HTML(f"<h1>{escape(TITLE)}</h1><p>{escape(INTRODUCTION)}</p>", elem_id="head")
         with gr.Row(elem_id="layout"):
@@ -196,7 +210,7 @@ def build(models: Models) -> gr.Blocks:
         end.click(halt, seat, stage, cancels=[started], **QUIET)
         stage.submit(lambda seat: json.dumps(whole(seat)), seat, stage, **QUIET)  # the page has missed something
         keep.click(save, seat, stage, **QUIET)
-        open_.upload(opened, [seat, open_, *everything], [stage, *everything], cancels=[started], **QUIET).then(**advice)
+        open_.upload(opened, [seat, open_, *everything], [stage, *everything], **QUIET).then(**advice)
         gr.api(generate, api_name="generate", concurrency_limit=None)
         gr.api(pairs, api_name="pairs")
     # Direct calls would pass by the queue, and with it the rule of one run at a time.

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, wait
+from contextlib import aclosing
 from typing import NamedTuple
 
 from specdemo.events import Params
@@ -103,8 +104,9 @@ async def running(models: Models, line: Line, choice: Choice, prompt, params: Pa
     has begun, one every PERIOD while it goes on, and one when it has ended. What goes wrong is raised. Closing or cancelling this
     generator closes the run, or gives up the place in the line."""
     if models.resident(choice) is None:
-        async for news in _loading(models, choice):
-            yield news
+        async with aclosing(_loading(models, choice)) as loading:
+            async for news in loading:
+                yield news
     started = Future()
 
     def work(place: Place) -> None:
@@ -138,18 +140,23 @@ async def running(models: Models, line: Line, choice: Choice, prompt, params: Pa
 
 
 async def _loading(models: Models, choice: Choice) -> AsyncIterator[Wait]:
-    """In a thread that nobody has to wait for: a visitor can leave while a model downloads, which goes on for the next one."""
+    """In a thread that nobody has to wait for: a visitor can leave while a model downloads, which goes on for the next one. A load that
+    has not begun when its visitor leaves never does."""
     start, latest = time.monotonic(), deque([(f"Loading the pair {choice.pair or models.default}", None)], maxlen=1)
-    loading = _watched(_in_background(models.get, choice, lambda *step: latest.append(step)))
+    left = threading.Event()
+    loading = _watched(_in_background(models.get, choice, lambda *step: latest.append(step), lambda: not left.is_set()))
     told = None
-    while not loading.done():
-        sentence, share = latest[0]
-        news = Wait(f"{sentence} … {time.monotonic() - start:.0f} s", share)
-        if news != told:
-            told = news
-            yield news
-        await asyncio.wait([loading], timeout=0.3)
-    loading.result()
+    try:
+        while not loading.done():
+            sentence, share = latest[0]
+            news = Wait(f"{sentence} … {time.monotonic() - start:.0f} s", share)
+            if news != told:
+                told = news
+                yield news
+            await asyncio.wait([loading], timeout=0.3)
+        loading.result()
+    finally:
+        left.set()
 
 
 def _watched(future: Future) -> asyncio.Future:

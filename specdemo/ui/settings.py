@@ -3,6 +3,8 @@
 Knows neither torch nor gradio.
 """
 
+import re
+
 from specdemo.events import DRAFT_WITH, RULES, Params, allowed, check_text, number
 from specdemo.pairs import CATALOGUE
 
@@ -34,6 +36,7 @@ DRAFTERS = dict(
 )
 RULE_WORDS = dict(zip(RULES, ("speculative: accept when u < min(1, p/q)",), strict=True))
 
+# As request.py has them, which needs torch.
 AS_STARTED = "as the server was started"
 DTYPES = (AS_STARTED, "auto", "float32", "bfloat16", "float16")
 QUANTIZE = (AS_STARTED, "none", "int8", "int4", "int2", "float8")
@@ -52,7 +55,7 @@ CONTROLS = {
     "min_p": ("Min-p", "keep what has this share of the likeliest token's p"),
     "max_new_tokens": ("Max new tokens", "the model may end the text before"),
     "seed": ("Seed", "the same seed gives the same text"),
-    "stop": ("Stop strings", "one a line; the text ends before the first"),
+    "stop": ("Stop strings", r"one a line, with \n for a line end; the text ends before the first"),
     "ignore_eos": ("Go on behind the end of the text", ""),
     "chat": ("Chat template", "the prompt as a user's message, for models tuned to answer"),
     "system": ("System prompt", "empty is none"),
@@ -75,7 +78,7 @@ def params_of(values: dict) -> Params:
             for field in ("draft_with", "gamma", "ngram", "rule", "max_new_tokens", "ignore_eos", "chat", "alternatives")
         },
         seed=whole_number(values["seed"]),
-        stop=tuple(line for line in values["stop"].split("\n") if line),
+        stop=tuple(_unescaped(line) for line in values["stop"].split("\n") if line),
         system=values["system"] if values["chat"] and values["system"] else None,
     )
 
@@ -89,7 +92,15 @@ def values_of(params: Params) -> dict:
     values = {field: getattr(params, field) if field in shape else first[field] for field in OFF}
     values |= {name: getattr(params, name) for name in NAMES if hasattr(params, name) and name not in OFF}
     seed = "" if params.seed is None else str(params.seed)
-    return values | {"sampler": sampler, "seed": seed, "stop": "\n".join(params.stop), "system": params.system or ""}
+    return values | {"sampler": sampler, "seed": seed, "stop": "\n".join(map(_escaped, params.stop)), "system": params.system or ""}
+
+
+def _escaped(stop: str) -> str:
+    return stop.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _unescaped(line: str) -> str:
+    return re.sub(r"\\([n\\])", lambda found: "\n" if found[1] == "n" else "\\", line)
 
 
 def whole_number(text: str) -> int | str | None:
@@ -107,10 +118,13 @@ def visible(values: dict) -> dict[str, bool]:
 
 def says(values: dict, prompt: str, needs, pair) -> dict[str, str]:
     """What stands beside each control, "prompt" among them: its plain words, or a warning when the choice makes the run impossible
-    or pointless. needs: what the chosen pair takes (runs.Needs). pair: the pair itself where it is loaded, else None."""
+    or pointless. needs: what the chosen pair takes (models.Needs). pair: the pair itself where it is loaded, else None."""
     beside = {name: words for name, (_, words) in CONTROLS.items()} | {"prompt": "", "pair": _pair_line(values["pair"], needs)}
     for name, warning in _warnings(values, prompt, needs, pair):
         beside[name] = f"⚠ {warning}"
+    for name, bytes in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
+        if bytes:
+            beside[name] += f"; {'holds' if needs.loaded else 'would hold about'} {bytes / 1e6:,.1f} MB"
     if pair is not None and not beside["dtype"]:
         beside["dtype"] = pair.dtype_reason
     return beside
@@ -160,9 +174,9 @@ def _warnings(values: dict, prompt: str, needs, pair):
         yield "chat", "this pair's tokenizer has no chat template, so the run would be refused"
     if not needs.fits:
         yield "pair", f"{_pair_line(values['pair'], needs)}: more than this machine can hold"
-    for name in ("top_k", "max_new_tokens", "seed"):
+    for name in ("top_k", "top_p", "min_p", "max_new_tokens", "seed"):
         value = whole_number(values[name]) if name == "seed" else values[name]
-        if not (name == "top_k" and name not in shape) and not (name == "seed" and value is None):
+        if not (name in OFF and name not in shape) and not (name == "seed" and value is None):
             try:
                 number(name, value)
             except ValueError:
@@ -181,7 +195,7 @@ def _whole(value) -> bool:
 
 
 def request(values: dict) -> dict:
-    """The fields of runs.Choice: which pair, and how it is to be held. None is as the server was started."""
+    """The fields of models.Choice: which pair, and how it is to be held. None is as the server was started."""
     return {name: None if values[name] == AS_STARTED else values[name] for name in ("pair", "dtype", "quantize", "quantize_drafter")}
 
 
@@ -190,4 +204,6 @@ def held(info, usual) -> dict:
     if usual and (info.dtype, info.quantize) == (usual.dtype, usual.quantize):
         return dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
     quantize = {"quantize": info.quantize.target or "none", "quantize_drafter": info.quantize.drafter or "none"}
-    return {"dtype": info.dtype.target} | quantize
+    # Only what the controls offer: a file may say anything. A dtype is not compared with what a pair would have that is not loaded.
+    dtype = info.dtype.target if usual and info.dtype.target in DTYPES else AS_STARTED
+    return {"dtype": dtype} | {name: kind if kind in QUANTIZE else AS_STARTED for name, kind in quantize.items()}

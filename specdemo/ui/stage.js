@@ -44,7 +44,7 @@ function take(message) {
   const same = message.run === run.number && page.dataset.state !== "waiting" && run.rows.length > 0;
   const { since, until, finish } = message;
   if (same && until < run.rows.length && !finish) return; // known already
-  if (since > 0 && !(same && since === run.rows.length)) return askForAll();
+  if (since > 0 && !(same && since <= run.rows.length)) return askForAll();
   if (since === 0 && same) correct(message.rounds);
   else if (since === 0) begin(message);
   asked = -Infinity;
@@ -63,6 +63,7 @@ function begin({ run: number, prompt, recorded, kind, finish }) {
   Object.assign(run, nothing, { number, recorded: Boolean(recorded) });
   rounds.length = 0;
   page.dataset.state = prompt ? "running" : "waiting";
+  for (const number of page.querySelectorAll("[data-number]")) number.textContent = "–";
   // A recorded run that is opened plays; the first one slowly enough to be watched.
   const plays = recorded && kind === "recorded" && !matchMedia("(prefers-reduced-motion: reduce)").matches;
   if (plays) speedSelect.value = playedOnce ? "1" : "0.1";
@@ -189,12 +190,12 @@ function open(round) {
 }
 
 function settle() {
-  const busy = drawn < run.rows.length || !run.finish;
+  const busy = drawn < run.rows.length || !(run.finish || run.recorded); // a trace may have been saved before its run had ended
   page.dataset.state = busy ? "running" : run.recorded ? "recorded" : "ended";
   stage.setAttribute("aria-busy", String(busy));
   if (!busy) speed = Infinity;
   replayButton.textContent = speed < Infinity ? "Skip" : "Replay";
-  replayButton.disabled = !run.finish || run.rows.length === 0;
+  replayButton.disabled = !(run.finish || run.recorded) || run.rows.length === 0;
 }
 
 function replayOrSkip() {

@@ -74,48 +74,53 @@ class Telling:
         """What came since the last message. A text that was cut or completed at its end makes it a whole one."""
         finish = self.trace.finish
         if self.told == 0 or finish in ("stop", "cancelled", "error"):
-            return self.whole()
-        return self._message(self.told, finish)
+            message = self.whole()
+        else:
+            message = self._message(self.told, finish, self.words)
+        self.told = message["until"]
+        self.words |= message["words"].keys()
+        return message
 
     def whole(self, number: int | None = None) -> dict:
-        """All of it; under a new number if one is given, so that it counts as later than what the page has been told since."""
-        self.number = self.number if number is None else number
-        self.words = set()
-        message = self._message(0, self.trace.finish) | {"prompt": prompt_tokens(self.trace, self.tokenizer)}
-        return message | ({"recorded": True} if self.recorded else {})
+        """All of it, and nothing is changed here. number: another one, for what has to count as later than all that was said."""
+        message = self._message(0, self.trace.finish, set()) | {"prompt": prompt_tokens(self.trace, self.tokenizer, self.recorded)}
+        return message | ({"run": number} if number else {}) | ({"recorded": True} if self.recorded else {})
 
-    def _message(self, since: int, finish: str | None) -> dict:
+    def _message(self, since: int, finish: str | None, known: set[int]) -> dict:
         """finish was read first: the run goes on meanwhile, and a message that calls it ended has to have all of it."""
         trace, until = self.trace, len(self.trace.rounds)
         rounds = [_round(round) for round in trace.rounds[since:until]]
         if since == 0 and finish:
             fit(rounds, trace.text)
-        self.told = until
         return {
             "run": self.number,
             "since": since,
             "until": until,
             "finish": finish,
             "rounds": rounds,
-            "words": self._new_words(trace.rounds[since:until]),
+            "words": _words(trace.rounds[since:until], known),
             "numbers": shown(trace),
         }
 
-    def _new_words(self, rounds: list[Round]) -> dict[int, str]:
-        tops = (shown_top(token) for round in rounds for token in (*round.draft, *([round.next] if round.next else [])))
-        words = {id: text for top in tops for id, text, *_ in top if id not in self.words}
-        self.words.update(words)
-        return words
+
+def _words(rounds: list[Round], known: set[int]) -> dict[int, str]:
+    tops = (shown_top(token) for round in rounds for token in (*round.draft, *([round.next] if round.next else [])))
+    return {id: text for top in tops for id, text, *_ in top if id not in known}
 
 
-def prompt_tokens(trace: Trace, tokenizer) -> list[list]:
-    """The prompt's tokens, [id, text]; their texts join to the prompt (special tokens are empty)."""
+def prompt_tokens(trace: Trace, tokenizer, recorded: bool = False) -> list[list]:
+    """The prompt's tokens, [id, text]; their texts join to the prompt (special tokens are empty).
+
+    recorded: the tokenizer may be another one by now; when it does not give the prompt again, the prompt stays in one piece.
+    """
     if tokenizer is None and trace.prompt:
         return [[None, trace.prompt]]
     pieces = Pieces(tokenizer)
     tokens = [[id, pieces.push(id)] for id in trace.prompt_ids]
     if tokens:
         tokens[-1][1] += pieces.flush()
+    if recorded and not trace.params.chat and "".join(text for _, text in tokens) != trace.prompt:
+        return [[None, trace.prompt]]
     return tokens
 
 
@@ -142,13 +147,15 @@ def _top(top: tuple[Alternative, ...]) -> list[list]:
 
 
 def _short(value: float | None) -> float | None:
-    """Four digits: these are drawn as bars, and would be most of what is sent."""
-    return float(f"{value:.4g}") if value else value
+    """Six digits: these are drawn as bars, and would be most of what is sent. What is not quite 1 stays so."""
+    short = float(f"{value:.6g}") if value else value
+    return value if short == 1 else short
 
 
 def fit(rounds: list[dict], text: str) -> None:
     """Cuts the last pieces of the output so that they join to `text`: a stop string ends a text inside a token."""
-    left = len(text)
+    whole = "".join(token[1] for round in rounds for token in (*round["draft"], round["next"]) if token and token[2] in IN_TEXT)
+    left = len(text) if whole.startswith(text) else len(whole)  # a file may say anything
     for round in rounds:
         for token in round["draft"] + [round["next"]] * (round["next"] is not None):
             if token[2] in IN_TEXT:
@@ -210,7 +217,14 @@ def about(pair, params: Params) -> Iterator[str]:
 def about_recorded(trace: Trace) -> str:
     """Where and with what a run that is only played was made."""
     pair, params = trace.pair, trace.params
+    name, device, dtype = (plain(text) for text in (pair.name, pair.device_name, pair.dtype.target or "no dtype"))
+    unfinished = "" if trace.finish else " It had not ended when it was saved."
     return (
-        f"A recorded run, played without models: {pair.name} on {pair.device_name}, {pair.dtype.target}; drafted with {params.draft_with}, "
-        f"γ {params.gamma}, temperature {params.temperature:g}."
+        f"A recorded run, played without models: {name} on {device}, {dtype}; drafted with {params.draft_with}, γ {params.gamma}, "
+        f"temperature {params.temperature:g}.{unfinished}"
     )
+
+
+def plain(text: str) -> str:
+    """Somebody else's name for something, as a part of our sentence: of bounded length, and with nothing in it that is not seen."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text[:80])

@@ -4,13 +4,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from specdemo import request as request_module
 from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, number
 from specdemo.ui.settings import (
     AS_STARTED,
     CONTROLS,
     DRAFTERS,
+    DTYPES,
     NAMES,
     OFF,
+    QUANTIZE,
     RULE_WORDS,
     SAMPLERS,
     held,
@@ -28,6 +31,8 @@ class Needs:
     memory: int = 24_000_000_000
     device: str = "cpu"
     fits: bool = True
+    target_bytes: int | None = 46_000_000
+    drafter_bytes: int | None = 4_000_000
     loaded: bool = True
     gated: bool = False
     tried: str = "not yet"
@@ -65,10 +70,15 @@ def warned(pair=SmallPair(), needs=Needs(), prompt="Once", **values) -> dict[str
         Params(top_k=3, min_p=0.2),
         Params(draft_with="ngram", ngram=5, gamma=9, stop=("a", "b c"), ignore_eos=True, alternatives=0),
         Params(chat=True, system="Be brief."),
+        Params(stop=("\n\n", "a\nb", "\\", r"\n", " x")),
     ],
 )
 def test_a_runs_settings_go_into_the_controls_and_come_back(params):
     assert params_of(holding(**values_of(params))) == params
+
+
+def test_the_weights_that_are_offered_can_be_had():
+    assert (AS_STARTED, "auto", *request_module.DTYPES) == DTYPES and (AS_STARTED, "none", *request_module.QUANTIZE) == QUANTIZE
 
 
 def test_greedy_with_filters_is_greedy():
@@ -113,6 +123,8 @@ def test_nothing_to_warn_of_at_first():
         ("seed", {"sampler": "greedy", "seed": "3"}, "changes nothing"),
         ("seed", {"seed": "x"}, "must be a whole number from 0 to"),
         ("temperature", {"temperature": 0}, "0 is greedy"),
+        ("top_p", {"top_p": 0}, "must be a number above 0 to 1"),
+        ("min_p", {"sampler": "min-p", "min_p": 1}, "must be a number from 0 to below 1"),
         ("top_k", {"sampler": "top-k", "top_k": 0}, "0 is off"),
         ("top_k", {"sampler": "top-k", "top_k": 1}, "which is greedy"),
         ("top_k", {"sampler": "top-k", "top_k": 4096}, "the vocabulary has 4,096 tokens"),
@@ -152,6 +164,9 @@ def test_the_weights_go_as_asked_and_come_back_from_a_trace():
     assert request(holding(quantize="int8", dtype="auto")) == asked
     info = PairInfo("embedded", "t", "d", "cpu", "a CPU", ByModel("bfloat16", "float32"), ByModel("int8", None))
     as_recorded = {"dtype": "bfloat16", "quantize": "int8", "quantize_drafter": "none"}
-    assert held(info, None) == as_recorded == held(info, replace(info, dtype=ByModel("float32", "float32")))
+    assert held(info, replace(info, dtype=ByModel("float32", "float32"))) == as_recorded
+    assert held(info, None) == as_recorded | {"dtype": AS_STARTED}
+    odd = replace(info, dtype=ByModel("<img>", None), quantize=ByModel("<img>", "int3"))
+    assert held(odd, info) == dict.fromkeys(as_recorded, AS_STARTED), "a file may say anything, but controls hold what they offer"
     assert held(info, info) == dict.fromkeys(as_recorded, AS_STARTED)
     assert set(as_recorded) < set(CONTROLS)

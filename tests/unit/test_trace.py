@@ -28,11 +28,11 @@ HOSTILE = [
 
 
 def any_float(dice):
-    """Any positive finite double, subnormal ones too; or one in [0, 1)."""
+    """Any double from 0 to 1, most of them tiny, subnormal ones too; or one evenly from [0, 1)."""
     if dice.random() < 0.5:
         return dice.random()
     value = math.inf
-    while not math.isfinite(value):
+    while not value <= 1:
         (value,) = struct.unpack("<d", dice.getrandbits(63).to_bytes(8, "little"))
     return value
 
@@ -50,7 +50,7 @@ def any_trace(seed, rounds=5):
         return tuple((dice.randrange(99), text(), number(), dice.choice([None, number()]), number(), number()) for _ in range(3))
 
     params = Params(seed=2**53 - 1, temperature=dice.random(), top_p=1 - dice.random(), min_p=dice.random(), stop=("\n\n", "é"))
-    trace = Trace.begin(Started(PAIR, {"specdemo": "0"}, params, text(), (1, 2, 3)), metrics.fresh(number(), number()))
+    trace = Trace.begin(Started(PAIR, {"specdemo": "0"}, params, text(), (1, 2, 3)), metrics.fresh(1 + number(), number()))
     trace.stats = metrics.after_prefill(trace.stats, 1, number())
     for index in range(rounds):
         accepted = Judged(4, text(), number(), number(), number(), number(), dice.random(), number(), "accepted", top())
@@ -175,6 +175,20 @@ def changed(path, value):
         (["text"], None, "text"),
         (["stats", "tokens"], 1.5, "stats.tokens"),
         (["stats", "rounds"], ..., "stats.rounds"),
+        # The right types, and still no run.
+        (["prompt_ids", 1], -1, "prompt_ids"),
+        (["prompt_ids", 1], 10**400, "prompt_ids"),
+        (["rounds", 3, "index"], 4, "rounds.3.index"),
+        (["rounds", 3, "draft", 1, "id"], 2**31, "rounds.3.draft.1"),
+        (["rounds", 3, "draft", 1, "p"], 1.5, "rounds.3.draft.1"),
+        (["rounds", 3, "draft", 0, "top", 2, 4], 1.797e308, "rounds.3.draft.0"),
+        (["rounds", 3, "draft", 0, "u"], None, "rounds.3.draft.0"),
+        (["rounds", 3, "next", "raw_p"], -1e-9, "rounds.3.next"),
+        (["rounds", 3, "verify_ms"], 1e300, "rounds.3"),
+        (["output_ids", 0], 8, "output_ids"),
+        (["stats", "rounds"], 0, "stats"),
+        (["stats", "tokens"], 10**400, "stats"),
+        (["stats", "tokens_per_second"], 1e300, "stats"),
     ],
     ids=str,
 )

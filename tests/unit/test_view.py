@@ -15,7 +15,7 @@ from specdemo.ui.view import FATES, HIDEABLE, IN_TEXT, NUMBERS, Telling, about_r
 INFO = PairInfo("toy", "target", "drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None))
 
 
-TOP = ((41, " x", 1 / 3, 2 / 3, 0.123456789, 1e-12), (42, " y", 0.0, 1.0, 0.0, 1.0))
+TOP = ((41, " x", 1 / 3, 2 / 3, 0.123456789, 1e-12), (42, " y", 0.0, 0.99999999, 0.0, 1.0))
 
 
 def drafted(id: int, text: str, fate: str) -> Judged:
@@ -69,10 +69,10 @@ def test_tokens_come_in_reading_order_with_their_fates():
 def test_what_decides_is_not_rounded_and_what_is_only_drawn_is():
     round = Telling(1, trace(ROUNDS[0])).news()["rounds"][0]
     accepted, _, discarded = round["draft"]
-    assert accepted == [1, " a", "accepted", 1 / 3, 2 / 3, 0.3333, 0.6667, 1 / 7, 0.5,
-                        [[41, 0.3333, 0.6667, 0.1235, 1e-12], [42, 0.0, 1.0, 0.0, 1.0]]]  # fmt: skip
+    assert accepted == [1, " a", "accepted", 1 / 3, 2 / 3, 0.333333, 0.666667, 1 / 7, 0.5,
+                        [[41, 0.333333, 0.666667, 0.123457, 1e-12], [42, 0.0, 0.99999999, 0.0, 1.0]]]  # fmt: skip
     assert discarded[7:] == [None, None, []], "what was never judged has no alternatives to show"
-    assert round["next"] == [4, " d", "resampled", 1 / 3, None, 0.3333, None, 1 / 7, 0.4, [[4, 0.3333, None, 0.3333, None]]]
+    assert round["next"] == [4, " d", "resampled", 1 / 3, None, 0.333333, None, 1 / 7, 0.4, [[4, 0.333333, None, 0.333333, None]]]
     assert round["ms"] == [1.0, 2.0]
 
 
@@ -96,6 +96,15 @@ def test_news_continue_where_the_last_message_ended():
     assert (whole["rounds"], whole["words"]) == (rounds, words) and output(whole) == record.text
 
 
+def test_the_whole_of_it_can_be_told_at_any_time_and_changes_nothing():
+    record = trace(*ROUNDS[:2])
+    telling = Telling(1, record)
+    telling.news()
+    record.add(ROUNDS[2])
+    assert telling.whole(9) == telling.whole(9) and telling.whole(9)["run"] == 9 and telling.whole()["run"] == 1
+    assert telling.news()["since"] == 2, "and the page takes what it has been told already"
+
+
 @pytest.mark.parametrize("finish", ["stop", "cancelled", "error"])
 def test_a_text_that_may_be_cut_ends_with_a_whole_message(finish):
     record = trace(*ROUNDS[:3], stop=("<END>",))
@@ -108,6 +117,18 @@ def test_a_text_that_may_be_cut_ends_with_a_whole_message(finish):
     assert (told["since"], told["until"], told["finish"], told["numbers"]["finish"]) == (0, 4, finish, finish)
     assert output(told) == record.text
     assert [token[1] for token in tokens(told)[-3:]] == [" f", "", " h"], "what is no output keeps its text"
+
+
+def test_the_names_in_a_file_are_cut_and_seen():
+    record = trace(finish="length")
+    record.pair = replace(INFO, name="\u202e<b>" + "x" * 300)
+    assert about_recorded(record).startswith("A recorded run, played without models: \\u202e<b>xxx") and len(about_recorded(record)) < 300
+
+
+def test_a_text_in_a_file_that_does_not_fit_its_tokens_cuts_nothing():
+    record = trace(*ROUNDS, finish="length")
+    record.text = "something else"
+    assert output(Telling(1, record, recorded=True).whole()) == " a d e\n f<END> g"
 
 
 def test_a_run_that_is_played_says_so():
@@ -124,6 +145,9 @@ def test_the_prompt_is_there_in_pieces():
     record = trace()
     record.prompt_ids = (0, *"né ".encode())
     assert [text for _, text in Telling(1, record, Bytes()).news()["prompt"]] == ["", "n", "", "é", " "]
+    assert Telling(1, record, Bytes(), recorded=True).news()["prompt"] == [[None, "x"]], "the tokenizer is another one by now"
+    record.prompt = "né "
+    assert len(Telling(1, record, Bytes(), recorded=True).news()["prompt"]) == 5
 
 
 def test_numbers_are_written_out_and_missing_ones_are_a_dash():
