@@ -106,7 +106,8 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         tokens = [(f"draft.{place}", token) for place, token in enumerate(round.draft)] + [("next", round.next)] * (round.next is not None)
         for place, token in tokens:
             where = f"rounds.{index}.{place}"
-            numbers = [token.p, token.q, token.raw_p, token.raw_q, token.u, *(number for row in token.top for number in row[2:])]
+            decided = token.residual_mass if place == "next" else token.accept_prob
+            numbers = [token.p, token.q, token.raw_p, token.raw_q, token.u, decided, *(number for row in token.top for number in row[2:])]
             if token.id not in ids or not all(row[0] in ids for row in token.top):
                 yield where, "its ids must be token ids"
             if not all(number is None or 0 <= number <= 1.000001 for number in numbers):  # sums of floats may be a little above 1

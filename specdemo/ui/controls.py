@@ -31,7 +31,9 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
 
     def slider(name: str, step: float) -> gr.Slider:
         _, low, high = LIMITS[name]
-        return gr.Slider(low, high, first[name], step=step, visible=shown.get(name, True), **_words(name))
+        slider = gr.Slider(low, high, first[name], step=step, visible=shown.get(name, True), **_words(name))
+        slider.preprocess = lambda value: value  # Params refuses in a sentence what is typed beside its ends, not with a traceback
+        return slider
 
     def dropdown(name: str, choices, value) -> gr.Dropdown:
         return gr.Dropdown(choices, value=value, **_words(name))
@@ -83,7 +85,7 @@ def advise(demo: gr.Blocks, models: Models, prompt: gr.Textbox, hint: gr.Markdow
         return [gr.update(value=words["prompt"], visible=bool(words["prompt"])), *updates]
 
     event = {"fn": beside, "inputs": [prompt, *settings.values()], "outputs": [hint, *settings.values()]} | QUIET
-    typed = [prompt, *(box for box in settings.values() if isinstance(box, gr.Textbox))]  # these say what they hold when they are left
-    chosen = [box for box in settings.values() if box not in typed]
+    typed = [box for box in settings.values() if isinstance(box, gr.Textbox)]  # these say what they hold when they are left
+    chosen = [prompt, *(box for box in settings.values() if box not in typed)]
     gr.on([demo.load, *(box.change for box in chosen), *(box.blur for box in typed)], trigger_mode="always_last", **event)
     return event

@@ -61,6 +61,7 @@ function makeInspector(panel) {
   // chosen: pinned, or walked to by keyboard. Only what is chosen is read out, not everything that the pointer passes.
   function show(token, pinned, chosen = pinned) {
     said.setAttribute("aria-live", chosen ? "polite" : "off");
+    panel.scrollTop = 0;
     hint.hidden = true;
     facts.hidden = false;
     panel.dataset.shows = token.fate;
@@ -218,7 +219,7 @@ function verdictOn(token) {
     case "resampled": {
       const { replaced, u } = token;
       const why = replaced ? `${inQuotes(replaced.text)} was rejected, because ${judgement(replaced)}` : "The draft here was rejected";
-      return `Resampled: ${why}. In its place this one was drawn from norm(max(p − q, 0)) with u = ${digits(u)}.`;
+      return `Resampled: ${why}. In its place this one was drawn from the residual, what p has more than q, with u = ${digits(u)}.`;
     }
     case "bonus": {
       const drafts = token.drafted === 1 ? "the one draft of the round was" : `all ${token.drafted} drafts of the round were`;
@@ -231,7 +232,7 @@ function verdictOn(token) {
 
 function judgement({ u, accept_prob }) {
   const [coin, least] = apart(u, accept_prob);
-  const because = accept_prob === 1 ? ", as every u is where p is not less than q" : accept_prob === 0 ? ", as no u is where p = 0" : "";
+  const because = accept_prob === 1 ? ": p is not below q, so it is always accepted" : accept_prob === 0 ? ": p is 0, so it is never accepted" : "";
   return `u = ${coin} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}${because}`;
 }
 
@@ -256,7 +257,7 @@ function alternativesTo(token) {
     rows.set(id, { ...rows.get(id), id, text, p, q, raw_p, raw_q, drawn: drawnFrom(drawn) });
   }
   for (const row of rows.values()) row.residual = isKnown(row.q) ? Math.max(row.p - row.q, 0) : null;
-  return [...rows.values()];
+  return [...rows.values()].sort((a, b) => Boolean(b.drawn) - Boolean(a.drawn)); // what was drawn comes first, then by likelihood
 }
 
 function drawnFrom(token) {

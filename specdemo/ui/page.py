@@ -86,7 +86,7 @@ def build(models: Models) -> gr.Blocks:
         try:
             async with aclosing(running(models, line, choice, prompt, params)) as steps:
                 async for step in steps:
-                    if seat.number != number:  # a trace has been opened meanwhile
+                    if seat.number != number:  # something newer has come onto the stage meanwhile
                         return
                     if isinstance(step, Wait):
                         yield json.dumps(notice(number, "wait", step.sentence, share=step.share))
@@ -172,13 +172,13 @@ def build(models: Models) -> gr.Blocks:
         with gr.Row(elem_id="layout"):
             with gr.Column(elem_id="ask"):
                 prompt = gr.Textbox(next(iter(EXAMPLES.values()))[0], label="Prompt", lines=3, max_lines=12)
-                hint = gr.Markdown(visible=False, elem_id="hint")
                 with gr.Row():
                     go = gr.Button("Generate", variant="primary", min_width=100)
                     end = gr.Button("Stop", min_width=100)
                 with gr.Row():
                     keep = gr.Button("Save trace", size="sm", min_width=100)
                     open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=100)
+                hint = gr.Markdown(visible=False, elem_id="hint")  # below the buttons, which stay where they are when it comes
             with gr.Column(elem_id="show"):
                 first = recorded.whole() | notice(1, "recorded", about_recorded(recorded.trace))
                 stage = _stage(json.dumps(first))
@@ -202,7 +202,7 @@ def build(models: Models) -> gr.Blocks:
             [seat, *everything],
             stage,
             show_progress="hidden",
-            trigger_mode="once",
+            trigger_mode="multiple",  # the later one ends the earlier
             concurrency_limit=None,  # visitors wait in `line`, which tells them their place
             api_visibility="private",
         )
@@ -252,6 +252,8 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
         "block_label_text_color": "var(--ink)",
         "block_title_text_color": "var(--ink)",
         "block_info_text_color": "var(--muted)",
+        "body_text_color_subdued": "var(--muted)",
+        "input_placeholder_color": "var(--muted)",
         "input_background_fill": "var(--page)",
         "button_primary_background_fill": "var(--accent)",
         "button_primary_background_fill_hover": "var(--accent)",

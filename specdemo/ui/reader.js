@@ -125,6 +125,7 @@ function makeReader(page, stage, text, inspector, timeline) {
   // Only the token that Tab comes to is a button: thousands of them would be in the way of reading.
   function stopAt(token) {
     for (const name of ["tabindex", "role", "aria-label", "aria-pressed"]) stop?.element.removeAttribute(name);
+    if (stop && (stop.fate === "rejected" || stop.fate === "discarded")) stop.element.setAttribute("role", "deletion");
     stop = token;
     stage.tabIndex = token ? -1 : 0;
     if (!token) return;

@@ -3,9 +3,10 @@
 Knows neither torch nor gradio.
 """
 
+import os
 import re
 
-from specdemo.events import DRAFT_WITH, RULES, Params, allowed, check_text, number
+from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, allowed, check_text, number
 from specdemo.pairs import CATALOGUE
 
 # Sampler: the fields of Params that matter to it. All others are switched off.
@@ -156,10 +157,17 @@ def _warnings(values: dict, prompt: str, needs, pair):
         yield "top_p", "1 is off: nothing is filtered"
     if "min_p" in shape and values["min_p"] == 0:
         yield "min_p", "0 is off: nothing is filtered"
-    if values["draft_with"] != "none" and _whole(values["max_new_tokens"]) and values["gamma"] >= values["max_new_tokens"] > 0:
+    whole = _whole(values["gamma"]) and _whole(values["max_new_tokens"])
+    if values["draft_with"] != "none" and whole and values["gamma"] >= values["max_new_tokens"] > 0:
         yield "gamma", f"no draft is longer than what is left: at most {values['max_new_tokens'] - 1} here"
     if context and _whole(values["max_new_tokens"]) and values["max_new_tokens"] >= context:
-        yield "max_new_tokens", f"the target's context of {context:,.0f} tokens, prompt and all, ends the text before"
+        yield "max_new_tokens", f"prompt and text together end at the target's context of {context:,.0f} tokens"
+    if context and 0 < len(prompt) <= 256 * context and not values["chat"] and pair.tokenizer:
+        length = len(pair.tokenizer(prompt).input_ids)
+        if length >= context:
+            yield "prompt", f"has {length:,} tokens, but the target's context of {context:,.0f} must have room for one more"
+        elif _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
+            yield "max_new_tokens", f"prompt and text together end at the target's context of {context:,.0f} tokens"
     if values["alternatives"] == 0:
         yield "alternatives", "the inspector will have nothing but the token itself"
     on_cpu = needs.device.startswith("cpu")
@@ -172,11 +180,14 @@ def _warnings(values: dict, prompt: str, needs, pair):
         yield "draft_with", "this pair has no drafter model: let another method draft"
     if pair and values["chat"] and not getattr(pair.tokenizer, "chat_template", None):
         yield "chat", "this pair's tokenizer has no chat template, so the run would be refused"
+    if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
+        yield "pair", f"{_pair_line(values['pair'], needs)}; HF_TOKEN is not set here"
     if not needs.fits:
         yield "pair", f"{_pair_line(values['pair'], needs)}: more than this machine can hold"
-    for name in ("top_k", "top_p", "min_p", "max_new_tokens", "seed"):
+    shown = visible(values)
+    for name in LIMITS:
         value = whole_number(values[name]) if name == "seed" else values[name]
-        if not (name in OFF and name not in shape) and not (name == "seed" and value is None):
+        if shown.get(name, True) and not (name == "seed" and value is None):
             try:
                 number(name, value)
             except ValueError:

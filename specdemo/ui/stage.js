@@ -68,6 +68,7 @@ function begin({ run: number, prompt, recorded, kind, finish }) {
   const plays = recorded && kind === "recorded" && !matchMedia("(prefers-reduced-motion: reduce)").matches;
   if (plays) speedSelect.value = playedOnce ? "1" : "0.1";
   playedOnce = true;
+  if (!recorded && !finish && innerWidth <= 800) stage.scrollIntoView({ block: "nearest" }); // it is below what was pressed
   rewind(plays ? Number(speedSelect.value) : Infinity, plays || !finish);
 }
 

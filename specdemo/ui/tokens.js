@@ -26,7 +26,7 @@ function makeText(stage) {
 
   function add(added) {
     if (!added.length) return;
-    if (!block) stage.append((block = makeBlock("block")));
+    if (!block) stage.append((block = makeBlock("run-on")));
     block.append(...added.map((token) => token.element ?? draw(token)));
     frame ||= requestAnimationFrame(afterLayout);
   }
@@ -54,7 +54,7 @@ function makeText(stage) {
     const first = boxes.findIndex(({ top }, at) => at > 0 && top > boxes[at - 1].bottom);
     if (first < 0) return;
     const breaksByItself = !last[first - 1].textContent.endsWith("\n");
-    const next = makeBlock(breaksByItself ? "block goes-on" : "block");
+    const next = makeBlock(breaksByItself ? "run-on goes-on" : "run-on");
     block.after(next);
     const elements = [...block.children];
     move(elements.slice(elements.indexOf(last[first])), next);
@@ -65,9 +65,11 @@ function makeText(stage) {
     const elements = [...stage.querySelectorAll("[data-token]")];
     if (!elements.length) return;
     const before = [...stage.children];
-    stage.append(makeBlock("block"));
+    const place = following ? null : elements.find((element) => element.getBoundingClientRect().bottom > stage.getBoundingClientRect().top);
+    stage.append(makeBlock("run-on"));
     move(elements, stage.lastChild);
     for (const empty of before) empty.remove();
+    place?.scrollIntoView({ block: "start" }); // what was read stays in sight
     frame ||= requestAnimationFrame(afterLayout);
   }
 
@@ -82,6 +84,7 @@ function makeText(stage) {
     const span = document.createElement("span");
     span.setAttribute("data-fate", token.fate);
     span.setAttribute("data-token", token.id ?? "");
+    if (span.matches(NOT_IN_TEXT)) span.setAttribute("role", "deletion"); // for those who hear it read
     if (token.round !== undefined) span.setAttribute("data-round", token.round);
     token.element = span;
     tokens.set(span, token);

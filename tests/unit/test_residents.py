@@ -9,6 +9,7 @@ import pytest
 from specdemo import PairError, Params, load_pair, stream
 from specdemo.machine import memory_of
 from specdemo.pairs import EMBEDDED
+from specdemo.request import resolve
 from specdemo.residents import Residents
 from tests.tiny import tiny, tokenizer
 
@@ -130,3 +131,10 @@ def test_two_who_ask_at_once_get_one_pair_and_both_are_told(three):
         thread.join(60)
     assert pairs[0] is pairs[1] and told[0] == told[1] and len(told[0]) > 3 and not residents.told
     assert told[0][0] == ("Reading the models' configs", None) and told[0][-1] == ("Timing a step of each model", None)
+
+
+def test_a_pair_that_nobody_waits_for_any_more_is_not_loaded():
+    residents = Residents()
+    with pytest.raises(PairError, match="nobody waits"):
+        residents.have(resolve("embedded"), wanted=lambda: False)
+    assert residents.resident(resolve("embedded")) is None

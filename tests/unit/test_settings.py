@@ -1,6 +1,7 @@
 """The controls: what they hold is what Params gets, and what stands beside them is true."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,6 +46,11 @@ class SmallPair:
     drafter: object = "a drafter"
     tokenizer: object = None
     dtype_reason: str = "float32: for a reason"
+
+
+def words(text: str) -> SimpleNamespace:
+    """A tokenizer."""
+    return SimpleNamespace(input_ids=text.split())
 
 
 def holding(**values) -> dict:
@@ -123,6 +129,11 @@ def test_nothing_to_warn_of_at_first():
         ("seed", {"sampler": "greedy", "seed": "3"}, "changes nothing"),
         ("seed", {"seed": "x"}, "must be a whole number from 0 to"),
         ("temperature", {"temperature": 0}, "0 is greedy"),
+        ("temperature", {"temperature": 3}, "must be a number from 0 to 2"),
+        ("gamma", {"gamma": None}, "must be a whole number from 1 to 16"),
+        ("prompt", {"pair": SmallPair(tokenizer=words), "prompt": "a " * 1024}, "has 1,024 tokens"),
+        ("max_new_tokens", {"pair": SmallPair(tokenizer=words), "prompt": "a " * 900}, "prompt and text together"),
+        ("pair", {"needs": Needs(loaded=False, gated=True)}, "HF_TOKEN is not set here"),
         ("top_p", {"top_p": 0}, "must be a number above 0 to 1"),
         ("min_p", {"sampler": "min-p", "min_p": 1}, "must be a number from 0 to below 1"),
         ("top_k", {"sampler": "top-k", "top_k": 0}, "0 is off"),
@@ -132,7 +143,7 @@ def test_nothing_to_warn_of_at_first():
         ("top_p", {"top_p": 1}, "1 is off"),
         ("min_p", {"sampler": "min-p", "min_p": 0}, "0 is off"),
         ("gamma", {"gamma": 5, "max_new_tokens": 4}, "at most 3 here"),
-        ("max_new_tokens", {"max_new_tokens": 2000}, "context of 1,024 tokens"),
+        ("max_new_tokens", {"max_new_tokens": 2000}, "prompt and text together end at the target's context of 1,024 tokens"),
         ("max_new_tokens", {"max_new_tokens": 0}, "must be a whole number from 1 to 32,768"),
         ("max_new_tokens", {"max_new_tokens": 2.5}, "must be a whole number"),
         ("max_new_tokens", {"max_new_tokens": None}, "must be a whole number"),
@@ -147,7 +158,8 @@ def test_nothing_to_warn_of_at_first():
         ("prompt", {"prompt": "\ud800"}, "lone surrogate"),
     ],
 )
-def test_a_choice_that_makes_the_run_impossible_or_pointless_says_so_beside_it(control, values, words):
+def test_a_choice_that_makes_the_run_impossible_or_pointless_says_so_beside_it(monkeypatch, control, values, words):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
     said = warned(**values)
     assert set(said) == {control} and words in said[control]
 
