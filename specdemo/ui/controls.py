@@ -21,6 +21,10 @@ from specdemo.ui.settings import (
     visible,
 )  # fmt: skip
 
+# What is typed beyond a slider's ends is refused by Params, in a sentence; Gradio would answer with a traceback. (On the class, because
+# Gradio makes a new slider whenever what stands beside it changes.)
+gr.Slider.preprocess = lambda self, payload: payload
+
 QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
@@ -31,9 +35,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
 
     def slider(name: str, step: float) -> gr.Slider:
         _, low, high = LIMITS[name]
-        slider = gr.Slider(low, high, first[name], step=step, visible=shown.get(name, True), **_words(name))
-        slider.preprocess = lambda value: value  # Params refuses in a sentence what is typed beside its ends, not with a traceback
-        return slider
+        return gr.Slider(low, high, first[name], step=step, visible=shown.get(name, True), **_words(name))
 
     def dropdown(name: str, choices, value) -> gr.Dropdown:
         return gr.Dropdown(choices, value=value, **_words(name))
@@ -55,7 +57,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         box["chat"] = gr.Checkbox(first["chat"], **_words("chat"))
         box["system"] = gr.Textbox(first["system"], lines=2, max_lines=6, visible=shown["system"], **_words("system"))
     with gr.Accordion("Ending, rule, alternatives", open=False):
-        box["stop"] = gr.Textbox(first["stop"], lines=1, max_lines=4, **_words("stop"))
+        box["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
         box["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
         box["rule"] = dropdown("rule", [(words, rule) for rule, words in RULE_WORDS.items()], first["rule"])
         box["alternatives"] = slider("alternatives", 1)

@@ -71,7 +71,7 @@ function makeReader(page, stage, text, inspector, timeline) {
   function onKey(event) {
     if (event.ctrlKey || event.metaKey) return selectAll(event);
     if (event.altKey || event.shiftKey) return;
-    const from = text.tokenAt(event.target);
+    const from = text.tokenAt(event.target) ?? stop; // after a click the focus is on the stage
     const to = { Home: edge, End: edge, ArrowLeft: beside, ArrowRight: beside, ArrowUp: above, ArrowDown: above }[event.key];
     if (to && (from || to === beside)) walkTo(to(event.key, from));
     else if (from && (event.key === "Enter" || event.key === " ")) toggle(from);
@@ -124,6 +124,7 @@ function makeReader(page, stage, text, inspector, timeline) {
 
   // Only the token that Tab comes to is a button: thousands of them would be in the way of reading.
   function stopAt(token) {
+    if (token === stop) return; // without its tabindex it would lose the focus
     for (const name of ["tabindex", "role", "aria-label", "aria-pressed"]) stop?.element.removeAttribute(name);
     if (stop && (stop.fate === "rejected" || stop.fate === "discarded")) stop.element.setAttribute("role", "deletion");
     stop = token;

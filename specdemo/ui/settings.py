@@ -162,12 +162,11 @@ def _warnings(values: dict, prompt: str, needs, pair):
         yield "gamma", f"no draft is longer than what is left: at most {values['max_new_tokens'] - 1} here"
     if context and _whole(values["max_new_tokens"]) and values["max_new_tokens"] >= context:
         yield "max_new_tokens", f"prompt and text together end at the target's context of {context:,.0f} tokens"
-    if context and 0 < len(prompt) <= 256 * context and not values["chat"] and pair.tokenizer:
-        length = len(pair.tokenizer(prompt).input_ids)
-        if length >= context:
-            yield "prompt", f"has {length:,} tokens, but the target's context of {context:,.0f} must have room for one more"
-        elif _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
-            yield "max_new_tokens", f"prompt and text together end at the target's context of {context:,.0f} tokens"
+    length = _length(prompt, pair) if pair and not values["chat"] else None
+    if length and length >= context:
+        yield "prompt", f"has {length:,} tokens, but the target's context of {context:,.0f} must have room for one more"
+    elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
+        yield "max_new_tokens", f"prompt and text together end at the target's context of {context:,.0f} tokens"
     if values["alternatives"] == 0:
         yield "alternatives", "the inspector will have nothing but the token itself"
     on_cpu = needs.device.startswith("cpu")
@@ -199,6 +198,17 @@ def _warnings(values: dict, prompt: str, needs, pair):
             yield name, str(error)
     if not prompt:
         yield "prompt", "must not be empty: the target needs at least one token to go on from"
+
+
+def _length(prompt: str, pair) -> int | None:
+    """In tokens; None where that cannot be said, or not quickly."""
+    try:
+        check_text("prompt", prompt)
+    except ValueError:
+        return None
+    if not prompt or not pair.tokenizer or len(prompt) > 256 * pair.context:
+        return None
+    return len(pair.tokenizer(prompt).input_ids)
 
 
 def _whole(value) -> bool:

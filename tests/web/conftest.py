@@ -1,8 +1,10 @@
 """The real app in a process of its own, and the system's Chromium to look at it."""
 
+import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -10,39 +12,61 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from gradio_client import Client
 
 from specdemo.pairs import EMBEDDED
+from specdemo.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 PATIENCE = 120_000  # ms; machines that run tests are busy
 
+# Texts that would do something if a page took them for more than text. The tiny pair's tokenizer has them as tokens.
+HOSTILE = (
+    "<img src=x onerror=\"window.hit='img'\">",
+    "${window.hit='dollar'}",
+    "{{constructor.constructor('window.hit=1')()}}",
+    "</script><script>window.hit='script'</script>",
+    "`+(window.hit='tick')+`",
+    "</textarea></style><svg onload=\"window.hit='svg'\">",
+    "[click](javascript:window.hit='link') ![](x) **bold** $x^2$",
+    "ab\u202ecd\u2066ef\u2069gh",
+    "nul\0nul",
+)
 
-def start_app(*arguments: str) -> tuple[subprocess.Popen, str]:
-    """The app's process and the address of its page, which is there before the models are."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+def executable() -> str | None:
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def launch_flags() -> list[str]:
+    """What keeps Chromium to itself, in a container, too."""
+    flags = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-component-update disable-sync"
+    return [f"--{flag}" for flag in flags.split()]
+
+
+@contextmanager
+def serving(*arguments: str, **environment: str):
+    """The app; gives the address of its page, which is there before the models are."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
     command = [sys.executable, "app.py", "--port", "0", *arguments]
     app = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        yield _address(app)
+    finally:
+        app.terminate()
+        app.wait(30)
+
+
+def _address(app: subprocess.Popen) -> str:
     said = ""
     for line in app.stderr:
         said += line
         if found := re.search(r"the page is at (http://\S+)", line):
-            return app, found[1]
+            # Somebody has to go on reading what it says, or it stops when the pipe is full.
+            Thread(target=app.stderr.read, daemon=True).start()
+            return found[1]
     raise RuntimeError(f"the app ended with status {app.wait()} and said:\n{said}")
-
-
-@contextmanager
-def serving(*arguments: str):
-    app, url = start_app(*arguments)
-    # Somebody has to go on reading what it says, or it stops when the pipe is full.
-    Thread(target=app.stderr.read, daemon=True).start()
-    yield url
-    app.terminate()
-    app.wait(30)
 
 
 @pytest.fixture(scope="session")
@@ -55,15 +79,28 @@ def url(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory):
-    """The page over a tiny pair that never ends its text, for minutes."""
-    with serving(*tiny_pair(tmp_path_factory.mktemp("endless"))) as url:
+    """The page over a tiny pair that never ends its text, for minutes; now and then it says something hostile."""
+    with serving(*tiny_pair(tmp_path_factory.mktemp("endless"), HOSTILE)) as url:
         yield url
 
 
-def tiny_pair(folder: Path) -> list[str]:
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory):
+    """The page over a pair that never comes: its hub takes calls and never answers. So there is no model, ever."""
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        address = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        patience = {"HF_HUB_OFFLINE": "0", "HF_HUB_ETAG_TIMEOUT": "3600", "HF_HUB_DOWNLOAD_TIMEOUT": "3600"}
+        home = str(tmp_path_factory.mktemp("hub"))
+        with serving("--pair", "smollm2-1.7b", HF_ENDPOINT=address, HF_HOME=home, **patience) as url:
+            yield url
+
+
+def tiny_pair(folder: Path, words: tuple[str, ...] = ()) -> list[str]:
+    """words: tokens of its own that the pair knows."""
     from tests.tiny import noisy, tiny, tokenizer
 
     tokens = tokenizer(eos=None)
+    tokens.add_tokens(list(words))
     target = tiny("llama", vocab_size=len(tokens), max_position_embeddings=32_768)
     for role, model in (("target", target), ("drafter", noisy(target))):
         model.save_pretrained(folder / role)
@@ -72,39 +109,66 @@ def tiny_pair(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def told(url):
+    """told(prompt, **params): the trace of such a run, from the API."""
+    client = Client(url, verbose=False)
+    return lambda prompt, **params: Trace.from_json(json.dumps(client.predict(prompt, api_name="/generate", **params)["trace"]))
+
+
+@pytest.fixture(scope="session")
 def browser():
-    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
+    if executable() is None:
         pytest.skip(f"there is no browser: none of {', '.join(BROWSERS)} is on the PATH")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=executable, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=executable(), args=launch_flags())
         yield browser
         browser.close()
 
 
-@pytest.fixture
-def visit(browser):
-    """visit(url) opens a fresh page and waits until it can be used. `page.requested` collects the addresses that it asks
-    for, `page.broken` what goes wrong in it."""
-    contexts = []
+@pytest.fixture(scope="session")
+def desk(browser):
+    """One visitor's browser, which keeps the page's scripts. Each of its tabs is another guest to the server."""
+    return browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"])
 
-    def visit(url: str):
-        contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}))  # a visitor of its own
-        page = contexts[-1].new_page()
+
+@contextmanager
+def visiting(desk):
+    """Gives visit(url, still), which opens a fresh tab and waits until it can be used. still: for a reader who asks for no motion.
+    `page.requested` collects the addresses that it asks for, `page.broken` what goes wrong in it, which must be nothing."""
+    pages = []
+
+    def visit(url: str, still: bool = False, context=desk):
+        page = context.new_page()
+        pages.append(page)
         page.requested, page.broken = [], []
         page.on("request", lambda request: page.requested.append(request.url))
         page.on("pageerror", lambda error: page.broken.append(str(error)))
         page.on("console", lambda said: page.broken.append(said.text) if said.type == "error" else None)
         page.on("dialog", lambda dialog: (page.broken.append(dialog.message), dialog.dismiss()))
         page.set_default_timeout(PATIENCE)
+        page.emulate_media(reduced_motion="reduce" if still else "no-preference")
         page.goto(url)
         page.get_by_role("button", name="Generate").wait_for()
         return page
 
     yield visit
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
+    assert [page.broken for page in pages] == [[] for _ in pages]
+
+
+@pytest.fixture
+def visit(desk):
+    with visiting(desk) as visit:
+        yield visit
+
+
+@pytest.fixture(scope="module")
+def visit_for_all(desk):
+    """As `visit`, for pages that a module's tests share."""
+    with visiting(desk) as visit:
+        yield visit
 
 
 @pytest.fixture

@@ -1,252 +1,223 @@
-"""The page in a real browser: what a visitor sees and does."""
+"""A run on the page in a real browser: what is asked, what stands on the stage, and what it says to mistakes."""
 
-import json
 from urllib.parse import urlsplit
 
 import pytest
-from gradio_client import Client
 
-IN_TEXT = ("accepted", "resampled", "bonus", "sampled")
-ENDED = """() => ["eos", "stop", "length", "cancelled", "error"].includes(document.querySelector('[data-number="finish"]').textContent)"""
+from specdemo.trace import Trace
+from tests.web.screen import (
+    IN_TEXT,
+    NOT_IN_TEXT,
+    box,
+    choose,
+    generate,
+    joined,
+    notice,
+    number,
+    on_stage,
+    recorded,
+    run,
+    saved,
+    set_field,
+    tokens,
+    unfold,
+)  # fmt: skip
 
-
-def set_field(page, label: str, value: str) -> None:
-    field = page.get_by_label(label, exact=True).first
-    field.fill(value)
-    field.blur()
-
-
-def choose(page, label: str, option: str) -> None:
-    page.get_by_role("listbox", name=label).or_(page.get_by_label(label, exact=True)).first.click()
-    page.get_by_role("option", name=option, exact=True).click()
-
-
-def generate(page, prompt: str | None = None) -> None:
-    if prompt is not None:
-        set_field(page, "Prompt", prompt)
-    page.get_by_role("button", name="Generate").click()
-
-
-def wait_for_end(page) -> None:
-    page.wait_for_function(ENDED)
+REPEATING = '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang'
 
 
-def tokens(page) -> list[dict]:
-    """Every token on the stage as the page has it."""
-    return page.get_by_test_id("stage").evaluate(
-        "stage => [...stage.querySelectorAll('[data-fate]')].map(e => ({...e.dataset, text: e.textContent}))"
-    )
+@pytest.fixture(scope="module")
+def shared(visit_for_all, url):
+    """A page for the tests that set all they need."""
+    return visit_for_all(url)
 
 
-def number(page, name: str) -> str:
-    return page.locator(f'[data-number="{name}"]').text_content()
+WAYS = {  # (what is chosen on the page, the same for the API, what must be seen)
+    "model": (("the drafter model", "top-p"), {}, {"accepted", "rejected", "resampled"}),
+    "lookup": (("a lookup in the text so far", "top-p"), {"draft_with": "lookup"}, {"sampled", "accepted"}),
+    "ngram": (("an n-gram store, all lengths", "top-p"), {"draft_with": "ngram"}, {"sampled"}),
+    "none": (("nobody: plain decoding", "top-p"), {"draft_with": "none"}, {"sampled"}),
+    "greedy": (("the drafter model", "greedy"), {"temperature": 0, "top_p": 1}, {"accepted", "rejected", "resampled"}),
+}
 
 
-def notice(page, kind: str) -> str:
-    found = page.locator(f'[data-testid="notice"][data-kind="{kind}"]')
-    found.wait_for()
-    return found.text_content()
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, told, way):
+    (drafter, sampler), same, fates = WAYS[way]
+    page, prompt = shared, f"{REPEATING}\n\nTom"
+    choose(page, "Who drafts", drafter)
+    choose(page, "Sampler", sampler)
+    run(page, prompt, seed=11, max_new_tokens=50)
+    shown, trace = tokens(page), told(prompt, seed=11, max_new_tokens=50, **same)
 
-
-def test_a_run_streams_onto_the_stage_as_the_api_tells_it(page, url):
-    prompt = "Once upon a time,\nthere was"
-    set_field(page, "Seed", "11")
-    set_field(page, "Max new tokens", "60")
-    generate(page, prompt)
-    wait_for_end(page)
-    shown = tokens(page)
-    trace = Client(url, verbose=False).predict(prompt, seed=11, max_new_tokens=60, api_name="/generate")["trace"]
-
-    told = [(t["id"], t["text"], t["fate"], round["index"]) for round in trace["rounds"] for t in told_tokens(round)]
-    assert [(int(t["token"]), t["text"], t["fate"], int(t["round"])) for t in shown if t["fate"] != "prompt"] == told
-    assert "".join(t["text"] for t in shown if t["fate"] in IN_TEXT) == trace["text"]
-    assert "".join(t["text"] for t in shown if t["fate"] == "prompt") == prompt
-    assert [int(t["token"]) for t in shown if t["fate"] == "prompt"] == trace["prompt_ids"]
-    assert not any("round" in t for t in shown if t["fate"] == "prompt")
-    assert {"accepted", "rejected", "resampled"} <= {t["fate"] for t in shown}
-    assert number(page, "tokens") == str(trace["stats"]["tokens"]) and number(page, "seed") == "11"
-    assert number(page, "rounds") == str(len(trace["rounds"])) and number(page, "finish") == trace["finish"]
+    assert on_stage(page) == recorded(trace)
+    assert joined(shown, *IN_TEXT) == trace.text and joined(shown, "prompt") == prompt
+    assert [int(t["token"]) for t in shown if t["fate"] == "prompt"] == list(trace.prompt_ids)
+    assert all(t["round"] is None for t in shown if t["fate"] == "prompt")
+    assert fates <= {t["fate"] for t in shown}
+    assert number(page, "tokens") == str(trace.stats.tokens) and number(page, "seed") == "11"
+    assert number(page, "rounds") == str(len(trace.rounds)) and number(page, "finish") == trace.finish
     assert "MB for the target" in notice(page, "note")
-    assert page.broken == []
+    assert ("Drafting is off" in notice(page, "note")) == (way == "none")
 
 
-def told_tokens(round: dict) -> list[dict]:
-    own = [{**round["next"], "fate": round["next"]["source"]}] if round["next"] else []
-    return round["draft"] + own
+def test_nothing_is_asked_of_other_hosts(shared, url):
+    run(shared, "Once", max_new_tokens=5)
+    asked = {urlsplit(address).netloc for address in shared.requested if not address.startswith(("data:", "blob:"))}
+    assert asked == {urlsplit(url).netloc}
 
 
-def test_nothing_is_asked_of_other_hosts(page, url):
-    generate(page)
-    wait_for_end(page)
-    assert {urlsplit(address).netloc for address in page.requested if not address.startswith(("data:", "blob:"))} == {urlsplit(url).netloc}
-
-
-def test_line_ends_break_lines_and_their_signs_are_not_in_the_text(page):
-    set_field(page, "Max new tokens", "1")
-    generate(page, "a b\n\n  c\td")
-    wait_for_end(page)
-    stage = page.get_by_test_id("stage")
-    assert "".join(t["text"] for t in tokens(page) if t["fate"] == "prompt") == "a b\n\n  c\td"
+def test_line_ends_break_lines_and_their_signs_are_not_in_the_text(shared):
+    run(shared, "a b\n\n  c\td", max_new_tokens=1)
+    stage = shared.get_by_test_id("stage")
+    assert joined(tokens(shared), "prompt") == "a b\n\n  c\td"
     assert stage.evaluate("s => s.innerText").startswith("a b\n\n  c\td"), "no glyph may be copied with the text"
-    signs = stage.locator(".newline").evaluate_all("all => all.map(e => getComputedStyle(e, '::before').content)")
-    assert signs == ['"⏎"'] * 2
+    assert signs(stage, ".newline") == ['"⏎"'] * 2 and signs(stage, ".tab") == ['"→"']
     lines = stage.locator(".newline").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
     assert lines[0] < lines[1]
 
 
-HOSTILE = (
-    "<img src=x onerror=\"window.hit='img'\">",
-    "${window.hit='dollar'}",
-    "{{constructor.constructor('window.hit=1')()}}",
-    "</script><script>window.hit='script'</script>",
-    "`+(window.hit='tick')+`",
-)
+def signs(stage, selector: str) -> list[str]:
+    return stage.locator(selector).evaluate_all("all => all.map(e => getComputedStyle(e, '::before').content)")
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_is_text(page, text):
-    set_field(page, "Max new tokens", "3")
-    generate(page, text)
-    wait_for_end(page)
-    assert "".join(t["text"] for t in tokens(page) if t["fate"] == "prompt") == text
-    assert page.evaluate("window.hit") is None
-    assert page.get_by_test_id("stage").locator("img, script").count() == 0
-    assert page.broken == []
+def test_a_token_of_nothing_but_spaces_is_seen(shared):
+    run(shared, "a     b", max_new_tokens=1)
+    spaces = shared.locator('[data-fate="prompt"] > .space')
+    assert spaces.count() and set(signs(shared.get_by_test_id("stage"), ".space")) == {'"␣"'}
+    assert all(box["width"] > 4 for box in (space.bounding_box() for space in spaces.all()))
 
 
-def rounds_are_going_on(page) -> None:
-    page.wait_for_function("() => Number(document.querySelector('[data-number=\"rounds\"]').textContent) > 5")
+def test_what_is_copied_is_the_text(shared):
+    page = shared
+    choose(page, "Who drafts", "the drafter model")
+    choose(page, "Sampler", "multinomial")
+    run(page, "Once upon a time,\nthere was", seed=3, max_new_tokens=40)
+    trace = saved(page)
+    page.get_by_role("button", name="discarded").click()
+    shown = page.get_by_test_id("stage")
+    assert all(shown.locator(f'[data-fate="{fate}"]:visible').count() for fate in NOT_IN_TEXT)
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('.stage'))")
+    page.keyboard.press("Control+C")
+    assert page.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
+
+    # A part, by the mouse: from a token of the text over some that are not in it.
+    page.evaluate("getSelection().empty()")  # or the mouse would pick it up
+    fates = [token["fate"] for token in tokens(page)]
+    start = next(at for at, fate in enumerate(fates) if fate in IN_TEXT and fates[at + 1] in NOT_IN_TEXT)
+    end = next(at for at in range(start + 1, len(fates)) if fates[at] in IN_TEXT)
+    pieces = shown.locator("[data-fate]")
+    drag(page, pieces.nth(start), pieces.nth(end))
+    page.keyboard.press("Control+C")
+    copied = pieces.nth(start).text_content() + pieces.nth(end).text_content()
+    assert page.evaluate("navigator.clipboard.readText()").strip() == copied.strip()
+    page.evaluate("getSelection().empty()")
+    page.get_by_role("button", name="discarded").click()
 
 
-def test_stop_ends_the_run_at_once_and_the_next_one_works(visit, endless):
-    page = visit(endless)
-    set_field(page, "Max new tokens", "30000")
-    choose(page, "Who drafts", "nobody: plain decoding")
-    generate(page)
-    rounds_are_going_on(page)
-    page.get_by_role("button", name="Stop").click()
-    wait_for_end(page)
-    assert number(page, "finish") == "cancelled"
-    assert "Drafting is off" in notice(page, "note")
-    stopped = tokens(page)
-    assert len([t for t in stopped if t["fate"] == "sampled"]) == int(number(page, "tokens")) < 30_000
-    page.wait_for_timeout(500)
-    assert tokens(page) == stopped, "nothing comes behind the end"
-
-    set_field(page, "Max new tokens", "2")
-    generate(page)
-    page.wait_for_function("() => document.querySelector('[data-number=\"finish\"]').textContent === 'length'")
-    assert number(page, "tokens") == "2"
+def drag(page, start, end) -> None:
+    start, end = (place.locator("b").bounding_box() for place in (start, end))
+    page.mouse.move(start["x"] + 0.5, start["y"] + start["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(end["x"] + end["width"] - 0.5, end["y"] + end["height"] / 2, steps=5)
+    page.mouse.up()
 
 
-def test_a_closed_tab_frees_the_pair(visit, endless):
-    page = visit(endless)
-    set_field(page, "Max new tokens", "30000")
-    generate(page)
-    rounds_are_going_on(page)
-    page.close()
-    job = Client(endless, verbose=False).submit("Once", max_new_tokens=2, api_name="/generate")
-    assert job.result(timeout=60)["trace"]["finish"] == "length"
-
-
-def test_who_waits_can_give_up_and_gets_a_turn_otherwise(visit, endless):
-    first, second, third = (visit(endless) for _ in range(3))
-    set_field(first, "Max new tokens", "30000")
-    generate(first)
-    rounds_are_going_on(first)
-    for page in (second, third):
-        set_field(page, "Max new tokens", "3")
-        generate(page)
-    second.get_by_role("button", name="Stop").click()
-    assert notice(second, "note") == "Stopped before it began."
-    first.get_by_role("button", name="Stop").click()
-    wait_for_end(third)
-    wait_for_end(first)
-    assert (number(first, "finish"), number(third, "finish")) == ("cancelled", "length")
-    assert tokens(second) == []
-
-
-def test_greedy_is_greedy(page):
-    choose(page, "Sampler", "greedy")
-    assert page.get_by_label("Temperature", exact=True).count() == 0, "what does not matter is out of the way"
-    set_field(page, "Max new tokens", "30")
+def test_greedy_is_greedy(shared):
+    choose(shared, "Sampler", "greedy")
+    box(shared, "Temperature").wait_for(state="detached")  # what does not matter is out of the way
     texts = []
-    for seed in ("1", "2"):
-        set_field(page, "Seed", seed)
-        generate(page)
-        page.wait_for_function(f"() => document.querySelector('[data-number=\"seed\"]').textContent === '{seed}'")
-        wait_for_end(page)
-        texts.append([(t["text"], t["fate"]) for t in tokens(page)])
-    assert texts[0] == texts[1]
+    for seed in (1, 2):
+        run(shared, "Once", seed=seed, max_new_tokens=20)
+        texts.append([(fate, text) for fate, _, _, text in on_stage(shared)])
+    assert texts[0] == texts[1] and texts[0]
 
 
-def test_without_a_seed_each_run_draws_one(page):
-    set_field(page, "Max new tokens", "2")
+def test_without_a_seed_each_run_draws_one(shared):
     seeds = []
     for _ in range(2):
-        generate(page)
-        page.wait_for_function(f"() => !{['–', *seeds]}.includes(document.querySelector('[data-number=\"seed\"]').textContent)")
-        wait_for_end(page)
-        seeds.append(number(page, "seed"))
+        run(shared, "Once", seed="", max_new_tokens=2)
+        seeds.append(number(shared, "seed"))
     assert seeds[0] != seeds[1]
 
 
 def test_mistakes_are_answered_beside_the_stage_and_break_nothing(page):
     generate(page, "")
     assert notice(page, "error") == "prompt must not be empty: the target needs at least one token to go on from"
-    set_field(page, "Max new tokens", "0")
-    generate(page, "Once")
-    page.get_by_text("max_new_tokens must be a whole number from 1 to 32,768, not 0").wait_for()
-    set_field(page, "Max new tokens", "2.5")
-    generate(page)
-    page.get_by_text("max_new_tokens must be a whole number from 1 to 32,768, not 2.5").wait_for()
-    set_field(page, "Max new tokens", "3")
-    set_field(page, "Seed", "seven")
-    generate(page)
-    page.get_by_text("seed must be a whole number from 0 to 9,007,199,254,740,991, not 'seven'").wait_for()
-    set_field(page, "Seed", "7")
-    generate(page)
-    wait_for_end(page)
-    assert any(t["fate"] in IN_TEXT for t in tokens(page))
+    generate(page, "Once", max_new_tokens=0)
+    error(page, "max_new_tokens must be a whole number from 1 to 32,768, not 0")
+    generate(page, max_new_tokens=2.5)
+    error(page, "max_new_tokens must be a whole number from 1 to 32,768, not 2.5")
+    generate(page, max_new_tokens=3, seed="seven")
+    error(page, "seed must be a whole number from 0 to 9,007,199,254,740,991, not 'seven'")
+    run(page, seed=7)
+    assert joined(tokens(page), *IN_TEXT)
 
 
-def test_the_legend_shows_and_hides(page):
-    set_field(page, "Seed", "3")
-    generate(page)
-    wait_for_end(page)
-    rejected, discarded = page.locator('[data-fate="rejected"]').first, page.locator('[data-fate="discarded"]').first
+def error(page, sentence: str) -> None:
+    page.get_by_test_id("notice").get_by_text(sentence, exact=True).wait_for()
+
+
+def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
+    page = shared
+    choose(page, "Sampler", "top-k")
+    warns(page, "Top-k", 0, "0 is off: nothing is filtered")
+    warns(page, "Temperature", 0, "0 is greedy")
+    choose(page, "Sampler", "greedy")
+    warns(page, "Seed", 7, "greedy draws nothing, so the seed changes nothing")
+    warns(page, "Max new tokens", 100_000, "must be a whole number from 1 to 32,768")
+    warns(page, "Max new tokens", 3, None)
+    page.get_by_text("⚠ no draft is longer than what is left: at most 2 here").wait_for()
+    set_field(page, "Prompt", "")
+    page.locator("#hint").get_by_text("must not be empty").wait_for()
+    unfold(page, "Chat", "Weights")
+    page.get_by_label("Chat template").check()
+    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would be refused").wait_for()
+    choose(page, "Number format of the weights", "bfloat16")
+    page.get_by_text("⚠ on a CPU bfloat16 is slower than float32").wait_for()
+    page.get_by_label("Chat template").uncheck()
+    choose(page, "Number format of the weights", "as the server was started")
+    page.get_by_text("the prompt as a user's message, for models tuned to answer").wait_for()
+
+
+def warns(page, label: str, value, sentence: str | None) -> None:
+    """The words belong to the control: they are a part of its label, which a screen reader says with it."""
+    set_field(page, label, value)
+    warned = page.locator("label, .block").filter(has=page.get_by_label(label)).get_by_text(f"⚠ {sentence or ''}").first
+    warned.wait_for(state="visible" if sentence else "detached")
+
+
+def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
+    pair = shared.locator(".block").filter(has=shared.get_by_role("combobox", name="Pair", exact=True)).last
+    pair.get_by_text("holds").wait_for()
+    shared.get_by_role("combobox", name="Pair", exact=True).click()
+    shared.get_by_role("option", name="smollm2-1.7b").click()
+    pair.get_by_text("needs about").wait_for()
+    shared.get_by_role("combobox", name="Pair", exact=True).click()
+    shared.get_by_role("option", name="embedded").click()
+    pair.get_by_text("holds").wait_for()
+
+
+def test_the_legend_shows_and_hides(shared):
+    choose(shared, "Who drafts", "the drafter model")
+    choose(shared, "Sampler", "multinomial")
+    run(shared, "Once", seed=3, max_new_tokens=40)
+    rejected, discarded = shared.locator('[data-fate="rejected"]').first, shared.locator('[data-fate="discarded"]').first
     assert rejected.is_visible() and not discarded.is_visible()
-    page.get_by_role("button", name="discarded").click()
-    page.get_by_role("button", name="rejected").click()
+    for name in ("discarded", "rejected"):
+        shared.get_by_role("button", name=name).click()
     assert discarded.is_visible() and not rejected.is_visible()
+    for name in ("discarded", "rejected"):
+        shared.get_by_role("button", name=name).click()
+    assert rejected.is_visible() and not discarded.is_visible()
 
 
-def test_a_stop_string_cuts_the_text_on_the_stage(page, url):
-    free = Client(url, verbose=False).predict("Once", seed=5, max_new_tokens=40, api_name="/generate")["trace"]["text"]
+def test_a_stop_string_cuts_the_text_on_the_stage(page, told):
+    free = told("Once", seed=5, max_new_tokens=40).text
     # Not at a token's edge, most likely, and longer than one.
     stop = next(free[i : i + 5] for i in range(9, len(free)) if free[i : i + 5].isprintable() and free[i : i + 5].strip())
-    set_field(page, "Seed", "5")
-    set_field(page, "Max new tokens", "40")
-    page.get_by_label("Stop strings").fill(stop)
-    generate(page, "Once")
-    wait_for_end(page)
+    unfold(page, "Ending")
+    run(page, "Once", seed=5, max_new_tokens=40, stop_strings=stop)
     assert number(page, "finish") == "stop"
-    assert "".join(t["text"] for t in tokens(page) if t["fate"] in IN_TEXT) == free[: free.index(stop)]
-
-
-def test_a_token_says_what_decided_its_fate(page):
-    set_field(page, "Seed", "3")
-    generate(page)
-    wait_for_end(page)
-    token = page.locator('[data-fate="rejected"]').first
-    token.hover()
-    said = page.get_by_test_id("inspector").text_content()
-    assert said.startswith(json.dumps(token.text_content(), ensure_ascii=False)) and "rejected in round" in said and "min(1, p/q)" in said
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_is_wider_than_the_screen(page, width):
-    page.set_viewport_size({"width": width, "height": 800})
-    generate(page, "W" * 300)
-    wait_for_end(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert joined(tokens(page), *IN_TEXT) == free[: free.index(stop)]
+    assert isinstance(saved(page), Trace)

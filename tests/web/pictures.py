@@ -1,0 +1,89 @@
+"""Makes what is recorded with the embedded pair: assets/traces/first.json, which the page plays first, and the README's pictures.
+
+python -m tests.web.pictures [FOLDER]      with a folder, the pictures in both themes and widths go there, for somebody to look at
+"""
+
+import io
+import sys
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+from specdemo import Params, load_pair, stream
+from specdemo.ui.page import EXAMPLES, RECORDED
+from tests.web.conftest import ROOT, executable, launch_flags, serving
+
+SEED = 7
+FRAMES, PAUSE = 48, 120  # of the animated picture; ms
+
+
+def record() -> None:
+    prompt, draft_with, gamma, _ = next(iter(EXAMPLES.values()))
+    pair, traces = load_pair(), []
+    for _ in range(5):  # the same text each time; the quickest was least disturbed by what else the machine did
+        with stream(pair, prompt, Params(seed=SEED, draft_with=draft_with, gamma=gamma, max_new_tokens=120)) as run:
+            for _ in run:
+                pass
+        traces.append(run.trace)
+    RECORDED.parent.mkdir(exist_ok=True)
+    max(traces, key=lambda trace: trace.stats.tokens_per_second).save(RECORDED)
+
+
+def finished(page: Page) -> Page:
+    page.get_by_label("Seed").fill(str(SEED))
+    page.get_by_role("button", name="Generate").click()
+    page.locator('.run[data-state="ended"]').wait_for()
+    return page
+
+
+def look(browser, url: str, folder: Path) -> None:
+    for theme in ("light", "dark"):
+        for width, height in ((1280, 900), (390, 844)):
+            page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=1)
+            finished(page_at(page, url, theme))
+            rejected = page.locator('[data-fate="rejected"]').nth(1)
+            rejected.click()
+            page.wait_for_timeout(300)
+            page.screenshot(path=folder / f"page-{theme}-{width}.png", full_page=width < 800)
+            page.close()
+
+
+def page_at(page: Page, url: str, theme: str = "light") -> Page:
+    page.goto(f"{url}/?__theme={theme}")
+    page.get_by_role("button", name="Generate").wait_for()
+    return page
+
+
+def animate(browser, url: str, file: Path) -> None:
+    """A run played slowly, as moving picture."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    finished(page_at(page, url))
+    page.get_by_test_id("replay").get_by_role("combobox").select_option("0.04")
+    page.get_by_role("button", name="Replay").click()
+    frames = []
+    while len(frames) < FRAMES:
+        frames.append(Image.open(io.BytesIO(page.locator(".run").screenshot())).convert("RGB"))
+    page.close()
+    size = frames[0].size
+    frames = [frame.resize(size) for frame in frames]
+    frames[0].save(file, save_all=True, append_images=frames[1:], duration=PAUSE, loop=0, quality=60, method=4)
+
+
+def main(folder: str | None = None) -> None:
+    record()
+    with serving() as url, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=executable(), args=launch_flags())
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            look(browser, url, Path(folder))
+        else:
+            page = finished(page_at(browser.new_page(viewport={"width": 1280, "height": 900}), url))
+            page.locator('[data-fate="rejected"]').nth(1).click()
+            page.screenshot(path=ROOT / "assets" / "page-light.png")
+            animate(browser, url, ROOT / "assets" / "run.webp")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,256 @@
+"""The page by keyboard alone: from Tab to everything that can be done with a mouse."""
+
+import pytest
+
+from tests.web.screen import first_token, inspector, joined, number, saved, tokens, wait_for_end, wait_for_state
+
+# What has the focus, as a screen reader would name it.
+FOCUS = """() => {
+  const e = document.activeElement;
+  const label = e.getAttribute("aria-label") ?? e.labels?.[0]?.textContent ?? e.textContent;
+  return label.trim().replace(/\\s+/g, " ");
+}"""
+WORDS = "[...document.querySelectorAll('.stage [data-token]')]"
+
+
+@pytest.fixture
+def page(visit, url):
+    """What is recorded stands there at once, so that nothing moves."""
+    return visit(url, still=True)
+
+
+@pytest.fixture(scope="module")
+def reading(visit_for_all, bare):
+    """The same for all who only read."""
+    return visit_for_all(bare, still=True)
+
+
+def tab_to(page, name: str, back: bool = False) -> None:
+    """Presses Tab until what is called so has the focus."""
+    passed = []
+    for _ in range(60):
+        page.keyboard.press("Shift+Tab" if back else "Tab")
+        passed.append(page.evaluate(FOCUS))
+        if passed[-1].startswith(name):
+            return
+    raise AssertionError(f"Tab does not come to {name}, only to {[name[:40] for name in passed]}")
+
+
+def press(page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def type_over(page, text: str) -> None:
+    press(page, "Control+a", "Delete")
+    page.keyboard.type(text)
+
+
+def choose_by_keys(page, name: str, option: str) -> None:
+    """Types what is wanted and takes it from the list."""
+    tab_to(page, name)
+    type_over(page, option)
+    press(page, "Enter")
+
+
+def run_by_keys(page) -> None:
+    before = first_token(page)
+    tab_to(page, "Generate")
+    press(page, "Enter")
+    wait_for_end(page, before)
+
+
+def test_every_control_can_be_reached_and_changed(page):
+    tab_to(page, "Prompt")
+    type_over(page, "Tom and Tom and")
+    choose_by_keys(page, "Who drafts", "an n-gram store, all lengths")
+    page.get_by_role("slider", name="N-gram length").wait_for()
+    tab_to(page, "range slider for Draft length")
+    press(page, "ArrowRight", "ArrowRight")
+    tab_to(page, "range slider for N-gram length")
+    press(page, "ArrowLeft")
+    choose_by_keys(page, "Sampler", "all filters")
+    page.get_by_role("slider", name="Min-p").wait_for()
+    tab_to(page, "range slider for Temperature")
+    press(page, "ArrowRight", "ArrowRight")
+    tab_to(page, "Top-k")
+    type_over(page, "30")
+    tab_to(page, "range slider for Top-p")
+    press(page, "ArrowLeft")
+    tab_to(page, "range slider for Min-p")
+    press(page, "ArrowLeft")
+    tab_to(page, "Max new tokens")
+    type_over(page, "7")
+    tab_to(page, "Seed")
+    type_over(page, "12")
+    for title in ("Chat", "Ending", "Weights"):
+        tab_to(page, title)
+        press(page, "Enter")
+    tab_to(page, "Seed", back=True)
+    tab_to(page, "Chat template")
+    press(page, "Space", "Space")
+    tab_to(page, "Stop strings")
+    page.keyboard.type("never\never")
+    tab_to(page, "Go on behind")
+    press(page, "Space")
+    choose_by_keys(page, "Rule", "speculative")
+    tab_to(page, "range slider for Alternatives")
+    press(page, "ArrowLeft", "ArrowLeft")
+    choose_by_keys(page, "Number format", "float32")
+    choose_by_keys(page, "Quantise the target", "none")
+    choose_by_keys(page, "Quantise the drafter", "none")
+    run_by_keys(page)
+
+    params = saved(page).params
+    assert saved(page).prompt == "Tom and Tom and"
+    assert (params.draft_with, params.gamma, params.ngram, params.rule) == ("ngram", 6, 2, "speculative")
+    assert (params.temperature, params.top_k, params.top_p, params.min_p) == pytest.approx((0.9, 30, 0.89, 0.04))
+    assert (params.max_new_tokens, params.seed, params.stop, params.ignore_eos) == (7, 12, ("never", "ever"), True)
+    assert (params.chat, params.alternatives) == (False, 3)
+    assert number(page, "tokens") == "7"
+
+
+def test_shift_and_enter_in_the_prompt_starts_a_run(page):
+    tab_to(page, "Max new tokens")
+    type_over(page, "3")
+    tab_to(page, "Prompt")
+    type_over(page, "Once")
+    before = first_token(page)
+    press(page, "Shift+Enter")
+    wait_for_end(page, before)
+    assert joined(tokens(page), "prompt") == "Once" and number(page, "tokens") == "3"
+
+
+def test_an_example_fills_the_controls(page):
+    tab_to(page, "The same, greedy")
+    press(page, "Enter")
+    page.get_by_label("Temperature").first.wait_for(state="detached")
+    assert page.get_by_role("combobox", name="Sampler").input_value() == "greedy"
+
+
+def test_the_stage_can_be_walked_and_a_token_pinned(reading):
+    page = reading
+    where, letgo = inspector(page).locator(".where"), inspector(page).get_by_role("button", name="pinned")
+    tab_to(page, "Text, token by token")
+    press(page, "ArrowRight")
+    assert focused(page) == 0 and where.text_content() == "prompt"
+    press(page, "ArrowRight", "ArrowRight", "ArrowLeft")
+    assert focused(page) == 1
+    press(page, "End")
+    last = focused(page)
+    assert last == page.evaluate(f"{WORDS}.findLastIndex(e => e.checkVisibility())")
+    assert where.text_content().startswith("round ")
+    press(page, "Enter")
+    letgo.wait_for()
+    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    press(page, "ArrowLeft")
+    letgo.wait_for()  # what is pinned walks along
+    assert focused(page) < last and page.locator(".stage .pinned").count() == 1
+    press(page, "Escape")
+    letgo.wait_for(state="hidden")
+    top = [box(page, focused(page))["y"]]
+    press(page, "ArrowUp")
+    top.append(box(page, focused(page))["y"])
+    press(page, "ArrowUp", "ArrowDown")
+    top.append(box(page, focused(page))["y"])
+    assert top[1] < top[0] and top[2] == pytest.approx(top[1], abs=4)
+    press(page, "Home", "Tab", "Shift+Tab")
+    assert focused(page) == 0, "Tab comes back to where the reader was"
+    press(page, "Space")
+    letgo.wait_for()
+    press(page, "Escape")
+
+
+def focused(page) -> int:
+    return page.evaluate(f"{WORDS}.indexOf(document.activeElement)")
+
+
+def box(page, at: int) -> dict:
+    return page.locator(".stage [data-token]").nth(at).locator("b").bounding_box()
+
+
+def test_the_timeline_can_be_walked_and_jumped_from(reading):
+    page = reading
+    tab_to(page, "round ")
+    press(page, "Home", "ArrowRight", "ArrowRight", "ArrowLeft")
+    assert page.evaluate(FOCUS).startswith("round 1: ")
+    assert page.get_by_test_id("timeline").locator(".readout").text_content().startswith("round 1: ")
+    lit = page.locator(".stage [data-round='1'] > b").first
+    assert lit.evaluate("e => getComputedStyle(e).boxShadow") != "none"
+    press(page, "Enter")
+    inspector(page).get_by_role("button", name="pinned").wait_for()
+    assert inspector(page).locator(".where").text_content().startswith("round 1, ")
+    press(page, "End", "Home", "Escape")
+    inspector(page).get_by_role("button", name="pinned").wait_for(state="hidden")
+
+
+def test_the_numbers_say_what_they_mean_when_they_have_the_focus(reading):
+    page = reading
+    box = page.get_by_test_id("metrics")
+    tab_to(page, "tokens")
+    assert box.locator(".says:visible").all_text_contents() == ["How many tokens the text has got."]
+    press(page, "ArrowRight")
+    assert "on the engine's own clock" in box.locator(".says:visible").text_content()
+    press(page, "ArrowLeft", "Tab")
+    assert box.locator(".says:visible").count() == 0
+
+
+def test_the_legend_filters(reading):
+    page = reading
+    rejected, discarded = (page.locator(f'.stage [data-fate="{fate}"]').first for fate in ("rejected", "discarded"))
+    tab_to(page, "rejected")
+    press(page, "Space")
+    tab_to(page, "discarded")
+    press(page, "Enter")
+    assert discarded.is_visible() and not rejected.is_visible()
+    pressed = [page.get_by_role("button", name=name).get_attribute("aria-pressed") for name in ("rejected", "discarded")]
+    assert pressed == ["false", "true"]
+    press(page, "Enter", "Shift+Tab", "Space")
+    assert rejected.is_visible() and not discarded.is_visible()
+
+
+def test_replay_formulas_and_traces_are_in_reach(reading):
+    page = reading
+    told = tokens(page)
+    tab_to(page, "Replay")
+    press(page, "Enter")
+    wait_for_state(page, "running")
+    press(page, "Enter")  # it is called Skip now
+    wait_for_state(page, "recorded")
+    assert tokens(page) == told
+    tab_to(page, "at ")
+    speed = page.get_by_test_id("replay").get_by_role("combobox")
+    before = speed.input_value()
+    press(page, "ArrowDown")
+    assert speed.input_value() != before
+    tab_to(page, "Formulas")
+    press(page, "Enter")
+    inspector(page).locator("math").first.wait_for()
+    tab_to(page, "Open trace")
+    with page.expect_file_chooser():  # first: behind a download, Playwright does not always hear of it
+        press(page, "Space")
+    tab_to(page, "Save trace")
+    with page.expect_download() as download:
+        press(page, "Enter")
+    assert download.value.suggested_filename.endswith(".json")
+
+
+def test_stop_is_in_reach(visit, endless):
+    page = visit(endless, still=True)
+    tab_to(page, "Max new tokens")
+    type_over(page, "30000")
+    tab_to(page, "Generate")
+    press(page, "Enter")
+    wait_for_state(page, "running")
+    tab_to(page, "Stop")
+    press(page, "Enter")
+    wait_for_state(page, "ended")
+    assert number(page, "finish") == "cancelled"
+
+
+def test_what_is_copied_by_keyboard_is_the_text(reading):
+    page = reading
+    tab_to(page, "Text, token by token")
+    press(page, "Control+a", "Control+c")
+    trace = saved(page)
+    assert page.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
