@@ -14,7 +14,7 @@ const [replayButton] = find("replay").getElementsByTagName("button");
 const [speedSelect] = find("replay").getElementsByTagName("select");
 
 // The run: what the server has told of it.
-const run = { number: 0, rows: [], words: {}, prompt: [], finish: null, recorded: false };
+const run = { number: 0, rows: [], words: {}, numbers: {}, prompt: [], finish: null, recorded: false };
 let asked = -Infinity; // when the server was asked to tell everything anew
 let playedOnce = false;
 
@@ -51,10 +51,7 @@ function take(message) {
   run.rows.push(...message.rounds.slice(run.rows.length - since));
   run.finish = finish;
   Object.assign(run.words, message.words);
-  for (const [name, words] of Object.entries(message.numbers)) {
-    const number = page.querySelector(`[data-number="${name}"]`);
-    if (number && number.textContent !== words) number.textContent = words;
-  }
+  run.numbers = message.numbers;
   proceed();
 }
 
@@ -63,7 +60,7 @@ function begin({ run: number, prompt, recorded, kind, finish }) {
   Object.assign(run, nothing, { number, recorded: Boolean(recorded) });
   rounds.length = 0;
   page.dataset.state = prompt ? "running" : "waiting";
-  for (const number of page.querySelectorAll("[data-number]")) number.textContent = "–";
+  showNumbers({});
   // A recorded run that is opened plays; the first one slowly enough to be watched.
   const plays = recorded && kind === "recorded" && !matchMedia("(prefers-reduced-motion: reduce)").matches;
   if (plays) speedSelect.value = playedOnce ? "1" : "0.1";
@@ -194,9 +191,30 @@ function settle() {
   const busy = drawn < run.rows.length || !(run.finish || run.recorded); // a trace may have been saved before its run had ended
   page.dataset.state = busy ? "running" : run.recorded ? "recorded" : "ended";
   stage.setAttribute("aria-busy", String(busy));
+  showNumbers(speed < Infinity && busy ? soFar() : run.numbers);
   if (!busy) speed = Infinity;
   replayButton.textContent = speed < Infinity ? "Skip" : "Replay";
   replayButton.disabled = !(run.finish || run.recorded) || run.rows.length === 0;
+}
+
+function showNumbers(numbers) {
+  for (const number of page.querySelectorAll("[data-number]")) {
+    const words = numbers[number.dataset.number] ?? "–";
+    if (number.textContent !== words) number.textContent = words;
+  }
+}
+
+// What the rounds that are drawn already add up to. The rest is of the whole run, and comes at its end.
+function soFar() {
+  const played = rounds.slice(0, drawn);
+  const sum = (count) => played.reduce((total, round) => total + count(round), 0);
+  const accepted = sum((round) => round.accepted);
+  const judged = accepted + sum((round) => round.tokens.filter(({ fate }) => fate === "rejected").length);
+  const tokens = accepted + sum((round) => (round.next ? 1 : 0));
+  const numbers = { tokens, rounds: drawn, saved: tokens - drawn, seed: run.numbers.seed };
+  if (judged) numbers.acceptance_rate = `${Math.round((100 * accepted) / judged)}%`;
+  if (drawn) numbers.mean_tokens_per_round = (tokens / drawn).toFixed(2);
+  return Object.fromEntries(Object.entries(numbers).map(([name, value]) => [name, String(value)]));
 }
 
 function replayOrSkip() {

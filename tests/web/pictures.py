@@ -61,12 +61,10 @@ def animate(browser, url: str, file: Path) -> None:
     finished(page_at(page, url))
     page.get_by_test_id("replay").get_by_role("combobox").select_option("0.04")
     page.get_by_role("button", name="Replay").click()
-    frames = []
+    frame, frames = page.locator(".run").bounding_box(), []
     while len(frames) < FRAMES:
-        frames.append(Image.open(io.BytesIO(page.locator(".run").screenshot())).convert("RGB"))
+        frames.append(Image.open(io.BytesIO(page.screenshot(clip=frame))).convert("RGB"))
     page.close()
-    size = frames[0].size
-    frames = [frame.resize(size) for frame in frames]
     frames[0].save(file, save_all=True, append_images=frames[1:], duration=PAUSE, loop=0, quality=60, method=4)
 
 
