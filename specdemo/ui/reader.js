@@ -80,7 +80,7 @@ function makeReader(page, stage, text, inspector, timeline) {
   }
 
   function selectAll(event) {
-    if (event.key !== "a") return;
+    if (event.key.toLowerCase() !== "a") return;
     getSelection().selectAllChildren(stage);
     event.preventDefault();
   }
