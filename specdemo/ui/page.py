@@ -74,14 +74,14 @@ def build(models: Models) -> gr.Blocks:
 
     async def show(seat: Seat, prompt, *values):
         """The page's own run: JSON texts for the stage. Errors go there, too, as text."""
-        number, telling = seat.begin(), None
         try:
             values = dict(zip(NAMES, values, strict=True))
             params, choice = params_of(values), Choice(**request(values))
             check_prompt(prompt)
-        except Exception as error:
-            yield json.dumps(notice(number, "error", sentence(error)))
+        except Exception as error:  # what is on the stage stays there, and goes on
+            yield json.dumps(notice(seat.number, "error", sentence(error)))
             return
+        number, telling = seat.begin(), None
         seat.waiting = True
         try:
             async with aclosing(running(models, line, choice, prompt, params)) as steps:

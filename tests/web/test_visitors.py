@@ -130,3 +130,16 @@ def test_generate_pressed_again_leaves_one_run(visit, endless):
     assert on_stage(page) == recorded(saved(page)), "of one run, and all of it"
     run(page, seed=7, max_new_tokens=2)
     assert number(page, "seed") == "7" and number(page, "tokens") == "2"
+
+
+def test_a_mistake_during_a_run_is_told_and_the_run_goes_on(visit, endless):
+    page = visit(endless, still=True)
+    generate(page, max_new_tokens=30_000)
+    wait_for_rounds(page)
+    generate(page, max_new_tokens=0)
+    assert notice(page, "error").startswith("max_new_tokens must be")
+    before = int(number(page, "rounds").replace(",", ""))
+    wait_for_rounds(page, before + 20)
+    page.get_by_role("button", name="Stop").click()
+    wait_for_end(page)
+    assert number(page, "finish") == "cancelled"
