@@ -32,7 +32,7 @@ def parse(argv):
     drafter = commands.add_parser("drafter", help="train the drafter, then distil the target into it")
     report = commands.add_parser("report", help="measure the pair and write its model card")
     target.add_argument("--vocab", type=positive, default=4096, help="size of the tokenizer's vocabulary (4096)")
-    add_training(target, train_target, tokens=8_200_000, layers=16, hidden=256, heads=4, kv_heads=2, ffn=704)
+    add_training(target, train_target, tokens=12_000_000, layers=16, hidden=256, heads=4, kv_heads=2, ffn=704)
     add_training(drafter, train_drafter, tokens=3_000_000, layers=1, hidden=192, heads=3, kv_heads=1, ffn=512)
     drafter.add_argument("--distil", type=natural, default=1_800_000, help="tokens of distillation after --tokens of cross-entropy")
     drafter.add_argument("--sampled", type=natural, default=250_000, help="tokens of its own text that the target writes for distillation")
@@ -62,6 +62,7 @@ def add_training(command, run, tokens, layers, hidden, heads, kv_heads, ffn):
     command.add_argument("--batch", type=positive, default=4, help="rows per optimiser step (4)")
     command.add_argument("--lr", type=rate, default=0.015, help="peak learning rate of Muon (0.015)")
     command.add_argument("--embedding-lr", type=rate, default=0.006, help="peak learning rate of AdamW (0.006)")
+    command.add_argument("--compile", action="store_true", help="torch.compile the loss: a quarter faster on a CPU, needs a C++ compiler")
     command.add_argument("--every", type=natural, default=120, help="seconds between checkpoints (120)")
 
 

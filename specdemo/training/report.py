@@ -105,7 +105,7 @@ def commands(args):
         state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
         _, seconds, budgets = state["progress"]
         options = {key: value for key, value in state["settings"].items() if key not in ("command", "data")} | {"tokens": budgets[-1]}
-        written = " ".join(f"--{key.replace('_', '-')} {shlex.quote(str(value))}" for key, value in sorted(options.items()))
+        written = " ".join(as_option(key, value) for key, value in sorted(options.items()) if value is not False)
         begun = "".join(f", begun with --tokens {budget}" for budget in budgets[:-1])
         begun += ", changed on the way: this command alone gives other weights" if begun else ""
         lines.append(f"# {seconds / 60:.0f} minutes{begun}\npython -m specdemo.training {role} --data DIR --out {args.out} {written}")
@@ -115,6 +115,11 @@ def commands(args):
     )
     note = f"Everything random comes from these seeds. The minutes are those of {machine()}; writing the target's text is not counted."
     return "```bash\n" + "\n".join(lines) + f"\n```\n\n{note}"
+
+
+def as_option(key, value):
+    name = "--" + key.replace("_", "-")
+    return name if value is True else f"{name} {shlex.quote(str(value))}"
 
 
 def machine():

@@ -23,9 +23,10 @@ def train_target(args):
     encoded, heldout = encode_documents(tokenizer, training), encode_documents(tokenizer, heldout)
     model = new_model(args, len(tokenizer))
     rows = Rows(encoded, args.length, args.batch, args.seed)
+    guessing = compiled(args, cross_entropy)
 
     def loss_at(step):
-        return cross_entropy(model, cut(rows(step), step, args.whole_every).to(DEVICE))
+        return guessing(model, cut(rows(step), step, args.whole_every).to(DEVICE))
 
     fit(args, model, loss_at, args.tokens, heldout, fingerprint(encoded))
     save(model, tokenizer, folder)
@@ -44,13 +45,14 @@ def train_drafter(args):
     data = fingerprint([*encoded, teacher.get_input_embeddings().weight.detach().cpu().numpy()])  # another target is other data
     own = Rows(target_text(args, teacher, encoded, data), args.length, args.batch, args.seed) if args.sampled else rows
     first_distilled = args.tokens // (args.batch * args.length)
+    guessing, imitating = compiled(args, cross_entropy), compiled(args, distillation)
 
     def loss_at(step):
         if step < first_distilled:
-            return cross_entropy(model, cut(rows(step), step, args.whole_every).to(DEVICE))
+            return guessing(model, cut(rows(step), step, args.whole_every).to(DEVICE))
         own_turn = (step - first_distilled) % 2
         batch = own((step - first_distilled) // 2) if own_turn else rows(step)
-        return distillation(model, teacher, cut(batch, step, args.whole_every).to(DEVICE))
+        return imitating(model, teacher, cut(batch, step, args.whole_every).to(DEVICE))
 
     fit(args, model, loss_at, args.tokens + args.distil, heldout, data)
     save(model, tokenizer, Path(args.out) / "drafter")
@@ -112,6 +114,11 @@ def distillation(model, teacher, rows):
         wanted = forward(teacher, rows).float().log_softmax(-1)  # [B, T, V]
     ours = forward(model, rows).float().log_softmax(-1)  # [B, T, V]
     return F.kl_div(ours.flatten(0, 1), wanted.flatten(0, 1), log_target=True, reduction="batchmean")
+
+
+def compiled(args, loss):
+    """The loss function as --compile asks for it; rows come in two shapes only, and each gets its own code."""
+    return torch.compile(loss, dynamic=False) if args.compile else loss
 
 
 def fit(args, model, loss_at, tokens, heldout, data):
