@@ -2,9 +2,11 @@
 request was wrong, 1 when it failed."""
 
 import argparse
+import json
 import os
 import sys
 from dataclasses import MISSING, fields
+from importlib.util import find_spec
 from pathlib import Path
 
 from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, Round, allowed
@@ -76,6 +78,17 @@ def parser() -> Parser:
     add_params_options(bench, leave_out={"draft_with", "stop", "ignore_eos", "chat", "system", "alternatives"})
     bench.add_argument("--prompts", type=_count, default=6, help="how many prompts (default 6)")
     bench.add_argument("--repeats", type=_count, default=3, help="how often each is run (default 3)")
+    bench.add_argument("--peers", action="store_true", help="also transformers compiled, and this engine without recorded forwards")
+    bench.add_argument(
+        "--shapes", metavar="NAME", help="random weights instead of a pair: llama-3.2-3b-1b, qwen3-8b-0.6b, llama-3.1-8b-1b, tiny"
+    )
+    bench.add_argument("--accept", type=_share, metavar="P", help="the acceptance rate that --shapes builds in (default 0.8)")
+    bench.add_argument("--gammas", type=_numbers(1, 16), default=[], metavar="N,N", help="sweep over gamma, like 1,2,4,8")
+    bench.add_argument(
+        "--contexts", type=_numbers(2, 1_000_000), default=[], metavar="N,N", help="sweep over the prompt's length, like 256,1024"
+    )
+    bench.add_argument("--quantize-sweep", metavar="KIND,KIND", help="the pair again for each of these, like none,int8,int4,float8")
+    bench.add_argument("--plot", metavar="FILE", help="draw the result: a .png or .svg file")
     bench.set_defaults(command=_bench, temperature=0.0, max_new_tokens=128, seed=0)
 
     pairs = commands.add_parser("pairs", help="the pairs that are known by name")
@@ -127,6 +140,25 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _numbers(low: int, high: int):
+    """A type for argparse: "1,2,4" -> [1, 2, 4], in order, each once."""
+
+    def numbers(text: str) -> list[int]:
+        parts = [part.strip() for part in text.split(",")]
+        if not all(part.isascii() and part.isdecimal() and len(part) < 10 and low <= int(part) <= high for part in parts):
+            raise argparse.ArgumentTypeError(f"must be whole numbers from {low:,} to {high:,} with commas between, not {ascii(text)}")
+        return sorted({int(part) for part in parts})
+
+    return numbers
+
+
+def _share(text: str) -> float:
+    value = _number(text)
+    if isinstance(value, str) or not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 1, not {ascii(text)}")
+    return float(value)
+
+
 def params_of(arguments: argparse.Namespace) -> Params:
     given = vars(arguments)
     return Params(**{field.name: given[field.name] for field in fields(Params) if field.name in given})
@@ -163,10 +195,11 @@ def _load(arguments: argparse.Namespace):
 def _generate(arguments: argparse.Namespace) -> int:
     params = params_of(arguments)
     if arguments.trace not in (None, "-"):
-        _check_writable(arguments.trace)
+        _check_writable("trace", arguments.trace)
     from specdemo.session import stream
 
     pair = _load(arguments)
+    told = pair.notes
     printer = None if arguments.trace == "-" else Printer(params.stop, sys.stdout, sys.stderr)
     with stream(pair, arguments.prompt, params) as run:
         try:
@@ -181,19 +214,22 @@ def _generate(arguments: argparse.Namespace) -> int:
                 sys.stdout.write(run.trace.to_json() + "\n")
             elif arguments.trace is not None:
                 _save(run.trace, arguments.trace)
+            for note in pair.notes:  # what has turned out while it ran
+                if note not in told:
+                    _say(note)
             _say(summary(run.trace.stats, run.trace.finish, run.trace.params.seed))
     return 0
 
 
-def _check_writable(file: str) -> None:
+def _check_writable(option: str, file: str) -> None:
     """Before the models load, so that no finished run is lost to a mistyped path."""
     path = Path(file)
     if path.is_dir():
-        raise ValueError(f"trace must be a file, but {file} is a directory")
+        raise ValueError(f"{option} must be a file, but {file} is a directory")
     if not path.parent.is_dir():
-        raise ValueError(f"trace cannot be saved: there is no directory {path.parent}")
+        raise ValueError(f"{option} cannot be saved: there is no directory {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"trace cannot be saved: no permission to write {file}")
+        raise ValueError(f"{option} cannot be saved: no permission to write {file}")
 
 
 def _save(trace, file: str) -> None:
@@ -204,14 +240,50 @@ def _save(trace, file: str) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from specdemo.bench import bench, table
+    params = params_of(arguments)
+    if arguments.plot is not None:
+        _check_plot(arguments.plot)
+    from specdemo.bench import asked, bench, quantize_sweep, quantized_table, table
+    from specdemo.loading import load_pair
 
-    result = bench(_load(arguments), params_of(arguments), arguments.prompts, arguments.repeats)
+    asked.check(arguments)
+    wanted = {"peers": arguments.peers, "gammas": arguments.gammas, "contexts": arguments.contexts}
+    if arguments.shapes is not None:
+        pair, shapes, prompts_of = asked.shapes(arguments)
+        result = bench(pair, params, arguments.prompts, arguments.repeats, prompts_of=prompts_of, **wanted)
+        result |= {"pair": f"shapes {arguments.shapes}", "shapes": shapes}
+    else:
+        pair = _load(arguments)
+        result = bench(pair, params, arguments.prompts, arguments.repeats, **wanted)
     print(table(result))
-    import json
-
+    if kinds := asked.kinds(arguments):
+        del pair  # its memory is wanted
+        request = pair_request(arguments)
+        result["quantized"] = quantize_sweep(
+            lambda kind: load_pair(**request | {"quantize": kind}), params, arguments.prompts, arguments.repeats, kinds
+        )
+        print("\n" + quantized_table(result["quantized"]))
+    if arguments.plot is not None:
+        _draw(result, arguments.plot)
     print(json.dumps(result))
     return 0
+
+
+def _check_plot(file: str) -> None:
+    if Path(file).suffix.lower() not in (".png", ".svg"):
+        raise ValueError(f"plot must be a file that ends in .png or .svg, not {file}")
+    _check_writable("plot", file)
+    if find_spec("matplotlib") is None:
+        raise Failure("plot needs matplotlib, which is not installed: pip install matplotlib")
+
+
+def _draw(result: dict, file: str) -> None:
+    from specdemo.bench.picture import draw
+
+    try:
+        draw(result).savefig(file)
+    except OSError as error:
+        raise Failure(f"the plot could not be saved to {file}: {error.strerror}") from None
 
 
 def _pairs(arguments: argparse.Namespace) -> int:
