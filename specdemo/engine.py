@@ -2,7 +2,8 @@
 
 Draft gamma tokens, run the target once over all of them, judge, take one token from the target itself, rewind. Plain
 decoding is the same loop with nothing drafted. The drafter, the sampler, the rule, the text pieces and the end of the
-text are handed in; whatever a round computes stays on the device until one packed copy brings its record home.
+text are handed in. What a round computes is two steps, drafting and verifying, that never wait for the device: the same functions
+run as they are or are recorded (record.py), and one packed copy brings the record home.
 """
 
 import math
@@ -12,13 +13,18 @@ from time import perf_counter
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specdemo.drafters import Draft, Drafter
 from specdemo.events import Alternative, Judged, Next, Round
 from specdemo.lm import LM
+from specdemo.machine import sent
+from specdemo.record import Eager, Graphs
 from specdemo.rules import Decision
 from specdemo.sampling import Dice, Sampler, probabilities
 from specdemo.text import Pieces
+
+NOT_NUMBERS = "the {}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow"
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Task:
     pieces: Pieces
     spell: Callable[[int], str]  # a token's text out of context, for the alternatives
     alternatives: int
+    run: Eager | Graphs
 
 
 def decode(task: Task) -> Iterator[Prefilled | Round]:
@@ -77,26 +84,54 @@ def _prefill(task: Task, ids: list[int]) -> Prefilled:
 
 @torch.no_grad()
 def _round(task: Task, ids: list[int], index: int) -> tuple[Round, str | None]:
-    """Draft, verify, judge, rewind. Between rounds the target's cache holds the text but for its last token."""
+    """Draft, verify, judge. Between rounds the target's cache holds the text but for its last token."""
     start = perf_counter()
     k = min(task.gamma, task.room(len(ids)) - 1)
-    dice = task.throw(index, k)
+    dice = task.throw(index, task.run.rows(k, task.gamma))
     before_draft = _mark(dice.next.device)
     draft = task.drafter.propose(ids, k, dice.draws)
     behind_draft = _mark(dice.next.device)
-
-    last = torch.tensor(ids[-1:], dtype=torch.long, device=draft.ids.device)
-    logits = task.target.forward(torch.cat([last, draft.ids]))  # [K+1, V]
-    p = task.sampler(logits)
-    decision = task.rule(p, draft.q, draft.ids, dice.coins[: len(draft.ids)], dice.next)
-    record = bring_home(p, probabilities(logits), draft, decision, dice, task.alternatives, task.drafter.fill)
+    record = verify(task, ids, draft, dice)
     task.drafter.learn(ids, record.ids, record.likely)
 
     draft_tokens, next_token, emitted, finish = _tell(task, record)
-    task.target.rewind(len(ids) + len(emitted) - 1)
     round_ms = 1000 * (perf_counter() - start)
     draft_ms = _ms_between(before_draft, behind_draft)
     return Round(index, draft_tokens, next_token, emitted, draft_ms, round_ms - draft_ms), finish
+
+
+def verify(task: Task, ids: list[int], draft: Draft, dice: Dice) -> "Record":
+    """One forward of the target over the last token and the draft, the verdict, and the record brought home."""
+    rows = task.run.rows(draft.k, task.gamma)
+    draft = draft.filled(rows)
+    task.target.reach(len(ids) - 1, len(ids) + rows)
+    widths = min(task.alternatives, task.target.vocab_size), min(task.drafter.fill, task.target.vocab_size)
+
+    def step(place: Tensor, ids: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        start, last, _ = place.split(1)
+        logits = task.target.forward(torch.cat([last, ids]), start[0])  # [B+1, V]
+        return judge(logits, place, ids, *rest), logits, ids, *rest[:2]
+
+    def judge(logits: Tensor, place: Tensor, ids: Tensor, q: Tensor, raw_q: Tensor, coins: Tensor, next_u: Tensor) -> Tensor:
+        asked = torch.arange(rows, device=ids.device) < place[2]  # [B]; the rows behind only fill a recording up
+        drafted = asked & (q[:, 0].isnan().cumsum(0) == 0)  # the draft ends where the sampler had looked at too few tokens
+        k = torch.where((raw_q[:, 0].isnan() & asked).any(), -1, drafted.sum())
+        coins = torch.where(drafted, coins, torch.inf)  # what is not drafted is refused, and leaves p as it is
+        q, raw_q = (torch.where(drafted[:, None], each, 0.0) for each in (q, raw_q))
+        p = task.sampler(logits)  # [B+1, V]
+        decision = task.rule(p, q, ids, coins, next_u)
+        return pack(p, probabilities(logits), k, Draft(rows, ids, q, raw_q), decision, coins, next_u, *widths)
+
+    inputs = sent([len(ids) - 1, ids[-1], draft.k], torch.long, draft.ids.device), draft.ids, draft.q, draft.raw_q
+    inputs = *inputs, dice.coins[:rows], dice.next
+    key = ("verifying", rows, task.target.span, task.target.moves, task.sampler.key, task.rule, *widths)
+    packed, logits, *drafted = task.run(key, step, *inputs)
+    while (record := unpack(packed.cpu(), rows, *widths)) is None:
+        task.sampler.widen()
+        packed = judge(logits, inputs[0], *drafted, *inputs[4:])  # what was given in may have been written over by now
+    if len(record.drafted) < draft.k:
+        task.sampler.widen()
+    return record
 
 
 def _mark(device: torch.device) -> float | torch.cuda.Event:
@@ -141,34 +176,45 @@ class Record:
         return [place.id for place in self.drafted]
 
 
-def bring_home(p: Tensor, raw_p: Tensor, draft: Draft, decision: Decision, dice: Dice, alternatives: int, fill: int) -> Record:
-    """Picks what the record needs out of p and raw_p [K+1, V] on the device and copies it in one piece.
-
-    A float64 holds ids and probabilities alike without loss. Raises RuntimeError when a model's probabilities are NaN.
-    """
-    k, vocab_size = draft.q.shape
-    likely = raw_p.topk(min(fill, vocab_size))  # [K+1, F]
-    top = _likeliest(p, raw_p, draft, min(alternatives, vocab_size))  # [K+1, A]
+def pack(
+    p: Tensor, raw_p: Tensor, k: Tensor, draft: Draft, decision: Decision, coins: Tensor, next_u: Tensor, alternatives: int, fill: int
+) -> Tensor:  # fmt: skip
+    """What the record needs out of p and raw_p [B+1, V], in one piece on the device. A float64 holds ids and probabilities
+    alike without loss. k []: how many of the B rows are drafts, -1 where the drafter's probabilities are NaN."""
+    rows = draft.k
+    likely = raw_p.topk(fill)  # [B+1, F]
+    top = _likeliest(p, raw_p, draft, alternatives)  # [B+1, A]
     # Column 0: the drafted token (none in the last row); column 1: the next token, which counts in one row only.
-    next_id = decision.next.expand(k + 1, 1)
-    ids = torch.cat([torch.cat([draft.ids[:, None], next_id[:1]]), next_id, top], 1)  # [K+1, 2+A]
-    silent = torch.full_like(ids[:1], torch.nan, dtype=torch.float64)  # behind a full draft the drafter says nothing
-    of_q = torch.cat([draft.q.gather(1, ids[:k]), silent])
-    of_raw_q = torch.cat([draft.raw_q.gather(1, ids[:k]), silent])
-    chosen = torch.stack([p.gather(1, ids), of_q, raw_p.gather(1, ids), of_raw_q], -1)  # [K+1, 2+A, 4]
-    numbers = torch.stack([decision.accepted.double(), decision.residual_mass, dice.next[0]])
-    judged = torch.stack([dice.coins[:k], decision.accept_prob])  # [2, K]
-    home = _copy_in_one(numbers, judged, ids, chosen, likely.indices, likely.values)
-    (accepted, residual_mass, next_u), (coins, accept_probs), ids, chosen, likely_ids, likely_p = (part.tolist() for part in home)
+    next_id = decision.next.expand(rows + 1, 1)
+    ids = torch.cat([torch.cat([draft.ids[:, None], next_id[:1]]), next_id, top], 1)  # [B+1, 2+A]
+    of_q, of_raw_q = (pad(each.gather(1, ids[:rows]), (0, 0, 0, 1)) for each in (draft.q, draft.raw_q))
+    chosen = torch.stack([p.gather(1, ids), of_q, raw_p.gather(1, ids), of_raw_q], -1)  # [B+1, 2+A, 4]
+    judged = (k, decision.accepted, decision.residual_mass, next_u, coins, decision.accept_prob)
+    return torch.cat([tensor.flatten().double() for tensor in (*judged, ids, chosen, likely.indices, likely.values)])
 
-    accepted = int(accepted)
+
+def unpack(packed: Tensor, rows: int, alternatives: int, fill: int) -> "Record | None":
+    """A packed round's record, on the host. None when the sampler had looked at too few tokens for p. Raises RuntimeError when a
+    model's probabilities are NaN."""
+    width = 2 + alternatives
+    shapes = (), (), (), (), (rows,), (rows,), (rows + 1, width), (rows + 1, width, 4), (rows + 1, fill), (rows + 1, fill)
+    parts = packed.split([math.prod(shape) for shape in shapes])
+    k, accepted, residual_mass, next_u, coins, accept_probs, ids, chosen, likely_ids, likely_p = (
+        part.view(shape).tolist() for part, shape in zip(parts, shapes, strict=True)
+    )
+    k, accepted = int(k), int(accepted)
+    if k < 0:
+        raise RuntimeError(NOT_NUMBERS.format("drafter"))
+    chosen[k] = [(p, math.nan, raw_p, math.nan) for p, _, raw_p, _ in chosen[k]]  # behind its drafts the drafter says nothing
     tops = [[(int(id), *_known(four)) for id, four in zip(ids[i][2:], chosen[i][2:], strict=True)] for i in range(k + 1)]
     drafted = [Place(int(ids[i][0]), *_known(chosen[i][0]), coins[i], accept_probs[i], tops[i]) for i in range(k)]
     next_place = Place(int(ids[0][1]), *_known(chosen[accepted][1]), next_u, None, tops[accepted])
-    for model, raw in (("target", [place.raw_p for place in (*drafted, next_place)]), ("drafter", [place.raw_q for place in drafted])):
-        if any(probability is None or math.isnan(probability) for probability in raw):
-            raise RuntimeError(f"the {model}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow")
-    pairs = [[(int(id), p) for id, p in zip(*row, strict=True)] for row in zip(likely_ids, likely_p, strict=True)]
+    places = (*drafted, next_place)
+    if any(math.isnan(place.raw_p) for place in places):
+        raise RuntimeError(NOT_NUMBERS.format("target"))
+    if any(math.isnan(place.p) for place in places):
+        return None
+    pairs = [[(int(id), p) for id, p in zip(*row, strict=True)] for row in zip(likely_ids[: k + 1], likely_p, strict=False)]
     return Record(drafted, next_place, accepted, residual_mass, pairs)
 
 
@@ -180,13 +226,6 @@ def _likeliest(p: Tensor, raw_p: Tensor, draft: Draft, count: int) -> Tensor:
     weight = torch.add(p, raw_p, alpha=1e-9)
     weight[:-1] += torch.add(draft.q, draft.raw_q, alpha=1e-9)
     return weight.topk(count).indices
-
-
-def _copy_in_one(*tensors: Tensor) -> list[Tensor]:
-    """The tensors on the host, as float64, through a single copy."""
-    packed = torch.cat([tensor.flatten().double() for tensor in tensors]).cpu()
-    parts = packed.split([tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _known(four: list[float]) -> tuple[float, float | None, float, float | None]:

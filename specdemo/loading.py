@@ -14,15 +14,18 @@ import torch
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, QuantoConfig
 
-from specdemo.events import ByModel, PairInfo
+from specdemo.events import ByModel, PairInfo, Params
 from specdemo.explain import explained
 from specdemo.few_rows import favour_few_rows
-from specdemo.lm import CachedLM, rewindable_cache, rewinds
+from specdemo.lm import context_of, rewindable_cache, rewinds
 from specdemo.machine import cpu_name, memory_of
-from specdemo.pair import LoadError, Pair, PairError, context_of
+from specdemo.pair import LoadError, Pair, PairError
+from specdemo.record import Eager, Traced
 from specdemo.request import QUANTIZE, ROLES, ByRole, Part, Request, resolve
 
 NO_CODE = {"trust_remote_code": False}  # left out, transformers asks on the terminal whether to run a model's own program
+
+WARM_UP = 3  # forwards, in which they are recorded, too
 
 Report = Callable[[str, float | None], None]  # what is being done, and the share of it that is done where that is known
 
@@ -200,7 +203,9 @@ def _loading(part: Part) -> str:
 def _pair_in_memory(target: PreTrainedModel, drafter: PreTrainedModel | None, tokenizer) -> Pair:
     models = [target, drafter] if drafter else [target]
     names = [model.name_or_path or type(model).__name__ for model in models]
-    return _pair(" + ".join(names), models, names, [None] * len(models), tokenizer, "as given")
+    pair = _pair(" + ".join(names), models, names, [None] * len(models), tokenizer, "as given")
+    pair.record = pair.info.device != "cpu"  # a trace would spare Python what its owner may watch: hooks, patched methods
+    return pair
 
 
 def _pair(name, models, ids, quantized, tokenizer, reason) -> Pair:
@@ -213,9 +218,9 @@ def _pair(name, models, ids, quantized, tokenizer, reason) -> Pair:
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     dtypes = [_name(model.dtype) for model in models]
     info = PairInfo(name, *_both(ids), str(device), device_name, ByModel(*_both(dtypes)), ByModel(*_both(quantized)))
-    pair = Pair(*_both(models), tokenizer, info, reason, notes=_ignored_processors(models[0]))
+    pair = Pair(*_both(models), tokenizer, info, reason, limits=_ignored_processors(models[0]))
     if pair.drafter is not None and pair.drafter_context < pair.context:
-        pair.notes.append(f"the drafter's context is {pair.drafter_context:,.0f} tokens: beyond that nothing is drafted")
+        pair.limits.append(f"the drafter's context is {pair.drafter_context:,.0f} tokens: beyond that nothing is drafted")
     return pair
 
 
@@ -257,16 +262,23 @@ def check_same_tokenizer(target, drafter, target_id: str, drafter_id: str) -> No
 @torch.no_grad()
 def _measure_steps(pair: Pair) -> None:
     """Times one-token forwards of both models (which warms them up, too): the cost ratio c of the theory."""
-    for role in ROLES:
-        model = getattr(pair, role)
-        if model is None:
+    target, drafter, run = pair.steps()
+    for role, lm, rows in ((ROLES[0], target, 1 + Params().gamma), (ROLES[1], drafter, 2)):
+        if lm is None:
             continue
-        lm = CachedLM(model)
-        lm.forward(torch.zeros(min(32, int(min(context_of(model), 33)) - 1), dtype=torch.long))
-        length, times = lm.length, []
-        while len(times) < 3 or (len(times) < 15 and sum(times) < 300):
-            start = perf_counter()
-            lm.forward(torch.zeros(1, dtype=torch.long)).flatten()[0].item()  # waits for the device
-            times.append(1000 * (perf_counter() - start))
-            lm.rewind(length)
-        setattr(pair, f"{role}_step_ms", median(times[1:]))
+        length = max(0, int(min(32, context_of(lm.model) - rows)))
+        lm.prefill(torch.zeros(length, dtype=torch.long))
+        ids, start = torch.zeros(rows, dtype=torch.long, device=lm.device), torch.tensor(length, device=lm.device)
+        times, run = [], run if lm.device == target.device else Eager()
+        if isinstance(lm, Traced):
+            lm.expect(1)
+            lm.expect(rows)
+            for _ in range(WARM_UP):  # what every round of a default run does
+                lm.reach(length, length + rows)
+                lm.forward(ids, start)
+        while len(times) < WARM_UP + 3 or (len(times) < WARM_UP + 15 and sum(times[WARM_UP:]) < 300):
+            lm.reach(length, length + rows)
+            begun = perf_counter()
+            run(("one-token", role), lm.forward, ids[:1], start).flatten()[0].item()  # waits for the device
+            times.append(1000 * (perf_counter() - begun))
+        setattr(pair, f"{role}_step_ms", median(times[WARM_UP:]))

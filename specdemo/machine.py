@@ -1,4 +1,4 @@
-"""What this machine is: its memory and its processor."""
+"""What this machine is: its memory and its processor, and the way to its device."""
 
 import os
 import platform
@@ -22,3 +22,8 @@ def cpu_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.+)", cpuinfo.read_text()) if cpuinfo.exists() else []
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def sent(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The numbers on the device, without waiting for it: a copy from ordinary memory would wait for all that it has still to do."""
+    return torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)

@@ -11,7 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specdemo.events import PairInfo
-from specdemo.lm import logits_width
+from specdemo.lm import CachedLM, context_of, logits_width
+from specdemo.record import Eager, Graphs, Traced, watched
 
 SMALL = 50_000_000  # parameters
 
@@ -48,9 +49,11 @@ class Pair:
     tokenizer: object | None
     info: PairInfo
     dtype_reason: str
-    notes: list[str]  # what a user should know: what is not applied, what is limited
+    limits: list[str]  # what a user should know: what is not applied, what is limited
     target_step_ms: float | None = None  # one-token forwards; None for models given in memory, which are left alone
     drafter_step_ms: float | None = None
+    record: bool = True  # whether steps are recorded and replayed; False runs them as they are
+    compile: bool = False  # whether forwards that are recorded on CUDA are compiled first, which takes minutes and fuses small operations
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
@@ -104,15 +107,57 @@ class Pair:
         finally:
             torch.set_num_threads(before)
 
+    @cached_property
+    def lms(self) -> tuple[CachedLM, CachedLM | None]:
+        return _lm(self.target), _lm(self.drafter) if self.drafter else None
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        return Graphs()
+
+    def steps(self) -> tuple[CachedLM, CachedLM | None, Eager | Graphs]:
+        """For one run: both models, and what its steps are run by."""
+        if any(lm and not lm.fits for lm in self.lms):
+            del self.lms
+        lms = [lm for lm in self.lms if lm]
+        on_gpu = [lm for lm in lms if lm.device.type == "cuda"]
+        graphs = self.record and lms[0] in on_gpu and not any(watched(lm.model) for lm in on_gpu)
+        if graphs:
+            for lm in on_gpu:
+                lm.compile(self.compile)
+            self.graphs.begin(*(lm.model for lm in on_gpu), compiled=self.compile)
+            graphs = not self.graphs.reason
+        for lm in lms:
+            if isinstance(lm, Traced):
+                lm.begin(self.record)
+            else:
+                lm.exact = not graphs or lm not in on_gpu
+        return *self.lms, self.graphs if graphs else Eager()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know now: the limits, and why steps are not recorded."""
+        recorders = [lm for lm in self.lms if isinstance(lm, Traced)] + [self.graphs] * self.info.device.startswith("cuda")
+        reasons = {recorder.reason for recorder in recorders if recorder.reason and self.record}
+        if self.record and any(watched(lm.model) for lm in self.lms if lm):
+            reasons.add("somebody listens to a model's forwards (hooks), which a recording would pass by")
+        return [*self.limits, *(f"every step is run anew, which is slower, because it cannot be recorded: {reason}" for reason in reasons)]
+
+    @property
+    def doing(self) -> str | None:
+        """What the engine does before it can go on, if anything."""
+        return self.graphs.recording or next((lm.recording for lm in self.lms if isinstance(lm, Traced) and lm.recording), None)
+
     @property
     def bytes_held(self) -> Bytes:
         """Of weights in memory (quantised ones as they lie there)."""
         return Bytes(held_bytes(self.target), held_bytes(self.drafter) if self.drafter else None)
 
 
-def context_of(model: PreTrainedModel) -> float:
-    """The most tokens that a text can have; infinite where the model names no limit."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+def _lm(model: PreTrainedModel) -> CachedLM:
+    """Beside a larger model's products Python's part is nothing, and a trace would spare nothing."""
+    traced = model.device.type == "cpu" and model.num_parameters() <= SMALL
+    return (Traced if traced else CachedLM)(model)
 
 
 def held_bytes(model: PreTrainedModel) -> int:

@@ -8,9 +8,10 @@ from random import Random
 
 import torch
 from torch import Tensor
-from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
 
 from specdemo.events import Params
+from specdemo.machine import sent
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -21,19 +22,22 @@ def probabilities(logits: Tensor) -> Tensor:
 class Sampler:
     """Shapes logits [N, V] into the probabilities [N, V] (float64) that tokens are drawn from.
 
-    Temperature, top-k, top-p and min-p in this order, by transformers' own warpers; temperature 0 is one-hot at the
-    argmax. Target and drafter share one sampler: p and q must be shaped alike, or acceptance is not lossless.
+    Temperature, top-k, top-p and min-p in this order, as transformers' own warpers do; temperature 0 is one-hot at the
+    argmax. Target and drafter share one sampler: p and q must be shaped alike, or acceptance is not lossless. A row of NaN
+    means that top-p's short way was too short there: `widen` and ask again.
     """
 
     def __init__(self, params: Params):
         self.greedy = params.temperature == 0
+        self.nucleus = Nucleus(params.top_p) if params.top_p < 1 and not self.greedy else None
+        self.asked = (params.temperature, params.top_k, params.top_p, params.min_p)
         self.warpers = []
         if params.temperature not in (0, 1):
             self.warpers.append(TemperatureLogitsWarper(params.temperature))
         if params.top_k:
             self.warpers.append(TopKLogitsWarper(params.top_k))
-        if params.top_p < 1:
-            self.warpers.append(Nucleus(params.top_p))
+        if self.nucleus:
+            self.warpers.append(self.nucleus)
         if params.min_p:
             self.warpers.append(MinPLogitsWarper(params.min_p))
 
@@ -47,37 +51,54 @@ class Sampler:
             logits = warp(None, logits)
         return logits.softmax(-1)
 
+    def take(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """A token [N] behind each row of logits [N, V], drawn with u [N], and the probabilities [N, V] it was drawn from."""
+        if self.greedy:  # whatever u is
+            tokens = logits.double().argmax(-1)
+            return tokens, one_hot(tokens, logits.shape[-1])
+        p = self(logits)
+        return draw(p, u), p
+
+    @property
+    def key(self) -> tuple:
+        """The same for two samplers that do the same: what a recording is found by."""
+        return *self.asked, self.nucleus and self.nucleus.few
+
+    def widen(self) -> bool:
+        """Lets top-p look at more tokens from now on; whether there were more."""
+        return self.nucleus is not None and self.nucleus.widen()
+
 
 class Nucleus:
-    """transformers' top-p warper, without its sort of the whole vocabulary where the nucleus lies in the likeliest few
-    tokens. Looking whether it does makes the host wait, so only a CPU, where that costs nothing, takes the short way."""
+    """Top-p: the fewest likeliest tokens that weigh top_p together. What transformers' warper does, without its sort of the whole
+    vocabulary where they are among the likeliest `few`. Where they are not, nobody may wait for the device to say so: the row
+    becomes NaN, which comes home with the record. Of equally likely tokens at the edge those with the highest ids stay (the sort
+    in transformers' keeps as many, but no certain ones)."""
 
-    FEW = (256, 1024)
+    WIDTHS = (256, 2048)
 
     def __init__(self, top_p: float):
         self.top_p = top_p
-        self.full = TopPLogitsWarper(top_p)
+        self.widths = iter(self.WIDTHS)
+        self.few: int | None = next(self.widths)  # None: all
+
+    def widen(self) -> bool:
+        were, self.few = self.few, next(self.widths, None)
+        return were is not None
 
     def __call__(self, ids: None, logits: Tensor) -> Tensor:
-        if logits.device.type == "cpu":
-            p = logits.softmax(-1)  # [N, V]
-            for few in self.FEW:
-                if few < logits.shape[-1] and (filtered := self._among(few, p, logits)) is not None:
-                    return filtered
-        return self.full(ids, logits)
-
-    def _among(self, few: int, p: Tensor, logits: Tensor) -> Tensor | None:
-        """The filtered logits, if all nuclei end among the `few` likeliest tokens."""
-        top = p.topk(few)  # [N, few]
-        before = top.values.cumsum(-1) - top.values  # mass of what is likelier
-        inside = before < self.top_p
-        # Equal tokens on both sides of the edge are left to the full sort, which has its own order for them.
-        least_inside = top.values.masked_fill(~inside, torch.inf).amin(-1)
-        most_outside = top.values.masked_fill(inside, -torch.inf).amax(-1)
-        if inside[:, -1].any() or (least_inside == most_outside).any():
-            return None
-        kept = logits.gather(-1, top.indices).masked_fill(~inside, -torch.inf)
-        return torch.full_like(logits, -torch.inf).scatter_(-1, top.indices, kept)
+        """logits [N, V] -> the same with -inf outside of the nucleus."""
+        vocab_size = logits.shape[-1]
+        few = min(self.few or vocab_size, vocab_size)
+        top = logits.topk(few).values  # [N, few]
+        p = (top - logits.logsumexp(-1, keepdim=True)).exp()
+        inside = p.cumsum(-1) - p < self.top_p  # what is likelier weighs less than top_p
+        edge = top.masked_fill(~inside, torch.inf).amin(-1, keepdim=True)  # [N, 1]: the least likely inside
+        equal = logits == edge
+        room = (inside & (top == edge)).sum(-1, keepdim=True)
+        behind = equal.sum(-1, keepdim=True) - equal.cumsum(-1)  # [N, V]: equal ones with higher ids
+        filtered = logits.masked_fill(~((logits > edge) | (equal & (behind < room))), -torch.inf)
+        return filtered if few == vocab_size else filtered.masked_fill(inside[:, -1:], torch.nan)
 
 
 def one_hot(ids: Tensor, vocab_size: int) -> Tensor:
@@ -109,5 +130,5 @@ def throw(seed: int, round: int, k: int, device: torch.device) -> Dice:
     """The dice of round `round` for k drafts. They depend on the seed, the round and the place in the round alone, so a
     longer draft or another consumer moves none of them."""
     random = Random(f"specdemo {seed} {round}").random
-    numbers = torch.tensor([random() for _ in range(1 + 2 * k)], dtype=torch.float64).to(device)
+    numbers = sent([random() for _ in range(1 + 2 * k)], torch.float64, device)
     return Dice(next=numbers[:1], draws=numbers[1::2], coins=numbers[2::2])

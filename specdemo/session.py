@@ -18,6 +18,7 @@ from specdemo.engine import Prefilled, Task, decode
 from specdemo.events import VERSION, Finished, Params, Round, Started, check_text
 from specdemo.lm import CachedLM
 from specdemo.pair import Pair, PairError, at_rest, in_training, redacted
+from specdemo.record import Eager, Graphs
 from specdemo.rules import RULES
 from specdemo.sampling import Sampler, throw
 from specdemo.text import Pieces
@@ -114,7 +115,8 @@ def _events(pair: Pair, started: Started, trace: Trace) -> Iterator[Started | Ro
     yield started
     try:
         pieces, training = Pieces(pair.tokenizer), in_training(pair.target, pair.drafter)
-        task = _task(pair, started, pieces)
+        with at_rest(training), pair.threads():
+            task = _task(pair, started, pieces)
         rounds = decode(task)
         while trace.finish is None:
             with at_rest(training), pair.threads():
@@ -135,7 +137,7 @@ def _events(pair: Pair, started: Started, trace: Trace) -> Iterator[Started | Ro
 def _task(pair: Pair, started: Started, pieces: Pieces) -> Task:
     params, prompt_ids = started.params, list(started.prompt_ids)
     sampler = Sampler(params)
-    target = CachedLM(pair.target)
+    target, drafter, run = pair.steps()
     eos = frozenset() if params.ignore_eos else pair.eos
     longest = len(prompt_ids) + params.max_new_tokens
 
@@ -144,7 +146,7 @@ def _task(pair: Pair, started: Started, pieces: Pieces) -> Task:
 
     return Task(
         target=target,
-        drafter=_drafter(pair, params, sampler, target),
+        drafter=_drafter(pair, params, sampler, target, drafter, run),
         sampler=sampler,
         rule=RULES[params.rule],
         gamma=params.gamma,
@@ -156,14 +158,16 @@ def _task(pair: Pair, started: Started, pieces: Pieces) -> Task:
         pieces=pieces,
         spell=pair.spell,
         alternatives=params.alternatives,
+        run=run,
     )
 
 
-def _drafter(pair: Pair, params: Params, sampler: Sampler, target: CachedLM) -> Drafter:
+def _drafter(pair: Pair, params: Params, sampler: Sampler, target: CachedLM, drafter: CachedLM | None, run: Eager | Graphs) -> Drafter:
     width = (target.vocab_size, target.device)
     match params.draft_with:
         case "model":
-            return ModelDrafter(CachedLM(pair.drafter), pair.drafter_context, sampler, *width)
+            run = run if drafter.device == target.device else Eager()
+            return ModelDrafter(drafter, pair.drafter_context, sampler, *width, run, params.gamma)
         case "lookup":
             return LookupDrafter(params.ngram, *width)
         case "ngram":

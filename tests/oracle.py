@@ -16,6 +16,7 @@ from specdemo.drafters.model import ModelDrafter
 from specdemo.drafters.ngram import NgramDrafter
 from specdemo.engine import Task
 from specdemo.events import Params
+from specdemo.record import Eager
 from specdemo.rules import speculative
 from specdemo.sampling import Sampler, throw
 from specdemo.text import Pieces
@@ -106,12 +107,15 @@ def p_value(seen: Counter, exact: dict) -> float:
 
 class TableLM:
     """A language model that is a table: logits by the last two tokens (or the only one). It remembers its context as a
-    real cache would, and what it was fed, so a wrong rewind gives wrong logits and a second feeding can be counted."""
+    real cache would, and what it was fed, so a wrong position gives wrong logits and a second feeding can be counted."""
+
+    device = CPU
 
     def __init__(self, logits):  # [V+1, V, width]: the token before the last (V: none), the last, the next
         self.vocab_size = logits.shape[-1]
         self.logits = logits
         self.ids: list[int] = []
+        self.span = self.moves = self.reached = 0
         self.forwards = 0
         self.fed: list[tuple[int, int]] = []  # (position, id), in the order of feeding
 
@@ -119,10 +123,17 @@ class TableLM:
     def length(self):
         return len(self.ids)
 
-    def forward(self, ids):
-        assert ids.dtype == torch.long and ids.ndim == 1 and len(ids) > 0
-        start = len(self.ids)
-        self.ids += ids.tolist()
+    def reach(self, start, length):
+        self.next, self.reached = start, length
+
+    def forward(self, ids, start):
+        assert ids.dtype == start.dtype == torch.long and ids.ndim == 1 and len(ids) > 0 and start.ndim == 0
+        start = start.item()
+        assert start == self.next, "the device and the host disagree about where it stands"
+        self.next += len(ids)
+        assert start <= len(self.ids), "a cache cannot go on from where it never was"
+        assert start + len(ids) <= self.reached, "no room was made for it"
+        self.ids[start:] = ids.tolist()
         self.fed += enumerate(self.ids[start:], start)
         self.forwards += 1
         before = [self.ids[i - 1] if i else -1 for i in range(start, len(self.ids))]
@@ -130,12 +141,9 @@ class TableLM:
 
     def prefill(self, ids):
         if len(ids):
-            self.forward(ids)
+            self.reach(0, len(ids))
+            self.forward(ids, torch.tensor(0))
         return int(len(ids) > 0)
-
-    def rewind(self, length):
-        assert 0 <= length <= len(self.ids), "a cache cannot be rewound to what it never held"
-        del self.ids[length:]
 
     def row(self, text):
         """The logits behind a text, without a cache."""
@@ -162,11 +170,11 @@ def ending(room, eos=(), stops=()):
     return ends
 
 
-def make_drafter(kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf):
+def make_drafter(kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run=None):
     """The drafter that `draft_with` names; `drafter` is a TableLM."""
     match kind:
         case "model":
-            return ModelDrafter(drafter, context, sampler, vocab_size, CPU)
+            return ModelDrafter(drafter, context, sampler, vocab_size, CPU, run or Eager(), gamma)
         case "lookup":
             return LookupDrafter(ngram, vocab_size, CPU)
         case "ngram":
@@ -177,11 +185,15 @@ def make_drafter(kind, sampler, vocab_size, drafter=None, ngram=2, context=math.
             return NoDrafter(vocab_size, CPU)
 
 
-def make_task(target, drafter, params, prompt, *, context=math.inf, eos=(), tokenizer=None, **changes) -> Task:
+def make_task(
+    target, drafter, params, prompt, *, context=math.inf, drafter_context=math.inf, eos=(), tokenizer=None, run=None, **changes
+) -> Task:  # fmt: skip
     """The engine's task for a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by params.draft_with."""
-    sampler = Sampler(params)
+    sampler, run = Sampler(params), run or Eager()
     if drafter is None or isinstance(drafter, TableLM):
-        drafter = make_drafter(params.draft_with, sampler, target.vocab_size, drafter, params.ngram)
+        drafter = make_drafter(
+            params.draft_with, sampler, target.vocab_size, drafter, params.ngram, drafter_context, params.gamma, run
+        )  # fmt: skip
     longest = min(len(prompt) + params.max_new_tokens, context)
     task = Task(
         target=target,
@@ -197,5 +209,6 @@ def make_task(target, drafter, params, prompt, *, context=math.inf, eos=(), toke
         pieces=Pieces(tokenizer),
         spell=lambda id: "",
         alternatives=params.alternatives,
+        run=run,
     )
     return replace(task, **changes)

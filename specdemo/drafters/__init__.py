@@ -5,17 +5,28 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from specdemo.machine import sent
 from specdemo.sampling import one_hot
 
 
 @dataclass(frozen=True)
 class Draft:
-    """K drafted tokens and where they came from; K may be 0. On the target's device, at the target's width V."""
+    """K drafted tokens and where they came from; K may be 0. On the target's device, at the target's width V. There may be
+    rows behind them, B in all, that only fill a recording up."""
 
-    ids: Tensor  # [K]
-    q: Tensor  # [K, V] float64: ids[i] was drawn from q[i]
-    raw_q: Tensor  # [K, V] float64: the same at temperature 1, unfiltered
+    k: int
+    ids: Tensor  # [B]
+    q: Tensor  # [B, V] float64: ids[i] was drawn from q[i]
+    raw_q: Tensor  # [B, V] float64: the same at temperature 1, unfiltered
+
+    def filled(self, rows: int) -> "Draft":
+        """The same with `rows` rows; the new ones draft token 0 from nothing."""
+        if rows == len(self.ids):
+            return self
+        new = rows - len(self.ids)
+        return Draft(self.k, pad(self.ids, (0, new)), pad(self.q, (0, 0, 0, new)), pad(self.raw_q, (0, 0, 0, new)))
 
 
 class Drafter(Protocol):
@@ -27,7 +38,7 @@ class Drafter(Protocol):
         """The prompt, before the first round."""
 
     def propose(self, ids: list[int], k: int, draws: Tensor) -> Draft:
-        """At most k tokens to follow `ids`; draws [k] are the uniform numbers to draw them with."""
+        """At most k tokens to follow `ids`; draws [k or more] are the uniform numbers to draw them with."""
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         """After each round. likely[i]: the target's `fill` likeliest (token, raw p) behind ids + draft[:i]; `ids` is the
@@ -36,9 +47,9 @@ class Drafter(Protocol):
 
 def certain(ids: list[int], vocab_size: int, device: torch.device) -> Draft:
     """A draft without a distribution: q is one-hot, so that no rule has to know."""
-    tensor = torch.tensor(ids, dtype=torch.long, device=device)
+    tensor = sent(ids, torch.long, device)
     q = one_hot(tensor, vocab_size)
-    return Draft(tensor, q, q)
+    return Draft(len(ids), tensor, q, q)
 
 
 class NoDrafter:

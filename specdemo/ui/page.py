@@ -81,7 +81,7 @@ def build(models: Models) -> gr.Blocks:
         except Exception as error:  # what is on the stage stays there, and goes on
             yield json.dumps(notice(seat.number, "error", sentence(error)))
             return
-        number, telling = seat.begin(), None
+        number, telling, told = seat.begin(), None, []
         seat.waiting = True
         try:
             async with aclosing(running(models, line, choice, prompt, params)) as steps:
@@ -91,11 +91,12 @@ def build(models: Models) -> gr.Blocks:
                     if isinstance(step, Wait):
                         yield json.dumps(notice(number, "wait", step.sentence, share=step.share))
                         continue
-                    news = {}
                     if telling is None:
                         telling = seat.telling = Telling(number, step.run.trace, step.pair.tokenizer)
                         seat.run, seat.waiting = step.run, False
-                        news = notice(number, "note", *about(step.pair, params))
+                    notes = list(about(step.pair, params))
+                    news = notice(number, "note", *notes) if notes != told else {}
+                    told = notes
                     yield json.dumps(telling.news() | news)
         except Exception as error:
             if seat.number == number:

@@ -125,12 +125,12 @@ async def running(models: Models, line: Line, choice: Choice, prompt, params: Pa
                 number = now
                 yield Wait(f"You are number {number} in line …", None)
             await asyncio.wait([begun, done], timeout=LOOK * max(1, number / 10), return_when=asyncio.FIRST_COMPLETED)
-        until = -1
+        told = None
         while not done.done():
             pair, run = begun.result()
-            if len(run.trace.rounds) > until:
-                until = len(run.trace.rounds)
-                yield Step(pair, run, until, False)
+            if (news := (len(run.trace.rounds), pair.doing)) != told:
+                told = news
+                yield Step(pair, run, news[0], False)
             await asyncio.wait([done], timeout=PERIOD)
         done.result()  # raises what has gone wrong
         pair, run = started.result()

@@ -8,6 +8,7 @@ from specdemo.drafters.lookup import LookupDrafter
 from specdemo.drafters.model import ModelDrafter
 from specdemo.drafters.ngram import NgramDrafter
 from specdemo.events import Params
+from specdemo.record import Eager
 from specdemo.sampling import Sampler
 from tests.oracle import CPU, TableLM, pick, random_table, shaped
 
@@ -16,7 +17,7 @@ V = 10
 
 def ids_of(drafter, text, k=4):
     draft = drafter.propose(list(text), k, torch.zeros(k, dtype=torch.float64))
-    assert draft.q.shape == draft.raw_q.shape == (len(draft.ids), V)
+    assert draft.q.shape == draft.raw_q.shape == (draft.k, V) and len(draft.ids) == draft.k
     assert draft.q.dtype == torch.float64 and draft.ids.dtype == torch.long
     assert torch.equal(draft.q.argmax(-1), draft.ids) and torch.equal(draft.q, draft.raw_q), "q is one-hot"
     assert (draft.q.sum(-1) == 1).all() and (draft.q.amax(-1) == 1).all() if len(draft.ids) else True
@@ -115,7 +116,7 @@ TABLE = random_table(4, V)
 
 
 def proposal(lm, text, k, draws, params, width=V, context=100):
-    drafter = ModelDrafter(lm, context, Sampler(params), width, CPU)
+    drafter = ModelDrafter(lm, context, Sampler(params), width, CPU, Eager(), 4)
     drafter.start(list(text))
     return drafter, drafter.propose(list(text), k, torch.tensor(draws, dtype=torch.float64))
 

@@ -1,4 +1,4 @@
-"""CachedLM: whatever was fed and rewound before, its logits are those of a fresh forward. And which models it refuses."""
+"""CachedLM: whatever was fed before and wherever, its logits are those of a fresh forward. And which models it refuses."""
 
 import random
 
@@ -7,14 +7,16 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, BertConfig, BertLMHeadModel
 
 import specdemo.lm
-from specdemo import PairError, load_pair
+from specdemo import PairError, Params, load_pair, stream
+from specdemo.attention import FEW
+from specdemo.fitness import unfit
 from specdemo.lm import CachedLM, rewindable_cache
-from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, tiny
+from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, random_weights, tiny, tokenizer
 
 
 def fresh(model, ids):
     """Logits [N, V] of the whole text at once, without a cache."""
-    with torch.inference_mode():
+    with torch.no_grad():
         return model(torch.tensor([ids]), use_cache=False).logits[0]
 
 
@@ -23,90 +25,224 @@ def assert_close(logits, expected):
     torch.testing.assert_close(logits / scale, expected / scale, atol=1e-5, rtol=0)
 
 
+MODES = ["exact", "spans"]  # as transformers would with a cache of its own; so that it can be recorded
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+def lm_of(model, mode):
+    lm = CachedLM(model)
+    lm.exact = mode == "exact"
+    return lm
+
+
+def at(lm, start, ids, reach=0):
+    """The logits of a forward of `ids` at `start`, with room for `reach` tokens more."""
+    lm.reach(start, start + len(ids) + reach)
+    return lm.forward(torch.tensor(ids), torch.tensor(start))
+
+
+@modes
 @pytest.mark.parametrize("name", ARCHITECTURES)
-@torch.inference_mode()
-def test_any_sequence_of_forwards_and_rewinds(name):
+@torch.no_grad()
+def test_any_sequence_of_forwards_at_earlier_positions(name, mode):
     model = tiny(name)
-    lm, held = CachedLM(model), []
+    lm, held = lm_of(model, mode), []
     draw = random.Random(name)
-    # Beyond the sliding window, far back, back to nothing, by nothing; then at random.
+    # Beyond the sliding window, far back, back to nothing, by nothing; then at random; then into the next spans, and back.
     plan = [(3 * WINDOW, 3 * WINDOW - 5), (4, 2 * WINDOW + 3), (9, WINDOW - 2), (1, WINDOW - 1), (7, 0), (1, 1), (1, 0)]
     plan += [(n, None) for n in draw.choices(range(1, 10), k=20)]
+    plan += [(40, None)] * 4 + [(n, None) for n in draw.choices(range(1, 6), k=10)] + [(3, 50), (2, None)]
+    spans = set()
     for n, keep in plan:
         ids = draw.choices(range(VOCAB), k=n)
-        logits = lm.forward(torch.tensor(ids))
+        logits = at(lm, len(held), ids, reach=draw.choice([0, 0, 5]))
         held += ids
-        assert logits.shape == (n, VOCAB) and lm.length == len(held)
+        assert logits.shape == (n, VOCAB)
         assert_close(logits, fresh(model, held)[-n:])
+        spans.add(lm.span)
         keep = draw.randrange(max(0, len(held) - 6), len(held) + 1) if keep is None else keep
-        lm.rewind(keep)
         held = held[:keep]
-        assert lm.length == keep
+    assert spans >= {64, 128, 192} if mode == "spans" else len(spans) > 20
 
 
-@torch.inference_mode()
-def test_a_rewind_to_beyond_the_end_changes_nothing():
+@modes
+@torch.no_grad()
+def test_forwards_that_follow_each_other_need_reach_only_once(mode):
     model = tiny("gemma3")
-    lm = CachedLM(model)
-    lm.rewind(0)
-    lm.forward(torch.tensor([4, 5, 6]))
-    lm.rewind(3)
-    lm.rewind(50)
-    assert lm.length == 3
-    assert_close(lm.forward(torch.tensor([7, 8])), fresh(model, [4, 5, 6, 7, 8])[-2:])
+    lm, ids = lm_of(model, mode), random.Random(1).choices(range(VOCAB), k=12)
+    at(lm, 0, ids[:4])
+    lm.reach(3, 12)
+    logits = [lm.forward(torch.tensor(ids[i:j]), torch.tensor(i)) for i, j in ((3, 5), (5, 6), (6, 11), (11, 12))]
+    assert_close(torch.cat(logits), fresh(model, ids)[3:])
 
 
+@modes
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "opt", "mistral"])
+@torch.no_grad()
+def test_what_stands_behind_never_shows(name, mode):
+    """Even where it is far from any number that a model would put there."""
+    model = tiny(name)
+    lm, ids = lm_of(model, mode), random.Random(2).choices(range(VOCAB), k=40)
+    at(lm, 0, ids)
+    for layer in lm.slots:
+        layer.keys[:, :, 22:] = 1e4
+        layer.values[:, :, 22:] = -1e4
+    text = ids[:20] + [7, 8]
+    assert_close(at(lm, 20, [7, 8], reach=30), fresh(model, text)[-2:])
+    assert_close(at(lm, 22, [9], reach=30), fresh(model, [*text, 9])[-1:])
+
+
+@modes
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@torch.no_grad()
+def test_keys_that_several_queries_share(name, groups, mode):
+    """For any number of rows: few are attended to without copying keys, many (a prefill) are not."""
+    model = tiny(name, num_key_value_heads=groups)
+    for n in [*range(1, 21), FEW, FEW + 1]:
+        ids = random.Random(n).choices(range(VOCAB), k=25 + n)
+        lm = lm_of(model, mode)
+        at(lm, 0, ids[:25])
+        assert_close(at(lm, 25, ids[25:], reach=n % 4), fresh(model, ids)[25:])
+
+
+@pytest.mark.parametrize("own", ["eager", "sdpa"])
+@torch.no_grad()
+def test_the_models_own_attention_is_back_after_every_forward(own):
+    for name in ("llama", "gemma2", "mistral", "gpt2", "opt"):
+        if (name, own) == ("gemma2", "sdpa"):
+            continue  # it knows eager attention only
+        model = tiny(name)
+        model.set_attn_implementation(own)
+        lm, held = lm_of(model, "spans"), random.Random(3).choices(range(VOCAB), k=30)
+        assert_close(at(lm, 0, held), fresh(model, held))
+        assert model.config._attn_implementation == own
+        assert_close(at(lm, 20, held[:6]), fresh(model, held[:20] + held[:6])[-6:])
+        assert model.config._attn_implementation == own
+        with pytest.raises(IndexError):  # an id that no embedding has
+            at(lm, 20, [-VOCAB - 1])
+        assert model.config._attn_implementation == own
+        assert_close(at(lm, 20, held[:6]), fresh(model, held[:20] + held[:6])[-6:])
+
+
+@modes
 @pytest.mark.parametrize("chunk", [1, 4, 7, 8, 100])
-@torch.inference_mode()
-def test_prefill_in_chunks(monkeypatch, chunk):
+@torch.no_grad()
+def test_prefill_in_chunks(monkeypatch, chunk, mode):
     monkeypatch.setattr(specdemo.lm, "PREFILL_CHUNK", chunk)
     ids = random.Random(3).choices(range(VOCAB), k=40)
-    for name in ("mistral", "gpt2", "gpt_neox"):
+    for name in ("mistral", "gpt2", "gpt_neox", "gemma2"):
         model = tiny(name)
-        lm = CachedLM(model)
-        assert lm.prefill(torch.tensor(ids[:-1])) == -(-39 // chunk)
-        assert lm.length == 39
-        assert_close(lm.forward(torch.tensor(ids[-1:])), fresh(model, ids)[-1:])
+        lm = lm_of(model, mode)
+        for prompt in (ids, ids[::-1], ids[5:]):  # the next run writes over what the last one left
+            assert lm.prefill(torch.tensor(prompt[:-1])) == -(-(len(prompt) - 1) // chunk)
+            assert_close(at(lm, len(prompt) - 1, prompt[-1:], reach=4), fresh(model, prompt)[-1:])
         assert lm.prefill(torch.tensor([], dtype=torch.long)) == 0
-        assert lm.length == 40
 
 
-@torch.inference_mode()
-def test_two_caches_over_one_model_know_nothing_of_each_other():
+@modes
+@torch.no_grad()
+def test_two_caches_over_one_model_know_nothing_of_each_other(mode):
     model = tiny("phi3")
-    one, other = CachedLM(model), CachedLM(model)
-    one.forward(torch.tensor([1, 2, 3]))
-    other.forward(torch.tensor([9, 8]))
-    assert_close(one.forward(torch.tensor([4])), fresh(model, [1, 2, 3, 4])[-1:])
-    assert_close(other.forward(torch.tensor([7])), fresh(model, [9, 8, 7])[-1:])
+    one, other = lm_of(model, mode), lm_of(model, mode)
+    at(one, 0, [1, 2, 3])
+    at(other, 0, [9, 8])
+    assert_close(at(one, 3, [4]), fresh(model, [1, 2, 3, 4])[-1:])
+    assert_close(at(other, 2, [7]), fresh(model, [9, 8, 7])[-1:])
 
 
-@torch.inference_mode()
-def test_logits_that_were_handed_out_stay_as_they_are():
+@modes
+@torch.no_grad()
+def test_logits_that_were_handed_out_stay_as_they_are(mode):
     model = tiny("olmo2")
-    lm = CachedLM(model)
-    logits = lm.forward(torch.tensor([1, 2, 3]))
+    lm = lm_of(model, mode)
+    logits = at(lm, 0, [1, 2, 3])
     before = logits.clone()
-    lm.rewind(1)
-    lm.forward(torch.tensor([40, 41, 42, 43]))
+    at(lm, 1, [40, 41, 42, 43])
     assert torch.equal(logits, before)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def test_ids_that_the_model_does_not_know_are_taken_without_a_crash():
-    lm = CachedLM(tiny("gpt2"))
-    assert lm.forward(torch.tensor([VOCAB, VOCAB + 1000, 3])).isfinite().all()
+    assert at(CachedLM(tiny("gpt2")), 0, [VOCAB, VOCAB + 1000, 3]).isfinite().all()
 
 
-@torch.inference_mode()
-def test_a_growing_cache_is_not_copied_at_every_step():
-    """Its keys stay where they are while the buffer has room: the point of a cache layer of our own."""
-    lm = CachedLM(tiny("llama"))
-    places = set()
-    for id in range(64):
-        lm.forward(torch.tensor([id]))
-        places.add(lm.cache.layers[0].keys.data_ptr())
-    assert len(places) <= 7  # it doubles
+@modes
+@torch.no_grad()
+def test_the_cache_lies_where_it_lay_while_there_is_room(mode):
+    """A recording reads it there; and when it does move, what it held goes with it."""
+    model, ids = tiny("llama", max_position_embeddings=1024), random.Random(5).choices(range(VOCAB), k=700)
+    lm, places, moves = lm_of(model, mode), set(), set()
+    for start in range(0, 700, 7):
+        logits = at(lm, start, ids[start : start + 7])
+        places.add((lm.moves, lm.slots[0].keys.data_ptr()))
+        moves.add(lm.moves)
+    assert_close(logits, fresh(model, ids)[-7:])
+    assert 2 <= len(places) == len(moves) <= 3, "it doubles, and says so"
+
+
+@torch.no_grad()
+def test_rows_behind_the_models_last_position():
+    """They only fill a recording up, and what they say does not count; those before them do."""
+    for name in ("gpt2", "opt", "llama"):
+        model = tiny(name, **({"n_positions": 32} if name == "gpt2" else {"max_position_embeddings": 32}))
+        lm, ids = lm_of(model, "spans"), random.Random(6).choices(range(VOCAB), k=32)
+        at(lm, 0, ids[:30])
+        assert_close(at(lm, 29, [*ids[29:], 0, 0, 0, 0, 0])[:3], fresh(model, ids)[29:])
+
+
+@torch.no_grad()
+def test_models_that_make_masks_of_their_own_from_the_caches_length_are_run_exactly(tmp_path):
+    """GPT-Neo counts its window, and Falcon its biases, from the end of what the cache shows."""
+    shapes = {
+        "gpt_neo": dict(num_layers=2, attention_types=[[["global", "local"], 1]], num_heads=4, window_size=WINDOW),
+        "falcon": dict(num_hidden_layers=2, num_attention_heads=4, alibi=True),
+    }
+    for name, shape in shapes.items():
+        config = AutoConfig.for_model(
+            name, vocab_size=300, max_position_embeddings=256, hidden_size=32, bos_token_id=0, eos_token_id=None, **shape
+        )
+        model = random_weights(AutoModelForCausalLM.from_config(config)).eval()
+        assert "length" in unfit(model)
+        lm, ids = lm_of(model, "exact"), random.Random(4).choices(range(300), k=50)
+        at(lm, 0, ids)
+        assert_close(at(lm, 40, ids[40:45]), fresh(model, ids[:45])[-5:])
+        model.generation_config.eos_token_id = None
+        model.save_pretrained(tmp_path / name)
+        tokenizer().save_pretrained(tmp_path / name)
+        pair = load_pair(target=tmp_path / name)
+        (note,) = [note for note in pair.notes if note not in pair.limits]
+        assert "masks of its own" in note
+        for _ in range(2):
+            run = stream(pair, [5, 17, 3], Params(temperature=0, max_new_tokens=40, draft_with="lookup", ngram=1, ignore_eos=True))
+            list(run)
+            assert run.trace.output_ids == greedy(model, [5, 17, 3], 40)
+
+
+@torch.no_grad()
+def test_a_real_window_is_looked_behind():
+    """One that is as wide as all that the first span shows: only a longer span tells."""
+    shape = dict(num_layers=2, attention_types=[[["global", "local"], 1]], num_heads=4, window_size=256, hidden_size=32)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt_neo", vocab_size=VOCAB, max_position_embeddings=1024, **shape))
+    assert unfit(random_weights(model).eval())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_fit_to_be_recorded(name):
+    assert unfit(tiny(name)) is None
+
+
+def test_a_model_that_looks_at_its_own_numbers_cannot_be_recorded():
+    looks = {
+        "item": lambda x: x[0, 0, 0].item(), "bool": lambda x: bool((x > 1e9).any()), "nonzero": lambda x: x.nonzero(),
+        "by mask": lambda x: x[x > 0], "tolist": lambda x: x.tolist(), "unique": lambda x: x.unique(),
+        "ones": lambda x: torch.ones(x[0, 0, 0].long().abs() + 1),
+        "where": lambda x: torch.where(x > 0),
+    }  # fmt: skip
+    for kind, look in looks.items():
+        model = tiny("llama")
+        model.model.norm.register_forward_hook(lambda module, args, output, look=look: (look(output), output)[1])
+        assert "looks at its own numbers" in unfit(model), kind
 
 
 RECURRENT = {
@@ -175,8 +311,8 @@ def test_models_that_take_no_cache_are_refused(model_type):
 def test_a_bert_that_is_a_decoder_will_do():
     shape = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCAB)
     model = BertLMHeadModel(BertConfig(is_decoder=True, **shape)).eval()
-    with torch.inference_mode():
-        lm = CachedLM(model)
-        lm.forward(torch.tensor([1, 2, 3, 4]))
-        lm.rewind(2)
-        assert_close(lm.forward(torch.tensor([5, 6])), fresh(model, [1, 2, 5, 6])[-2:])
+    with torch.no_grad():
+        for mode in MODES:
+            lm = lm_of(model, mode)
+            at(lm, 0, [1, 2, 3, 4])
+            assert_close(at(lm, 2, [5, 6]), fresh(model, [1, 2, 5, 6])[-2:])

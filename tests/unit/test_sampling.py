@@ -1,5 +1,7 @@
-"""The arithmetic from logits to a token: shaping against transformers' warpers and against plain numpy, drawing to the last
-bit, and dice that depend on seed, round and place alone."""
+"""The arithmetic from logits to a token: shaping against transformers' warpers and against plain numpy, top-p that looks at a
+few tokens first, drawing to the last bit, and dice that depend on seed, round and place alone."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,9 +9,13 @@ import torch
 from scipy.stats import kstest
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from specdemo.events import Params
-from specdemo.sampling import Sampler, draw, one_hot, probabilities, throw
-from tests.oracle import CPU, shaped
+from specdemo.drafters import Draft, certain
+from specdemo.drafters.model import ModelDrafter
+from specdemo.engine import decode
+from specdemo.events import Params, Round
+from specdemo.record import Eager
+from specdemo.sampling import Nucleus, Sampler, draw, one_hot, probabilities, throw
+from tests.oracle import CPU, TableLM, make_drafter, make_task, shaped
 
 BELOW_ONE = 1 - 2**-53  # the largest number that dice show
 
@@ -67,9 +73,16 @@ def test_as_plain_numpy_shapes(shape):
     assert got.sum(-1) == pytest.approx(1, abs=1e-14)
 
 
-def wide_logits(sharpness, seed=8):
+def wide_logits(sharpness, seed=8, width=2000):
     """A vocabulary in which the nucleus is a few tokens (sharpness 4) or hundreds (0.1)."""
-    return torch.randn(24, 2000, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * sharpness
+    return torch.randn(24, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * sharpness
+
+
+def asked(sampler, logits):
+    """As a round asks: with wider looks until the sampler has seen enough."""
+    while (p := sampler(logits)).isnan().any():
+        assert sampler.widen()
+    return p
 
 
 @pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.9, 0.999])
@@ -78,7 +91,7 @@ def test_top_p_of_wide_vocabularies(sharpness, top_p):
     """Small and large nuclei, and both in one call, where one row may not decide how another is treated."""
     logits = torch.cat([wide_logits(s) for s in (0.1, 1.0, 4.0)]) if sharpness == "mixed" else wide_logits(sharpness)
     shape = params(temperature=1.0, top_p=top_p)
-    got, expected = Sampler(shape)(logits), by_transformers(logits, shape)
+    got, expected = asked(Sampler(shape), logits), by_transformers(logits, shape)
     assert torch.equal(got > 0, expected > 0)
     assert torch.allclose(got, expected, rtol=1e-12, atol=0)
 
@@ -86,13 +99,184 @@ def test_top_p_of_wide_vocabularies(sharpness, top_p):
 @pytest.mark.parametrize("width", [50, 2000])
 @pytest.mark.parametrize("shape", [{"top_p": 0.9}, {"top_p": 0.5}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.1}], ids=str)
 def test_ties_as_transformers_breaks_them(shape, width):
-    """Logits in bfloat16 are coarse, so the edge of a nucleus often runs between equals; which of them stay must not depend
-    on the rows beside them either."""
+    """Logits in bfloat16 are coarse, so the edge of a nucleus often runs between equals. As many of them stay as with
+    transformers, whose own sort leaves it to chance which; here that must not depend on the rows beside them either."""
     logits = (wide_logits(3.0)[:, :width] + 20).to(torch.bfloat16)
     sampler = Sampler(params(temperature=1.0, **shape))
-    got, expected = sampler(logits), by_transformers(logits.double(), params(temperature=1.0, **shape))
-    assert torch.equal(got > 0, expected > 0)
+    got, expected = asked(sampler, logits), by_transformers(logits.double(), params(temperature=1.0, **shape))
+    assert torch.equal((got > 0).sum(-1), (expected > 0).sum(-1))
+    assert torch.allclose(got.sort(-1).values, expected.sort(-1).values, rtol=1e-12, atol=0)
     assert torch.equal(got, torch.cat([sampler(row[None]) for row in logits]))
+
+
+# Top-p looks at the likeliest few tokens, and says NaN where that was not enough.
+
+WIDE = 5000
+LOOKS = [*Nucleus.WIDTHS, None]  # None: the full sort
+mixed = torch.cat([wide_logits(sharpness, width=WIDE) for sharpness in (0.2, 1.0, 1.5, 2.0, 4.0)])  # [120, WIDE]
+
+
+def nucleus(top_p, look):
+    nucleus = Nucleus(top_p)
+    while nucleus.few != look:
+        assert nucleus.widen()
+    return nucleus
+
+
+def kept(logits):
+    return logits > -torch.inf
+
+
+def by_stable_sort(logits, top_p):
+    """Top-p as transformers writes it, with a sort that leaves equals in the order of their ids: those with higher ids stay."""
+    order = np.argsort(logits.numpy(), -1, kind="stable")
+    lesser = np.take_along_axis(logits.softmax(-1).numpy(), order, -1).cumsum(-1) <= 1 - top_p
+    lesser[:, -1] = False
+    stays = np.empty_like(lesser)
+    np.put_along_axis(stays, order, ~lesser, -1)
+    return torch.tensor(stays)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
+def test_a_look_at_a_few_tokens_keeps_what_the_full_sort_keeps_or_says_nan(top_p, look):
+    got, expected = nucleus(top_p, look)(None, mixed), kept(TopPLogitsWarper(top_p)(None, mixed))
+    too_few = got.isnan().any(-1)
+    assert torch.equal(too_few, got.isnan().all(-1)), "a row is told in full or not at all"
+    assert torch.equal(too_few, expected.sum(-1) >= (look or WIDE + 1)), "and exactly where the nucleus does not end among the few"
+    assert torch.equal(kept(got)[~too_few], expected[~too_few])
+    assert torch.equal(got[kept(got)], mixed[kept(got)]), "what stays, stays as it was"
+    assert (~too_few).any() and (too_few.any() or look != 256)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
+def test_equal_tokens_are_kept_alike_by_every_look(top_p, look):
+    logits = (mixed + 20).to(torch.bfloat16).double()
+    got, expected = nucleus(top_p, look)(None, logits), by_stable_sort(logits, top_p)
+    told = ~got.isnan().any(-1)
+    assert told.any() and torch.equal(kept(got)[told], expected[told])
+    of_transformers = TopPLogitsWarper(top_p)(None, logits)
+    assert torch.equal(got[told].sort(-1).values, of_transformers[told].sort(-1).values), "as many as transformers keeps, and as likely"
+    split = [expected[i] & (logits[i] == logits[i][~expected[i]].max()) for i in range(len(logits))]  # the edge runs between equals
+    assert sum(bool(row.any()) for row in split) > 20
+
+
+def test_every_token_alike():
+    """The most equal tokens that there can be."""
+    level = torch.zeros(2, WIDE, dtype=torch.float64)
+    assert nucleus(0.9, 256)(None, level).isnan().all() and nucleus(0.9, 2048)(None, level).isnan().all()
+    assert (nucleus(0.9001, None)(None, level) == 0).sum(-1).tolist() == [4501, 4501]
+    assert kept(nucleus(0.0401, 256)(None, level)).nonzero().tolist() == [[row, id] for row in (0, 1) for id in range(WIDE - 201, WIDE)]
+
+
+def test_wider_looks_one_after_the_other_and_then_no_more():
+    sampler = Sampler(params(temperature=1.0, top_p=0.9))
+    keys = [sampler.key]
+    while sampler.widen():
+        keys.append(sampler.key)
+    assert [key[-1] for key in keys] == LOOKS and sampler.key == keys[-1], "each has recordings of its own"
+    assert not Sampler(params(temperature=0.0, top_p=0.9)).widen() and not Sampler(params(temperature=1.0)).widen()
+
+
+def test_a_broken_row_stays_broken_with_every_look():
+    logits = wide_logits(4.0)
+    logits[3, 7] = torch.nan
+    for look in LOOKS:
+        assert nucleus(0.9, look)(None, logits).softmax(-1).isnan().any(-1).nonzero()[:, 0].tolist() == [3]
+
+
+# Through the engine: a vocabulary of 600 in which some contexts need more than 256 tokens for their nucleus.
+
+V = 600
+
+
+def some_flat(seed, flat):
+    """Logits for a TableLM; behind the tokens `flat` hundreds are in the nucleus, behind others a few."""
+    logits = torch.randn(V, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 4
+    logits[list(flat)] /= 20
+    return logits.expand(V + 1, V, V)
+
+
+NEVER, NOW_AND_THEN = (), range(0, V, 10)
+FLAT = {"target": (NOW_AND_THEN, NEVER), "drafter": (NEVER, NOW_AND_THEN), "both": (NOW_AND_THEN, NOW_AND_THEN)}
+KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
+
+
+@pytest.mark.parametrize(("kind", "flat"), [("model", flat) for flat in FLAT] + [(kind, "target") for kind in KINDS[1:]])
+def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind, flat):
+    """And the target has run once a round all the same, over the same tokens."""
+    widened_late = 0
+    for seed in range(8):
+        p = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=60, draft_with=kind, ngram=1, alternatives=3, seed=seed)
+        prompt, told, fed = [3, 1, 4, 1, 5, 9, 2, 6, 3], [], []
+        for from_the_start in (False, True):
+            sampler = Sampler(p)
+            while from_the_start and sampler.widen():
+                pass
+            target, drafter = (TableLM(some_flat(i, flat)) for i, flat in enumerate(FLAT[flat]))
+            task = make_task(target, make_drafter(kind, sampler, V, drafter, p.ngram), p, prompt, sampler=sampler)
+            rounds, widths = [], []
+            for event in decode(task):
+                if isinstance(event, Round):
+                    rounds.append(replace(event, draft_ms=0.0, verify_ms=0.0))
+                    widths.append(sampler.nucleus.few)
+            assert target.forwards == 1 + len(rounds)
+            told.append(rounds)
+            fed.append(target.fed)
+            widened_late += widths[0] == 256 != widths[-1]
+        assert told[0] == told[1] and fed[0] == fed[1]
+    assert widened_late >= 3, "the test must show something"
+
+
+class Filled(Eager):
+    def rows(self, k, gamma):
+        return gamma if k else 0
+
+
+class FromElsewhere(ModelDrafter):
+    """Its draft comes with NaN where its sampler had looked at too few tokens, as from a device that nobody waits for."""
+
+    def propose(self, ids, k, draws):
+        self.lm.reach(max(0, len(ids) - 2), len(ids) + k)
+        last = ids[-2:]
+        return Draft(k, *self.draft(torch.tensor([len(ids) - len(last), *last]), draws[:k])) if k > 0 else certain([], V, CPU)
+
+
+def test_a_draft_ends_where_its_sampler_had_looked_at_too_few_tokens():
+    """Nothing is drafted there, and the target's own token follows; q is known for all that is told."""
+    cut = 0
+    for seed in range(8):
+        p = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=60, alternatives=3, seed=seed)
+        for rows in (Eager(), Filled()):
+            sampler, target = Sampler(p), TableLM(some_flat(0, NEVER))
+            drafter = FromElsewhere(TableLM(some_flat(1, range(0, V, 4))), 1000, sampler, V, CPU, rows, 4)
+            text = [3, 1, 4]
+            for event in decode(make_task(target, drafter, p, text, sampler=sampler, run=rows)):
+                if not isinstance(event, Round):
+                    continue
+                asked = min(4, 63 - len(text) - 1)
+                for i, token in enumerate(event.draft):
+                    assert token.q > 0 and (text + [t.id for t in event.draft[:i]])[-1] % 4, "behind these the nucleus is wide"
+                if len(event.draft) < asked:
+                    cut += 1
+                    assert (text + [token.id for token in event.draft])[-1] % 4 == 0
+                    assert event.next.source != "bonus" or event.draft
+                text = text + list(event.emitted)
+            assert len(text) == 63
+    assert cut > 20
+
+
+@pytest.mark.parametrize("broken", ["target", "drafter"])
+def test_a_broken_model_is_an_error_and_no_endless_round(broken):
+    p = Params(temperature=1.0, top_p=0.95, max_new_tokens=20, seed=1)
+    target, drafter = (
+        TableLM(torch.full((1, 1, V), torch.nan).expand(V + 1, V, V) if role == broken else some_flat(1, NEVER))
+        for role in FLAT
+        if role != "both"
+    )
+    with pytest.raises(RuntimeError, match=f"^the {broken}'s probabilities are not numbers"):
+        list(decode(make_task(target, drafter, p, [3, 1, 4])))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
