@@ -4,6 +4,7 @@ transformers' own mask asks the device whether it can be left out, and its atten
 query head for every forward of several tokens. Both are replaced through transformers' own registries, under one name.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PretrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 NAME = "specdemo"
+LOCK = threading.RLock()
 FEW = 32  # queries; from there on (a prefill) a mask for every group costs more than repeated keys
 
 
@@ -53,12 +55,11 @@ AttentionMaskInterface.register(NAME, mask)
 def attention_of(config: PretrainedConfig) -> Iterator[None]:
     """The model's own attention, unless it is eager (which some models need, and whose mask is harmless), is this one for a
     while."""
-    own = config._attn_implementation
-    if own == "eager":
-        yield
-        return
-    config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = own
+    parts = {"": config} | {name: part for name in config.sub_configs if (part := getattr(config, name, None)) is not None}
+    own = {name: part._attn_implementation for name, part in parts.items()}
+    with LOCK:  # two pairs may share a model
+        config._attn_implementation = {name: "eager" if before == "eager" else NAME for name, before in own.items()}
+        try:
+            yield
+        finally:
+            config._attn_implementation = own

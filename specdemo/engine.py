@@ -126,10 +126,11 @@ def verify(task: Task, ids: list[int], draft: Draft, dice: Dice) -> "Record":
     inputs = *inputs, dice.coins[:rows], dice.next
     key = ("verifying", rows, task.target.span, task.target.moves, task.sampler.key, task.rule, *widths)
     packed, logits, *drafted = task.run(key, step, *inputs)
+    widened = False
     while (record := unpack(packed.cpu(), rows, *widths)) is None:
-        task.sampler.widen()
+        widened = task.sampler.widen()
         packed = judge(logits, inputs[0], *drafted, *inputs[4:])  # what was given in may have been written over by now
-    if len(record.drafted) < draft.k:
+    if len(record.drafted) < draft.k and not widened:
         task.sampler.widen()
     return record
 

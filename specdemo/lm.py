@@ -6,7 +6,7 @@ recorded (record.py): positions are tensors, the cache shows a longer span than 
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Protocol
 
@@ -96,7 +96,10 @@ class CachedLM:
     def slots(self) -> "list[Slots]":
         return [layer for layer in self.cache.layers if isinstance(layer, Slots) and layer.is_initialized]
 
-    def forward(self, ids: Tensor, start: Tensor, **arguments) -> Tensor:
+    def forward(self, ids: Tensor, start: Tensor) -> Tensor:
+        return self.step(ids, start, self.model if self.exact else self.run)
+
+    def step(self, ids: Tensor, start: Tensor, call: Callable, **arguments) -> Tensor:
         # A wider neighbour's ids can be unknown here. Any known id may stand in for one: a drafter's context needs not
         # be right for q to be what its draft is drawn from.
         ids = ids.clamp(max=self.known_ids - 1)
@@ -108,7 +111,7 @@ class CachedLM:
         else:  # rows that only fill a recording up may stand behind the model's last position
             arguments |= {name: tensor[None] for name, tensor in self.told() if name in self.takes}
         with nullcontext() if self.exact else attention_of(self.model.config):
-            output = self.run(input_ids=ids[None], past_key_values=self.cache, use_cache=True, **arguments)
+            output = call(input_ids=ids[None], past_key_values=self.cache, use_cache=True, **arguments)
         return output.logits[0]  # [N, V]
 
     def told(self) -> Iterator[tuple[str, Tensor]]:
@@ -122,7 +125,7 @@ class CachedLM:
         for chunk in chunks:
             self.reach(done, done + len(chunk))
             self.ruler = self.ruler_buffer[: done + len(chunk)]  # the first chunk fills it, and so needs no mask
-            CachedLM.forward(self, chunk.to(self.device), torch.tensor(done, device=self.device), **self.prefill_arguments)
+            self.step(chunk.to(self.device), torch.tensor(done, device=self.device), self.model, **self.prefill_arguments)
             done += len(chunk)
         return len(chunks)
 

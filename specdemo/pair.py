@@ -54,6 +54,7 @@ class Pair:
     drafter_step_ms: float | None = None
     record: bool = True  # whether steps are recorded and replayed; False runs them as they are
     compile: bool = False  # whether forwards that are recorded on CUDA are compiled first, which takes minutes and fuses small operations
+    listened_to: bool = False  # whether somebody has put hooks on a model
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
@@ -120,8 +121,9 @@ class Pair:
         if any(lm and not lm.fits for lm in self.lms):
             del self.lms
         lms = [lm for lm in self.lms if lm]
+        self.listened_to = self.record and any(watched(lm.model) for lm in lms)
         on_gpu = [lm for lm in lms if lm.device.type == "cuda"]
-        graphs = self.record and lms[0] in on_gpu and not any(watched(lm.model) for lm in on_gpu)
+        graphs = self.record and lms[0] in on_gpu and not self.listened_to
         if graphs:
             for lm in on_gpu:
                 lm.compile(self.compile)
@@ -139,7 +141,7 @@ class Pair:
         """What a user should know now: the limits, and why steps are not recorded."""
         recorders = [lm for lm in self.lms if isinstance(lm, Traced)] + [self.graphs] * self.info.device.startswith("cuda")
         reasons = {recorder.reason for recorder in recorders if recorder.reason and self.record}
-        if self.record and any(watched(lm.model) for lm in self.lms if lm):
+        if self.listened_to:
             reasons.add("somebody listens to a model's forwards (hooks), which a recording would pass by")
         return [*self.limits, *(f"every step is run anew, which is slower, because it cannot be recorded: {reason}" for reason in reasons)]
 

@@ -19,10 +19,15 @@ from transformers import PreTrainedModel
 from specdemo.fitness import one_line, unfit
 from specdemo.lm import CachedLM
 
+PLAIN = (torch.nn.Parameter, Tensor)  # quantised weights are others
+
 
 def watched(model: PreTrainedModel) -> bool:
     """Whether somebody listens to the model's forwards, or has put others in their place: a recording would pass them by."""
-    return any(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
+    hooks = torch.nn.modules.module  # those that hear every module
+    return bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks) or any(
+        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in model.modules()
+    )
 
 
 class Eager:
@@ -49,16 +54,17 @@ class Graphs:
     their own. What a graph gives out holds until it, or one that was recorded earlier, runs again: that may use the same memory.
     """
 
-    def __init__(self, most: int = 40):
+    def __init__(self, most: int = 16):
         self.most = most
         self.graphs: OrderedDict[tuple, Graph] = OrderedDict()
         self.pool = None
         self.beside: torch.cuda.Stream | None = None  # where recordings are made
-        self.places: list[tuple] = []
+        self.places: list = []  # of weights, and the modules that were recorded
         self.compiled = False
         self.tried: list[PreTrainedModel] = []
         self.recording: str | None = None  # what is being recorded now
         self.reason: str | None = None  # why nothing is recorded any more
+        self.full = False  # because the memory was full
         if os.environ.get("SPACES_ZERO_GPU"):
             self.reason = "ZeroGPU runs every call in a process of its own, which a recording does not outlive"
 
@@ -68,11 +74,15 @@ class Graphs:
             if not self.reason and model not in self.tried:
                 self.reason = unfit(model)
                 self.tried.append(model)
-        places = [(id(p), p.data_ptr() if type(p) is torch.nn.Parameter else None) for model in models for p in model.parameters()]
         self.compiled = compiled
+        tensors = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
+        places = [(id(tensor), tensor.data_ptr() if type(tensor) in PLAIN else None) for tensor in tensors]
+        places += [module for model in models for module in model.modules()]
         if places != self.places:
             self.forget()
             self.places = places
+        if self.full:  # there may be room again
+            self.reason, self.full = None, False
 
     def rows(self, k: int, gamma: int) -> int:
         return gamma if k and not self.reason else k
@@ -88,7 +98,7 @@ class Graphs:
                     self.graphs[key] = self._record(key, step, inputs)
             except RuntimeError as error:  # out of memory is one, too
                 self.forget()
-                self.reason = one_line(error)
+                self.reason, self.full = one_line(error), isinstance(error, torch.OutOfMemoryError)
             finally:
                 self.recording = None
             if self.reason:
@@ -131,7 +141,7 @@ class Graphs:
     def forget(self) -> None:
         """What was recorded no longer holds: weights or caches lie somewhere else."""
         self.graphs.clear()
-        self.pool = None
+        self.pool = self.beside = None
 
 
 class Traced(CachedLM):
@@ -148,15 +158,21 @@ class Traced(CachedLM):
         self.recording: str | None = None
         self.reason: str | None = None
         self.tried = False
+        self.modules: list[torch.nn.Module] = []
 
     def begin(self, record: bool) -> None:
         """At the start of each run: weights that have moved are found again. record: False to run the model as it is."""
         self.exact = not record or watched(self.model) or self.reason is not None
         if self.exact:
             return
-        homes = [home for module in self.model.modules() for home in (module._parameters, module._buffers)]
+        modules = list(self.model.modules())
+        if modules != self.modules:  # somebody has put another one in its place
+            self.modules, self.tried = modules, False
+            self.traces.clear()
+            self.believed.clear()
+        homes = [home for module in modules for home in (module._parameters, module._buffers)]
         self.weights = [(home, name, weight) for home in homes for name, weight in home.items() if weight is not None]
-        if any(type(weight) not in (torch.nn.Parameter, Tensor) for _, _, weight in self.weights):
+        if any(type(weight) not in PLAIN for _, _, weight in self.weights):
             self.reason = "quantised weights cannot be traced on a CPU"
         elif not self.tried:
             self.reason, self.tried = unfit(self.model), True
@@ -208,7 +224,7 @@ class Traced(CachedLM):
 
         def step(ids: Tensor, start: Tensor, *tensors: Tensor) -> Tensor:
             self._lay(tensors)
-            return CachedLM.forward(self, ids, start)
+            return self.step(ids, start, self.model)
 
         try:
             with warnings.catch_warnings():

@@ -58,11 +58,20 @@ def _speculation(result: dict) -> str:
             "(verifying as fast as one step)"
         )
     if (differing := result["differing_argmaxes"]) is not None:
-        places = ", ".join(str(place) for place in differing["first_at"] if place is not None)
-        fault = "; in float32 there must be none: this is a fault" if places and result["dtype"] == "float32" else ""
-        first = f", first at token {places}" if places else ""
-        lines.append(f"differing argmaxes: with drafts {differing['prompts']} of {result['prompts']} texts part from plain{first}{fault}")
+        lines.append(f"differing argmaxes: with drafts {_parted(differing, result)} plain{_first(differing, result)}")
+    if (differing := result["differing_unrecorded"]) is not None:
+        lines.append(f"differing argmaxes: recorded {_parted(differing, result)} unrecorded{_first(differing, result)}")
     return "\n".join(lines)
+
+
+def _parted(differing: dict, result: dict) -> str:
+    return f"{differing['prompts']} of {result['prompts']} texts part from"
+
+
+def _first(differing: dict, result: dict) -> str:
+    places = ", ".join(str(place) for place in differing["first_at"] if place is not None)
+    fault = "; in float32 there must be none: this is a fault" if result["dtype"] == "float32" else ""
+    return f", first at token {places}{fault}" if places else ""
 
 
 def _roofline(result: dict) -> str:
@@ -123,6 +132,8 @@ def quantized_table(rows: list[dict]) -> str:
             f"{_range(row['ms_per_token_10_90']):>16}{_number(x['ms_per_token']):>8}{_number(row['acceptance_rate'], 3):>12}"
             f"{row['bytes_held'] / 1e6:>10,.1f}"
         )
+        lines += [f"{'':<10}{note}" for note in row["notes"]]
+    lines.append("quantised weights are unpacked for every product, which pays only where reading them takes longer")
     return "\n".join(lines)
 
 

@@ -70,6 +70,7 @@ def _bench(
     samples, failures = in_turns(taking_part, prompts, repeats)
     plain = samples["specdemo plain"]
     drafting = samples["specdemo speculative" if pair.drafter is not None else "specdemo lookup"]
+    unrecorded = samples.get("specdemo speculative, unrecorded")
     alpha, c = acceptance_rate(drafting), cost_ratio(plain, drafting, gamma)
     greedy, device = params.temperature == 0, pair.target.device
     drafts_read = gamma if pair.drafter is not None else 0
@@ -92,6 +93,7 @@ def _bench(
         "cost_ratio": c,
         "expected_x_plain": expected(alpha, gamma, c),
         "differing_argmaxes": _differing(drafting[:count], plain[:count]) if greedy else None,
+        "differing_unrecorded": _differing(drafting[:count], unrecorded[:count]) if unrecorded else None,
         "roofline": roofline(pair, drafts_read, copy_bandwidth(device), round_ms(drafting, gamma), round_ms(plain, 0)),
         "engine_share": engine_share(pair, prompts, params) if device.type == "cpu" else None,
         "host_ms": host_gap_ms(pair, prompts[0], params),

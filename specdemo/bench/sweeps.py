@@ -105,4 +105,5 @@ def _quantized(pair: Pair, params: Params, prompts: int, repeats: int) -> dict:
         "ms_per_token_10_90": [ms["speculative"][0], ms["speculative"][2]],
         "acceptance_rate": acceptance_rate(samples["speculative"]),
         "bytes_held": held.target + (held.drafter or 0),
+        "notes": list(pair.notes),
     }

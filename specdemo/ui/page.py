@@ -81,7 +81,7 @@ def build(models: Models) -> gr.Blocks:
         except Exception as error:  # what is on the stage stays there, and goes on
             yield json.dumps(notice(seat.number, "error", sentence(error)))
             return
-        number, telling, told = seat.begin(), None, []
+        number, telling, told = seat.begin(), None, None
         seat.waiting = True
         try:
             async with aclosing(running(models, line, choice, prompt, params)) as steps:
@@ -94,9 +94,9 @@ def build(models: Models) -> gr.Blocks:
                     if telling is None:
                         telling = seat.telling = Telling(number, step.run.trace, step.pair.tokenizer)
                         seat.run, seat.waiting = step.run, False
-                    notes = list(about(step.pair, params))
-                    news = notice(number, "note", *notes) if notes != told else {}
-                    told = notes
+                    news = {}
+                    if (now := (step.pair.doing, step.pair.notes)) != told:
+                        told, news = now, notice(number, "note", *about(step.pair, params))
                     yield json.dumps(telling.news() | news)
         except Exception as error:
             if seat.number == number:

@@ -474,7 +474,7 @@ def test_bench_of_quantised_variants(capsys, tmp_path, saved):
 def test_without_the_unquantised_there_is_nothing_to_compare_with():
     row = {
         "quantize": "int8", "plain_ms_per_token": 3.0, "ms_per_token": 2.0, "ms_per_token_10_90": [1.0, 4.0], "acceptance_rate": None,
-        "bytes_held": 5_000_000, "x_none": None,
+        "bytes_held": 5_000_000, "notes": ["a note"], "x_none": None,
     }  # fmt: skip
     assert quantized_table([row]).splitlines()[1].split() == ["int8", "3.00", "–", "2.00", "1.00-4.00", "–", "–", "5.0"]
 

@@ -3,6 +3,7 @@
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
+import torch
 
 from specdemo import drafters, rules, session
 from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params
@@ -64,7 +65,7 @@ def test_values_are_kept_in_their_own_type_and_cannot_change():
 def test_every_choice_has_somebody_who_does_it():
     assert set(rules.RULES) == set(RULES)
     # A drafting method without a branch would come back as None, and no run could start.
-    target = type("Width", (), {"vocab_size": 5, "device": "cpu"})()
+    target = type("Width", (), {"vocab_size": 5, "device": torch.device("cpu")})()
     for name in set(DRAFT_WITH) - {"model"}:
-        assert hasattr(session._drafter(None, Params(draft_with=name), None, target), "propose"), name
+        assert hasattr(session._drafter(None, Params(draft_with=name), None, target, None, None), "propose"), name
     assert drafters.Drafter

@@ -66,10 +66,10 @@ class Recorder(Graphs):
     def _record(self, key, step, inputs):
         if len(self.made) + 1 == self.fails:
             raise self.error("CUDA out of memory.\nTried to allocate 2.00 GiB")
-        mine = tuple(given if given.data_ptr() in self.lent else given.clone() for given in inputs)
+        lent = {id(output) for graph in self.graphs.values() for output in tensors(graph.outputs)}
+        mine = tuple(given if id(given) in lent else given.clone() for given in inputs)
         outputs = step(*mine)
         outputs = tuple(map(torch.clone, outputs)) if isinstance(outputs, tuple) else outputs.clone()
-        self.lent.update(output.data_ptr() for output in tensors(outputs))
         played = Played(mine, step, mine, tensors(outputs))
         for earlier in self.all:
             earlier.later.append(played)
@@ -106,7 +106,7 @@ def recorded(target, drafter=None, graphs=None):
     def steps():
         for lm in filter(None, pair.lms):
             lm.exact = pair.graphs.reason is not None
-        pair.graphs.begin(*(lm.model for lm in pair.lms if lm))
+        pair.graphs.begin(*(lm.model for lm in pair.lms if lm), compiled=False)
         return *pair.lms, pair.graphs
 
     pair.steps = steps
@@ -344,7 +344,7 @@ def test_a_wider_look_is_another_recording():
         params = dict(temperature=1.5, top_p=0.95, gamma=4)
         assert rounds_of(pair, **params) == rounds_of(filled, **params)
         made.append(len(pair.graphs.made))
-    looks = [key[-1][-1] for key in pair.graphs.made if key[0] == "drafting"]
+    looks = [next(part[-1] for part in key if isinstance(part, tuple)) for key in pair.graphs.made if key[0] == "drafting"]
     assert looks == [256, 2048] and made[0] == made[1] and pair.graphs.reason is None
 
 
@@ -535,7 +535,7 @@ LONG = dict(max_new_tokens=150, ignore_eos=True)
         pytest.param("embedded", dict(temperature=0.0, draft_with="ngram"), marks=pytest.mark.slow),
         ("on disk", dict(temperature=0.0)),
         pytest.param("on disk", dict(temperature=0.8, top_p=0.9, draft_with="lookup"), marks=pytest.mark.slow),
-        ("on disk", dict(temperature=1.1, top_k=9, gamma=7)),
+        pytest.param("on disk", dict(temperature=1.1, top_k=9, gamma=7), marks=pytest.mark.slow),
         ("on disk", dict(draft_with="none", temperature=1.0)),
     ],
     ids=str,

@@ -2,6 +2,7 @@
 few tokens first, drawing to the last bit, and dice that depend on seed, round and place alone."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -244,27 +245,29 @@ class FromElsewhere(ModelDrafter):
 
 
 def test_a_draft_ends_where_its_sampler_had_looked_at_too_few_tokens():
-    """Nothing is drafted there, and the target's own token follows; q is known for all that is told."""
+    """Nothing is drafted there, and the target's own token follows; q is known for all that is told. From then on the look is wider."""
     cut = 0
-    for seed in range(8):
+    for seed, rows in product(range(8), (Eager(), Filled())):
         p = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=60, alternatives=3, seed=seed)
-        for rows in (Eager(), Filled()):
-            sampler, target = Sampler(p), TableLM(some_flat(0, NEVER))
-            drafter = FromElsewhere(TableLM(some_flat(1, range(0, V, 4))), 1000, sampler, V, CPU, rows, 4)
-            text = [3, 1, 4]
-            for event in decode(make_task(target, drafter, p, text, sampler=sampler, run=rows)):
-                if not isinstance(event, Round):
-                    continue
-                asked = min(4, 63 - len(text) - 1)
-                for i, token in enumerate(event.draft):
-                    assert token.q > 0 and (text + [t.id for t in event.draft[:i]])[-1] % 4, "behind these the nucleus is wide"
-                if len(event.draft) < asked:
-                    cut += 1
-                    assert (text + [token.id for token in event.draft])[-1] % 4 == 0
-                    assert event.next.source != "bonus" or event.draft
-                text = text + list(event.emitted)
-            assert len(text) == 63
-    assert cut > 20
+        sampler, target = Sampler(p), TableLM(some_flat(0, NEVER))
+        drafter = FromElsewhere(TableLM(some_flat(1, range(0, V, 4))), 1000, sampler, V, CPU, rows, 4)
+        text, cuts = [3, 1, 4], 0
+        for event in decode(make_task(target, drafter, p, text, sampler=sampler, run=rows)):
+            if not isinstance(event, Round):
+                continue
+            drafted = text + [token.id for token in event.draft]
+            behind = drafted[len(text) - 1 :]  # what each draft, and what comes next, stands behind
+            if len(event.draft) < min(4, 63 - len(text) - 1):
+                cuts += 1
+                assert behind[-1] % 4 == 0, "the nucleus is wide there"
+                assert event.next.source == ("sampled" if not event.draft else event.next.source)
+                assert sampler.nucleus.few == 2048
+            assert all(token.q > 0 for token in event.draft)
+            assert cuts or all(id % 4 for id in behind[:-1])
+            text = text + list(event.emitted)
+        assert len(text) == 63 and cuts <= 1
+        cut += cuts
+    assert cut >= 10
 
 
 @pytest.mark.parametrize("broken", ["target", "drafter"])
