@@ -1,6 +1,6 @@
 """The loop of speculative decoding (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2).
 
-Draft gamma tokens, run the target once over all of them, judge, take one token from the target itself, rewind. Plain
+Draft gamma tokens, run the target once over all of them, judge, take one token from the target itself. Plain
 decoding is the same loop with nothing drafted. The drafter, the sampler, the rule, the text pieces and the end of the
 text are handed in. What a round computes is two steps, drafting and verifying, that never wait for the device: the same functions
 run as they are or are recorded (record.py), and one packed copy brings the record home.

@@ -113,10 +113,13 @@ class Graphs:
         recorded.graph.replay()  # on the stream of the device it was recorded on
         return recorded.outputs
 
-    def _record(self, key: tuple, step: Callable, inputs: tuple[Tensor, ...]) -> Graph:
-        # What another graph gives out is read where it lies; anything else gets a place of its own, which a replay fills.
+    def _places_for(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What another graph gives out is read where it lies; anything else gets a place of its own, which a replay fills."""
         lent = {id(output) for graph in self.graphs.values() if isinstance(graph.outputs, tuple) for output in graph.outputs}
-        mine = tuple(given if id(given) in lent else given.clone() for given in inputs)
+        return tuple(given if id(given) in lent else given.clone() for given in inputs)
+
+    def _record(self, key: tuple, step: Callable, inputs: tuple[Tensor, ...]) -> Graph:
+        mine = self._places_for(inputs)
         self.beside = self.beside or torch.cuda.Stream()
         self.pool = self.pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()

@@ -66,8 +66,7 @@ class Recorder(Graphs):
     def _record(self, key, step, inputs):
         if len(self.made) + 1 == self.fails:
             raise self.error("CUDA out of memory.\nTried to allocate 2.00 GiB")
-        lent = {id(output) for graph in self.graphs.values() for output in tensors(graph.outputs)}
-        mine = tuple(given if id(given) in lent else given.clone() for given in inputs)
+        mine = self._places_for(inputs)
         outputs = step(*mine)
         outputs = tuple(map(torch.clone, outputs)) if isinstance(outputs, tuple) else outputs.clone()
         played = Played(mine, step, mine, tensors(outputs))
@@ -334,6 +333,17 @@ def test_the_most_that_are_kept():
     assert len(pair.graphs.made) > len(set(pair.graphs.made)), "what was let go is recorded anew"
     latest = list(pair.graphs.graphs)
     assert all(key[1] in (0, 2) for key in latest[-2:]), "the latest used are kept"
+
+
+def test_only_what_a_recording_gives_out_is_read_where_it_lies():
+    """Not another tensor that happens to lie there, as one may when a recording was let go; and never one place for two inputs (a
+    lookup's q and raw q are one tensor)."""
+    graphs, given_out = Recorder(), torch.rand(3)
+    graphs.graphs["drafting",] = Graph(None, (), (given_out,))
+    there = given_out.view(3)
+    kept, one, two = graphs._places_for((given_out, there, there))
+    assert kept is given_out
+    assert len({tensor.data_ptr() for tensor in (given_out, one, two)}) == 3
 
 
 def test_a_wider_look_is_another_recording():
