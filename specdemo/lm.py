@@ -25,7 +25,9 @@ class LM(Protocol):
     """What the engine needs of a model. The tests' toy tables are LMs too."""
 
     vocab_size: int
+    device: torch.device
     span: int  # how much of the cache a forward looks at
+    moves: int  # how often the cache has moved to larger buffers, which ends every recording
 
     def reach(self, start: int, length: int) -> None:
         """Before forwards that follow each other: the first stands at `start`, none at position `length` or behind."""
@@ -51,7 +53,7 @@ class CachedLM:
         self.cache = rewindable_cache(model, self)
         self.exact = True
         self.capacity = 0
-        self.moves = 0  # how often the cache has moved to larger buffers, which ends every recording
+        self.moves = 0
         self.reach(0, 1)
         self.takes = inspect.signature(model.forward).parameters
         # Prefill needs no logits, and [prompt, V] of them can be gigabytes.

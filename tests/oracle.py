@@ -119,10 +119,6 @@ class TableLM:
         self.forwards = 0
         self.fed: list[tuple[int, int]] = []  # (position, id), in the order of feeding
 
-    @property
-    def length(self):
-        return len(self.ids)
-
     def reach(self, start, length):
         self.next, self.reached = start, length
 
