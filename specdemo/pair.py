@@ -139,11 +139,13 @@ class Pair:
     @property
     def notes(self) -> list[str]:
         """What a user should know now: the limits, and why steps are not recorded."""
-        recorders = [lm for lm in self.lms if isinstance(lm, Traced)] + [self.graphs] * self.info.device.startswith("cuda")
-        reasons = {recorder.reason for recorder in recorders if recorder.reason and self.record}
+        recorders = {f"the {role}": lm for role, lm in zip(("target", "drafter"), self.lms, strict=True) if isinstance(lm, Traced)}
+        if self.info.device.startswith("cuda"):
+            recorders["a round"] = self.graphs
+        reasons = [(what, recorder.reason) for what, recorder in recorders.items() if recorder.reason and self.record]
         if self.listened_to:
-            reasons.add("somebody listens to a model's forwards (hooks), which a recording would pass by")
-        return [*self.limits, *(f"every step is run anew, which is slower, because it cannot be recorded: {reason}" for reason in reasons)]
+            reasons.append(("a model", "somebody listens to its forwards (hooks), which a recording would pass by"))
+        return [*self.limits, *(f"{what} cannot be recorded, and runs step by step, which is slower: {reason}" for what, reason in reasons)]
 
     @property
     def doing(self) -> str | None:

@@ -92,7 +92,7 @@ def test_what_is_recorded_and_what_cannot_be_is_told(models):
     assert list(about(pair, params))[-1] == "Warming up: recording the forward of 5 rows."
     pair.lms[0].recording, pair.lms[0].reason = None, "it is a test"
     try:
-        assert list(about(pair, params))[-1] == "Every step is run anew, which is slower, because it cannot be recorded: it is a test."
+        assert list(about(pair, params))[-1] == "The target cannot be recorded, and runs step by step, which is slower: it is a test."
     finally:
         pair.lms[0].reason = None
 
