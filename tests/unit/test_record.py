@@ -621,8 +621,9 @@ def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk,
     rounds = rounds_of(pair, "the cat", temperature=0.9, **LONG)
     assert {bool(lm.believed) for lm in pair.lms} == {where > 0}
     assert all(span <= where for lm in pair.lms for _, span in lm.believed)
-    (note,) = set(pair.notes) - set(pair.limits)
-    assert "says something else" in note
+    notes = [note for note in pair.notes if note not in pair.limits]
+    assert [note.split(" cannot")[0] for note in notes] == ["the target", "the drafter"]
+    assert all("says something else" in note for note in notes)
     assert_nearly_the_same(rounds, as_it_is(pair, "the cat", temperature=0.9, **LONG))
 
 
