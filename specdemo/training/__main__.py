@@ -30,10 +30,12 @@ def parse(argv):
     commands = parser.add_subparsers(dest="command", required=True)
     target = commands.add_parser("target", help="train the shared tokenizer and the target")
     drafter = commands.add_parser("drafter", help="train the drafter, then distil the target into it")
-    report = commands.add_parser("report", help="measure the pair and write its model card")
+    report = commands.add_parser("report", help="measure the target with each of its drafters and write the model card")
     target.add_argument("--vocab", type=positive, default=4096, help="size of the tokenizer's vocabulary (4096)")
     add_training(target, train_target, tokens=12_000_000, layers=16, hidden=256, heads=4, kv_heads=2, ffn=704)
+    target.set_defaults(name="target")
     add_training(drafter, train_drafter, tokens=3_000_000, layers=1, hidden=192, heads=3, kv_heads=1, ffn=512)
+    drafter.add_argument("--name", type=folder_name, default="drafter", help="its folder in --out, beside the target's (drafter)")
     drafter.add_argument("--distil", type=natural, default=1_800_000, help="tokens of distillation after --tokens of cross-entropy")
     drafter.add_argument("--sampled", type=natural, default=250_000, help="tokens of its own text that the target writes for distillation")
     report.set_defaults(run=write_report)
@@ -41,7 +43,7 @@ def parse(argv):
     report.add_argument("--prompts", type=positive, default=40, help="held-out prompts to measure the acceptance on (40)")
     for command in (target, drafter, report):
         command.add_argument("--data", required=True, help="folder of *.txt files; heldout*.txt are only evaluated on")
-        command.add_argument("--out", required=True, help="folder of the pair; gets target/, drafter/ and README.md")
+        command.add_argument("--out", required=True, help="folder of the pair; gets target/, a folder for each drafter and README.md")
         command.add_argument("--files", default="*.txt", help="which files of --data to train on, as a glob pattern")
         command.add_argument("--seed", type=natural, default=0)
         command.add_argument("--work", default=".training", help="folder for checkpoints (.training)")
@@ -72,24 +74,31 @@ def write_report(args):
     write_card(args)
 
 
+def folder_name(text):
+    if not text.isidentifier() or text == "target":  # the target's own folder and checkpoint stay its own
+        raise argparse.ArgumentTypeError(f"must be letters, digits and underscores, and not target, not {text!a}")
+    return text
+
+
 def natural(text):
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value
+    return number(text, int, lambda value: value >= 0, "a whole number from 0 up")
 
 
 def positive(text):
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+    return number(text, int, lambda value: value >= 1, "a whole number from 1 up")
 
 
 def rate(text):
-    value = float(text)
-    if not 0 < value < 10:
-        raise ValueError
+    return number(text, float, lambda value: 0 < value < 10, "between 0 and 10")
+
+
+def number(text, kind, fits, allowed):
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not fits(value):
+        raise argparse.ArgumentTypeError(f"must be {allowed}, not {text!a}")
     return value
 
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from specdemo.training.data import BOS, EOS, PAD, BadInput, Rows, encode_documents, fingerprint, read_documents, shared_tokenizer
 
+FREE = ("run", "name", "data", "out", "work", "threads", "every", "tokens")  # what a checkpoint does not hold a run to
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -33,7 +34,7 @@ def train_target(args):
 
 
 def train_drafter(args):
-    """Train the drafter on the data with cross-entropy, then distil the target into it; save it in OUT/drafter.
+    """Train the drafter on the data with cross-entropy, then distil the target into it; save it in OUT/NAME.
 
     Every second distillation step uses text that the target sampled itself (if --sampled is not 0).
     """
@@ -55,7 +56,7 @@ def train_drafter(args):
         return imitating(model, teacher, cut(batch, step, args.whole_every).to(DEVICE))
 
     fit(args, model, loss_at, args.tokens + args.distil, heldout, data)
-    save(model, tokenizer, Path(args.out) / "drafter")
+    save(model, tokenizer, Path(args.out) / args.name)
 
 
 def new_model(args, vocab):
@@ -129,8 +130,8 @@ def fit(args, model, loss_at, tokens, heldout, data):
     """
     per_step = args.batch * args.length
     steps = max(1, tokens // per_step)
-    checkpoint = Path(args.work) / f"{args.command}.pt"
-    settings = {key: value for key, value in vars(args).items() if key not in ("run", "data", "out", "work", "threads", "every", "tokens")}
+    checkpoint = Path(args.work) / f"{args.name}.pt"
+    settings = {key: value for key, value in vars(args).items() if key not in FREE}
     settings["data"] = data
     optimisers = make_optimisers(args, model)
     step, seconds, budgets = resume(checkpoint, settings, model, optimisers)
@@ -138,7 +139,7 @@ def fit(args, model, loss_at, tokens, heldout, data):
         budgets.append(args.tokens)
     model.train()
     saved = time.monotonic()
-    with tqdm(total=steps * per_step, initial=step * per_step, unit="tok", unit_scale=True, mininterval=2, desc=args.command) as bar:
+    with tqdm(total=steps * per_step, initial=step * per_step, unit="tok", unit_scale=True, mininterval=2, desc=args.name) as bar:
         while step < steps:
             set_rates(optimisers, step, steps)
             loss = loss_at(step)

@@ -1,11 +1,14 @@
 """The training script on a folder of tiny texts: it learns, resumes exactly, keeps held-out text apart and explains bad input."""
 
 import random
+import re
+import shlex
+import shutil
 
 import pytest
 import torch
 
-from specdemo.training import train
+from specdemo.training import report, train
 from specdemo.training.__main__ import main
 from specdemo.training.data import BOS, EOS, Rows, encode_documents, read_documents, shared_tokenizer
 
@@ -81,6 +84,50 @@ def test_resuming_after_a_kill_gives_the_same_weights(texts, tmp_path, monkeypat
     assert all(torch.equal(whole[key], killed[key]) for key in whole)
 
 
+def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "NEW_TOKENS", 24)
+    assert train_tiny("target", texts, tmp_path, "--tokens", "5120") == 0
+    assert train_tiny("drafter", texts, tmp_path, "--tokens", "2560", "--distil", "512", "--sampled", "1") == 0
+    assert train_tiny("drafter", texts, tmp_path, "--name", "poor", "--tokens", "256", "--distil", "0", "--sampled", "0") == 0
+    there = ["--data", str(texts), "--out", str(tmp_path / "pair"), "--work", str(tmp_path / "work")]
+    assert main(["report", *there, "--prompts", "3"]) == 0
+
+    card = (tmp_path / "pair" / "README.md").read_text(encoding="utf-8")
+    losses = dict(re.findall(r"^\| (\w+) \| [\d.]+ M \| ([\d.]+) \| [\d.]+ \|$", card, re.M))
+    assert list(losses) == ["target", "drafter", "poor"] and float(losses["target"]) < float(losses["poor"])
+    rows = re.findall(r"^\| (drafter|poor) \| (greedy|sampled).*? \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([\d.]+) \|", card, re.M)
+    assert [row[:2] for row in rows] == [(drafter, how) for drafter in ("drafter", "poor") for how in ("greedy", "sampled")]
+    for _, _, share, low, high, per_round in rows:
+        assert 0 <= float(low) <= float(share) <= float(high) <= 1 <= float(per_round) <= 5
+    assert "Greedy, 6 of 6 texts are the same" in card
+    assert card.count("> **") == 6  # three prompts, greedy and sampled
+
+    commands = re.findall(r"^python -m specdemo.training (.*)$", card, re.M)
+    assert [command.split()[0] for command in commands] == ["target", "drafter", "drafter", "report"]
+    again = {"DIR": str(texts), str(tmp_path / "pair"): str(tmp_path / "again")}
+    for command in commands[:3]:
+        words = [again.get(word, word) for word in shlex.split(command)]
+        assert main([*words, "--work", str(tmp_path / "work again"), "--threads", "1"]) == 0
+    for name in ("target", "drafter", "poor"):
+        first, second = weights(tmp_path / "pair" / name), weights(tmp_path / "again" / name)
+        assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
+def test_compiled_training_learns_the_same(texts, tmp_path):
+    for name, *how in (["plain"], ["compiled", "--compile"]):
+        assert train_tiny("target", texts, tmp_path / name, "--tokens", str(256 * 20), *how) == 0
+        assert train_tiny("drafter", texts, tmp_path / name, "--tokens", "1280", "--distil", "1280", "--sampled", "0", *how) == 0
+    _, heldout = read_documents(texts)
+    for role in ("target", "drafter"):
+        losses = []
+        for name in ("plain", "compiled"):
+            model, tokenizer = train.load(tmp_path / name / "pair" / role)
+            losses.append(train.heldout_loss(model, encode_documents(tokenizer, heldout)))
+        assert losses[1] == pytest.approx(losses[0], rel=0.02)  # bf16, in another order
+
+
 def test_tokenizer_gives_back_any_text(texts, tmp_path):
     shared_tokenizer(tmp_path / "saved", read_documents(texts)[0], 300)
     tokenizer = shared_tokenizer(tmp_path / "saved", [], 300)  # the saved one is loaded
@@ -132,11 +179,24 @@ def test_bad_input_is_one_sentence(texts, tmp_path, capsys, arguments, complaint
 
 
 def test_bad_numbers_are_refused(texts, tmp_path, capsys):
-    for option, value in [("--tokens", "0"), ("--lr", "nan"), ("--seed", "-1")]:
+    for option, value, allowed in [
+        ("--tokens", "0", "a whole number from 1 up"),
+        ("--lr", "nan", "between 0 and 10"),
+        ("--seed", "-1", "a whole number from 0 up"),
+        ("--name", "../x", "letters, digits and underscores"),
+        ("--name", "target", "not target"),
+    ]:
         with pytest.raises(SystemExit) as stop:
-            train_tiny("target", texts, tmp_path, option, value)
+            train_tiny("drafter", texts, tmp_path, option, value)
         assert stop.value.code == 2
-        assert option in capsys.readouterr().err
+        message = capsys.readouterr().err
+        assert f"argument {option}: must be" in message and allowed in message and value in message
+
+
+def test_a_report_without_a_drafter_is_refused(texts, tmp_path, capsys):
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
+    assert main(["report", "--data", str(texts), "--out", str(tmp_path / "pair")]) == 2
+    assert "no trained drafter" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_another_run_is_refused(texts, tmp_path, capsys):
