@@ -62,6 +62,7 @@ def test_eos_in_the_vocabulary():
     check(PARAMS, PROMPT, 500, target=target, drafter=drafter, eos=[EOS], wanted=["accepted", "rejected", "ended in the draft"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [V - 2, V + 3], ids=["narrower", "wider"])
 def test_a_drafter_of_another_width(width):
     """The prompt holds a token that the narrower one does not know."""

@@ -76,8 +76,13 @@ EVERY_PROMPT = [[a, b] for a in range(V) for b in range(V - 1)]
 sizes = pytest.mark.parametrize("runs", [QUICK, pytest.param(FULL, marks=pytest.mark.slow)])
 
 
+def some_quick(values, *quick):
+    """All of them, those that the quick set does without marked slow."""
+    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 @sizes
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", some_quick(SAMPLERS, "greedy", "top-p"))
 def test_every_sampler(sampler, runs):
     fates = Counter()
     p = exactness(SAMPLERS[sampler], runs, EVERY_PROMPT if sampler == "greedy" else None, fates=fates)
@@ -87,7 +92,7 @@ def test_every_sampler(sampler, runs):
 
 
 @sizes
-@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize("kind", some_quick(DRAFTERS, "lookup"))
 def test_every_drafter(kind, runs):
     fates = Counter()
     p = exactness(replace(PLAIN, draft_with=kind), runs, fates=fates)
@@ -106,6 +111,7 @@ def test_the_filters_filter():
     assert all(1 < possible[name] < 4**TOKENS for name in ("top-p", "min-p"))
 
 
+@pytest.mark.slow
 @sizes
 @pytest.mark.parametrize("width", [3, 8], ids=["narrower", "wider"])
 def test_a_drafter_of_another_width(width, runs):
@@ -118,6 +124,7 @@ def test_a_drafter_of_another_width(width, runs):
     assert min(fates["accepted"], fates["rejected"], fates["bonus"]) > runs / 20
 
 
+@pytest.mark.slow
 def test_with_an_eos_and_a_longer_draft():
     """Texts of fewer than three tokens are outcomes, too."""
     fates = Counter()
@@ -232,16 +239,17 @@ def broken_dice():
 
 @pytest.mark.parametrize(
     "broken",
-    [
-        broken_residual, broken_lookup, broken_temperature, broken_greedy, broken_threshold, broken_filter, broken_position, broken_dice,
-    ],
+    some_quick(
+        [broken_residual, broken_lookup, broken_temperature, broken_greedy, broken_threshold, broken_filter, broken_position, broken_dice],
+        broken_residual, broken_greedy,
+    ),
 )  # fmt: skip
 def test_a_broken_engine_fails(broken):
     p = broken()
     assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", some_quick(SAMPLERS, "greedy", "top-p"))
 def test_token_for_token_like_the_naive_reference(sampler):
     """Same dice, no caches: a difference in any of 200 texts of 12 tokens is a mistake in one of the two."""
     params = replace(SAMPLERS[sampler], gamma=3, max_new_tokens=12)

@@ -140,6 +140,7 @@ def test_an_embedding_table_counts_only_where_it_is_the_output_matrix():
     assert weight_bytes(positions) == held_bytes(positions) - 4 * positions.transformer.wpe.weight.numel()
 
 
+@pytest.mark.slow
 def test_quantised_weights_count_as_they_lie_in_memory():
     dense, small = load_pair(), load_pair(quantize="int8")
     linear = sum(
@@ -432,6 +433,7 @@ def test_bench_with_peers_compiles(capsys):
     assert compiled["ms_per_token"] > 0 and compiled["equal_to_plain"] == "1 of 1"
 
 
+@pytest.mark.slow
 def test_bench_of_shapes_with_sweeps_and_a_plot(capsys, tmp_path):
     file = tmp_path / "bench.png"
     options = f"--shapes tiny --accept 0.5 --max-new-tokens 12 --gammas 4,2,2 --contexts 300,30 --seed 5 --plot {file}"
@@ -458,6 +460,7 @@ def saved(tmp_path):
     return f"--target {tmp_path / 'target'} --drafter {tmp_path / 'drafter'}"
 
 
+@pytest.mark.slow
 def test_bench_of_quantised_variants(capsys, tmp_path, saved):
     file = tmp_path / "bench.svg"
     status, out, _ = run(capsys, f"{saved} --max-new-tokens 4 --quantize-sweep none,int8,none --plot {file}")

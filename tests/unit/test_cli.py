@@ -54,6 +54,7 @@ def test_every_field_of_params_is_an_option(capsys):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_stop_string_is_never_written_not_even_its_beginning(capsys):
     _, whole, _ = run(capsys, "generate", "Once upon a time", "--max-new-tokens", "30", "--temperature", "0")
     stop = whole[20:29]  # spans several tokens
@@ -114,6 +115,7 @@ UNUSABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt, says", UNUSABLE.values(), ids=UNUSABLE)
 def test_an_unusable_prompt_is_one_sentence_and_exit_status_2(capsys, prompt, says):
     status, out, err = run(capsys, "generate", prompt)
@@ -126,6 +128,7 @@ def test_no_command_or_a_wrong_one_is_one_sentence(capsys):
         assert status == 2 and out == "" and len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_trace_but_not_the_text(capsys):
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full on this system")
@@ -171,6 +174,7 @@ def _read(file: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_accepted_rejected_and_resampled_in_their_colours():
     shown = on_a_terminal(NO_COLOR="")
     assert "\033[4;32m" in shown and "\033[1;34m" in shown, "accepted and bonus"
@@ -178,10 +182,12 @@ def test_a_terminal_shows_accepted_rejected_and_resampled_in_their_colours():
     assert shown.index("\033[1;31m") > rejected, "what replaces a rejected token stands behind it"
 
 
+@pytest.mark.slow
 def test_no_color_is_respected():
     assert "\033[4" not in on_a_terminal(NO_COLOR="1") and "\033[9" not in on_a_terminal(NO_COLOR="1")
 
 
+@pytest.mark.slow
 def test_no_colour_when_piped():
     command = [sys.executable, "-m", "specdemo", "generate", "Once upon a time", *SHORT]
     out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout

@@ -20,6 +20,7 @@ def test_the_same_product(shape, bias):
         torch.testing.assert_close(ours(x), plain(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_only_where_it_helps_and_not_in_a_benchmark_of_transformers():
     def kinds(pair):
         return {type(module) for module in pair.target.modules() if isinstance(module, torch.nn.Linear)}

@@ -161,6 +161,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_filled_rows_change_nothing(kind, shape):
@@ -195,6 +196,7 @@ def test_a_wide_look_with_filled_rows_behind():
         assert sum(token == 0 for _, token in tasks[1].target.fed) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "gemma3"])
 @pytest.mark.parametrize("shape", ["greedy", "top-p"])
 def test_filled_rows_of_real_models_up_to_the_end_of_the_context(name, shape):
@@ -217,6 +219,7 @@ llama = tiny("llama")
 near = noisy(llama)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "shape"), [("model", shape) for shape in SHAPES] + [(kind, "top-p") for kind in KINDS[1:]])
 def test_recorded_is_as_run(kind, shape):
     pair, eager, filled = recorded(llama, near), load_pair(target=llama, drafter=near), run_by(llama, near, Filled())
@@ -250,6 +253,7 @@ def test_all_kinds_of_drafters_in_turn_over_one_set_of_recordings():
             assert rounds_of(pair, **params) == rounds_of(filled, **params)
 
 
+@pytest.mark.slow
 def test_the_key_of_a_recording_names_all_that_it_depends_on():
     """Runs that differ in one thing each, over one set of recordings: whatever is not in the key would be played as it was in
     another run."""
@@ -358,6 +362,7 @@ def test_a_wider_look_is_another_recording():
     assert looks == [256, 2048] and made[0] == made[1] and pair.graphs.reason is None
 
 
+@pytest.mark.slow
 def test_judging_again_behind_a_recording_that_has_spoiled_the_draft():
     """The verifying step was recorded first, by a run that looked things up; the drafting one's outputs lie in what it uses."""
     target = tiny("llama", vocab_size=600).requires_grad_(False)
@@ -404,6 +409,7 @@ def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
     assert (again == first) == (how != "another parameter")
 
 
+@pytest.mark.slow
 def test_a_cache_that_has_moved_is_recorded_anew():
     """A text beyond the buffers of both caches, and then a short one: what was recorded over the old ones is not played."""
     pair = recorded(tiny("llama", max_position_embeddings=1024), noisy(llama))
@@ -420,6 +426,7 @@ def test_a_cache_that_has_moved_is_recorded_anew():
     assert [recording.played for recording in old] == played
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fails", "error"), [(1, RuntimeError), (2, torch.OutOfMemoryError), (3, RuntimeError), (4, RuntimeError)])
 def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
     """The drafting step, the verifying one, and those of another span in the middle of the text."""
@@ -538,6 +545,7 @@ def as_it_is(pair, prompt, **params):
 LONG = dict(max_new_tokens=150, ignore_eos=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "params"),
     [
@@ -588,6 +596,7 @@ def listened(pair, part, how, calls):
     return lambda: vars(module).pop("forward")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["hook", "pre-hook", "patched"])
 @pytest.mark.parametrize("part", ["model", "layer"])
 def test_who_listens_hears_every_forward(on_disk, part, how):
@@ -652,6 +661,7 @@ def test_a_pair_that_goes_leaves_no_weights_behind(on_disk):
     assert all(storage.expired() for storage in held)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["in place", "replaced", "another parameter"])
 def test_weights_that_have_changed_are_used(on_disk, how):
     pair = load_pair(**on_disk)

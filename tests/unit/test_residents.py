@@ -100,6 +100,7 @@ def test_a_pair_is_the_same_however_its_request_is_put(three, tmp_path, monkeypa
         assert residents.get(**other) is not pair
 
 
+@pytest.mark.slow
 def test_a_name_and_its_directory_are_named_as_asked():
     if not EMBEDDED.is_dir():
         pytest.skip("the embedded pair is not there")

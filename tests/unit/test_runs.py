@@ -128,6 +128,7 @@ def test_visitors_wait_for_each_other_and_leave_when_they_like(models, line):
     asyncio.run(visit())
 
 
+@pytest.mark.slow
 def test_waiting_takes_no_thread_and_next_to_no_time(models, line):
     async def visit():
         first = line.join(lambda place: gate.wait(PATIENCE))
@@ -152,7 +153,7 @@ def test_waiting_takes_no_thread_and_next_to_no_time(models, line):
 
 
 def test_the_steps_of_a_run(models, line):
-    params = Params(seed=5, max_new_tokens=100, ignore_eos=True)
+    params = Params(seed=5, max_new_tokens=300, ignore_eos=True)
     seen = asyncio.run(steps(models, line, params=params))
     assert all(isinstance(step, Step) for step in seen)
     assert [step.ended for step in seen] == [False] * (len(seen) - 1) + [True]

@@ -204,6 +204,7 @@ FLAT = {"target": (NOW_AND_THEN, NEVER), "drafter": (NEVER, NOW_AND_THEN), "both
 KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "flat"), [("model", flat) for flat in FLAT] + [(kind, "target") for kind in KINDS[1:]])
 def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind, flat):
     """And the target has run once a round all the same, over the same tokens."""
@@ -348,6 +349,7 @@ def test_a_token_of_weight_0_is_never_drawn(weights, u):
     assert weights[drawn(weights, u)] > 0
 
 
+@pytest.mark.slow
 def test_no_weight_0_among_filtered_vocabularies():
     """Wide rows, most of them 0, as filters leave them; numbers from all over [0, 1), and those next to every step."""
     random = np.random.default_rng(6)

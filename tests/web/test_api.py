@@ -80,6 +80,7 @@ def test_half_a_surrogate_pair_is_refused(url):
     assert "event: error" in answer and "prompt must be Unicode text, but holds the lone surrogate U+D800" in answer
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_frees_the_pair(endless):
     client = Client(endless, verbose=False)
     job = client.submit("Once", max_new_tokens=30_000, api_name="/generate")

@@ -7,6 +7,8 @@ import pytest
 from specdemo import metrics
 from tests.web.screen import NOT_IN_TEXT, inspector, open_trace, run, tokens, unfold, wait_for_state
 
+pytestmark = pytest.mark.slow
+
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 FATES = ("prompt", "accepted", "rejected", "discarded", "resampled", "bonus", "sampled")
 

@@ -27,6 +27,8 @@ from tests.web.screen import (
     wait_for_state,
 )  # fmt: skip
 
+pytestmark = pytest.mark.slow
+
 HANDLERS = "[...document.querySelectorAll('body *')].flatMap(e => e.getAttributeNames()).filter(name => name.startsWith('on'))"
 FIRST_LETTER = "e => { const { x, y, height } = e.getClientRects()[0]; return [x + 2, y + height / 2]; }"
 SIGNS = "all => all.map(e => getComputedStyle(e, '::before').content)"

@@ -8,6 +8,8 @@ import pytest
 from specdemo.events import Judged
 from tests.web.screen import IN_TEXT, choose, inspector, run, saved
 
+pytestmark = pytest.mark.slow
+
 REPEATING = '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang'
 ALL = {"accepted", "rejected", "discarded", "resampled", "bonus"}
 RUNS = {  # what is chosen on the page: the same for the API, the fates that it must show

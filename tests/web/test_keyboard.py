@@ -4,6 +4,8 @@ import pytest
 
 from tests.web.screen import first_token, inspector, joined, number, saved, tokens, wait_for_end, wait_for_state
 
+pytestmark = pytest.mark.slow
+
 # What has the focus, as a screen reader would name it.
 FOCUS = """() => {
   const e = document.activeElement;
@@ -211,6 +213,7 @@ def test_the_legend_filters(reading):
 
 def test_replay_formulas_and_traces_are_in_reach(reading):
     page = reading
+    page.on("filechooser", lambda chooser: None)  # Playwright catches choosers from now on: asked for at the last moment, it may be late
     told = tokens(page)
     tab_to(page, "Replay")
     press(page, "Enter")

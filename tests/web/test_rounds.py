@@ -7,6 +7,8 @@ import pytest
 from specdemo.ui.view import NUMBERS
 from tests.web.screen import choose, inspector, number, run, saved, set_field, wait_for_state
 
+pytestmark = pytest.mark.slow
+
 HEIGHTS = "all => all.map(e => getComputedStyle(e).backgroundSize.split(', ').map(size => parseFloat(size.split(' ')[1])))"
 LIT = "all => all.flatMap((e, at) => getComputedStyle(e).boxShadow === 'none' ? [] : [at])"
 

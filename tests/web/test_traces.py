@@ -28,6 +28,8 @@ from tests.web.screen import (
     wait_for_state,
 )  # fmt: skip
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "Once upon a time,\nthere was"
 SETTINGS = {
     "draft_with": "ngram", "gamma": 3, "ngram": 2, "temperature": 0.9, "top_k": 30, "top_p": 0.95, "seed": 8, "max_new_tokens": 40,

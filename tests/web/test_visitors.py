@@ -24,6 +24,8 @@ from tests.web.screen import (
     wait_for_state,
 )  # fmt: skip
 
+pytestmark = pytest.mark.slow
+
 LONG = 30_000  # tokens; the tiny pair is busy for minutes
 
 
