@@ -97,7 +97,7 @@ def measure_runs(out, drafter, prompts, seed):
     pair = load_pair(target=str(out / "target"), drafter=str(out / drafter))
     ids = [pair.tokenizer(prompt).input_ids for prompt in prompts]
     with pair.threads():
-        where = f"{pair.info.device_name}, {torch.get_num_threads()} CPU threads"
+        where = f"{pair.info.device_name}, CPU threads: {torch.get_num_threads()}"
     runs = {}
     for setting, sampler in SETTINGS.items():
         print(f"{drafter}, {setting}: {len(prompts)} prompts", flush=True)
@@ -210,7 +210,8 @@ pipeline_tag: text-generation
 # Target and drafter
 
 Two small Llama models with one tokenizer, made to show speculative decoding on an ordinary CPU: the drafter in `drafter/` guesses,
-the target in `target/` checks. The weights are under the MIT licence, like the code; the texts have their own. Written by
+the target in `target/` checks. Every further folder holds another drafter for the same target; one that was taught little shows what a bad
+match does. The weights are under the MIT licence, like the code; the texts have their own. Written by
 `python -m specdemo.training report`; the figures are measured, not edited.
 """
 
@@ -221,8 +222,9 @@ Files whose names start with `heldout` are only evaluated on; without one, a see
 The tokenizer is a byte-level BPE trained on the same texts. Documents are packed into rows of `--length` tokens, shuffled anew in every
 epoch; most steps see the rows cut into quarters, which is faster, and every `--whole-every`-th step sees them whole. Matrices are trained
 with Muon, the rest with AdamW, in bf16 autocast, the learning rate falling linearly to zero. The drafter first learns from the texts with
-cross-entropy, then from the target by KL divergence, in turn on the texts and on stories that the target itself continued at temperatures
-from 0.1 to 1. Weights are saved in bf16.
+cross-entropy, then (`--distil`) from the target by KL divergence, in turn on the texts and on stories that the target itself continued at
+temperatures from 0.1 to 1 (`--sampled`). A target can have several drafters, each in a folder of its own (`--name`). Weights are saved in
+bf16. On a GPU the same commands use it.
 
 A run that was stopped or killed goes on from its last checkpoint when the same command is given again. On a CPU that other programs use,
 too, set `OMP_WAIT_POLICY=passive`: threads that spin while they wait for each other made training up to ten times slower.
