@@ -5,6 +5,7 @@ import sys
 
 import torch
 
+from specdemo.pair import PairError
 from specdemo.training.data import BadInput
 from specdemo.training.train import train_drafter, train_target
 
@@ -16,11 +17,12 @@ def main(argv=None):
         torch.set_num_threads(args.threads)
     try:
         args.run(args)
-    except (BadInput, OSError) as problem:
+    except (BadInput, PairError, OSError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped: the same command goes on from the last checkpoint", file=sys.stderr)
+        goes_on = "" if args.command == "report" else ": the same command goes on from the last checkpoint"
+        print(f"stopped{goes_on}", file=sys.stderr)
         return 130
     return 0
 
@@ -37,16 +39,17 @@ def parse(argv):
     add_training(drafter, train_drafter, tokens=3_000_000, layers=1, hidden=192, heads=3, kv_heads=1, ffn=512)
     drafter.add_argument("--name", type=folder_name, default="drafter", help="its folder in --out, beside the target's (drafter)")
     drafter.add_argument("--distil", type=natural, default=1_800_000, help="tokens of distillation after --tokens of cross-entropy")
-    drafter.add_argument("--sampled", type=natural, default=250_000, help="tokens of its own text that the target writes for distillation")
+    drafter.add_argument("--sampled", type=natural, default=250_000, help="tokens that the target writes for distillation, by 16,384")
     report.set_defaults(run=write_report)
     report.add_argument("--sources", help="markdown file about where the texts come from, for the card")
-    report.add_argument("--prompts", type=positive, default=40, help="held-out prompts to measure the acceptance on (40)")
-    for command in (target, drafter, report):
-        command.add_argument("--data", required=True, help="folder of *.txt files; heldout*.txt are only evaluated on")
-        command.add_argument("--out", required=True, help="folder of the pair; gets target/, a folder for each drafter and README.md")
+    report.add_argument("--prompts", type=positive, default=40, help="held-out prompts to measure on (40)")
+    for command in (target, drafter):
         command.add_argument("--files", default="*.txt", help="which files of --data to train on, as a glob pattern")
         command.add_argument("--seed", type=natural, default=0)
         command.add_argument("--work", default=".training", help="folder for checkpoints (.training)")
+    for command in (target, drafter, report):
+        command.add_argument("--data", required=True, help="folder of *.txt files; heldout*.txt are only evaluated on")
+        command.add_argument("--out", required=True, help="folder of the pair; gets target/, a folder for each drafter and README.md")
         command.add_argument("--threads", type=natural, default=0, help="CPU threads (0: as many as PyTorch chooses)")
     return parser.parse_args(argv)
 
@@ -76,12 +79,12 @@ def write_report(args):
 
 def folder_name(text):
     if not text.isidentifier() or text == "target":  # the target's own folder and checkpoint stay its own
-        raise argparse.ArgumentTypeError(f"must be letters, digits and underscores, and not target, not {text!a}")
+        raise argparse.ArgumentTypeError(f"must be letters, digits and underscores, no digit first, and not target, not {text!a}")
     return text
 
 
 def natural(text):
-    return number(text, int, lambda value: value >= 0, "a whole number from 0 up")
+    return number(text, int, lambda value: 0 <= value < 2**63, "a whole number from 0 up")
 
 
 def positive(text):

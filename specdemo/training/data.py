@@ -17,31 +17,38 @@ class BadInput(Exception):
     """Something the user gave us cannot be used; the message is one sentence for them."""
 
 
-def read_documents(folder, pattern="*.txt", seed=0):
+def read_documents(folder, pattern="*.txt"):
     """Read a folder of UTF-8 text files and split it into documents.
 
-    Files named ``heldout*`` are only ever used for evaluation. Without such a file a seeded 1 % of the documents is held out.
+    Files named ``heldout*`` are only ever used for evaluation. Without such a file about 1 % of the documents is held out: which
+    ones, their own texts decide, so that it is the same ones for every choice of files.
     Returns (training documents, held-out documents), two lists of strings.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise BadInput(f"the data folder {folder} does not exist")
-    heldout_files = sorted(folder.glob("heldout*.txt"))
-    files = [file for file in sorted(folder.glob(pattern)) if file.is_file() and file not in heldout_files]
+        raise BadInput(f"--data must be a folder of text files, which {folder} is not")
+    try:
+        chosen = {file for file in folder.glob(pattern) if file.is_file()}
+    except (ValueError, NotImplementedError):
+        raise BadInput(f"--files must be a pattern of names in the data folder, such as *.txt, not {pattern!a}") from None
+    apart = {file for file in chosen.union(folder.glob("heldout*.txt")) if file.name.startswith("heldout")}
+    files = sorted(chosen - apart)
     if not files:
         raise BadInput(f"the data folder {folder} has no training text that matches {pattern}")
     training = [document for file in files for document in split_documents(file)]
-    heldout = [document for file in heldout_files for document in split_documents(file)]
-    if not heldout:
-        order = np.random.default_rng(seed).permutation(len(training))
-        count = max(1, len(training) // 100)
-        heldout = [training[i] for i in sorted(order[:count])]
-        training = [training[i] for i in sorted(order[count:])]
+    heldout = [document for file in sorted(apart) for document in split_documents(file)]
+    if not heldout and training:
+        heldout = [document for document in training if lot(document) < 0.01] or [min(training, key=lot)]
     known = set(heldout)  # a document that is also held out must not be trained on, whatever file it is in
     training = [document for document in training if document not in known]
     if not training:
         raise BadInput(f"the data folder {folder} has too little text: no document is left to train on")
     return training, heldout
+
+
+def lot(document):
+    """A number from 0 to 1 that depends on nothing but the text."""
+    return int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big") / 2**64
 
 
 def split_documents(file):
@@ -57,7 +64,11 @@ def split_documents(file):
 def shared_tokenizer(folder, documents, vocab):
     """Load the tokenizer saved in `folder`, or train a byte-level BPE on `documents` and save it there."""
     if (Path(folder) / "tokenizer.json").is_file():
-        return AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        if len(tokenizer) != vocab:
+            raise BadInput(f"--vocab must be {len(tokenizer)}, as {folder} has a tokenizer already: for another one choose another --out")
+        print(f"the tokenizer in {folder} is used again")
+        return tokenizer
     if vocab < len(SPECIAL_TOKENS) + 256:
         raise BadInput(f"--vocab must be at least {len(SPECIAL_TOKENS) + 256} (every byte needs a token)")
     bpe = Tokenizer(models.BPE())
@@ -83,6 +94,8 @@ def shared_tokenizer(folder, documents, vocab):
         split_special_tokens=True,
         model_max_length=1024,
     )
+    if len(tokenizer) != vocab:
+        raise BadInput(f"--vocab must be at most {len(tokenizer)}: these texts do not give more tokens")
     tokenizer.save_pretrained(folder)
     return tokenizer
 

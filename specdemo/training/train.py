@@ -1,25 +1,28 @@
-"""One resumable training loop, and the two models that it trains."""
+"""One resumable training loop, and what target and drafter learn in it."""
 
+import math
 import os
+import pickle
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+import transformers
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from specdemo.training.data import BOS, EOS, PAD, BadInput, Rows, encode_documents, fingerprint, read_documents, shared_tokenizer
+from specdemo.machine import cpu_name
+from specdemo.training.data import EOS, PAD, BadInput, Rows, encode_documents, fingerprint, read_documents, shared_tokenizer
+from specdemo.training.models import DEVICE, embedding, load, new_model, save
 
 FREE = ("run", "name", "data", "out", "work", "threads", "every", "tokens")  # what a checkpoint does not hold a run to
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def train_target(args):
     """Train the tokenizer (unless it is there) and the target with cross-entropy; save both in OUT/target."""
     folder = Path(args.out) / "target"
-    training, heldout = read_documents(args.data, args.files, args.seed)
+    training, heldout = read_documents(args.data, args.files)
     tokenizer = shared_tokenizer(folder, training, args.vocab)
     encoded, heldout = encode_documents(tokenizer, training), encode_documents(tokenizer, heldout)
     model = new_model(args, len(tokenizer))
@@ -29,8 +32,8 @@ def train_target(args):
     def loss_at(step):
         return guessing(model, cut(rows(step), step, args.whole_every).to(DEVICE))
 
-    fit(args, model, loss_at, args.tokens, heldout, fingerprint(encoded))
-    save(model, tokenizer, folder)
+    history = fit(args, model, loss_at, args.tokens, heldout, fingerprint(encoded))
+    save(model, tokenizer, folder, history)
 
 
 def train_drafter(args):
@@ -39,53 +42,25 @@ def train_drafter(args):
     Every second distillation step uses text that the target sampled itself (if --sampled is not 0).
     """
     teacher, tokenizer = load(Path(args.out) / "target")
-    training, heldout = read_documents(args.data, args.files, args.seed)
+    training, heldout = read_documents(args.data, args.files)
     encoded, heldout = encode_documents(tokenizer, training), encode_documents(tokenizer, heldout)
     model = new_model(args, len(tokenizer))
     rows = Rows(encoded, args.length, args.batch, args.seed)
-    data = fingerprint([*encoded, teacher.get_input_embeddings().weight.detach().cpu().numpy()])  # another target is other data
-    own = Rows(target_text(args, teacher, encoded, data), args.length, args.batch, args.seed) if args.sampled else rows
+    data = fingerprint([*encoded, embedding(teacher)])  # another target is other data
+    sampling = args.distil and args.sampled
+    own = Rows(target_text(args, teacher, encoded, data), args.length, args.batch, args.seed) if sampling else rows
     first_distilled = args.tokens // (args.batch * args.length)
     guessing, imitating = compiled(args, cross_entropy), compiled(args, distillation)
 
     def loss_at(step):
-        if step < first_distilled:
+        if step < first_distilled or not args.distil:
             return guessing(model, cut(rows(step), step, args.whole_every).to(DEVICE))
         own_turn = (step - first_distilled) % 2
         batch = own((step - first_distilled) // 2) if own_turn else rows(step)
         return imitating(model, teacher, cut(batch, step, args.whole_every).to(DEVICE))
 
-    fit(args, model, loss_at, args.tokens + args.distil, heldout, data)
-    save(model, tokenizer, Path(args.out) / args.name)
-
-
-def new_model(args, vocab):
-    """A Llama model with random weights, seeded."""
-    if args.hidden % args.heads or args.heads % args.kv_heads:
-        raise BadInput("--hidden must be a multiple of --heads and --heads a multiple of --kv-heads")
-    if args.length % 4 or args.length > 1024:
-        raise BadInput("--length must be a multiple of 4 and at most 1024")
-    torch.manual_seed(args.seed)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocab,
-            hidden_size=args.hidden,
-            intermediate_size=args.ffn,
-            num_hidden_layers=args.layers,
-            num_attention_heads=args.heads,
-            num_key_value_heads=args.kv_heads,
-            head_dim=args.hidden // args.heads,
-            max_position_embeddings=1024,
-            tie_word_embeddings=True,
-            bos_token_id=BOS,
-            eos_token_id=EOS,
-            pad_token_id=PAD,
-        )
-    )
-    for layer in model.model.layers:  # every layer starts as the identity, which deep narrow models learn faster from
-        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
-        torch.nn.init.zeros_(layer.mlp.down_proj.weight)
-    return model.to(DEVICE)
+    history = fit(args, model, loss_at, args.tokens + args.distil, heldout, data)
+    save(model, tokenizer, Path(args.out) / args.name, history | {"target": fingerprint([embedding(teacher)])})
 
 
 def cut(rows, step, whole_every):
@@ -127,6 +102,7 @@ def fit(args, model, loss_at, tokens, heldout, data):
 
     `loss_at(step)` gives the loss to minimise; `heldout` are encoded documents; `data` identifies the training data.
     Only the budget may change on resuming: the schedule then goes on as if it had been so from the start.
+    Returns how the model was made: settings, every budget that it was given, seconds, device and versions.
     """
     per_step = args.batch * args.length
     steps = max(1, tokens // per_step)
@@ -135,6 +111,8 @@ def fit(args, model, loss_at, tokens, heldout, data):
     settings["data"] = data
     optimisers = make_optimisers(args, model)
     step, seconds, budgets = resume(checkpoint, settings, model, optimisers)
+    if step > steps:
+        raise BadInput(f"--tokens must be more, as {checkpoint} has seen {step * per_step:,} already: delete it to begin again")
     if args.tokens not in budgets[-1:]:
         budgets.append(args.tokens)
     model.train()
@@ -143,6 +121,8 @@ def fit(args, model, loss_at, tokens, heldout, data):
         while step < steps:
             set_rates(optimisers, step, steps)
             loss = loss_at(step)
+            if not math.isfinite(loss.item()):
+                raise BadInput(f"the loss is {loss.item()} at step {step}: choose smaller learning rates, --lr and --embedding-lr")
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimiser in optimisers:
@@ -157,6 +137,9 @@ def fit(args, model, loss_at, tokens, heldout, data):
                 seen = f"{step * per_step:,} tokens of {steps * per_step:,}"
                 bar.write(f"{time.strftime('%H:%M:%S')} {seen}: held-out loss {heldout_loss(model, heldout[:40]):.3f}, checkpoint written")
                 saved = time.monotonic()
+    where = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{cpu_name()}, {torch.get_num_threads()} threads"
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"settings": settings, "budgets": budgets, "seconds": round(seconds), "device": where, "versions": versions}
 
 
 def make_optimisers(args, model):
@@ -184,7 +167,10 @@ def resume(checkpoint, settings, model, optimisers):
     """Restore everything from `checkpoint` if it exists; returns steps done, seconds taken, and every value --tokens had."""
     if not checkpoint.is_file():
         return 0, 0.0, []
-    state = torch.load(checkpoint, map_location=DEVICE, weights_only=True)
+    try:
+        state = torch.load(checkpoint, map_location=DEVICE, weights_only=True)
+    except (EOFError, RuntimeError, pickle.UnpicklingError):
+        raise BadInput(f"{checkpoint} is damaged: delete it or choose another --work") from None
     if state["settings"] != settings:
         changed = sorted(k for k in settings.keys() | state["settings"].keys() if settings.get(k) != state["settings"].get(k))
         raise BadInput(f"{checkpoint} belongs to a run with other settings ({', '.join(changed)}): delete it or choose another --work")
@@ -259,19 +245,3 @@ def target_text(args, teacher, encoded, data, width=64, prompt=8, new=248):
     np.save(kept.with_suffix(".new.npy"), np.concatenate(texts))
     os.replace(kept.with_suffix(".new.npy"), kept)
     return target_text(args, teacher, encoded, data)
-
-
-def save(model, tokenizer, folder):
-    """Save in bf16 in the Hugging Face layout, in files below 9 MB; `model` itself becomes bf16, too."""
-    model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="9MB")
-    tokenizer.save_pretrained(folder)
-    for file in folder.glob("*.safetensors"):
-        file.chmod(0o644)  # they are written for their owner only
-
-
-def load(folder):
-    """Model (fp32, evaluation mode) and tokenizer of a saved folder."""
-    if not (Path(folder) / "config.json").is_file():
-        raise BadInput(f"there is no trained model in {folder} yet")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.to(DEVICE).eval(), AutoTokenizer.from_pretrained(folder)

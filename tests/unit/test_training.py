@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 
+from specdemo import Params, load_pair, stream
 from specdemo.training import report, train
 from specdemo.training.__main__ import main
 from specdemo.training.data import BOS, EOS, Rows, encode_documents, read_documents, shared_tokenizer
@@ -86,31 +87,90 @@ def test_resuming_after_a_kill_gives_the_same_weights(texts, tmp_path, monkeypat
 
 def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(texts, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "NEW_TOKENS", 24)
-    assert train_tiny("target", texts, tmp_path, "--tokens", "5120") == 0
-    assert train_tiny("drafter", texts, tmp_path, "--tokens", "2560", "--distil", "512", "--sampled", "1") == 0
-    assert train_tiny("drafter", texts, tmp_path, "--name", "poor", "--tokens", "256", "--distil", "0", "--sampled", "0") == 0
-    there = ["--data", str(texts), "--out", str(tmp_path / "pair"), "--work", str(tmp_path / "work")]
-    assert main(["report", *there, "--prompts", "3"]) == 0
+    pair, again = tmp_path / "my pair", tmp_path / "again"
+    assert train_tiny("target", texts, tmp_path, "--tokens", "5120", "--out", str(pair)) == 0
+    assert train_tiny("drafter", texts, tmp_path, "--tokens", "2560", "--distil", "512", "--sampled", "1", "--out", str(pair)) == 0
+    poor = ["--name", "poor", "--tokens", "256", "--distil", "0", "--sampled", "100", "--out", str(pair)]
+    assert train_tiny("drafter", texts, tmp_path, *poor) == 0
+    assert main(["report", "--data", str(texts), "--out", str(pair), "--prompts", "12"]) == 0
 
-    card = (tmp_path / "pair" / "README.md").read_text(encoding="utf-8")
-    losses = dict(re.findall(r"^\| (\w+) \| [\d.]+ M \| ([\d.]+) \| [\d.]+ \|$", card, re.M))
-    assert list(losses) == ["target", "drafter", "poor"] and float(losses["target"]) < float(losses["poor"])
+    card = (pair / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| (\w+) \| [\d.]+ M \| (\S+) \| (\S+) \|$", card, re.M)
+    losses = {name: (float(token), float(letter)) for name, token, letter in found}
+    assert list(losses) == ["target", "drafter", "poor"] and losses["target"][0] < losses["poor"][0]
+    model, tokenizer = train.load(pair / "target")
+    heldout = read_documents(texts)[1]
+    encoded = encode_documents(tokenizer, heldout)
+    nats = sum(train.heldout_loss(model, [ids]) * (len(ids) - 1) for ids in encoded)
+    assert losses["target"][1] == pytest.approx(nats / len("".join(heldout)), abs=0.001)
+
     rows = re.findall(r"^\| (drafter|poor) \| (greedy|sampled).*? \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([\d.]+) \|", card, re.M)
     assert [row[:2] for row in rows] == [(drafter, how) for drafter in ("drafter", "poor") for how in ("greedy", "sampled")]
     for _, _, share, low, high, per_round in rows:
         assert 0 <= float(low) <= float(share) <= float(high) <= 1 <= float(per_round) <= 5
-    assert "Greedy, 6 of 6 texts are the same" in card
-    assert card.count("> **") == 6  # three prompts, greedy and sampled
+    prompts = len({report.opening(document) for document in heldout})
+    assert f"Greedy, {2 * min(12, prompts)} of {2 * min(12, prompts)} texts are the same" in card
+    assert card.count("> **") == 20  # ten prompts, greedy and sampled
 
     commands = re.findall(r"^python -m specdemo.training (.*)$", card, re.M)
     assert [command.split()[0] for command in commands] == ["target", "drafter", "drafter", "report"]
-    again = {"DIR": str(texts), str(tmp_path / "pair"): str(tmp_path / "again")}
     for command in commands[:3]:
-        words = [again.get(word, word) for word in shlex.split(command)]
+        words = [{"DIR": str(texts), str(pair): str(again)}.get(word, word) for word in shlex.split(command)]
         assert main([*words, "--work", str(tmp_path / "work again"), "--threads", "1"]) == 0
     for name in ("target", "drafter", "poor"):
-        first, second = weights(tmp_path / "pair" / name), weights(tmp_path / "again" / name)
+        first, second = weights(pair / name), weights(again / name)
         assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_every_prompt_has_its_own_dice(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "NEW_TOKENS", 40)
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
+    assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
+    prompts = ["Ana found", "Bo lost"]
+    runs = report.measure_runs(tmp_path / "pair", "drafter", prompts)["sampled (temperature 0.8, top-p 0.9)"]
+    assert len({tuple(sample.ids[:20]) for sample in runs.plain}) == 2
+    pair = load_pair(target=str(tmp_path / "pair" / "target"), drafter=str(tmp_path / "pair" / "drafter"))
+    for seed, (prompt, sample) in enumerate(zip(prompts, runs.drafting, strict=True)):
+        params = Params(gamma=4, temperature=0.8, top_p=0.9, max_new_tokens=40, seed=seed)
+        with stream(pair, prompt, params) as run:
+            for _ in run:
+                pass
+        assert run.trace.output_ids == sample.ids
+
+
+def test_a_card_is_refused_where_it_would_lie(texts, tmp_path, capsys):
+    asked = ["report", "--data", str(texts), "--out", str(tmp_path / "pair")]
+    assert main(asked) == 2 and "no trained target" in capsys.readouterr().err
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
+    assert main(asked) == 2 and "no trained drafter" in capsys.readouterr().err
+    assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
+    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 0
+    capsys.readouterr()
+    assert main(asked) == 2 and "drafter was trained for another target" in capsys.readouterr().err
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 2  # fewer than it has seen
+    assert "--tokens must be more" in capsys.readouterr().err
+
+
+def test_documents_without_spaces_and_longer_than_the_context(texts, tmp_path, capsys):
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
+    assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
+    (texts / "heldout.txt").write_text("word" * 1000, encoding="utf-8")
+    asked = ["report", "--data", str(texts), "--out", str(tmp_path / "pair"), "--prompts", "1"]
+    assert main(asked) == 2 and "every held-out document is longer" in capsys.readouterr().err
+    (texts / "heldout.txt").write_text("word" * 200 + "\n<|endoftext|>\n" + "word" * 1000, encoding="utf-8")
+    assert main(asked) == 0
+    assert "over the 1 held-out documents" in (tmp_path / "pair" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_smaller_model_takes_the_place_of_a_sharded_one_and_back(texts, tmp_path):
+    """Shards and a whole file side by side would be read as whichever transformers prefers."""
+    for name, layers in (("one", "1"), ("two", "3"), ("three", "1")):
+        work = ["--work", str(tmp_path / name), "--layers", layers, "--hidden", "512", "--ffn", "1024", "--tokens", "1"]
+        assert train_tiny("target", texts, tmp_path, *work) == 0
+        model, _ = train.load(tmp_path / "pair" / "target")
+        state = torch.load(tmp_path / name / "target.pt", weights_only=True)["model"]
+        assert all(torch.equal(value, state[key].bfloat16().float()) for key, value in model.state_dict().items())
+        assert len(list((tmp_path / "pair" / "target").glob("*.safetensors"))) == (1 if layers == "1" else 2)
 
 
 @pytest.mark.slow
@@ -148,10 +208,17 @@ def test_held_out_text_is_never_trained_on(texts):
     assert (len(training), len(heldout)) == (200, 20)
     assert not set(training) & set(heldout)
 
-    (texts / "heldout.txt").unlink()
-    training, heldout = read_documents(texts)  # without such a file: 1 % of the 201 documents
-    assert (len(training), len(heldout)) == (199, 2)
-    assert read_documents(texts) == (training, heldout)
+    assert set(read_documents(texts, "*")[1]) == set(heldout)
+    (texts / "heldout.txt").rename(texts / "heldout.md")
+    training, heldout = read_documents(texts, "*")
+    assert not set(training) & set(heldout) and len(heldout) == 20  # whatever kind of file it is
+
+    (texts / "heldout.md").unlink()
+    training, heldout = read_documents(texts)  # without such a file: about 1 % of the 201 documents
+    assert 1 <= len(heldout) < 10 and len(training) + len(heldout) == 201 and not set(training) & set(heldout)
+    for some in ("one.txt", "two.txt"):  # whichever files are chosen, no document changes sides
+        fewer, apart = read_documents(texts, some)
+        assert len(apart) == 1 or (set(fewer) <= set(training) and set(apart) <= set(heldout))
 
 
 def test_rows_depend_on_the_step_only(texts, tmp_path):
@@ -165,9 +232,15 @@ def test_rows_depend_on_the_step_only(texts, tmp_path):
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        (["--data", "no-such-folder"], "does not exist"),
+        (["--data", "no-such-folder"], "must be a folder"),
+        (["--data", __file__], "must be a folder"),
         (["--files", "*.md"], "has no training text"),
+        (["--files", ""], "must be a pattern"),
+        (["--files", "/etc/*.txt"], "must be a pattern"),
         (["--hidden", "33"], "multiple"),
+        (["--hidden", "34", "--heads", "2"], "must be even"),
+        (["--length", "4"], "from 8 to 1024"),
+        (["--vocab", "4000"], "must be at most"),
         (["--length", "1022"], "multiple of 4"),
         (["--vocab", "10"], "at least 259"),
     ],
@@ -176,6 +249,18 @@ def test_bad_input_is_one_sentence(texts, tmp_path, capsys, arguments, complaint
     assert train_tiny("target", texts, tmp_path, *arguments) == 2
     message = capsys.readouterr().err
     assert complaint in message and message.count("\n") == 1
+
+
+def test_a_loss_that_is_no_number_is_told(texts, tmp_path, monkeypatch, capsys):
+    def far_too_much(optimisers, step, steps):
+        for optimiser in optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = 1e30
+
+    monkeypatch.setattr(train, "set_rates", far_too_much)
+    assert train_tiny("target", texts, tmp_path, "--tokens", "2560") == 2
+    assert "choose smaller learning rates" in capsys.readouterr().err
+    assert not (tmp_path / "pair" / "target" / "config.json").exists()
 
 
 def test_bad_numbers_are_refused(texts, tmp_path, capsys):
@@ -193,14 +278,13 @@ def test_bad_numbers_are_refused(texts, tmp_path, capsys):
         assert f"argument {option}: must be" in message and allowed in message and value in message
 
 
-def test_a_report_without_a_drafter_is_refused(texts, tmp_path, capsys):
-    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
-    assert main(["report", "--data", str(texts), "--out", str(tmp_path / "pair")]) == 2
-    assert "no trained drafter" in capsys.readouterr().err
-
-
 def test_a_checkpoint_of_another_run_is_refused(texts, tmp_path, capsys):
     assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
     assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 0  # only the budget may change
     assert train_tiny("target", texts, tmp_path, "--tokens", "512", "--lr", "0.1") == 2
     assert "other settings (lr)" in capsys.readouterr().err
+    (tmp_path / "work" / "target.pt").write_bytes(b"")
+    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 2
+    assert "is damaged" in capsys.readouterr().err
+    assert train_tiny("target", texts, tmp_path / "..", "--tokens", "512", "--vocab", "301", "--out", str(tmp_path / "pair")) == 2
+    assert "must be 300" in capsys.readouterr().err
