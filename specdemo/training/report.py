@@ -162,7 +162,9 @@ def commands(args, records):
         begun = "".join(f", begun with --tokens {budget}" for budget in budgets[:-1])
         begun += ", changed on the way: this command alone gives other weights" if begun else ""
         versions = ", ".join(f"{library} {version}" for library, version in record["versions"].items())
-        lines.append(f"# {name}: {record['seconds'] / 60:.0f} minutes on {record['device']}, {versions}{begun}")
+        seconds = record["seconds"]
+        took = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds} seconds"
+        lines.append(f"# {name}: {took} on {record['device']}, {versions}{begun}")
         lines.append(f"python -m specdemo.training {settings['command']} --data DIR --out {out} {written}")
     sources = f" --sources {shlex.quote(args.sources)}" if args.sources else ""
     lines.append(f"python -m specdemo.training report --data DIR --out {out} --prompts {args.prompts}{sources}")
@@ -253,7 +255,7 @@ where there is one.
 """
 
 AGAIN = """
-Everything random comes from the seeds in these commands; another machine or another version rounds differently. The minutes include what
+Everything random comes from the seeds in these commands; another machine or another version rounds differently. The times include what
 else ran there, and leave out the target's writing. On other texts leave `--files` out, and choose an `--out` of your own: in this one the
 tokenizer is used again.
 """
