@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent  # of the project
 EMBEDDED = ROOT / "assets" / "pairs" / "embedded"
+POOR = "embedded-poor"  # the pair whose drafter guesses badly on purpose
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ CATALOGUE = {
     for entry in (
         Entry("embedded", "assets/pairs/embedded/target", "assets/pairs/embedded/drafter", 0.03, 0.002,
               "small story writers that come with the project; no download",
+              tried="on CPU, in every test run"),
+        Entry(POOR, "assets/pairs/embedded/target", "assets/pairs/embedded/poor", 0.03, 0.0005,
+              "the same target with a drafter that has learned little, to see what a bad match does",
               tried="on CPU, in every test run"),
         Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27, "equal vocabularies, open"),
         Entry("smollm-1.7b", "HuggingFaceTB/SmolLM-1.7B", "HuggingFaceTB/SmolLM-135M", 3.7, 0.27, "the first SmolLM"),

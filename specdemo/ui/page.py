@@ -20,6 +20,7 @@ import gradio as gr
 
 from specdemo.events import Params
 from specdemo.pair import PairError
+from specdemo.pairs import POOR
 from specdemo.session import check_prompt
 from specdemo.trace import Trace
 from specdemo.ui.controls import QUIET, advise, controls
@@ -39,12 +40,14 @@ INTRODUCTION = (
     "next to nothing; the first one that it rejects is replaced by a token of its own, so the text is distributed exactly as if "
     "the target had written it alone."
 )
-EXAMPLES = {  # what it shows: (prompt, who drafts, gamma, sampler)
-    "A story, sampled": ("Once upon a time, there was a little girl named Lily who", "model", 4, "top-p"),
-    "The same, greedy": ("Once upon a time, there was a little girl named Lily who", "model", 4, "greedy"),
-    "Drafts that are too long": ("Tom and his dog went to the park. They saw a big red", "model", 12, "multinomial"),
-    "Copying instead of a drafter": ('"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang', "lookup", 4, "greedy"),
-    "The target alone": ("The old bear was very sad because", "none", 4, "top-p"),
+STORY = "One day, a girl named Mia found a tiny kitten in the rain."
+EXAMPLES = {  # what it shows: (prompt, pair, who drafts, gamma, sampler)
+    "A story, sampled": (STORY, None, "model", 4, "top-p"),
+    "The same, greedy": (STORY, None, "model", 4, "greedy"),
+    "A story, with a poor drafter": (STORY, POOR, "model", 4, "top-p"),
+    "Drafts that are too long": ("Tom and his dog went to the park. They saw a big red", None, "model", 12, "multinomial"),
+    "Copying instead of a drafter": ('"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang', None, "lookup", 4, "greedy"),
+    "The target alone": ("The old bear was very sad because", None, "none", 4, "top-p"),
 }
 
 
@@ -56,6 +59,7 @@ class Seat:
         self.telling: Telling | None = None
         self.run = None
         self.waiting = False  # for a run to begin
+        self.pair: str | None = None  # the visitor's own, while an example has set another
 
     def begin(self) -> int:
         """Something new comes onto the stage, under a number of its own: what went on there before has nothing to say any more."""
@@ -111,6 +115,13 @@ def build(models: Models) -> gr.Blocks:
         stopped = {"kind": "note", "notice": "Stopped before it began."} if seat.waiting else {}
         seat.begin()
         return json.dumps(whole(seat) | stopped)
+
+    def example(seat: Seat, index: int, chosen: str):
+        """What the example sets. The pair stays as it was chosen; where an example needs another, the next gives it back."""
+        prompt, pair, *how = list(EXAMPLES.values())[index]
+        before = seat.pair if chosen == POOR else None
+        seat.pair = pair and (before if chosen == pair else chosen)
+        return prompt, pair or before or chosen, *how
 
     def save(seat: Seat):
         """The trace of what the stage shows, for the page to hand to the visitor."""
@@ -185,14 +196,13 @@ def build(models: Models) -> gr.Blocks:
                 stage = _stage(json.dumps(first))
             with gr.Column(elem_id="settings"):
                 settings = controls(models)
-                shown = [prompt, *(settings[name] for name in ("draft_with", "gamma", "sampler"))]
-                gr.Examples(
-                    [list(values) for values in EXAMPLES.values()],
-                    shown,
-                    example_labels=list(EXAMPLES),
+                examples = gr.Dataset(
+                    components=[prompt],
+                    samples=[[values[0]] for values in EXAMPLES.values()],
+                    sample_labels=list(EXAMPLES),
+                    type="index",
                     label="Examples",
                     elem_id="examples",
-                    api_visibility="private",
                 )
 
         advice = advise(demo, models, prompt, hint, settings)
@@ -208,6 +218,8 @@ def build(models: Models) -> gr.Blocks:
             api_visibility="private",
         )
         started.then(**advice)  # a pair that is loaded now has more to say
+        filled = [prompt, *(settings[name] for name in ("pair", "draft_with", "gamma", "sampler"))]
+        examples.click(example, [seat, examples, settings["pair"]], filled, **QUIET)
         end.click(halt, seat, stage, cancels=[started], **QUIET)
         stage.submit(lambda seat: json.dumps(whole(seat)), seat, stage, **QUIET)  # the page has missed something
         keep.click(save, seat, stage, **QUIET)

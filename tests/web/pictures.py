@@ -19,10 +19,10 @@ FRAMES, PAUSE = 48, 120  # of the animated picture; ms
 
 
 def record() -> None:
-    prompt, draft_with, gamma, _ = next(iter(EXAMPLES.values()))
+    prompt, _, draft_with, gamma, _ = next(iter(EXAMPLES.values()))
     traces = []
     for _ in range(6):  # the same text each time
-        with stream(load_pair(), prompt, Params(seed=SEED, draft_with=draft_with, gamma=gamma, max_new_tokens=120)) as run:
+        with stream(load_pair(), prompt, Params(seed=SEED, draft_with=draft_with, gamma=gamma, max_new_tokens=200)) as run:
             for _ in run:
                 pass
         traces.append(run.trace)

@@ -43,7 +43,7 @@ WAYS = {  # (what is chosen on the page, the same for the API, what must be seen
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["model", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "model")])
 def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, told, way):
     (drafter, sampler), same, fates = WAYS[way]
     page, prompt = shared, f"{REPEATING}\n\nTom"
@@ -196,8 +196,40 @@ def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
     shared.get_by_role("option", name="smollm2-1.7b").click()
     pair.get_by_text("needs about").wait_for()
     shared.get_by_role("combobox", name="Pair", exact=True).click()
-    shared.get_by_role("option", name="embedded").click()
+    shared.get_by_role("option", name="embedded", exact=True).click()
     pair.get_by_text("holds").wait_for()
+
+
+@pytest.mark.slow
+def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
+    pair, prompt = page.get_by_role("combobox", name="Pair", exact=True), page.get_by_label("Prompt", exact=True)
+
+    def held(name: str) -> None:
+        page.wait_for_function("([box, name]) => box.value === name", arg=[pair.element_handle(), name])
+
+    page.get_by_text("A story, with a poor drafter").click()
+    held("embedded-poor")
+    rates = []
+    for example, name in (("A story, with a poor drafter", "embedded-poor"), ("A story, sampled", "embedded")):
+        page.get_by_text(example).click()
+        held(name)
+        run(page, prompt.input_value(), seed=1, max_new_tokens=100)
+        rates.append(float(number(page, "acceptance_rate").rstrip(" %")))
+    assert 5 < rates[0] < rates[1] - 25
+
+    choose(page, "Pair", "smollm2-1.7b")
+    page.get_by_text("The target alone").click()
+    page.wait_for_function("box => box.value.startsWith('The old bear')", arg=prompt.element_handle())
+    held("smollm2-1.7b")
+    page.get_by_text("A story, with a poor drafter").click()
+    held("embedded-poor")
+    page.get_by_text("The same, greedy").click()
+    held("smollm2-1.7b")  # the visitor's own choice, not the server's
+
+    choose(page, "Pair", "embedded-poor")
+    page.get_by_text("The target alone").click()
+    page.wait_for_function("box => box.value.startsWith('The old bear')", arg=prompt.element_handle())
+    held("embedded-poor")  # chosen by hand, so it stays
 
 
 def test_the_legend_shows_and_hides(shared):
