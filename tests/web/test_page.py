@@ -191,6 +191,7 @@ def warns(page, label: str, value, sentence: str | None) -> None:
 
 def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
     pair = shared.locator(".block").filter(has=shared.get_by_role("combobox", name="Pair", exact=True)).last
+    run(shared, "Once", max_new_tokens=5)  # which loads it
     pair.get_by_text("holds").wait_for()
     shared.get_by_role("combobox", name="Pair", exact=True).click()
     shared.get_by_role("option", name="smollm2-1.7b").click()
@@ -235,7 +236,7 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
 def test_the_legend_shows_and_hides(shared):
     choose(shared, "Who drafts", "the drafter model")
     choose(shared, "Sampler", "multinomial")
-    run(shared, "Once", seed=3, max_new_tokens=40)
+    run(shared, "Once", seed=3, max_new_tokens=40, temperature=1)
     rejected, discarded = shared.locator('[data-fate="rejected"]').first, shared.locator('[data-fate="discarded"]').first
     assert rejected.is_visible() and not discarded.is_visible()
     for name in ("discarded", "rejected"):
