@@ -152,11 +152,11 @@ def on_a_terminal(**environment: str) -> str:
         "generate",
         "Once upon a time",
         "--max-new-tokens",
-        "40",
+        "80",
         "--seed",
         "1",
         "--temperature",
-        "0",
+        "1",
     ]
     process = subprocess.Popen(command, stdout=terminal, stderr=terminal, cwd=ROOT, env={**os.environ, "TERM": "xterm", **environment})
     os.close(terminal)
