@@ -262,7 +262,7 @@ def check_same_tokenizer(target, drafter, target_id: str, drafter_id: str) -> No
 @torch.no_grad()
 def _measure_steps(pair: Pair) -> None:
     """Times one-token forwards of both models (which warms them up, too): the cost ratio c of the theory. What disturbs a step can
-    only make it longer (a page that is being served holds Python's lock, say), so the lower quartile counts, of some time."""
+    only make it longer (a page that is being served holds Python's lock, say): so each is the lower quartile of many steps."""
     target, drafter, run = pair.steps()
     for role, lm, rows in ((ROLES[0], target, 1 + Params().gamma), (ROLES[1], drafter, 2)):
         if lm is None:

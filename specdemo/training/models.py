@@ -45,8 +45,8 @@ def new_model(args, vocab):
 
 def save(model, tokenizer, folder, history):
     """Save in bf16 in the Hugging Face layout, in files below 9 MB, with how it was made; `model` itself becomes bf16, too."""
-    for file in (*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")):
-        file.unlink()  # those of another model would be read in place of these
+    for file in (*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob(RECORD)):
+        file.unlink()  # those of another model would be read in place of these, or tell of it
     model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="9MB")
     tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
