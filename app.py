@@ -5,14 +5,20 @@ import os
 import socket
 import sys
 
-from specdemo.cli import FAILED, Parser, add_pair_options, pair_request, run
+from specdemo.cli.main import FAILED, Parser, add_pair_options, pair_request, run
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = Parser(prog="app.py", description="Serves the page that shows speculative decoding, token by token.")
+    parser = Parser(
+        prog="app.py", description="Serves the page that shows speculative decoding, token by token."
+    )
     add_pair_options(parser)
     on_spaces = "SPACE_ID" in os.environ
-    parser.add_argument("--host", default="0.0.0.0" if on_spaces else "127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument(
+        "--host",
+        default="0.0.0.0" if on_spaces else "127.0.0.1",
+        help="address to listen on (default %(default)s)",
+    )
     parser.add_argument("--port", type=_port, default=7860, help="0 takes a free one (default %(default)s)")
     return run(_serve, parser.parse_args(argv))
 
@@ -22,11 +28,14 @@ def _serve(arguments: argparse.Namespace) -> int:
     try:
         port = _free(arguments.host, arguments.port)
     except OSError as error:
-        return _say(f"cannot listen on {arguments.host}, port {arguments.port}: {error.strerror}; choose with --host and --port", FAILED)
+        return _say(
+            f"cannot listen on {arguments.host}, port {arguments.port}: {error.strerror}; choose with --host and --port",
+            FAILED,
+        )
 
     from transformers.utils import logging
 
-    from specdemo.loading import plan
+    from specdemo.loading.load import plan
     from specdemo.ui.models import Models
     from specdemo.ui.page import build, launch
 
@@ -38,7 +47,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     try:
         _say(f"the page is at {launch(demo, arguments.host, port)}")
         pair = models.get()  # the page is there already; whoever presses Generate now waits for this
-        _say(f"{pair.info.name} is ready on {pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}")
+        _say(
+            f"{pair.info.name} is ready on {pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}"
+        )
         del pair
         demo.block_thread()
     finally:

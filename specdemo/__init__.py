@@ -1,10 +1,56 @@
-"""SpecDemo: speculative decoding that shows every accepted and rejected token, and why."""
+"""SpecDemo: speculative decoding that shows every accepted and rejected token, and why.
 
-from specdemo.events import VERSION as __version__
-from specdemo.events import Finished, Params, Round, Started
-from specdemo.loading import load_pair
-from specdemo.pair import Pair, PairError
-from specdemo.session import Run, stream
-from specdemo.trace import Trace
+The public names are loaded when they are first used (PEP 562), so importing the package does not load torch.
+"""
 
-__all__ = ["Finished", "Pair", "PairError", "Params", "Round", "Run", "Started", "Trace", "__version__", "load_pair", "stream"]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:  # the same names, for editors and type checkers
+    from specdemo.events import Finished, Params, Round, Started
+    from specdemo.events.trace import Trace
+    from specdemo.loading.errors import PairError
+    from specdemo.loading.load import load_pair
+    from specdemo.loading.pair import Pair
+    from specdemo.session import Run, generate, stream
+
+__all__ = [
+    "Finished",
+    "Pair",
+    "PairError",
+    "Params",
+    "Round",
+    "Run",
+    "Started",
+    "Trace",
+    "__version__",
+    "generate",
+    "load_pair",
+    "stream",
+]
+
+_HOME = {
+    "Finished": "specdemo.events",
+    "Pair": "specdemo.loading.pair",
+    "PairError": "specdemo.loading.errors",
+    "Params": "specdemo.events",
+    "Round": "specdemo.events",
+    "Run": "specdemo.session",
+    "Started": "specdemo.events",
+    "Trace": "specdemo.events.trace",
+    "generate": "specdemo.session",
+    "load_pair": "specdemo.loading.load",
+    "stream": "specdemo.session",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'specdemo' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,5 @@
 import sys
 
-from specdemo.cli import main
+from specdemo.cli.main import main
 
 sys.exit(main())

@@ -9,20 +9,21 @@ from random import SystemRandom
 
 import torch
 
-from specdemo import metrics
-from specdemo.drafters import Drafter, NoDrafter
-from specdemo.drafters.lookup import LookupDrafter
-from specdemo.drafters.model import ModelDrafter
-from specdemo.drafters.ngram import NgramDrafter
-from specdemo.engine import Prefilled, Task, decode
-from specdemo.events import VERSION, Finished, Params, Round, Started, check_text
-from specdemo.lm import CachedLM
-from specdemo.pair import Pair, PairError, at_rest, in_training, redacted
-from specdemo.record import Eager, Graphs
-from specdemo.rules import RULES
-from specdemo.sampling import Sampler, throw
-from specdemo.text import Pieces
-from specdemo.trace import Trace
+from specdemo import __version__
+from specdemo.engine.detokenize import Pieces
+from specdemo.engine.drafters import Drafter, NoDrafter
+from specdemo.engine.drafters.lookup import LookupDrafter
+from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.engine.drafters.ngram import NgramDrafter
+from specdemo.engine.loop import Prefilled, Task, decode
+from specdemo.engine.rules import RULES
+from specdemo.engine.sampling import Sampler, throw
+from specdemo.events import Finished, Params, Round, Started, check_text, metrics
+from specdemo.events.trace import Trace
+from specdemo.loading.errors import PairError, redacted
+from specdemo.loading.pair import Pair, at_rest, in_training
+from specdemo.runtime.graphs import Eager, Graphs
+from specdemo.runtime.lm import CachedLM
 
 EMPTY = "prompt must not be empty: the target needs at least one token to go on from"
 
@@ -39,9 +40,13 @@ def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) ->
         raise ValueError("system is part of the chat template, so it needs chat to be true")
     prompt_ids = _encode(pair, prompt, params)
     if params.draft_with == "model" and pair.drafter is None:
-        raise ValueError('draft_with must be one of lookup, ngram, ngram-one-level, none for this pair: it has no drafter for "model"')
+        raise ValueError(
+            'draft_with must be one of lookup, ngram, ngram-one-level, none for this pair: it has no drafter for "model"'
+        )
     if params.stop and pair.tokenizer is None:
-        raise ValueError("stop must be empty for this pair: without a tokenizer there is no text to find a string in")
+        raise ValueError(
+            "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
+        )
     if params.seed is None:
         params = replace(params, seed=SystemRandom().randrange(2**32))
     if not pair.lock.acquire(blocking=False):
@@ -53,6 +58,14 @@ def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) ->
         raise
 
 
+def generate(pair: Pair, prompt: str | list[int], params: Params | None = None) -> Trace:
+    """The whole run at once: its trace. Raises as `stream` does, and what fails while it runs."""
+    run = stream(pair, prompt, params)
+    for _ in run:
+        pass
+    return run.trace
+
+
 class Run:
     """One run of a pair. Iterate over it for the events; `trace` is the record so far; `close()` ends it early.
 
@@ -61,7 +74,11 @@ class Run:
     """
 
     def __init__(self, pair: Pair, prompt: str, prompt_ids: list[int], params: Params):
-        versions = {"specdemo": VERSION, "torch": torch.__version__, "transformers": version("transformers")}
+        versions = {
+            "specdemo": __version__,
+            "torch": torch.__version__,
+            "transformers": version("transformers"),
+        }
         self._started = Started(pair.info, versions, params, prompt, tuple(prompt_ids))
         self.trace = Trace.begin(self._started, metrics.fresh(pair.target_step_ms, pair.drafter_step_ms))
         self._step = threading.Lock()  # held while an event is computed
@@ -162,7 +179,14 @@ def _task(pair: Pair, started: Started, pieces: Pieces) -> Task:
     )
 
 
-def _drafter(pair: Pair, params: Params, sampler: Sampler, target: CachedLM, drafter: CachedLM | None, run: Eager | Graphs) -> Drafter:
+def _drafter(
+    pair: Pair,
+    params: Params,
+    sampler: Sampler,
+    target: CachedLM,
+    drafter: CachedLM | None,
+    run: Eager | Graphs,
+) -> Drafter:
     width = (target.vocab_size, target.device)
     match params.draft_with:
         case "model":
@@ -208,7 +232,9 @@ def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:
         if params.chat:
             raise ValueError("chat needs a prompt that is text, not token ids")
         ids = list(prompt)
-        if not all(isinstance(id, int) and not isinstance(id, bool) and 0 <= id < pair.vocab_size for id in ids):
+        if not all(
+            isinstance(id, int) and not isinstance(id, bool) and 0 <= id < pair.vocab_size for id in ids
+        ):
             raise ValueError(f"prompt must hold token ids, whole numbers from 0 to {pair.vocab_size - 1}")
     else:
         raise ValueError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}")
@@ -232,8 +258,12 @@ def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
     check_prompt(prompt)
     if pair.tokenizer is None:
         raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
-    if len(prompt) > 256 * pair.context:  # no text has that many characters a token: spare the tokenizer megabytes
-        raise ValueError(f"prompt must fit the context of {pair.context:,.0f} tokens, but has {len(prompt):,} characters")
+    if (
+        len(prompt) > 256 * pair.context
+    ):  # no text has that many characters a token: spare the tokenizer megabytes
+        raise ValueError(
+            f"prompt must fit the context of {pair.context:,.0f} tokens, but has {len(prompt):,} characters"
+        )
     if not params.chat:
         return pair.tokenizer(prompt).input_ids
     if not getattr(pair.tokenizer, "chat_template", None):
@@ -242,6 +272,10 @@ def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
     messages.append({"role": "user", "content": prompt})
     try:
         text = pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # a template is a program of the model's author, and may refuse (a system prompt, say)
-        raise ValueError(f"chat cannot be used with this prompt: the model's chat template says: {error}") from None
+    except (
+        Exception
+    ) as error:  # a template is a program of the model's author, and may refuse (a system prompt, say)
+        raise ValueError(
+            f"chat cannot be used with this prompt: the model's chat template says: {error}"
+        ) from None
     return pair.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them already

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from scipy.stats import chisquare
 
-from specdemo.drafters import NoDrafter
-from specdemo.drafters.lookup import LookupDrafter
-from specdemo.drafters.model import ModelDrafter
-from specdemo.drafters.ngram import NgramDrafter
-from specdemo.engine import Task
+from specdemo.engine.detokenize import Pieces
+from specdemo.engine.drafters import NoDrafter
+from specdemo.engine.drafters.lookup import LookupDrafter
+from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.engine.drafters.ngram import NgramDrafter
+from specdemo.engine.loop import Task
+from specdemo.engine.rules import speculative
+from specdemo.engine.sampling import Sampler, throw
 from specdemo.events import Params
-from specdemo.record import Eager
-from specdemo.rules import speculative
-from specdemo.sampling import Sampler, throw
-from specdemo.text import Pieces
+from specdemo.runtime.graphs import Eager
 
 CPU = torch.device("cpu")
 
@@ -161,7 +161,15 @@ def ending(room, eos=(), stops=()):
     def ends(id, piece):
         nonlocal text, left
         text, left = text + piece, left - 1
-        return "eos" if id in eos else "stop" if any(stop in text for stop in stops) else "length" if left == 0 else None
+        return (
+            "eos"
+            if id in eos
+            else "stop"
+            if any(stop in text for stop in stops)
+            else "length"
+            if left == 0
+            else None
+        )
 
     return ends
 

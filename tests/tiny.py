@@ -13,7 +13,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 VOCAB = 96
 WINDOW = 16  # of the sliding-window layers: far shorter than the texts that the tests write
 
-COMMON = dict(vocab_size=VOCAB, max_position_embeddings=256, tie_word_embeddings=False, bos_token_id=0, eos_token_id=None, pad_token_id=1)
+COMMON = dict(
+    vocab_size=VOCAB,
+    max_position_embeddings=256,
+    tie_word_embeddings=False,
+    bos_token_id=0,
+    eos_token_id=None,
+    pad_token_id=1,
+)
 SHAPE = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
 GROUPED = dict(SHAPE, num_key_value_heads=2)
 MIXED = ["sliding_attention", "full_attention"]
@@ -29,7 +36,10 @@ ARCHITECTURES = {
     "gemma3": ("gemma3_text", dict(SLIDING, layer_types=MIXED, query_pre_attn_scalar=8)),
     "gpt2": ("gpt2", dict(n_embd=32, n_layer=2, n_head=4, n_positions=256)),
     "gpt_neox": ("gpt_neox", SHAPE),
-    "opt": ("opt", dict(hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=32)),
+    "opt": (
+        "opt",
+        dict(hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=32),
+    ),
     "phi3": ("phi3", dict(GROUPED, sliding_window=WINDOW)),
     "smollm3": ("smollm3", dict(GROUPED, no_rope_layers=[1, 0])),
     "olmo2": ("olmo2", GROUPED),
@@ -43,7 +53,9 @@ def tiny(name: str = "llama", seed: int = 0, scale: float = 2.0, **changes) -> P
     settings = {**COMMON, **shape, **changes}
     if name == "gpt2":
         settings.pop("max_position_embeddings")  # its config's own name for it is n_positions
-    model = random_weights(AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings)), seed, scale).eval()
+    model = random_weights(
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings)), seed, scale
+    ).eval()
     model.generation_config.eos_token_id = None
     return model
 
@@ -86,20 +98,29 @@ def shorter(model: PreTrainedModel, layers: int = 1) -> PreTrainedModel:
 def greedy(model: PreTrainedModel, ids: list[int], new: int) -> list[int]:
     """What transformers itself makes of it, and nothing of ours: plain greedy decoding."""
     prompt = torch.tensor([ids])
-    output = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=new, pad_token_id=0)
+    output = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=new, pad_token_id=0
+    )
     return output[0, len(ids) :].tolist()
 
 
-def tokenizer(extra: int = 0, eos: str | None = "<end>", sentences: list[str] | None = None) -> PreTrainedTokenizerFast:
+def tokenizer(
+    extra: int = 0, eos: str | None = "<end>", sentences: list[str] | None = None
+) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of 300 tokens. `extra`: so many added tokens more at the end."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["<start>", "<end>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=300,
+        special_tokens=["<start>", "<end>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     bpe.train_from_iterator(
-        sentences or ["the cat sat on the mat", "the dog and the cat ran", "once there was a small red hen"] * 5, trainer
+        sentences
+        or ["the cat sat on the mat", "the dog and the cat ran", "once there was a small red hen"] * 5,
+        trainer,
     )
     bpe.add_tokens([f"<extra{i}>" for i in range(extra)])
     return PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<start>", eos_token=eos)

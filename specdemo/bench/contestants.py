@@ -8,10 +8,10 @@ import torch
 from transformers import CompileConfig, GenerationConfig, PreTrainedModel
 
 from specdemo.events import Params
-from specdemo.few_rows import as_loaded
-from specdemo.pair import Pair
+from specdemo.events.trace import Trace
+from specdemo.loading.pair import Pair
+from specdemo.runtime.skinny_linear import as_loaded
 from specdemo.session import stream
-from specdemo.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,19 @@ def contestants(pair: Pair, params: Params, peers: bool) -> list[Contestant]:
     plain, lookup = replace(params, draft_with="none"), replace(params, draft_with="lookup")
     all = [Contestant("transformers plain", lambda ids: (_generate(pair, ids, params), None))]
     if peers:
-        all.append(Contestant("transformers compiled", lambda ids: (_generate(pair, ids, params, compiled=True), None), may_fail=True))
+        all.append(
+            Contestant(
+                "transformers compiled",
+                lambda ids: (_generate(pair, ids, params, compiled=True), None),
+                may_fail=True,
+            )
+        )
     if pair.drafter is not None:
-        all.append(Contestant("transformers assisted", lambda ids: (_generate(pair, ids, params, pair.drafter), None)))
+        all.append(
+            Contestant(
+                "transformers assisted", lambda ids: (_generate(pair, ids, params, pair.drafter), None)
+            )
+        )
     all.append(ours(pair, "specdemo plain", plain))
     if pair.drafter is not None:
         all.append(ours(pair, "specdemo speculative", params))
@@ -80,23 +90,41 @@ def traced(pair: Pair, ids: list[int], params: Params) -> Trace:
     return run.trace
 
 
-def _generate(pair: Pair, ids: list[int], params: Params, assistant: PreTrainedModel | None = None, compiled: bool = False) -> list[int]:
+def _generate(
+    pair: Pair,
+    ids: list[int],
+    params: Params,
+    assistant: PreTrainedModel | None = None,
+    compiled: bool = False,
+) -> list[int]:
     """transformers' own generation, set up to do the same: gamma drafts in every round, nothing that ends it early."""
-    options = {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p} if params.temperature else {}
+    options = (
+        {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
+        if params.temperature
+        else {}
+    )
     if params.min_p and params.temperature:
         options["min_p"] = params.min_p
     if compiled:
         everywhere = CompileConfig()
-        everywhere._compile_all_devices = True  # transformers' own switch: it compiles on accelerators only, unless asked
+        everywhere._compile_all_devices = (
+            True  # transformers' own switch: it compiles on accelerators only, unless asked
+        )
         options |= {"cache_implementation": "static", "compile_config": everywhere}
     config = GenerationConfig(
-        do_sample=params.temperature > 0, max_new_tokens=params.max_new_tokens, eos_token_id=None, pad_token_id=0, **options
+        do_sample=params.temperature > 0,
+        max_new_tokens=params.max_new_tokens,
+        eos_token_id=None,
+        pad_token_id=0,
+        **options,
     )
     torch.manual_seed(params.seed)
     prompt = torch.tensor([ids], device=pair.target.device)
     with as_loaded(pair.target, assistant), _plain_config(pair.target), _assisting(assistant, params.gamma):
         extra = {} if assistant is None else {"assistant_model": assistant}
-        output = pair.target.generate(prompt, attention_mask=torch.ones_like(prompt), generation_config=config, **extra)
+        output = pair.target.generate(
+            prompt, attention_mask=torch.ones_like(prompt), generation_config=config, **extra
+        )
     if compiled and not hasattr(pair.target, COMPILED):
         raise RuntimeError("transformers does not compile this model")
     return output[0, len(ids) :].tolist()

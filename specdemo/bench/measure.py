@@ -11,8 +11,8 @@ from time import perf_counter
 
 from specdemo.bench.contestants import Contestant
 from specdemo.events import Stats
-from specdemo.metrics import expected_speedup, ratio
-from specdemo.trace import Trace
+from specdemo.events.metrics import expected_speedup, ratio
+from specdemo.events.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,18 @@ class Sample:
         return 1000 * self.seconds / len(self.ids)
 
 
-def in_turns(contestants: list[Contestant], prompts: list[list[int]], repeats: int) -> tuple[dict[str, list[Sample]], dict[str, str]]:
+def in_turns(
+    contestants: list[Contestant], prompts: list[list[int]], repeats: int
+) -> tuple[dict[str, list[Sample]], dict[str, str]]:
     """Every contestant on every prompt `repeats` times, after a warm-up: the samples by name, prompts within repeats; and who
     could not run, by name, with the reason in one line."""
     samples, failures = {}, {}
     for contestant in contestants:
         try:
-            for choose in (max, min):  # the largest buffers first: what is compiled or recorded for them holds for all that follows
+            for choose in (
+                max,
+                min,
+            ):  # the largest buffers first: what is compiled or recorded for them holds for all that follows
                 contestant.run(choose(prompts, key=len))
         except Exception as error:
             if not contestant.may_fail:

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from specdemo.bench.contestants import changed
 from specdemo.events import Params, Round
-from specdemo.pair import Pair
+from specdemo.loading.pair import Pair
 from specdemo.session import stream
 
 Interval = tuple[float, float]  # start and end, in one unit
@@ -70,9 +70,17 @@ def host_gap_ms(pair: Pair, prompt: list[int], params: Params) -> dict | None:
                 next(run)
         torch.cuda.synchronize()
     run.close()
-    events = [(event.time_range.start, event.time_range.end, event) for event in profiler.events()]  # microseconds
-    starts = sorted(start for start, _, event in events if event.name == mark and event.device_type == DeviceType.CPU)
-    work = sorted((start, end) for start, end, event in events if event.device_type == DeviceType.CUDA and event.name != mark)
+    events = [
+        (event.time_range.start, event.time_range.end, event) for event in profiler.events()
+    ]  # microseconds
+    starts = sorted(
+        start for start, _, event in events if event.name == mark and event.device_type == DeviceType.CPU
+    )
+    work = sorted(
+        (start, end)
+        for start, end, event in events
+        if event.device_type == DeviceType.CUDA and event.name != mark
+    )
     return round_gaps(by_round(work, starts), scale=1e-3)
 
 

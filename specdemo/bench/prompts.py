@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from specdemo.pair import Pair
+from specdemo.loading.pair import Pair
 
 BEGINNINGS = (
     "Once upon a time, there was a little girl named Lily. She loved to",
@@ -17,7 +17,9 @@ BEGINNINGS = (
     "Sam found a key in the garden. He did not know",
 )
 
-Prompts = Callable[..., list[list[int]]]  # prompts(count, length): so many; of so many tokens each, or as long as they come (None)
+Prompts = Callable[
+    ..., list[list[int]]
+]  # prompts(count, length): so many; of so many tokens each, or as long as they come (None)
 
 
 def stories(pair: Pair) -> Prompts:

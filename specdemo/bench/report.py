@@ -33,7 +33,9 @@ def _head(result: dict) -> str:
 
 
 def _rows(result: dict) -> str:
-    lines = [f"{'':<{NAME}}{'ms/token':>10}{'10-90 %':>16}{'tokens/s':>10}{'x plain':>9}{'x assisted':>12}   same text as plain"]
+    lines = [
+        f"{'':<{NAME}}{'ms/token':>10}{'10-90 %':>16}{'tokens/s':>10}{'x plain':>9}{'x assisted':>12}   same text as plain"
+    ]
     for row in result["rows"]:
         if row["ms_per_token"] is None:
             lines.append(f"{row['name']:<{NAME}}{'–':>10}   did not run: {row['why_not']}")
@@ -46,8 +48,14 @@ def _rows(result: dict) -> str:
 
 
 def _speculation(result: dict) -> str:
-    share = f", the engine's own share of a round {result['engine_share']:.1%}" if result["engine_share"] is not None else ""
-    lines = [f"acceptance rate {_number(result['acceptance_rate'], 3)}, {_number(result['mean_tokens_per_round'])} tokens a round{share}"]
+    share = (
+        f", the engine's own share of a round {result['engine_share']:.1%}"
+        if result["engine_share"] is not None
+        else ""
+    )
+    lines = [
+        f"acceptance rate {_number(result['acceptance_rate'], 3)}, {_number(result['mean_tokens_per_round'])} tokens a round{share}"
+    ]
     if host := result["host_ms"]:
         lines.append(
             f"the device waits {host['between']:.3f} ms for the host between rounds, {host['all']:.3f} ms a round in all (while profiled)"
@@ -58,9 +66,13 @@ def _speculation(result: dict) -> str:
             "(verifying as fast as one step)"
         )
     if (differing := result["differing_argmaxes"]) is not None:
-        lines.append(f"differing argmaxes: with drafts {_parted(differing, result)} plain{_first(differing, result)}")
+        lines.append(
+            f"differing argmaxes: with drafts {_parted(differing, result)} plain{_first(differing, result)}"
+        )
     if (differing := result["differing_unrecorded"]) is not None:
-        lines.append(f"differing argmaxes: recorded {_parted(differing, result)} unrecorded{_first(differing, result)}")
+        lines.append(
+            f"differing argmaxes: recorded {_parted(differing, result)} unrecorded{_first(differing, result)}"
+        )
     return "\n".join(lines)
 
 
@@ -89,11 +101,17 @@ def _roofline(result: dict) -> str:
 
 
 def _reached(line: dict) -> str:
-    return f"measured {line['round_ms']:.2f} ms, {line['reached']:.1%} of it reached" if line["round_ms"] else "not measured"
+    return (
+        f"measured {line['round_ms']:.2f} ms, {line['reached']:.1%} of it reached"
+        if line["round_ms"]
+        else "not measured"
+    )
 
 
 def _gammas(result: dict) -> str:
-    lines = [f"{'gamma':>6}{'ms/token':>10}{'tokens/s':>10}{'acceptance':>12}{'tokens/round':>14}{'c':>8}{'x own plain':>13}{'formula':>9}"]
+    lines = [
+        f"{'gamma':>6}{'ms/token':>10}{'tokens/s':>10}{'acceptance':>12}{'tokens/round':>14}{'c':>8}{'x own plain':>13}{'formula':>9}"
+    ]
     for row in result["gammas"]:
         lines.append(
             f"{row['gamma']:>6}{row['ms_per_token']:>10.2f}{row['tokens_per_second']:>10.1f}{_number(row['acceptance_rate'], 3):>12}"
@@ -133,7 +151,9 @@ def quantized_table(rows: list[dict]) -> str:
             f"{row['bytes_held'] / 1e6:>10,.1f}"
         )
         lines += [f"{'':<10}{note}" for note in row["notes"]]
-    lines.append("quantised weights are unpacked for every product, which pays only where reading them takes longer")
+    lines.append(
+        "quantised weights are unpacked for every product, which pays only where reading them takes longer"
+    )
     return "\n".join(lines)
 
 

@@ -6,8 +6,8 @@ from time import perf_counter
 import torch
 from transformers import PreTrainedModel
 
-from specdemo.metrics import ratio
-from specdemo.pair import Pair, held_bytes
+from specdemo.events.metrics import ratio
+from specdemo.loading.pair import Pair, held_bytes
 
 COPIED = {"cuda": 2**30, "cpu": 2**28}  # bytes: far more than any cache holds
 
@@ -47,7 +47,9 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def roofline(pair: Pair, gamma: int, bandwidth: float, round_ms: float | None, plain_ms: float | None) -> dict:
+def roofline(
+    pair: Pair, gamma: int, bandwidth: float, round_ms: float | None, plain_ms: float | None
+) -> dict:
     """The shortest possible round (the target's weights once, the drafter's gamma times, at `bandwidth` bytes a second), and the
     share of it that a round of `round_ms` has reached. The same for plain decoding, whose round reads the target alone."""
     target = weight_bytes(pair.target)
@@ -59,5 +61,9 @@ def roofline(pair: Pair, gamma: int, bandwidth: float, round_ms: float | None, p
         "shortest_round_ms": shortest,
         "round_ms": round_ms,
         "reached": ratio(shortest, round_ms),
-        "plain": {"shortest_round_ms": shortest_plain, "round_ms": plain_ms, "reached": ratio(shortest_plain, plain_ms)},
+        "plain": {
+            "shortest_round_ms": shortest_plain,
+            "round_ms": plain_ms,
+            "reached": ratio(shortest_plain, plain_ms),
+        },
     }

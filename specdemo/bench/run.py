@@ -22,8 +22,8 @@ from specdemo.bench.prompts import Prompts, stories
 from specdemo.bench.roofline import copy_bandwidth, roofline
 from specdemo.bench.sweeps import context_sweep, gamma_sweep
 from specdemo.events import Params
-from specdemo.metrics import ratio
-from specdemo.pair import Pair
+from specdemo.events.metrics import ratio
+from specdemo.loading.pair import Pair
 
 
 def bench(
@@ -54,7 +54,9 @@ def bench(
 
 def _check_room(pair: Pair, params: Params, longest: int, contexts: list[int]) -> None:
     if longest + params.max_new_tokens > pair.context:
-        raise ValueError(f"max_new_tokens must leave the prompts room in the context of {pair.context:,.0f} tokens")
+        raise ValueError(
+            f"max_new_tokens must leave the prompts room in the context of {pair.context:,.0f} tokens"
+        )
     if contexts and max(contexts) + params.max_new_tokens > pair.context:
         raise ValueError(
             f"contexts must leave room for {params.max_new_tokens:,} new tokens in the context of {pair.context:,.0f} tokens, "
@@ -63,7 +65,14 @@ def _check_room(pair: Pair, params: Params, longest: int, contexts: list[int]) -
 
 
 def _bench(
-    pair: Pair, params: Params, prompts_of: Prompts, count: int, repeats: int, peers: bool, gammas: list[int], contexts: list[int]
+    pair: Pair,
+    params: Params,
+    prompts_of: Prompts,
+    count: int,
+    repeats: int,
+    peers: bool,
+    gammas: list[int],
+    contexts: list[int],
 ) -> dict:
     gamma, prompts = params.gamma, prompts_of(count)
     taking_part = contestants(pair, params, peers)
@@ -94,7 +103,9 @@ def _bench(
         "expected_x_plain": expected(alpha, gamma, c),
         "differing_argmaxes": _differing(drafting[:count], plain[:count]) if greedy else None,
         "differing_unrecorded": _differing(drafting[:count], unrecorded[:count]) if unrecorded else None,
-        "roofline": roofline(pair, drafts_read, copy_bandwidth(device), round_ms(drafting, gamma), round_ms(plain, 0)),
+        "roofline": roofline(
+            pair, drafts_read, copy_bandwidth(device), round_ms(drafting, gamma), round_ms(plain, 0)
+        ),
         "engine_share": engine_share(pair, prompts, params) if device.type == "cpu" else None,
         "host_ms": host_gap_ms(pair, prompts[0], params),
         "gammas": gamma_sweep(pair, params, prompts, repeats, gammas) if gammas else [],

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from specdemo.loading import load_pair
-from specdemo.machine import memory_of
-from specdemo.pair import LoadError, Pair
+from specdemo.loading.errors import LoadError
+from specdemo.loading.load import load_pair
+from specdemo.loading.pair import Pair
+from specdemo.runtime.device import memory_of
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,37 @@ class Shape:
 
 LLAMA_1B = Shape("llama", vocab=128_256, hidden=2048, ffn=8192, layers=16, heads=32, kv_heads=8, head_dim=64)
 LLAMA_3B = Shape("llama", vocab=128_256, hidden=3072, ffn=8192, layers=28, heads=24, kv_heads=8, head_dim=128)
-LLAMA_8B = Shape("llama", vocab=128_256, hidden=4096, ffn=14_336, layers=32, heads=32, kv_heads=8, head_dim=128)
-QWEN3_06B = Shape("qwen3", vocab=151_936, hidden=1024, ffn=3072, layers=28, heads=16, kv_heads=8, head_dim=128, context=40_960)
-QWEN3_8B = Shape("qwen3", vocab=151_936, hidden=4096, ffn=12_288, layers=36, heads=32, kv_heads=8, head_dim=128, context=40_960)
-TINY_TARGET = Shape("llama", vocab=512, hidden=128, ffn=256, layers=2, heads=4, kv_heads=2, head_dim=32, context=8192)
-TINY_DRAFTER = Shape("llama", vocab=512, hidden=64, ffn=128, layers=1, heads=2, kv_heads=1, head_dim=32, context=8192)
+LLAMA_8B = Shape(
+    "llama", vocab=128_256, hidden=4096, ffn=14_336, layers=32, heads=32, kv_heads=8, head_dim=128
+)
+QWEN3_06B = Shape(
+    "qwen3",
+    vocab=151_936,
+    hidden=1024,
+    ffn=3072,
+    layers=28,
+    heads=16,
+    kv_heads=8,
+    head_dim=128,
+    context=40_960,
+)
+QWEN3_8B = Shape(
+    "qwen3",
+    vocab=151_936,
+    hidden=4096,
+    ffn=12_288,
+    layers=36,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    context=40_960,
+)
+TINY_TARGET = Shape(
+    "llama", vocab=512, hidden=128, ffn=256, layers=2, heads=4, kv_heads=2, head_dim=32, context=8192
+)
+TINY_DRAFTER = Shape(
+    "llama", vocab=512, hidden=64, ffn=128, layers=1, heads=2, kv_heads=1, head_dim=32, context=8192
+)
 
 SHAPES = {  # name: (target, drafter)
     "llama-3.2-3b-1b": (LLAMA_3B, LLAMA_1B),
@@ -85,7 +112,9 @@ def bigrams(vocab: int, accept: float, seed: int) -> Bigrams:
     return Bigrams(order, target, drafter)
 
 
-def shaped_pair(name: str, device: str, dtype: torch.dtype, accept: float = 0.8, seed: int = 0) -> tuple[Pair, Bigrams]:
+def shaped_pair(
+    name: str, device: str, dtype: torch.dtype, accept: float = 0.8, seed: int = 0
+) -> tuple[Pair, Bigrams]:
     """A pair with the sizes of `SHAPES[name]`, made on the device, without a tokenizer: its prompts are token ids.
 
     Raises LoadError where the device has too little memory."""
@@ -93,11 +122,15 @@ def shaped_pair(name: str, device: str, dtype: torch.dtype, accept: float = 0.8,
     with torch.device("meta"):
         bytes = sum(_bare(shape).num_parameters() for shape in shapes) * dtype.itemsize
     if bytes > (there := memory_of(device)):
-        raise LoadError(f"shapes {name} need about {bytes / 1e9:.1f} GB, but {device} has {there / 1e9:.1f} GB")
+        raise LoadError(
+            f"shapes {name} need about {bytes / 1e9:.1f} GB, but {device} has {there / 1e9:.1f} GB"
+        )
     follows = bigrams(shapes[0].vocab, accept, seed)
     target = _model(shapes[0], follows.target, device, dtype, seed)
     drafter = _model(shapes[1], follows.drafter, device, dtype, seed + 1)
-    target.name_or_path, drafter.name_or_path = (f"shape of {name}'s {role}" for role in ("target", "drafter"))
+    target.name_or_path, drafter.name_or_path = (
+        f"shape of {name}'s {role}" for role in ("target", "drafter")
+    )
     pair = load_pair(target=target, drafter=drafter, tokenizer=None)
     pair.record = True  # these models are nobody else's, who might watch them
     return pair, follows
@@ -116,7 +149,9 @@ def _model(shape: Shape, next_of: Tensor, device: str, dtype: torch.dtype, seed:
             for layer in model.model.layers:
                 layer.self_attn.o_proj.weight.zero_()
                 layer.mlp.down_proj.weight.zero_()
-            table.bernoulli_(0.5).mul_(2).sub_(1)  # +1 and -1: all rows equally long, and exact in every dtype
+            table.bernoulli_(0.5).mul_(2).sub_(
+                1
+            )  # +1 and -1: all rows equally long, and exact in every dtype
             model.get_output_embeddings().weight[next_of.to(device)] = table
     return model
 

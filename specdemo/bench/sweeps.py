@@ -21,11 +21,13 @@ from specdemo.bench.measure import (
 )
 from specdemo.bench.prompts import Prompts, stories
 from specdemo.events import Params
-from specdemo.metrics import ratio
-from specdemo.pair import Pair
+from specdemo.events.metrics import ratio
+from specdemo.loading.pair import Pair
 
 
-def gamma_sweep(pair: Pair, params: Params, prompts: list[list[int]], repeats: int, gammas: list[int]) -> list[dict]:
+def gamma_sweep(
+    pair: Pair, params: Params, prompts: list[list[int]], repeats: int, gammas: list[int]
+) -> list[dict]:
     """For each gamma: speed by the wall, acceptance, and the speed-up over plain decoding beside what the formula expects."""
     plain = ours(pair, "plain", replace(params, draft_with="none"))
     others = {gamma: ours(pair, f"gamma {gamma}", replace(params, gamma=gamma)) for gamma in gammas}
@@ -49,10 +51,15 @@ def _gamma_row(gamma: int, plain: list[Sample], samples: list[Sample]) -> dict:
     }
 
 
-def context_sweep(pair: Pair, params: Params, prompts: Prompts, repeats: int, contexts: list[int]) -> list[dict]:
+def context_sweep(
+    pair: Pair, params: Params, prompts: Prompts, repeats: int, contexts: list[int]
+) -> list[dict]:
     """For each length one prompt of so many tokens. Times are the engine's own, so the prefill stands apart."""
     both = [ours(pair, "plain", replace(params, draft_with="none")), ours(pair, "speculative", params)]
-    return [_context_row(length, params.gamma, in_turns(both, prompts(1, length), repeats)[0]) for length in contexts]
+    return [
+        _context_row(length, params.gamma, in_turns(both, prompts(1, length), repeats)[0])
+        for length in contexts
+    ]
 
 
 def _context_row(length: int, gamma: int, samples: dict[str, list[Sample]]) -> dict:
@@ -73,10 +80,14 @@ def _context_row(length: int, gamma: int, samples: dict[str, list[Sample]]) -> d
 
 def _decoding_ms(samples: list[Sample]) -> float:
     """A token's share of drafting and verifying."""
-    return median((sample.stats.draft_ms + sample.stats.verify_ms) / sample.stats.tokens for sample in samples)
+    return median(
+        (sample.stats.draft_ms + sample.stats.verify_ms) / sample.stats.tokens for sample in samples
+    )
 
 
-def quantize_sweep(load: Callable[[str], Pair], params: Params, prompts: int, repeats: int, kinds: list[str]) -> list[dict]:
+def quantize_sweep(
+    load: Callable[[str], Pair], params: Params, prompts: int, repeats: int, kinds: list[str]
+) -> list[dict]:
     """The pair loaded again for each kind ("none": as it is), one after the other. x_none: against the unquantised, where it is there."""
     rows: list[dict] = []
     for kind in kinds:
@@ -86,7 +97,9 @@ def quantize_sweep(load: Callable[[str], Pair], params: Params, prompts: int, re
         rows.append({"quantize": kind, **_quantized(load(kind), params, prompts, repeats)})
     none = next((row for row in rows if row["quantize"] == "none"), None)
     for row in rows:
-        row["x_none"] = none and {way: ratio(none[way], row[way]) for way in ("plain_ms_per_token", "ms_per_token")}
+        row["x_none"] = none and {
+            way: ratio(none[way], row[way]) for way in ("plain_ms_per_token", "ms_per_token")
+        }
     return rows
 
 

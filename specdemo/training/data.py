@@ -30,7 +30,9 @@ def read_documents(folder, pattern="*.txt"):
     try:
         chosen = {file for file in folder.glob(pattern) if file.is_file()}
     except (ValueError, NotImplementedError):
-        raise BadInput(f"--files must be a pattern of names in the data folder, such as *.txt, not {pattern!a}") from None
+        raise BadInput(
+            f"--files must be a pattern of names in the data folder, such as *.txt, not {pattern!a}"
+        ) from None
     apart = {file for file in chosen.union(folder.glob("heldout*.txt")) if file.name.startswith("heldout")}
     files = sorted(chosen - apart)
     if not files:
@@ -66,7 +68,9 @@ def shared_tokenizer(folder, documents, vocab):
     if (Path(folder) / "tokenizer.json").is_file():
         tokenizer = AutoTokenizer.from_pretrained(folder)
         if len(tokenizer) != vocab:
-            raise BadInput(f"--vocab must be {len(tokenizer)}, as {folder} has a tokenizer already: for another one choose another --out")
+            raise BadInput(
+                f"--vocab must be {len(tokenizer)}, as {folder} has a tokenizer already: for another one choose another --out"
+            )
         print(f"the tokenizer in {folder} is used again")
         return tokenizer
     if vocab < len(SPECIAL_TOKENS) + 256:
@@ -84,7 +88,9 @@ def shared_tokenizer(folder, documents, vocab):
         ),
     )
     bos = SPECIAL_TOKENS[BOS]
-    bpe.post_processor = processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, BOS)])
+    bpe.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, BOS)]
+    )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         bos_token=bos,
@@ -103,7 +109,11 @@ def shared_tokenizer(folder, documents, vocab):
 def encode_documents(tokenizer, documents):
     """Token ids of every document, each as an array that starts with BOS and ends with EOS."""
     batches = (documents[i : i + 1000] for i in range(0, len(documents), 1000))
-    return [np.array(ids + [EOS], dtype=np.int32) for batch in batches for ids in tokenizer(batch, verbose=False)["input_ids"]]
+    return [
+        np.array(ids + [EOS], dtype=np.int32)
+        for batch in batches
+        for ids in tokenizer(batch, verbose=False)["input_ids"]
+    ]
 
 
 def fingerprint(encoded):

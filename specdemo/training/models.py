@@ -37,7 +37,9 @@ def new_model(args, vocab):
             pad_token_id=PAD,
         )
     )
-    for layer in model.model.layers:  # every layer starts as the identity, which deep narrow models learn faster from
+    for (
+        layer
+    ) in model.model.layers:  # every layer starts as the identity, which deep narrow models learn faster from
         torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
         torch.nn.init.zeros_(layer.mlp.down_proj.weight)
     return model.to(DEVICE)
@@ -45,7 +47,11 @@ def new_model(args, vocab):
 
 def save(model, tokenizer, folder, history):
     """Save in bf16 in the Hugging Face layout, in files below 9 MB, with how it was made; `model` itself becomes bf16, too."""
-    for file in (*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob(RECORD)):
+    for file in (
+        *folder.glob("*.safetensors"),
+        *folder.glob("*.safetensors.index.json"),
+        *folder.glob(RECORD),
+    ):
         file.unlink()  # those of another model would be read in place of these, or tell of it
     model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="9MB")
     tokenizer.save_pretrained(folder)

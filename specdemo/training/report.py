@@ -21,13 +21,16 @@ from specdemo.bench.measure import (
     ms_per_token,
     tokens_per_round,
 )
-from specdemo.metrics import ratio
+from specdemo.events.metrics import ratio
 from specdemo.training.data import BadInput, encode_documents, fingerprint, read_documents
 from specdemo.training.models import RECORD, embedding, load
 from specdemo.training.train import heldout_loss
 
 GAMMA, NEW_TOKENS, PROMPT_WORDS, PROMPT_TOKENS, SHOWN = 4, 200, 8, 64, 10
-SETTINGS = {"greedy": {"temperature": 0.0}, "sampled (temperature 0.8, top-p 0.9)": {"temperature": 0.8, "top_p": 0.9}}
+SETTINGS = {
+    "greedy": {"temperature": 0.0},
+    "sampled (temperature 0.8, top-p 0.9)": {"temperature": 0.8, "top_p": 0.9},
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,9 @@ class Runs:
 
     plain: list[Sample]
     drafting: list[Sample]
-    texts: list[tuple[str, str, bool]]  # of `drafting`: the prompt, what was written, and whether it was cut there
+    texts: list[
+        tuple[str, str, bool]
+    ]  # of `drafting`: the prompt, what was written, and whether it was cut there
     where: str
 
 
@@ -51,7 +56,11 @@ def write_card(args):
     losses, measured = measure_losses(out, list(records), heldout)
     prompts = list(dict.fromkeys(map(opening, heldout)))[: args.prompts]
     runs = {drafter: measure_runs(out, drafter, prompts) for drafter in drafters}
-    sources = Path(args.sources).read_text(encoding="utf-8") if args.sources else "The files below; their origin was not stated."
+    sources = (
+        Path(args.sources).read_text(encoding="utf-8")
+        if args.sources
+        else "The files below; their origin was not stated."
+    )
     card = [
         INTRODUCTION.format(drafters=" and ".join(f"`{drafter}/`" for drafter in drafters)),
         "## Texts",
@@ -72,7 +81,10 @@ def write_card(args):
 
 def read_records(out):
     """How each model in OUT was made: {name: what its training saved}, the target first, then the drafter called so."""
-    names = sorted((file.parent.name for file in out.glob(f"*/{RECORD}")), key=lambda name: (name != "target", name != "drafter", name))
+    names = sorted(
+        (file.parent.name for file in out.glob(f"*/{RECORD}")),
+        key=lambda name: (name != "target", name != "drafter", name),
+    )
     if names[:1] != ["target"]:
         raise BadInput(f"there is no trained target in {out} yet")
     if names == ["target"]:
@@ -93,10 +105,16 @@ def measure_losses(out, names, heldout):
         pairs = zip(encode_documents(tokenizer, heldout), heldout, strict=True)
         short = [(ids, text) for ids, text in pairs if len(ids) <= 1024]
         if not short:
-            raise BadInput("every held-out document is longer than the context of 1,024 tokens: divide them into shorter ones")
+            raise BadInput(
+                "every held-out document is longer than the context of 1,024 tokens: divide them into shorter ones"
+            )
         per_token = heldout_loss(model, [ids for ids, _ in short])
         predicted = sum(len(ids) - 1 for ids, _ in short)
-        losses[name] = model.num_parameters(), per_token, per_token * predicted / sum(len(text) for _, text in short)
+        losses[name] = (
+            model.num_parameters(),
+            per_token,
+            per_token * predicted / sum(len(text) for _, text in short),
+        )
     return losses, len(short)
 
 
@@ -130,7 +148,10 @@ def measure_runs(out, drafter, prompts):
         both = [contestant("plain", replace(params, draft_with="none")), contestant("drafting", params)]
         times, _ = in_turns(both, ids, repeats=1)
         cut = [len(sample.ids) == NEW_TOKENS for sample in times["drafting"]]
-        texts = [(text(prompt), text(sample.ids), long) for prompt, sample, long in zip(ids, times["drafting"], cut, strict=True)]
+        texts = [
+            (text(prompt), text(sample.ids), long)
+            for prompt, sample, long in zip(ids, times["drafting"], cut, strict=True)
+        ]
         runs[setting] = Runs(times["plain"], times["drafting"], texts, where)
     return runs
 
@@ -147,7 +168,9 @@ def file_table(files, training, heldout):
         ("trained on", f"files `{files}`", len(training), sum(map(len, training))),
         ("held out", "`heldout*`, or 1 %", len(heldout), sum(map(len, heldout))),
     ]
-    return table("use | where | documents | characters", [f"{a} | {b} | {c:,} | {d:,}" for a, b, c, d in rows])
+    return table(
+        "use | where | documents | characters", [f"{a} | {b} | {c:,} | {d:,}" for a, b, c, d in rows]
+    )
 
 
 def commands(args, records):
@@ -155,10 +178,14 @@ def commands(args, records):
     out, lines = shlex.quote(str(args.out)), []
     for name, record in records.items():
         settings, budgets = record["settings"], record["budgets"]
-        options = {key: value for key, value in settings.items() if key not in ("command", "data")} | {"tokens": budgets[-1]}
+        options = {key: value for key, value in settings.items() if key not in ("command", "data")} | {
+            "tokens": budgets[-1]
+        }
         if settings["command"] != name:
             options["name"] = name
-        written = " ".join(as_option(key, value) for key, value in sorted(options.items()) if value is not False)
+        written = " ".join(
+            as_option(key, value) for key, value in sorted(options.items()) if value is not False
+        )
         begun = "".join(f", begun with --tokens {budget}" for budget in budgets[:-1])
         begun += ", changed on the way: this command alone gives other weights" if begun else ""
         versions = ", ".join(f"{library} {version}" for library, version in record["versions"].items())
@@ -167,7 +194,9 @@ def commands(args, records):
         lines.append(f"# {name}: {took} on {record['device']}, {versions}{begun}")
         lines.append(f"python -m specdemo.training {settings['command']} --data DIR --out {out} {written}")
     sources = f" --sources {shlex.quote(args.sources)}" if args.sources else ""
-    lines.append(f"python -m specdemo.training report --data DIR --out {out} --prompts {args.prompts}{sources}")
+    lines.append(
+        f"python -m specdemo.training report --data DIR --out {out} --prompts {args.prompts}{sources}"
+    )
     return "```bash\n" + "\n".join(lines) + "\n```\n\n" + AGAIN
 
 
@@ -177,7 +206,10 @@ def as_option(key, value):
 
 
 def loss_table(losses, measured):
-    rows = [f"{name} | {size / 1e6:.1f} M | {token:.3f} | {letter:.3f}" for name, (size, token, letter) in losses.items()]
+    rows = [
+        f"{name} | {size / 1e6:.1f} M | {token:.3f} | {letter:.3f}"
+        for name, (size, token, letter) in losses.items()
+    ]
     start = f"Held-out loss, over the {measured:,} held-out documents that fit into the context:"
     return f"{start}\n\n" + table("model | parameters | nats per token | nats per character", rows)
 
@@ -187,7 +219,11 @@ def drafting_table(runs):
     for drafter, settings in runs.items():
         for setting, both in settings.items():
             low, high = interval(both.drafting)
-            c, ms, without = cost_ratio(both.plain, both.drafting, GAMMA), ms_per_token(both.drafting), ms_per_token(both.plain)
+            c, ms, without = (
+                cost_ratio(both.plain, both.drafting, GAMMA),
+                ms_per_token(both.drafting),
+                ms_per_token(both.plain),
+            )
             share, per_round = acceptance_rate(both.drafting), tokens_per_round(both.drafting)
             numbers = f"{shown(share, 3)} | {low:.3f} to {high:.3f} | {shown(per_round, 2)} | {shown(c, 3)} | {ms:.2f} | {without:.2f}"
             rows.append(f"{drafter} | {setting} | {numbers} | {shown(ratio(without, ms), 2)}")
@@ -198,7 +234,10 @@ def drafting_table(runs):
         f"Speculative decoding at gamma {GAMMA}: {count} held-out prompts (different openings of {PROMPT_WORDS} words), at most "
         f"{NEW_TOKENS} new tokens, on {greedy[0].where}. The cost ratio is the time of a drafter step over that of a target step. "
         "Milliseconds per token are medians over whole texts, by the wall, with the drafter and without it in turns.\n\n"
-        + table("drafter | decoding | accepted / judged | 95 % interval | tokens per round | cost ratio | ms | without | speed-up", rows)
+        + table(
+            "drafter | decoding | accepted / judged | 95 % interval | tokens per round | cost ratio | ms | without | speed-up",
+            rows,
+        )
         + f"\n\nGreedy, {same} of {count * len(greedy)} texts are the same as without a drafter."
     )
 
@@ -210,10 +249,14 @@ def shown(number, places):
 def samples(runs):
     """What the pair wrote for the first prompts, whatever it was."""
     count = min(SHOWN, *(len(both.texts) for both in runs.values()))
-    parts = [f"The first {count} prompts as they came, none picked; what {NEW_TOKENS} tokens cut off ends in […]."]
+    parts = [
+        f"The first {count} prompts as they came, none picked; what {NEW_TOKENS} tokens cut off ends in […]."
+    ]
     for setting, both in runs.items():
         for prompt, text, cut in both.texts[:count]:
-            parts.append(f"{setting}:\n\n> **{quoted(prompt)}**{quoted(text.rstrip())}" + (" […]" if cut else ""))
+            parts.append(
+                f"{setting}:\n\n> **{quoted(prompt)}**{quoted(text.rstrip())}" + (" […]" if cut else "")
+            )
     return "\n\n".join(parts)
 
 

@@ -12,11 +12,29 @@ import torch.nn.functional as F
 import transformers
 from tqdm import tqdm
 
-from specdemo.machine import cpu_name
-from specdemo.training.data import EOS, PAD, BadInput, Rows, encode_documents, fingerprint, read_documents, shared_tokenizer
+from specdemo.runtime.device import cpu_name
+from specdemo.training.data import (
+    EOS,
+    PAD,
+    BadInput,
+    Rows,
+    encode_documents,
+    fingerprint,
+    read_documents,
+    shared_tokenizer,
+)
 from specdemo.training.models import DEVICE, embedding, load, new_model, save
 
-FREE = ("run", "name", "data", "out", "work", "threads", "every", "tokens")  # what a checkpoint does not hold a run to
+FREE = (
+    "run",
+    "name",
+    "data",
+    "out",
+    "work",
+    "threads",
+    "every",
+    "tokens",
+)  # what a checkpoint does not hold a run to
 
 
 def train_target(args):
@@ -48,7 +66,11 @@ def train_drafter(args):
     rows = Rows(encoded, args.length, args.batch, args.seed)
     data = fingerprint([*encoded, embedding(teacher)])  # another target is other data
     sampling = args.distil and args.sampled
-    own = Rows(target_text(args, teacher, encoded, data), args.length, args.batch, args.seed) if sampling else rows
+    own = (
+        Rows(target_text(args, teacher, encoded, data), args.length, args.batch, args.seed)
+        if sampling
+        else rows
+    )
     first_distilled = args.tokens // (args.batch * args.length)
     guessing, imitating = compiled(args, cross_entropy), compiled(args, distillation)
 
@@ -60,7 +82,9 @@ def train_drafter(args):
         return imitating(model, teacher, cut(batch, step, args.whole_every).to(DEVICE))
 
     history = fit(args, model, loss_at, args.tokens + args.distil, heldout, data)
-    save(model, tokenizer, Path(args.out) / args.name, history | {"target": fingerprint([embedding(teacher)])})
+    save(
+        model, tokenizer, Path(args.out) / args.name, history | {"target": fingerprint([embedding(teacher)])}
+    )
 
 
 def cut(rows, step, whole_every):
@@ -80,7 +104,9 @@ def forward(model, rows):
 def cross_entropy(model, rows):
     """Mean nats per token of predicting every next token of `rows` [B, T]."""
     logits = forward(model, rows).float()  # [B, T, V]
-    following = F.pad(rows[:, 1:], (0, 1), value=-100)  # [B, T]; the last position has nothing to predict and is ignored
+    following = F.pad(
+        rows[:, 1:], (0, 1), value=-100
+    )  # [B, T]; the last position has nothing to predict and is ignored
     return F.cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=-100)
 
 
@@ -112,17 +138,28 @@ def fit(args, model, loss_at, tokens, heldout, data):
     optimisers = make_optimisers(args, model)
     step, seconds, budgets = resume(checkpoint, settings, model, optimisers)
     if step > steps:
-        raise BadInput(f"--tokens must be more, as {checkpoint} has seen {step * per_step:,} already: delete it to begin again")
+        raise BadInput(
+            f"--tokens must be more, as {checkpoint} has seen {step * per_step:,} already: delete it to begin again"
+        )
     if args.tokens not in budgets[-1:]:
         budgets.append(args.tokens)
     model.train()
     saved = time.monotonic()
-    with tqdm(total=steps * per_step, initial=step * per_step, unit="tok", unit_scale=True, mininterval=2, desc=args.name) as bar:
+    with tqdm(
+        total=steps * per_step,
+        initial=step * per_step,
+        unit="tok",
+        unit_scale=True,
+        mininterval=2,
+        desc=args.name,
+    ) as bar:
         while step < steps:
             set_rates(optimisers, step, steps)
             loss = loss_at(step)
             if not math.isfinite(loss.item()):
-                raise BadInput(f"the loss is {loss.item()} at step {step}: choose smaller learning rates, --lr and --embedding-lr")
+                raise BadInput(
+                    f"the loss is {loss.item()} at step {step}: choose smaller learning rates, --lr and --embedding-lr"
+                )
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimiser in optimisers:
@@ -135,11 +172,23 @@ def fit(args, model, loss_at, tokens, heldout, data):
                 seconds += time.monotonic() - saved
                 write_checkpoint(checkpoint, settings, (step, seconds, budgets), model, optimisers)
                 seen = f"{step * per_step:,} tokens of {steps * per_step:,}"
-                bar.write(f"{time.strftime('%H:%M:%S')} {seen}: held-out loss {heldout_loss(model, heldout[:40]):.3f}, checkpoint written")
+                bar.write(
+                    f"{time.strftime('%H:%M:%S')} {seen}: held-out loss {heldout_loss(model, heldout[:40]):.3f}, checkpoint written"
+                )
                 saved = time.monotonic()
-    where = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{cpu_name()}, {torch.get_num_threads()} threads"
+    where = (
+        torch.cuda.get_device_name()
+        if DEVICE.type == "cuda"
+        else f"{cpu_name()}, {torch.get_num_threads()} threads"
+    )
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    return {"settings": settings, "budgets": budgets, "seconds": round(seconds), "device": where, "versions": versions}
+    return {
+        "settings": settings,
+        "budgets": budgets,
+        "seconds": round(seconds),
+        "device": where,
+        "versions": versions,
+    }
 
 
 def make_optimisers(args, model):
@@ -172,8 +221,14 @@ def resume(checkpoint, settings, model, optimisers):
     except (EOFError, RuntimeError, pickle.UnpicklingError):
         raise BadInput(f"{checkpoint} is damaged: delete it or choose another --work") from None
     if state["settings"] != settings:
-        changed = sorted(k for k in settings.keys() | state["settings"].keys() if settings.get(k) != state["settings"].get(k))
-        raise BadInput(f"{checkpoint} belongs to a run with other settings ({', '.join(changed)}): delete it or choose another --work")
+        changed = sorted(
+            k
+            for k in settings.keys() | state["settings"].keys()
+            if settings.get(k) != state["settings"].get(k)
+        )
+        raise BadInput(
+            f"{checkpoint} belongs to a run with other settings ({', '.join(changed)}): delete it or choose another --work"
+        )
     model.load_state_dict(state["model"])
     for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
         optimiser.load_state_dict(saved)
@@ -229,8 +284,12 @@ def target_text(args, teacher, encoded, data, width=64, prompt=8, new=248):
     torch.manual_seed(args.seed)
     temperature = torch.linspace(0.1, 1.0, width, device=DEVICE)[:, None]  # [B, 1]
     texts = []
-    for _ in tqdm(range(max(1, args.sampled // (width * (prompt + new)))), desc="text from the target", unit="batch"):
-        rows = torch.from_numpy(np.stack([openings[i] for i in chosen.integers(len(openings), size=width)]).astype(np.int64)).to(DEVICE)
+    for _ in tqdm(
+        range(max(1, args.sampled // (width * (prompt + new)))), desc="text from the target", unit="batch"
+    ):
+        rows = torch.from_numpy(
+            np.stack([openings[i] for i in chosen.integers(len(openings), size=width)]).astype(np.int64)
+        ).to(DEVICE)
         cache, last, done = None, rows, torch.zeros(width, 1, dtype=torch.bool, device=DEVICE)
         with torch.autocast(DEVICE.type, torch.bfloat16):
             for _ in range(new):

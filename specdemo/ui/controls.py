@@ -42,7 +42,9 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
 
     box = {}
     box["pair"] = dropdown("pair", list(models.requests), models.default)
-    box["draft_with"] = dropdown("draft_with", [(words, name) for name, (words, _) in DRAFTERS.items()], first["draft_with"])
+    box["draft_with"] = dropdown(
+        "draft_with", [(words, name) for name, (words, _) in DRAFTERS.items()], first["draft_with"]
+    )
     box["gamma"] = slider("gamma", 1)
     box["ngram"] = slider("ngram", 1)
     box["sampler"] = dropdown("sampler", list(SAMPLERS), first["sampler"])
@@ -52,10 +54,14 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     box["min_p"] = slider("min_p", 0.01)
     box["max_new_tokens"] = gr.Number(first["max_new_tokens"], **_words("max_new_tokens"))
     # A text box, because gr.Number cannot be empty.
-    box["seed"] = gr.Textbox(first["seed"], placeholder="a new one for each run", max_lines=1, **_words("seed"))
+    box["seed"] = gr.Textbox(
+        first["seed"], placeholder="a new one for each run", max_lines=1, **_words("seed")
+    )
     with gr.Accordion("Chat", open=False):
         box["chat"] = gr.Checkbox(first["chat"], **_words("chat"))
-        box["system"] = gr.Textbox(first["system"], lines=2, max_lines=6, visible=shown["system"], **_words("system"))
+        box["system"] = gr.Textbox(
+            first["system"], lines=2, max_lines=6, visible=shown["system"], **_words("system")
+        )
     with gr.Accordion("Ending, rule, alternatives", open=False):
         box["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
         box["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
@@ -83,11 +89,24 @@ def advise(demo: gr.Blocks, models: Models, prompt: gr.Textbox, hint: gr.Markdow
         values = dict(zip(NAMES, held, strict=True))
         choice = Choice(**request(values))
         words, seen = says(values, prompt, models.needs(choice), models.resident(choice)), visible(values)
-        updates = [gr.update(info=words[name] or None, **({"visible": seen[name]} if name in seen else {})) for name in NAMES]
+        updates = [
+            gr.update(info=words[name] or None, **({"visible": seen[name]} if name in seen else {}))
+            for name in NAMES
+        ]
         return [gr.update(value=words["prompt"], visible=bool(words["prompt"])), *updates]
 
-    event = {"fn": beside, "inputs": [prompt, *settings.values()], "outputs": [hint, *settings.values()]} | QUIET
-    typed = [box for box in settings.values() if isinstance(box, gr.Textbox)]  # these say what they hold when they are left
+    event = {
+        "fn": beside,
+        "inputs": [prompt, *settings.values()],
+        "outputs": [hint, *settings.values()],
+    } | QUIET
+    typed = [
+        box for box in settings.values() if isinstance(box, gr.Textbox)
+    ]  # these say what they hold when they are left
     chosen = [prompt, *(box for box in settings.values() if box not in typed)]
-    gr.on([demo.load, *(box.change for box in chosen), *(box.blur for box in typed)], trigger_mode="always_last", **event)
+    gr.on(
+        [demo.load, *(box.change for box in chosen), *(box.blur for box in typed)],
+        trigger_mode="always_last",
+        **event,
+    )
     return event

@@ -5,14 +5,18 @@ Gradio reads it as a template, so nothing from outside may ever be written here.
 
 from html import escape
 
-from specdemo.ui.view import FATES, HIDEABLE, NUMBERS
+from specdemo.ui.feed import FATES, HIDEABLE, NUMBERS
 
 SPEEDS = {"1": "engine speed", "0.2": "1/5 of it", "0.1": "1/10 of it", "0.04": "1/25 of it"}
 
 
 def frame() -> str:
-    numbers = "".join(_number(key, name, says, key == next(iter(NUMBERS))) for key, (name, says) in NUMBERS.items())
-    legend = "".join(_legend_entry(fate, word, says) for fate, (word, says) in FATES.items() if fate != "prompt")
+    numbers = "".join(
+        _number(key, name, says, key == next(iter(NUMBERS))) for key, (name, says) in NUMBERS.items()
+    )
+    legend = "".join(
+        _legend_entry(fate, word, says) for fate, (word, says) in FATES.items() if fate != "prompt"
+    )
     speeds = "".join(f'<option value="{value}">{words}</option>' for value, words in SPEEDS.items())
     return (
         '<div class="run" data-state="empty">'

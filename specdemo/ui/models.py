@@ -7,12 +7,13 @@ from functools import lru_cache
 
 from huggingface_hub import try_to_load_from_cache
 
-from specdemo.loading import Report, automatic_dtype, read_skeleton, weigh
-from specdemo.machine import memory_of
-from specdemo.pair import Pair, PairError
-from specdemo.pairs import CATALOGUE
-from specdemo.request import QUANTIZE, ROLES, Request, of, resolve
-from specdemo.residents import Residents
+from specdemo.loading.catalog import CATALOGUE
+from specdemo.loading.errors import PairError
+from specdemo.loading.load import Report, automatic_dtype, read_skeleton, weigh
+from specdemo.loading.pair import Pair
+from specdemo.loading.pool import Residents
+from specdemo.loading.request import QUANTIZE, ROLES, Request, of, resolve
+from specdemo.runtime.device import memory_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Models:
     def __init__(self, request: dict):
         """`request`: the arguments of `load_pair` for the default pair. Its device, dtype and quantisation hold for all."""
         started = self.started = resolve(**request)
-        how = {option: value for option, value in request.items() if option in ("device", "dtype", "quantize")}
+        how = {
+            option: value for option, value in request.items() if option in ("device", "dtype", "quantize")
+        }
         self.default = started.name
         self.requests = {name: {"name": name, **how} for name in CATALOGUE}
         if self.default not in CATALOGUE:
@@ -64,10 +67,17 @@ class Models:
             request["dtype"] = choice.dtype
         chosen = dict(zip(ROLES, (choice.quantize, choice.quantize_drafter), strict=True))
         started = {role: of(request.get("quantize"), role, "quantize") for role in ROLES}
-        request["quantize"] = {role: started[role] if chosen[role] is None else chosen[role] for role in ROLES}
+        request["quantize"] = {
+            role: started[role] if chosen[role] is None else chosen[role] for role in ROLES
+        }
         return resolve(**request)
 
-    def get(self, choice: Choice = Choice(), report: Report = lambda *_: None, wanted: Callable[[], bool] = lambda: True) -> Pair:
+    def get(
+        self,
+        choice: Choice = Choice(),
+        report: Report = lambda *_: None,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> Pair:
         """The pair, loaded if need be. report: told what is being done, and the share that is done of it where that is known. wanted:
         whether somebody still waits for it when its turn to be loaded has come."""
         return self.residents.have(self.request(choice), report, wanted)
@@ -113,9 +123,15 @@ def _bytes(request: Request, pair: Pair | None) -> list[int]:
     if request.name not in CATALOGUE:
         return []
     entry = CATALOGUE[request.name]
-    parameters = [int(5e8 * gigabytes) for gigabytes in (entry.gigabytes - entry.drafter_gigabytes, entry.drafter_gigabytes)]
+    parameters = [
+        int(5e8 * gigabytes)
+        for gigabytes in (entry.gigabytes - entry.drafter_gigabytes, entry.drafter_gigabytes)
+    ]
     automatic, _ = automatic_dtype(request.device, sum(parameters))
-    bits = [QUANTIZE[part.quantize] if part.quantize else 8 * (part.dtype or automatic).itemsize for part in request.parts]
+    bits = [
+        QUANTIZE[part.quantize] if part.quantize else 8 * (part.dtype or automatic).itemsize
+        for part in request.parts
+    ]
     return [count * width // 8 for count, width in zip(parameters, bits, strict=True)]
 
 

@@ -19,21 +19,23 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import:
 import gradio as gr
 
 from specdemo.events import Params
-from specdemo.pair import PairError
-from specdemo.pairs import POOR
+from specdemo.events.trace import Trace
+from specdemo.loading.catalog import POOR
+from specdemo.loading.errors import PairError
 from specdemo.session import check_prompt
-from specdemo.trace import Trace
 from specdemo.ui.controls import QUIET, advise, controls
+from specdemo.ui.feed import Telling, about, about_recorded, notice
 from specdemo.ui.frame import frame
 from specdemo.ui.models import Choice, Models
-from specdemo.ui.runs import Line, Wait, running, sentence
+from specdemo.ui.queue import Line, Wait, running, sentence
 from specdemo.ui.settings import NAMES, held, params_of, request, values_of
-from specdemo.ui.view import Telling, about, about_recorded, notice
 
 HERE = Path(__file__).parent
 SCRIPTS = ("inspector", "timeline", "tokens", "reader", "stage")
 RECORDED = HERE.parents[1] / "assets" / "traces" / "first.json"
-LARGEST_TRACE = 16 * 2**20  # bytes; 10,000 tokens with five alternatives take about 11 million, and several times that in memory
+LARGEST_TRACE = (
+    16 * 2**20
+)  # bytes; 10,000 tokens with five alternatives take about 11 million, and several times that in memory
 TITLE = "Speculative decoding, token by token"
 INTRODUCTION = (
     "A small drafter guesses a few tokens ahead, and the target checks all of them in one forward. Guesses that it accepts cost "
@@ -45,8 +47,20 @@ EXAMPLES = {  # what it shows: (prompt, pair, who drafts, gamma, sampler)
     "A story, sampled": (STORY, None, "model", 4, "top-p"),
     "The same, greedy": (STORY, None, "model", 4, "greedy"),
     "A story, with a poor drafter": (STORY, POOR, "model", 4, "top-p"),
-    "Drafts that are too long": ("Tom and his dog went to the park. They saw a big red", None, "model", 12, "multinomial"),
-    "Copying instead of a drafter": ('"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang', None, "lookup", 4, "greedy"),
+    "Drafts that are too long": (
+        "Tom and his dog went to the park. They saw a big red",
+        None,
+        "model",
+        12,
+        "multinomial",
+    ),
+    "Copying instead of a drafter": (
+        '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang',
+        None,
+        "lookup",
+        4,
+        "greedy",
+    ),
     "The target alone": ("The old bear was very sad because", None, "none", 4, "top-p"),
 }
 
@@ -161,7 +175,10 @@ def build(models: Models) -> gr.Blocks:
                         yield {"text": "", "rounds": []}
                         continue
                     trace = step.run.trace
-                    news = {"text": trace.text, "rounds": [asdict(round) for round in trace.rounds[since : step.until]]}
+                    news = {
+                        "text": trace.text,
+                        "rounds": [asdict(round) for round in trace.rounds[since : step.until]],
+                    }
                     yield news | ({"trace": json.loads(trace.to_json())} if step.ended else {})
                     since = step.until
                     # Gradio sends the difference to the message before, which it gets wrong when lists within lists shrink
@@ -169,7 +186,9 @@ def build(models: Models) -> gr.Blocks:
                     if not step.ended:
                         yield news | {"rounds": []}
         except Exception as error:
-            raise gr.Error(sentence(error), print_exception=not isinstance(error, (PairError, ValueError))) from None
+            raise gr.Error(
+                sentence(error), print_exception=not isinstance(error, (PairError, ValueError))
+            ) from None
 
     def pairs() -> list[dict]:
         """The pairs that `generate` takes, the first of them unless told otherwise."""
@@ -190,7 +209,9 @@ def build(models: Models) -> gr.Blocks:
                 with gr.Row():
                     keep = gr.Button("Save trace", size="sm", min_width=100)
                     open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=100)
-                hint = gr.Markdown(visible=False, elem_id="hint")  # below the buttons, which stay where they are when it comes
+                hint = gr.Markdown(
+                    visible=False, elem_id="hint"
+                )  # below the buttons, which stay where they are when it comes
             with gr.Column(elem_id="show"):
                 first = recorded.whole() | notice(1, "recorded", about_recorded(recorded.trace))
                 stage = _stage(json.dumps(first))
@@ -221,7 +242,9 @@ def build(models: Models) -> gr.Blocks:
         filled = [prompt, *(settings[name] for name in ("pair", "draft_with", "gamma", "sampler"))]
         examples.click(example, [seat, examples, settings["pair"]], filled, **QUIET)
         end.click(halt, seat, stage, cancels=[started], **QUIET)
-        stage.submit(lambda seat: json.dumps(whole(seat)), seat, stage, **QUIET)  # the page has missed something
+        stage.submit(
+            lambda seat: json.dumps(whole(seat)), seat, stage, **QUIET
+        )  # the page has missed something
         keep.click(save, seat, stage, **QUIET)
         open_.upload(opened, [seat, open_, *everything], [stage, *everything], **QUIET).then(**advice)
         gr.api(generate, api_name="generate", concurrency_limit=None)
@@ -234,10 +257,16 @@ def _sign(generate, default: str) -> None:
     """Gives the API's function the arguments that it documents: prompt, pair, and the fields of Params with their defaults."""
     parameters = [("prompt", str, Parameter.empty), ("pair", str, default)]
     parameters += [(field.name, field.type, field.default) for field in fields(Params)]
-    parameters = [(name, list[str] if name == "stop" else kind, [] if name == "stop" else default) for name, kind, default in parameters]
+    parameters = [
+        (name, list[str] if name == "stop" else kind, [] if name == "stop" else default)
+        for name, kind, default in parameters
+    ]
     generate.__annotations__ |= {name: kind for name, kind, _ in parameters}
     generate.__signature__ = Signature(
-        [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind) for name, kind, default in parameters],
+        [
+            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
+            for name, kind, default in parameters
+        ],
         return_annotation=dict,
     )
 
@@ -249,14 +278,19 @@ def _stage(first: str) -> gr.HTML:
     """
     script = "\n".join((HERE / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
     stage = gr.HTML(html_template=frame(), js_on_load=script, apply_default_css=False)
-    stage.postprocess = lambda value: value  # else it warns of <script> in what is data here, and never markup
+    stage.postprocess = lambda value: (
+        value
+    )  # else it warns of <script> in what is data here, and never markup
     stage.value = first
     return stage
 
 
 def launch(demo: gr.Blocks, host: str, port: int) -> str:
     """Serves the page from other threads; returns its address. OSError when it cannot listen there."""
-    fonts = {"font": ("system-ui", "sans-serif"), "font_mono": ("ui-monospace", "monospace")}  # of the visitor's own machine
+    fonts = {
+        "font": ("system-ui", "sans-serif"),
+        "font_mono": ("ui-monospace", "monospace"),
+    }  # of the visitor's own machine
     colours = {
         "body_background_fill": "var(--page)",
         "body_text_color": "var(--ink)",

@@ -7,7 +7,7 @@ import os
 import re
 
 from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, allowed, check_text, number
-from specdemo.pairs import CATALOGUE
+from specdemo.loading.catalog import CATALOGUE
 
 # Sampler: the fields of Params that matter to it. All others are switched off.
 SAMPLERS = {
@@ -76,7 +76,16 @@ def params_of(values: dict) -> Params:
         **{field: values[field] if field in shape else off for field, off in OFF.items()},
         **{
             field: values[field]
-            for field in ("draft_with", "gamma", "ngram", "rule", "max_new_tokens", "ignore_eos", "chat", "alternatives")
+            for field in (
+                "draft_with",
+                "gamma",
+                "ngram",
+                "rule",
+                "max_new_tokens",
+                "ignore_eos",
+                "chat",
+                "alternatives",
+            )
         },
         seed=whole_number(values["seed"]),
         stop=tuple(_unescaped(line) for line in values["stop"].split("\n") if line),
@@ -87,13 +96,22 @@ def params_of(values: dict) -> Params:
 def values_of(params: Params) -> dict:
     """What the controls hold for a run with these Params. A filter that is off keeps a value to begin with."""
     on = tuple(field for field, off in OFF.items() if getattr(params, field) != off)
-    sampler = "greedy" if params.temperature == 0 else next((name for name, shape in SAMPLERS.items() if shape == on), "all filters")
+    sampler = (
+        "greedy"
+        if params.temperature == 0
+        else next((name for name, shape in SAMPLERS.items() if shape == on), "all filters")
+    )
     first = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05}
     shape = SAMPLERS[sampler]
     values = {field: getattr(params, field) if field in shape else first[field] for field in OFF}
     values |= {name: getattr(params, name) for name in NAMES if hasattr(params, name) and name not in OFF}
     seed = "" if params.seed is None else str(params.seed)
-    return values | {"sampler": sampler, "seed": seed, "stop": "\n".join(map(_escaped, params.stop)), "system": params.system or ""}
+    return values | {
+        "sampler": sampler,
+        "seed": seed,
+        "stop": "\n".join(map(_escaped, params.stop)),
+        "system": params.system or "",
+    }
 
 
 def _escaped(stop: str) -> str:
@@ -113,14 +131,19 @@ def whole_number(text: str) -> int | str | None:
 def visible(values: dict) -> dict[str, bool]:
     """Which controls matter to the choice that the others make; those that never hide are left out."""
     shape, drafting = SAMPLERS[values["sampler"]], DRAFTERS[values["draft_with"]][1]
-    hidden = {field: field in shape for field in OFF} | {field: field in drafting for field in ("gamma", "ngram")}
+    hidden = {field: field in shape for field in OFF} | {
+        field: field in drafting for field in ("gamma", "ngram")
+    }
     return hidden | {"system": bool(values["chat"])}
 
 
 def says(values: dict, prompt: str, needs, pair) -> dict[str, str]:
     """What stands beside each control, "prompt" among them: its plain words, or a warning when the choice makes the run impossible
     or pointless. needs: what the chosen pair takes (models.Needs). pair: the pair itself where it is loaded, else None."""
-    beside = {name: words for name, (_, words) in CONTROLS.items()} | {"prompt": "", "pair": _pair_line(values["pair"], needs)}
+    beside = {name: words for name, (_, words) in CONTROLS.items()} | {
+        "prompt": "",
+        "pair": _pair_line(values["pair"], needs),
+    }
     for name, warning in _warnings(values, prompt, needs, pair):
         beside[name] = f"⚠ {warning}"
     for name, bytes in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
@@ -150,7 +173,10 @@ def _warnings(values: dict, prompt: str, needs, pair):
     if "temperature" in shape and values["temperature"] == 0:
         yield "temperature", "0 is greedy: p and q are one-hot, and the filters change nothing"
     if "top_k" in shape and values["top_k"] in (0, 1):
-        yield "top_k", "0 is off: nothing is filtered" if values["top_k"] == 0 else "1 keeps one token, which is greedy"
+        yield (
+            "top_k",
+            "0 is off: nothing is filtered" if values["top_k"] == 0 else "1 keeps one token, which is greedy",
+        )
     if "top_k" in shape and vocabulary and _whole(values["top_k"]) and values["top_k"] >= vocabulary:
         yield "top_k", f"the vocabulary has {vocabulary:,} tokens: nothing is filtered"
     if "top_p" in shape and values["top_p"] == 1:
@@ -161,12 +187,21 @@ def _warnings(values: dict, prompt: str, needs, pair):
     if values["draft_with"] != "none" and whole and values["gamma"] >= values["max_new_tokens"] > 0:
         yield "gamma", f"no draft is longer than what is left: at most {values['max_new_tokens'] - 1} here"
     if context and _whole(values["max_new_tokens"]) and values["max_new_tokens"] >= context:
-        yield "max_new_tokens", f"prompt and text together end at the target's context of {context:,.0f} tokens"
+        yield (
+            "max_new_tokens",
+            f"prompt and text together end at the target's context of {context:,.0f} tokens",
+        )
     length = _length(prompt, pair) if pair and not values["chat"] else None
     if length and length >= context:
-        yield "prompt", f"has {length:,} tokens, but the target's context of {context:,.0f} must have room for one more"
+        yield (
+            "prompt",
+            f"has {length:,} tokens, but the target's context of {context:,.0f} must have room for one more",
+        )
     elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
-        yield "max_new_tokens", f"prompt and text together end at the target's context of {context:,.0f} tokens"
+        yield (
+            "max_new_tokens",
+            f"prompt and text together end at the target's context of {context:,.0f} tokens",
+        )
     if values["alternatives"] == 0:
         yield "alternatives", "the inspector will have nothing but the token itself"
     on_cpu = needs.device.startswith("cpu")
@@ -174,7 +209,10 @@ def _warnings(values: dict, prompt: str, needs, pair):
         if on_cpu and values[name] not in (AS_STARTED, "none"):
             yield name, "on a CPU quantised weights save memory, not time"
     if on_cpu and values["dtype"] in ("bfloat16", "float16"):
-        yield "dtype", f"on a CPU {values['dtype']} is slower than float32, and its rounding can change greedy output"
+        yield (
+            "dtype",
+            f"on a CPU {values['dtype']} is slower than float32, and its rounding can change greedy output",
+        )
     if pair and pair.drafter is None and values["draft_with"] == "model":
         yield "draft_with", "this pair has no drafter model: let another method draft"
     if pair and values["chat"] and not getattr(pair.tokenizer, "chat_template", None):
@@ -217,14 +255,22 @@ def _whole(value) -> bool:
 
 def request(values: dict) -> dict:
     """The fields of models.Choice: which pair, and how it is to be held. None is as the server was started."""
-    return {name: None if values[name] == AS_STARTED else values[name] for name in ("pair", "dtype", "quantize", "quantize_drafter")}
+    return {
+        name: None if values[name] == AS_STARTED else values[name]
+        for name in ("pair", "dtype", "quantize", "quantize_drafter")
+    }
 
 
 def held(info, usual) -> dict:
     """The controls that say how a recorded run's pair (a PairInfo) was held; usual: as this server holds the pair, if it does now."""
     if usual and (info.dtype, info.quantize) == (usual.dtype, usual.quantize):
         return dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
-    quantize = {"quantize": info.quantize.target or "none", "quantize_drafter": info.quantize.drafter or "none"}
+    quantize = {
+        "quantize": info.quantize.target or "none",
+        "quantize_drafter": info.quantize.drafter or "none",
+    }
     # Only what the controls offer: a file may say anything. A dtype is not compared with what a pair would have that is not loaded.
     dtype = info.dtype.target if usual and info.dtype.target in DTYPES else AS_STARTED
-    return {"dtype": dtype} | {name: kind if kind in QUANTIZE else AS_STARTED for name, kind in quantize.items()}
+    return {"dtype": dtype} | {
+        name: kind if kind in QUANTIZE else AS_STARTED for name, kind in quantize.items()
+    }

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdemo import Params, load_pair, stream
-from specdemo.residents import Residents
+from specdemo.loading.pool import Residents
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -24,7 +24,11 @@ def test_greedy_in_float32_is_the_same_text_as_on_the_cpu_and_as_plain_decoding(
     gpu, cpu = load_pair(device="cuda", dtype="float32"), load_pair(device="cpu", dtype="float32")
     speculative = text_of(gpu, temperature=0)
     assert speculative.stats.accepted and speculative.stats.rejected
-    assert speculative.output_ids == text_of(gpu, temperature=0, draft_with="none").output_ids == text_of(cpu, temperature=0).output_ids
+    assert (
+        speculative.output_ids
+        == text_of(gpu, temperature=0, draft_with="none").output_ids
+        == text_of(cpu, temperature=0).output_ids
+    )
 
 
 def test_a_seed_gives_the_same_tokens_again():
@@ -35,7 +39,9 @@ def test_a_seed_gives_the_same_tokens_again():
 
 def test_target_and_drafter_on_different_devices():
     pair = load_pair(device={"target": "cuda", "drafter": "cpu"}, dtype="float32")
-    assert text_of(pair, temperature=0).output_ids == text_of(pair, temperature=0, draft_with="none").output_ids
+    assert (
+        text_of(pair, temperature=0).output_ids == text_of(pair, temperature=0, draft_with="none").output_ids
+    )
 
 
 @pytest.mark.parametrize("quantize", ["int8", "int4"])

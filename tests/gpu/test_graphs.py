@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import specdemo.engine
+import specdemo.engine.loop
 from specdemo import Params, load_pair, stream
 from tests.tiny import ARCHITECTURES, noisy, tiny
 
@@ -32,7 +32,13 @@ def trace_of(pair, params, prompt=PROMPT, record=True):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "params", [GREEDY, replace(GREEDY, temperature=0.8), replace(GREEDY, temperature=1.2, top_k=20, top_p=1.0, min_p=0.05)], ids=range(3)
+    "params",
+    [
+        GREEDY,
+        replace(GREEDY, temperature=0.8),
+        replace(GREEDY, temperature=1.2, top_k=20, top_p=1.0, min_p=0.05),
+    ],
+    ids=range(3),
 )
 def test_the_same_tokens_eager_and_recorded(pair, kind, params):
     params = replace(params, draft_with=kind)
@@ -52,7 +58,10 @@ def test_every_architecture_is_recorded_and_writes_the_same(name):
     recorded = trace_of(pair, params, prompt)
     assert not pair.notes and pair.graphs.graphs
     assert recorded.output_ids == trace_of(pair, params, prompt, record=False).output_ids
-    assert recorded.output_ids == trace_of(pair, replace(params, draft_with="none"), prompt, record=False).output_ids
+    assert (
+        recorded.output_ids
+        == trace_of(pair, replace(params, draft_with="none"), prompt, record=False).output_ids
+    )
 
 
 def test_the_host_waits_once_a_round(pair):
@@ -97,7 +106,11 @@ def test_longer_texts_pass_from_span_to_span(pair):
 def test_a_step_that_cannot_be_recorded_runs_as_it_is_and_says_why(monkeypatch):
     pair = load_pair(device="cuda", dtype="float32")
     expected = trace_of(pair, GREEDY, record=False).output_ids
-    monkeypatch.setattr(specdemo.engine, "probabilities", lambda logits: logits.double().softmax(-1) + 0 * logits.max().item())
+    monkeypatch.setattr(
+        specdemo.engine.loop,
+        "probabilities",
+        lambda logits: logits.double().softmax(-1) + 0 * logits.max().item(),
+    )
     assert trace_of(pair, GREEDY).output_ids == expected
     assert any("cannot be recorded" in note and "captur" in note for note in pair.notes)
     monkeypatch.undo()

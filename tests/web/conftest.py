@@ -14,8 +14,8 @@ from threading import Thread
 import pytest
 from gradio_client import Client
 
-from specdemo.pairs import EMBEDDED
-from specdemo.trace import Trace
+from specdemo.events.trace import Trace
+from specdemo.loading.catalog import EMBEDDED
 
 ROOT = Path(__file__).resolve().parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -112,7 +112,9 @@ def tiny_pair(folder: Path, words: tuple[str, ...] = ()) -> list[str]:
 def told(url):
     """told(prompt, **params): the trace of such a run, from the API."""
     client = Client(url, verbose=False)
-    return lambda prompt, **params: Trace.from_json(json.dumps(client.predict(prompt, api_name="/generate", **params)["trace"]))
+    return lambda prompt, **params: Trace.from_json(
+        json.dumps(client.predict(prompt, api_name="/generate", **params)["trace"])
+    )
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +131,9 @@ def browser():
 @pytest.fixture(scope="session")
 def desk(browser):
     """One visitor's browser, which keeps the page's scripts. Each of its tabs is another guest to the server."""
-    return browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"])
+    return browser.new_context(
+        viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
+    )
 
 
 @contextmanager

@@ -22,13 +22,17 @@ def record() -> None:
     prompt, _, draft_with, gamma, _ = next(iter(EXAMPLES.values()))
     traces = []
     for _ in range(6):  # the same text each time
-        with stream(load_pair(), prompt, Params(seed=SEED, draft_with=draft_with, gamma=gamma, max_new_tokens=200)) as run:
+        with stream(
+            load_pair(), prompt, Params(seed=SEED, draft_with=draft_with, gamma=gamma, max_new_tokens=200)
+        ) as run:
             for _ in run:
                 pass
         traces.append(run.trace)
     RECORDED.parent.mkdir(exist_ok=True)
     # The one that was least disturbed by what else the machine did, while a step was timed and while it ran.
-    min(traces, key=lambda trace: trace.stats.target_step_ms + 1000 / trace.stats.tokens_per_second).save(RECORDED)
+    min(traces, key=lambda trace: trace.stats.target_step_ms + 1000 / trace.stats.tokens_per_second).save(
+        RECORDED
+    )
 
 
 def finished(page: Page) -> Page:
@@ -66,7 +70,9 @@ def animate(browser, url: str, file: Path) -> None:
     while len(frames) < FRAMES:
         frames.append(Image.open(io.BytesIO(page.screenshot(clip=frame))).convert("RGB"))
     page.close()
-    frames[0].save(file, save_all=True, append_images=frames[1:], duration=PAUSE, loop=0, quality=60, method=4)
+    frames[0].save(
+        file, save_all=True, append_images=frames[1:], duration=PAUSE, loop=0, quality=60, method=4
+    )
 
 
 def main(folder: str | None = None) -> None:

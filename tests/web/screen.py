@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specdemo.trace import Trace
+from specdemo.events.trace import Trace
 
 IN_TEXT = ("accepted", "resampled", "bonus", "sampled")
 NOT_IN_TEXT = ("rejected", "discarded")
@@ -85,12 +85,19 @@ def recorded(trace: Trace) -> list[tuple]:
     return [
         (fate, str(token.id), str(round.index), token.text)
         for round in trace.rounds
-        for fate, token in [*((token.fate, token) for token in round.draft), *([(round.next.source, round.next)] if round.next else [])]
+        for fate, token in [
+            *((token.fate, token) for token in round.draft),
+            *([(round.next.source, round.next)] if round.next else []),
+        ]
     ]
 
 
 def on_stage(page) -> list[tuple]:
-    return [tuple(token[key] for key in ("fate", "token", "round", "text")) for token in tokens(page) if token["fate"] != "prompt"]
+    return [
+        tuple(token[key] for key in ("fate", "token", "round", "text"))
+        for token in tokens(page)
+        if token["fate"] != "prompt"
+    ]
 
 
 def number(page, name: str) -> str:
@@ -124,4 +131,7 @@ def open_trace(page, file: Path) -> None:
     """And waits until its run has the stage."""
     before = first_token(page)
     choose_file(page, file)
-    page.wait_for_function("before => !before.isConnected && document.querySelector('.run').dataset.state !== 'waiting'", arg=before)
+    page.wait_for_function(
+        "before => !before.isConnected && document.querySelector('.run').dataset.state !== 'waiting'",
+        arg=before,
+    )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo import metrics
+from specdemo.events import metrics
 from tests.web.screen import NOT_IN_TEXT, inspector, open_trace, run, tokens, unfold, wait_for_state
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,10 @@ CUES = """e => {
 @pytest.fixture(scope="module")
 def every_fate(told, tmp_path_factory):
     """A trace that has them all: two runs, of which the other drafts nothing."""
-    run, other = (told("Once upon a time", seed=3, max_new_tokens=60, top_p=1.0, draft_with=who) for who in ("model", "none"))
+    run, other = (
+        told("Once upon a time", seed=3, max_new_tokens=60, top_p=1.0, draft_with=who)
+        for who in ("model", "none")
+    )
     trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
     for index, round in enumerate((*run.rounds, *other.rounds[:9])):
         trace.add(replace(round, index=index))
@@ -67,7 +70,9 @@ def test_each_fate_is_told_by_more_than_its_colour_and_every_text_can_be_read(vi
     open_trace(page, every_fate)
     page.get_by_role("button", name="discarded").click()
     assert {token["fate"] for token in tokens(page)} == {*FATES}
-    words = {fate: page.locator(f'.stage [data-fate="{fate}"] > b:not(.space):not(.none)').first for fate in FATES}
+    words = {
+        fate: page.locator(f'.stage [data-fate="{fate}"] > b:not(.space):not(.none)').first for fate in FATES
+    }
     cues = {fate: tuple(word.evaluate(CUES)) for fate, word in words.items()}
     assert len(set(cues.values())) == len(FATES), cues
     colours = [tuple(word.evaluate(COLOURS)) for word in words.values()]
@@ -88,7 +93,9 @@ def test_each_fate_is_told_by_more_than_its_colour_and_every_text_can_be_read(vi
 
 def test_without_motion_the_recorded_run_stands_whole_at_once(visit, url):
     page = visit(url, still=True)
-    states = page.evaluate("[document.querySelector('.run').dataset.state, document.querySelectorAll('.stage [data-round]').length]")
+    states = page.evaluate(
+        "[document.querySelector('.run').dataset.state, document.querySelectorAll('.stage [data-round]').length]"
+    )
     assert states[0] == "recorded" and states[1] > 100
     moving = page.locator(".run").evaluate(
         "run => [...run.querySelectorAll('*')].filter(e => { const s = getComputedStyle(e);"
@@ -102,7 +109,9 @@ def test_with_motion_the_recorded_run_plays_by_itself(visit, url):
     wait_for_state(page, "running")
     for _ in range(2):
         count = page.locator(".stage [data-round]").count()
-        page.wait_for_function("count => document.querySelectorAll('.stage [data-round]').length > count", arg=count)
+        page.wait_for_function(
+            "count => document.querySelectorAll('.stage [data-round]').length > count", arg=count
+        )
         wait_for_state(page, "running")
     page.get_by_role("button", name="Skip").click()
     wait_for_state(page, "recorded")
@@ -120,9 +129,15 @@ def test_a_phone_shows_a_tapped_token_and_its_reason_together(visit, browser, ur
     assert verdict.text_content().startswith("Rejected: ")
     for part in (token, verdict):
         seen = part.bounding_box()
-        assert min(seen["x"], seen["y"]) >= 0 and seen["x"] + seen["width"] <= 390 and seen["y"] + seen["height"] <= 844
+        assert (
+            min(seen["x"], seen["y"]) >= 0
+            and seen["x"] + seen["width"] <= 390
+            and seen["y"] + seen["height"] <= 844
+        )
     sheet = inspector(page).bounding_box()
-    assert token.bounding_box()["y"] + token.bounding_box()["height"] <= sheet["y"], "the sheet does not lie over the token"
+    assert token.bounding_box()["y"] + token.bounding_box()["height"] <= sheet["y"], (
+        "the sheet does not lie over the token"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     pinned.tap()
     pinned.wait_for(state="hidden")

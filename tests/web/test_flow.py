@@ -8,7 +8,18 @@ import pytest
 from gradio_client import Client
 
 from specdemo import Params, load_pair, stream
-from tests.web.screen import choose, first_token, inspector, number, run, saved, set_field, unfold, wait_for_end, wait_for_rounds
+from tests.web.screen import (
+    choose,
+    first_token,
+    inspector,
+    number,
+    run,
+    saved,
+    set_field,
+    unfold,
+    wait_for_end,
+    wait_for_rounds,
+)
 
 pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time"
@@ -29,7 +40,9 @@ class Meter:
         self.page, self.bytes = page, 0
         self.session = page.context.new_cdp_session(page)
         self.session.send("Network.enable")
-        self.session.send("Performance.enable", {"timeDomain": "threadTicks"})  # processor time, whatever else the machine does
+        self.session.send(
+            "Performance.enable", {"timeDomain": "threadTicks"}
+        )  # processor time, whatever else the machine does
         self.session.on("Network.dataReceived", self._received)
         self.browser = page.context.browser.new_browser_cdp_session()
         page.evaluate(WATCH)
@@ -39,7 +52,10 @@ class Meter:
         self.bytes += event["dataLength"]
 
     def _now(self) -> dict[str, float]:
-        metrics = {metric["name"]: metric["value"] for metric in self.session.send("Performance.getMetrics")["metrics"]}
+        metrics = {
+            metric["name"]: metric["value"]
+            for metric in self.session.send("Performance.getMetrics")["metrics"]
+        }
         processes = self.browser.send("SystemInfo.getProcessInfo")["processInfo"]
         return metrics | {"bytes": self.bytes, "browser": sum(process["cpuTime"] for process in processes)}
 
@@ -86,7 +102,9 @@ def test_a_thousand_tokens(thousand, capsys):
         {
             "on the wire, bytes a token": f"{spent['bytes'] / TOKENS:,.0f} (at most 1,200)",
             "main thread, s": f"{spent['TaskDuration']:.2f} (at most 2.5, half a core at 200 tokens/s)",
-            "of it scripts, style, layout, s": " ".join(f"{spent[f'{name}Duration']:.2f}" for name in ("Script", "RecalcStyle", "Layout")),
+            "of it scripts, style, layout, s": " ".join(
+                f"{spent[f'{name}Duration']:.2f}" for name in ("Script", "RecalcStyle", "Layout")
+            ),
             "all of the browser's processes, s": f"{spent['browser']:.2f}",
             "longest task, ms": f"{spent['longest']:.0f} (at most 100; 0 is below 50)",
             "the run took, s": f"{spent['run']:.1f}",
@@ -101,7 +119,9 @@ def test_a_thousand_tokens(thousand, capsys):
 
 def test_every_token_is_there_and_answers(thousand):
     page, _, trace = thousand
-    assert page.locator(".stage [data-round]").count() == sum(len(round.draft) + (round.next is not None) for round in trace.rounds)
+    assert page.locator(".stage [data-round]").count() == sum(
+        len(round.draft) + (round.next is not None) for round in trace.rounds
+    )
     answers_within(page, 5)
 
 
@@ -159,12 +179,17 @@ def test_what_the_page_costs_the_engine(visit, url, capsys):
     for _ in range(AGAIN):
         run(page, seed=how["seed"], max_new_tokens=how["max_new_tokens"])
         seen.append(saved(page).stats.tokens_per_second)
-        asked.append(client.predict(PROMPT, api_name="/generate", **how)["trace"]["stats"]["tokens_per_second"])
+        asked.append(
+            client.predict(PROMPT, api_name="/generate", **how)["trace"]["stats"]["tokens_per_second"]
+        )
         with stream(pair, PROMPT, Params(**how)) as going:
             for _ in going:
                 pass
             alone.append(going.trace.stats.tokens_per_second)
-    middle = {name: statistics.median(speeds) for name, speeds in (("seen", seen), ("asked", asked), ("alone", alone))}
+    middle = {
+        name: statistics.median(speeds)
+        for name, speeds in (("seen", seen), ("asked", asked), ("alone", alone))
+    }
     table(
         capsys,
         f"tokens/s by the engine's clock, the middle one of {AGAIN} runs of {how['max_new_tokens']} tokens (browser on the same machine)",

@@ -6,7 +6,7 @@ from itertools import cycle
 
 import pytest
 
-from specdemo.trace import Trace, pieces
+from specdemo.events.trace import Trace, pieces
 from tests.web.conftest import HOSTILE
 from tests.web.screen import (
     IN_TEXT,
@@ -36,7 +36,12 @@ SIGNS = "all => all.map(e => getComputedStyle(e, '::before').content)"
 
 def nothing_ran(page) -> None:
     assert page.evaluate("window.hit") is None
-    assert page.locator(".run").locator("img, script, svg, iframe, object, embed, a, style, link, form, textarea").count() == 0
+    assert (
+        page.locator(".run")
+        .locator("img, script, svg, iframe, object, embed, a, style, link, form, textarea")
+        .count()
+        == 0
+    )
     assert page.evaluate(HANDLERS) == [] and page.broken == []
 
 
@@ -81,9 +86,14 @@ def hostile(told):
     trace, texts = told("Once", seed=3, max_new_tokens=40, temperature=1.2, top_p=1.0), cycle(HOSTILE)
 
     def rewritten(token):
-        return replace(token, text=next(texts), top=tuple((id, next(texts), *numbers) for id, _, *numbers in token.top))
+        return replace(
+            token, text=next(texts), top=tuple((id, next(texts), *numbers) for id, _, *numbers in token.top)
+        )
 
-    rounds = [replace(round, draft=tuple(map(rewritten, round.draft)), next=round.next and rewritten(round.next)) for round in trace.rounds]
+    rounds = [
+        replace(round, draft=tuple(map(rewritten, round.draft)), next=round.next and rewritten(round.next))
+        for round in trace.rounds
+    ]
     evil = HOSTILE[0]
     return replace(
         trace,
@@ -108,7 +118,10 @@ def test_in_a_trace(shared, hostile, name, tmp_path):
     assert HOSTILE[0] in notice(page, "recorded") and name in notice(page, "recorded")
     assert number(page, "seed") == "3"
     unfold(page, "Chat", "Ending")
-    assert box(page, "System prompt").input_value() == HOSTILE[0] and box(page, "Stop strings").input_value() == f"never\n{HOSTILE[3]}"
+    assert (
+        box(page, "System prompt").input_value() == HOSTILE[0]
+        and box(page, "Stop strings").input_value() == f"never\n{HOSTILE[3]}"
+    )
     nothing_ran(page)
     unfold(page, "Chat", "Ending")
 
@@ -124,7 +137,13 @@ def test_in_the_inspector(shared, hostile, tmp_path):
         shared.mouse.click(*token.locator("b").evaluate(FIRST_LETTER))
         # As a program would write it: what has no shape, or turns the text around, is written out.
         assert json.loads(said.text_content()) == text and said.text_content().isprintable()
-        assert HOSTILE[0] in json.loads(f"[{', '.join(inspector(shared).locator('.likely tbody code').all_text_contents())}]") or at
+        assert (
+            HOSTILE[0]
+            in json.loads(
+                f"[{', '.join(inspector(shared).locator('.likely tbody code').all_text_contents())}]"
+            )
+            or at
+        )
         nothing_ran(shared)
         shared.keyboard.press("Escape")
 
@@ -138,7 +157,10 @@ def test_half_a_surrogate_pair_is_refused_in_a_sentence(page, text):
     )
     page.get_by_role("button", name="Generate").click()
     surrogate = next(sign for sign in text if 0xD800 <= ord(sign) < 0xE000)
-    assert notice(page, "error") == f"prompt must be Unicode text, but holds the lone surrogate U+{ord(surrogate):04X}"
+    assert (
+        notice(page, "error")
+        == f"prompt must be Unicode text, but holds the lone surrogate U+{ord(surrogate):04X}"
+    )
     page.get_by_label("Prompt", exact=True).blur()
     page.locator("#hint").get_by_text("lone surrogate").wait_for()
 
@@ -162,7 +184,10 @@ LEFTS = """tokens => tokens.flatMap((token) => {
 def test_bidi_marks_turn_no_letter_around(shared, told, turn, tmp_path):
     trace: Trace = told("Once", seed=3, max_new_tokens=4, draft_with="none", ignore_eos=True)
     texts = ("ab", f"cd{turn}ef", turn, "gh")
-    rounds = [replace(round, next=replace(round.next, text=text)) for round, text in zip(trace.rounds, texts, strict=True)]
+    rounds = [
+        replace(round, next=replace(round.next, text=text))
+        for round, text in zip(trace.rounds, texts, strict=True)
+    ]
     replace(trace, rounds=rounds, text="".join(texts)).save(tmp_path / "bidi.json")
     open_trace(shared, tmp_path / "bidi.json")
     assert joined(tokens(shared), *IN_TEXT) == "".join(texts)

@@ -57,7 +57,9 @@ def fates_of(trace) -> list[str]:
 
 
 def fated(round) -> list[tuple]:
-    return [(token.fate, token) for token in round.draft] + ([(round.next.source, round.next)] if round.next else [])
+    return [(token.fate, token) for token in round.draft] + (
+        [(round.next.source, round.next)] if round.next else []
+    )
 
 
 def of_fate(seen, fate: str) -> list[tuple]:
@@ -65,7 +67,11 @@ def of_fate(seen, fate: str) -> list[tuple]:
     page, trace = seen
     stage = page.locator(".stage [data-round]")
     all = [(round, fate, token) for round in trace.rounds for fate, token in fated(round)]
-    found = [(stage.nth(at), round, token) for at, (round, fated, token) in enumerate(all) if fated == fate and token.text.strip()]
+    found = [
+        (stage.nth(at), round, token)
+        for at, (round, fated, token) in enumerate(all)
+        if fated == fate and token.text.strip()
+    ]
     return found[:3]
 
 
@@ -92,7 +98,11 @@ def test_it_shows_the_numbers_of_the_record_whole(seen, fate):
         assert values == {sign: value for sign, value in numbers_of(token).items() if value is not None}
         for exact, written in said["values"].values():
             assert read(written) == pytest.approx(float(exact), rel=5e-4)
-        judged = next((draft for draft in round.draft if draft.fate == "rejected"), None) if fate == "resampled" else token
+        judged = (
+            next((draft for draft in round.draft if draft.fate == "rejected"), None)
+            if fate == "resampled"
+            else token
+        )
         if getattr(judged, "accept_prob", None) is None:
             assert said["coin"] is False
         else:
@@ -129,10 +139,15 @@ def test_it_shows_the_alternatives_with_what_was_drawn_among_them(seen, fate):
                     assert column not in row["cells"]
                     continue
                 exact, bar = row["cells"][column]
-                assert float(exact.split(",")[0]) == pytest.approx(value, abs=5e-4 * (p + (q or 0)))  # a difference of two rounded ones
+                assert float(exact.split(",")[0]) == pytest.approx(
+                    value, abs=5e-4 * (p + (q or 0))
+                )  # a difference of two rounded ones
                 assert bar == pytest.approx(value, abs=0.02)
         drawn = {(row["id"], row["drawn"]): row["marked"] for row in rows.values() if row["drawn"]}
-        assert drawn == {(f"token {id}", f"◆ {how}"): [f"drawn {column}"] for id, how, column in drawn_in(round, fate, token)}
+        assert drawn == {
+            (f"token {id}", f"◆ {how}"): [f"drawn {column}"]
+            for id, how, column in drawn_in(round, fate, token)
+        }
 
 
 def drawn_in(round, fate: str, token) -> list[tuple]:
@@ -164,9 +179,15 @@ def test_the_target_s_own_and_the_dropped_say_why_they_are_there(seen):
         refused = next(draft for draft in round.draft if draft.fate == "rejected")
         said = point(element)["verdict"]
         why = re.escape(f"Resampled: {quoted(refused.text)} was rejected, because ")
-        assert re.match(f"{why}{JUDGEMENT}", said) and "drawn from the residual, what p has more than q" in said
+        assert (
+            re.match(f"{why}{JUDGEMENT}", said) and "drawn from the residual, what p has more than q" in said
+        )
     for element, round, _ in of_fate(seen, "bonus"):
-        drafts = f"all {len(round.draft)} drafts of the round were" if len(round.draft) > 1 else "the one draft of the round was"
+        drafts = (
+            f"all {len(round.draft)} drafts of the round were"
+            if len(round.draft) > 1
+            else "the one draft of the round was"
+        )
         assert point(element)["verdict"].startswith(f"Bonus: {drafts} accepted")
     for element, _, _ in of_fate(seen, "sampled"):
         assert point(element)["verdict"].startswith("Sampled: nothing was drafted in this round")
@@ -180,7 +201,11 @@ def test_the_target_s_own_and_the_dropped_say_why_they_are_there(seen):
 def test_a_token_of_the_prompt_was_given(seen):
     page, trace = seen
     said = point(page.locator('.stage [data-fate="prompt"]').nth(3))
-    assert said["where"] == "prompt" and "part of the prompt" in said["verdict"] and said["id"] == f"token {trace.prompt_ids[3]}"
+    assert (
+        said["where"] == "prompt"
+        and "part of the prompt" in said["verdict"]
+        and said["id"] == f"token {trace.prompt_ids[3]}"
+    )
     assert said["values"] == {} and said["rows"] == [] and said["coin"] is False
 
 

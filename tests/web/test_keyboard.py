@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.web.screen import first_token, inspector, joined, number, saved, tokens, wait_for_end, wait_for_state
+from tests.web.screen import (
+    first_token,
+    inspector,
+    joined,
+    number,
+    saved,
+    tokens,
+    wait_for_end,
+    wait_for_state,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -106,8 +115,15 @@ def test_every_control_can_be_reached_and_changed(page):
     params = saved(page).params
     assert saved(page).prompt == "Tom and Tom and"
     assert (params.draft_with, params.gamma, params.ngram, params.rule) == ("ngram", 6, 2, "speculative")
-    assert (params.temperature, params.top_k, params.top_p, params.min_p) == pytest.approx((0.9, 30, 0.89, 0.04))
-    assert (params.max_new_tokens, params.seed, params.stop, params.ignore_eos) == (7, 12, ("never", "ever"), True)
+    assert (params.temperature, params.top_k, params.top_p, params.min_p) == pytest.approx(
+        (0.9, 30, 0.89, 0.04)
+    )
+    assert (params.max_new_tokens, params.seed, params.stop, params.ignore_eos) == (
+        7,
+        12,
+        ("never", "ever"),
+        True,
+    )
     assert (params.chat, params.alternatives) == (False, 3)
     assert number(page, "tokens") == "7"
 
@@ -199,13 +215,18 @@ def test_the_numbers_say_what_they_mean_when_they_have_the_focus(reading):
 
 def test_the_legend_filters(reading):
     page = reading
-    rejected, discarded = (page.locator(f'.stage [data-fate="{fate}"]').first for fate in ("rejected", "discarded"))
+    rejected, discarded = (
+        page.locator(f'.stage [data-fate="{fate}"]').first for fate in ("rejected", "discarded")
+    )
     tab_to(page, "rejected")
     press(page, "Space")
     tab_to(page, "discarded")
     press(page, "Enter")
     assert discarded.is_visible() and not rejected.is_visible()
-    pressed = [page.get_by_role("button", name=name).get_attribute("aria-pressed") for name in ("rejected", "discarded")]
+    pressed = [
+        page.get_by_role("button", name=name).get_attribute("aria-pressed")
+        for name in ("rejected", "discarded")
+    ]
     assert pressed == ["false", "true"]
     press(page, "Enter", "Shift+Tab", "Space")
     assert rejected.is_visible() and not discarded.is_visible()
@@ -213,7 +234,9 @@ def test_the_legend_filters(reading):
 
 def test_replay_formulas_and_traces_are_in_reach(reading):
     page = reading
-    page.on("filechooser", lambda chooser: None)  # Playwright catches choosers from now on: asked for at the last moment, it may be late
+    page.on(
+        "filechooser", lambda chooser: None
+    )  # Playwright catches choosers from now on: asked for at the last moment, it may be late
     told = tokens(page)
     tab_to(page, "Replay")
     press(page, "Enter")

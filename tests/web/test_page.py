@@ -4,8 +4,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from specdemo.trace import Trace
-from specdemo.ui.view import NUMBERS
+from specdemo.events.trace import Trace
+from specdemo.ui.feed import NUMBERS
 from tests.web.screen import (
     IN_TEXT,
     NOT_IN_TEXT,
@@ -39,11 +39,17 @@ WAYS = {  # (what is chosen on the page, the same for the API, what must be seen
     "lookup": (("a lookup in the text so far", "top-p"), {"draft_with": "lookup"}, {"sampled", "accepted"}),
     "ngram": (("an n-gram store, all lengths", "top-p"), {"draft_with": "ngram"}, {"sampled"}),
     "none": (("nobody: plain decoding", "top-p"), {"draft_with": "none"}, {"sampled"}),
-    "greedy": (("the drafter model", "greedy"), {"temperature": 0, "top_p": 1}, {"accepted", "rejected", "resampled"}),
+    "greedy": (
+        ("the drafter model", "greedy"),
+        {"temperature": 0, "top_p": 1},
+        {"accepted", "rejected", "resampled"},
+    ),
 }
 
 
-@pytest.mark.parametrize("way", ["model", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "model")])
+@pytest.mark.parametrize(
+    "way", ["model", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "model")]
+)
 def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, told, way):
     (drafter, sampler), same, fates = WAYS[way]
     page, prompt = shared, f"{REPEATING}\n\nTom"
@@ -65,7 +71,9 @@ def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, told, way):
 
 def test_nothing_is_asked_of_other_hosts(shared, url):
     run(shared, "Once", max_new_tokens=5)
-    asked = {urlsplit(address).netloc for address in shared.requested if not address.startswith(("data:", "blob:"))}
+    asked = {
+        urlsplit(address).netloc for address in shared.requested if not address.startswith(("data:", "blob:"))
+    }
     assert asked == {urlsplit(url).netloc}
 
 
@@ -73,14 +81,18 @@ def test_line_ends_break_lines_and_their_signs_are_not_in_the_text(shared):
     run(shared, "a b\n\n  c\td", max_new_tokens=1)
     stage = shared.get_by_test_id("stage")
     assert joined(tokens(shared), "prompt") == "a b\n\n  c\td"
-    assert stage.evaluate("s => s.innerText").startswith("a b\n\n  c\td"), "no glyph may be copied with the text"
+    assert stage.evaluate("s => s.innerText").startswith("a b\n\n  c\td"), (
+        "no glyph may be copied with the text"
+    )
     assert signs(stage, ".newline") == ['"⏎"'] * 2 and signs(stage, ".tab") == ['"→"']
     lines = stage.locator(".newline").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
     assert lines[0] < lines[1]
 
 
 def signs(stage, selector: str) -> list[str]:
-    return stage.locator(selector).evaluate_all("all => all.map(e => getComputedStyle(e, '::before').content)")
+    return stage.locator(selector).evaluate_all(
+        "all => all.map(e => getComputedStyle(e, '::before').content)"
+    )
 
 
 def test_a_token_of_nothing_but_spaces_is_seen(shared):
@@ -145,7 +157,9 @@ def test_without_a_seed_each_run_draws_one(shared):
 
 def test_mistakes_are_answered_beside_the_stage_and_break_nothing(page):
     generate(page, "")
-    assert notice(page, "error") == "prompt must not be empty: the target needs at least one token to go on from"
+    assert (
+        notice(page, "error") == "prompt must not be empty: the target needs at least one token to go on from"
+    )
     generate(page, "Once", max_new_tokens=0)
     error(page, "max_new_tokens must be a whole number from 1 to 32,768, not 0")
     generate(page, max_new_tokens=2.5)
@@ -185,7 +199,12 @@ def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
 def warns(page, label: str, value, sentence: str | None) -> None:
     """The words belong to the control: they are a part of its label, which a screen reader says with it."""
     set_field(page, label, value)
-    warned = page.locator("label, .block").filter(has=page.get_by_label(label)).get_by_text(f"⚠ {sentence or ''}").first
+    warned = (
+        page.locator("label, .block")
+        .filter(has=page.get_by_label(label))
+        .get_by_text(f"⚠ {sentence or ''}")
+        .first
+    )
     warned.wait_for(state="visible" if sentence else "detached")
 
 
@@ -203,7 +222,10 @@ def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
 
 @pytest.mark.slow
 def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
-    pair, prompt = page.get_by_role("combobox", name="Pair", exact=True), page.get_by_label("Prompt", exact=True)
+    pair, prompt = (
+        page.get_by_role("combobox", name="Pair", exact=True),
+        page.get_by_label("Prompt", exact=True),
+    )
 
     def held(name: str) -> None:
         page.wait_for_function("([box, name]) => box.value === name", arg=[pair.element_handle(), name])
@@ -211,7 +233,10 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
     page.get_by_text("A story, with a poor drafter").click()
     held("embedded-poor")
     rates = []
-    for example, name in (("A story, with a poor drafter", "embedded-poor"), ("A story, sampled", "embedded")):
+    for example, name in (
+        ("A story, with a poor drafter", "embedded-poor"),
+        ("A story, sampled", "embedded"),
+    ):
         page.get_by_text(example).click()
         held(name)
         run(page, prompt.input_value(), seed=1, max_new_tokens=100)
@@ -237,7 +262,10 @@ def test_the_legend_shows_and_hides(shared):
     choose(shared, "Who drafts", "the drafter model")
     choose(shared, "Sampler", "multinomial")
     run(shared, "Once", seed=3, max_new_tokens=40, temperature=1)
-    rejected, discarded = shared.locator('[data-fate="rejected"]').first, shared.locator('[data-fate="discarded"]').first
+    rejected, discarded = (
+        shared.locator('[data-fate="rejected"]').first,
+        shared.locator('[data-fate="discarded"]').first,
+    )
     assert rejected.is_visible() and not discarded.is_visible()
     for name in ("discarded", "rejected"):
         shared.get_by_role("button", name=name).click()
@@ -250,7 +278,11 @@ def test_the_legend_shows_and_hides(shared):
 def test_a_stop_string_cuts_the_text_on_the_stage(page, told):
     free = told("Once", seed=5, max_new_tokens=40).text
     # Not at a token's edge, most likely, and longer than one.
-    stop = next(free[i : i + 5] for i in range(9, len(free)) if free[i : i + 5].isprintable() and free[i : i + 5].strip())
+    stop = next(
+        free[i : i + 5]
+        for i in range(9, len(free))
+        if free[i : i + 5].isprintable() and free[i : i + 5].strip()
+    )
     unfold(page, "Ending")
     run(page, "Once", seed=5, max_new_tokens=40, stop_strings=stop)
     assert number(page, "finish") == "stop"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from specdemo.ui.view import NUMBERS
+from specdemo.ui.feed import NUMBERS
 from tests.web.screen import choose, inspector, number, run, saved, set_field, wait_for_state
 
 pytestmark = pytest.mark.slow
@@ -34,9 +34,13 @@ def test_each_round_has_a_mark_that_says_what_it_was(seen):
         accepted = sum(token.fate == "accepted" for token in round.draft)
         drafts = f"{accepted} of {len(round.draft)} drafts accepted" if round.draft else "nothing drafted"
         emitted = f"{len(round.emitted)} token{'s' * (len(round.emitted) != 1)}"
-        found = re.fullmatch(rf"round {round.index}: {drafts}, {emitted}, drafting ([\d.]+) ms, verifying ([\d.]+) ms", label)
+        found = re.fullmatch(
+            rf"round {round.index}: {drafts}, {emitted}, drafting ([\d.]+) ms, verifying ([\d.]+) ms", label
+        )
         assert found, (label, drafts, emitted)
-        assert float(found[1]) == pytest.approx(round.draft_ms, abs=0.06) and float(found[2]) == pytest.approx(round.verify_ms, abs=0.6)
+        assert float(found[1]) == pytest.approx(round.draft_ms, abs=0.06) and float(
+            found[2]
+        ) == pytest.approx(round.verify_ms, abs=0.6)
 
 
 def test_a_mark_is_as_high_as_what_it_brought_and_what_it_cost(seen):
@@ -48,9 +52,13 @@ def test_a_mark_is_as_high_as_what_it_brought_and_what_it_cost(seen):
     longest = max(max(layers[4:]) for layers in painted)  # what takes longer ends there
     per_ms = max(layers[5] / round.verify_ms for layers, round in zip(painted, trace.rounds, strict=True))
     for (accepted, own, refused, _, *bars), count, round in zip(painted, kept, trace.rounds, strict=True):
-        assert brick > 2 and accepted == pytest.approx(count * brick) and (own > 2) == (round.next is not None)
+        assert (
+            brick > 2 and accepted == pytest.approx(count * brick) and (own > 2) == (round.next is not None)
+        )
         assert refused == pytest.approx((len(round.draft) - count) * brick)
-        assert bars == pytest.approx([min(ms * per_ms, longest) for ms in (round.draft_ms, round.verify_ms)], abs=0.1)
+        assert bars == pytest.approx(
+            [min(ms * per_ms, longest) for ms in (round.draft_ms, round.verify_ms)], abs=0.1
+        )
 
 
 def test_a_click_jumps_to_the_round_and_pins_its_first_token(seen):
@@ -90,7 +98,9 @@ def test_the_numbers_are_what_the_record_gives(seen):
     drafts = [token for round in trace.rounds for token in round.draft]
     accepted, rejected = (sum(token.fate == fate for token in drafts) for fate in ("accepted", "rejected"))
     tokens, rounds = sum(len(round.emitted) for round in trace.rounds), len(trace.rounds)
-    draft_ms, verify_ms = (sum(getattr(round, name) for round in trace.rounds) for name in ("draft_ms", "verify_ms"))
+    draft_ms, verify_ms = (
+        sum(getattr(round, name) for round in trace.rounds) for name in ("draft_ms", "verify_ms")
+    )
     per_second = 1000 * tokens / (draft_ms + verify_ms)
     c = trace.stats.drafter_step_ms / trace.stats.target_step_ms
     expected = {

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from specdemo.events import ByModel
-from specdemo.trace import Trace
+from specdemo.events.trace import Trace
 from tests.web.conftest import ROOT
 from tests.web.screen import (
     box,
@@ -75,14 +75,19 @@ def test_save_trace_hands_out_the_run_that_the_stage_shows(page, told):
 def test_before_the_first_run_it_is_the_recorded_one(shared):
     wait_for_state(shared, "recorded")
     trace = saved(shared)
-    assert trace == Trace.load(ROOT / "assets" / "traces" / "first.json") and on_stage(shared) == recorded(trace)
+    assert trace == Trace.load(ROOT / "assets" / "traces" / "first.json") and on_stage(shared) == recorded(
+        trace
+    )
 
 
 def test_an_opened_trace_is_shown_without_a_model(shared, file, trace):
     open_trace(shared, file)
     wait_for_state(shared, "recorded")
     assert on_stage(shared) == recorded(trace) and joined(tokens(shared), "prompt") == PROMPT
-    assert number(shared, "tokens") == "40" and number(shared, "tokens_per_second") == f"{trace.stats.tokens_per_second:,.1f}"
+    assert (
+        number(shared, "tokens") == "40"
+        and number(shared, "tokens_per_second") == f"{trace.stats.tokens_per_second:,.1f}"
+    )
     assert notice(shared, "recorded").startswith("A recorded run, played without models: ")
     assert shared.get_by_test_id("timeline").locator(".mark").count() == len(trace.rounds)
     at, first = next((at, token) for at, token in enumerate(recorded(trace)) if token[3].strip())
@@ -101,7 +106,9 @@ def test_its_settings_are_in_the_controls(shared, file):
         "Max new tokens": "40", "Stop strings": "never ever\n\u00a0?", "Alternatives": "3",
     }  # fmt: skip
     assert {label: box(shared, label).input_value() for label in held} == held
-    chosen = {name: shared.get_by_role("combobox", name=name).input_value() for name in ("Who drafts", "Sampler")}
+    chosen = {
+        name: shared.get_by_role("combobox", name=name).input_value() for name in ("Who drafts", "Sampler")
+    }
     assert chosen == {"Who drafts": "an n-gram store, all lengths", "Sampler": "top-k with top-p"}
     assert box(shared, "Go on behind").is_checked() and not box(shared, "Chat template").is_checked()
     unfold(shared, "Ending", "Chat")
@@ -121,8 +128,14 @@ def broken(trace: Trace) -> dict[str, tuple[bytes, str]]:
     return {  # neighbours get other sentences
         "not JSON": (b"once upon a time", "it: Invalid JSON: expected"),
         "cut off": (whole[: len(whole) // 2].encode(), "it: Invalid JSON: EOF"),
-        "another schema": (whole.replace("specdemo.trace/1", "specdemo.trace/9").encode(), "schema: "),
-        "a wrong value": (whole.replace('"gamma":3', '"gamma":17').encode(), "params: Value error, gamma must be a whole number"),
+        "another schema": (
+            whole.replace("specdemo.trace/1", "specdemo.trace/9").encode(),
+            "schema: ",
+        ),
+        "a wrong value": (
+            whole.replace('"gamma":3', '"gamma":17').encode(),
+            "params: Value error, gamma must be a whole number",
+        ),
         "no number": (whole.replace('"gamma":3', '"gamma":NaN').encode(), "params.gamma: "),
         "a coded surrogate": (coded, "it is not UTF-8 text"),
         "half a surrogate pair": (half, "it: Invalid JSON: unexpected end of hex escape"),
@@ -140,7 +153,9 @@ def test_a_file_that_is_no_trace_gets_a_sentence_and_nothing_is_lost(shared, fil
         wrong = tmp_path / f"{name}.json"
         wrong.write_bytes(content)
         choose_file(shared, wrong)
-        shared.locator('[data-kind="error"]').filter(has_text=f"this is not a specdemo.trace/1 file: {sentence}").wait_for()
+        shared.locator('[data-kind="error"]').filter(
+            has_text=f"this is not a specdemo.trace/1 file: {sentence}"
+        ).wait_for()
         assert tokens(shared) == before and box(shared, "Prompt").input_value() == "mine", name
         assert box(shared, "Draft length").input_value() == "3", name
 
@@ -153,9 +168,13 @@ def test_a_recorded_run_plays_and_a_run_of_one_s_own_takes_its_place(page, file)
     assert joined(tokens(page), "prompt") == "Tom" and number(page, "tokens") == "3"
 
 
-def test_an_opened_trace_of_a_pair_that_the_server_does_not_know_keeps_the_pair_that_was_chosen(shared, trace, tmp_path):
+def test_an_opened_trace_of_a_pair_that_the_server_does_not_know_keeps_the_pair_that_was_chosen(
+    shared, trace, tmp_path
+):
     file = tmp_path / "other.json"
-    replace(trace, pair=replace(trace.pair, name="nobody knows"), params=replace(trace.params, seed=9)).save(file)
+    replace(trace, pair=replace(trace.pair, name="nobody knows"), params=replace(trace.params, seed=9)).save(
+        file
+    )
     before = shared.get_by_role("combobox", name="Pair", exact=True).input_value()
     open_trace(shared, file)
     assert notice(shared, "recorded").startswith("A recorded run, played without models: nobody knows on ")
@@ -165,9 +184,13 @@ def test_an_opened_trace_of_a_pair_that_the_server_does_not_know_keeps_the_pair_
 
 
 @pytest.mark.parametrize("dtype", ["float64", "<img src=x onerror=1>"])
-def test_a_number_format_that_the_page_does_not_offer_leaves_it_working(visit, bare, file, trace, dtype, tmp_path):
+def test_a_number_format_that_the_page_does_not_offer_leaves_it_working(
+    visit, bare, file, trace, dtype, tmp_path
+):
     page, other = visit(bare, still=True), tmp_path / "other.json"
-    replace(trace, pair=replace(trace.pair, dtype=ByModel(dtype, dtype), quantize=ByModel("int5", "int5"))).save(other)
+    replace(
+        trace, pair=replace(trace.pair, dtype=ByModel(dtype, dtype), quantize=ByModel("int5", "int5"))
+    ).save(other)
     open_trace(page, other)
     assert on_stage(page) == recorded(trace)
     set_field(page, "Prompt", "")

@@ -59,7 +59,10 @@ def test_loading_says_how_it_goes_on_and_can_be_given_up(visit, bare):
     page.get_by_role("button", name="Stop").click()
     assert notice(page, "note") == "Stopped before it began."
     page.wait_for_timeout(1500)
-    assert said.text_content() == "Stopped before it began." and page.locator('.run[data-state="waiting"]').count() == 0
+    assert (
+        said.text_content() == "Stopped before it began."
+        and page.locator('.run[data-state="waiting"]').count() == 0
+    )
 
 
 def test_stop_ends_the_run_at_once_and_the_next_one_works(visit, endless):
@@ -78,7 +81,11 @@ def test_stop_ends_the_run_at_once_and_the_next_one_works(visit, endless):
 
     start = time.perf_counter()
     run(page, max_new_tokens=2)
-    assert number(page, "tokens") == "2" and number(page, "finish") == "length" and time.perf_counter() - start < 10
+    assert (
+        number(page, "tokens") == "2"
+        and number(page, "finish") == "length"
+        and time.perf_counter() - start < 10
+    )
 
 
 @pytest.mark.parametrize("leave", ["close", "reload"])

@@ -1,0 +1,40 @@
+"""Prompt lookup: what followed the last time the text ran like this (Saxena 2023, "Prompt Lookup Decoding")."""
+
+import torch
+from torch import Tensor
+
+from specdemo.engine.drafters import Draft, certain
+
+
+class LookupDrafter:
+    """Finds the longest run of at most `longest` last tokens that occurred before, the latest occurrence of it, and
+    drafts what followed. A copy may run into itself, so that a repeating text is drafted in full."""
+
+    fill = 0
+
+    def __init__(self, longest: int, vocab_size: int, device: torch.device):
+        self.longest = longest
+        self.vocab_size = vocab_size
+        self.device = device
+        self.latest: dict[tuple[int, ...], int] = {}  # run of tokens -> where what followed it stands
+        self.indexed = 0  # tokens whose preceding runs are in the dict
+
+    def start(self, ids):
+        pass
+
+    def propose(self, ids: list[int], k: int, draws: Tensor) -> Draft:
+        for here in range(self.indexed, len(ids)):
+            for n in range(1, min(self.longest, here) + 1):
+                self.latest[tuple(ids[here - n : here])] = here
+        self.indexed = len(ids)
+        for n in range(min(self.longest, len(ids)), 0, -1):
+            here = self.latest.get(tuple(ids[-n:]))
+            if here is not None:
+                text = list(ids)
+                for i in range(k):
+                    text.append(text[here + i])
+                return certain(text[len(ids) :], self.vocab_size, self.device)
+        return certain([], self.vocab_size, self.device)
+
+    def learn(self, ids, draft, likely):
+        pass

@@ -1,0 +1,771 @@
+"""Steps that are recorded and played again: what they say is what the steps themselves say, whatever has happened in between.
+
+`Graphs` is tried without CUDA, with recordings that are a step over its own static inputs into its own static outputs; `Traced`
+is the real one."""
+
+import gc
+import math
+import random
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from specdemo import Params, Round, load_pair, stream
+from specdemo.engine.loop import decode
+from specdemo.engine.sampling import Sampler
+from specdemo.runtime.graphs import Eager, Graph, Graphs
+from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.torchscript import Traced
+from tests.oracle import TableLM, make_task, random_table
+from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny, tokenizer
+
+KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
+PROMPT = [5, 17, 3, 88, 5, 17, 3]
+
+
+class Filled(Eager):
+    """Every step as it is, but with as many rows as a recording has."""
+
+    def rows(self, k, gamma):
+        return gamma if k else 0
+
+
+class Played:
+    """What stands in for a CUDA graph: the step again, over inputs and into outputs that stay where they are. As in a pool of
+    memory, running it spoils what recordings made later have given out."""
+
+    def __init__(self, mine, step, inputs, outputs):
+        self.mine, self.step, self.inputs, self.outputs = mine, step, inputs, outputs
+        self.later = []
+        self.played = 0
+
+    def replay(self):
+        outputs = tensors(self.step(*self.inputs))
+        for other in self.later:
+            for tensor in other.outputs:
+                tensor.fill_(math.nan if tensor.is_floating_point() else -(10**9))
+        for mine, new in zip(self.outputs, outputs, strict=True):
+            mine.copy_(new)
+        self.played += 1
+
+
+def tensors(outputs):
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+class Recorder(Graphs):
+    """Graphs whose recordings need no CUDA. `made`: the keys of all that were recorded, in order."""
+
+    def __init__(self, most=40, fails=None, error=RuntimeError):
+        super().__init__(most)
+        self.made, self.all = [], []
+        self.fails, self.error = fails, error  # which recording fails, and how
+
+    def _record(self, key, step, inputs):
+        if len(self.made) + 1 == self.fails:
+            raise self.error("CUDA out of memory.\nTried to allocate 2.00 GiB")
+        mine = self._places_for(inputs)
+        outputs = step(*mine)
+        outputs = tuple(map(torch.clone, outputs)) if isinstance(outputs, tuple) else outputs.clone()
+        played = Played(mine, step, mine, tensors(outputs))
+        for earlier in self.all:
+            earlier.later.append(played)
+        self.all.append(played)
+        self.made.append(key)
+        return Graph(played, mine, outputs)
+
+
+class Baked(Recorder):
+    """Its recordings hold everything but their inputs as it was, as CUDA graphs do: settings, shapes, and where all memory lies.
+    (Those of `Recorder` would follow a sampler that has been widened since.)"""
+
+    def _record(self, key, step, inputs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a trace is what is wanted here, deprecated or not
+            mine = tuple(given.clone() for given in inputs)
+            step(*mine)  # warms up, as before a CUDA graph: caches come into being
+            trace = torch.jit.trace(step, mine, check_trace=False)
+
+        def baked(*inputs):
+            with torch.jit.optimized_execution(False):
+                return trace(*inputs)
+
+        return super()._record(key, baked, inputs)
+
+
+def recorded(target, drafter=None, graphs=None):
+    """A pair in memory whose steps are run by `graphs`, as on CUDA."""
+    pair = load_pair(target=target, drafter=drafter)
+    pair.record, pair.graphs = True, graphs if graphs is not None else Recorder()
+    pair.info = replace(pair.info, device="cuda:0")  # notes name what a GPU could not record
+    pair.lms = (CachedLM(target), CachedLM(drafter) if drafter else None)
+
+    def steps():
+        for lm in filter(None, pair.lms):
+            lm.exact = pair.graphs.reason is not None
+        pair.graphs.begin(*(lm.model for lm in pair.lms if lm), compiled=False)
+        return *pair.lms, pair.graphs
+
+    pair.steps = steps
+    return pair
+
+
+def run_by(target, drafter, run):
+    """A pair in memory whose steps are those that could be recorded, run by an `Eager` of some kind."""
+    pair = load_pair(target=target, drafter=drafter)
+    pair.lms = (CachedLM(target), CachedLM(drafter) if drafter else None)
+    for lm in filter(None, pair.lms):
+        lm.exact = False
+    pair.steps = lambda: (*pair.lms, run)
+    return pair
+
+
+def rounds_of(pair, prompt=PROMPT, **params):
+    rounds = [
+        event
+        for event in stream(pair, prompt, Params(**{"seed": 3, "max_new_tokens": 40} | params))
+        if isinstance(event, Round)
+    ]
+    return timeless(rounds)
+
+
+def timeless(events):
+    return [replace(event, draft_ms=0.0, verify_ms=0.0) for event in events if isinstance(event, Round)]
+
+
+def assert_nearly_the_same(rounds, others):
+    """The same tokens and fates, and the same numbers but for rounding."""
+    assert len(rounds) == len(others)
+    for round, other in zip(rounds, others, strict=True):
+        assert round.emitted == other.emitted and len(round.draft) == len(other.draft)
+        places = [
+            (a, b)
+            for a, b in zip((*round.draft, round.next), (*other.draft, other.next), strict=True)
+            if a or b
+        ]
+        for a, b in places:
+            assert (a.id, a.text, getattr(a, "fate", None)) == (b.id, b.text, getattr(b, "fate", None))
+            assert numbers(a) == pytest.approx(numbers(b), abs=2e-4)
+
+
+def numbers(place):
+    of_place = (place.p, place.q, place.raw_p, place.raw_q, place.u, getattr(place, "accept_prob", None))
+    of_top = (number for row in sorted(place.top) for number in row[2:])
+    return [-1.0 if number is None else number for number in (*of_place, *of_top)]
+
+
+# Rows that only fill a recording up.
+
+V = 6
+TARGET, DRAFTER = random_table(1, V, never=[4]), 0.6 * random_table(1, V) + random_table(2, V, never=[3])
+SHAPES = {
+    "greedy": dict(temperature=0.0),
+    "sampled": dict(temperature=0.9, top_p=1.0),
+    "top-k": dict(temperature=1.3, top_k=3, top_p=1.0),
+    "top-p": dict(temperature=1.2, top_p=0.8),
+    "min-p": dict(temperature=1.2, top_p=1.0, min_p=0.2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_filled_rows_change_nothing(kind, shape):
+    """To the last bit, at the end of the text, of the target's context and of the drafter's, and behind an eos."""
+    filled = 0
+    for end in (dict(), dict(context=14), dict(drafter_context=9), dict(eos=[2])):
+        for seed in range(6):
+            params = Params(
+                gamma=4,
+                max_new_tokens=12,
+                ngram=2,
+                alternatives=3,
+                seed=seed,
+                draft_with=kind,
+                **SHAPES[shape],
+            )
+            told = []
+            for run in (Eager(), Filled()):
+                target, drafter = TableLM(TARGET), TableLM(DRAFTER) if kind == "model" else None
+                told.append(
+                    timeless(decode(make_task(target, drafter, params, [2, 0, 1, 2, 0], run=run, **end)))
+                )
+                fed = target.fed
+            assert told[0] == told[1]
+            filled += len(fed) - 4 - sum(1 + len(round.draft) for round in told[0])
+    assert (filled > 0) == (kind != "none"), "the test must show something"
+
+
+def test_a_wide_look_with_filled_rows_behind():
+    """The rows behind hold nothing that anybody should wait for: a nucleus that is too wide there is no reason to look again."""
+    flat = torch.randn(600, 600, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    flat[:, 5:] -= 30  # a text of four tokens
+    flat[:, 0] = -math.inf
+    flat[0] = 0.0  # token 0, which fills up, is followed by anything
+    for kind in ("lookup", "ngram"):
+        params = Params(
+            temperature=1.0,
+            top_p=0.9,
+            gamma=4,
+            ngram=1,
+            max_new_tokens=30,
+            seed=5,
+            draft_with=kind,
+            alternatives=2,
+        )
+        told, tasks = [], []
+        for run in (Eager(), Filled()):
+            tasks.append(
+                make_task(TableLM(flat.expand(601, 600, 600)), None, params, [3, 1, 3, 1, 3], run=run)
+            )
+            told.append(timeless(decode(tasks[-1])))
+        assert told[0] == told[1] and [task.sampler.nucleus.few for task in tasks] == [256, 256]
+        assert sum(token == 0 for _, token in tasks[1].target.fed) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "gemma3"])
+@pytest.mark.parametrize("shape", ["greedy", "top-p"])
+def test_filled_rows_of_real_models_up_to_the_end_of_the_context(name, shape):
+    """gpt2 and opt have learned positions: rows that fill up stand where there are none."""
+    limits = [
+        {"n_positions": limit} if name == "gpt2" else {"max_position_embeddings": limit} for limit in (40, 30)
+    ]
+    target, drafter = tiny(name, **limits[0]), tiny(name, seed=5, **limits[1])
+    drafted = set()
+    for kind, near in (("model", drafter), ("model", noisy(target)), ("lookup", None), ("none", None)):
+        params = dict(SHAPES[shape], draft_with=kind, gamma=5, ngram=1, max_new_tokens=100, alternatives=3)
+        rounds = rounds_of(load_pair(target=target, drafter=near), **params)
+        assert_nearly_the_same(rounds, rounds_of(run_by(target, near, Filled()), **params))
+        assert sum(len(round.emitted) for round in rounds) == 40 - len(PROMPT)
+        drafted |= {len(round.draft) for round in rounds}
+    assert drafted - {0, 5}, "some round must have drafted less"
+
+
+# Graphs, but for CUDA.
+
+llama = tiny("llama")
+near = noisy(llama)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("model", shape) for shape in SHAPES] + [(kind, "top-p") for kind in KINDS[1:]]
+)
+def test_recorded_is_as_run(kind, shape):
+    pair, eager, filled = (
+        recorded(llama, near),
+        load_pair(target=llama, drafter=near),
+        run_by(llama, near, Filled()),
+    )
+    for seed in (1, 2):
+        params = dict(SHAPES[shape], draft_with=kind, gamma=4, ngram=1, max_new_tokens=60, seed=seed)
+        rounds = rounds_of(pair, **params)
+        assert rounds == rounds_of(filled, **params), "to the last bit"
+        assert_nearly_the_same(rounds, rounds_of(eager, **params))
+    verified = sum(
+        played.played
+        for played, key in zip(pair.graphs.all, pair.graphs.made, strict=True)
+        if key[0] == "verifying"
+    )
+    assert verified >= len(rounds) and pair.notes == pair.limits
+    assert any(key[0] == "drafting" for key in pair.graphs.made) == (kind == "model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "gemma2", "opt"])
+def test_recorded_is_as_run_with_other_architectures(name):
+    target = tiny(name)
+    pair, filled = recorded(target, noisy(target)), run_by(target, noisy(target), Filled())
+    for params in (
+        dict(temperature=0.0),
+        dict(temperature=1.0, top_p=0.9, gamma=3),
+        dict(temperature=0.0, gamma=1),
+    ):
+        assert rounds_of(pair, max_new_tokens=90, **params) == rounds_of(filled, max_new_tokens=90, **params)
+    assert {key[2] if key[0] == "verifying" else key[3] for key in pair.graphs.made} == {64, 128}, "spans"
+
+
+@pytest.mark.slow
+def test_all_kinds_of_drafters_in_turn_over_one_set_of_recordings():
+    """The verifying step's inputs come from recordings and from the host by turns."""
+    pair, filled = recorded(llama, near), run_by(llama, near, Filled())
+    for seed, kind in enumerate([*KINDS, *KINDS[::-1], "model", "lookup", "model"]):
+        for params in (dict(temperature=0.0), dict(temperature=1.1, top_p=0.8)):
+            params |= dict(draft_with=kind, ngram=1, gamma=4, seed=seed)
+            assert rounds_of(pair, **params) == rounds_of(filled, **params)
+
+
+@pytest.mark.slow
+def test_the_key_of_a_recording_names_all_that_it_depends_on():
+    """Runs that differ in one thing each, over one set of recordings: whatever is not in the key would be played as it was in
+    another run."""
+    target = tiny("gpt2", n_positions=200).requires_grad_(False)
+    drafter = noisy(target)
+    pair, filled = recorded(target, drafter, Baked()), run_by(target, drafter, Filled())
+    runs = [
+        dict(),
+        dict(seed=8),
+        dict(max_new_tokens=90),
+        dict(temperature=0.5),
+        dict(top_p=0.5),
+        dict(top_k=4),
+        dict(gamma=2),
+    ]
+    runs += [
+        dict(alternatives=0),
+        dict(temperature=0.0),
+        dict(draft_with="ngram"),
+        dict(draft_with="lookup"),
+        dict(draft_with="none"),
+        dict(),
+    ]
+    for changes in runs:
+        for prompt in (PROMPT, PROMPT[:1]):
+            params = (
+                dict(temperature=1.0, top_p=0.9, gamma=4, ngram=1, alternatives=3, max_new_tokens=20)
+                | changes
+            )
+            assert rounds_of(pair, prompt, **params) == rounds_of(filled, prompt, **params), (changes, prompt)
+    with torch.no_grad():
+        for parameter in target.parameters():
+            parameter *= 1.1  # in place: what lies there is read, not what lay there
+    assert rounds_of(pair) == rounds_of(filled)
+    assert len(pair.graphs.made) == len(set(pair.graphs.made)) and pair.graphs.reason is None, (
+        "none was made twice"
+    )
+    assert Sampler(Params(min_p=0.1)).key != Sampler(Params(min_p=0.2)).key, (
+        "which a trace, the stand-in here, cannot hold"
+    )
+
+
+def test_how_many_recordings_a_run_makes():
+    """One of each step; a round at the end without a draft, and a text of one token, have other shapes."""
+    pair = recorded(llama, near)
+    params = dict(gamma=4, temperature=0.9, top_p=0.9, seed=4, max_new_tokens=40)
+    rounds = rounds_of(pair, **params)
+    made = pair.graphs.made
+    shapes = {4 if round.draft else 0 for round in rounds}
+    assert {len(round.draft) for round in rounds[:-4]} == {4} and 0 < len(rounds[-1].draft) < 4, (
+        "the last rounds draft less"
+    )
+    assert [key[:2] for key in made] == [("drafting", 4), ("verifying", 4)] and shapes == {4}
+
+    assert rounds_of(pair, **params) == rounds and len(made) == 2, "none for what was recorded"
+    rounds_of(pair, **params | {"seed": 9, "draft_with": "lookup"})
+    assert {key[:2] for key in made[2:]} <= {("verifying", 0)}, "whoever drafts"
+    before = len(made)
+    rounds_of(pair, **params | {"alternatives": 2})
+    assert [key[0] for key in made[before:]] == ["verifying"]
+    before = len(made)
+    rounds_of(pair, **params | {"temperature": 0.8})
+    assert {key[:2] for key in made[before:]} == {("drafting", 4), ("verifying", 4)} | {
+        key[:2] for key in made[before:] if key[1] == 0
+    }
+    before = len(made)
+    rounds_of(pair, [7], **params)
+    assert [(key[0], key[2]) for key in made[before:] if key[0] == "drafting"] == [("drafting", 1)]
+
+
+def test_another_gamma_is_recorded_in_its_first_round():
+    pair = recorded(llama, near)
+    rounds_of(pair, gamma=4)
+    for gamma in (2, 6, 2, 4):
+        at = []
+        for event in stream(pair, PROMPT, Params(gamma=gamma, seed=3, max_new_tokens=40)):
+            at += [(len(pair.graphs.made), bool(event.draft))] if isinstance(event, Round) else []
+        full = [made for made, drafted in at if drafted]
+        assert len(set(full)) == 1, "none during the later rounds"
+    assert [key[:2] for key in pair.graphs.made if key[1]] == [
+        (step, gamma) for gamma in (4, 2, 6) for step in ("drafting", "verifying")
+    ]
+
+
+def test_the_most_that_are_kept():
+    pair, filled = recorded(llama, near, Recorder(most=3)), run_by(llama, near, Filled())
+    held = set()
+    for gamma in (4, 2, 3, 4, 2):
+        for event in stream(pair, PROMPT, Params(gamma=gamma, seed=3, max_new_tokens=70)):
+            held.add(len(pair.graphs.graphs))
+            assert event
+        assert (
+            timeless(pair_events := rounds_of(pair, gamma=gamma)) == rounds_of(filled, gamma=gamma)
+            and pair_events
+        )
+    assert max(held) == 3
+    assert len(pair.graphs.made) > len(set(pair.graphs.made)), "what was let go is recorded anew"
+    latest = list(pair.graphs.graphs)
+    assert all(key[1] in (0, 2) for key in latest[-2:]), "the latest used are kept"
+
+
+def test_only_what_a_recording_gives_out_is_read_where_it_lies():
+    """Not another tensor that happens to lie there, as one may when a recording was let go; and never one place for two inputs (a
+    lookup's q and raw q are one tensor)."""
+    graphs, given_out = Recorder(), torch.rand(3)
+    graphs.graphs["drafting",] = Graph(None, (), (given_out,))
+    there = given_out.view(3)
+    kept, one, two = graphs._places_for((given_out, there, there))
+    assert kept is given_out
+    assert len({tensor.data_ptr() for tensor in (given_out, one, two)}) == 3
+
+
+def test_a_wider_look_is_another_recording():
+    wide = tiny("llama", vocab_size=600, scale=0.5).requires_grad_(False)
+    pair, filled = recorded(wide, noisy(wide), Baked()), run_by(wide, noisy(wide), Filled())
+    made = []
+    for _ in range(2):
+        params = dict(temperature=1.5, top_p=0.95, gamma=4)
+        assert rounds_of(pair, **params) == rounds_of(filled, **params)
+        made.append(len(pair.graphs.made))
+    looks = [
+        next(part[-1] for part in key if isinstance(part, tuple))
+        for key in pair.graphs.made
+        if key[0] == "drafting"
+    ]
+    assert looks == [256, 2048] and made[0] == made[1] and pair.graphs.reason is None
+
+
+@pytest.mark.slow
+def test_judging_again_behind_a_recording_that_has_spoiled_the_draft():
+    """The verifying step was recorded first, by a run that looked things up; the drafting one's outputs lie in what it uses."""
+    target = tiny("llama", vocab_size=600).requires_grad_(False)
+    drafter = tiny("llama", vocab_size=600, seed=3).requires_grad_(False)
+    with torch.no_grad():
+        drafter.lm_head.weight *= (
+            6  # its nuclei are small, the target's are not: the look is widened when the draft is judged
+        )
+    again = 0
+    for seed in range(2):
+        pair, filled = recorded(target, drafter, Baked()), run_by(target, drafter, Filled())
+        for kind in ("lookup", "model"):
+            params = dict(draft_with=kind, temperature=2.0, top_p=0.98, gamma=4, ngram=1, seed=seed)
+            assert rounds_of(pair, [5, 5, 5, 5], **params) == rounds_of(filled, [5, 5, 5, 5], **params)
+        made = [key[0] for key in pair.graphs.made if key[1]]
+        again += "drafting" in made and made.index("verifying") < made.index("drafting")
+    assert again
+
+
+def moved(model, how):
+    before = [parameter.data_ptr() for parameter in model.parameters()]
+    if how == "replaced":
+        for parameter in model.parameters():
+            parameter.data = parameter.data.clone()
+    elif how == "there and back":
+        kept = [
+            parameter.data for parameter in model.parameters()
+        ]  # or the weights could come to lie where they lay
+        model.double().float()
+        assert len(kept) == len(before)
+    else:
+        last = model.model.layers[1].mlp.down_proj
+        last.weight = torch.nn.Parameter(last.weight.data * 0.5, requires_grad=False)
+    assert before != [parameter.data_ptr() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("role", ["target", "drafter"])
+@pytest.mark.parametrize("how", ["replaced", "there and back", "another parameter"])
+def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
+    target, drafter = tiny("llama"), noisy(llama)
+    pair = recorded(target, drafter)
+    first = rounds_of(pair)
+    made = len(pair.graphs.made)
+    moved(target if role == "target" else drafter, how)
+    again = rounds_of(pair)
+    assert pair.graphs.made[made:] == pair.graphs.made[:made] and len(pair.graphs.graphs) == made
+    assert again == rounds_of(run_by(target, drafter, Filled()))
+    assert (again == first) == (how != "another parameter")
+
+
+@pytest.mark.slow
+def test_a_cache_that_has_moved_is_recorded_anew():
+    """A text beyond the buffers of both caches, and then a short one: what was recorded over the old ones is not played."""
+    pair = recorded(tiny("llama", max_position_embeddings=1024), noisy(llama))
+    short = rounds_of(pair)
+    made, places = len(pair.graphs.made), [lm.slots[0].keys.data_ptr() for lm in pair.lms]
+    assert rounds_of(pair, max_new_tokens=300) == rounds_of(
+        run_by(pair.target, pair.drafter, Filled()), max_new_tokens=300
+    )
+    assert all(lm.slots[0].keys.data_ptr() != place for lm, place in zip(pair.lms, places, strict=True))
+    grown = len(pair.graphs.made)
+    assert grown > made and rounds_of(pair) == short
+    assert [key[:2] for key in pair.graphs.made[grown:]] in ([], [key[:2] for key in pair.graphs.made[:made]])
+    old = pair.graphs.all[:made]
+    played = [recording.played for recording in old]
+    rounds_of(pair)
+    assert [recording.played for recording in old] == played
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fails", "error"), [(1, RuntimeError), (2, torch.OutOfMemoryError), (3, RuntimeError), (4, RuntimeError)]
+)
+def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
+    """The drafting step, the verifying one, and those of another span in the middle of the text."""
+    pair = recorded(llama, near, Recorder(fails=fails, error=error))
+    params = dict(max_new_tokens=80, temperature=0.9)
+    assert_nearly_the_same(
+        rounds_of(pair, **params), rounds_of(load_pair(target=llama, drafter=near), **params)
+    )
+    assert len(pair.graphs.made) == fails - 1 and not pair.graphs.graphs, (
+        "nothing is tried again, and nothing kept"
+    )
+    (note,) = set(pair.notes) - set(pair.limits)
+    assert "CUDA out of memory. Tried to allocate 2.00 GiB" in note and "\n" not in note
+    assert (
+        rounds_of(pair) == rounds_of(load_pair(target=llama, drafter=near))
+        and len(pair.graphs.made) == fails - 1
+    )
+
+
+def test_a_recording_that_fails_in_the_last_round():
+    """Its drafts have more rows than are drafted, and the verifying step that was to take them is run as it is."""
+    params = dict(gamma=4, max_new_tokens=3, temperature=0.9, top_p=1.0)
+    for fails in (1, 2):
+        pair = recorded(llama, near, Recorder(fails=fails))
+        rounds = rounds_of(pair, **params)
+        assert_nearly_the_same(rounds, rounds_of(load_pair(target=llama, drafter=near), **params))
+        assert len(rounds[0].draft) == 2 and pair.graphs.reason
+
+
+def test_an_error_of_the_step_itself_is_told_as_one():
+    """It is no failure of the recording, and running it as it is says so."""
+    broken = tiny("llama")
+    broken.lm_head.weight.data.fill_(math.nan)
+    pair = recorded(broken, near)
+    with pytest.raises(RuntimeError, match="the target's probabilities are not numbers"):
+        rounds_of(pair)
+
+
+def test_nothing_is_recorded_on_zerogpu(monkeypatch):
+    monkeypatch.setenv("SPACES_ZERO_GPU", "1")
+    pair = recorded(llama, near, Recorder())
+    assert rounds_of(pair) == rounds_of(load_pair(target=llama, drafter=near))
+    assert not pair.graphs.made and any("ZeroGPU" in note for note in pair.notes)
+    monkeypatch.delenv("SPACES_ZERO_GPU")
+    assert Graphs().reason is None
+
+
+def test_asked_not_to_record():
+    pair = load_pair(target=llama, drafter=near)
+    assert not pair.record and isinstance(pair.steps()[2], Eager)
+    rounds_of(pair, max_new_tokens=60)
+    assert not any(lm.seen or lm.traces for lm in pair.lms), "models in memory may be watched by their owner"
+    assert pair.notes == pair.limits
+
+
+# Traced: the forward of a model on a CPU.
+
+
+def traced(model):
+    lm = Traced(model)
+    lm.begin(True)
+    return lm
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_trace_says_what_the_model_says(name):
+    """Any positions, any of three numbers of rows, up to the fourth span and back."""
+    model = tiny(name)
+    lm, plain = traced(model), CachedLM(model)
+    plain.exact = False
+    draw, held = random.Random(name), 0
+    replayed = 0
+    with torch.no_grad():
+        for step in range(150):
+            n = draw.choice([1, 2, 5])
+            start = draw.randrange(max(0, held - 7), held + 1) if step % 40 else 0
+            held = start + n
+            ids = torch.tensor(draw.choices(range(VOCAB), k=n))
+            for each in (lm, plain):
+                each.reach(start, held)
+            replayed += (n, lm.span) in lm.believed
+            assert torch.equal(lm.forward(ids, torch.tensor(start)), plain.forward(ids, torch.tensor(start)))
+            if step == 75:
+                prompt = torch.tensor(draw.choices(range(VOCAB), k=200))
+                for each in (lm, plain):
+                    each.prefill(prompt)
+                held = 200
+    assert lm.reason is None
+    assert (
+        {n for n, _ in lm.believed} == {1, 2, 5}
+        and {64, 256} <= {span for _, span in lm.believed}
+        and replayed > 80
+    )
+
+
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory):
+    """Directories of a target and a drafter, whose texts pass several spans."""
+    places = [tmp_path_factory.mktemp(role) for role in ("target", "drafter")]
+    target = tiny("llama", vocab_size=300, max_position_embeddings=300)
+    for place, model in zip(places, (target, noisy(target)), strict=True):
+        model.save_pretrained(place)
+        tokenizer().save_pretrained(place)
+    return {"target": places[0], "drafter": places[1]}
+
+
+def unplayed(pair, prompt, **params):
+    """The same steps with no trace made of them."""
+    played, tries = pair.lms, Traced.TRIES
+    Traced.TRIES = 10**9
+    del pair.lms
+    try:
+        return rounds_of(pair, prompt, **params)
+    finally:
+        assert not any(lm.traces for lm in pair.lms)
+        Traced.TRIES, pair.lms = tries, played
+
+
+def as_it_is(pair, prompt, **params):
+    pair.record = False
+    try:
+        return rounds_of(pair, prompt, **params)
+    finally:
+        pair.record = True
+
+
+LONG = dict(max_new_tokens=150, ignore_eos=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("which", "params"),
+    [
+        ("embedded", dict(temperature=0.8, top_p=0.9)),
+        pytest.param("embedded", dict(temperature=0.0, draft_with="ngram"), marks=pytest.mark.slow),
+        ("on disk", dict(temperature=0.0)),
+        pytest.param(
+            "on disk", dict(temperature=0.8, top_p=0.9, draft_with="lookup"), marks=pytest.mark.slow
+        ),
+        pytest.param("on disk", dict(temperature=1.1, top_k=9, gamma=7), marks=pytest.mark.slow),
+        ("on disk", dict(draft_with="none", temperature=1.0)),
+    ],
+    ids=str,
+)
+def test_a_loaded_pair_writes_the_same_traced(which, params, embedded, on_disk):
+    pair = embedded if which == "embedded" else load_pair(**on_disk)
+    params = LONG | params
+    kind = params.get("draft_with", "model")
+    rounds = rounds_of(pair, "Once upon a time the cat sat", **params)
+    assert sum(len(round.emitted) for round in rounds) == 150
+    assert rounds == unplayed(pair, "Once upon a time the cat sat", **params), "to the last bit"
+    assert_nearly_the_same(rounds, as_it_is(pair, "Once upon a time the cat sat", **params))
+    assert all(lm.reason is None for lm in pair.lms) and pair.notes == pair.limits
+    spans = [
+        {span for n, span in lm.believed if n == rows}
+        for lm, rows in zip(pair.lms, (1 if kind == "none" else params.get("gamma", 4) + 1, 1), strict=True)
+    ]
+    assert spans[0] >= {128} and (kind != "model" or spans[1] >= {128})
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return load_pair()
+
+
+def listened(pair, part, how, calls):
+    """Lets somebody listen to the target, and gives what ends that."""
+    module = {"model": pair.target, "layer": pair.target.get_output_embeddings()}[part]
+    if how == "hook":
+        return module.register_forward_hook(lambda *_: calls.append(1)).remove
+    if how == "pre-hook":
+        return module.register_forward_pre_hook(lambda *_: calls.append(1)).remove
+    own = module.forward
+
+    def forward(*args, **kwargs):
+        calls.append(1)
+        return own(*args, **kwargs)
+
+    module.forward = forward
+    return lambda: vars(module).pop("forward")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["hook", "pre-hook", "patched"])
+@pytest.mark.parametrize("part", ["model", "layer"])
+def test_who_listens_hears_every_forward(on_disk, part, how):
+    pair, calls = load_pair(**on_disk), []
+    params = dict(max_new_tokens=60, temperature=0.0, ignore_eos=True)
+    rounds = rounds_of(pair, "the cat", **params)
+    assert pair.lms[0].believed
+    ends = listened(pair, part, how, calls)
+    assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
+    assert len(calls) == len(rounds) + 1, "and the prefill"
+    ends()
+    rounds_of(pair, "the cat", **params)
+    assert len(calls) == len(rounds) + 1 and pair.notes == pair.limits
+
+
+@pytest.mark.parametrize("where", [0, 100], ids=["everywhere", "behind the first span"])
+def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk, where):
+    own = Traced._trace
+
+    def lies(self, ids, start):
+        trace = own(self, ids, start)
+
+        def a_little_off(ids, start, ruler, *tensors):
+            logits = trace(ids, start, ruler, *tensors)
+            return logits + 1e-6 * logits.abs().max() if len(ruler) > where else logits
+
+        return a_little_off
+
+    monkeypatch.setattr(Traced, "_trace", lies)
+    pair = load_pair(**on_disk)
+    rounds = rounds_of(pair, "the cat", temperature=0.9, **LONG)
+    assert {bool(lm.believed) for lm in pair.lms} == {where > 0}
+    assert all(span <= where for lm in pair.lms for _, span in lm.believed)
+    notes = [note for note in pair.notes if note not in pair.limits]
+    assert [note.split(" cannot")[0] for note in notes] == ["the target", "the drafter"]
+    assert all("says something else" in note for note in notes)
+    assert_nearly_the_same(rounds, as_it_is(pair, "the cat", temperature=0.9, **LONG))
+
+
+def test_a_trace_that_cannot_be_made(monkeypatch, on_disk):
+    def fails(self, ids, start):
+        raise NotImplementedError("no tracing\nof this one")
+
+    monkeypatch.setattr(Traced, "_trace", fails)
+    pair = load_pair(**on_disk)
+    rounds = rounds_of(pair, "the cat", **LONG)
+    assert any("no tracing of this one" in note for note in pair.notes)
+    assert_nearly_the_same(rounds, as_it_is(pair, "the cat", **LONG))
+
+
+def test_a_pair_that_goes_leaves_no_weights_behind(on_disk):
+    pair = load_pair(**on_disk)
+    rounds_of(pair, "the cat", **LONG)
+    assert all(lm.believed for lm in pair.lms)
+    held = [
+        tensor
+        for lm in pair.lms
+        for tensor in (*lm.model.parameters(), *(t for layer in lm.slots for t in (layer.keys, layer.values)))
+    ]
+    held = [StorageWeakRef(tensor.untyped_storage()) for tensor in held]
+    assert len(held) > 40 and not any(storage.expired() for storage in held)
+    del pair
+    gc.collect()
+    assert all(storage.expired() for storage in held)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["in place", "replaced", "another parameter"])
+def test_weights_that_have_changed_are_used(on_disk, how):
+    pair = load_pair(**on_disk)
+    params = dict(LONG, temperature=0.0)
+    first = rounds_of(pair, "the cat", **params)
+    believed = set(pair.lms[0].believed)
+    head = pair.target.get_output_embeddings()
+    with torch.no_grad():
+        if how == "in place":
+            for parameter in pair.target.parameters():
+                parameter.mul_(1.2)
+        elif how == "replaced":
+            head.weight.data = head.weight.data.flip(0)
+        else:
+            head.weight = torch.nn.Parameter(head.weight.flip(0))
+    changed = rounds_of(pair, "the cat", **params)
+    assert changed != first and changed == unplayed(pair, "the cat", **params)
+    assert believed <= pair.lms[0].believed and pair.notes == pair.limits

@@ -1,0 +1,96 @@
+"""The public way in, with real transformers models: thousands of runs of a tiny Llama pair against the distribution that
+the target's own forwards give. Caches, rewinding, vocabularies and eos are the real ones here."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdemo import Params, Round, load_pair, stream
+from tests.oracle import enumerated, p_value, shaped
+
+V, EOS, TOKENS = 7, 2, 2
+
+
+def tiny_llama(seed, vocab_size=V, eos=None):
+    """One layer, a few hundred weights, large ones, or every distribution would be flat."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocab_size, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=32, bos_token_id=None, eos_token_id=eos, pad_token_id=None, initializer_range=0.6,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+def check(params, prompt, runs, *, target, drafter, eos=(), wanted=("accepted", "rejected", "bonus")):
+    @torch.inference_mode()
+    def p_of(text):
+        return shaped(target(torch.tensor([text])).logits[0, -1], params)
+
+    pair = load_pair(target=target, drafter=drafter)
+    seen, fates = Counter(), Counter()
+    for seed in range(runs):
+        ids = ()
+        with stream(pair, prompt, replace(params, seed=seed)) as run:
+            for event in run:
+                if isinstance(event, Round):
+                    ids += event.emitted
+                    fates.update(token.fate for token in event.draft)
+                    fates[event.next.source if event.next else "ended in the draft"] += 1
+                    if len(ids) >= TOKENS:
+                        break
+        seen[ids[:TOKENS]] += 1
+    p = p_value(seen, enumerated(p_of, prompt, TOKENS, eos))
+    assert p > 1e-3, f"chi-square p = {p:.2g}"
+    for fate in wanted:
+        assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
+
+
+PARAMS = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, ngram=2, alternatives=0)
+PROMPT = [3, 1, 4, 1, 5]
+
+
+@pytest.mark.parametrize("runs", [500, pytest.param(4000, marks=pytest.mark.slow)])
+def test_model_drafter(runs):
+    check(PARAMS, PROMPT, runs, target=tiny_llama(3), drafter=tiny_llama(6))
+
+
+def test_eos_in_the_vocabulary():
+    target, drafter = tiny_llama(3, eos=EOS), tiny_llama(6, eos=EOS)
+    check(
+        PARAMS,
+        PROMPT,
+        500,
+        target=target,
+        drafter=drafter,
+        eos=[EOS],
+        wanted=["accepted", "rejected", "ended in the draft"],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [V - 2, V + 3], ids=["narrower", "wider"])
+def test_a_drafter_of_another_width(width):
+    """The prompt holds a token that the narrower one does not know."""
+    params = replace(PARAMS, temperature=1.2, top_k=5, top_p=0.95)
+    check(params, [6, 1, 4, 1, 5], 500, target=tiny_llama(3), drafter=tiny_llama(6, width))
+
+
+def test_lookup():
+    check(replace(PARAMS, draft_with="lookup"), [6, 0, 6, 0, 6], 500, target=tiny_llama(2), drafter=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draft_with", ["ngram", "none"])
+def test_the_other_drafters(draft_with):
+    wanted = ["sampled"] if draft_with == "none" else ["accepted", "rejected"]
+    check(
+        replace(PARAMS, draft_with=draft_with),
+        [6, 0, 6, 0, 6],
+        3000,
+        target=tiny_llama(2),
+        drafter=None,
+        wanted=wanted,
+    )

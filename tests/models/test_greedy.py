@@ -1,0 +1,384 @@
+"""Greedy output equals transformers' own `generate(do_sample=False)`, token for token, in float32, for twelve architectures."""
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+
+import specdemo.runtime.lm
+from specdemo import Params, load_pair, stream
+from tests.tiny import (
+    ARCHITECTURES,
+    SLIDING_ARCHITECTURES,
+    VOCAB,
+    WINDOW,
+    greedy,
+    noisy,
+    shorter,
+    tiny,
+    tokenizer,
+)
+
+PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
+NEW = 60  # with the prompt more than four sliding windows
+
+
+@cache
+def target_of(name):
+    return tiny(name)
+
+
+@cache
+def expected_of(name):
+    return greedy(target_of(name), PROMPT, NEW)
+
+
+def run_of(target, drafter=None, prompt=PROMPT, new=NEW, draft_with="model", **params):
+    run = stream(
+        load_pair(target=target, drafter=drafter),
+        prompt,
+        Params(temperature=0, max_new_tokens=new, draft_with=draft_with, **params),
+    )
+    list(run)
+    return run.trace
+
+
+def assert_same(model, output, expected, prompt=PROMPT):
+    """On a difference says how sure the model was there: a margin below 1e-4 would be rounding, any other one a bug."""
+    output = list(output)
+    if output != expected:
+        at = next(
+            (i for i, (a, b) in enumerate(zip(output, expected, strict=False)) if a != b),
+            min(len(output), len(expected)),
+        )
+        with torch.no_grad():
+            first, second = (
+                model(torch.tensor([prompt + expected[:at]]), use_cache=False)
+                .logits[0, -1]
+                .topk(2)
+                .values.tolist()
+            )
+        raise AssertionError(
+            f"first difference at token {at}, top-2 margin {first - second:.2g}: {output} is not {expected}"
+        )
+
+
+CASES = {
+    "near, gamma 1": ("near", dict(gamma=1)),
+    "near, gamma 4": ("near", dict(gamma=4)),
+    "near, gamma 8": ("near", dict(gamma=8)),
+    "far, gamma 3": ("far", dict(gamma=3)),
+    "lookup": (None, dict(gamma=4, draft_with="lookup", ngram=2)),
+    "ngram": (None, dict(gamma=4, draft_with="ngram")),
+    "none": (None, dict(draft_with="none")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_equals_generate(name, case):
+    target, expected = target_of(name), expected_of(name)
+    kind, params = CASES[case]
+    drafter = noisy(target) if kind == "near" else tiny(name, seed=9) if kind == "far" else None
+    trace = run_of(target, drafter, **params)
+    assert_same(target, trace.output_ids, expected)
+    assert trace.finish == "length"
+    assert trace.stats.tokens == NEW
+
+    # The case must show something: a lively text, and for a near drafter both verdicts.
+    assert len(set(expected)) >= 10
+    if kind == "near":
+        assert trace.stats.accepted and trace.stats.rejected
+    if kind == "far":
+        assert trace.stats.rejected > trace.stats.rounds / 2
+    if case == "none":
+        assert trace.stats.drafted == 0 and trace.stats.rounds == NEW
+
+
+@pytest.mark.parametrize("name", SLIDING_ARCHITECTURES)
+def test_the_sliding_window_matters_in_these_texts(name):
+    without = copy.deepcopy(target_of(name))
+    for module in without.modules():  # attention layers and decoders keep their own copies of the number
+        if getattr(module, "sliding_window", None):
+            module.sliding_window = 10_000
+    without.config.sliding_window = 10_000
+    other = greedy(without, PROMPT, NEW)
+    expected = expected_of(name)
+    assert other != expected
+    assert other[: WINDOW - len(PROMPT)] == expected[: WINDOW - len(PROMPT)]
+
+
+@pytest.mark.parametrize("gamma", range(1, 9))
+def test_every_gamma(gamma):
+    for name in ("mistral", "gpt2"):
+        trace = run_of(target_of(name), noisy(target_of(name)), gamma=gamma)
+        assert_same(target_of(name), trace.output_ids, expected_of(name))
+        assert max(len(round.draft) for round in trace.rounds) == gamma
+        assert 0 < trace.stats.acceptance_rate < 1
+
+
+def test_one_level_ngrams():
+    trace = run_of(target_of("gemma3"), draft_with="ngram-one-level", ngram=1)
+    assert_same(target_of("gemma3"), trace.output_ids, expected_of("gemma3"))
+    assert trace.stats.accepted
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "olmo2"])
+def test_a_drafter_with_fewer_layers(name):
+    # The second layer's share is made small, so that the first one alone says nearly the same.
+    target = tiny(name)
+    last = target.model.layers[1]
+    with torch.no_grad():
+        if name == "llama":
+            last.self_attn.o_proj.weight *= 0.3
+            last.mlp.down_proj.weight *= 0.3
+        else:  # these normalise what a layer adds, Gemma with a weight of 1 + w
+            for norm in (last.post_attention_layernorm, last.post_feedforward_layernorm):
+                norm.weight *= 0.3
+                norm.weight -= 0.7 if name == "gemma3" else 0
+    trace = run_of(target, shorter(target), gamma=4)
+    assert_same(target, trace.output_ids, greedy(target, PROMPT, NEW))
+    assert 0 < trace.stats.acceptance_rate < 1
+
+
+def test_a_drafter_of_another_architecture():
+    trace = run_of(target_of("llama"), target_of("gpt2"), gamma=3)
+    assert_same(target_of("llama"), trace.output_ids, expected_of("llama"))
+    assert trace.pair.target == "LlamaForCausalLM" and trace.pair.drafter == "GPT2LMHeadModel"
+
+
+def test_the_target_as_its_own_drafter():
+    target = target_of("gemma2")
+    trace = run_of(target, target, gamma=4)
+    assert_same(target, trace.output_ids, expected_of("gemma2"))
+    assert trace.stats.acceptance_rate == 1.0
+    assert trace.stats.rounds == NEW / 5
+
+
+@pytest.mark.parametrize("width", [VOCAB + 40, VOCAB - 40])
+def test_a_drafter_of_another_width(width):
+    """Wider: its extra rows are loud, and would be drafted if they were not cut. Narrower: the text holds ids it lacks."""
+    target = target_of("qwen2")
+    drafter = noisy(target)
+    drafter.resize_token_embeddings(width, mean_resizing=False)
+    with torch.no_grad():
+        drafter.lm_head.weight[VOCAB:] = 3 * torch.randn(
+            max(width - VOCAB, 0), 32, generator=torch.Generator().manual_seed(4)
+        )
+        loudest = drafter(torch.tensor([PROMPT]).clamp(max=width - 1)).logits[0].argmax(-1)
+    assert width < VOCAB or (loudest >= VOCAB).any()
+    trace = run_of(target, drafter, gamma=4)
+    assert_same(target, trace.output_ids, expected_of("qwen2"))
+    assert max(expected_of("qwen2")) >= VOCAB - 40
+    assert trace.stats.accepted and trace.stats.rejected
+    assert max(token.id for round in trace.rounds for token in round.draft) < min(width, VOCAB)
+
+
+def test_a_prompt_of_text():
+    words = tokenizer()
+    target = tiny("smollm3", vocab_size=304)  # padded to a multiple of 8, as many are
+    prompt = "the small cat\nsat — naïve"
+    ids = words(prompt).input_ids
+    run = stream(
+        load_pair(target=target, drafter=noisy(target), tokenizer=words),
+        prompt,
+        Params(temperature=0, gamma=4, max_new_tokens=NEW),
+    )
+    list(run)
+    trace = run.trace
+    assert trace.prompt == prompt and list(trace.prompt_ids) == ids
+    expected = greedy(target, ids, NEW)
+    if words.eos_token_id in expected:
+        expected = expected[: expected.index(words.eos_token_id) + 1]
+    assert_same(target, trace.output_ids, expected, ids)
+    assert len(expected) >= 20 and trace.text == words.decode(expected, skip_special_tokens=True)
+
+
+def eos_within_a_draft(expected, gamma):
+    """An id whose first occurrence, 20 tokens on or later, is in the middle of a draft when every draft is accepted."""
+    firsts = {id: at for at, id in reversed(list(enumerate(expected)))}
+    return next(
+        id
+        for id, at in sorted(firsts.items(), key=lambda item: item[1])
+        if at >= 20 and at % (gamma + 1) in range(1, gamma - 1)
+    )
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_eos_inside_an_accepted_draft(name):
+    target = copy.deepcopy(target_of(name))
+    eos = eos_within_a_draft(expected_of(name), gamma=4)
+    target.generation_config.eos_token_id = eos
+    expected = greedy(target, PROMPT, NEW)
+    assert 20 < len(expected) < NEW and expected[-1] == eos
+
+    trace = run_of(target, target, gamma=4)
+    assert_same(target, trace.output_ids, expected)
+    assert trace.finish == "eos"
+    last = trace.rounds[-1]
+    assert last.next is None and last.draft[-1].id == eos and last.draft[-1].fate == "accepted"
+    assert len(last.draft) < 4  # a draft ends behind an eos
+
+    near = run_of(target, noisy(target), gamma=4)
+    assert_same(target, near.output_ids, expected)
+    assert near.finish == "eos"
+
+    ignored = run_of(target, noisy(target), gamma=4, ignore_eos=True)
+    assert_same(target, ignored.output_ids, expected_of(name))
+
+
+@pytest.mark.parametrize("gamma", [2, 8])
+def test_several_eos_ids(gamma):
+    target = copy.deepcopy(target_of("phi3"))
+    text = expected_of("phi3")
+    early, late = (next(id for id in text[at:] if text.index(id) >= at) for at in (15, 30))
+    for ids, finish in (([early, late], early), ([late], late), ([late, early], early)):
+        target.generation_config.eos_token_id = ids
+        for drafter in (target, noisy(target)):
+            trace = run_of(target, drafter, gamma=gamma)
+            assert_same(target, trace.output_ids, greedy(target, PROMPT, NEW))
+            assert trace.finish == "eos" and trace.output_ids[-1] == finish
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_the_end_token_of_the_tokenizer_ends_it_too(gamma):
+    words = tokenizer()
+    target = tiny("qwen3", vocab_size=300)
+    ids = words("the cat").input_ids
+    target.generation_config.eos_token_id = None
+    text = greedy(target, ids, NEW)
+    at = next(i for i in range(20, NEW) if text.index(text[i]) == i)
+    words.eos_token = words.convert_ids_to_tokens(text[at])
+    run = stream(
+        load_pair(target=target, drafter=noisy(target), tokenizer=words),
+        ids,
+        Params(temperature=0, gamma=gamma),
+    )
+    list(run)
+    assert run.trace.finish == "eos"
+    assert_same(target, run.trace.output_ids, text[: at + 1], ids)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 40])
+def test_prompts_of_any_length(length):
+    prompt = (PROMPT * 4)[:length]
+    for name in ("gemma2", "opt"):
+        target = target_of(name)
+        trace = run_of(target, noisy(target), prompt, gamma=4)
+        assert_same(target, trace.output_ids, greedy(target, prompt, NEW), prompt)
+        assert trace.stats.target_forwards == trace.stats.rounds + (length > 1)
+
+
+def test_a_prompt_longer_than_a_prefill_chunk(monkeypatch):
+    monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", 5)
+    prompt = PROMPT + PROMPT[::-1]  # 23 of its 24 tokens are prefilled
+    for name in ("mistral", "gpt_neox"):
+        target = target_of(name)
+        trace = run_of(target, noisy(target), prompt, gamma=4)
+        assert_same(target, trace.output_ids, greedy(target, prompt, NEW), prompt)
+        assert trace.stats.target_forwards == trace.stats.rounds + 5
+
+
+@pytest.mark.parametrize("draft_with", ["model", "lookup", "none"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
+def test_the_context_is_the_limit(name, draft_with):
+    limit = {"n_positions": 40} if name == "gpt2" else {"max_position_embeddings": 40}
+    target = tiny(name, **limit)
+    trace = run_of(target, noisy(target), gamma=8, draft_with=draft_with)
+    assert_same(target, trace.output_ids, greedy(target, PROMPT, 40 - len(PROMPT)))
+    assert trace.finish == "length"
+    assert len(trace.prompt_ids) + len(trace.output_ids) == 40
+    length = len(PROMPT)
+    for round in trace.rounds:
+        assert length + len(round.draft) + 1 <= 40
+        length += len(round.emitted)
+
+
+@pytest.mark.parametrize("limit", [8, 13, 28])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_beyond_the_drafters_context_the_target_goes_on_alone(name, limit):
+    target = target_of(name)
+    drafter = tiny(name, **({"n_positions": limit} if name == "gpt2" else {"max_position_embeddings": limit}))
+    with torch.no_grad():  # the target's own weights, as far as they reach
+        theirs = target.state_dict()
+        for key, tensor in drafter.state_dict().items():
+            tensor.copy_(theirs[key][tuple(slice(size) for size in tensor.shape)])
+    trace = run_of(target, drafter, gamma=4)
+    assert_same(target, trace.output_ids, expected_of(name))
+    length = len(PROMPT)
+    for round in trace.rounds:
+        assert len(round.draft) == max(0, min(4, limit - length + 1, len(PROMPT) + NEW - length - 1))
+        length += len(round.emitted)
+    assert trace.stats.tokens == NEW and (trace.stats.accepted > 0) == (limit > len(PROMPT))
+
+
+# Forwards: each one counted where it happens, in the model.
+
+
+def watched(target, forwards):
+    """Writes down each of the target's forwards: how much its cache held, and the ids that were fed."""
+
+    def note(module, args, kwargs):
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        forwards.append((kwargs["past_key_values"].get_seq_length(), ids[0].tolist()))
+
+    return target.register_forward_pre_hook(note, with_kwargs=True)
+
+
+@pytest.mark.parametrize("chunk", [4, 2048])
+@pytest.mark.parametrize("draft_with", ["model", "lookup", "ngram", "none"])
+def test_no_committed_token_is_computed_twice(monkeypatch, draft_with, chunk):
+    monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", chunk)
+    for name in ("gemma3", "gpt2"):
+        target, forwards = copy.deepcopy(target_of(name)), []
+        watched(target, forwards)
+        trace = run_of(target, noisy(target_of(name)), gamma=4, draft_with=draft_with)
+        assert_same(target, trace.output_ids, expected_of(name))
+
+        prefills = -(-(len(PROMPT) - 1) // chunk)
+        assert len(forwards) == trace.stats.target_forwards == len(trace.rounds) + prefills
+        assert sum(len(fed) for _, fed in forwards) == len(PROMPT) - 1 + sum(
+            1 + len(round.draft) for round in trace.rounds
+        )
+
+        # The cache after each forward, and how often it took in each token of the text behind the text's own beginning.
+        text = PROMPT + trace.output_ids
+        held, computed = [], [0] * len(text)
+        for start, fed in forwards:
+            assert start <= len(held)
+            held = held[:start] + fed
+            for at in range(start, len(held)):
+                computed[at] += held[: at + 1] == text[: at + 1]
+        assert computed == [1] * (len(text) - 1) + [
+            0
+        ]  # nothing follows the last token, so nobody asks for it
+
+
+def test_dropout_is_off_and_training_mode_is_left_as_it_was():
+    target, drafter = tiny("gpt2").train(), tiny("gpt2").train()
+    drafter.transformer.h[0].eval()  # somebody may train a part of a model
+    before = [module.training for model in (target, drafter) for module in model.modules()]
+    pair = load_pair(target=target, drafter=drafter)
+    modes = []
+    target.register_forward_pre_hook(lambda module, args: modes.append(module.training))
+    run = stream(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW))
+    list(run)
+    assert_same(target_of("gpt2"), run.trace.output_ids, expected_of("gpt2"))
+    assert run.trace.stats.acceptance_rate == 1.0
+    assert [module.training for model in (target, drafter) for module in model.modules()] == before
+
+    closed = stream(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW))
+    next(closed), next(closed)
+    closed.close()
+    assert [module.training for model in (target, drafter) for module in model.modules()] == before
+    assert not any(modes)
+
+
+def test_a_part_in_training_mode_is_put_to_rest_too():
+    target = tiny("gpt2")
+    target.transformer.train()  # dropout would be drawn, though the model itself says that it is at rest
+    target.training = False
+    trace = run_of(target, draft_with="none")
+    assert_same(target_of("gpt2"), trace.output_ids, expected_of("gpt2"))
+    assert target.transformer.training and not target.training

@@ -1,0 +1,361 @@
+"""CachedLM: whatever was fed before and wherever, its logits are those of a fresh forward. And which models it refuses."""
+
+import random
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, BertConfig, BertLMHeadModel
+
+import specdemo.runtime.lm
+from specdemo import PairError, Params, load_pair, stream
+from specdemo.runtime.attention import FEW
+from specdemo.runtime.capturable import unfit
+from specdemo.runtime.lm import CachedLM, rewindable_cache
+from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, random_weights, tiny, tokenizer
+
+
+def fresh(model, ids):
+    """Logits [N, V] of the whole text at once, without a cache."""
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def assert_close(logits, expected):
+    scale = expected.abs().max()
+    torch.testing.assert_close(logits / scale, expected / scale, atol=1e-5, rtol=0)
+
+
+MODES = ["exact", "spans"]  # as transformers would with a cache of its own; so that it can be recorded
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+def lm_of(model, mode):
+    lm = CachedLM(model)
+    lm.exact = mode == "exact"
+    return lm
+
+
+def at(lm, start, ids, reach=0):
+    """The logits of a forward of `ids` at `start`, with room for `reach` tokens more."""
+    lm.reach(start, start + len(ids) + reach)
+    return lm.forward(torch.tensor(ids), torch.tensor(start))
+
+
+@modes
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_any_sequence_of_forwards_at_earlier_positions(name, mode):
+    model = tiny(name)
+    lm, held = lm_of(model, mode), []
+    draw = random.Random(name)
+    # Beyond the sliding window, far back, back to nothing, by nothing; then at random; then into the next spans, and back.
+    plan = [
+        (3 * WINDOW, 3 * WINDOW - 5),
+        (4, 2 * WINDOW + 3),
+        (9, WINDOW - 2),
+        (1, WINDOW - 1),
+        (7, 0),
+        (1, 1),
+        (1, 0),
+    ]
+    plan += [(n, None) for n in draw.choices(range(1, 10), k=20)]
+    plan += [(40, None)] * 4 + [(n, None) for n in draw.choices(range(1, 6), k=10)] + [(3, 50), (2, None)]
+    spans = set()
+    for n, keep in plan:
+        ids = draw.choices(range(VOCAB), k=n)
+        logits = at(lm, len(held), ids, reach=draw.choice([0, 0, 5]))
+        held += ids
+        assert logits.shape == (n, VOCAB)
+        assert_close(logits, fresh(model, held)[-n:])
+        spans.add(lm.span)
+        keep = draw.randrange(max(0, len(held) - 6), len(held) + 1) if keep is None else keep
+        held = held[:keep]
+    assert spans >= {64, 128, 192} if mode == "spans" else len(spans) > 20
+
+
+@modes
+@torch.no_grad()
+def test_forwards_that_follow_each_other_need_reach_only_once(mode):
+    model = tiny("gemma3")
+    lm, ids = lm_of(model, mode), random.Random(1).choices(range(VOCAB), k=12)
+    at(lm, 0, ids[:4])
+    lm.reach(3, 12)
+    logits = [
+        lm.forward(torch.tensor(ids[i:j]), torch.tensor(i)) for i, j in ((3, 5), (5, 6), (6, 11), (11, 12))
+    ]
+    assert_close(torch.cat(logits), fresh(model, ids)[3:])
+
+
+@modes
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "opt", "mistral"])
+@torch.no_grad()
+def test_what_stands_behind_never_shows(name, mode):
+    """Even where it is far from any number that a model would put there."""
+    model = tiny(name)
+    lm, ids = lm_of(model, mode), random.Random(2).choices(range(VOCAB), k=40)
+    at(lm, 0, ids)
+    for layer in lm.slots:
+        layer.keys[:, :, 22:] = 1e4
+        layer.values[:, :, 22:] = -1e4
+    text = ids[:20] + [7, 8]
+    assert_close(at(lm, 20, [7, 8], reach=30), fresh(model, text)[-2:])
+    assert_close(at(lm, 22, [9], reach=30), fresh(model, [*text, 9])[-1:])
+
+
+@modes
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@torch.no_grad()
+def test_keys_that_several_queries_share(name, groups, mode):
+    """For any number of rows: few are attended to without copying keys, many (a prefill) are not."""
+    model = tiny(name, num_key_value_heads=groups)
+    for n in [*range(1, 21), FEW, FEW + 1]:
+        ids = random.Random(n).choices(range(VOCAB), k=25 + n)
+        lm = lm_of(model, mode)
+        at(lm, 0, ids[:25])
+        assert_close(at(lm, 25, ids[25:], reach=n % 4), fresh(model, ids)[25:])
+
+
+@pytest.mark.parametrize("own", ["eager", "sdpa"])
+@torch.no_grad()
+def test_the_models_own_attention_is_back_after_every_forward(own):
+    for name in ("llama", "gemma2", "mistral", "gpt2", "opt"):
+        if (name, own) == ("gemma2", "sdpa"):
+            continue  # it knows eager attention only
+        model = tiny(name)
+        model.set_attn_implementation(own)
+        lm, held = lm_of(model, "spans"), random.Random(3).choices(range(VOCAB), k=30)
+        assert_close(at(lm, 0, held), fresh(model, held))
+        assert model.config._attn_implementation == own
+        assert_close(at(lm, 20, held[:6]), fresh(model, held[:20] + held[:6])[-6:])
+        assert model.config._attn_implementation == own
+        with pytest.raises(IndexError):  # an id that no embedding has
+            at(lm, 20, [-VOCAB - 1])
+        assert model.config._attn_implementation == own
+        assert_close(at(lm, 20, held[:6]), fresh(model, held[:20] + held[:6])[-6:])
+
+
+@modes
+@pytest.mark.parametrize("chunk", [1, 4, 7, 8, 100])
+@torch.no_grad()
+def test_prefill_in_chunks(monkeypatch, chunk, mode):
+    monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", chunk)
+    ids = random.Random(3).choices(range(VOCAB), k=40)
+    for name in ("mistral", "gpt2", "gpt_neox", "gemma2"):
+        model = tiny(name)
+        lm = lm_of(model, mode)
+        for prompt in (ids, ids[::-1], ids[5:]):  # the next run writes over what the last one left
+            assert lm.prefill(torch.tensor(prompt[:-1])) == -(-(len(prompt) - 1) // chunk)
+            assert_close(at(lm, len(prompt) - 1, prompt[-1:], reach=4), fresh(model, prompt)[-1:])
+        assert lm.prefill(torch.tensor([], dtype=torch.long)) == 0
+
+
+@modes
+@torch.no_grad()
+def test_two_caches_over_one_model_know_nothing_of_each_other(mode):
+    model = tiny("phi3")
+    one, other = lm_of(model, mode), lm_of(model, mode)
+    at(one, 0, [1, 2, 3])
+    at(other, 0, [9, 8])
+    assert_close(at(one, 3, [4]), fresh(model, [1, 2, 3, 4])[-1:])
+    assert_close(at(other, 2, [7]), fresh(model, [9, 8, 7])[-1:])
+
+
+@modes
+@torch.no_grad()
+def test_logits_that_were_handed_out_stay_as_they_are(mode):
+    model = tiny("olmo2")
+    lm = lm_of(model, mode)
+    logits = at(lm, 0, [1, 2, 3])
+    before = logits.clone()
+    at(lm, 1, [40, 41, 42, 43])
+    assert torch.equal(logits, before)
+
+
+@torch.no_grad()
+def test_ids_that_the_model_does_not_know_are_taken_without_a_crash():
+    assert at(CachedLM(tiny("gpt2")), 0, [VOCAB, VOCAB + 1000, 3]).isfinite().all()
+
+
+@modes
+@torch.no_grad()
+def test_the_cache_lies_where_it_lay_while_there_is_room(mode):
+    """A recording reads it there; and when it does move, what it held goes with it."""
+    model, ids = tiny("llama", max_position_embeddings=1024), random.Random(5).choices(range(VOCAB), k=700)
+    lm, places, moves = lm_of(model, mode), set(), set()
+    for start in range(0, 700, 7):
+        logits = at(lm, start, ids[start : start + 7])
+        places.add((lm.moves, lm.slots[0].keys.data_ptr()))
+        moves.add(lm.moves)
+    assert_close(logits, fresh(model, ids)[-7:])
+    assert 2 <= len(places) == len(moves) <= 3, "it doubles, and says so"
+
+
+@torch.no_grad()
+def test_rows_behind_the_models_last_position():
+    """They only fill a recording up, and what they say does not count; those before them do."""
+    for name in ("gpt2", "opt", "llama"):
+        model = tiny(name, **({"n_positions": 32} if name == "gpt2" else {"max_position_embeddings": 32}))
+        lm, ids = lm_of(model, "spans"), random.Random(6).choices(range(VOCAB), k=32)
+        at(lm, 0, ids[:30])
+        assert_close(at(lm, 29, [*ids[29:], 0, 0, 0, 0, 0])[:3], fresh(model, ids)[29:])
+
+
+@torch.no_grad()
+def test_models_that_make_masks_of_their_own_from_the_caches_length_are_run_exactly(tmp_path):
+    """GPT-Neo counts its window, and Falcon its biases, from the end of what the cache shows."""
+    shapes = {
+        "gpt_neo": dict(
+            num_layers=2, attention_types=[[["global", "local"], 1]], num_heads=4, window_size=WINDOW
+        ),
+        "falcon": dict(num_hidden_layers=2, num_attention_heads=4, alibi=True),
+    }
+    for name, shape in shapes.items():
+        config = AutoConfig.for_model(
+            name,
+            vocab_size=300,
+            max_position_embeddings=256,
+            hidden_size=32,
+            bos_token_id=0,
+            eos_token_id=None,
+            **shape,
+        )
+        model = random_weights(AutoModelForCausalLM.from_config(config)).eval()
+        assert "length" in unfit(model)
+        lm, ids = lm_of(model, "exact"), random.Random(4).choices(range(300), k=50)
+        at(lm, 0, ids)
+        assert_close(at(lm, 40, ids[40:45]), fresh(model, ids[:45])[-5:])
+        model.generation_config.eos_token_id = None
+        model.save_pretrained(tmp_path / name)
+        tokenizer().save_pretrained(tmp_path / name)
+        pair = load_pair(target=tmp_path / name)
+        (note,) = [note for note in pair.notes if note not in pair.limits]
+        assert "masks of its own" in note
+        for _ in range(2):
+            run = stream(
+                pair,
+                [5, 17, 3],
+                Params(temperature=0, max_new_tokens=40, draft_with="lookup", ngram=1, ignore_eos=True),
+            )
+            list(run)
+            assert run.trace.output_ids == greedy(model, [5, 17, 3], 40)
+
+
+@torch.no_grad()
+def test_a_real_window_is_looked_behind():
+    """One that is as wide as all that the first span shows: only a longer span tells."""
+    shape = dict(
+        num_layers=2, attention_types=[[["global", "local"], 1]], num_heads=4, window_size=256, hidden_size=32
+    )
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model("gpt_neo", vocab_size=VOCAB, max_position_embeddings=1024, **shape)
+    )
+    assert unfit(random_weights(model).eval())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_fit_to_be_recorded(name):
+    assert unfit(tiny(name)) is None
+
+
+def test_a_model_that_looks_at_its_own_numbers_cannot_be_recorded():
+    looks = {
+        "item": lambda x: x[0, 0, 0].item(), "bool": lambda x: bool((x > 1e9).any()), "nonzero": lambda x: x.nonzero(),
+        "by mask": lambda x: x[x > 0], "tolist": lambda x: x.tolist(), "unique": lambda x: x.unique(),
+        "ones": lambda x: torch.ones(x[0, 0, 0].long().abs() + 1),
+        "where": lambda x: torch.where(x > 0),
+    }  # fmt: skip
+    for kind, look in looks.items():
+        model = tiny("llama")
+        model.model.norm.register_forward_hook(
+            lambda module, args, output, look=look: (look(output), output)[1]
+        )
+        assert "looks at its own numbers" in unfit(model), kind
+
+
+RECURRENT = {
+    "mamba": dict(hidden_size=32, state_size=4, num_hidden_layers=2),
+    "mamba2": dict(hidden_size=32, state_size=4, num_hidden_layers=2, num_heads=4, head_dim=16, n_groups=1),
+    "rwkv": dict(hidden_size=32, attention_hidden_size=32, num_hidden_layers=2, context_length=64),
+    "jamba": dict(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        attn_layer_period=2, attn_layer_offset=1, num_experts=2, mamba_d_state=4, use_mamba_kernels=False,
+    ),
+    "qwen3_next": dict(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        layer_types=["linear_attention", "full_attention"], num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16,
+        shared_expert_intermediate_size=16, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=8,
+        linear_value_head_dim=8,
+    ),
+    "falcon_h1": dict(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4,
+    ),
+    "lfm2": dict(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        layer_types=["conv", "full_attention"],
+    ),
+}  # fmt: skip
+
+
+def assert_refused(model, why):
+    with pytest.raises(ValueError, match=why) as refusal:
+        rewindable_cache(model)
+    assert_one_sentence(str(refusal.value))
+    for role, models in (("target", dict(target=model)), ("drafter", dict(target=tiny(), drafter=model))):
+        with pytest.raises(PairError) as refusal:
+            load_pair(**models)
+        message = str(refusal.value)
+        assert message.startswith(role) and type(model).__name__ in message and why in message
+        assert_one_sentence(message)
+
+
+def assert_one_sentence(message):
+    assert message and "\n" not in message and ". " not in message and len(message) < 200, message
+
+
+@pytest.mark.parametrize("model_type", RECURRENT)
+def test_models_with_a_state_are_refused(model_type):
+    config = AutoConfig.for_model(
+        model_type, vocab_size=VOCAB, pad_token_id=0, bos_token_id=0, eos_token_id=1, **RECURRENT[model_type]
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    assert_refused(model, "cannot be rewound")
+
+
+def test_encoder_decoders_are_refused():
+    config = AutoConfig.for_model(
+        "t5",
+        vocab_size=VOCAB,
+        d_model=32,
+        d_ff=32,
+        d_kv=8,
+        num_layers=1,
+        num_heads=4,
+        decoder_start_token_id=0,
+    )
+    assert_refused(AutoModelForSeq2SeqLM.from_config(config), "encoder-decoder")
+
+
+@pytest.mark.parametrize("model_type", ["openai-gpt", "xlm"])
+def test_models_that_take_no_cache_are_refused(model_type):
+    """They would run, and predict every token from the last forward's few tokens alone."""
+    shapes = {
+        "openai-gpt": dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, vocab_size=VOCAB),
+        "xlm": dict(emb_dim=32, n_layers=2, n_heads=4, n_words=VOCAB),
+    }
+    assert_refused(
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **shapes[model_type])), "cache"
+    )
+
+
+def test_a_bert_that_is_a_decoder_will_do():
+    shape = dict(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=VOCAB
+    )
+    model = BertLMHeadModel(BertConfig(is_decoder=True, **shape)).eval()
+    with torch.no_grad():
+        for mode in MODES:
+            lm = lm_of(model, mode)
+            at(lm, 0, [1, 2, 3, 4])
+            assert_close(at(lm, 2, [5, 6]), fresh(model, [1, 2, 5, 6])[-2:])

@@ -1,0 +1,261 @@
+"""The two steps of a round never wait for the device, which is what lets a CUDA graph record them. On a CPU nothing waits, so
+the operations are counted that would make the host wait on a GPU; and the same steps are run with tensors that have a shape
+but no numbers, which nobody can look at."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM
+
+from specdemo.engine.drafters import Draft, NoDrafter
+from specdemo.engine.drafters.lookup import LookupDrafter
+from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.engine.loop import verify
+from specdemo.engine.rules import speculative
+from specdemo.engine.sampling import Dice, Sampler, throw
+from specdemo.events import Params
+from specdemo.runtime.capturable import unfit
+from specdemo.runtime.graphs import Eager
+from specdemo.runtime.lm import CachedLM
+from tests.oracle import CPU, TableLM, make_task, random_table
+from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny
+
+aten = torch.ops.aten
+WAITS = {
+    "_local_scalar_dense",
+    "item",
+    "nonzero",
+    "nonzero_static",
+    "masked_select",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "equal",
+    "is_nonzero",
+    "bincount",
+}
+
+
+class Reads(TorchFunctionMode):
+    """Notes what reads a tensor's memory on a CPU without any operation."""
+
+    def __init__(self, found):
+        super().__init__()
+        self.found = found
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if getattr(function, "__name__", "") in ("tolist", "numpy", "__array__"):
+            self.found.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+class Waits(TorchDispatchMode):
+    """Notes what would make the host wait."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+        self.reads = Reads(self.found)
+
+    def __enter__(self):
+        self.reads.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.reads.__exit__(*error)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        output = function(*args, **(kwargs or {}))
+        lists = [list(argument) for argument in args if isinstance(argument, (list, tuple))]
+        masks = [
+            index
+            for index in sum(lists, [])
+            if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+        ]
+        by_mask = bool(masks) and name.startswith(("index", "_index"))
+        repeats = name == "repeat_interleave" and not (kwargs or {}).get("output_size")
+        if name in WAITS or by_mask or repeats or comes_home(name, args, output):
+            self.found.append(name)
+        return output
+
+
+def comes_home(name, args, output):
+    """Whether numbers are copied from a device to the host."""
+    if name not in ("_to_copy", "copy_"):
+        return False
+    source = args[1] if name == "copy_" else args[0]
+    return isinstance(source, torch.Tensor) and source.device.type != "cpu" and output.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        lambda x: x[0].item(), lambda x: bool(x.sum() > 0), lambda x: x.tolist(), lambda x: x.nonzero(), lambda x: x[x > 0],
+        lambda x: torch.where(x > 0), lambda x: torch.ones(x[0].long()), lambda x: torch.arange(x[0]), lambda x: x.masked_select(x > 0),
+        lambda x: x.unique(), lambda x: torch.equal(x, x + 0), lambda x: range(int(x[0])), lambda x: torch.zeros(9)[: x[1].long()],
+        lambda x: torch.repeat_interleave(x.long()), lambda x: x.index_put((x > 0,), x[:1]),
+    ],
+)  # fmt: skip
+def test_the_counter_counts(looks):
+    with Waits() as waits:
+        looks(torch.tensor([2.0, 1.0, 3.0]))
+    assert waits.found
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        lambda x: x + x[1:2],
+        lambda x: x[torch.tensor([0, 2])],
+        lambda x: torch.where(x > 0, x, 0),
+        lambda x: x.cumsum(0)[:2].argmax(),
+    ],
+)
+def test_the_counter_counts_nothing_else(harmless):
+    with Waits() as waits:
+        harmless(torch.tensor([2.0, 1.0, 3.0]))
+    assert not waits.found
+
+
+class Kept(Eager):
+    """Runs the steps, and keeps them with what they were given. With rows as a recording has them."""
+
+    def __init__(self):
+        self.steps = {}
+
+    def rows(self, k, gamma):
+        return gamma if k else 0
+
+    def __call__(self, key, step, *inputs):
+        self.steps[key[0]] = (step, inputs)
+        return step(*inputs)
+
+
+SAMPLERS = {
+    "greedy": dict(temperature=0.0),
+    "temperature and top-p": dict(temperature=0.8, top_p=0.9),
+    "top-k": dict(temperature=1.0, top_k=5, top_p=1.0),
+    "min-p": dict(temperature=1.0, top_p=1.0, min_p=0.1),
+    "all": dict(temperature=1.3, top_k=20, top_p=0.9, min_p=0.05),
+}
+TEXT = [3, 1, 4, 1, 5, 9, 3, 1]
+WIDE = 400  # tokens: more than top-p looks at first
+
+
+def recordable(model):
+    lm = CachedLM(model)
+    lm.exact = False
+    return lm
+
+
+@torch.no_grad()
+def steps_of(target, drafter, kind, sampler, k=4, device=CPU):
+    """One round's two steps, which have run once before: {"drafting": (step, inputs), "verifying": ...}."""
+    params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, **SAMPLERS[sampler])
+    run, shared = Kept(), Sampler(params)
+    match kind:
+        case "model":
+            drafting = ModelDrafter(drafter, 1000, shared, target.vocab_size, device, run, 4)
+        case "lookup":
+            drafting = LookupDrafter(2, target.vocab_size, device)
+        case "none":
+            drafting = NoDrafter(target.vocab_size, device)
+    task = make_task(target, drafting, params, TEXT, run=run, sampler=shared, rule=speculative)
+    target.prefill(torch.tensor(TEXT[:-1]))
+    drafting.start(TEXT)
+    dice = throw(1, 0, 4, device)
+    draft = drafting.propose(TEXT, k, dice.draws)
+    assert draft.k == (0 if kind == "none" else k)
+    verify(task, TEXT, draft, dice)
+    assert set(run.steps) == {"verifying"} | ({"drafting"} if kind == "model" else set())
+    return run.steps
+
+
+def waits_of(steps):
+    found = {}
+    for name, (step, inputs) in steps.items():
+        with torch.no_grad(), Waits() as waits:
+            step(*inputs)
+        found[name] = waits.found
+    return found
+
+
+NOTHING = {"model": {"drafting": [], "verifying": []}, "lookup": {"verifying": []}, "none": {"verifying": []}}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_no_architecture_waits(name):
+    target = tiny(name)
+    for sampler in ("greedy", "temperature and top-p"):
+        for kind in NOTHING:
+            steps = steps_of(recordable(target), recordable(noisy(target)), kind, sampler)
+            assert waits_of(steps) == NOTHING[kind]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_what_waits_is_not_recorded(name):
+    lm = recordable(tiny(name))
+    waits = waits_of(steps_of(lm, recordable(tiny(name)), "model", "greedy"))
+    assert (waits == NOTHING["model"]) == (unfit(lm.model) is None)
+
+
+class Enough(Exception):
+    pass
+
+
+class Stopped(Kept):
+    """Ends a round behind the verifying step: what comes then is to look at the numbers."""
+
+    def __call__(self, key, step, *inputs):
+        outputs = super().__call__(key, step, *inputs)
+        if key[0] == "verifying":
+            raise Enough
+        return outputs
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("sampler", ["greedy", "all"])
+def test_the_steps_need_no_numbers(name, sampler):
+    """All tensors, weights included, are without numbers: whoever looks for one gets an error."""
+    params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, **SAMPLERS[sampler])
+    config = tiny(name).config
+    with FakeTensorMode(), torch.no_grad():
+        model = AutoModelForCausalLM.from_config(config).eval()
+        target, lm = recordable(model), recordable(model)
+        for each in (target, lm):
+            each.reach(0, 20)
+        shared, run = Sampler(params), Stopped()
+        drafter = ModelDrafter(lm, 1000, shared, VOCAB, CPU, run, 4)
+        fed, draws = torch.zeros(3, dtype=torch.long), torch.zeros(4, dtype=torch.float64)
+        ids, q, raw_q = drafter.draft(fed, draws)
+        assert (ids.shape, q.shape, raw_q.shape) == ((4,), (4, VOCAB), (4, VOCAB))
+        task = make_task(target, drafter, params, TEXT, run=run, sampler=shared, rule=speculative)
+        with pytest.raises(Enough):
+            verify(task, TEXT, Draft(4, ids, q, raw_q), Dice(draws[:1], draws, draws))
+        packed, *_ = run.steps["verifying"][0](*run.steps["verifying"][1])
+        assert packed.ndim == 1
+        with pytest.raises(DataDependentOutputException):
+            packed[0].item()
+
+
+@pytest.mark.parametrize("k", [4, 2])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("kind", NOTHING)
+def test_no_sampler_waits(kind, sampler, k):
+    """A vocabulary that is wider than top-p's first look, a drafter of another width, and rows that fill up."""
+    target, drafter = tiny("llama", vocab_size=WIDE), tiny("llama", vocab_size=WIDE + 8)
+    steps = steps_of(recordable(target), recordable(drafter), kind, sampler, k)
+    assert waits_of(steps) == NOTHING[kind]
+
+
+def test_a_model_that_looks_is_noticed_in_both_steps():
+    table = random_table(1, 10)
+    target, drafter = TableLM(table), TableLM(table)  # they look at the position that they are told
+    steps = steps_of(target, drafter, "model", "greedy")
+    target.next, drafter.next = len(TEXT) - 1, len(TEXT) - 2
+    found = waits_of(steps)
+    assert found["drafting"].count("_local_scalar_dense") >= 4 and "_local_scalar_dense" in found["verifying"]

@@ -1,0 +1,389 @@
+"""The training script on a folder of tiny texts: it learns, resumes exactly, keeps held-out text apart and explains bad input."""
+
+import random
+import re
+import shlex
+import shutil
+
+import pytest
+import torch
+
+from specdemo import Params, load_pair, stream
+from specdemo.training import report, train
+from specdemo.training.__main__ import main
+from specdemo.training.data import BOS, EOS, Rows, encode_documents, read_documents, shared_tokenizer
+
+TINY = {
+    "layers": 1,
+    "hidden": 32,
+    "heads": 2,
+    "kv-heads": 1,
+    "ffn": 64,
+    "length": 64,
+    "batch": 4,
+    "threads": 1,
+}
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing in the program expects it."""
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A folder with 200 made-up training documents in two files and 20 held-out ones."""
+    draw = random.Random(1)
+
+    def document(i):
+        names, verbs, things = (
+            ["Ana", "Bo", "Cleo"],
+            ["found", "lost", "washed"],
+            ["a kite", "the red cup", "two keys"],
+        )
+        return "\n\n".join(
+            f"{draw.choice(names)} {draw.choice(verbs)} {draw.choice(things)}. Number {i}." for _ in range(4)
+        )
+
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for name, first, last in [("one.txt", 0, 100), ("two.txt", 100, 200), ("heldout.txt", 200, 220)]:
+        (folder / name).write_text(
+            "\n<|endoftext|>\n".join(map(document, range(first, last))), encoding="utf-8"
+        )
+    return folder
+
+
+def train_tiny(command, texts, folder, *more):
+    options = {**TINY, "data": texts, "out": folder / "pair", "work": folder / "work"}
+    sizes = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    return main([command, *sizes, *(["--vocab", "300"] if command == "target" else []), *more])
+
+
+def weights(folder):
+    return train.load(folder)[0].state_dict()
+
+
+def test_loss_falls_and_both_models_load(texts, tmp_path):
+    losses = []
+    for name, tokens in [("short", 256), ("long", 256 * 60)]:
+        assert train_tiny("target", texts, tmp_path / name, "--tokens", str(tokens)) == 0
+        model, tokenizer = train.load(tmp_path / name / "pair" / "target")
+        losses.append(train.heldout_loss(model, encode_documents(tokenizer, read_documents(texts)[1])))
+    assert losses[1] < losses[0] - 1
+
+    assert (
+        train_tiny(
+            "drafter", texts, tmp_path / "long", "--tokens", "2560", "--distil", "2560", "--sampled", "1"
+        )
+        == 0
+    )
+    _, target_tokenizer = train.load(tmp_path / "long" / "pair" / "target")
+    drafter, drafter_tokenizer = train.load(tmp_path / "long" / "pair" / "drafter")
+    assert drafter_tokenizer.get_vocab() == target_tokenizer.get_vocab()
+    assert drafter(input_ids=torch.tensor([[BOS, 5]])).logits.shape == (1, 2, 300)
+
+
+def test_resuming_after_a_kill_gives_the_same_weights(texts, tmp_path, monkeypatch):
+    run = ["--tokens", str(256 * 12), "--every", "0"]  # a checkpoint after every step
+    assert train_tiny("target", texts, tmp_path / "whole", *run) == 0
+
+    steps_done = []
+
+    def kill_during_step_8(optimisers, step, steps):
+        steps_done.append(step)
+        if step == 7 and len(steps_done) == 8:
+            raise Killed
+        set_rates(optimisers, step, steps)
+
+    set_rates = train.set_rates
+    monkeypatch.setattr(train, "set_rates", kill_during_step_8)
+    with pytest.raises(Killed):
+        train_tiny("target", texts, tmp_path / "killed", *run)
+    torch.rand(3)  # a new process would start with another random state
+    assert train_tiny("target", texts, tmp_path / "killed", *run) == 0
+
+    assert steps_done == [*range(8), *range(7, 12)]
+    whole, killed = (weights(tmp_path / name / "pair" / "target") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[key], killed[key]) for key in whole)
+
+
+def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "NEW_TOKENS", 24)
+    pair, again = tmp_path / "my pair", tmp_path / "again"
+    assert train_tiny("target", texts, tmp_path, "--tokens", "5120", "--out", str(pair)) == 0
+    assert (
+        train_tiny(
+            "drafter",
+            texts,
+            tmp_path,
+            "--tokens",
+            "2560",
+            "--distil",
+            "512",
+            "--sampled",
+            "1",
+            "--out",
+            str(pair),
+        )
+        == 0
+    )
+    poor = ["--name", "poor", "--tokens", "256", "--distil", "0", "--sampled", "100", "--out", str(pair)]
+    assert train_tiny("drafter", texts, tmp_path, *poor) == 0
+    assert main(["report", "--data", str(texts), "--out", str(pair), "--prompts", "12"]) == 0
+
+    card = (pair / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| (\w+) \| [\d.]+ M \| (\S+) \| (\S+) \|$", card, re.M)
+    losses = {name: (float(token), float(letter)) for name, token, letter in found}
+    assert list(losses) == ["target", "drafter", "poor"] and losses["target"][0] < losses["poor"][0]
+    model, tokenizer = train.load(pair / "target")
+    heldout = read_documents(texts)[1]
+    encoded = encode_documents(tokenizer, heldout)
+    nats = sum(train.heldout_loss(model, [ids]) * (len(ids) - 1) for ids in encoded)
+    assert losses["target"][1] == pytest.approx(nats / len("".join(heldout)), abs=0.001)
+
+    rows = re.findall(
+        r"^\| (drafter|poor) \| (greedy|sampled).*? \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([\d.]+) \|",
+        card,
+        re.M,
+    )
+    assert [row[:2] for row in rows] == [
+        (drafter, how) for drafter in ("drafter", "poor") for how in ("greedy", "sampled")
+    ]
+    for _, _, share, low, high, per_round in rows:
+        assert 0 <= float(low) <= float(share) <= float(high) <= 1 <= float(per_round) <= 5
+    prompts = len({report.opening(document) for document in heldout})
+    assert f"Greedy, {2 * min(12, prompts)} of {2 * min(12, prompts)} texts are the same" in card
+    assert card.count("> **") == 20  # ten prompts, greedy and sampled
+
+    commands = re.findall(r"^python -m specdemo.training (.*)$", card, re.M)
+    assert [command.split()[0] for command in commands] == ["target", "drafter", "drafter", "report"]
+    for command in commands[:3]:
+        words = [{"DIR": str(texts), str(pair): str(again)}.get(word, word) for word in shlex.split(command)]
+        assert main([*words, "--work", str(tmp_path / "work again"), "--threads", "1"]) == 0
+    for name in ("target", "drafter", "poor"):
+        first, second = weights(pair / name), weights(again / name)
+        assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_every_prompt_has_its_own_dice(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "NEW_TOKENS", 40)
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
+    assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
+    prompts = ["Ana found", "Bo lost"]
+    runs = report.measure_runs(tmp_path / "pair", "drafter", prompts)["sampled (temperature 0.8, top-p 0.9)"]
+    assert len({tuple(sample.ids[:20]) for sample in runs.plain}) == 2
+    pair = load_pair(target=str(tmp_path / "pair" / "target"), drafter=str(tmp_path / "pair" / "drafter"))
+    for seed, (prompt, sample) in enumerate(zip(prompts, runs.drafting, strict=True)):
+        params = Params(gamma=4, temperature=0.8, top_p=0.9, max_new_tokens=40, seed=seed)
+        with stream(pair, prompt, params) as run:
+            for _ in run:
+                pass
+        assert run.trace.output_ids == sample.ids
+
+
+def test_a_card_is_refused_where_it_would_lie(texts, tmp_path, capsys):
+    asked = ["report", "--data", str(texts), "--out", str(tmp_path / "pair")]
+    assert main(asked) == 2 and "no trained target" in capsys.readouterr().err
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
+    assert main(asked) == 2 and "no trained drafter" in capsys.readouterr().err
+    assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
+    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 0
+    capsys.readouterr()
+    assert main(asked) == 2 and "drafter was trained for another target" in capsys.readouterr().err
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 2  # fewer than it has seen
+    assert "--tokens must be more" in capsys.readouterr().err
+
+
+def test_documents_without_spaces_and_longer_than_the_context(texts, tmp_path, capsys):
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
+    assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
+    (texts / "heldout.txt").write_text("word" * 1000, encoding="utf-8")
+    asked = ["report", "--data", str(texts), "--out", str(tmp_path / "pair"), "--prompts", "1"]
+    assert main(asked) == 2 and "every held-out document is longer" in capsys.readouterr().err
+    (texts / "heldout.txt").write_text("word" * 200 + "\n<|endoftext|>\n" + "word" * 1000, encoding="utf-8")
+    assert main(asked) == 0
+    assert "over the 1 held-out documents" in (tmp_path / "pair" / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_smaller_model_takes_the_place_of_a_sharded_one_and_back(texts, tmp_path):
+    """Shards and a whole file side by side would be read as whichever transformers prefers."""
+    for name, layers in (("one", "1"), ("two", "3"), ("three", "1")):
+        work = [
+            "--work",
+            str(tmp_path / name),
+            "--layers",
+            layers,
+            "--hidden",
+            "512",
+            "--ffn",
+            "1024",
+            "--tokens",
+            "1",
+        ]
+        assert train_tiny("target", texts, tmp_path, *work) == 0
+        model, _ = train.load(tmp_path / "pair" / "target")
+        state = torch.load(tmp_path / name / "target.pt", weights_only=True)["model"]
+        assert all(
+            torch.equal(value, state[key].bfloat16().float()) for key, value in model.state_dict().items()
+        )
+        assert len(list((tmp_path / "pair" / "target").glob("*.safetensors"))) == (1 if layers == "1" else 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
+def test_compiled_training_learns_the_same(texts, tmp_path):
+    for name, *how in (["plain"], ["compiled", "--compile"]):
+        assert train_tiny("target", texts, tmp_path / name, "--tokens", str(256 * 20), *how) == 0
+        assert (
+            train_tiny(
+                "drafter",
+                texts,
+                tmp_path / name,
+                "--tokens",
+                "1280",
+                "--distil",
+                "1280",
+                "--sampled",
+                "0",
+                *how,
+            )
+            == 0
+        )
+    _, heldout = read_documents(texts)
+    for role in ("target", "drafter"):
+        losses = []
+        for name in ("plain", "compiled"):
+            model, tokenizer = train.load(tmp_path / name / "pair" / role)
+            losses.append(train.heldout_loss(model, encode_documents(tokenizer, heldout)))
+        assert losses[1] == pytest.approx(losses[0], rel=0.02)  # bf16, in another order
+
+
+def test_tokenizer_gives_back_any_text(texts, tmp_path):
+    shared_tokenizer(tmp_path / "saved", read_documents(texts)[0], 300)
+    tokenizer = shared_tokenizer(tmp_path / "saved", [], 300)  # the saved one is loaded
+    draw = random.Random(2)
+    every = [*range(0xD800), *range(0xE000, 0x110000)]
+    anything = ["".join(map(chr, draw.choices(every, k=30))) for _ in range(50)]
+    for text in [
+        "",
+        " two  spaces , and 's",
+        "<|eos|><|bos|> are plain text here",
+        "e\u0301\r\n\t\x00",
+        *anything,
+    ]:
+        ids = tokenizer.encode(text)
+        assert ids[0] == BOS and EOS not in ids
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_held_out_text_is_never_trained_on(texts):
+    copied = (texts / "heldout.txt").read_text(encoding="utf-8").split("<|endoftext|>")[0]
+    with open(texts / "one.txt", "a", encoding="utf-8") as file:
+        file.write("<|endoftext|>" + copied)  # also when another file repeats it
+    training, heldout = read_documents(texts)
+    assert (len(training), len(heldout)) == (200, 20)
+    assert not set(training) & set(heldout)
+
+    assert set(read_documents(texts, "*")[1]) == set(heldout)
+    (texts / "heldout.txt").rename(texts / "heldout.md")
+    training, heldout = read_documents(texts, "*")
+    assert not set(training) & set(heldout) and len(heldout) == 20  # whatever kind of file it is
+
+    (texts / "heldout.md").unlink()
+    training, heldout = read_documents(texts)  # without such a file: about 1 % of the 201 documents
+    assert 1 <= len(heldout) < 10 and len(training) + len(heldout) == 201 and not set(training) & set(heldout)
+
+
+def test_no_document_changes_sides_when_other_files_are_chosen(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text(
+            "\n\n".join(f"{name} {i}" for i in range(2000)), encoding="utf-8"
+        )
+    training, heldout = read_documents(tmp_path)
+    for some in ("one.txt", "two.txt"):
+        fewer, apart = read_documents(tmp_path, some)
+        assert len(apart) > 5 and set(fewer) < set(training) and set(apart) < set(heldout)
+
+
+def test_rows_depend_on_the_step_only(texts, tmp_path):
+    encoded = encode_documents(
+        shared_tokenizer(tmp_path, read_documents(texts)[0], 300), read_documents(texts)[0]
+    )
+    rows = Rows(encoded, 64, 4, seed=0)
+    several = [rows(step) for step in range(200)]
+    assert rows.epoch > 0
+    assert torch.equal(Rows(encoded, 64, 4, seed=0)(150), several[150])
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["--data", "no-such-folder"], "must be a folder"),
+        (["--data", __file__], "must be a folder"),
+        (["--files", "*.md"], "has no training text"),
+        (["--files", ""], "must be a pattern"),
+        (["--files", "/etc/*.txt"], "must be a pattern"),
+        (["--hidden", "33"], "multiple"),
+        (["--hidden", "34", "--heads", "2"], "must be even"),
+        (["--length", "4"], "from 8 to 1024"),
+        (["--vocab", "4000"], "must be at most"),
+        (["--length", "1022"], "multiple of 4"),
+        (["--vocab", "10"], "at least 259"),
+    ],
+)
+def test_bad_input_is_one_sentence(texts, tmp_path, capsys, arguments, complaint):
+    assert train_tiny("target", texts, tmp_path, *arguments) == 2
+    message = capsys.readouterr().err
+    assert complaint in message and message.count("\n") == 1
+
+
+def test_a_loss_that_is_no_number_is_told(texts, tmp_path, monkeypatch, capsys):
+    def far_too_much(optimisers, step, steps):
+        for optimiser in optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = 1e30
+
+    monkeypatch.setattr(train, "set_rates", far_too_much)
+    assert train_tiny("target", texts, tmp_path, "--tokens", "2560") == 2
+    assert "choose smaller learning rates" in capsys.readouterr().err
+    assert not (tmp_path / "pair" / "target" / "config.json").exists()
+
+
+def test_bad_numbers_are_refused(texts, tmp_path, capsys):
+    for option, value, allowed in [
+        ("--tokens", "0", "a whole number from 1 up"),
+        ("--lr", "nan", "between 0 and 10"),
+        ("--seed", "-1", "a whole number from 0 up"),
+        ("--name", "../x", "letters, digits and underscores"),
+        ("--name", "target", "not target"),
+    ]:
+        with pytest.raises(SystemExit) as stop:
+            train_tiny("drafter", texts, tmp_path, option, value)
+        assert stop.value.code == 2
+        message = capsys.readouterr().err
+        assert f"argument {option}: must be" in message and allowed in message and value in message
+
+
+def test_a_checkpoint_of_another_run_is_refused(texts, tmp_path, capsys):
+    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
+    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 0  # only the budget may change
+    assert train_tiny("target", texts, tmp_path, "--tokens", "512", "--lr", "0.1") == 2
+    assert "other settings (lr)" in capsys.readouterr().err
+    (tmp_path / "work" / "target.pt").write_bytes(b"")
+    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 2
+    assert "is damaged" in capsys.readouterr().err
+    assert (
+        train_tiny(
+            "target",
+            texts,
+            tmp_path / "..",
+            "--tokens",
+            "512",
+            "--vocab",
+            "301",
+            "--out",
+            str(tmp_path / "pair"),
+        )
+        == 2
+    )
+    assert "must be 300" in capsys.readouterr().err

@@ -1,0 +1,230 @@
+"""The command line: what goes where, and what a user's mistake looks like."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specdemo import Trace
+from specdemo.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = ["--max-new-tokens", "12", "--seed", "3"]
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    """(exit status, standard output, standard error)"""
+    try:
+        status = main(list(arguments))
+    except SystemExit as stop:
+        status = stop.code
+    return status, *capsys.readouterr()
+
+
+def test_standard_output_is_the_text_and_a_newline(capsys, tmp_path):
+    file = tmp_path / "run.json"
+    status, out, err = run(capsys, "generate", "Once upon a time", *SHORT, "--trace", str(file))
+    trace = Trace.load(file)
+    assert status == 0 and trace.finish == "length" and trace.text
+    assert out == trace.text + "\n"
+    assert "12 tokens" in err and "seed 3" in err and "acceptance rate" in err
+
+
+def test_the_trace_alone_goes_to_standard_output_when_asked_for(capsys):
+    status, out, _ = run(capsys, "generate", "Once upon a time", *SHORT, "--trace", "-")
+    assert status == 0 and json.loads(out)["params"]["seed"] == 3
+    assert Trace.from_json(out).finish == "length"
+
+
+def test_every_field_of_params_is_an_option(capsys):
+    options = (
+        "--draft-with lookup --gamma 2 --rule speculative --temperature 0.5 --top-k 7 --top-p 0.8 --min-p 0.1 --seed 9 "
+        "--max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
+    )
+    status, out, _ = run(
+        capsys,
+        "generate",
+        "One day",
+        *options.split(),
+        "--stop",
+        "xyz",
+        "--stop",
+        "two words",
+        "--trace",
+        "-",
+    )
+    params = json.loads(out)["params"]
+    assert status == 0
+    assert params == {
+        "draft_with": "lookup", "gamma": 2, "rule": "speculative", "temperature": 0.5, "top_k": 7, "top_p": 0.8, "min_p": 0.1, "seed": 9,
+        "max_new_tokens": 5, "stop": ["xyz", "two words"], "ignore_eos": True, "chat": False, "system": None, "ngram": 2, "alternatives": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_stop_string_is_never_written_not_even_its_beginning(capsys):
+    _, whole, _ = run(capsys, "generate", "Once upon a time", "--max-new-tokens", "30", "--temperature", "0")
+    stop = whole[20:29]  # spans several tokens
+    status, out, err = run(
+        capsys, "generate", "Once upon a time", "--max-new-tokens", "30", "--temperature", "0", "--stop", stop
+    )
+    assert status == 0 and out == whole[: whole.index(stop)] + "\n" and "ended by stop" in err
+
+
+WRONG = {
+    "--gamma 99": "gamma must be a whole number from 1 to 16, not 99",
+    "--gamma four": "gamma must be a whole number from 1 to 16, not 'four'",
+    "--gamma 2.5": "gamma must be a whole number from 1 to 16, not 2.5",
+    "--temperature nan": "temperature must be a number from 0 to 2, not nan",
+    "--temperature -1": "temperature must be a number from 0 to 2, not -1",
+    "--temperature inf": "temperature must be a number from 0 to 2, not inf",
+    "--top-k -1": "top_k must be a whole number from 0",
+    "--top-p 0": "top_p must be a number above 0 to 1, not 0",
+    "--min-p 1": "min_p must be a number from 0 to below 1, not 1",
+    "--seed x": "seed must be a whole number",
+    "--max-new-tokens 0": "max_new_tokens must be a whole number from 1",
+    "--ngram 0": "ngram must be a whole number from 1 to 16, not 0",
+    "--alternatives 51": "alternatives must be a whole number from 0 to 50, not 51",
+    "--draft-with magic": "draft_with must be one of model, lookup",
+    "--rule magic": "rule must be one of speculative, not 'magic'",
+    "--stop=": "stop must be a list or tuple of strings that are not empty",
+    "--system x": "system is part of the chat template",
+    "--chat": "chat must be false for this pair: its tokenizer has no chat template",
+    "--pair nosuch": "pair must be one of embedded, ",
+    "--pair embeded": "did you mean embedded?",
+    "--pair embedded --target x": "pair: give --pair or --target with --drafter, not both",
+    "--drafter x": "target must be given with a drafter",
+    "--target /no/such/place": "target: there is no directory /no/such/place",
+    "--target .": "holds no config.json",
+    "--device tpu": "device must be cpu, cuda or cuda:N, not 'tpu'",
+    "--device cuda:99": "device cuda:99 is not there",
+    "--dtype int3": "dtype must be one of auto, float32, bfloat16, float16, not 'int3'",
+    "--quantize int3": "quantize must be one of none, int8, int4, int2, float8, not 'int3'",
+    "--quantize-drafter int3": "quantize must be one of none, int8, int4, int2, float8, not 'int3'",
+    "--trace /no/such/place/x.json": "trace cannot be saved: there is no directory /no/such/place",
+    "--trace .": "trace must be a file, but . is a directory",
+    "--nonsense 3": "unrecognized arguments: --nonsense 3",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, options):
+    status, out, err = run(capsys, "generate", "Once upon a time", "--max-new-tokens", "5", *options.split())
+    lines = [line for line in err.splitlines() if "Loading weights" not in line]
+    assert status == 2 and out == ""
+    assert WRONG[options] in lines[-1] and lines[-1].startswith("specdemo")
+    assert "Traceback" not in err
+
+
+UNUSABLE = {
+    "empty": ("", "prompt must not be empty"),
+    "too long": (
+        "word " * 3000,
+        "prompt must leave room in the context of 1,024 tokens for at least one more, but has",
+    ),
+    "megabytes": (
+        "word " * 300_000,
+        "prompt must fit the context of 1,024 tokens, but has 1,500,000 characters",
+    ),
+    "half a character": (
+        "half \ud83d a character",
+        "prompt must be Unicode text, but holds the lone surrogate U+D83D",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt, says", UNUSABLE.values(), ids=UNUSABLE)
+def test_an_unusable_prompt_is_one_sentence_and_exit_status_2(capsys, prompt, says):
+    status, out, err = run(capsys, "generate", prompt)
+    assert status == 2 and out == "" and says in err.splitlines()[-1]
+
+
+def test_no_command_or_a_wrong_one_is_one_sentence(capsys):
+    for arguments in ([], ["frobnicate"], ["generate"]):
+        status, out, err = run(capsys, *arguments)
+        assert status == 2 and out == "" and len(err.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_the_trace_but_not_the_text(capsys):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full on this system")
+    status, out, err = run(capsys, "generate", "Once upon a time", *SHORT, "--trace", "/dev/full")
+    assert status == 1 and len(out) > 10
+    assert (
+        "the trace could not be saved to /dev/full: No space left on device" in err and "Traceback" not in err
+    )
+
+
+def test_pairs_says_what_each_needs(capsys):
+    status, out, _ = run(capsys, "pairs")
+    assert (
+        status == 0
+        and out.startswith("embedded")
+        and "GB in bfloat16" in out
+        and "set HF_TOKEN" in out
+        and "tried:" in out
+    )
+
+
+def on_a_terminal(**environment: str) -> str:
+    """What a terminal shows of a run."""
+    screen, terminal = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "specdemo",
+        "generate",
+        "Once upon a time",
+        "--max-new-tokens",
+        "80",
+        "--seed",
+        "1",
+        "--temperature",
+        "1",
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=terminal,
+        stderr=terminal,
+        cwd=ROOT,
+        env={**os.environ, "TERM": "xterm", **environment},
+    )
+    os.close(terminal)
+    shown = b""
+    while chunk := _read(screen):
+        shown += chunk
+    assert process.wait() == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def _read(file: int) -> bytes:
+    try:
+        return os.read(file, 65536)
+    except OSError:  # the other side has closed
+        return b""
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_accepted_rejected_and_resampled_in_their_colours():
+    shown = on_a_terminal(NO_COLOR="")
+    assert "\033[4;32m" in shown and "\033[1;34m" in shown, "accepted and bonus"
+    rejected = shown.index("\033[9;31m")
+    assert shown.index("\033[1;31m") > rejected, "what replaces a rejected token stands behind it"
+
+
+@pytest.mark.slow
+def test_no_color_is_respected():
+    assert "\033[4" not in on_a_terminal(NO_COLOR="1") and "\033[9" not in on_a_terminal(NO_COLOR="1")
+
+
+@pytest.mark.slow
+def test_no_colour_when_piped():
+    command = [sys.executable, "-m", "specdemo", "generate", "Once upon a time", *SHORT]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert "\033" not in out and len(out) > 10

@@ -1,0 +1,218 @@
+"""Pieces: whatever the tokenizer and whatever the tokens, the pieces join to the decoded whole, and no half character shows."""
+
+import random
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from specdemo.engine.detokenize import HALF, Pieces
+
+TEXT = """Once upon a time, there was a naïve little café — "closed", said the sign. It's 3.14 or 10,000!
+Il était une fois; es war einmal; жили-были дед да баба; 从前有一座山，山里有一座庙。 むかしむかし 옛날 옛적에
+العربية עברית हिन्दी 🙂🙃 👩‍👩‍👧‍👦 🇩🇪 e\u0301 \u00a0 \u3000 \u200b
+\tdef f(x):  return x   # two  spaces, a tab
+
+don't won't I'm they've .. , ? ! ' s
+""".splitlines(keepends=True)
+SPECIAL = ["<s>", "</s>", "<|im_start|>"]
+
+
+def wrapped(tokenizer):
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", additional_special_tokens=SPECIAL[2:]
+    )
+
+
+def byte_level(vocab_size, add_prefix_space=False):
+    """As GPT-2, Llama 3 and Qwen have it. With 256 + 3 tokens every byte is one."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXT, trainer)
+    return wrapped(tokenizer)
+
+
+def sentencepiece_like():
+    """As Llama 2 and Gemma have it: ▁ for a space, one swallowed at the start, bytes for what is unknown."""
+    words = sorted({word for line in TEXT[:1] for word in line.split()})
+    pieces = [
+        ("<unk>", 0.0),
+        *((token, 0.0) for token in SPECIAL),
+        *((f"<0x{byte:02X}>", -20.0) for byte in range(256)),
+    ]
+    pieces += [(piece, -5.0) for word in words for piece in ("▁" + word, word)] + [
+        ("▁", -3.0),
+        ("▁▁", -4.0),
+        ("é", -6.0),
+        ("山", -6.0),
+    ]
+    pieces += [
+        (letter, -9.0)
+        for letter in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,'!?"
+        if letter not in dict(pieces)
+    ]
+    tokenizer = Tokenizer(models.Unigram(list(dict(pieces).items()), unk_id=0, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return wrapped(tokenizer)
+
+
+def metaspace():
+    """As T5 and XLM-R have it."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.train_from_iterator(
+        TEXT, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>", *SPECIAL], show_progress=False)
+    )  # fmt: skip
+    return wrapped(tokenizer)
+
+
+def word_piece():
+    """As BERT has it: ## goes on with a word, and the decoder moves punctuation to the word before."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator(
+        TEXT, trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[UNK]", *SPECIAL], show_progress=False)
+    )  # fmt: skip
+    return wrapped(tokenizer)
+
+
+KINDS = {
+    "byte level": lambda: byte_level(400),
+    "single bytes": lambda: byte_level(259),
+    "byte level with a prefix space": lambda: byte_level(400, add_prefix_space=True),
+    "sentencepiece": sentencepiece_like,
+    "metaspace": metaspace,
+    "word pieces": word_piece,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request):
+    return KINDS[request.param]()
+
+
+def decoded(tokenizer, ids):
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def pieces_of(tokenizer, ids):
+    pieces = Pieces(tokenizer)
+    return [pieces.push(id) for id in ids] + [pieces.flush()]
+
+
+def test_pieces_of_texts_join_to_the_text(tokenizer):
+    for text in ["".join(TEXT), *TEXT, *(line[i:] for line in TEXT for i in range(0, len(line), 7))]:
+        ids = tokenizer(text, add_special_tokens=False).input_ids
+        pieces = pieces_of(tokenizer, ids)
+        assert "".join(pieces) == decoded(tokenizer, ids)
+        if HALF not in decoded(tokenizer, ids):
+            assert not any(HALF in piece for piece in pieces) and pieces[-1] == ""
+
+
+def test_pieces_of_random_ids_join_to_the_decoded_whole(tokenizer):
+    """Models write nonsense, too: halves that nothing completes, spaces alone, special tokens anywhere."""
+    dice = random.Random(1)
+    known = sorted(tokenizer.get_vocab().values())
+    special = tokenizer.convert_tokens_to_ids(SPECIAL)
+    for _ in range(400):
+        ids = [dice.choice(special if dice.random() < 0.15 else known) for _ in range(dice.randrange(1, 25))]
+        if "<0x00>" in tokenizer.get_vocab():
+            ids = without_broken_bytes(tokenizer, ids)
+        assert "".join(pieces_of(tokenizer, ids)) == decoded(tokenizer, ids), ids
+
+
+def without_broken_bytes(tokenizer, ids):
+    """Byte tokens next to each other are decoded all or none: a broken one takes back the letters before it, which a stream
+    has shown already. So whole characters stand in for single bytes here; the next test breaks them."""
+    first = tokenizer.convert_tokens_to_ids("<0x00>")
+    whole = [first + byte for byte in "é山🙂".encode()]
+    return [one for id in ids for one in (whole if first <= id < first + 256 else [id])]
+
+
+def test_broken_bytes_of_sentencepiece_take_nothing_back():
+    """The one place where the pieces cannot join to the decoded whole, which is two U+FFFD here."""
+    tokenizer = sentencepiece_like()
+    first = tokenizer.convert_tokens_to_ids("<0x00>")
+    letter, half, b = first + ord("a"), first + 0xF0, tokenizer.convert_tokens_to_ids("b")
+    assert decoded(tokenizer, [letter, half]) == 2 * HALF
+    assert pieces_of(tokenizer, [letter, half]) == ["a", "", HALF]
+    assert pieces_of(tokenizer, [letter, half, b]) == ["a", "", HALF + "b", ""]
+
+
+def test_a_split_character_belongs_to_the_token_that_completes_it():
+    tokenizer = byte_level(259)
+    ids = tokenizer("é山🙂", add_special_tokens=False).input_ids
+    assert len(ids) == 2 + 3 + 4
+    assert pieces_of(tokenizer, ids) == ["", "é", "", "", "山", "", "", "", "🙂", ""]
+    assert pieces_of(tokenizer, ids[:-1])[-1] == HALF, "nothing completes it: it shows at the end"
+
+
+def test_special_tokens_are_empty_and_disturb_nothing(tokenizer):
+    bos, eos, start = tokenizer.convert_tokens_to_ids(SPECIAL)
+    ids = tokenizer("upon a time", add_special_tokens=False).input_ids
+    mixed = [bos, *ids[:1], start, *ids[1:], eos, start]
+    pieces = pieces_of(tokenizer, mixed)
+    assert [pieces[0], pieces[2], *pieces[-3:]] == [""] * 5
+    assert "".join(pieces) == decoded(tokenizer, mixed) == decoded(tokenizer, ids)
+
+
+def test_a_special_token_inside_a_character():
+    tokenizer = byte_level(259)
+    (first, second), eos = tokenizer("é", add_special_tokens=False).input_ids, tokenizer.eos_token_id
+    assert "".join(pieces_of(tokenizer, [first, eos, second])) == decoded(tokenizer, [first, eos, second])
+
+
+def test_a_text_may_really_hold_the_replacement_character(tokenizer):
+    ids = tokenizer(f"a{HALF}b{HALF}", add_special_tokens=False).input_ids
+    assert "".join(pieces_of(tokenizer, ids)) == decoded(tokenizer, ids)
+
+
+def test_a_preview_is_what_would_come_and_changes_nothing(tokenizer):
+    dice = random.Random(3)
+    ids = tokenizer("".join(TEXT[:2]), add_special_tokens=False).input_ids
+    for _ in range(30):
+        cut = dice.randrange(len(ids))
+        pieces, undisturbed = Pieces(tokenizer), Pieces(tokenizer)
+        for id in ids[:cut]:
+            assert pieces.push(id) == undisturbed.push(id)
+        shown = pieces.preview(ids[cut : cut + 5])
+        assert shown == pieces.preview(ids[cut : cut + 5])
+        coming = [undisturbed.push(id) for id in ids[cut : cut + 5]]
+        assert [text.replace(HALF, "") for text in shown] == coming
+        assert [pieces.push(id) for id in ids[cut : cut + 5]] == coming
+
+
+def test_a_preview_shows_halves():
+    """A rejected token needs a text, and half a character has no other."""
+    tokenizer = byte_level(259)
+    pieces = Pieces(tokenizer)
+    ids = tokenizer("é!🙂", add_special_tokens=False).input_ids
+    assert pieces.preview(ids) == [HALF, "é", "!", HALF, HALF, HALF, "🙂"]
+    pieces.push(ids[0])
+    assert pieces.preview(ids[1:3]) == ["é", "!"], "the first half stands in the text already"
+    assert pieces.push(ids[1]) == "é"
+
+
+def test_long_texts_stay_cheap(tokenizer):
+    """Each token decodes a short window, not the text so far."""
+    pieces, longest = Pieces(tokenizer), 0
+    for id in tokenizer("".join(TEXT) * 3, add_special_tokens=False).input_ids:
+        pieces.push(id)
+        longest = max(longest, len(pieces.window))
+    assert longest < 40
+
+
+def test_without_a_tokenizer_every_piece_is_empty():
+    pieces = Pieces(None)
+    assert [pieces.push(1), pieces.flush(), *pieces.preview([1, 2])] == ["", "", "", ""]

@@ -1,0 +1,104 @@
+"""The numbers: a worked example of the trace format, and the formulas against sums done the long way."""
+
+import pytest
+
+from specdemo.events import Judged, Next, Round, metrics
+
+
+def judged(id, fate):
+    was_judged = fate != "discarded"
+    return Judged(
+        id, "", 0.5, 0.5, 0.5, 0.5, 0.1 if was_judged else None, 1.0 if was_judged else None, fate, ()
+    )
+
+
+def round(*fates, next=305, draft_ms=0.0, verify_ms=0.0, index=0):
+    draft = tuple(judged(i, fate) for i, fate in enumerate(fates))
+    emitted = tuple(token.id for token in draft if token.fate == "accepted")
+    source = "resampled" if "rejected" in fates else "bonus" if fates else "sampled"
+    own = None if next is None else Next(next, "", source, 0.7, None, 0.6, None, 0.5, None, ())
+    return Round(index, draft, own, emitted if own is None else (*emitted, next), draft_ms, verify_ms)
+
+
+def folded(*rounds, forwards=1, prefill_ms=5.0, **steps):
+    stats = metrics.after_prefill(metrics.fresh(**steps), forwards, prefill_ms)
+    for one in rounds:
+        stats = metrics.after_round(stats, one)
+    return stats
+
+
+def test_the_example_of_the_trace_format():
+    example = round("accepted", "rejected", "discarded", draft_ms=1.2, verify_ms=3.4)
+    stats = folded(example, target_step_ms=2.9, drafter_step_ms=0.4)
+    assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted, stats.rejected) == (2, 1, 3, 1, 1)
+    assert (stats.acceptance_rate, stats.mean_tokens_per_round, stats.target_forwards) == (0.5, 2.0, 2)
+    assert (stats.prefill_ms, stats.draft_ms, stats.verify_ms) == (5.0, 1.2, 3.4)
+    assert stats.ttft_ms == pytest.approx(9.6)
+    assert stats.tokens_per_second == pytest.approx(434.8, abs=0.05)
+    assert (stats.target_step_ms, stats.drafter_step_ms) == (2.9, 0.4)
+    assert stats.cost_ratio == pytest.approx(0.138, abs=0.0005)
+
+
+def test_several_rounds_add_up():
+    rounds = [
+        round("accepted", "accepted", draft_ms=1, verify_ms=4),
+        round("rejected", "discarded", draft_ms=2, verify_ms=5, index=1),
+        round(draft_ms=0, verify_ms=3, index=2),
+        round("accepted", next=None, draft_ms=1, verify_ms=4, index=3),
+    ]
+    stats = folded(*rounds, forwards=2, prefill_ms=10.0)
+    assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted, stats.rejected) == (6, 4, 5, 3, 1)
+    assert (stats.acceptance_rate, stats.mean_tokens_per_round, stats.target_forwards) == (3 / 4, 6 / 4, 6)
+    assert (stats.draft_ms, stats.verify_ms, stats.ttft_ms) == (4, 16, 15), (
+        "time to the first token: prefill and first round only"
+    )
+    assert stats.tokens_per_second == 1000 * 6 / 20, "prefill is not part of it"
+
+
+def test_discarded_ones_do_not_count_for_the_rate():
+    """Not even those that were judged: they stand behind the end of the text."""
+    assert folded(round("accepted", "discarded", "discarded", next=None)).acceptance_rate == 1.0
+
+
+def test_nothing_over_nothing_is_none():
+    empty = folded()
+    assert (
+        empty.acceptance_rate
+        is empty.mean_tokens_per_round
+        is empty.ttft_ms
+        is empty.tokens_per_second
+        is empty.cost_ratio
+        is None
+    )
+    plain = folded(round(verify_ms=2.0), target_step_ms=2.0)
+    assert plain.acceptance_rate is plain.cost_ratio is plain.drafter_step_ms is None
+    assert (plain.mean_tokens_per_round, plain.target_step_ms, plain.tokens_per_second) == (1.0, 2.0, 500.0)
+    assert folded(round()).tokens_per_second is None, "no time was measured"
+
+
+def test_the_stats_of_before_are_left_alone():
+    before = folded()
+    metrics.after_round(before, round("accepted"))
+    assert before == folded()
+
+
+@pytest.mark.parametrize(("alpha", "cost", "gamma", "speedup"), [(0.8, 0.05, 8, 3.09), (0.6, 0.2, 2, 1.40)])
+def test_the_best_gamma_and_its_speedup(alpha, cost, gamma, speedup):
+    by_gamma = {g: metrics.expected_speedup(alpha, g, cost) for g in range(17)}
+    assert max(by_gamma, key=by_gamma.get) == gamma
+    assert by_gamma[gamma] == pytest.approx(speedup, abs=0.005)
+    assert by_gamma[0] == 1.0
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 0.999, 1.0])
+@pytest.mark.parametrize("gamma", [0, 1, 4, 16])
+def test_expected_tokens_are_the_chances_to_come_that_far(alpha, gamma):
+    """One token is certain; the i-th draft stands when it and all before it do."""
+    assert metrics.expected_tokens(alpha, gamma) == pytest.approx(
+        sum(alpha**i for i in range(gamma + 1)), rel=1e-12
+    )
+
+
+def test_a_drafter_that_costs_as_much_as_the_target_cannot_win():
+    assert all(metrics.expected_speedup(1.0, gamma, 1.0) == 1.0 for gamma in range(1, 17))
+    assert all(metrics.expected_speedup(0.9, gamma, 1.0) < 1.0 for gamma in range(1, 17))

@@ -1,0 +1,76 @@
+"""Params refuses what it should, in a sentence that names the field and what is allowed."""
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+import torch
+
+from specdemo import session
+from specdemo.engine import drafters, rules
+from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params
+
+NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
+
+
+def wrong_values():
+    for field, (kind, low, high) in LIMITS.items():
+        for value in [low - 1, high + 1, *NOT_NUMBERS, *([4.5, 4.0] if kind is int else [])]:
+            if not (field == "seed" and value is None):
+                yield field, value
+    yield from (("top_p", 0), ("top_p", 0.0), ("min_p", 1), ("temperature", -1e-9), ("top_p", 1 + 1e-9))
+    for field in ("draft_with", "rule"):
+        yield from ((field, value) for value in ("", "Model", "eagle", None, 3, ["model"], {"model"}))
+    yield from (("stop", value) for value in ("end", ("",), (3,), None, {"a": 1}, ["a", None], ("\ud800",)))
+    for field in ("ignore_eos", "chat"):
+        yield from ((field, value) for value in (0, 1, "true", None))
+    yield from (("system", value) for value in (3, ["a"], b"a", True))
+
+
+@pytest.mark.parametrize(
+    "field, value", list(wrong_values()), ids=lambda value: None if isinstance(value, str) else ""
+)
+def test_a_wrong_value_is_refused_in_one_sentence_that_names_the_field(field, value):
+    with pytest.raises(ValueError) as error:
+        Params(**{field: value})
+    message = str(error.value)
+    assert message.startswith(f"{field} must be ") and "\n" not in message and len(message) < 200
+
+
+def test_every_field_is_among_the_wrong_values():
+    assert {field for field, _ in wrong_values()} == {field.name for field in fields(Params)}
+
+
+def test_a_sentence_says_what_is_allowed_and_what_was_given():
+    with pytest.raises(ValueError, match=r"^gamma must be a whole number from 1 to 16, not 17$"):
+        Params(gamma=17)
+    with pytest.raises(ValueError, match=r"^top_p must be a number above 0 to 1, not 0$"):
+        Params(top_p=0)
+    with pytest.raises(ValueError, match=r"^min_p must be a number from 0 to below 1, not 1\.5$"):
+        Params(min_p=1.5)
+
+
+@pytest.mark.parametrize("field", LIMITS)
+def test_the_ends_of_every_range_are_allowed_where_the_sentence_says_so(field):
+    kind, low, high = LIMITS[field]
+    if field != "top_p":
+        assert getattr(Params(**{field: low}), field) == low
+    if field != "min_p":
+        assert getattr(Params(**{field: high}), field) == high
+
+
+def test_values_are_kept_in_their_own_type_and_cannot_change():
+    params = Params(temperature=1, stop=["a", "b"])
+    assert type(params.temperature) is float and params.stop == ("a", "b")
+    with pytest.raises(FrozenInstanceError):
+        params.gamma = 3
+
+
+def test_every_choice_has_somebody_who_does_it():
+    assert set(rules.RULES) == set(RULES)
+    # A drafting method without a branch would come back as None, and no run could start.
+    target = type("Width", (), {"vocab_size": 5, "device": torch.device("cpu")})()
+    for name in set(DRAFT_WITH) - {"model"}:
+        assert hasattr(
+            session._drafter(None, Params(draft_with=name), None, target, None, None), "propose"
+        ), name
+    assert drafters.Drafter

@@ -1,0 +1,369 @@
+"""A visitor's run behind the page: the choice and what it needs, the line, the steps, and leaving at any moment."""
+
+import asyncio
+import gc
+import socket
+import threading
+import time
+import weakref
+
+import pytest
+
+from specdemo import PairError, Params, stream
+from specdemo.loading.errors import LoadError
+from specdemo.ui.feed import about
+from specdemo.ui.models import Choice, Models
+from specdemo.ui.queue import Line, Place, Step, Wait, running
+from tests.tiny import noisy, tiny, tokenizer
+
+PROMPT = "the cat sat"
+PATIENCE = 30
+STARTED = Choice()
+SHORT = Params(temperature=0, max_new_tokens=20, ignore_eos=True)
+LONG = Params(temperature=0, max_new_tokens=30_000, ignore_eos=True, alternatives=0)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A target and a drafter that go on for as long as one likes."""
+    root = tmp_path_factory.mktemp("pair")
+    target = tiny(vocab_size=304, hidden_size=64, intermediate_size=192, max_position_embeddings=40_000)
+    for role, model in (("target", target), ("drafter", noisy(target))):
+        model.save_pretrained(root / role)
+        tokenizer(eos=None).save_pretrained(root / role)
+    return {role: str(root / role) for role in ("target", "drafter")}
+
+
+@pytest.fixture(scope="module")
+def models(places):
+    models = Models(places)
+    models.get()
+    return models
+
+
+@pytest.fixture
+def line():
+    return Line()
+
+
+async def steps(models, line, choice=STARTED, params=SHORT, prompt=PROMPT):
+    return [step async for step in running(models, line, choice, prompt, params)]
+
+
+async def begin(visitor) -> Step:
+    """The visitor's first look at its own run."""
+    async for step in visitor:
+        if isinstance(step, Step):
+            return step
+
+
+# The line
+
+
+def test_turns_come_in_order_and_everybody_knows_their_place(line):
+    gates, served = [threading.Event() for _ in range(4)], []
+
+    def work(place: Place):
+        served.append(visitors.index(place))
+        assert gates[visitors.index(place)].wait(PATIENCE)
+
+    visitors = []
+    for _ in range(4):
+        visitors.append(line.join(work))
+    assert [place.number for place in visitors] == [0, 1, 2, 3]
+    visitors[2].leave()
+    assert [place.number for place in visitors] == [0, 1, 0, 2]
+    gates[0].set()
+    visitors[0].done.result(PATIENCE)
+    while visitors[1] not in served and visitors[1].number:
+        time.sleep(0.001)
+    assert [place.number for place in visitors] == [0, 0, 0, 1]
+    for gate in gates:
+        gate.set()
+    visitors[3].done.result(PATIENCE)
+    assert served == [0, 1, 3] and not visitors[2].done.done()
+    visitors[0].leave()  # once more does no harm
+
+
+def test_what_is_recorded_and_what_cannot_be_is_told(models):
+    pair, params = models.get(), Params()
+    assert not any("ecord" in line for line in about(pair, params))
+    pair.lms[0].recording = "warming up: recording the forward of 5 rows"
+    assert list(about(pair, params))[-1] == "Warming up: recording the forward of 5 rows."
+    pair.lms[0].recording, pair.lms[0].reason = None, "it is a test"
+    try:
+        assert (
+            list(about(pair, params))[-1]
+            == "The target cannot be recorded, and runs step by step, which is slower: it is a test."
+        )
+    finally:
+        pair.lms[0].reason = None
+
+
+def test_a_turn_that_fails_is_followed_by_the_next(line):
+    def fail(place):
+        raise KeyError("x")
+
+    first, second = line.join(fail), line.join(lambda place: None)
+    with pytest.raises(KeyError):
+        first.done.result(PATIENCE)
+    assert second.done.result(PATIENCE) is None
+
+
+def test_visitors_wait_for_each_other_and_leave_when_they_like(models, line):
+    async def visit():
+        first, second, third, fourth = (
+            running(models, line, Choice(), PROMPT, params) for params in (LONG, SHORT, SHORT, SHORT)
+        )
+        await begin(first)
+        waits = [await anext(visitor) for visitor in (second, third, fourth)]
+        assert [wait.sentence for wait in waits] == [
+            f"You are number {number} in line …" for number in (1, 2, 3)
+        ]
+        await second.aclose()
+        assert (await anext(third)).sentence == "You are number 1 in line …"
+        cancelled = asyncio.create_task(anext(fourth))  # as Gradio does on Stop
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        assert len(line.places) == 2
+        await first.aclose()
+        rest = [step async for step in third]
+        assert rest[-1].ended and rest[-1].run.trace.finish == "length"
+        assert not any(isinstance(step, Wait) for step in rest)
+
+    asyncio.run(visit())
+
+
+@pytest.mark.slow
+def test_waiting_takes_no_thread_and_next_to_no_time(models, line):
+    async def visit():
+        first = line.join(lambda place: gate.wait(PATIENCE))
+        threads = threading.active_count()
+        crowd = [asyncio.create_task(steps(models, line)) for _ in range(200)]
+        await asyncio.sleep(0.5)
+        assert threading.active_count() == threads
+        start = time.process_time()
+        await asyncio.sleep(2)
+        assert time.process_time() - start < 0.2
+        for task in crowd:
+            task.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        assert line.places == [first]
+        gate.set()
+
+    gate = threading.Event()
+    asyncio.run(visit())
+
+
+# A run
+
+
+def test_the_steps_of_a_run(models, line):
+    params = Params(seed=5, max_new_tokens=300, ignore_eos=True)
+    seen = asyncio.run(steps(models, line, params=params))
+    assert all(isinstance(step, Step) for step in seen)
+    assert [step.ended for step in seen] == [False] * (len(seen) - 1) + [True]
+    assert (
+        all(a.until <= b.until for a, b in zip(seen, seen[1:], strict=False))
+        and len({step.until for step in seen}) > 3
+    )
+    trace = seen[-1].run.trace
+    assert seen[-1].until == len(trace.rounds) and trace.finish == "length"
+    with stream(models.get(), PROMPT, params) as run:
+        list(run)
+    assert run.trace.output_ids == trace.output_ids
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+def test_a_run_ends_within_a_round_when_its_generator_does(models, line, how):
+    async def visit():
+        visitor = running(models, line, Choice(), PROMPT, LONG)
+        step = await begin(visitor)
+        if how == "closed":
+            before = len(step.run.trace.rounds)
+            await visitor.aclose()
+        else:
+            looking = asyncio.create_task(anext(visitor))
+            await asyncio.sleep(0.001)
+            before = len(step.run.trace.rounds)
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+        while step.run.trace.finish is None:
+            await asyncio.sleep(0.001)
+        assert step.run.trace.finish == "cancelled"
+        assert (
+            len(step.run.trace.rounds) <= before + 2
+        )  # one that was under way, and one that may have begun while this looked
+        return (await steps(models, line))[-1]  # the next one starts at once
+
+    assert asyncio.run(visit()).run.trace.finish == "length"
+
+
+def test_a_run_that_is_closed_elsewhere_ends_its_steps(models, line):
+    async def visit():
+        visitor = running(models, line, Choice(), PROMPT, LONG)
+        step = await begin(visitor)
+        await asyncio.to_thread(step.run.close)
+        return [step async for step in visitor][-1]
+
+    last = asyncio.run(visit())
+    assert last.ended and last.run.trace.finish == "cancelled" and last.until == len(last.run.trace.rounds)
+
+
+def test_what_goes_wrong_in_a_run_is_raised(models, line):
+    calls = []
+
+    def fail(module, args):
+        calls.append(1)
+        if len(calls) == 5:
+            raise RuntimeError("the fifth is too many")
+
+    handle = models.get().target.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="the fifth is too many"):
+        asyncio.run(steps(models, line))
+    handle.remove()
+    with pytest.raises(ValueError, match="^prompt must not be empty"):
+        asyncio.run(steps(models, line, prompt=""))
+    with pytest.raises(PairError, match="^pair must be one of"):
+        asyncio.run(steps(models, line, Choice("nobody")))
+    assert asyncio.run(steps(models, line))[-1].run.trace.finish == "length"
+
+
+def test_what_goes_wrong_in_loading_is_raised(places, line, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(LoadError, match="model_type"):
+        asyncio.run(steps(Models({**places, "drafter": str(tmp_path)}), line))
+
+
+def test_nothing_keeps_a_pair_that_has_been_sent_away(places, line):
+    models = Models(places)
+    seen = asyncio.run(steps(models, line))
+    model = weakref.ref(seen[-1].pair.target)
+    seen.clear()
+    models.residents.pairs.clear()
+    for _ in range(100):  # the line's thread is just behind
+        gc.collect()
+        if model() is None:
+            break
+        time.sleep(0.01)
+    assert model() is None
+
+
+def test_a_pair_that_was_sent_away_while_its_visitor_stood_in_line_is_loaded_again(places, line):
+    models = Models(places)
+
+    async def visit():
+        models.get()
+        held = threading.Event()
+        line.join(lambda place: held.wait(PATIENCE))
+        visitor = running(models, line, Choice(), PROMPT, SHORT)
+        assert "number 1" in (await anext(visitor)).sentence
+        models.residents.pairs.clear()
+        held.set()
+        return [step async for step in visitor][-1]
+
+    assert asyncio.run(visit()).run.trace.finish == "length"
+
+
+def test_others_run_while_a_pair_loads(places, line):
+    models = Models(places)
+    models.get(Choice(dtype="float32"))
+
+    async def visit():
+        with models.residents.loading:  # as while a pair downloads
+            late = running(models, line, Choice(dtype="bfloat16"), PROMPT, SHORT)
+            assert isinstance(await anext(late), Wait)
+            quick = await steps(models, line, Choice(dtype="float32"))
+            assert quick[-1].run.trace.finish == "length"
+        return [step async for step in late][-1]
+
+    assert asyncio.run(visit()).pair.info.dtype.target == "bfloat16"
+
+
+# The choice
+
+
+def test_no_choice_is_as_the_server_was_started(places):
+    models = Models(
+        {**places, "device": "cpu", "dtype": "bfloat16", "quantize": {"target": "int8", "drafter": None}}
+    )
+
+    def parts(**choice):
+        return [(str(part.dtype), part.quantize) for part in models.request(Choice(**choice)).parts]
+
+    assert parts() == [("torch.bfloat16", "int8"), ("torch.bfloat16", None)]
+    assert parts(pair="embedded") == parts(pair="smollm2-1.7b") == parts()
+    assert parts(dtype="float32") == [("torch.float32", "int8"), ("torch.float32", None)]
+    assert parts(dtype="auto") == [("None", "int8"), ("None", None)]
+    assert parts(quantize="none", quantize_drafter="int4") == [
+        ("torch.bfloat16", None),
+        ("torch.bfloat16", "int4"),
+    ]
+    assert models.listed()[0] == {"name": models.default, **places, "about": "as the server was started with"}
+
+
+@pytest.mark.parametrize(
+    "wrong, sentence",
+    [
+        ({"pair": "nobody"}, "pair must be one of"), ({"pair": ["embedded"]}, "pair must be one of"),
+        ({"dtype": "float8"}, "dtype must be one of auto, float32"), ({"dtype": ["auto"]}, "dtype must be one of auto, float32"),
+        ({"quantize": "int3"}, "quantize must be one of none, int8"), ({"quantize_drafter": 8}, "quantize must be one of none, int8"),
+    ],
+)  # fmt: skip
+def test_a_wrong_choice_is_refused_in_a_sentence(models, wrong, sentence):
+    for ask in (models.request, models.resident, models.needs, models.get):
+        with pytest.raises(PairError, match=f"^{sentence}"):
+            ask(Choice(**wrong))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("quantize", ["none", "int8", "int4", "int2", "float8"])
+def test_what_a_pair_on_this_machine_needs_is_known_to_the_byte(places, dtype, quantize):
+    models, choice = Models(places), Choice(dtype=dtype, quantize=quantize)
+    before = models.needs(choice)
+    held = models.get(choice).bytes_held
+    after = models.needs(choice)
+    assert (after.target_bytes, after.drafter_bytes) == (
+        held.target,
+        held.drafter,
+    ) and after.total == held.target + held.drafter
+    assert (before.target_bytes, before.drafter_bytes, before.total) == (
+        after.target_bytes,
+        after.drafter_bytes,
+        after.total,
+    )
+    assert (
+        (before.loaded, after.loaded) == (False, True)
+        and before.fits
+        and before.device == "cpu"
+        and not before.gated
+    )
+
+
+def test_what_a_target_alone_needs(places):
+    needs = Models({"target": places["target"]}).needs(Choice())
+    assert needs.drafter_bytes is None and needs.total == needs.target_bytes > 0
+
+
+def test_what_a_pair_of_the_catalogue_needs_is_said_without_asking_anybody(models, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("somebody was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    for name, choice in (
+        (name, Choice(name, dtype)) for name in models.requests for dtype in (None, "float32")
+    ):
+        models.needs(choice)
+        start = time.perf_counter()
+        needs = models.needs(choice)
+        assert time.perf_counter() - start < 0.05, name
+        assert needs.total == needs.target_bytes + needs.drafter_bytes > 0 and needs.fits == (
+            needs.total <= needs.memory
+        )
+    half, whole = (models.needs(Choice("smollm2-1.7b", dtype)) for dtype in ("bfloat16", "float32"))
+    assert half.total == pytest.approx(3.7e9) and whole.total == 2 * half.total
+    small = models.needs(Choice("smollm2-1.7b", "bfloat16", "int4"))
+    assert small.target_bytes == half.target_bytes // 4 and small.drafter_bytes == half.drafter_bytes
+    assert models.needs(Choice("gemma-3-4b")).gated and "not yet" in half.tried and not half.loaded

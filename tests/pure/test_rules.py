@@ -1,0 +1,87 @@
+"""The rule on cases made by hand, several drafts long. That it is exact is shown in tests/exact."""
+
+import pytest
+import torch
+
+from specdemo.engine.rules import RULES, speculative
+
+A, B, C = [1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0]
+
+
+def judge(p, q, draft, coins, next_u):
+    def tensor(rows):
+        return torch.tensor(rows, dtype=torch.float64)
+
+    return speculative(
+        tensor(p),
+        tensor(q).reshape(-1, len(p[0])),
+        torch.tensor(draft, dtype=torch.long),
+        tensor(coins),
+        tensor([next_u]),
+    )
+
+
+@pytest.mark.parametrize(("next_u", "token"), [(0.0, 0), (0.4999, 0), (0.5, 2), (0.9999, 2)])
+def test_nothing_drafted_samples_from_p(next_u, token):
+    decision = judge([[0.5, 0, 0.5]], [], [], [], next_u)
+    assert (decision.accepted, decision.next, decision.residual_mass) == (0, token, 1)
+    assert decision.accept_prob.shape == (0,)
+
+
+def test_equal_distributions_accept_everything_whatever_the_coins():
+    p = [[0.2, 0.3, 0.5], [0.6, 0.4, 0.0], [0.1, 0.1, 0.8]]
+    decision = judge(p, p[:2], [2, 1], [1 - 2**-53] * 2, 0.15)
+    assert decision.accept_prob.tolist() == [1, 1]
+    assert (decision.accepted, decision.next) == (2, 1), "and the bonus comes from p behind the draft"
+
+
+def test_the_first_refusal_ends_it():
+    p = [[0.5, 0.5, 0], [0.25, 0.25, 0.5], [0.5, 0.5, 0], C]
+    q = [[0.5, 0.5, 0], [0.5, 0.25, 0.25], [0.5, 0.5, 0]]
+    decision = judge(
+        p, q, [1, 0, 1], [0.9, 0.5, 0.0], 0.5
+    )  # 0.5 is not below 0.5; the third coin would have accepted
+    assert decision.accept_prob.tolist() == [1, 0.5, 1]
+    assert decision.accepted == 1
+    assert (decision.next, decision.residual_mass) == (2, 0.25)  # max(p - q, 0) = (0, 0, 1/4)
+
+
+def test_the_residual_is_that_of_the_refused_place():
+    p, q = [A, [0, 0.5, 0.5], A], [A, C]
+    assert judge(p, q, [0, 2], [0.0, 0.7], 0.3).next == 1
+    assert judge(p, q, [0, 2], [0.0, 0.3], 0.3).next == 0, "not refused: the bonus"
+
+
+@pytest.mark.parametrize("coin", [0.0, 0.5, 1 - 2**-53])
+def test_one_hot_and_disjoint(coin):
+    same, other = judge([A, B], [A], [0], [coin], 0.5), judge([A, B], [B], [1], [coin], 0.5)
+    assert (same.accepted, same.next) == (1, 1)
+    assert (other.accept_prob.item(), other.accepted, other.next, other.residual_mass) == (0, 0, 0, 1)
+
+
+def test_a_coin_of_0_does_not_accept_the_impossible():
+    assert judge([A, A], [[0.5, 0.5, 0]], [1], [0.0], 0.0).accepted == 0
+
+
+@pytest.mark.parametrize("next_u", [0.0, 0.3, 1 - 2**-53])
+def test_no_residual_falls_back_to_p(next_u):
+    """p = q is never refused, but were it, no token of probability 0 may come of it."""
+    p = [0, 0.5, 0.5]
+    decision = judge([p, A], [p], [1], [1.0], next_u)
+    assert (decision.accepted, decision.residual_mass) == (0, 0)
+    assert decision.next in (1, 2)
+
+
+def test_a_rule_changes_none_of_its_arguments_and_gives_the_same_again():
+    p, q = torch.tensor([[0.2, 0.8], [0.5, 0.5]]).double(), torch.tensor([[0.9, 0.1]]).double()
+    arguments = [p, q, torch.tensor([0]), torch.tensor([0.4]).double(), torch.tensor([0.4]).double()]
+    copies = [a.clone() for a in arguments]
+    first, again = speculative(*arguments), speculative(*arguments)
+    assert all(torch.equal(a, b) for a, b in zip(arguments, copies, strict=True))
+    assert first.next == again.next and first.accepted == again.accepted
+
+
+def test_every_rule_that_params_offers_is_there():
+    from specdemo.events import RULES as NAMES
+
+    assert tuple(RULES) == NAMES

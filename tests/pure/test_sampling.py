@@ -1,0 +1,472 @@
+"""The arithmetic from logits to a token: shaping against transformers' warpers and against plain numpy, top-p that looks at a
+few tokens first, drawing to the last bit, and dice that depend on seed, round and place alone."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from specdemo.engine.drafters import Draft, certain
+from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.engine.loop import decode
+from specdemo.engine.sampling import Nucleus, Sampler, draw, one_hot, probabilities, throw
+from specdemo.events import Params, Round
+from specdemo.runtime.graphs import Eager
+from tests.oracle import CPU, TableLM, make_drafter, make_task, shaped
+
+BELOW_ONE = 1 - 2**-53  # the largest number that dice show
+
+SHAPES = [
+    {"temperature": 0.7},
+    {"temperature": 1.0},
+    {"temperature": 2.0, "top_k": 7},
+    {"temperature": 0.5, "top_p": 0.9},
+    {"temperature": 1.5, "top_p": 0.3},
+    {"temperature": 1.2, "min_p": 0.1},
+    {"temperature": 1.3, "top_k": 20, "top_p": 0.8, "min_p": 0.05},
+    {"temperature": 1.0, "top_k": 1},
+    {"temperature": 1.0, "top_k": 1_000_000},
+    {"temperature": 1.0, "top_p": 1e-9},
+    {"temperature": 1.0, "min_p": 0.999},
+]
+
+
+def params(**shape):
+    return Params(**{"top_p": 1.0, **shape})
+
+
+def random_logits(seed, rows=40, width=50):
+    logits = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 3
+    logits[::3, 5:9] = -torch.inf  # a narrower drafter's padding
+    return logits
+
+
+def by_transformers(logits, p):
+    """What `generate` composes for the same options, in its order."""
+    warpers = [TemperatureLogitsWarper(p.temperature)] if p.temperature != 1 else []
+    warpers += [TopKLogitsWarper(p.top_k)] if p.top_k else []
+    warpers += [TopPLogitsWarper(p.top_p)] if p.top_p < 1 else []
+    warpers += [MinPLogitsWarper(p.min_p)] if p.min_p else []
+    for warp in warpers:
+        logits = warp(None, logits)
+    return logits.softmax(-1)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_as_transformers_shapes(shape, dtype):
+    logits = random_logits(1).to(dtype)
+    got, expected = Sampler(params(**shape))(logits), by_transformers(logits, params(**shape))
+    assert got.dtype == torch.float64
+    assert torch.equal(got > 0, expected > 0), "the same tokens must survive"
+    assert torch.allclose(got, expected.double(), rtol=1e-12 if dtype == torch.float64 else 1e-4, atol=0)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, {"temperature": 0.0}, {"temperature": 0.01, "top_k": 3}], ids=str)
+def test_as_plain_numpy_shapes(shape):
+    logits = random_logits(2)
+    got = Sampler(params(**shape))(logits).numpy()
+    assert got == pytest.approx(
+        np.stack([shaped(row, params(**shape)) for row in logits]), rel=1e-12, abs=1e-300
+    )
+    assert got.sum(-1) == pytest.approx(1, abs=1e-14)
+
+
+def wide_logits(sharpness, seed=8, width=2000):
+    """A vocabulary in which the nucleus is a few tokens (sharpness 4) or hundreds (0.1)."""
+    return (
+        torch.randn(24, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * sharpness
+    )
+
+
+def asked(sampler, logits):
+    """As a round asks: with wider looks until the sampler has seen enough."""
+    while (p := sampler(logits)).isnan().any():
+        assert sampler.widen()
+    return p
+
+
+@pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 4.0, "mixed"])
+def test_top_p_of_wide_vocabularies(sharpness, top_p):
+    """Small and large nuclei, and both in one call, where one row may not decide how another is treated."""
+    logits = (
+        torch.cat([wide_logits(s) for s in (0.1, 1.0, 4.0)])
+        if sharpness == "mixed"
+        else wide_logits(sharpness)
+    )
+    shape = params(temperature=1.0, top_p=top_p)
+    got, expected = asked(Sampler(shape), logits), by_transformers(logits, shape)
+    assert torch.equal(got > 0, expected > 0)
+    assert torch.allclose(got, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("width", [50, 2000])
+@pytest.mark.parametrize(
+    "shape", [{"top_p": 0.9}, {"top_p": 0.5}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.1}], ids=str
+)
+def test_ties_as_transformers_breaks_them(shape, width):
+    """Logits in bfloat16 are coarse, so the edge of a nucleus often runs between equals. As many of them stay as with
+    transformers, whose own sort leaves it to chance which; here that must not depend on the rows beside them either."""
+    logits = (wide_logits(3.0)[:, :width] + 20).to(torch.bfloat16)
+    sampler = Sampler(params(temperature=1.0, **shape))
+    got, expected = asked(sampler, logits), by_transformers(logits.double(), params(temperature=1.0, **shape))
+    assert torch.equal((got > 0).sum(-1), (expected > 0).sum(-1))
+    assert torch.allclose(got.sort(-1).values, expected.sort(-1).values, rtol=1e-12, atol=0)
+    assert torch.equal(got, torch.cat([sampler(row[None]) for row in logits]))
+
+
+# Top-p looks at the likeliest few tokens, and says NaN where that was not enough.
+
+WIDE = 5000
+LOOKS = [*Nucleus.WIDTHS, None]  # None: the full sort
+mixed = torch.cat(
+    [wide_logits(sharpness, width=WIDE) for sharpness in (0.2, 1.0, 1.5, 2.0, 4.0)]
+)  # [120, WIDE]
+
+
+def nucleus(top_p, look):
+    nucleus = Nucleus(top_p)
+    while nucleus.few != look:
+        assert nucleus.widen()
+    return nucleus
+
+
+def kept(logits):
+    return logits > -torch.inf
+
+
+def by_stable_sort(logits, top_p):
+    """Top-p as transformers writes it, with a sort that leaves equals in the order of their ids: those with higher ids stay."""
+    order = np.argsort(logits.numpy(), -1, kind="stable")
+    lesser = np.take_along_axis(logits.softmax(-1).numpy(), order, -1).cumsum(-1) <= 1 - top_p
+    lesser[:, -1] = False
+    stays = np.empty_like(lesser)
+    np.put_along_axis(stays, order, ~lesser, -1)
+    return torch.tensor(stays)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
+def test_a_look_at_a_few_tokens_keeps_what_the_full_sort_keeps_or_says_nan(top_p, look):
+    got, expected = nucleus(top_p, look)(None, mixed), kept(TopPLogitsWarper(top_p)(None, mixed))
+    too_few = got.isnan().any(-1)
+    assert torch.equal(too_few, got.isnan().all(-1)), "a row is told in full or not at all"
+    assert torch.equal(too_few, expected.sum(-1) >= (look or WIDE + 1)), (
+        "and exactly where the nucleus does not end among the few"
+    )
+    assert torch.equal(kept(got)[~too_few], expected[~too_few])
+    assert torch.equal(got[kept(got)], mixed[kept(got)]), "what stays, stays as it was"
+    assert (~too_few).any() and (too_few.any() or look != 256)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
+def test_equal_tokens_are_kept_alike_by_every_look(top_p, look):
+    logits = (mixed + 20).to(torch.bfloat16).double()
+    got, expected = nucleus(top_p, look)(None, logits), by_stable_sort(logits, top_p)
+    told = ~got.isnan().any(-1)
+    assert told.any() and torch.equal(kept(got)[told], expected[told])
+    of_transformers = TopPLogitsWarper(top_p)(None, logits)
+    assert torch.equal(got[told].sort(-1).values, of_transformers[told].sort(-1).values), (
+        "as many as transformers keeps, and as likely"
+    )
+    split = [
+        expected[i] & (logits[i] == logits[i][~expected[i]].max()) for i in range(len(logits))
+    ]  # the edge runs between equals
+    assert sum(bool(row.any()) for row in split) > 20
+
+
+def test_every_token_alike():
+    """The most equal tokens that there can be."""
+    level = torch.zeros(2, WIDE, dtype=torch.float64)
+    assert nucleus(0.9, 256)(None, level).isnan().all() and nucleus(0.9, 2048)(None, level).isnan().all()
+    assert (nucleus(0.9001, None)(None, level) == 0).sum(-1).tolist() == [4501, 4501]
+    assert kept(nucleus(0.0401, 256)(None, level)).nonzero().tolist() == [
+        [row, id] for row in (0, 1) for id in range(WIDE - 201, WIDE)
+    ]
+
+
+def test_wider_looks_one_after_the_other_and_then_no_more():
+    sampler = Sampler(params(temperature=1.0, top_p=0.9))
+    keys = [sampler.key]
+    while sampler.widen():
+        keys.append(sampler.key)
+    assert [key[-1] for key in keys] == LOOKS and sampler.key == keys[-1], "each has recordings of its own"
+    assert (
+        not Sampler(params(temperature=0.0, top_p=0.9)).widen()
+        and not Sampler(params(temperature=1.0)).widen()
+    )
+
+
+def test_a_broken_row_stays_broken_with_every_look():
+    logits = wide_logits(4.0)
+    logits[3, 7] = torch.nan
+    for look in LOOKS:
+        assert nucleus(0.9, look)(None, logits).softmax(-1).isnan().any(-1).nonzero()[:, 0].tolist() == [3]
+
+
+# Through the engine: a vocabulary of 600 in which some contexts need more than 256 tokens for their nucleus.
+
+V = 600
+
+
+def some_flat(seed, flat):
+    """Logits for a TableLM; behind the tokens `flat` hundreds are in the nucleus, behind others a few."""
+    logits = torch.randn(V, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 4
+    logits[list(flat)] /= 20
+    return logits.expand(V + 1, V, V)
+
+
+NEVER, NOW_AND_THEN = (), range(0, V, 10)
+FLAT = {
+    "target": (NOW_AND_THEN, NEVER),
+    "drafter": (NEVER, NOW_AND_THEN),
+    "both": (NOW_AND_THEN, NOW_AND_THEN),
+}
+KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "flat"), [("model", flat) for flat in FLAT] + [(kind, "target") for kind in KINDS[1:]]
+)
+def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind, flat):
+    """And the target has run once a round all the same, over the same tokens."""
+    widened_late = 0
+    for seed in range(8):
+        p = Params(
+            temperature=1.0,
+            top_p=0.95,
+            gamma=4,
+            max_new_tokens=60,
+            draft_with=kind,
+            ngram=1,
+            alternatives=3,
+            seed=seed,
+        )
+        prompt, told, fed = [3, 1, 4, 1, 5, 9, 2, 6, 3], [], []
+        for from_the_start in (False, True):
+            sampler = Sampler(p)
+            while from_the_start and sampler.widen():
+                pass
+            target, drafter = (TableLM(some_flat(i, flat)) for i, flat in enumerate(FLAT[flat]))
+            task = make_task(
+                target, make_drafter(kind, sampler, V, drafter, p.ngram), p, prompt, sampler=sampler
+            )
+            rounds, widths = [], []
+            for event in decode(task):
+                if isinstance(event, Round):
+                    rounds.append(replace(event, draft_ms=0.0, verify_ms=0.0))
+                    widths.append(sampler.nucleus.few)
+            assert target.forwards == 1 + len(rounds)
+            told.append(rounds)
+            fed.append(target.fed)
+            widened_late += widths[0] == 256 != widths[-1]
+        assert told[0] == told[1] and fed[0] == fed[1]
+    assert widened_late >= 3, "the test must show something"
+
+
+class Filled(Eager):
+    def rows(self, k, gamma):
+        return gamma if k else 0
+
+
+class FromElsewhere(ModelDrafter):
+    """Its draft comes with NaN where its sampler had looked at too few tokens, as from a device that nobody waits for."""
+
+    def propose(self, ids, k, draws):
+        self.lm.reach(max(0, len(ids) - 2), len(ids) + k)
+        last = ids[-2:]
+        return (
+            Draft(k, *self.draft(torch.tensor([len(ids) - len(last), *last]), draws[:k]))
+            if k > 0
+            else certain([], V, CPU)
+        )
+
+
+def test_a_draft_ends_where_its_sampler_had_looked_at_too_few_tokens():
+    """Nothing is drafted there, and the target's own token follows; q is known for all that is told. From then on the look is wider."""
+    cut = 0
+    for seed, rows in product(range(8), (Eager(), Filled())):
+        p = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=60, alternatives=3, seed=seed)
+        sampler, target = Sampler(p), TableLM(some_flat(0, NEVER))
+        drafter = FromElsewhere(TableLM(some_flat(1, range(0, V, 4))), 1000, sampler, V, CPU, rows, 4)
+        text, cuts = [3, 1, 4], 0
+        for event in decode(make_task(target, drafter, p, text, sampler=sampler, run=rows)):
+            if not isinstance(event, Round):
+                continue
+            drafted = text + [token.id for token in event.draft]
+            behind = drafted[len(text) - 1 :]  # what each draft, and what comes next, stands behind
+            if len(event.draft) < min(4, 63 - len(text) - 1):
+                cuts += 1
+                assert behind[-1] % 4 == 0, "the nucleus is wide there"
+                assert event.next.source == ("sampled" if not event.draft else event.next.source)
+                assert sampler.nucleus.few == 2048
+            assert all(token.q > 0 for token in event.draft)
+            assert cuts or all(id % 4 for id in behind[:-1])
+            text = text + list(event.emitted)
+        assert len(text) == 63 and cuts <= 1
+        cut += cuts
+    assert cut >= 10
+
+
+@pytest.mark.parametrize("broken", ["target", "drafter"])
+def test_a_broken_model_is_an_error_and_no_endless_round(broken):
+    p = Params(temperature=1.0, top_p=0.95, max_new_tokens=20, seed=1)
+    target, drafter = (
+        TableLM(
+            torch.full((1, 1, V), torch.nan).expand(V + 1, V, V) if role == broken else some_flat(1, NEVER)
+        )
+        for role in FLAT
+        if role != "both"
+    )
+    with pytest.raises(RuntimeError, match=f"^the {broken}'s probabilities are not numbers"):
+        list(decode(make_task(target, drafter, p, [3, 1, 4])))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_small_types_are_widened_before_anything_else(dtype):
+    """65,000 is close to the end of float16: there, dividing by a small temperature would overflow."""
+    logits = torch.tensor([[65000.0, 64000.0, -65000.0]], dtype=dtype)
+    assert Sampler(params(temperature=0.01))(logits).tolist() == [[1.0, 0.0, 0.0]]
+    assert probabilities(logits).dtype == torch.float64
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-12])
+def test_tiny_temperatures_do_not_overflow(temperature):
+    got = Sampler(params(temperature=temperature))(
+        torch.tensor([[1.0, 3.0, -2.0], [-900.0, -1000.0, -1e30], [2.0, 2.0, 0.0]])
+    )
+    assert got.tolist() == [[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]]
+
+
+def test_greedy_is_one_hot_at_the_first_of_the_largest():
+    greedy = Sampler(params(temperature=0.0, top_k=3, top_p=0.5, min_p=0.5))  # filters change nothing
+    assert greedy(torch.tensor([[1.0, 4.0, 4.0, -torch.inf]])).tolist() == [[0, 1, 0, 0]]
+
+
+def test_every_row_is_shaped_by_itself():
+    logits = random_logits(3)
+    sampler = Sampler(params(temperature=1.3, top_k=20, top_p=0.8, min_p=0.05))
+    assert torch.equal(sampler(logits), torch.cat([sampler(row[None]) for row in logits]))
+
+
+def test_logits_are_left_as_they_were():
+    logits = random_logits(4)
+    before = logits.clone()
+    Sampler(params(temperature=1.3, top_k=5, top_p=0.8, min_p=0.05))(logits)
+    assert torch.equal(logits, before)
+
+
+def test_raw_probabilities_know_no_temperature():
+    logits = random_logits(5)
+    assert torch.equal(probabilities(logits), logits.softmax(-1))
+
+
+def test_one_hot():
+    assert one_hot(torch.tensor([2, 0]), 3).tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert one_hot(torch.empty(0, dtype=torch.long), 3).shape == (0, 3)
+
+
+def drawn(weights, u):
+    return draw(torch.tensor([weights], dtype=torch.float64), torch.tensor([u], dtype=torch.float64)).item()
+
+
+@pytest.mark.parametrize("u", [0.0, 5e-324, 2**-53, 0.25, 0.5, 1 / 3, 1 - 2**-52, BELOW_ONE])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [0, 0, 1, 0, 0],
+        [0, 0.3, 0, 0.7, 0],
+        [0, 1e-320, 0],
+        [0, 5e-324, 5e-324, 0],
+        [0, 3e300, 0, 1e300, 0],
+        [0, 1e-17, 1, 1e-17, 0],  # the last one's weight is lost in the sum
+        [0.1] * 10 + [0, 0],  # sums to less than 1
+        [0, 1 / 3, 1 / 3, 1 / 3, 0],
+        [0, 0.7, 0.2, 0.1 + 1e-16, 0],
+    ],
+    ids=str,
+)
+def test_a_token_of_weight_0_is_never_drawn(weights, u):
+    assert weights[drawn(weights, u)] > 0
+
+
+@pytest.mark.slow
+def test_no_weight_0_among_filtered_vocabularies():
+    """Wide rows, most of them 0, as filters leave them; numbers from all over [0, 1), and those next to every step."""
+    random = np.random.default_rng(6)
+    for _ in range(30):
+        weights = random.exponential(size=2000) * (random.random(2000) < 0.05)
+        weights /= weights.sum()
+        steps = np.cumsum(weights)
+        numbers = np.concatenate(
+            [random.random(500), steps, np.nextafter(steps, 0), np.nextafter(steps, 2), [0.0, BELOW_ONE]]
+        )
+        numbers = torch.tensor(numbers.clip(0, BELOW_ONE))
+        rows = torch.tensor(weights).expand(len(numbers), -1)
+        ids = draw(rows, numbers)
+        assert (rows.gather(1, ids[:, None]) > 0).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_no_weight_0_on_a_gpu_either():
+    """A GPU sums in another order, in blocks: the cumulative weight can step where the weight is 0."""
+    random = torch.Generator("cuda").manual_seed(7)
+    for _ in range(50):
+        weights = torch.rand(100_000, device="cuda", generator=random, dtype=torch.float64)
+        weights *= torch.rand(100_000, device="cuda", generator=random) < 0.01
+        steps = weights.cumsum(0) / weights.sum()
+        at_zeros = steps[weights == 0][:20_000:40]
+        numbers = torch.cat([at_zeros, at_zeros.nextafter(torch.zeros_like(at_zeros))]).clamp(0, BELOW_ONE)
+        rows = weights.expand(len(numbers), -1)
+        assert (rows.gather(1, draw(rows, numbers)[:, None]) > 0).all()
+
+
+def test_drawing_inverts_the_cumulative_distribution():
+    """Sixteenths are exact in binary, so every number of a fine grid has one right answer, ends included."""
+    weights = [0, 3, 0, 5, 1, 0, 7, 0]  # sum 16
+    expected = [1] * 3 + [3] * 5 + [4] + [6] * 7
+    for i in range(16 * 64):
+        for scale in (1, 1 / 16, 1024):  # need not be normalised
+            assert drawn([w * scale for w in weights], i / (16 * 64)) == expected[i // 64]
+    assert drawn(weights, BELOW_ONE) == 6
+
+
+def test_drawing_row_by_row():
+    weights = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.5, 0, 0.5]], dtype=torch.float64)
+    assert draw(weights, torch.tensor([0.9, 0.0, 0.5], dtype=torch.float64)).tolist() == [0, 1, 2]
+
+
+def test_dice_depend_on_seed_round_and_place_alone():
+    long, short = throw(7, 3, 16, CPU), throw(7, 3, 2, CPU)
+    assert torch.equal(long.next, short.next)
+    assert torch.equal(long.draws[:2], short.draws) and torch.equal(long.coins[:2], short.coins)
+    assert torch.equal(long.draws, throw(7, 3, 16, CPU).draws)
+    assert throw(7, 3, 0, CPU).draws.shape == throw(7, 3, 0, CPU).coins.shape == (0,)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    throw(7, 3, 4, CPU)
+    assert torch.equal(torch.get_rng_state(), before), "nobody else's dice are touched"
+
+
+def test_dice_differ_between_seeds_rounds_and_places():
+    dice = [throw(seed, round, 4, CPU) for seed in (1, 2, 11, 12, 2**53 - 1) for round in (0, 1, 2, 11, 12)]
+    numbers = torch.cat([torch.cat([d.next, d.draws, d.coins]) for d in dice]).tolist()
+    assert len(set(numbers)) == len(numbers) == 5 * 5 * 9
+
+
+def test_dice_are_uniform_and_below_1():
+    dice = [throw(seed, round, 2, CPU) for seed in range(60) for round in range(60)]
+    for numbers in (torch.cat([getattr(d, place) for d in dice]) for place in ("next", "draws", "coins")):
+        assert numbers.dtype == torch.float64 and numbers.min() >= 0 and numbers.max() < 1
+        assert kstest(numbers.numpy(), "uniform").pvalue > 1e-3
+    pairs = np.array([[d.next.item(), *d.draws.tolist(), *d.coins.tolist()] for d in dice])
+    correlation = np.corrcoef(pairs.T) - np.eye(5)
+    assert abs(correlation).max() < 4 / len(dice) ** 0.5

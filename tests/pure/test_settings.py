@@ -1,0 +1,228 @@
+"""The controls: what they hold is what Params gets, and what stands beside them is true."""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+
+from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, number
+from specdemo.loading import request as request_module
+from specdemo.ui.settings import (
+    AS_STARTED,
+    CONTROLS,
+    DRAFTERS,
+    DTYPES,
+    NAMES,
+    OFF,
+    QUANTIZE,
+    RULE_WORDS,
+    SAMPLERS,
+    held,
+    params_of,
+    request,
+    says,
+    values_of,
+    visible,
+)  # fmt: skip
+
+
+@dataclass
+class Needs:
+    total: int = 50_000_000
+    memory: int = 24_000_000_000
+    device: str = "cpu"
+    fits: bool = True
+    target_bytes: int | None = 46_000_000
+    drafter_bytes: int | None = 4_000_000
+    loaded: bool = True
+    gated: bool = False
+    tried: str = "not yet"
+
+
+@dataclass
+class SmallPair:
+    vocab_size: int = 4096
+    context: float = 1024
+    drafter: object = "a drafter"
+    tokenizer: object = None
+    dtype_reason: str = "float32: for a reason"
+
+
+def words(text: str) -> SimpleNamespace:
+    """A tokenizer."""
+    return SimpleNamespace(input_ids=text.split())
+
+
+def holding(**values) -> dict:
+    weights = {
+        "pair": "embedded",
+        "dtype": AS_STARTED,
+        "quantize": AS_STARTED,
+        "quantize_drafter": AS_STARTED,
+    }
+    return values_of(Params()) | weights | values
+
+
+def warned(pair=SmallPair(), needs=Needs(), prompt="Once", **values) -> dict[str, str]:  # noqa: B008
+    beside = says(holding(**values), prompt, needs, pair)
+    assert set(beside) == {*NAMES, "prompt"}
+    return {name: words[2:] for name, words in beside.items() if words.startswith("⚠ ")}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        Params(),
+        Params(temperature=0.0, top_p=1.0, seed=5, max_new_tokens=3),
+        Params(temperature=1.3, top_p=1.0),
+        Params(top_k=7, top_p=1.0),
+        Params(top_k=7, top_p=0.5),
+        Params(top_p=1.0, min_p=0.2),
+        Params(top_k=3, min_p=0.2),
+        Params(draft_with="ngram", ngram=5, gamma=9, stop=("a", "b c"), ignore_eos=True, alternatives=0),
+        Params(chat=True, system="Be brief."),
+        Params(stop=("\n\n", "a\nb", "\\", r"\n", " x")),
+    ],
+)
+def test_a_runs_settings_go_into_the_controls_and_come_back(params):
+    assert params_of(holding(**values_of(params))) == params
+
+
+def test_the_weights_that_are_offered_can_be_had():
+    assert (AS_STARTED, "auto", *request_module.DTYPES) == DTYPES and (
+        AS_STARTED,
+        "none",
+        *request_module.QUANTIZE,
+    ) == QUANTIZE
+
+
+def test_greedy_with_filters_is_greedy():
+    assert params_of(holding(**values_of(Params(temperature=0.0, top_k=5)))) == Params(
+        temperature=0.0, top_p=1.0
+    )
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_samplers_switch_off_what_does_not_matter_to_them(sampler):
+    values = {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.1}
+    params = params_of(holding(sampler=sampler, **values))
+    seen = visible(holding(sampler=sampler))
+    for field, off in OFF.items():
+        assert getattr(params, field) == (values[field] if field in SAMPLERS[sampler] else off)
+        assert seen[field] == (field in SAMPLERS[sampler])
+
+
+def test_controls_that_do_not_matter_are_out_of_the_way():
+    assert tuple(DRAFTERS) == DRAFT_WITH and tuple(RULE_WORDS) == RULES
+    assert [visible(holding(draft_with=name))["gamma"] for name in DRAFT_WITH] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert [visible(holding(draft_with=name))["ngram"] for name in DRAFT_WITH] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert not visible(holding())["system"] and visible(holding(chat=True))["system"]
+
+
+def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
+    assert params_of(holding(seed=" ")).seed is None and params_of(holding(seed=" 7 ")).seed == 7
+    for nonsense in ("7.0", "-7", "x", "9" * 30):
+        with pytest.raises(ValueError, match="seed must be a whole number from 0 to"):
+            params_of(holding(seed=nonsense))
+    assert params_of(holding(system="ignored", chat=False)).system is None
+
+
+def test_nothing_to_warn_of_at_first():
+    assert warned() == {} == warned(pair=None)
+    assert (
+        says(holding(pair="a + b"), "Once", Needs(loaded=False), None)["pair"]
+        == "needs about 50 MB of 24 GB on cpu; tried: not yet"
+    )
+    assert says(holding(), "Once", Needs(), SmallPair())["pair"].endswith("; holds 50 MB of 24 GB on cpu")
+    assert says(holding(), "Once", Needs(), SmallPair())["dtype"] == "float32: for a reason"
+
+
+@pytest.mark.parametrize(
+    "control, values, words",
+    [
+        ("seed", {"sampler": "greedy", "seed": "3"}, "changes nothing"),
+        ("seed", {"seed": "x"}, "must be a whole number from 0 to"),
+        ("temperature", {"temperature": 0}, "0 is greedy"),
+        ("temperature", {"temperature": 3}, "must be a number from 0 to 2"),
+        ("gamma", {"gamma": None}, "must be a whole number from 1 to 16"),
+        ("prompt", {"pair": SmallPair(tokenizer=words), "prompt": "a " * 1024}, "has 1,024 tokens"),
+        (
+            "max_new_tokens",
+            {"pair": SmallPair(tokenizer=words), "prompt": "a " * 900},
+            "prompt and text together",
+        ),
+        ("pair", {"needs": Needs(loaded=False, gated=True)}, "HF_TOKEN is not set here"),
+        ("top_p", {"top_p": 0}, "must be a number above 0 to 1"),
+        ("min_p", {"sampler": "min-p", "min_p": 1}, "must be a number from 0 to below 1"),
+        ("top_k", {"sampler": "top-k", "top_k": 0}, "0 is off"),
+        ("top_k", {"sampler": "top-k", "top_k": 1}, "which is greedy"),
+        ("top_k", {"sampler": "top-k", "top_k": 4096}, "the vocabulary has 4,096 tokens"),
+        ("top_k", {"sampler": "top-k", "top_k": None}, "must be a whole number from 0"),
+        ("top_p", {"top_p": 1}, "1 is off"),
+        ("min_p", {"sampler": "min-p", "min_p": 0}, "0 is off"),
+        ("gamma", {"gamma": 5, "max_new_tokens": 4}, "at most 3 here"),
+        (
+            "max_new_tokens",
+            {"max_new_tokens": 2000},
+            "prompt and text together end at the target's context of 1,024 tokens",
+        ),
+        ("max_new_tokens", {"max_new_tokens": 0}, "must be a whole number from 1 to 32,768"),
+        ("max_new_tokens", {"max_new_tokens": 2.5}, "must be a whole number"),
+        ("max_new_tokens", {"max_new_tokens": None}, "must be a whole number"),
+        ("alternatives", {"alternatives": 0}, "nothing but the token itself"),
+        ("quantize", {"quantize": "int8"}, "save memory, not time"),
+        ("quantize_drafter", {"quantize_drafter": "int4"}, "save memory, not time"),
+        ("dtype", {"dtype": "bfloat16"}, "slower than float32"),
+        ("chat", {"chat": True}, "no chat template"),
+        ("draft_with", {"pair": SmallPair(drafter=None)}, "no drafter model"),
+        (
+            "pair",
+            {"needs": Needs(total=30 * 10**9, fits=False, loaded=False)},
+            "needs about 30.0 GB of 24 GB on cpu",
+        ),
+        ("prompt", {"prompt": ""}, "must not be empty"),
+        ("prompt", {"prompt": "\ud800"}, "lone surrogate"),
+    ],
+)
+def test_a_choice_that_makes_the_run_impossible_or_pointless_says_so_beside_it(
+    monkeypatch, control, values, words
+):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    said = warned(**values)
+    assert set(said) == {control} and words in said[control]
+
+
+def test_what_a_control_calls_impossible_params_refuses():
+    for field, wrong in (("top_k", -1), ("max_new_tokens", 40_000), ("max_new_tokens", None)):
+        with pytest.raises(ValueError) as refused:
+            number(field, wrong)
+        assert warned(sampler="top-k", **{field: wrong})[field] in str(refused.value)
+
+
+def test_the_weights_go_as_asked_and_come_back_from_a_trace():
+    asked = {"pair": "embedded", "dtype": "auto", "quantize": "int8", "quantize_drafter": None}
+    assert request(holding(quantize="int8", dtype="auto")) == asked
+    info = PairInfo(
+        "embedded", "t", "d", "cpu", "a CPU", ByModel("bfloat16", "float32"), ByModel("int8", None)
+    )
+    as_recorded = {"dtype": "bfloat16", "quantize": "int8", "quantize_drafter": "none"}
+    assert held(info, replace(info, dtype=ByModel("float32", "float32"))) == as_recorded
+    assert held(info, None) == as_recorded | {"dtype": AS_STARTED}
+    odd = replace(info, dtype=ByModel("<img>", None), quantize=ByModel("<img>", "int3"))
+    assert held(odd, info) == dict.fromkeys(as_recorded, AS_STARTED), (
+        "a file may say anything, but controls hold what they offer"
+    )
+    assert held(info, info) == dict.fromkeys(as_recorded, AS_STARTED)
+    assert set(as_recorded) < set(CONTROLS)

@@ -1,0 +1,332 @@
+"""The record: a round trip through JSON loses nothing, and what is no trace is refused in one sentence that says where."""
+
+import json
+import math
+import random
+import struct
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdemo import Params, Trace, load_pair, stream
+from specdemo.events import ByModel, Finished, Judged, Next, PairInfo, Round, Started, metrics
+from specdemo.events.trace import SCHEMA
+
+PAIR = PairInfo("tiny", "target", None, "cpu", "a CPU", ByModel("float32", None), ByModel(None, None))
+HOSTILE = [
+    "",
+    "\0\x01\x1f\x7f\x80",
+    '"quotes" and \\backslashes\\ \\u0041 \\ud800',
+    "\r\n\u2028\u2029\x85\t",
+    "</script><img src=x onerror=alert(1)> ${alert(1)} {{7*7}}",
+    "日本語 🙂 👩‍👩‍👧 é \u202edesrever\ufeff\ufffd\uffff\U0010ffff",
+    "NaN, Infinity, null, true, -0, 1e999",
+    "x" * 100_000,
+]
+
+
+def any_float(dice):
+    """Any double from 0 to 1, most of them tiny, subnormal ones too; or one evenly from [0, 1)."""
+    if dice.random() < 0.5:
+        return dice.random()
+    value = math.inf
+    while not value <= 1:
+        (value,) = struct.unpack("<d", dice.getrandbits(63).to_bytes(8, "little"))
+    return value
+
+
+def any_trace(seed, rounds=5):
+    dice = random.Random(seed)
+
+    def number():
+        return any_float(dice)
+
+    def text():
+        return "".join(
+            chr(dice.choice([dice.randrange(0xD800), dice.randrange(0xE000, 0x110000)]))
+            for _ in range(dice.randrange(4))
+        )
+
+    def top():
+        return tuple(
+            (dice.randrange(99), text(), number(), dice.choice([None, number()]), number(), number())
+            for _ in range(3)
+        )
+
+    params = Params(
+        seed=2**53 - 1,
+        temperature=dice.random(),
+        top_p=1 - dice.random(),
+        min_p=dice.random(),
+        stop=("\n\n", "é"),
+    )
+    trace = Trace.begin(
+        Started(PAIR, {"specdemo": "0"}, params, text(), (1, 2, 3)), metrics.fresh(1 + number(), number())
+    )
+    trace.stats = metrics.after_prefill(trace.stats, 1, number())
+    for index in range(rounds):
+        accepted = Judged(
+            4, text(), number(), number(), number(), number(), dice.random(), number(), "accepted", top()
+        )
+        rejected = Judged(
+            5, text(), number(), number(), number(), number(), dice.random(), 5e-324, "rejected", ()
+        )
+        discarded = Judged(6, text(), 0.1 + 0.2, number(), number(), number(), None, None, "discarded", top())
+        own = Next(
+            7, text(), "resampled", number(), number(), number(), number(), dice.random(), number(), top()
+        )
+        trace.add(Round(index, (accepted, rejected, discarded), own, (4, 7), dice.random(), dice.random()))
+    trace.end("length")
+    return trace
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_round_trip_to_the_last_bit(seed):
+    trace = any_trace(seed)
+    again = Trace.from_json(trace.to_json())
+    assert again == trace
+    assert repr(again) == repr(trace), "== takes 1.0 for 1 and -0.0 for 0.0; repr does not"
+    assert again.to_json() == trace.to_json()
+    assert json.loads(trace.to_json())["rounds"][0]["draft"][2]["p"] == 0.30000000000000004, (
+        "in anybody's JSON reader, too"
+    )
+
+
+def tiny_llama(seed):
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=9, eos_token_id=None, bos_token_id=None, initializer_range=0.5, **sizes)
+    )
+
+
+@pytest.mark.parametrize("draft_with", ["model", "lookup", "ngram", "none"])
+def test_a_real_run_survives_a_file_and_replays_event_by_event(tmp_path, draft_with):
+    run = stream(
+        load_pair(target=tiny_llama(1), drafter=tiny_llama(2)),
+        [1, 2, 1, 2],
+        Params(draft_with=draft_with, max_new_tokens=20, seed=3),
+    )
+    events = list(run)
+    path = tmp_path / "run.json"
+    run.trace.save(path)
+    again = Trace.load(path)
+    assert again == run.trace
+    assert list(again.events()) == events
+    assert isinstance(events[0], Started) and isinstance(events[-1], Finished)
+    assert (
+        [id for round in again.rounds for id in round.emitted]
+        == again.output_ids
+        == list(events[-1].output_ids)
+    )
+
+
+def test_the_keys_are_those_of_the_schema():
+    data = json.loads(any_trace(1).to_json())
+    assert data["schema"] == SCHEMA == "specdemo.trace/1"
+    assert list(data) == [
+        "schema", "pair", "versions", "params", "prompt", "prompt_ids", "rounds", "finish", "error", "output_ids", "text", "stats",
+    ]  # fmt: skip
+    assert list(data["rounds"][0]) == ["index", "draft", "next", "emitted", "draft_ms", "verify_ms"]
+    assert list(data["rounds"][0]["draft"][0]) == [
+        "id",
+        "text",
+        "p",
+        "q",
+        "raw_p",
+        "raw_q",
+        "u",
+        "accept_prob",
+        "fate",
+        "top",
+    ]
+    assert list(data["rounds"][0]["next"]) == [
+        "id",
+        "text",
+        "source",
+        "p",
+        "q",
+        "raw_p",
+        "raw_q",
+        "u",
+        "residual_mass",
+        "top",
+    ]
+    assert set(data["pair"]) == {"name", "target", "drafter", "device", "device_name", "dtype", "quantize"}
+    assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
+    assert set(data["params"]) == {
+        "draft_with", "gamma", "rule", "temperature", "top_k", "top_p", "min_p", "seed", "max_new_tokens", "stop", "ignore_eos",
+        "chat", "system", "ngram", "alternatives",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_strings_survive(tmp_path, text):
+    info = replace(PAIR, name=text, target=text, device_name=text)
+    params = Params(stop=(text + "!",), chat=True, system=text)
+    trace = Trace.begin(Started(info, {text: text}, params, text, (1,)), metrics.fresh())
+    own = Next(7, text, "sampled", 1.0, None, 1.0, None, 0.5, None, ((7, text, 1.0, None, 1.0, None),))
+    trace.add(Round(0, (), own, (7,), 0.0, 0.0))
+    trace.end("error", error=text)
+    trace.save(tmp_path / "trace.json")
+    assert Trace.load(tmp_path / "trace.json") == trace
+    assert trace.text == text
+
+
+def changed(path, value):
+    """The JSON of a good trace with the value at `path` replaced, or left out (value is ...)."""
+    data = json.loads(any_trace(1).to_json())
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    if value is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        (["schema"], "specdemo.trace/2", "schema"),
+        (["schema"], ..., "schema"),
+        (["schema"], None, "schema"),
+        (["pair"], ..., "pair"),
+        (["pair", "dtype"], "float32", "pair.dtype"),
+        (["pair", "dtype", "drafter"], ..., "pair.dtype.drafter"),
+        (["versions", "torch"], 2, "versions.torch"),
+        (["params", "gamma"], 17, "gamma"),
+        (["params", "gamma"], "4", "params.gamma"),
+        (["params", "temperature"], True, "params.temperature"),
+        (["params", "stop"], "abc", "params.stop"),
+        (["params", "stop"], [""], "stop"),
+        (["prompt"], 5, "prompt"),
+        (["prompt_ids"], "12", "prompt_ids"),
+        (["prompt_ids", 1], 1.5, "prompt_ids.1"),
+        (["prompt_ids", 1], None, "prompt_ids.1"),
+        (["rounds"], {}, "rounds"),
+        (["rounds"], None, "rounds"),
+        (["rounds", 3], [], "rounds.3"),
+        (["rounds", 3, "draft", 1, "p"], ..., "rounds.3.draft.1.p"),
+        (["rounds", 3, "draft", 1, "p"], "0.5", "rounds.3.draft.1.p"),
+        (["rounds", 3, "draft", 1, "p"], None, "rounds.3.draft.1.p"),
+        (["rounds", 3, "draft", 1, "id"], True, "rounds.3.draft.1.id"),
+        (["rounds", 3, "draft", 1, "fate"], 1, "rounds.3.draft.1.fate"),
+        (["rounds", 3, "draft", 1, "fate"], "ignored", "rounds.3.draft.1.fate"),
+        (["rounds", 3, "draft", 0, "top", 2], [1, "a", 0.5], "rounds.3.draft.0.top.2"),
+        (["rounds", 3, "next"], ..., "rounds.3.next"),
+        (["rounds", 3, "next", "source"], "guessed", "rounds.3.next.source"),
+        (["rounds", 3, "next", "u"], None, "rounds.3.next.u"),
+        (["rounds", 3, "emitted"], 4, "rounds.3.emitted"),
+        (["finish"], "done", "finish"),
+        (["error"], 3, "error"),
+        (["output_ids", 0], "4", "output_ids.0"),
+        (["text"], None, "text"),
+        (["stats", "tokens"], 1.5, "stats.tokens"),
+        (["stats", "rounds"], ..., "stats.rounds"),
+        # The right types, and still no run.
+        (["prompt_ids", 1], -1, "prompt_ids"),
+        (["prompt_ids", 1], 10**400, "prompt_ids"),
+        (["rounds", 3, "index"], 4, "rounds.3.index"),
+        (["rounds", 3, "draft", 1, "id"], 2**31, "rounds.3.draft.1"),
+        (["rounds", 3, "draft", 1, "p"], 1.5, "rounds.3.draft.1"),
+        (["rounds", 3, "draft", 0, "top", 2, 4], 1.797e308, "rounds.3.draft.0"),
+        (["rounds", 3, "draft", 0, "u"], None, "rounds.3.draft.0"),
+        (["rounds", 3, "next", "raw_p"], -1e-9, "rounds.3.next"),
+        (["rounds", 3, "verify_ms"], 1e300, "rounds.3"),
+        (["output_ids", 0], 8, "output_ids"),
+        (["stats", "rounds"], 0, "stats"),
+        (["stats", "tokens"], 10**400, "stats"),
+        (["stats", "tokens_per_second"], 1e300, "stats"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(path, value, named):
+    refused(changed(path, value), named)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "null",
+        "[]",
+        "3",
+        '"specdemo.trace/1"',
+        "{}",
+        "{",
+        "not JSON",
+        '{"schema": "specdemo.trace/1"',
+        "[" * 100_000,
+        "{'schema': 1}",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_no_trace_at_all(text):
+    refused(text)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("key", ["p", "u"])
+def test_numbers_that_are_none(number, key):
+    """No JSON, or beyond every double; a page that draws them would show nonsense."""
+    refused(changed(["rounds", 2, "draft", 0, key], "HERE").replace('"HERE"', number))
+
+
+def test_half_a_file(tmp_path):
+    whole = any_trace(1).to_json()
+    for share in (0.1, 0.5, 0.9, 0.999):
+        (tmp_path / "half.json").write_text(whole[: int(len(whole) * share)], encoding="utf-8")
+        with pytest.raises(ValueError, match="^this is not a specdemo.trace/1 file"):
+            Trace.load(tmp_path / "half.json")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b"\x80abc", b"\x1f\x8b\x08\x00\x00"])
+def test_bytes_that_are_no_text(tmp_path, content):
+    (tmp_path / "trace.json").write_bytes(content)
+    with pytest.raises(ValueError, match="^this is not a specdemo.trace/1 file"):
+        Trace.load(tmp_path / "trace.json")
+
+
+def refused(text, named=""):
+    with pytest.raises(ValueError) as error:
+        Trace.from_json(text)
+    message = str(error.value)
+    assert type(error.value) is ValueError, "nothing of the library that found it"
+    assert message.startswith("this is not a specdemo.trace/1 file: ")
+    assert named in message and "\n" not in message and len(message) < 300
+    assert error.value.__cause__ is None and error.value.__suppress_context__
+
+
+def test_a_trace_that_is_still_being_written_can_be_saved():
+    trace = any_trace(1)
+    trace.finish = None
+    again = Trace.from_json(trace.to_json())
+    assert again == trace
+    assert not any(isinstance(event, Finished) for event in again.events())
+
+
+@pytest.mark.parametrize(
+    ("stops", "kept"),
+    [(("cd",), "ab"), (("d", "bc"), "a"), (("bc", "d"), "a"), (("abcd",), ""), (("d",), "abc")],
+)
+def test_the_text_is_cut_before_the_first_stop_string(stops, kept):
+    """The first in the text, not in the list; the ids are kept whole."""
+    trace = Trace.begin(Started(PAIR, {}, Params(stop=stops), "", (1,)), metrics.fresh())
+    for index, piece in enumerate(["ab", "cd"]):
+        trace.add(
+            Round(
+                index,
+                (),
+                Next(index, piece, "sampled", 1.0, None, 1.0, None, 0.5, None, ()),
+                (index,),
+                0.0,
+                0.0,
+            )
+        )
+    finished = trace.end("stop")
+    assert (finished.text, trace.text, finished.output_ids) == (kept, kept, (0, 1))

@@ -1,0 +1,178 @@
+"""What drafters propose on sequences made by hand, and that each reads and forgets what it should."""
+
+import pytest
+import torch
+
+from specdemo.engine.drafters import NoDrafter
+from specdemo.engine.drafters.lookup import LookupDrafter
+from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.engine.drafters.ngram import NgramDrafter
+from specdemo.engine.sampling import Sampler
+from specdemo.events import Params
+from specdemo.runtime.graphs import Eager
+from tests.oracle import CPU, TableLM, pick, random_table, shaped
+
+V = 10
+
+
+def ids_of(drafter, text, k=4):
+    draft = drafter.propose(list(text), k, torch.zeros(k, dtype=torch.float64))
+    assert draft.q.shape == draft.raw_q.shape == (draft.k, V) and len(draft.ids) == draft.k
+    assert draft.q.dtype == torch.float64 and draft.ids.dtype == torch.long
+    assert torch.equal(draft.q.argmax(-1), draft.ids) and torch.equal(draft.q, draft.raw_q), "q is one-hot"
+    assert (draft.q.sum(-1) == 1).all() and (draft.q.amax(-1) == 1).all() if len(draft.ids) else True
+    return draft.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "longest", "k", "expected"),
+    [
+        ([1, 2, 3, 4, 1, 2], 2, 2, [3, 4]),
+        ([1, 2, 3, 4, 1, 2], 2, 4, [3, 4, 1, 2]),  # up to the end of the text
+        ([1, 2, 3, 1, 2], 3, 6, [3, 1, 2, 3, 1, 2]),  # and on into the copy itself
+        ([7, 7], 3, 4, [7, 7, 7, 7]),
+        ([5, 7, 7, 7], 1, 3, [7, 7, 7]),
+        ([1, 2, 9, 1, 2, 8, 1, 2], 2, 1, [8]),  # the latest occurrence
+        ([1, 2, 9, 3, 2, 8, 1, 2], 2, 1, [9]),  # the longest match wins over a later, shorter one
+        ([1, 2, 9, 3, 2, 8, 1, 2], 1, 1, [8]),
+        ([1, 2, 3, 4], 3, 4, []),  # nothing has occurred before
+        ([1], 3, 4, []),
+        ([1, 1], 3, 0, []),
+    ],
+)
+def test_lookup(text, longest, k, expected):
+    drafter = LookupDrafter(longest, V, CPU)
+    drafter.start(text)
+    assert ids_of(drafter, text, k) == expected
+
+
+def test_lookup_round_by_round_is_lookup_at_once():
+    text = torch.randint(0, 4, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+    drafter, drafted = LookupDrafter(3, V, CPU), 0
+    for end in (1, 2, 3, 7, 8, 20, 21, 40, 60):
+        draft = ids_of(drafter, text[:end], 5)
+        assert draft == ids_of(LookupDrafter(3, V, CPU), text[:end], 5) == slow_lookup(text[:end], 3, 5)
+        drafted += len(draft)
+    assert drafted >= 25
+
+
+def slow_lookup(text, longest, k):
+    for n in range(min(longest, len(text) - 1), 0, -1):
+        for start in range(len(text) - n - 1, -1, -1):
+            if text[start : start + n] == text[-n:]:
+                copy = list(text)
+                for i in range(k):
+                    copy.append(copy[start + n + i])
+                return copy[len(text) :]
+    return []
+
+
+def test_ngrams_count_what_followed():
+    drafter = NgramDrafter(2, True, V, CPU)
+    assert ids_of(drafter, [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2], 3) == [3, 1, 2]  # 1 2 -> 3 twice, -> 4 once
+    assert ids_of(drafter, [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2, 4, 1, 2, 4, 1, 2], 1) == [4], (
+        "each token counted once, new ones added"
+    )
+
+
+def test_several_levels_fall_back_to_shorter_contexts_and_one_level_does_not():
+    text = [1, 2, 3, 5, 2]  # "5 2" is new, "2" is not
+    assert ids_of(NgramDrafter(2, True, V, CPU), text, 2) == [3, 5]
+    assert ids_of(NgramDrafter(2, False, V, CPU), text, 2) == []
+    assert ids_of(NgramDrafter(2, False, V, CPU), [1, 2, 3, 1, 2], 4) == [3, 1, 2, 3]
+    assert ids_of(NgramDrafter(1, False, V, CPU), text, 2) == [3, 5]
+
+
+def test_a_longer_known_context_decides_over_counts_of_shorter_ones():
+    assert ids_of(NgramDrafter(3, True, V, CPU), [4, 1, 2, 9, 1, 3, 1, 3, 1, 3, 4, 1], 1) == [
+        2
+    ]  # "4 1" -> 2, though 1 -> 3 thrice
+
+
+@pytest.mark.parametrize("text", [[1], [1, 2], [1, 2, 3]])
+def test_ngrams_of_short_new_texts_draft_nothing(text):
+    assert ids_of(NgramDrafter(3, True, V, CPU), text) == ids_of(NgramDrafter(3, False, V, CPU), text) == []
+
+
+def test_learning_teaches_several_continuations_of_one_forward():
+    """Also behind drafts that were refused: the target has said what it thinks there."""
+    drafter = NgramDrafter(2, True, V, CPU)
+    assert ids_of(drafter, [1, 2]) == []
+    drafter.learn([1, 2], [3], [[(7, 0.6), (8, 0.3)], [(9, 0.8), (1, 0.1)]])
+    assert ids_of(drafter, [1, 2], 1) == [7]
+    assert ids_of(drafter, [1, 2, 3], 1) == [9]
+    drafter.learn([1, 2], [], [[(8, 0.9)]])
+    assert ids_of(drafter, [1, 2], 1) == [8], "weights add up: 0.3 + 0.9 over 0.6"
+
+
+def test_one_level_learns_full_contexts_only():
+    drafter = NgramDrafter(3, False, V, CPU)
+    drafter.learn([1, 2], [3], [[(7, 0.6)], [(9, 0.8)]])
+    assert ids_of(drafter, [1, 2]) == []
+    assert ids_of(drafter, [1, 2, 3], 1) == [9]
+
+
+def test_no_drafter():
+    assert ids_of(NoDrafter(V, CPU), [1, 1, 1, 1]) == []
+
+
+TABLE = random_table(4, V)
+
+
+def proposal(lm, text, k, draws, params, width=V, context=100):
+    drafter = ModelDrafter(lm, context, Sampler(params), width, CPU, Eager(), 4)
+    drafter.start(list(text))
+    return drafter, drafter.propose(list(text), k, torch.tensor(draws, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("text", [[3], [3, 1], [3, 1, 4, 1]])
+def test_a_model_draws_each_token_from_the_q_it_records(text):
+    params = Params(temperature=0.7, top_k=4, top_p=1.0)
+    draws = [0.1, 0.95, 0.5]
+    _, draft = proposal(TableLM(TABLE), text, 3, draws, params)
+    text = list(text)
+    for id, q, raw_q, u in zip(draft.ids.tolist(), draft.q, draft.raw_q, draws, strict=True):
+        row = TableLM(TABLE).row(text)
+        assert q.numpy() == pytest.approx(shaped(row, params), abs=1e-15)
+        assert raw_q.numpy() == pytest.approx(shaped(row, Params(temperature=1.0, top_p=1.0)), abs=1e-15)
+        assert id == pick(q.numpy(), u)
+        text.append(id)
+
+
+@pytest.mark.parametrize(("context", "expected"), [(100, 4), (7, 4), (6, 3), (4, 1), (3, 0), (1, 0)])
+def test_a_model_drafts_inside_its_context_only(context, expected):
+    """With 4 tokens of text: its last forward sees the text and all drafts but the last."""
+    lm = TableLM(TABLE)
+    _, draft = proposal(lm, [3, 1, 4, 1], 4, [0.5] * 4, Params(), context=context)
+    assert len(draft.ids) == expected
+    assert max((position for position, _ in lm.fed), default=0) < context
+
+
+def test_a_model_reads_each_token_at_most_twice_and_its_cache_follows_the_text():
+    """Two tokens are fed every round: one of them is the last draft of a fully accepted round, which was never fed."""
+    lm, text = TableLM(TABLE), [3, 1, 4]
+    drafter, draft = proposal(lm, text, 2, [0.3, 0.6], Params())
+    text += [*draft.ids.tolist(), 5]  # accepted in full, and a bonus
+    drafter.propose(list(text), 2, torch.tensor([0.3, 0.6]).double())
+    assert lm.ids[: len(text)] == text
+    text += [6]  # refused at once
+    drafter.propose(list(text), 1, torch.tensor([0.3]).double())
+    assert lm.ids[: len(text)] == text
+    assert max(lm.fed.count((i, id)) for i, id in enumerate(text)) <= 2
+
+
+def test_a_wider_drafter_is_cut_and_renormalised_and_a_narrower_one_padded():
+    wide = random_table(5, V, V + 6)
+    wide[..., V:] += 20  # it would draw nothing but what the target does not know
+    _, draft = proposal(TableLM(wide), [3, 1], 3, [0.2, 0.5, 0.9], Params(temperature=1.0, top_p=1.0))
+    assert (draft.ids < V).all() and draft.q.shape == (3, V)
+    assert draft.q[0].numpy() == pytest.approx(shaped(wide[3, 1, :V], Params(temperature=1.0, top_p=1.0)))
+    _, draft = proposal(
+        TableLM(random_table(5, V, 4)), [3, 1], 3, [0.2, 0.5, 1 - 2**-53], Params(temperature=2.0, top_p=1.0)
+    )
+    assert (
+        (draft.ids < 4).all()
+        and draft.q.shape == (3, V)
+        and (draft.q[:, 4:] == 0).all()
+        and (draft.raw_q[:, 4:] == 0).all()
+    )

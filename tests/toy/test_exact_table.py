@@ -1,0 +1,294 @@
+"""The real engine over a table that plays the language model: the joint distribution of the first three tokens must be the
+target's own, whoever drafts and however it is sampled. Broken engines must fail the very same test."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdemo.engine.drafters import Draft
+from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.engine.loop import decode
+from specdemo.engine.rules import Decision, speculative
+from specdemo.engine.sampling import Dice, Sampler, draw, throw
+from specdemo.events import Params, Round
+from specdemo.runtime.graphs import Eager
+from tests.oracle import CPU, TableLM, enumerated, make_task, naive, p_value, random_table, shaped
+
+V = 5
+TARGET = random_table(1, never=[4])
+DRAFTER = 0.6 * random_table(1) + random_table(2, never=[3])  # agrees with the target now and then
+TOKENS = 3  # whose joint distribution is compared
+QUICK, FULL = 2000, 20_000
+SOUND, BROKEN = 1e-3, 1e-6  # p-values: above, below
+
+PLAIN = Params(gamma=2, temperature=0.7, top_p=1.0, max_new_tokens=8, ngram=2, alternatives=0)
+SAMPLERS = {
+    "greedy": replace(PLAIN, temperature=0.0),
+    "multinomial": PLAIN,
+    "top-k": replace(PLAIN, temperature=1.3, top_k=3),
+    "top-p": replace(PLAIN, temperature=1.3, top_p=0.8),
+    "top-k with top-p": replace(PLAIN, temperature=1.6, top_k=3, top_p=0.85),
+    "min-p": replace(PLAIN, temperature=1.3, min_p=0.25),
+}
+DRAFTERS = ["lookup", "ngram", "ngram-one-level", "none"]  # besides "model"
+# Runs that repeat, so that a lookup and a store of n-grams have something to draft from the first round on.
+PROMPTS = {
+    "model": [0, 1],
+    "none": [0, 1],
+    "lookup": [2, 0, 1, 2, 0],
+    "ngram": [2, 0, 1, 2, 0],
+    "ngram-one-level": [2, 0, 1, 2, 0],
+}
+
+
+def model_drafter(sampler, logits=DRAFTER, kind=ModelDrafter, context=1000):
+    return kind(TableLM(logits), context, sampler, V, CPU, Eager(), 4)
+
+
+def first_tokens(params, prompt, eos=(), drafter=None, fates=None, **changes):
+    """One run of the engine; it is abandoned as soon as TOKENS tokens stand, as any consumer may."""
+    drafter = drafter(Sampler(params)) if drafter else TableLM(DRAFTER)
+    ids = []
+    for event in decode(make_task(TableLM(TARGET), drafter, params, prompt, eos=eos, **changes)):
+        if isinstance(event, Round):
+            ids += event.emitted
+            if fates is not None:
+                fates.update(token.fate for token in event.draft)
+                fates[event.next.source if event.next else "ended in the draft"] += 1
+            if len(ids) >= TOKENS:
+                break
+    return tuple(ids[:TOKENS])
+
+
+def exactness(params, runs, prompts=None, eos=(), fates=None, **changes) -> float:
+    """The p-value of `runs` runs with as many seeds against the enumerated distribution. With several prompts, their
+    number is a part of the outcome."""
+    prompts = prompts or [PROMPTS[params.draft_with]]
+    exact = {}
+    for i, prompt in enumerate(prompts):
+        texts = enumerated(lambda text: shaped(TableLM(TARGET).row(text), params), prompt, TOKENS, eos)
+        exact |= {(i, text): probability / len(prompts) for text, probability in texts.items()}
+    seen = Counter()
+    for seed in range(runs):
+        i = seed % len(prompts)
+        seen[i, first_tokens(replace(params, seed=seed), prompts[i], eos, fates=fates, **changes)] += 1
+    return p_value(seen, exact)
+
+
+# Greedy has one outcome per prompt, so it gets all prompts of two tokens that the target can have written.
+EVERY_PROMPT = [[a, b] for a in range(V) for b in range(V - 1)]
+sizes = pytest.mark.parametrize("runs", [QUICK, pytest.param(FULL, marks=pytest.mark.slow)])
+
+
+def some_quick(values, *quick):
+    """All of them, those that the quick set does without marked slow."""
+    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+@sizes
+@pytest.mark.parametrize("sampler", some_quick(SAMPLERS, "greedy", "top-p"))
+def test_every_sampler(sampler, runs):
+    fates = Counter()
+    p = exactness(SAMPLERS[sampler], runs, EVERY_PROMPT if sampler == "greedy" else None, fates=fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    for fate in ("accepted", "rejected", "discarded", "resampled", "bonus"):
+        assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
+
+
+@sizes
+@pytest.mark.parametrize("kind", some_quick(DRAFTERS, "lookup"))
+def test_every_drafter(kind, runs):
+    fates = Counter()
+    p = exactness(replace(PLAIN, draft_with=kind), runs, fates=fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    for fate in ("accepted", "rejected", "resampled", "bonus") if kind != "none" else ("sampled",):
+        assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
+
+
+def test_the_filters_filter():
+    """Else the samplers above would all be the same test."""
+    possible = {
+        name: len(enumerated(lambda t, s=s: shaped(TableLM(TARGET).row(t), s), [0, 1], TOKENS))
+        for name, s in SAMPLERS.items()
+    }
+    assert possible["greedy"] == 1
+    assert possible["multinomial"] == 4**TOKENS
+    assert all(1 < possible[name] <= 3**TOKENS for name in ("top-k", "top-k with top-p"))
+    assert possible["top-k with top-p"] < possible["top-k"]
+    assert all(1 < possible[name] < 4**TOKENS for name in ("top-p", "min-p"))
+
+
+@pytest.mark.slow
+@sizes
+@pytest.mark.parametrize("width", [3, 8], ids=["narrower", "wider"])
+def test_a_drafter_of_another_width(width, runs):
+    logits = random_table(3, V, width)
+    if (
+        width > V
+    ):  # what the drafter thinks of tokens that it has alone must not matter, however likely they are
+        logits = torch.cat([logits[:, :, :V], logits[:, :, V:] + 5], -1)
+    fates = Counter()
+    p = exactness(PLAIN, runs, drafter=lambda sampler: model_drafter(sampler, logits), fates=fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    assert min(fates["accepted"], fates["rejected"], fates["bonus"]) > runs / 20
+
+
+@pytest.mark.slow
+def test_with_an_eos_and_a_longer_draft():
+    """Texts of fewer than three tokens are outcomes, too."""
+    fates = Counter()
+    params = replace(PLAIN, gamma=3)
+    assert exactness(params, QUICK, eos=[2], fates=fates) > SOUND
+    assert fates["ended in the draft"] > QUICK / 20
+
+
+def test_with_a_length_limit_that_shortens_the_drafts():
+    assert exactness(replace(PLAIN, gamma=4, max_new_tokens=TOKENS), QUICK) > SOUND
+
+
+def test_a_drafter_whose_context_ends_inside_the_text():
+    fates = Counter()
+    p = exactness(PLAIN, QUICK, drafter=lambda sampler: model_drafter(sampler, context=3), fates=fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    assert fates["sampled"] > QUICK / 20 and fates["accepted"] > QUICK / 20
+
+
+# Broken engines: each has one mistake that people really make.
+
+
+def redraws_from_p(p, q, draft, coins, next_u):
+    """After a rejection from p, not from the residual."""
+    decision = speculative(p, q, draft, coins, next_u)
+    return replace(decision, next=draw(p[decision.accepted[None]], next_u)[0])
+
+
+def accepts_the_likelier(p, q, draft, coins, next_u):
+    """Keeps a draft when the target likes it at least half as well as the drafter."""
+    half = torch.full_like(coins, 0.5)
+    return speculative(p, q, draft, half, next_u)
+
+
+def argmax_behind_soft_verdicts(p, q, draft, coins, next_u):
+    """Judges by p/q, then takes the target's argmax: greedy everywhere but in the verdict."""
+    decision = speculative(p, q, draft, coins, next_u)
+    return Decision(
+        decision.accept_prob, decision.accepted, p[decision.accepted].argmax(), decision.residual_mass
+    )
+
+
+class RecordsRawQ(ModelDrafter):
+    """Draws at the sampler's temperature, but says that it drew at temperature 1."""
+
+    def propose(self, ids, k, draws):
+        draft = super().propose(ids, k, draws)
+        return Draft(draft.k, draft.ids, draft.raw_q, draft.raw_q)
+
+
+class NeverGoesBack(TableLM):
+    """Writes behind what its cache holds, whatever position it is told: refused drafts stay in its context."""
+
+    def forward(self, ids, start):
+        self.reach(len(self.ids), len(self.ids) + len(ids))
+        return super().forward(ids, torch.tensor(len(self.ids)))
+
+
+def one_number_for_two(seed):
+    """Draws the resampled token with the number that has just rejected the draft."""
+
+    def thrown(round, k):
+        dice = throw(seed, round, k, CPU)
+        return Dice(dice.coins[:1] if k else dice.next, dice.draws, dice.coins)
+
+    return thrown
+
+
+def broken_residual():
+    return exactness(PLAIN, QUICK, rule=redraws_from_p)
+
+
+def broken_lookup():
+    return exactness(replace(PLAIN, draft_with="lookup"), QUICK, rule=redraws_from_p)
+
+
+def broken_temperature():
+    return exactness(PLAIN, QUICK, drafter=lambda sampler: model_drafter(sampler, kind=RecordsRawQ))
+
+
+def broken_greedy():
+    """Drafts are argmaxes; p and q, soft."""
+    soft = Sampler(replace(PLAIN, temperature=1.0))
+    changes = {
+        "drafter": lambda sampler: model_drafter(sampler, kind=RecordsRawQ),
+        "sampler": soft,
+        "rule": argmax_behind_soft_verdicts,
+    }
+    return exactness(SAMPLERS["greedy"], QUICK, EVERY_PROMPT, **changes)
+
+
+def broken_threshold():
+    return exactness(PLAIN, QUICK, rule=accepts_the_likelier)
+
+
+def broken_filter():
+    """The drafter filters, the target does not."""
+    return exactness(SAMPLERS["top-k"], QUICK, sampler=Sampler(replace(SAMPLERS["top-k"], top_k=0)))
+
+
+def broken_position():
+    seen = Counter()
+    for seed in range(QUICK):
+        params = replace(PLAIN, seed=seed)
+        target, ids = NeverGoesBack(TARGET), []
+        for event in decode(make_task(target, TableLM(DRAFTER), params, PROMPTS["model"])):
+            ids += getattr(event, "emitted", ())
+            if len(ids) >= TOKENS:
+                break
+        seen[tuple(ids[:TOKENS])] += 1
+    return p_value(
+        seen, enumerated(lambda text: shaped(TableLM(TARGET).row(text), PLAIN), PROMPTS["model"], TOKENS)
+    )
+
+
+def broken_dice():
+    seen = Counter(
+        first_tokens(replace(PLAIN, seed=seed), PROMPTS["model"], throw=one_number_for_two(seed))
+        for seed in range(QUICK)
+    )
+    return p_value(
+        seen, enumerated(lambda text: shaped(TableLM(TARGET).row(text), PLAIN), PROMPTS["model"], TOKENS)
+    )
+
+
+@pytest.mark.parametrize(
+    "broken",
+    some_quick(
+        [broken_residual, broken_lookup, broken_temperature, broken_greedy, broken_threshold, broken_filter, broken_position, broken_dice],
+        broken_residual, broken_greedy,
+    ),
+)  # fmt: skip
+def test_a_broken_engine_fails(broken):
+    p = broken()
+    assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
+
+
+@pytest.mark.parametrize("sampler", some_quick(SAMPLERS, "greedy", "top-p"))
+def test_token_for_token_like_the_naive_reference(sampler):
+    """Same dice, no caches: a difference in any of 200 texts of 12 tokens is a mistake in one of the two."""
+    params = replace(SAMPLERS[sampler], gamma=3, max_new_tokens=12)
+    texts = set()
+    for seed in range(200):
+        prompt = EVERY_PROMPT[seed % len(EVERY_PROMPT)]
+        target, drafter = TableLM(TARGET), TableLM(DRAFTER)
+        ids = list(prompt)
+        for event in decode(make_task(target, drafter, replace(params, seed=seed), prompt)):
+            ids += getattr(event, "emitted", ())
+        expected = naive(
+            lambda text: shaped(TableLM(TARGET).row(text), params),
+            lambda text: shaped(TableLM(DRAFTER).row(text), params),
+            prompt, params.gamma, len(prompt) + 12, lambda round, k, seed=seed: throw(seed, round, k, CPU),
+        )  # fmt: skip
+        assert ids == expected
+        texts.add(tuple(ids))
+    assert len(texts) >= len(EVERY_PROMPT)

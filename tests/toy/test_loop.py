@@ -1,0 +1,456 @@
+"""The loop, checked by hand: fates, ends, counts of forwards, and a record that decides every verdict again."""
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from specdemo.engine.drafters import Draft, certain
+from specdemo.engine.loop import Prefilled, decode
+from specdemo.engine.sampling import draw, one_hot
+from specdemo.events import Params, Round
+from tests.oracle import CPU, TableLM, make_task, random_table
+
+V = 6
+LETTERS = "abcdef"
+
+# A target that writes a b c d e f a b c ... : greedy, every verdict can be told by eye.
+ALPHABET = torch.full((V + 1, V, V), -5.0)
+for last in range(V):
+    ALPHABET[:, last, (last + 1) % V] = 5.0
+
+GREEDY = Params(temperature=0.0, gamma=4, max_new_tokens=20, alternatives=0, seed=1)
+
+
+def letters():
+    """One letter a token, by a real tokenizer."""
+    tokenizer = Tokenizer(models.WordLevel(dict(zip(LETTERS, range(V), strict=True)), unk_token="a"))
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+class Script:
+    """Drafts what it is told, round by round, as a lookup would: with a one-hot q."""
+
+    fill = 0
+
+    def __init__(self, *drafts):
+        self.drafts = [[LETTERS.index(letter) for letter in draft] for draft in drafts]
+        self.asked = []
+
+    def start(self, ids):
+        pass
+
+    def propose(self, ids, k, draws):
+        assert len(draws) == k
+        self.asked.append(k)
+        return certain(self.drafts.pop(0)[:k] if self.drafts else [], V, CPU)
+
+    def learn(self, ids, draft, likely):
+        pass
+
+
+def run(task):
+    """All events, and why the text ended."""
+    events, decoding = [], decode(task)
+    while True:
+        try:
+            events.append(next(decoding))
+        except StopIteration as end:
+            return events, end.value
+
+
+def play(*drafts, params=GREEDY, prompt="a", **options):
+    """Rounds of the alphabet's target, written as letters, with the drafts given."""
+    tokenizer = letters()
+    ids = [LETTERS.index(letter) for letter in prompt]
+    (_, *rounds), finish = run(
+        make_task(TableLM(ALPHABET), Script(*drafts), params, ids, tokenizer=tokenizer, **options)
+    )
+    return rounds, finish
+
+
+def fates(round):
+    """b+ c- d. for accepted, rejected, discarded; then the next token with r, b or s for its source."""
+    signs = {"accepted": "+", "rejected": "-", "discarded": "."}
+    draft = "".join(LETTERS[token.id] + signs[token.fate] for token in round.draft)
+    return draft + (f" {LETTERS[round.next.id]}{round.next.source[0]}" if round.next else "")
+
+
+def spelled(ids):
+    return "".join(LETTERS[id] for id in ids)
+
+
+@pytest.mark.parametrize(
+    ("draft", "expected", "emitted"),
+    [
+        ("bcde", "b+c+d+e+ fb", "bcdef"),
+        ("bcae", "b+c+a-e. dr", "bcd"),
+        ("acde", "a-c.d.e. br", "b"),
+        ("bcda", "b+c+d+a- er", "bcde"),
+        ("b", "b+ cb", "bc"),
+        ("", " bs", "b"),
+    ],
+)
+def test_fates(draft, expected, emitted):
+    rounds, _ = play(draft)
+    assert (fates(rounds[0]), spelled(rounds[0].emitted)) == (expected, emitted)
+    assert "".join(token.text for token in rounds[0].draft) == draft, (
+        "rejected and discarded tokens have text, too"
+    )
+    assert rounds[0].next.text == emitted[-1]
+
+
+def test_what_was_not_judged_has_no_u():
+    accepted, rejected, discarded = play("bae")[0][0].draft
+    assert (accepted.accept_prob, rejected.accept_prob, discarded.accept_prob) == (1.0, 0.0, None)
+    assert accepted.u is not None and rejected.u is not None and discarded.u is None
+    assert (discarded.p, discarded.q) == (0.0, 1.0), "behind a: p is at b"
+
+
+def test_an_eos_inside_the_draft_ends_the_draft_and_the_text():
+    rounds, finish = play("bcdef"[:4], eos=[LETTERS.index("d")])
+    assert (fates(rounds[0]), rounds[0].next, finish) == ("b+c+d+", None, "eos")
+    assert spelled(rounds[0].emitted) == "bcd" and len(rounds) == 1
+
+
+def test_a_refused_eos_ends_the_draft_but_not_the_text():
+    rounds, finish = play("bdef", "ca", eos=[LETTERS.index("d")])
+    assert [fates(round) for round in rounds] == ["b+d- cr", "c-a. dr"]
+    assert finish == "eos"
+
+
+def test_a_refusal_before_an_eos():
+    rounds, _ = play("adef", eos=[LETTERS.index("d")])
+    assert fates(rounds[0]) == "a-d. br"
+
+
+@pytest.mark.parametrize(("drafts", "expected"), [(["bc"], "b+c+ db"), (["ba"], "b+a- cr"), ([], " bs")])
+def test_an_eos_of_the_targets_own(drafts, expected):
+    rounds, finish = play(*drafts, eos=[rounds_end(expected)])
+    assert (fates(rounds[0]), finish) == (expected, "eos")
+    assert rounds[0].next is not None and len(rounds) == 1
+
+
+def rounds_end(expected):
+    return LETTERS.index(expected[-2])
+
+
+def test_a_stop_string_inside_the_draft():
+    """What stands behind it: accepted ones keep their numbers, and the refused one was judged, too."""
+    rounds, finish = play("bcda", params=replace(GREEDY, stop=("bc",)))
+    assert (fates(rounds[0]), rounds[0].next, finish) == ("b+c+d.a-", None, "stop")
+    assert spelled(rounds[0].emitted) == "bc"
+    _, _, d, a = rounds[0].draft
+    assert (d.accept_prob, a.accept_prob) == (1.0, 0.0) and None not in (d.u, a.u)
+    assert d.text == "d" and a.text == "a"
+
+
+@pytest.mark.parametrize(
+    ("draft", "stop", "expected"),
+    [("bc", "d", "b+c+ db"), ("ba", "bc", "b+a- cr"), ("bcde", "ef", "b+c+d+e+ fb")],
+)
+def test_a_stop_string_that_the_targets_own_token_completes(draft, stop, expected):
+    rounds, finish = play(draft, params=replace(GREEDY, stop=(stop,)))
+    assert (fates(rounds[0]), finish, len(rounds)) == (expected, "stop", 1)
+
+
+@pytest.mark.parametrize(
+    ("eos", "stop", "finish"), [("d", "d", "eos"), ("", "d", "stop"), ("d", "", "eos"), ("", "", "length")]
+)
+def test_eos_before_stop_before_length(eos, stop, finish):
+    """All three meet in the third token."""
+    params = replace(GREEDY, max_new_tokens=3, stop=tuple(stop))
+    rounds, ended = play("bc", params=params, eos=[LETTERS.index(e) for e in eos])
+    assert (fates(rounds[0]), ended) == ("b+c+ db", finish)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(1, " bs"), (2, "b+ cb"), (3, "b+c+ db"), (4, "b+c+d+ eb"), (5, "b+c+d+e+ fb")]
+)
+@pytest.mark.parametrize("by", ["max_new_tokens", "context"])
+def test_a_length_limit_discards_nothing(limit, expected, by):
+    if by == "max_new_tokens":
+        rounds, finish = play("bcde", params=replace(GREEDY, max_new_tokens=limit))
+    else:
+        rounds, finish = play("bcde", context=1 + limit)
+    assert ([fates(round) for round in rounds], finish) == ([expected], "length")
+
+
+@pytest.mark.parametrize(
+    ("gamma", "room", "context"), [(4, 9, math.inf), (3, 50, 8), (16, 5, 30), (1, 4, math.inf), (8, 12, 12)]
+)
+def test_a_draft_never_exceeds_what_is_left(gamma, room, context):
+    params = Params(gamma=gamma, max_new_tokens=room, top_p=1.0, temperature=1.0, alternatives=0)
+    sizes = set()
+    for seed in range(20):
+        text = [1, 2]
+        (_, *rounds), _ = run(random_task(replace(params, seed=seed), text, context=context))
+        for round in rounds:
+            left, context_left = 2 + room - len(text), context - len(text)
+            assert len(round.draft) == min(gamma, left - 1, context_left - 1)
+            text = text + list(round.emitted)
+            sizes.add(len(round.draft))
+        assert len(text) == min(2 + room, context)
+    assert len(sizes) > 1
+
+
+TARGET, DRAFTER = random_table(1, V, never=[4]), 0.6 * random_table(1, V) + random_table(2, V, never=[3])
+SAMPLED = Params(temperature=0.7, top_p=1.0, gamma=3, max_new_tokens=30, alternatives=V, ngram=2, seed=5)
+KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
+
+
+def random_task(params, prompt, **options):
+    return make_task(
+        TableLM(TARGET), TableLM(DRAFTER) if params.draft_with == "model" else None, params, prompt, **options
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prompt", [[0], [2, 0, 1, 2, 0]])
+def test_target_forwards_are_prefill_and_rounds_and_no_committed_token_is_fed_twice(kind, prompt):
+    """A round feeds the text's last token, which is new, and the draft: nothing that stood before."""
+    for seed in range(10):
+        target, text = TableLM(TARGET), list(prompt)
+        params = replace(SAMPLED, draft_with=kind, seed=seed)
+        events = decode(make_task(target, TableLM(DRAFTER) if kind == "model" else None, params, prompt))
+        prefills = next(events).forwards
+        assert prefills == target.forwards == (len(prompt) > 1)
+        fed = list(enumerate(prompt[:-1]))
+        for rounds, round in enumerate(events, 1):
+            fed += enumerate([text[-1], *(token.id for token in round.draft)], len(text) - 1)
+            assert target.fed == fed
+            assert target.forwards == prefills + rounds
+            text += round.emitted
+
+
+def test_the_cache_between_rounds_holds_the_text_but_for_its_last_token():
+    """Refused drafts may stand behind it: the next round writes over them."""
+    target, text, refused = TableLM(TARGET), [2, 0, 1], 0
+    for event in decode(make_task(target, TableLM(DRAFTER), SAMPLED, text)):
+        text = text + list(getattr(event, "emitted", ()))
+        assert target.ids[: len(text) - 1] == text[:-1]
+        refused += len(target.ids) > len(text) - 1
+    assert refused
+
+
+def test_nothing_is_computed_before_it_is_asked_for():
+    target = TableLM(TARGET)
+    events = decode(make_task(target, TableLM(DRAFTER), SAMPLED, [2, 0, 1]))
+    assert target.forwards == 0
+    for forwards in range(1, 5):
+        event = next(events)
+        assert isinstance(event, Prefilled if forwards == 1 else Round)
+        assert target.forwards == forwards
+        assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled(), (
+            "no mode may leak out of the generator"
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_same_seed_same_events_and_another_seed_others(kind):
+    def told(seed, **changes):
+        (_, *rounds), finish = run(
+            random_task(replace(SAMPLED, draft_with=kind, seed=seed, **changes), [2, 0, 1, 2, 0])
+        )
+        return [replace(round, draft_ms=0.0, verify_ms=0.0) for round in rounds], finish
+
+    assert told(7) == told(7)
+    assert told(7) != told(8)
+    without = [round.emitted for round in told(7, alternatives=0)[0]]
+    assert without == [round.emitted for round in told(7)[0]], "recording changes nothing"
+
+
+CHECKED = [
+    SAMPLED,
+    replace(SAMPLED, temperature=1.7, top_k=3),
+    replace(SAMPLED, temperature=1.2, top_p=0.8),
+    replace(SAMPLED, temperature=1.2, min_p=0.2),
+    replace(SAMPLED, temperature=0.0),
+]
+
+
+@pytest.mark.parametrize("params", CHECKED, ids=range(len(CHECKED)))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_record_decides_every_verdict_again(kind, params):
+    """To the last bit: that is what full precision is for."""
+    rounds = 0
+    for seed in range(15):
+        (_, *told), _ = run(random_task(replace(params, draft_with=kind, seed=seed), [2, 0, 1, 2, 0]))
+        for round in told:
+            check_round(round)
+            rounds += 1
+    assert rounds > 100
+
+
+def check_round(round):
+    refused = False
+    for token in round.draft:
+        p, q = rows(token.top)
+        assert (token.p, token.q) == (p[token.id], q[token.id]) and token.q > 0
+        if refused:
+            assert (token.fate, token.u, token.accept_prob) == ("discarded", None, None)
+            continue
+        assert token.accept_prob == min(1, token.p / token.q)
+        assert token.fate == ("accepted" if token.u < token.accept_prob else "rejected")
+        refused = token.fate == "rejected"
+    accepted = tuple(token.id for token in round.draft if token.fate == "accepted")
+    assert round.emitted == (*accepted, round.next.id)
+
+    p, q = rows(round.next.top)
+    assert round.next.p == p[round.next.id] > 0
+    if refused:
+        weights = (p - q).clamp(min=0)
+        assert round.next.source == "resampled" and round.next.q == q[round.next.id]
+        assert (
+            round.next.residual_mass
+            == weights.sum()
+            == pytest.approx(1 - torch.minimum(p, q).sum().item(), abs=1e-12)
+        )
+    else:
+        weights = p
+        assert round.next.source == ("bonus" if round.draft else "sampled")
+        assert round.next.q is round.next.raw_q is round.next.residual_mass is q is None
+    assert round.next.id == draw(weights[None], torch.tensor([round.next.u], dtype=torch.float64)).item()
+
+
+def rows(top):
+    """All alternatives of a place -> p and q [V]; q is None where nobody drafted."""
+    assert sorted(row[0] for row in top) == list(range(V))
+    by_id = torch.tensor(
+        [[row[2], math.nan if row[3] is None else row[3]] for row in sorted(top)], dtype=torch.float64
+    )
+    assert by_id[:, 0].sum() == pytest.approx(1, abs=1e-14)
+    return by_id[:, 0], None if by_id[:, 1].isnan().all() else by_id[:, 1]
+
+
+def test_raw_numbers_are_unfiltered_and_at_temperature_1():
+    params = replace(SAMPLED, temperature=0.0)
+    (_, *rounds), _ = run(random_task(params, [2, 0, 1]))
+    text = [2, 0, 1]
+    for round in rounds:
+        for i, token in enumerate(round.draft):
+            context = text + [t.id for t in round.draft[:i]]
+            assert token.raw_p == pytest.approx(
+                TableLM(TARGET).row(context).softmax(-1)[token.id].item(), rel=1e-14
+            )
+            assert token.raw_q == pytest.approx(
+                TableLM(DRAFTER).row(context).softmax(-1)[token.id].item(), rel=1e-14
+            )
+            assert token.p in (0.0, 1.0) and token.q == 1.0
+        text += round.emitted
+
+
+@pytest.mark.parametrize("alternatives", [0, 1, 3, 50])
+def test_alternatives_are_the_likeliest_under_both(alternatives):
+    (_, *rounds), _ = run(random_task(replace(SAMPLED, alternatives=alternatives), [2, 0, 1]))
+    for place in [place for round in rounds for place in (*round.draft, round.next)]:
+        assert len(place.top) == min(alternatives, V)
+        weights = [p + (q or 0) for _, _, p, q, _, _ in place.top]
+        assert weights == sorted(weights, reverse=True)
+        if alternatives and (place.p + (place.q or 0)) > 1:
+            assert place.top[0][0] == place.id, "no other can have more"
+
+
+def broken_at(logits, last):
+    """What a model with broken weights says behind one token."""
+    logits = logits.clone()
+    logits[:, LETTERS.index(last)] = torch.nan
+    return logits
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("last", "abcd")
+def test_nan_from_the_target_is_an_error_at_whichever_place(temperature, last):
+    """The draft b c a e is judged behind a, b, c and a; its bonus would stand behind e. The last one named is refused."""
+    task = make_task(
+        TableLM(broken_at(ALPHABET, last)), Script("bcde"), replace(GREEDY, temperature=temperature), [0]
+    )
+    with pytest.raises(RuntimeError, match="^the target's probabilities are not numbers") as error:
+        run(task)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_nan_never_enters_the_record_unnoticed(temperature):
+    """Greedy takes NaN for the largest logit: the target's nonsense can agree with a draft, and stand behind a refusal."""
+    for last, draft in product("abcde", ["aaaa", "bcda", "eeee", "bacd"]):
+        params = replace(GREEDY, temperature=temperature, alternatives=V)
+        events = decode(make_task(TableLM(broken_at(ALPHABET, last)), Script(draft), params, [0]))
+        next(events)
+        try:
+            round = next(events)
+        except RuntimeError:
+            continue
+        for place in (*round.draft, round.next):
+            numbers = [place.p, place.raw_p, *(row[i] for row in place.top for i in (2, 4))]
+            assert not any(map(math.isnan, numbers)), (
+                f"nothing is said of the nonsense behind {last} with the draft {draft}"
+            )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("last", "abc")
+def test_nan_from_the_drafter_is_an_error(temperature, last):
+    params = replace(GREEDY, temperature=temperature, top_p=1.0)
+    drafter = TableLM(broken_at(ALPHABET, last))
+    with pytest.raises(RuntimeError, match="^the drafter's probabilities are not numbers"):
+        run(make_task(TableLM(ALPHABET), drafter, params, [0]))
+
+
+def test_infinite_logits_are_an_error_too():
+    logits = ALPHABET.clone()
+    logits[:, :, 3] = torch.inf
+    with pytest.raises(RuntimeError, match="^the target's probabilities are not numbers"):
+        run(make_task(TableLM(logits), Script("bc"), GREEDY, [0]))
+
+
+def test_a_store_learns_what_the_target_finds_likely_at_every_place():
+    class Listener(Script):
+        fill = 3
+        heard = []
+
+        def learn(self, ids, draft, likely):
+            self.heard.append((list(ids), list(draft), likely))
+
+    drafter = Listener("bca")
+    run(make_task(TableLM(ALPHABET), drafter, replace(GREEDY, max_new_tokens=4), [0]))
+    ids, draft, likely = drafter.heard[0]
+    assert (spelled(ids), spelled(draft)) == ("a", "bca")
+    assert [spelled([row[0][0]]) for row in likely] == ["b", "c", "d", "b"]
+    assert all(len(row) == 3 and row[0][1] > row[1][1] for row in likely)
+
+
+def test_a_rule_may_be_another_one():
+    """The seam for other rules: one that accepts everything emits the whole draft."""
+    from specdemo.engine.rules import Decision
+
+    def all_of_it(p, q, draft, coins, next_u):
+        k = torch.tensor(len(draft))
+        return Decision(
+            torch.ones(len(draft), dtype=torch.float64),
+            k,
+            draw(p[k[None]], next_u)[0],
+            torch.tensor(1.0, dtype=torch.float64),
+        )
+
+    rounds, _ = play("dead", rule=all_of_it)
+    assert fates(rounds[0]) == "d+e+a+d+ eb"
+
+
+def test_a_drafter_may_have_any_q():
+    """Here one whose q is soft although it always drafts the same: nothing but its numbers is looked at."""
+
+    class Soft(Script):
+        def propose(self, ids, k, draws):
+            draft = super().propose(ids, k, draws)
+            q = (one_hot(draft.ids, V) + 1) / (V + 1)
+            return Draft(draft.k, draft.ids, q, q)
+
+    (_, *rounds), _ = run(make_task(TableLM(ALPHABET), Soft("ba"), GREEDY, [0]))
+    assert fates(rounds[0]) == "b+a- cr"
+    assert rounds[0].draft[0].q == 2 / 7 and rounds[0].draft[0].accept_prob == 1.0
