@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 from importlib.metadata import version
 from random import SystemRandom
@@ -15,24 +15,27 @@ from specdemo.engine.drafters import Drafter, NoDrafter
 from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
-from specdemo.engine.loop import Prefilled, Task, decode
+from specdemo.engine.emit import Emitter
+from specdemo.engine.loop import Decoder, Prefilled
 from specdemo.engine.rules import RULES
-from specdemo.engine.sampling import Sampler, throw
+from specdemo.engine.sampling import Sampler
+from specdemo.engine.step import Verifier
+from specdemo.engine.stopping import StopCriteria
 from specdemo.events import Finished, Params, Round, Started, check_text, metrics
 from specdemo.events.trace import Trace
 from specdemo.loading.errors import PairError, redacted
-from specdemo.loading.pair import Pair, at_rest, in_training
-from specdemo.runtime.graphs import Eager, Graphs
-from specdemo.runtime.lm import CachedLM
+from specdemo.loading.pair import Pair
+from specdemo.runtime.runner import Steps
 
+Event = Started | Round | Finished
 EMPTY = "prompt must not be empty: the target needs at least one token to go on from"
 
 
 def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) -> "Run":
     """Starts a run: an iterator of Started, one Round per target forward after the prefill, and Finished.
 
-    Raises ValueError for a prompt or Params that this pair cannot take, PairError while the pair is busy with another run.
-    """
+    Raises ValueError for a prompt or Params that this pair cannot take, PairError while the pair is busy with
+    another run."""
     params = Params() if params is None else params
     if not isinstance(params, Params):
         raise ValueError(f"params must be a Params, not {type(params).__name__}")
@@ -67,11 +70,11 @@ def generate(pair: Pair, prompt: str | list[int], params: Params | None = None) 
 
 
 class Run:
-    """One run of a pair. Iterate over it for the events; `trace` is the record so far; `close()` ends it early.
+    """One run of a pair. Iterate over it for the events; `trace` is the trace so far; `close()` ends it
+    early.
 
-    Any thread may close it: the pair is free when `close` returns, at the latest one round later. A run that is dropped
-    closes itself.
-    """
+    Any thread may close it: the pair is free when `close` returns, at the latest one round later. A run that
+    is dropped closes itself."""
 
     def __init__(self, pair: Pair, prompt: str, prompt_ids: list[int], params: Params):
         versions = {
@@ -79,18 +82,18 @@ class Run:
             "torch": torch.__version__,
             "transformers": version("transformers"),
         }
-        self._started = Started(pair.info, versions, params, prompt, tuple(prompt_ids))
-        self.trace = Trace.begin(self._started, metrics.fresh(pair.target_step_ms, pair.drafter_step_ms))
-        self._step = threading.Lock()  # held while an event is computed
+        started = Started(pair.info, versions, params, prompt, tuple(prompt_ids))
+        self.trace = Trace.begin(started, metrics.fresh(pair.target_step_ms, pair.drafter_step_ms))
+        self._computing = threading.Lock()  # held while an event is computed
         self._closing = False
         self._free = weakref.finalize(self, _free, pair, self.trace)
-        self._events = _events(pair, self._started, self.trace)
+        self._events = _events(pair, started, self.trace)
 
     def __iter__(self) -> "Run":
         return self
 
-    def __next__(self) -> Started | Round | Finished:
-        with self._step:
+    def __next__(self) -> Event:
+        with self._computing:
             if self._closing:
                 raise StopIteration
             try:
@@ -103,19 +106,20 @@ class Run:
             return event
 
     def close(self) -> None:
-        """Ends the run after the round that is being computed; the trace's `finish` is "cancelled" unless it had ended."""
+        """Ends the run after the round that is being computed; the trace's `finish` is then "cancelled",
+        unless the run had ended before."""
         self._closing = True
-        with self._step:
+        with self._computing:
             self._end()
 
     def _end(self) -> None:
-        self._events.close()  # drops the caches
+        self._events.close()
         self._free()
 
     def __enter__(self) -> "Run":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -128,22 +132,22 @@ def _free(pair: Pair, trace: Trace) -> None:
         pair.lock.release()
 
 
-def _events(pair: Pair, started: Started, trace: Trace) -> Iterator[Started | Round | Finished]:
+def _events(pair: Pair, started: Started, trace: Trace) -> Generator[Event, None, None]:
     yield started
     try:
-        pieces, training = Pieces(pair.tokenizer), in_training(pair.target, pair.drafter)
-        with at_rest(training), pair.threads():
-            task = _task(pair, started, pieces)
-        rounds = decode(task)
+        decoder = _decoder(pair, started)
+        rounds = decoder.decode(list(started.prompt_ids))
         while trace.finish is None:
-            with at_rest(training), pair.threads():
+            with pair.runner.active():
                 event = next(rounds)
             if isinstance(event, Prefilled):
                 trace.stats = metrics.after_prefill(trace.stats, event.forwards, event.ms)
                 continue
-            trace.add(event, pieces.flush())
-            if task.ending.finish:  # said with its last round, so that nobody has to ask again to know it
-                finished = trace.end(task.ending.finish)
+            trace.add(event, decoder.emitter.pieces.flush())
+            if (
+                decoder.finish
+            ):  # set with the last round, so that the trace is whole when its consumer sees that round
+                finished = trace.end(decoder.finish)
             yield event
     except Exception as error:
         trace.end("error", redacted(f"{type(error).__name__}: {error}"))
@@ -151,77 +155,41 @@ def _events(pair: Pair, started: Started, trace: Trace) -> Iterator[Started | Ro
     yield finished
 
 
-def _task(pair: Pair, started: Started, pieces: Pieces) -> Task:
-    params, prompt_ids = started.params, list(started.prompt_ids)
+def _decoder(pair: Pair, started: Started) -> Decoder:
+    params = started.params
+    steps = pair.runner.begin_run()
     sampler = Sampler(params)
-    target, drafter, run = pair.steps()
+    longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
-    longest = len(prompt_ids) + params.max_new_tokens
-
-    def room(length: int) -> int:
-        return int(min(longest, pair.context)) - length
-
-    return Task(
-        target=target,
-        drafter=_drafter(pair, params, sampler, target, drafter, run),
-        sampler=sampler,
-        rule=RULES[params.rule],
-        gamma=params.gamma,
-        prompt_ids=prompt_ids,
-        room=room,
-        ending=Ending(eos, params.stop, room(len(prompt_ids))),
-        eos=eos,
-        throw=lambda round, k: throw(params.seed, round, k, target.device),
-        pieces=pieces,
-        spell=pair.spell,
-        alternatives=params.alternatives,
-        run=run,
+    stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))
+    drafter = _drafter(pair, params, sampler, steps)
+    verifier = Verifier(
+        steps.target,
+        sampler,
+        RULES[params.rule],
+        steps.run_step,
+        params.gamma,
+        params.alternatives,
+        drafter.wants_top,
     )
+    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop)
+    return Decoder(drafter, verifier, emitter, longest, params.seed, pair.runner.clock)
 
 
-def _drafter(
-    pair: Pair,
-    params: Params,
-    sampler: Sampler,
-    target: CachedLM,
-    drafter: CachedLM | None,
-    run: Eager | Graphs,
-) -> Drafter:
-    width = (target.vocab_size, target.device)
+def _drafter(pair: Pair, params: Params, sampler: Sampler, steps: Steps) -> Drafter:
+    vocab_size, device = steps.target.vocab_size, steps.target.device
     match params.draft_with:
         case "model":
-            run = run if drafter.device == target.device else Eager()
-            return ModelDrafter(drafter, pair.drafter_context, sampler, *width, run, params.gamma)
+            context, run_step = pair.drafter_context, steps.run_drafting
+            return ModelDrafter(steps.drafter, context, sampler, vocab_size, device, run_step, params.gamma)
         case "lookup":
-            return LookupDrafter(params.ngram, *width)
+            return LookupDrafter(params.ngram, vocab_size, device)
         case "ngram":
-            return NgramDrafter(params.ngram, True, *width)
+            return NgramDrafter(params.ngram, True, vocab_size, device)
         case "ngram-one-level":
-            return NgramDrafter(params.ngram, False, *width)
-        case "none":
-            return NoDrafter(*width)
-
-
-class Ending:
-    """Asked about each emitted token: whether the text ends with it, and why. eos before stop before length."""
-
-    def __init__(self, eos: frozenset[int], stops: tuple[str, ...], room: int):
-        self.eos = eos
-        self.stops = stops
-        self.left = room
-        self.tail = ""  # as much of the text as a stop string that begins in it can need
-        self.finish: str | None = None
-
-    def __call__(self, id: int, piece: str) -> str | None:
-        self.left -= 1
-        self.tail = self.tail[-max(map(len, self.stops), default=1) :] + piece
-        if id in self.eos:
-            self.finish = "eos"
-        elif any(stop in self.tail for stop in self.stops):
-            self.finish = "stop"
-        elif self.left == 0:
-            self.finish = "length"
-        return self.finish
+            return NgramDrafter(params.ngram, False, vocab_size, device)
+        case _:
+            return NoDrafter(vocab_size, device)
 
 
 def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:

@@ -3,7 +3,6 @@ in numpy without the package's sampler, and speculative decoding as plainly as i
 
 import math
 from collections import Counter
-from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -15,34 +14,38 @@ from specdemo.engine.drafters import NoDrafter
 from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
-from specdemo.engine.loop import Task
+from specdemo.engine.emit import Emitter
+from specdemo.engine.loop import Decoder
 from specdemo.engine.rules import speculative
-from specdemo.engine.sampling import Sampler, throw
+from specdemo.engine.sampling import Sampler
+from specdemo.engine.step import Verifier
+from specdemo.engine.stopping import StopCriteria
 from specdemo.events import Params
-from specdemo.runtime.graphs import Eager
+from specdemo.runtime.clock import Clock
+from specdemo.runtime.graphs import EagerRunner
 
 CPU = torch.device("cpu")
 
 
-def naive(p_of, q_of, text, gamma, length, throw):
+def naive(p_of, q_of, text, gamma, length, uniforms):
     """Speculative decoding without caches, tensors or special cases. p_of(text) and q_of(text): the next token's
-    distribution. Goes on until `length` tokens stand; throw(round, k) gives that round's numbers."""
+    distribution. Goes on until `length` tokens stand; uniforms(round, k) gives that round's numbers."""
     text = list(text)
     for round in count():
         if len(text) == length:
             return text
         k = min(gamma, length - len(text) - 1)
-        dice, draft = throw(round, k), []
-        for u in dice.draws:
+        numbers, draft = uniforms(round, k), []
+        for u in numbers.draft:
             draft.append(pick(q_of(text + draft), u))
         for i, x in enumerate(draft):
             p, q = p_of(text + draft[:i]), q_of(text + draft[:i])
-            if not dice.coins[i] < min(1, p[x] / q[x]):
+            if not numbers.accept[i] < min(1, p[x] / q[x]):
                 residual = np.maximum(p - q, 0)
-                text += [*draft[:i], pick(residual / residual.sum(), dice.next)]
+                text += [*draft[:i], pick(residual / residual.sum(), numbers.next)]
                 break
         else:
-            text += [*draft, pick(p_of(text + draft), dice.next)]
+            text += [*draft, pick(p_of(text + draft), numbers.next)]
 
 
 def pick(p, u):
@@ -115,12 +118,12 @@ class TableLM:
         self.vocab_size = logits.shape[-1]
         self.logits = logits
         self.ids: list[int] = []
-        self.span = self.moves = self.reached = 0
+        self.kv_length = self.buffer_epoch = self.reserved = 0
         self.forwards = 0
         self.fed: list[tuple[int, int]] = []  # (position, id), in the order of feeding
 
-    def reach(self, start, length):
-        self.next, self.reached = start, length
+    def reserve(self, start, length):
+        self.next, self.reserved = start, length
 
     def forward(self, ids, start):
         assert ids.dtype == start.dtype == torch.long and ids.ndim == 1 and len(ids) > 0 and start.ndim == 0
@@ -128,7 +131,7 @@ class TableLM:
         assert start == self.next, "the device and the host disagree about where it stands"
         self.next += len(ids)
         assert start <= len(self.ids), "a cache cannot go on from where it never was"
-        assert start + len(ids) <= self.reached, "no room was made for it"
+        assert start + len(ids) <= self.reserved, "no room was made for it"
         self.ids[start:] = ids.tolist()
         self.fed += enumerate(self.ids[start:], start)
         self.forwards += 1
@@ -137,7 +140,7 @@ class TableLM:
 
     def prefill(self, ids):
         if len(ids):
-            self.reach(0, len(ids))
+            self.reserve(0, len(ids))
             self.forward(ids, torch.tensor(0))
         return int(len(ids) > 0)
 
@@ -154,31 +157,12 @@ def random_table(seed, vocab_size=5, width=None, scale=1.5, never=()):
     return logits
 
 
-def ending(room, eos=(), stops=()):
-    """Why the text ends with a token, or None: what `decode` asks about every token that it emits."""
-    text, left = "", room
-
-    def ends(id, piece):
-        nonlocal text, left
-        text, left = text + piece, left - 1
-        return (
-            "eos"
-            if id in eos
-            else "stop"
-            if any(stop in text for stop in stops)
-            else "length"
-            if left == 0
-            else None
-        )
-
-    return ends
-
-
-def make_drafter(kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run=None):
+def make_drafter(kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run_step=None):
     """The drafter that `draft_with` names; `drafter` is a TableLM."""
     match kind:
         case "model":
-            return ModelDrafter(drafter, context, sampler, vocab_size, CPU, run or Eager(), gamma)
+            run_step = run_step or EagerRunner()
+            return ModelDrafter(drafter, context, sampler, vocab_size, CPU, run_step, gamma)
         case "lookup":
             return LookupDrafter(ngram, vocab_size, CPU)
         case "ngram":
@@ -189,30 +173,47 @@ def make_drafter(kind, sampler, vocab_size, drafter=None, ngram=2, context=math.
             return NoDrafter(vocab_size, CPU)
 
 
-def make_task(
-    target, drafter, params, prompt, *, context=math.inf, drafter_context=math.inf, eos=(), tokenizer=None, run=None, **changes
-) -> Task:  # fmt: skip
-    """The engine's task for a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by params.draft_with."""
-    sampler, run = Sampler(params), run or Eager()
+class Decoding:
+    """One run of the engine's loop over a prompt: its events, and why the text ended."""
+
+    def __init__(self, decoder: Decoder, prompt):
+        self.decoder = decoder
+        self.events = decoder.decode(list(prompt))
+
+    def __iter__(self):
+        return self.events
+
+    def __next__(self):
+        return next(self.events)
+
+    @property
+    def finish(self):
+        return self.decoder.finish
+
+
+def decoding(
+    target,
+    drafter,
+    params,
+    prompt,
+    *,
+    context=math.inf,
+    drafter_context=math.inf,
+    eos=(),
+    tokenizer=None,
+    run_step=None,
+    sampler=None,
+    rule=speculative,
+) -> Decoding:
+    """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by params.draft_with."""
+    sampler, run_step = sampler or Sampler(params), run_step or EagerRunner()
     if drafter is None or isinstance(drafter, TableLM):
+        vocab_size, gamma = target.vocab_size, params.gamma
         drafter = make_drafter(
-            params.draft_with, sampler, target.vocab_size, drafter, params.ngram, drafter_context, params.gamma, run
-        )  # fmt: skip
-    longest = min(len(prompt) + params.max_new_tokens, context)
-    task = Task(
-        target=target,
-        drafter=drafter,
-        sampler=sampler,
-        rule=speculative,
-        gamma=params.gamma,
-        prompt_ids=list(prompt),
-        room=lambda length: longest - length,
-        ending=ending(longest - len(prompt), eos, params.stop),
-        eos=frozenset(eos),
-        throw=lambda round, k: throw(params.seed, round, k, CPU),
-        pieces=Pieces(tokenizer),
-        spell=lambda id: "",
-        alternatives=params.alternatives,
-        run=run,
-    )
-    return replace(task, **changes)
+            params.draft_with, sampler, vocab_size, drafter, params.ngram, drafter_context, gamma, run_step
+        )
+    longest = int(min(len(prompt) + params.max_new_tokens, context))
+    stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt))
+    verifier = Verifier(target, sampler, rule, run_step, params.gamma, params.alternatives, drafter.wants_top)
+    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop)
+    return Decoding(Decoder(drafter, verifier, emitter, longest, params.seed, Clock()), prompt)

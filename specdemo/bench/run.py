@@ -45,7 +45,7 @@ def bench(
     params = endless(pair, params)
     prompts_of = prompts_of or stories(pair)
     _check_room(pair, params, max(map(len, prompts_of(prompts))), contexts)
-    with pair.threads():
+    with pair.runner.threads():
         try:
             return _bench(pair, params, prompts_of, prompts, repeats, peers, gammas, contexts)
         finally:

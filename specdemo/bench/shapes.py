@@ -132,8 +132,7 @@ def shaped_pair(
         f"shape of {name}'s {role}" for role in ("target", "drafter")
     )
     pair = load_pair(target=target, drafter=drafter, tokenizer=None)
-    pair.record = True  # these models are nobody else's, who might watch them
-    return pair, follows
+    return pair.with_capture("auto"), follows  # these models have no other owner
 
 
 def _bare(shape: Shape) -> PreTrainedModel:

@@ -107,7 +107,7 @@ def _quantized(pair: Pair, params: Params, prompts: int, repeats: int) -> dict:
     params = endless(pair, params)
     plain = ours(pair, "plain", replace(params, draft_with="none"))
     drafting = ours(pair, "speculative", params)
-    with pair.threads():
+    with pair.runner.threads():
         samples, _ = in_turns([plain, drafting], stories(pair)(prompts), repeats)
     held = pair.bytes_held
     ms = {name: spread(sample.ms_per_token for sample in some) for name, some in samples.items()}

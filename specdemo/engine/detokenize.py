@@ -8,11 +8,11 @@ HALF = "\N{REPLACEMENT CHARACTER}"  # what decoders make of bytes that are no ch
 class Pieces:
     """Says what each token adds to the text, such that the pieces join to the decoded whole.
 
-    A character split over tokens belongs to the token that completes it; special tokens add nothing. Decoding a window
-    that starts at a finished token, and taking what is new in it, is right for every kind of tokenizer (byte-level,
-    sentencepiece with its swallowed first space, word pieces), but for bytes that never become a character in a tokenizer that
-    decodes such runs anew each time (byte fallback). Without a tokenizer every piece is empty.
-    """
+    A character split over tokens belongs to the token that completes it; special tokens add nothing. Decoding
+    a window that starts at a finished token, and taking what is new in it, is right for every kind of
+    tokenizer (byte-level, sentencepiece with its swallowed first space, word pieces), but for bytes that
+    never become a character in a tokenizer that decodes such runs anew each time (byte fallback). Without a
+    tokenizer every piece is empty."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
@@ -45,7 +45,8 @@ class Pieces:
         return self._decode(self.window)[len(self.shown) :]
 
     def preview(self, ids: list[int]) -> list[str]:
-        """The pieces of `ids` if they came next, without pushing them; an incomplete character shows as U+FFFD."""
+        """The pieces of `ids` if they came next, without pushing them; an incomplete character shows as
+        U+FFFD."""
         fork = copy(self)
         pieces = []
         for id in ids:

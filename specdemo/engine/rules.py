@@ -1,8 +1,10 @@
-"""Acceptance rules: pure functions of p, q, the draft and the dice. They draw nothing and read nothing else.
+"""Acceptance rules: pure functions of p, q, the draft and the uniform numbers. They draw nothing and read
+nothing else.
 
-A rule may use any test it likes; to be exact, what it emits must be distributed as the target's own tokens.
+A rule is lossless when the tokens that it emits are distributed as the target's own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,35 +15,37 @@ from specdemo.engine.sampling import draw
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of K drafted tokens. All on the device; nothing here waits for it."""
+    """The verdict on K drafted tokens, on the device; nothing here waits for it."""
 
-    accept_prob: Tensor  # [K] float64: accepted when coin < accept_prob, up to the first refusal
-    accepted: Tensor  # [] how many of the drafts stand
-    next: Tensor  # [] the target's own token behind them
-    residual_mass: (
-        Tensor  # [] of max(p - q, 0) at the place of `next`, before normalising; 1 where nothing was refused
-    )
+    accept_prob: Tensor  # [K] float64: a token is accepted when u < accept_prob, up to the first rejection
+    accepted: Tensor  # [] int64: how many drafted tokens are accepted
+    next: Tensor  # [] int64: the target's own token after them
+    residual_mass: Tensor  # [] float64: of max(p - q, 0) where `next` was drawn, before normalising; 1 after a full draft
 
 
-def speculative(p: Tensor, q: Tensor, draft: Tensor, coins: Tensor, next_u: Tensor) -> Decision:
-    """Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2: accept x with min(1, p(x)/q(x)); at the first
-    refusal draw from norm(max(p - q, 0)); with no refusal take one more token from p.
+Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Decision]
 
-    p [K+1, V], q [K, V], draft [K] drawn from q, coins [K], next_u [1]; p, q and the numbers float64. K may be 0.
-    """
-    k = len(draft)
-    p_draft = p[:k].gather(1, draft[:, None])[:, 0]  # [K]
-    q_draft = q.gather(1, draft[:, None])[:, 0]  # [K]
-    accept_prob = (p_draft / q_draft).clamp(max=1.0)
-    accepted = (coins < accept_prob).long().cumprod(0).sum()
 
-    # Behind a full draft q counts as 0 everywhere, and the residual is p itself: the bonus is no special case.
-    q_at = torch.cat([q, torch.zeros_like(p[:1])])[accepted[None]]  # [1, V]
-    p_at = p[accepted[None]]
-    residual = (p_at - q_at).clamp(min=0.0)
+def speculative(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
+    """Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2: accept x with probability min(1,
+    p(x)/q(x)); at the first rejection draw from norm(max(p - q, 0)); with no rejection draw one more token
+    from p.
+
+    p [K+1, V], q [K, V], drafted [K] (drawn from q), u_accept [K], u_next [1]; all but `drafted` float64. K
+    may be 0."""
+    k = len(drafted)
+    p_drafted = p[:k].gather(1, drafted[:, None])[:, 0]  # [K]
+    q_drafted = q.gather(1, drafted[:, None])[:, 0]  # [K]
+    accept_prob = (p_drafted / q_drafted).clamp(max=1.0)
+    accepted = (u_accept < accept_prob).long().cumprod(0).sum()
+
+    # After a full draft q counts as 0 everywhere, and the residual is p itself: the bonus is no special case.
+    q_next = torch.cat([q, torch.zeros_like(p[:1])])[accepted[None]]  # [1, V]
+    p_next = p[accepted[None]]  # [1, V]
+    residual = (p_next - q_next).clamp(min=0.0)
     mass = residual.sum()
-    residual = torch.where(mass > 0, residual, p_at)  # p = q to the last bit: any draw from p is right
-    return Decision(accept_prob, accepted, draw(residual, next_u)[0], mass)
+    residual = torch.where(mass > 0, residual, p_next)  # p = q to the last bit: any draw from p is right
+    return Decision(accept_prob, accepted, draw(residual, u_next)[0], mass)
 
 
-RULES = {"speculative": speculative}
+RULES: dict[str, Rule] = {"speculative": speculative}

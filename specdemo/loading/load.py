@@ -5,10 +5,8 @@ The only module that loads through transformers and optimum-quanto.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
-from statistics import quantiles
-from time import perf_counter
 
 import torch
 from tqdm import tqdm
@@ -26,16 +24,13 @@ from specdemo.loading.errors import LoadError, PairError, explained
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import QUANTIZE, ROLES, ByRole, Part, Request, resolve
 from specdemo.runtime.device import cpu_name, memory_of
-from specdemo.runtime.graphs import Eager
-from specdemo.runtime.lm import context_of, rewindable_cache, rewinds
+from specdemo.runtime.lm import can_rewind, context_of, positional_cache
+from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.skinny_linear import favour_few_rows
-from specdemo.runtime.torchscript import Traced
 
 NO_CODE = {
     "trust_remote_code": False
 }  # left out, transformers asks on the terminal whether to run a model's own program
-
-WARM_UP = 3  # forwards, in which they are recorded, too
 
 Report = Callable[
     [str, float | None], None
@@ -161,15 +156,14 @@ def load(plan: Plan, report: Report = lambda *_: None) -> Pair:
     )
     report("Trying whether the caches can be rewound", None)
     for part, model in zip(parts, models, strict=True):
-        if not rewinds(model):
+        if not can_rewind(model):
             kind = type(model).__name__
             raise PairError(
                 f"{part.role} {part.id} ({kind}) cannot be used: after a rewind of its cache it predicts something else"
             )
     report("Timing a step of each model", None)
-    with pair.threads():
-        _measure_steps(pair)
-    return pair
+    times = pair.runner.time_steps(Params().gamma)
+    return replace(pair, target_step_ms=times.target_ms, drafter_step_ms=times.drafter_ms)
 
 
 def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
@@ -245,17 +239,15 @@ def _loading(part: Part) -> str:
 def _pair_in_memory(target: PreTrainedModel, drafter: PreTrainedModel | None, tokenizer) -> Pair:
     models = [target, drafter] if drafter else [target]
     names = [model.name_or_path or type(model).__name__ for model in models]
-    pair = _pair(" + ".join(names), models, names, [None] * len(models), tokenizer, "as given")
-    pair.record = (
-        pair.info.device != "cpu"
-    )  # a trace would spare Python what its owner may watch: hooks, patched methods
-    return pair
+    # A CPU trace would bypass what the models' owner may have put into them: hooks, patched methods.
+    capture: Capture = "off" if target.device.type == "cpu" else "auto"
+    return _pair(" + ".join(names), models, names, [None] * len(models), tokenizer, "as given", capture)
 
 
-def _pair(name, models, ids, quantized, tokenizer, reason) -> Pair:
+def _pair(name, models, ids, quantized, tokenizer, reason, capture: Capture = "auto") -> Pair:
     for role, model, id in zip(ROLES, models, ids, strict=False):
         try:
-            rewindable_cache(model)
+            positional_cache(model)
         except ValueError as error:
             raise PairError(f"{role} {id} ({type(model).__name__}) cannot be used: {error}") from None
     device = models[0].get_input_embeddings().weight.device
@@ -264,12 +256,11 @@ def _pair(name, models, ids, quantized, tokenizer, reason) -> Pair:
     info = PairInfo(
         name, *_both(ids), str(device), device_name, ByModel(*_both(dtypes)), ByModel(*_both(quantized))
     )
-    pair = Pair(*_both(models), tokenizer, info, reason, limits=_ignored_processors(models[0]))
-    if pair.drafter is not None and pair.drafter_context < pair.context:
-        pair.limits.append(
-            f"the drafter's context is {pair.drafter_context:,.0f} tokens: beyond that nothing is drafted"
-        )
-    return pair
+    target, drafter = _both(models)
+    limits = _ignored_processors(target)
+    if drafter is not None and (context := context_of(drafter)) < context_of(target):
+        limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
+    return Pair(target, drafter, tokenizer, info, reason, tuple(limits), Runner(target, drafter, capture))
 
 
 def _both(things: list) -> tuple:
@@ -311,32 +302,3 @@ def check_same_tokenizer(target, drafter, target_id: str, drafter_id: str) -> No
         raise PairError(
             f"drafter {drafter_id} has another tokenizer than target {target_id}: they split the same text differently"
         )
-
-
-@torch.no_grad()
-def _measure_steps(pair: Pair) -> None:
-    """Times one-token forwards of both models (which warms them up, too): the cost ratio c of the theory. What disturbs a step can
-    only make it longer (a page that is being served holds Python's lock, say): so each is the lower quartile of many steps."""
-    target, drafter, run = pair.steps()
-    for role, lm, rows in ((ROLES[0], target, 1 + Params().gamma), (ROLES[1], drafter, 2)):
-        if lm is None:
-            continue
-        length = max(0, int(min(32, context_of(lm.model) - rows)))
-        lm.prefill(torch.zeros(length, dtype=torch.long))
-        ids, start = (
-            torch.zeros(rows, dtype=torch.long, device=lm.device),
-            torch.tensor(length, device=lm.device),
-        )
-        times, run = [], run if lm.device == target.device else Eager()
-        if isinstance(lm, Traced):
-            lm.expect(1)
-            lm.expect(rows)
-            for _ in range(WARM_UP):  # what every round of a default run does
-                lm.reach(length, length + rows)
-                lm.forward(ids, start)
-        while len(times) < WARM_UP + 3 or sum(times[WARM_UP:]) < (300 if len(times) < WARM_UP + 15 else 100):
-            lm.reach(length, length + rows)
-            begun = perf_counter()
-            run(("one-token", role), lm.forward, ids[:1], start).flatten()[0].item()  # waits for the device
-            times.append(1000 * (perf_counter() - begun))
-        setattr(pair, f"{role}_step_ms", quantiles(times[WARM_UP:], n=4)[0])

@@ -1,5 +1,8 @@
-"""Whether a model can be recorded: whether its forward says the same over a longer span of the cache than it holds, and without
+"""Whether a model's forward can be captured: whether a static forward predicts what a plain one does, without
 looking at its own numbers on the way."""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -7,26 +10,27 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.lm import CachedLM, context_of
+
+LOOKS = "it looks at its own numbers on the way ({})"
 
 
 @torch.no_grad()
-def unfit(model: PreTrainedModel) -> str | None:
-    """Why the model cannot be recorded, tried on a few tokens; None if it can."""
+def capture_blocker(model: PreTrainedModel) -> str | None:
+    """Why the model cannot be captured, tried on a few tokens; None if it can."""
     lm = CachedLM(model)
-    n = int(min(6, lm.last_position + 1))
-    ids = places = torch.arange(n, device=lm.device)
-    lm.reach(0, n)
-    expected = lm.forward(ids, places[0]).double()  # [n, V]
+    n = int(min(6, context_of(model)))
+    ids = positions = torch.arange(n, device=lm.device)
+    lm.reserve(0, n)
+    expected = lm.forward(ids, positions[0]).double()  # [n, V]
     tolerance = torch.finfo(model.dtype).eps ** 0.5 * expected.abs().max()
-    lm.exact = False
-    lm.reach(
-        0, _widest_window(model) + 64
-    )  # some models measure a window from the end of what the cache shows
+    lm.begin_run(static=True)
+    # Some models measure a window from the end of the visible cache.
+    lm.reserve(0, _widest_window(model) + 64)
     try:
         for rows in (n, 2, 1):
-            with NoLookAtTensors(), NoLookInside():
-                logits = lm.forward(ids[-rows:], places[-rows])
+            with ForbidReadingTensors(), ForbidDataDependence():
+                logits = lm.forward(ids[-rows:], positions[-rows])
             if not (logits.double() - expected[-rows:]).abs().max() <= tolerance:
                 return "it makes masks of its own from the length of the cache"
     except Exception as error:
@@ -36,16 +40,14 @@ def unfit(model: PreTrainedModel) -> str | None:
 
 def _widest_window(model: PreTrainedModel) -> int:
     settings = model.config.get_text_config().to_dict().items()
-    return max(
-        (value for key, value in settings if "window" in key and isinstance(value, int) and value <= 4096),
-        default=0,
-    )
+    windows = (size for key, size in settings if "window" in key and isinstance(size, int) and size <= 4096)
+    return max(windows, default=0)
 
 
-class NoLookAtTensors(TorchFunctionMode):
-    """Python code that looks at the numbers in a tensor gets an error."""
+class ForbidReadingTensors(TorchFunctionMode):
+    """Raises when Python code reads the numbers in a tensor."""
 
-    LOOKS = {
+    READS = {
         "item",
         "tolist",
         "numpy",
@@ -57,28 +59,29 @@ class NoLookAtTensors(TorchFunctionMode):
         "__iter__",
     }
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        if getattr(function, "__name__", "") in self.LOOKS:
-            raise RuntimeError(LOOKED.format(function.__name__))
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if getattr(function, "__name__", "") in self.READS:
+            raise RuntimeError(LOOKS.format(function.__name__))
         return function(*args, **(kwargs or {}))
 
 
-class NoLookInside(TorchDispatchMode):
-    """So does an operation that has to know the numbers before it can tell what comes out."""
+class ForbidDataDependence(TorchDispatchMode):
+    """Raises for an operation whose output's shape depends on the numbers."""
 
-    LOOKS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "equal", "is_nonzero"}
+    READS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "equal", "is_nonzero"}
 
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         name = operation.overloadpacket.__name__
         by_mask = name in ("index", "index_put", "index_put_") and any(
             isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1]
         )
-        if name in self.LOOKS or by_mask:
-            raise RuntimeError(LOOKED.format(name))
+        if name in self.READS or by_mask:
+            raise RuntimeError(LOOKS.format(name))
         return operation(*args, **(kwargs or {}))
-
-
-LOOKED = "it looks at its own numbers on the way ({})"
 
 
 def one_line(error: Exception) -> str:

@@ -24,6 +24,6 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def sent(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The numbers on the device, without waiting for it: a copy from ordinary memory would wait for all that it has still to do."""
+def to_device(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The numbers as a tensor on the device. The host does not wait: a copy from unpinned memory would."""
     return torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)

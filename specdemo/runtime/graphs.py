@@ -1,4 +1,5 @@
-"""CUDA graphs of a round's steps: a step is captured once and replayed, so that launching it costs one call."""
+"""CUDA graphs: a step is captured once and replayed, so that its thousands of launches cost the host one
+call."""
 
 import gc
 import os
@@ -11,129 +12,140 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.runtime.capturable import one_line, unfit
-from specdemo.runtime.torchscript import PLAIN
+from specdemo.runtime.capturable import capture_blocker, one_line
+from specdemo.runtime.clock import Clock
+from specdemo.runtime.values import In, Out, tensors_of, with_tensors
 
 
-class Eager:
-    """Runs a step as it is, with as many rows as there are drafts."""
+class EagerRunner:
+    """Runs each step as it is, with as many rows as there are drafts."""
 
     def rows(self, k: int, gamma: int) -> int:
         return k
 
-    def __call__(self, key: tuple, step: Callable, *inputs: Tensor):
-        return step(*inputs)
+    def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
+        return value, step(value)
 
 
 @dataclass(frozen=True)
 class Graph:
     graph: torch.cuda.CUDAGraph
-    inputs: tuple[Tensor, ...]
-    outputs: Tensor | tuple[Tensor, ...]
+    input: object  # what the graph reads: replaying takes its values from here
+    output: object  # what the graph writes
 
 
 class Graphs:
-    """CUDA graphs of the steps that a pair has made, the latest `most` of them, in one pool of memory.
+    """A `RunStep` that captures steps as CUDA graphs: the latest `most` of them, in one memory pool.
 
-    A step has gamma rows whenever anything is drafted, so that the last rounds of a text, which draft less, need no graph of
-    their own. What a graph gives out holds until it, or one that was recorded earlier, runs again: that may use the same memory.
-    """
+    A step has gamma rows whenever anything is drafted, so that the last rounds of a text, which draft less,
+    need no graph of their own. A graph's output holds until it, or one that was captured before it, is
+    replayed: those may use the same memory."""
 
-    def __init__(self, most: int = 16):
+    def __init__(self, clock: Clock, most: int = 16):
+        self.clock = clock
         self.most = most
         self.graphs: OrderedDict[tuple, Graph] = OrderedDict()
-        self.pool = None
-        self.beside: torch.cuda.Stream | None = None  # where recordings are made
-        self.places: list = []  # of weights, and the modules that were recorded
-        self.compiled = False
-        self.tried: list[PreTrainedModel] = []
-        self.recording: str | None = None  # what is being recorded now
-        self.reason: str | None = None  # why nothing is recorded any more
-        self.full = False  # because the memory was full
+        self.warming_up: str | None = None  # what is being captured now, in words
+        self.blocker: str | None = None  # why nothing is captured any more
+        self._out_of_memory = False  # that is the blocker
+        self._pool: tuple | None = None
+        self._stream: torch.cuda.Stream | None = None  # graphs are captured on it
+        self._weights: list = []  # where they were when the graphs were captured, and the modules that held them
+        self._checked: list[PreTrainedModel] = []
         if os.environ.get("SPACES_ZERO_GPU"):
-            self.reason = (
-                "ZeroGPU runs every call in a process of its own, which a recording does not outlive"
+            self.blocker = (
+                "ZeroGPU runs every call in a process of its own, which a captured graph does not outlive"
             )
 
-    def begin(self, *models: PreTrainedModel, compiled: bool) -> None:
-        """At the start of each run: recordings read weights where they lay."""
+    def begin_run(self, models: list[PreTrainedModel]) -> None:
+        """Drops the graphs of weights that have moved, because a graph reads them where they were."""
         for model in models:
-            if not self.reason and model not in self.tried:
-                self.reason = unfit(model)
-                self.tried.append(model)
-        self.compiled = compiled
-        tensors = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
-        places = [(id(tensor), tensor.data_ptr() if type(tensor) in PLAIN else None) for tensor in tensors]
-        places += [module for model in models for module in model.modules()]
-        if places != self.places:
-            self.forget()
-            self.places = places
-        if self.full:  # there may be room again
-            self.reason, self.full = None, False
+            if not self.blocker and model not in self._checked:
+                self.blocker = capture_blocker(model)
+                self._checked.append(model)
+        weights = [weights_address(model) for model in models]
+        if weights != self._weights:
+            self.drop()
+            self._weights = weights
+        if self._out_of_memory:  # there may be room again
+            self.blocker, self._out_of_memory = None, False
 
     def rows(self, k: int, gamma: int) -> int:
-        return gamma if k and not self.reason else k
+        return gamma if k and not self.blocker else k
 
-    def __call__(self, key: tuple, step: Callable, *inputs: Tensor):
-        if self.reason:
-            return step(*inputs)
-        key = *key, self.compiled
-        if key not in self.graphs:
-            self.recording = f"warming up: recording the {key[0]} step as one CUDA graph"
-            try:
-                with torch.cuda.device_of(inputs[0]):
-                    self.graphs[key] = self._record(key, step, inputs)
-            except RuntimeError as error:  # out of memory is one, too
-                self.forget()
-                self.reason, self.full = one_line(error), isinstance(error, torch.OutOfMemoryError)
-            finally:
-                self.recording = None
-            if self.reason:
-                return step(*inputs)
-            while len(self.graphs) > self.most:
-                self.graphs.popitem(last=False)
+    def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
+        if self.blocker:
+            return value, step(value)
+        if key not in self.graphs and not self._add(key, step, value):
+            return value, step(value)
         self.graphs.move_to_end(key)
-        recorded = self.graphs[key]
-        for mine, given in zip(recorded.inputs, inputs, strict=True):
-            if mine is not given:
-                mine.copy_(given)
-        recorded.graph.replay()  # on the stream of the device it was recorded on
-        return recorded.outputs
+        captured = self.graphs[key]
+        for static, given in zip(tensors_of(captured.input), tensors_of(value), strict=True):
+            if static is not given:
+                static.copy_(given)
+        captured.graph.replay()  # on the stream of the device that it was captured on
+        return captured.input, captured.output  # type: ignore[return-value]
 
-    def _places_for(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """What another graph gives out is read where it lies; anything else gets a place of its own, which a replay fills."""
-        lent = {
-            id(output)
-            for graph in self.graphs.values()
-            if isinstance(graph.outputs, tuple)
-            for output in graph.outputs
-        }
-        return tuple(given if id(given) in lent else given.clone() for given in inputs)
+    def _add(self, key: tuple, step: Callable, value: object) -> bool:
+        """Captures the step; False, and a blocker, when that fails."""
+        self.warming_up = f"warming up: capturing the {key[0]} step as one CUDA graph"
+        try:
+            with self.clock.paused(), torch.cuda.device_of(tensors_of(value)[0]):
+                self.graphs[key] = self._capture(key, step, value)
+        except RuntimeError as error:  # running out of memory is one, too
+            self.drop()
+            self.blocker, self._out_of_memory = one_line(error), isinstance(error, torch.OutOfMemoryError)
+        finally:
+            self.warming_up = None
+        while len(self.graphs) > self.most:
+            self.graphs.popitem(last=False)
+        return not self.blocker
 
-    def _record(self, key: tuple, step: Callable, inputs: tuple[Tensor, ...]) -> Graph:
-        mine = self._places_for(inputs)
-        self.beside = self.beside or torch.cuda.Stream()
-        self.pool = self.pool or torch.cuda.graph_pool_handle()
+    def _static_input(self, value: In) -> In:
+        """Another graph's output is read where it is; every other input gets memory of its own, which a
+        replay fills."""
+        outputs = {id(tensor) for graph in self.graphs.values() for tensor in tensors_of(graph.output)}
+        statics = (given if id(given) in outputs else given.clone() for given in tensors_of(value))
+        return with_tensors(value, statics)
+
+    def _capture(self, key: tuple, step: Callable, value: object) -> Graph:
+        static = self._static_input(value)
+        self._stream = self._stream or torch.cuda.Stream()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        self.beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.beside):
-            for _ in range(2):  # libraries set themselves up at first use, which cannot be recorded
-                step(*mine)
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            for _ in range(2):  # libraries set themselves up at first use, which cannot be captured
+                step(static)
             torch.cuda.synchronize()
-            gc.collect()  # while recording, nothing may be given back to the device
-            # Another thread may be loading another pair meanwhile, which must not end this.
-            graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+            gc.collect()  # during a capture, nothing may be freed on the device
+            # Another thread may be loading another pair meanwhile, which must not end this capture.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                outputs = step(*mine)
+                output = step(static)
             except BaseException:
-                with suppress(RuntimeError):  # it would only say that the recording has failed
+                with suppress(RuntimeError):  # it would only say that the capture has failed
                     graph.capture_end()
                 raise
             graph.capture_end()
-        torch.cuda.current_stream().wait_stream(self.beside)
-        return Graph(graph, mine, outputs)
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return Graph(graph, static, output)
 
-    def forget(self) -> None:
-        """What was recorded no longer holds: weights or caches lie somewhere else."""
+    def drop(self) -> None:
+        """Forgets all graphs."""
         self.graphs.clear()
-        self.pool = self.beside = None
+        self._pool = self._stream = None
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """False for quantised weights."""
+    return type(tensor) in (torch.nn.Parameter, Tensor)
+
+
+def weights_address(model: PreTrainedModel) -> tuple[list, list]:
+    """The model's modules, and where its weights are in memory: equal while a captured graph may read
+    them."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return list(model.modules()), [
+        (id(tensor), tensor.data_ptr() if is_dense(tensor) else None) for tensor in tensors
+    ]

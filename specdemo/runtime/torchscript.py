@@ -1,4 +1,4 @@
-"""TorchScript traces of a model's forward on a CPU, which spare Python's part of it."""
+"""TorchScript traces of a model's forward on a CPU, which spare the time that Python takes for it."""
 
 import warnings
 from collections import Counter
@@ -8,118 +8,123 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.runtime.capturable import one_line, unfit
+from specdemo.runtime.capturable import capture_blocker, one_line
+from specdemo.runtime.clock import Clock
+from specdemo.runtime.graphs import is_dense
 from specdemo.runtime.lm import CachedLM
 
-PLAIN = (torch.nn.Parameter, Tensor)  # quantised weights are others
 
+class TorchScriptLM(CachedLM):
+    """An `LM` on a CPU that replays traces of its static forwards: one for each number of rows, traced when
+    that number has come up often enough to be worth it, and valid for any kv_length. For each kv_length the
+    first replay is compared with the model itself, bit by bit, before the trace is trusted."""
 
-def watched(model: PreTrainedModel) -> bool:
-    """Whether somebody listens to the model's forwards, or has put others in their place: a recording would pass them by."""
-    hooks = torch.nn.modules.module  # those that hear every module
-    return bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks) or any(
-        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-        for module in model.modules()
-    )
+    TRACE_AFTER = 8  # forwards of one number of rows
 
-
-class Traced(CachedLM):
-    """An `LM` on a CPU that plays traces of its forwards: one for each number of rows, made when that has come up often
-    enough to be worth it, for any span. For each span the first replay is compared with the model itself before it is believed."""
-
-    TRIES = 8
-
-    def __init__(self, model):
+    def __init__(self, model: PreTrainedModel, clock: Clock):
         super().__init__(model)
-        self.seen: Counter[int] = Counter()
-        self.traces: dict[int, Callable] = {}
-        self.believed: set[tuple[int, int]] = set()
-        self.recording: str | None = None
-        self.reason: str | None = None
-        self.tried = False
-        self.modules: list[torch.nn.Module] = []
+        self.clock = clock
+        self.traces: dict[int, Callable] = {}  # number of rows -> traced forward
+        self.trusted: set[tuple[int, int]] = set()  # (number of rows, kv_length)
+        self.warming_up: str | None = None  # what is being traced now, in words
+        self.blocker: str | None = None  # why nothing is traced any more
+        self._seen: Counter[int] = Counter()
+        self._checked = False
+        self._modules: list[torch.nn.Module] = []
 
-    def begin(self, record: bool) -> None:
-        """At the start of each run: weights that have moved are found again. record: False to run the model as it is."""
-        self.exact = not record or watched(self.model) or self.reason is not None
-        if self.exact:
+    def begin_run(self, static: bool) -> None:
+        """Finds the weights again, which may have moved since the last run. static: False runs the model as
+        it is."""
+        super().begin_run(static and self.blocker is None)
+        if not self.static:
             return
         modules = list(self.model.modules())
-        if modules != self.modules:  # somebody has put another one in its place
-            self.modules, self.tried = modules, False
+        if modules != self._modules:  # a module was replaced
+            self._modules, self._checked = modules, False
             self.traces.clear()
-            self.believed.clear()
-        homes = [home for module in modules for home in (module._parameters, module._buffers)]
-        self.weights = [
-            (home, name, weight) for home in homes for name, weight in home.items() if weight is not None
-        ]
-        if any(type(weight) not in PLAIN for _, _, weight in self.weights):
-            self.reason = "quantised weights cannot be traced on a CPU"
-        elif not self.tried:
-            self.reason, self.tried = unfit(self.model), True
-        self.exact = self.reason is not None
-        self.tensors = None
+            self.trusted.clear()
+        owners = [owner for module in modules for owner in (module._parameters, module._buffers)]
+        self._weights = [
+            (owner, name, weight)
+            for owner in owners
+            for name, weight in owner.items()
+            if weight is not None
+        ]  # fmt: skip
+        if not all(is_dense(weight) for _, _, weight in self._weights):
+            self.blocker = "quantised weights cannot be traced on a CPU"
+        elif not self._checked:
+            self.blocker, self._checked = capture_blocker(self.model), True
+        super().begin_run(self.blocker is None)
+        self._inputs: list[Tensor] | None = None
 
-    def expect(self, rows: int) -> None:
-        """So many rows are sure to come up: they are recorded at their first forward, and believed from the third on."""
-        self.seen[rows] = self.TRIES
+    def trace_soon(self, rows: int) -> None:
+        """This number of rows is sure to come up: its next forward is traced, and the trace is trusted after
+        the second."""
+        self._seen[rows] = self.TRACE_AFTER
 
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
-        n = len(ids)
-        if self.exact or self.reason:
+        rows = len(ids)
+        if not self.static or self.blocker:
             return super().forward(ids, start)
-        if (n, self.span) in self.believed:
-            return self._replay(n, ids, start)
-        logits = super().forward(ids, start)
-        self.seen[n] += 1
-        if self.seen[n] >= self.TRIES:
-            try:
-                if n not in self.traces:
-                    self.traces[n] = self._trace(ids, start)
-                elif torch.equal(self._replay(n, ids, start), logits):
-                    self.believed.add((n, self.span))
-                else:
-                    raise RuntimeError("a trace of it says something else than the model itself")
-            except Exception as error:
-                self.reason = one_line(error)
+        if (rows, self.kv_length) in self.trusted:
+            return self._replay(rows, ids, start)
+        logits = self.static_forward(ids, start)
+        self._seen[rows] += 1
+        if self._seen[rows] >= self.TRACE_AFTER:
+            with self.clock.paused():
+                try:
+                    self._trace_or_compare(rows, ids, start, logits)
+                except Exception as error:
+                    self.blocker = one_line(error)
         return logits
 
-    def reach(self, start: int, length: int) -> None:
-        super().reach(start, length)
-        self.tensors = None
+    def _trace_or_compare(self, rows: int, ids: Tensor, start: Tensor, logits: Tensor) -> None:
+        if rows not in self.traces:
+            self.traces[rows] = self._trace(ids, start)
+        elif torch.equal(self._replay(rows, ids, start), logits):
+            self.trusted.add((rows, self.kv_length))
+        else:
+            raise RuntimeError("its trace predicts something other than the model itself")
 
-    def _tensors(self) -> list[Tensor]:
-        """Everything but the arguments, handed in anew each time: a trace that held it would never let it go."""
-        if self.tensors is None:
-            cached = (tensor for layer in self.slots for tensor in (layer.keys, layer.values))
-            self.tensors = [self.ruler, *(weight for _, _, weight in self.weights), *cached]
-        return self.tensors
+    def reserve(self, start: int, length: int) -> None:
+        super().reserve(start, length)
+        self._inputs = None
 
-    def _replay(self, n: int, ids: Tensor, start: Tensor) -> Tensor:
+    def _trace_inputs(self) -> list[Tensor]:
+        """Everything but the arguments. A trace takes them as inputs, because one that held them would never
+        free them."""
+        if self._inputs is None:
+            cached = (tensor for layer in self.layers for tensor in (layer.keys, layer.values))
+            self._inputs = [self.kv_ruler, *(weight for _, _, weight in self._weights), *cached]
+        return self._inputs
+
+    def _replay(self, rows: int, ids: Tensor, start: Tensor) -> Tensor:
         with torch.jit.optimized_execution(False):  # the same sums as the model's, not fused ones
-            return self.traces[n](ids, start, *self._tensors())
+            return self.traces[rows](ids, start, *self._trace_inputs())
 
     def _trace(self, ids: Tensor, start: Tensor) -> Callable:
-        own = self._tensors()
-        self.recording = f"warming up: recording the forward of {len(ids)} rows"
+        own = self._trace_inputs()
+        self.warming_up = f"warming up: tracing the forward of {len(ids)} rows"
 
-        def step(ids: Tensor, start: Tensor, *tensors: Tensor) -> Tensor:
-            self._lay(tensors)
-            return self.step(ids, start, self.model)
+        def forward(ids: Tensor, start: Tensor, *inputs: Tensor) -> Tensor:
+            self._install(inputs)
+            return self.static_forward(ids, start)
 
         try:
             with warnings.catch_warnings():
-                # Deprecated, and what succeeds it needs a C++ compiler at hand (torch.compile) or is no faster than Python (export).
+                # Deprecated, but its successors need a C++ compiler (torch.compile) or are no faster than
+                # Python (export).
                 warnings.simplefilter("ignore")
-                return torch.jit.trace(step, (ids, start, *own), check_trace=False)
+                return torch.jit.trace(forward, (ids, start, *own), check_trace=False)
         finally:
-            self._lay(own)
-            self.recording = None
+            self._install(own)
+            self.warming_up = None
 
-    def _lay(self, tensors) -> None:
-        self.ruler, *rest = tensors
-        weights, cached = rest[: len(self.weights)], rest[len(self.weights) :]
-        for (home, name, _), weight in zip(self.weights, weights, strict=True):
-            home[name] = weight
-        for layer, keys, values in zip(self.slots, cached[::2], cached[1::2], strict=True):
+    def _install(self, inputs: list[Tensor] | tuple[Tensor, ...]) -> None:
+        """Puts the tensors of `_trace_inputs` where the model's forward finds them."""
+        self.kv_ruler, *rest = inputs
+        weights, cached = rest[: len(self._weights)], rest[len(self._weights) :]
+        for (owner, name, _), weight in zip(self._weights, weights, strict=True):
+            owner[name] = weight
+        for layer, keys, values in zip(self.layers, cached[::2], cached[1::2], strict=True):
             layer.keys, layer.values = keys, values

@@ -139,7 +139,7 @@ def measure_runs(out, drafter, prompts):
     def text(ids):
         return pair.tokenizer.decode(ids, skip_special_tokens=True)
 
-    with pair.threads():
+    with pair.runner.threads():
         where = f"{pair.info.device_name}, CPU threads: {torch.get_num_threads()}"
     runs = {}
     for setting, sampler in SETTINGS.items():

@@ -239,7 +239,7 @@ def about(pair, params: Params) -> Iterator[str]:
     yield f"Weights held: {held.target / 1e6:,.1f} MB for the target{drafter}."
     if params.draft_with == "none":
         yield "Drafting is off: every token is one forward of the target."
-    for note in (*pair.notes, *((pair.doing,) if pair.doing else ())):
+    for note in (*pair.notes, *((pair.runner.warming_up,) if pair.runner.warming_up else ())):
         yield note[:1].upper() + note[1:] + "."
 
 

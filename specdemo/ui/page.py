@@ -113,7 +113,7 @@ def build(models: Models) -> gr.Blocks:
                         telling = seat.telling = Telling(number, step.run.trace, step.pair.tokenizer)
                         seat.run, seat.waiting = step.run, False
                     news = {}
-                    if (now := (step.pair.doing, step.pair.notes)) != told:
+                    if (now := (step.pair.runner.warming_up, step.pair.notes)) != told:
                         told, news = now, notice(number, "note", *about(step.pair, params))
                     yield json.dumps(telling.news() | news)
         except Exception as error:

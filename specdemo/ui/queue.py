@@ -133,7 +133,7 @@ async def running(
         told = None
         while not done.done():
             pair, run = begun.result()
-            if (news := (len(run.trace.rounds), pair.doing)) != told:
+            if (news := (len(run.trace.rounds), pair.runner.warming_up)) != told:
                 told = news
                 yield Step(pair, run, news[0], False)
             await asyncio.wait([done], timeout=PERIOD)

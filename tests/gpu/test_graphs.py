@@ -43,7 +43,7 @@ def trace_of(pair, params, prompt=PROMPT, record=True):
 def test_the_same_tokens_eager_and_recorded(pair, kind, params):
     params = replace(params, draft_with=kind)
     recorded, eager = trace_of(pair, params), trace_of(pair, params, record=False)
-    assert pair.graphs.graphs and not pair.graphs.reason
+    assert pair.graphs.graphs and not pair.graphs.blocker
     assert recorded.output_ids == eager.output_ids
     assert recorded.stats.accepted == eager.stats.accepted
 
@@ -152,4 +152,4 @@ def test_quantised_weights_in_the_same_path(quantize):
     pair = load_pair(device="cuda", quantize=quantize)
     trace = trace_of(pair, GREEDY)
     assert trace.stats.tokens == 150
-    assert bool(pair.graphs.reason) == bool(pair.notes), "recorded, or told why not"
+    assert bool(pair.graphs.blocker) == bool(pair.notes), "recorded, or told why not"

@@ -4,7 +4,13 @@ import pytest
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from specdemo.runtime.attention import FEW, NAME, attend, attention_of, mask
+from specdemo.runtime.attention import (
+    MAX_GROUPED_QUERIES,
+    NAME,
+    additive_mask,
+    grouped_attention,
+    static_attention,
+)
 from tests.tiny import tiny
 
 
@@ -26,14 +32,14 @@ class Module:
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (6, 2), (8, 1)])
-@pytest.mark.parametrize("n", [1, 2, 5, 17, FEW, FEW + 1])
+@pytest.mark.parametrize("n", [1, 2, 5, 17, MAX_GROUPED_QUERIES, MAX_GROUPED_QUERIES + 1])
 def test_attention(heads, groups, n):
     random = torch.Generator().manual_seed(n)
     query = torch.randn(1, heads, n, 8, generator=random)
     key, value = (torch.randn(1, groups, 96, 8, generator=random) for _ in range(2))
     allowed = torch.arange(96)[None] <= 50 + torch.arange(n)[:, None]
     additive = torch.zeros(n, 96).masked_fill(~allowed, torch.finfo(torch.float32).min)[None, None]
-    output, weights = attend(Module(heads // groups), query, key, value, additive, scaling=0.3)
+    output, weights = grouped_attention(Module(heads // groups), query, key, value, additive, scaling=0.3)
     assert output.shape == (1, n, heads, 8) and output.is_contiguous() and weights is None
     torch.testing.assert_close(
         output.double(), written_out(query, key, value, additive, 0.3), rtol=0, atol=1e-5
@@ -52,7 +58,7 @@ def sliding(batch, head, query, key):
 @pytest.mark.parametrize("start", [0, 3, 20])
 def test_the_mask_is_what_may_be_seen(rule, start):
     for offset in (start, torch.tensor(start)):  # the host's position, or the device's
-        got = mask(
+        got = additive_mask(
             5, 32, q_offset=offset, mask_function=rule, allow_is_causal_skip=False, dtype=torch.float32
         )
         assert got.shape == (1, 1, 5, 32)
@@ -65,15 +71,15 @@ def test_the_mask_is_what_may_be_seen(rule, start):
 
 def test_no_mask_where_plain_causal_attention_will_do():
     """The first tokens of a prompt; not a single query, whose one key would be masked by nothing anyway, and never a window."""
-    assert mask(6, 6, mask_function=causal) is None
-    assert mask(6, 6, mask_function=sliding, local_size=4) is not None
-    assert mask(6, 7, mask_function=causal) is not None
-    assert mask(6, 6, mask_function=causal, allow_is_causal_skip=False) is not None
+    assert additive_mask(6, 6, mask_function=causal) is None
+    assert additive_mask(6, 6, mask_function=sliding, local_size=4) is not None
+    assert additive_mask(6, 7, mask_function=causal) is not None
+    assert additive_mask(6, 6, mask_function=causal, allow_is_causal_skip=False) is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_mask_has_the_models_dtype(dtype):
-    got = mask(2, 8, q_offset=3, mask_function=causal, dtype=dtype)
+    got = additive_mask(2, 8, q_offset=3, mask_function=causal, dtype=dtype)
     assert got.dtype == dtype and got.isfinite().all()
 
 
@@ -81,10 +87,10 @@ def test_it_is_lent_to_a_model_for_a_while():
     assert NAME in AttentionInterface() and NAME in AttentionMaskInterface()
     config = tiny("llama").config
     own = config._attn_implementation
-    with pytest.raises(ZeroDivisionError), attention_of(config):
+    with pytest.raises(ZeroDivisionError), static_attention(config):
         assert config._attn_implementation == NAME
         raise ZeroDivisionError
     assert config._attn_implementation == own != NAME
     config._attn_implementation = "eager"
-    with attention_of(config):
+    with static_attention(config):
         assert config._attn_implementation == "eager", "some models need theirs"

@@ -1,6 +1,6 @@
 """Steps that are recorded and played again: what they say is what the steps themselves say, whatever has happened in between.
 
-`Graphs` is tried without CUDA, with recordings that are a step over its own static inputs into its own static outputs; `Traced`
+`Graphs` is tried without CUDA, with recordings that are a step over its own static inputs into its own static outputs; `TorchScriptLM`
 is the real one."""
 
 import gc
@@ -14,19 +14,22 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from specdemo import Params, Round, load_pair, stream
-from specdemo.engine.loop import decode
+from specdemo.engine.drafters.model import DraftInput
 from specdemo.engine.sampling import Sampler
-from specdemo.runtime.graphs import Eager, Graph, Graphs
+from specdemo.runtime.clock import Clock
+from specdemo.runtime.graphs import EagerRunner, Graph, Graphs
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.torchscript import Traced
-from tests.oracle import TableLM, make_task, random_table
+from specdemo.runtime.torchscript import TorchScriptLM
+from specdemo.runtime.values import tensors_of, with_tensors
+from tests.oracle import TableLM, decoding, random_table
+from tests.runners import run_by
 from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny, tokenizer
 
 KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
 PROMPT = [5, 17, 3, 88, 5, 17, 3]
 
 
-class Filled(Eager):
+class Filled(EagerRunner):
     """Every step as it is, but with as many rows as a recording has."""
 
     def rows(self, k, gamma):
@@ -34,93 +37,77 @@ class Filled(Eager):
 
 
 class Played:
-    """What stands in for a CUDA graph: the step again, over inputs and into outputs that stay where they are. As in a pool of
-    memory, running it spoils what recordings made later have given out."""
+    """Stands in for a CUDA graph: the step again, over an input and into an output whose memory never moves. As in a memory
+    pool, running it spoils the outputs of graphs that were captured later."""
 
-    def __init__(self, mine, step, inputs, outputs):
-        self.mine, self.step, self.inputs, self.outputs = mine, step, inputs, outputs
+    def __init__(self, step, static, output):
+        self.step, self.static, self.output = step, static, output
         self.later = []
         self.played = 0
 
     def replay(self):
-        outputs = tensors(self.step(*self.inputs))
+        output = tensors_of(self.step(self.static))
         for other in self.later:
-            for tensor in other.outputs:
-                tensor.fill_(math.nan if tensor.is_floating_point() else -(10**9))
-        for mine, new in zip(self.outputs, outputs, strict=True):
-            mine.copy_(new)
+            for tensor in tensors_of(other.output):
+                tensor.fill_(
+                    math.nan
+                    if tensor.is_floating_point()
+                    else -(10**9)
+                    if tensor.dtype == torch.long
+                    else False
+                )
+        for static, new in zip(tensors_of(self.output), output, strict=True):
+            static.copy_(new)
         self.played += 1
 
 
-def tensors(outputs):
-    return outputs if isinstance(outputs, tuple) else (outputs,)
-
-
 class Recorder(Graphs):
-    """Graphs whose recordings need no CUDA. `made`: the keys of all that were recorded, in order."""
+    """Graphs that need no CUDA. `made`: the keys of all that were captured, in order."""
 
     def __init__(self, most=40, fails=None, error=RuntimeError):
-        super().__init__(most)
+        super().__init__(Clock(), most)
         self.made, self.all = [], []
-        self.fails, self.error = fails, error  # which recording fails, and how
+        self.fails, self.error = fails, error  # which capture fails, and how
 
-    def _record(self, key, step, inputs):
+    def _capture(self, key, step, value):
         if len(self.made) + 1 == self.fails:
             raise self.error("CUDA out of memory.\nTried to allocate 2.00 GiB")
-        mine = self._places_for(inputs)
-        outputs = step(*mine)
-        outputs = tuple(map(torch.clone, outputs)) if isinstance(outputs, tuple) else outputs.clone()
-        played = Played(mine, step, mine, tensors(outputs))
+        static = self._static_input(value)
+        output = step(static)
+        output = with_tensors(output, (tensor.clone() for tensor in tensors_of(output)))
+        played = Played(step, static, output)
         for earlier in self.all:
             earlier.later.append(played)
         self.all.append(played)
         self.made.append(key)
-        return Graph(played, mine, outputs)
+        return Graph(played, static, output)
 
 
 class Baked(Recorder):
-    """Its recordings hold everything but their inputs as it was, as CUDA graphs do: settings, shapes, and where all memory lies.
+    """Its graphs hold everything but their inputs as it was, as CUDA graphs do: settings, shapes, and where all memory is.
     (Those of `Recorder` would follow a sampler that has been widened since.)"""
 
-    def _record(self, key, step, inputs):
+    def _capture(self, key, step, value):
+        static = with_tensors(value, (tensor.clone() for tensor in tensors_of(value)))
+        output = step(static)  # warms up, as before a CUDA graph: caches come into being
+
+        def flat(*tensors):
+            return tuple(tensors_of(step(with_tensors(value, iter(tensors)))))
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a trace is what is wanted here, deprecated or not
-            mine = tuple(given.clone() for given in inputs)
-            step(*mine)  # warms up, as before a CUDA graph: caches come into being
-            trace = torch.jit.trace(step, mine, check_trace=False)
+            trace = torch.jit.trace(flat, tuple(tensors_of(static)), check_trace=False)
 
-        def baked(*inputs):
+        def baked(value):
             with torch.jit.optimized_execution(False):
-                return trace(*inputs)
+                return with_tensors(output, iter(trace(*tensors_of(value))))
 
-        return super()._record(key, baked, inputs)
+        return super()._capture(key, baked, value)
 
 
-def recorded(target, drafter=None, graphs=None):
+def captured(target, drafter=None, graphs=None):
     """A pair in memory whose steps are run by `graphs`, as on CUDA."""
-    pair = load_pair(target=target, drafter=drafter)
-    pair.record, pair.graphs = True, graphs if graphs is not None else Recorder()
-    pair.info = replace(pair.info, device="cuda:0")  # notes name what a GPU could not record
-    pair.lms = (CachedLM(target), CachedLM(drafter) if drafter else None)
-
-    def steps():
-        for lm in filter(None, pair.lms):
-            lm.exact = pair.graphs.reason is not None
-        pair.graphs.begin(*(lm.model for lm in pair.lms if lm), compiled=False)
-        return *pair.lms, pair.graphs
-
-    pair.steps = steps
-    return pair
-
-
-def run_by(target, drafter, run):
-    """A pair in memory whose steps are those that could be recorded, run by an `Eager` of some kind."""
-    pair = load_pair(target=target, drafter=drafter)
-    pair.lms = (CachedLM(target), CachedLM(drafter) if drafter else None)
-    for lm in filter(None, pair.lms):
-        lm.exact = False
-    pair.steps = lambda: (*pair.lms, run)
-    return pair
+    return run_by(target, drafter, graphs or Recorder())
 
 
 def rounds_of(pair, prompt=PROMPT, **params):
@@ -188,10 +175,10 @@ def test_filled_rows_change_nothing(kind, shape):
                 **SHAPES[shape],
             )
             told = []
-            for run in (Eager(), Filled()):
+            for run in (EagerRunner(), Filled()):
                 target, drafter = TableLM(TARGET), TableLM(DRAFTER) if kind == "model" else None
                 told.append(
-                    timeless(decode(make_task(target, drafter, params, [2, 0, 1, 2, 0], run=run, **end)))
+                    timeless((decoding(target, drafter, params, [2, 0, 1, 2, 0], run_step=run, **end)))
                 )
                 fed = target.fed
             assert told[0] == told[1]
@@ -217,13 +204,16 @@ def test_a_wide_look_with_filled_rows_behind():
             alternatives=2,
         )
         told, tasks = [], []
-        for run in (Eager(), Filled()):
+        for run in (EagerRunner(), Filled()):
             tasks.append(
-                make_task(TableLM(flat.expand(601, 600, 600)), None, params, [3, 1, 3, 1, 3], run=run)
+                decoding(TableLM(flat.expand(601, 600, 600)), None, params, [3, 1, 3, 1, 3], run_step=run)
             )
-            told.append(timeless(decode(tasks[-1])))
-        assert told[0] == told[1] and [task.sampler.nucleus.few for task in tasks] == [256, 256]
-        assert sum(token == 0 for _, token in tasks[1].target.fed) > 0
+            told.append(timeless(tasks[-1]))
+        assert told[0] == told[1] and [task.decoder.verifier.sampler.nucleus.width for task in tasks] == [
+            256,
+            256,
+        ]
+        assert sum(token == 0 for _, token in tasks[1].decoder.verifier.target.fed) > 0
 
 
 @pytest.mark.slow
@@ -257,7 +247,7 @@ near = noisy(llama)
 )
 def test_recorded_is_as_run(kind, shape):
     pair, eager, filled = (
-        recorded(llama, near),
+        captured(llama, near),
         load_pair(target=llama, drafter=near),
         run_by(llama, near, Filled()),
     )
@@ -268,31 +258,31 @@ def test_recorded_is_as_run(kind, shape):
         assert_nearly_the_same(rounds, rounds_of(eager, **params))
     verified = sum(
         played.played
-        for played, key in zip(pair.graphs.all, pair.graphs.made, strict=True)
-        if key[0] == "verifying"
+        for played, key in zip(pair.runner.graphs.all, pair.runner.graphs.made, strict=True)
+        if key[0] == "verify"
     )
-    assert verified >= len(rounds) and pair.notes == pair.limits
-    assert any(key[0] == "drafting" for key in pair.graphs.made) == (kind == "model")
+    assert verified >= len(rounds) and pair.notes == [*pair.limits]
+    assert any(key[0] == "draft" for key in pair.runner.graphs.made) == (kind == "model")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "mistral", "gemma2", "opt"])
 def test_recorded_is_as_run_with_other_architectures(name):
     target = tiny(name)
-    pair, filled = recorded(target, noisy(target)), run_by(target, noisy(target), Filled())
+    pair, filled = captured(target, noisy(target)), run_by(target, noisy(target), Filled())
     for params in (
         dict(temperature=0.0),
         dict(temperature=1.0, top_p=0.9, gamma=3),
         dict(temperature=0.0, gamma=1),
     ):
         assert rounds_of(pair, max_new_tokens=90, **params) == rounds_of(filled, max_new_tokens=90, **params)
-    assert {key[2] if key[0] == "verifying" else key[3] for key in pair.graphs.made} == {64, 128}, "spans"
+    assert {key[2] if key[0] == "verify" else key[3] for key in pair.runner.graphs.made} == {64, 128}, "spans"
 
 
 @pytest.mark.slow
 def test_all_kinds_of_drafters_in_turn_over_one_set_of_recordings():
     """The verifying step's inputs come from recordings and from the host by turns."""
-    pair, filled = recorded(llama, near), run_by(llama, near, Filled())
+    pair, filled = captured(llama, near), run_by(llama, near, Filled())
     for seed, kind in enumerate([*KINDS, *KINDS[::-1], "model", "lookup", "model"]):
         for params in (dict(temperature=0.0), dict(temperature=1.1, top_p=0.8)):
             params |= dict(draft_with=kind, ngram=1, gamma=4, seed=seed)
@@ -305,7 +295,7 @@ def test_the_key_of_a_recording_names_all_that_it_depends_on():
     another run."""
     target = tiny("gpt2", n_positions=200).requires_grad_(False)
     drafter = noisy(target)
-    pair, filled = recorded(target, drafter, Baked()), run_by(target, drafter, Filled())
+    pair, filled = captured(target, drafter, Baked()), run_by(target, drafter, Filled())
     runs = [
         dict(),
         dict(seed=8),
@@ -334,9 +324,10 @@ def test_the_key_of_a_recording_names_all_that_it_depends_on():
         for parameter in target.parameters():
             parameter *= 1.1  # in place: what lies there is read, not what lay there
     assert rounds_of(pair) == rounds_of(filled)
-    assert len(pair.graphs.made) == len(set(pair.graphs.made)) and pair.graphs.reason is None, (
-        "none was made twice"
-    )
+    assert (
+        len(pair.runner.graphs.made) == len(set(pair.runner.graphs.made))
+        and pair.runner.graphs.blocker is None
+    ), "none was made twice"
     assert Sampler(Params(min_p=0.1)).key != Sampler(Params(min_p=0.2)).key, (
         "which a trace, the stand-in here, cannot hold"
     )
@@ -344,88 +335,90 @@ def test_the_key_of_a_recording_names_all_that_it_depends_on():
 
 def test_how_many_recordings_a_run_makes():
     """One of each step; a round at the end without a draft, and a text of one token, have other shapes."""
-    pair = recorded(llama, near)
+    pair = captured(llama, near)
     params = dict(gamma=4, temperature=0.9, top_p=0.9, seed=4, max_new_tokens=40)
     rounds = rounds_of(pair, **params)
-    made = pair.graphs.made
+    made = pair.runner.graphs.made
     shapes = {4 if round.draft else 0 for round in rounds}
     assert {len(round.draft) for round in rounds[:-4]} == {4} and 0 < len(rounds[-1].draft) < 4, (
         "the last rounds draft less"
     )
-    assert [key[:2] for key in made] == [("drafting", 4), ("verifying", 4)] and shapes == {4}
+    assert [key[:2] for key in made] == [("draft", 4), ("verify", 4)] and shapes == {4}
 
     assert rounds_of(pair, **params) == rounds and len(made) == 2, "none for what was recorded"
     rounds_of(pair, **params | {"seed": 9, "draft_with": "lookup"})
-    assert {key[:2] for key in made[2:]} <= {("verifying", 0)}, "whoever drafts"
+    assert {key[:2] for key in made[2:]} <= {("verify", 0)}, "whoever drafts"
     before = len(made)
     rounds_of(pair, **params | {"alternatives": 2})
-    assert [key[0] for key in made[before:]] == ["verifying"]
+    assert [key[0] for key in made[before:]] == ["verify"]
     before = len(made)
     rounds_of(pair, **params | {"temperature": 0.8})
-    assert {key[:2] for key in made[before:]} == {("drafting", 4), ("verifying", 4)} | {
+    assert {key[:2] for key in made[before:]} == {("draft", 4), ("verify", 4)} | {
         key[:2] for key in made[before:] if key[1] == 0
     }
     before = len(made)
     rounds_of(pair, [7], **params)
-    assert [(key[0], key[2]) for key in made[before:] if key[0] == "drafting"] == [("drafting", 1)]
+    assert [(key[0], key[2]) for key in made[before:] if key[0] == "draft"] == [("draft", 1)]
 
 
 def test_another_gamma_is_recorded_in_its_first_round():
-    pair = recorded(llama, near)
+    pair = captured(llama, near)
     rounds_of(pair, gamma=4)
     for gamma in (2, 6, 2, 4):
         at = []
         for event in stream(pair, PROMPT, Params(gamma=gamma, seed=3, max_new_tokens=40)):
-            at += [(len(pair.graphs.made), bool(event.draft))] if isinstance(event, Round) else []
+            at += [(len(pair.runner.graphs.made), bool(event.draft))] if isinstance(event, Round) else []
         full = [made for made, drafted in at if drafted]
         assert len(set(full)) == 1, "none during the later rounds"
-    assert [key[:2] for key in pair.graphs.made if key[1]] == [
-        (step, gamma) for gamma in (4, 2, 6) for step in ("drafting", "verifying")
+    assert [key[:2] for key in pair.runner.graphs.made if key[1]] == [
+        (step, gamma) for gamma in (4, 2, 6) for step in ("draft", "verify")
     ]
 
 
 def test_the_most_that_are_kept():
-    pair, filled = recorded(llama, near, Recorder(most=3)), run_by(llama, near, Filled())
+    pair, filled = captured(llama, near, Recorder(most=3)), run_by(llama, near, Filled())
     held = set()
     for gamma in (4, 2, 3, 4, 2):
         for event in stream(pair, PROMPT, Params(gamma=gamma, seed=3, max_new_tokens=70)):
-            held.add(len(pair.graphs.graphs))
+            held.add(len(pair.runner.graphs.graphs))
             assert event
         assert (
             timeless(pair_events := rounds_of(pair, gamma=gamma)) == rounds_of(filled, gamma=gamma)
             and pair_events
         )
     assert max(held) == 3
-    assert len(pair.graphs.made) > len(set(pair.graphs.made)), "what was let go is recorded anew"
-    latest = list(pair.graphs.graphs)
+    assert len(pair.runner.graphs.made) > len(set(pair.runner.graphs.made)), (
+        "what was let go is recorded anew"
+    )
+    latest = list(pair.runner.graphs.graphs)
     assert all(key[1] in (0, 2) for key in latest[-2:]), "the latest used are kept"
 
 
 def test_only_what_a_recording_gives_out_is_read_where_it_lies():
     """Not another tensor that happens to lie there, as one may when a recording was let go; and never one place for two inputs (a
     lookup's q and raw q are one tensor)."""
-    graphs, given_out = Recorder(), torch.rand(3)
-    graphs.graphs["drafting",] = Graph(None, (), (given_out,))
-    there = given_out.view(3)
-    kept, one, two = graphs._places_for((given_out, there, there))
-    assert kept is given_out
-    assert len({tensor.data_ptr() for tensor in (given_out, one, two)}) == 3
+    graphs, output = Recorder(), torch.rand(3)
+    graphs.graphs["draft",] = Graph(None, None, output)
+    same_memory = output.view(3)
+    static = graphs._static_input(DraftInput(output, same_memory, same_memory))
+    assert static.position is output
+    assert len({tensor.data_ptr() for tensor in tensors_of(static)}) == 3
 
 
 def test_a_wider_look_is_another_recording():
     wide = tiny("llama", vocab_size=600, scale=0.5).requires_grad_(False)
-    pair, filled = recorded(wide, noisy(wide), Baked()), run_by(wide, noisy(wide), Filled())
+    pair, filled = captured(wide, noisy(wide), Baked()), run_by(wide, noisy(wide), Filled())
     made = []
     for _ in range(2):
         params = dict(temperature=1.5, top_p=0.95, gamma=4)
         assert rounds_of(pair, **params) == rounds_of(filled, **params)
-        made.append(len(pair.graphs.made))
+        made.append(len(pair.runner.graphs.made))
     looks = [
         next(part[-1] for part in key if isinstance(part, tuple))
-        for key in pair.graphs.made
-        if key[0] == "drafting"
+        for key in pair.runner.graphs.made
+        if key[0] == "draft"
     ]
-    assert looks == [256, 2048] and made[0] == made[1] and pair.graphs.reason is None
+    assert looks == [256, 2048] and made[0] == made[1] and pair.runner.graphs.blocker is None
 
 
 @pytest.mark.slow
@@ -439,12 +432,12 @@ def test_judging_again_behind_a_recording_that_has_spoiled_the_draft():
         )
     again = 0
     for seed in range(2):
-        pair, filled = recorded(target, drafter, Baked()), run_by(target, drafter, Filled())
+        pair, filled = captured(target, drafter, Baked()), run_by(target, drafter, Filled())
         for kind in ("lookup", "model"):
             params = dict(draft_with=kind, temperature=2.0, top_p=0.98, gamma=4, ngram=1, seed=seed)
             assert rounds_of(pair, [5, 5, 5, 5], **params) == rounds_of(filled, [5, 5, 5, 5], **params)
-        made = [key[0] for key in pair.graphs.made if key[1]]
-        again += "drafting" in made and made.index("verifying") < made.index("drafting")
+        made = [key[0] for key in pair.runner.graphs.made if key[1]]
+        again += "draft" in made and made.index("verify") < made.index("draft")
     assert again
 
 
@@ -469,12 +462,15 @@ def moved(model, how):
 @pytest.mark.parametrize("how", ["replaced", "there and back", "another parameter"])
 def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
     target, drafter = tiny("llama"), noisy(llama)
-    pair = recorded(target, drafter)
+    pair = captured(target, drafter)
     first = rounds_of(pair)
-    made = len(pair.graphs.made)
+    made = len(pair.runner.graphs.made)
     moved(target if role == "target" else drafter, how)
     again = rounds_of(pair)
-    assert pair.graphs.made[made:] == pair.graphs.made[:made] and len(pair.graphs.graphs) == made
+    assert (
+        pair.runner.graphs.made[made:] == pair.runner.graphs.made[:made]
+        and len(pair.runner.graphs.graphs) == made
+    )
     assert again == rounds_of(run_by(target, drafter, Filled()))
     assert (again == first) == (how != "another parameter")
 
@@ -482,17 +478,22 @@ def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
 @pytest.mark.slow
 def test_a_cache_that_has_moved_is_recorded_anew():
     """A text beyond the buffers of both caches, and then a short one: what was recorded over the old ones is not played."""
-    pair = recorded(tiny("llama", max_position_embeddings=1024), noisy(llama))
+    pair = captured(tiny("llama", max_position_embeddings=1024), noisy(llama))
     short = rounds_of(pair)
-    made, places = len(pair.graphs.made), [lm.slots[0].keys.data_ptr() for lm in pair.lms]
+    made, places = len(pair.runner.graphs.made), [lm.layers[0].keys.data_ptr() for lm in pair.runner.lms]
     assert rounds_of(pair, max_new_tokens=300) == rounds_of(
         run_by(pair.target, pair.drafter, Filled()), max_new_tokens=300
     )
-    assert all(lm.slots[0].keys.data_ptr() != place for lm, place in zip(pair.lms, places, strict=True))
-    grown = len(pair.graphs.made)
+    assert all(
+        lm.layers[0].keys.data_ptr() != place for lm, place in zip(pair.runner.lms, places, strict=True)
+    )
+    grown = len(pair.runner.graphs.made)
     assert grown > made and rounds_of(pair) == short
-    assert [key[:2] for key in pair.graphs.made[grown:]] in ([], [key[:2] for key in pair.graphs.made[:made]])
-    old = pair.graphs.all[:made]
+    assert [key[:2] for key in pair.runner.graphs.made[grown:]] in (
+        [],
+        [key[:2] for key in pair.runner.graphs.made[:made]],
+    )
+    old = pair.runner.graphs.all[:made]
     played = [recording.played for recording in old]
     rounds_of(pair)
     assert [recording.played for recording in old] == played
@@ -504,19 +505,19 @@ def test_a_cache_that_has_moved_is_recorded_anew():
 )
 def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
     """The drafting step, the verifying one, and those of another span in the middle of the text."""
-    pair = recorded(llama, near, Recorder(fails=fails, error=error))
+    pair = captured(llama, near, Recorder(fails=fails, error=error))
     params = dict(max_new_tokens=80, temperature=0.9)
     assert_nearly_the_same(
         rounds_of(pair, **params), rounds_of(load_pair(target=llama, drafter=near), **params)
     )
-    assert len(pair.graphs.made) == fails - 1 and not pair.graphs.graphs, (
+    assert len(pair.runner.graphs.made) == fails - 1 and not pair.runner.graphs.graphs, (
         "nothing is tried again, and nothing kept"
     )
     (note,) = set(pair.notes) - set(pair.limits)
     assert "CUDA out of memory. Tried to allocate 2.00 GiB" in note and "\n" not in note
     assert (
         rounds_of(pair) == rounds_of(load_pair(target=llama, drafter=near))
-        and len(pair.graphs.made) == fails - 1
+        and len(pair.runner.graphs.made) == fails - 1
     )
 
 
@@ -524,44 +525,46 @@ def test_a_recording_that_fails_in_the_last_round():
     """Its drafts have more rows than are drafted, and the verifying step that was to take them is run as it is."""
     params = dict(gamma=4, max_new_tokens=3, temperature=0.9, top_p=1.0)
     for fails in (1, 2):
-        pair = recorded(llama, near, Recorder(fails=fails))
+        pair = captured(llama, near, Recorder(fails=fails))
         rounds = rounds_of(pair, **params)
         assert_nearly_the_same(rounds, rounds_of(load_pair(target=llama, drafter=near), **params))
-        assert len(rounds[0].draft) == 2 and pair.graphs.reason
+        assert len(rounds[0].draft) == 2 and pair.runner.graphs.blocker
 
 
 def test_an_error_of_the_step_itself_is_told_as_one():
     """It is no failure of the recording, and running it as it is says so."""
     broken = tiny("llama")
     broken.lm_head.weight.data.fill_(math.nan)
-    pair = recorded(broken, near)
+    pair = captured(broken, near)
     with pytest.raises(RuntimeError, match="the target's probabilities are not numbers"):
         rounds_of(pair)
 
 
 def test_nothing_is_recorded_on_zerogpu(monkeypatch):
     monkeypatch.setenv("SPACES_ZERO_GPU", "1")
-    pair = recorded(llama, near, Recorder())
+    pair = captured(llama, near, Recorder())
     assert rounds_of(pair) == rounds_of(load_pair(target=llama, drafter=near))
-    assert not pair.graphs.made and any("ZeroGPU" in note for note in pair.notes)
+    assert not pair.runner.graphs.made and any("ZeroGPU" in note for note in pair.notes)
     monkeypatch.delenv("SPACES_ZERO_GPU")
-    assert Graphs().reason is None
+    assert Graphs(Clock()).blocker is None
 
 
 def test_asked_not_to_record():
     pair = load_pair(target=llama, drafter=near)
-    assert not pair.record and isinstance(pair.steps()[2], Eager)
+    assert pair.runner.capture == "off" and isinstance(pair.runner.begin_run().run_step, EagerRunner)
     rounds_of(pair, max_new_tokens=60)
-    assert not any(lm.seen or lm.traces for lm in pair.lms), "models in memory may be watched by their owner"
-    assert pair.notes == pair.limits
+    assert not any(lm._seen or lm.traces for lm in pair.runner.lms), (
+        "models in memory may be has_hooks by their owner"
+    )
+    assert pair.notes == [*pair.limits]
 
 
-# Traced: the forward of a model on a CPU.
+# TorchScriptLM: the forward of a model on a CPU.
 
 
 def traced(model):
-    lm = Traced(model)
-    lm.begin(True)
+    lm = TorchScriptLM(model, Clock())
+    lm.begin_run(static=True)
     return lm
 
 
@@ -570,7 +573,7 @@ def test_a_trace_says_what_the_model_says(name):
     """Any positions, any of three numbers of rows, up to the fourth span and back."""
     model = tiny(name)
     lm, plain = traced(model), CachedLM(model)
-    plain.exact = False
+    plain.begin_run(static=True)
     draw, held = random.Random(name), 0
     replayed = 0
     with torch.no_grad():
@@ -580,18 +583,18 @@ def test_a_trace_says_what_the_model_says(name):
             held = start + n
             ids = torch.tensor(draw.choices(range(VOCAB), k=n))
             for each in (lm, plain):
-                each.reach(start, held)
-            replayed += (n, lm.span) in lm.believed
+                each.reserve(start, held)
+            replayed += (n, lm.kv_length) in lm.trusted
             assert torch.equal(lm.forward(ids, torch.tensor(start)), plain.forward(ids, torch.tensor(start)))
             if step == 75:
                 prompt = torch.tensor(draw.choices(range(VOCAB), k=200))
                 for each in (lm, plain):
                     each.prefill(prompt)
                 held = 200
-    assert lm.reason is None
+    assert lm.blocker is None
     assert (
-        {n for n, _ in lm.believed} == {1, 2, 5}
-        and {64, 256} <= {span for _, span in lm.believed}
+        {n for n, _ in lm.trusted} == {1, 2, 5}
+        and {64, 256} <= {span for _, span in lm.trusted}
         and replayed > 80
     )
 
@@ -607,24 +610,18 @@ def on_disk(tmp_path_factory):
     return {"target": places[0], "drafter": places[1]}
 
 
-def unplayed(pair, prompt, **params):
+def untraced(pair, prompt, **params):
     """The same steps with no trace made of them."""
-    played, tries = pair.lms, Traced.TRIES
-    Traced.TRIES = 10**9
-    del pair.lms
-    try:
-        return rounds_of(pair, prompt, **params)
-    finally:
-        assert not any(lm.traces for lm in pair.lms)
-        Traced.TRIES, pair.lms = tries, played
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TorchScriptLM, "TRACE_AFTER", 10**9)
+        pair = pair.with_capture("auto")
+        rounds = rounds_of(pair, prompt, **params)
+    assert not any(lm.traces for lm in pair.runner.lms)
+    return rounds
 
 
 def as_it_is(pair, prompt, **params):
-    pair.record = False
-    try:
-        return rounds_of(pair, prompt, **params)
-    finally:
-        pair.record = True
+    return rounds_of(pair.with_capture("off"), prompt, **params)
 
 
 LONG = dict(max_new_tokens=150, ignore_eos=True)
@@ -651,12 +648,14 @@ def test_a_loaded_pair_writes_the_same_traced(which, params, embedded, on_disk):
     kind = params.get("draft_with", "model")
     rounds = rounds_of(pair, "Once upon a time the cat sat", **params)
     assert sum(len(round.emitted) for round in rounds) == 150
-    assert rounds == unplayed(pair, "Once upon a time the cat sat", **params), "to the last bit"
+    assert rounds == untraced(pair, "Once upon a time the cat sat", **params), "to the last bit"
     assert_nearly_the_same(rounds, as_it_is(pair, "Once upon a time the cat sat", **params))
-    assert all(lm.reason is None for lm in pair.lms) and pair.notes == pair.limits
+    assert all(lm.blocker is None for lm in pair.runner.lms) and pair.notes == [*pair.limits]
     spans = [
-        {span for n, span in lm.believed if n == rows}
-        for lm, rows in zip(pair.lms, (1 if kind == "none" else params.get("gamma", 4) + 1, 1), strict=True)
+        {span for n, span in lm.trusted if n == rows}
+        for lm, rows in zip(
+            pair.runner.lms, (1 if kind == "none" else params.get("gamma", 4) + 1, 1), strict=True
+        )
     ]
     assert spans[0] >= {128} and (kind != "model" or spans[1] >= {128})
 
@@ -690,18 +689,18 @@ def test_who_listens_hears_every_forward(on_disk, part, how):
     pair, calls = load_pair(**on_disk), []
     params = dict(max_new_tokens=60, temperature=0.0, ignore_eos=True)
     rounds = rounds_of(pair, "the cat", **params)
-    assert pair.lms[0].believed
+    assert pair.runner.lms[0].trusted
     ends = listened(pair, part, how, calls)
     assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
     assert len(calls) == len(rounds) + 1, "and the prefill"
     ends()
     rounds_of(pair, "the cat", **params)
-    assert len(calls) == len(rounds) + 1 and pair.notes == pair.limits
+    assert len(calls) == len(rounds) + 1 and pair.notes == [*pair.limits]
 
 
 @pytest.mark.parametrize("where", [0, 100], ids=["everywhere", "behind the first span"])
 def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk, where):
-    own = Traced._trace
+    own = TorchScriptLM._trace
 
     def lies(self, ids, start):
         trace = own(self, ids, start)
@@ -712,14 +711,14 @@ def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk,
 
         return a_little_off
 
-    monkeypatch.setattr(Traced, "_trace", lies)
+    monkeypatch.setattr(TorchScriptLM, "_trace", lies)
     pair = load_pair(**on_disk)
     rounds = rounds_of(pair, "the cat", temperature=0.9, **LONG)
-    assert {bool(lm.believed) for lm in pair.lms} == {where > 0}
-    assert all(span <= where for lm in pair.lms for _, span in lm.believed)
+    assert {bool(lm.trusted) for lm in pair.runner.lms} == {where > 0}
+    assert all(span <= where for lm in pair.runner.lms for _, span in lm.trusted)
     notes = [note for note in pair.notes if note not in pair.limits]
     assert [note.split(" cannot")[0] for note in notes] == ["the target", "the drafter"]
-    assert all("says something else" in note for note in notes)
+    assert all("something other than the model" in note for note in notes)
     assert_nearly_the_same(rounds, as_it_is(pair, "the cat", temperature=0.9, **LONG))
 
 
@@ -727,7 +726,7 @@ def test_a_trace_that_cannot_be_made(monkeypatch, on_disk):
     def fails(self, ids, start):
         raise NotImplementedError("no tracing\nof this one")
 
-    monkeypatch.setattr(Traced, "_trace", fails)
+    monkeypatch.setattr(TorchScriptLM, "_trace", fails)
     pair = load_pair(**on_disk)
     rounds = rounds_of(pair, "the cat", **LONG)
     assert any("no tracing of this one" in note for note in pair.notes)
@@ -737,11 +736,14 @@ def test_a_trace_that_cannot_be_made(monkeypatch, on_disk):
 def test_a_pair_that_goes_leaves_no_weights_behind(on_disk):
     pair = load_pair(**on_disk)
     rounds_of(pair, "the cat", **LONG)
-    assert all(lm.believed for lm in pair.lms)
+    assert all(lm.trusted for lm in pair.runner.lms)
     held = [
         tensor
-        for lm in pair.lms
-        for tensor in (*lm.model.parameters(), *(t for layer in lm.slots for t in (layer.keys, layer.values)))
+        for lm in pair.runner.lms
+        for tensor in (
+            *lm.model.parameters(),
+            *(t for layer in lm.layers for t in (layer.keys, layer.values)),
+        )
     ]
     held = [StorageWeakRef(tensor.untyped_storage()) for tensor in held]
     assert len(held) > 40 and not any(storage.expired() for storage in held)
@@ -756,7 +758,7 @@ def test_weights_that_have_changed_are_used(on_disk, how):
     pair = load_pair(**on_disk)
     params = dict(LONG, temperature=0.0)
     first = rounds_of(pair, "the cat", **params)
-    believed = set(pair.lms[0].believed)
+    believed = set(pair.runner.lms[0].trusted)
     head = pair.target.get_output_embeddings()
     with torch.no_grad():
         if how == "in place":
@@ -767,5 +769,5 @@ def test_weights_that_have_changed_are_used(on_disk, how):
         else:
             head.weight = torch.nn.Parameter(head.weight.flip(0))
     changed = rounds_of(pair, "the cat", **params)
-    assert changed != first and changed == unplayed(pair, "the cat", **params)
-    assert believed <= pair.lms[0].believed and pair.notes == pair.limits
+    assert changed != first and changed == untraced(pair, "the cat", **params)
+    assert believed <= pair.runner.lms[0].trusted and pair.notes == [*pair.limits]

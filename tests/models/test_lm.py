@@ -8,9 +8,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import specdemo.runtime.lm
 from specdemo import PairError, Params, load_pair, stream
-from specdemo.runtime.attention import FEW
-from specdemo.runtime.capturable import unfit
-from specdemo.runtime.lm import CachedLM, rewindable_cache
+from specdemo.runtime.attention import MAX_GROUPED_QUERIES
+from specdemo.runtime.capturable import capture_blocker
+from specdemo.runtime.lm import CachedLM, positional_cache
 from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, random_weights, tiny, tokenizer
 
 
@@ -25,19 +25,19 @@ def assert_close(logits, expected):
     torch.testing.assert_close(logits / scale, expected / scale, atol=1e-5, rtol=0)
 
 
-MODES = ["exact", "spans"]  # as transformers would with a cache of its own; so that it can be recorded
+MODES = ["plain", "static"]
 modes = pytest.mark.parametrize("mode", MODES)
 
 
 def lm_of(model, mode):
     lm = CachedLM(model)
-    lm.exact = mode == "exact"
+    lm.begin_run(static=mode == "static")
     return lm
 
 
 def at(lm, start, ids, reach=0):
     """The logits of a forward of `ids` at `start`, with room for `reach` tokens more."""
-    lm.reach(start, start + len(ids) + reach)
+    lm.reserve(start, start + len(ids) + reach)
     return lm.forward(torch.tensor(ids), torch.tensor(start))
 
 
@@ -67,10 +67,10 @@ def test_any_sequence_of_forwards_at_earlier_positions(name, mode):
         held += ids
         assert logits.shape == (n, VOCAB)
         assert_close(logits, fresh(model, held)[-n:])
-        spans.add(lm.span)
+        spans.add(lm.kv_length)
         keep = draw.randrange(max(0, len(held) - 6), len(held) + 1) if keep is None else keep
         held = held[:keep]
-    assert spans >= {64, 128, 192} if mode == "spans" else len(spans) > 20
+    assert spans >= {64, 128, 192} if mode == "static" else len(spans) > 20
 
 
 @modes
@@ -79,7 +79,7 @@ def test_forwards_that_follow_each_other_need_reach_only_once(mode):
     model = tiny("gemma3")
     lm, ids = lm_of(model, mode), random.Random(1).choices(range(VOCAB), k=12)
     at(lm, 0, ids[:4])
-    lm.reach(3, 12)
+    lm.reserve(3, 12)
     logits = [
         lm.forward(torch.tensor(ids[i:j]), torch.tensor(i)) for i, j in ((3, 5), (5, 6), (6, 11), (11, 12))
     ]
@@ -94,7 +94,7 @@ def test_what_stands_behind_never_shows(name, mode):
     model = tiny(name)
     lm, ids = lm_of(model, mode), random.Random(2).choices(range(VOCAB), k=40)
     at(lm, 0, ids)
-    for layer in lm.slots:
+    for layer in lm.layers:
         layer.keys[:, :, 22:] = 1e4
         layer.values[:, :, 22:] = -1e4
     text = ids[:20] + [7, 8]
@@ -109,7 +109,7 @@ def test_what_stands_behind_never_shows(name, mode):
 def test_keys_that_several_queries_share(name, groups, mode):
     """For any number of rows: few are attended to without copying keys, many (a prefill) are not."""
     model = tiny(name, num_key_value_heads=groups)
-    for n in [*range(1, 21), FEW, FEW + 1]:
+    for n in [*range(1, 21), MAX_GROUPED_QUERIES, MAX_GROUPED_QUERIES + 1]:
         ids = random.Random(n).choices(range(VOCAB), k=25 + n)
         lm = lm_of(model, mode)
         at(lm, 0, ids[:25])
@@ -124,7 +124,7 @@ def test_the_models_own_attention_is_back_after_every_forward(own):
             continue  # it knows eager attention only
         model = tiny(name)
         model.set_attn_implementation(own)
-        lm, held = lm_of(model, "spans"), random.Random(3).choices(range(VOCAB), k=30)
+        lm, held = lm_of(model, "static"), random.Random(3).choices(range(VOCAB), k=30)
         assert_close(at(lm, 0, held), fresh(model, held))
         assert model.config._attn_implementation == own
         assert_close(at(lm, 20, held[:6]), fresh(model, held[:20] + held[:6])[-6:])
@@ -185,8 +185,8 @@ def test_the_cache_lies_where_it_lay_while_there_is_room(mode):
     lm, places, moves = lm_of(model, mode), set(), set()
     for start in range(0, 700, 7):
         logits = at(lm, start, ids[start : start + 7])
-        places.add((lm.moves, lm.slots[0].keys.data_ptr()))
-        moves.add(lm.moves)
+        places.add((lm.buffer_epoch, lm.layers[0].keys.data_ptr()))
+        moves.add(lm.buffer_epoch)
     assert_close(logits, fresh(model, ids)[-7:])
     assert 2 <= len(places) == len(moves) <= 3, "it doubles, and says so"
 
@@ -196,7 +196,7 @@ def test_rows_behind_the_models_last_position():
     """They only fill a recording up, and what they say does not count; those before them do."""
     for name in ("gpt2", "opt", "llama"):
         model = tiny(name, **({"n_positions": 32} if name == "gpt2" else {"max_position_embeddings": 32}))
-        lm, ids = lm_of(model, "spans"), random.Random(6).choices(range(VOCAB), k=32)
+        lm, ids = lm_of(model, "static"), random.Random(6).choices(range(VOCAB), k=32)
         at(lm, 0, ids[:30])
         assert_close(at(lm, 29, [*ids[29:], 0, 0, 0, 0, 0])[:3], fresh(model, ids)[29:])
 
@@ -221,8 +221,8 @@ def test_models_that_make_masks_of_their_own_from_the_caches_length_are_run_exac
             **shape,
         )
         model = random_weights(AutoModelForCausalLM.from_config(config)).eval()
-        assert "length" in unfit(model)
-        lm, ids = lm_of(model, "exact"), random.Random(4).choices(range(300), k=50)
+        assert "length" in capture_blocker(model)
+        lm, ids = lm_of(model, "plain"), random.Random(4).choices(range(300), k=50)
         at(lm, 0, ids)
         assert_close(at(lm, 40, ids[40:45]), fresh(model, ids[:45])[-5:])
         model.generation_config.eos_token_id = None
@@ -250,12 +250,12 @@ def test_a_real_window_is_looked_behind():
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model("gpt_neo", vocab_size=VOCAB, max_position_embeddings=1024, **shape)
     )
-    assert unfit(random_weights(model).eval())
+    assert capture_blocker(random_weights(model).eval())
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_fit_to_be_recorded(name):
-    assert unfit(tiny(name)) is None
+    assert capture_blocker(tiny(name)) is None
 
 
 def test_a_model_that_looks_at_its_own_numbers_cannot_be_recorded():
@@ -270,7 +270,7 @@ def test_a_model_that_looks_at_its_own_numbers_cannot_be_recorded():
         model.model.norm.register_forward_hook(
             lambda module, args, output, look=look: (look(output), output)[1]
         )
-        assert "looks at its own numbers" in unfit(model), kind
+        assert "looks at its own numbers" in capture_blocker(model), kind
 
 
 RECURRENT = {
@@ -300,7 +300,7 @@ RECURRENT = {
 
 def assert_refused(model, why):
     with pytest.raises(ValueError, match=why) as refusal:
-        rewindable_cache(model)
+        positional_cache(model)
     assert_one_sentence(str(refusal.value))
     for role, models in (("target", dict(target=model)), ("drafter", dict(target=tiny(), drafter=model))):
         with pytest.raises(PairError) as refusal:

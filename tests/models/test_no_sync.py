@@ -9,17 +9,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from specdemo.engine.drafters import Draft, NoDrafter
+from specdemo.engine.drafters import NoDrafter
 from specdemo.engine.drafters.lookup import LookupDrafter
-from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.loop import verify
-from specdemo.engine.rules import speculative
-from specdemo.engine.sampling import Dice, Sampler, throw
+from specdemo.engine.drafters.model import DraftInput, ModelDrafter
+from specdemo.engine.sampling import Sampler, Uniforms, uniforms
 from specdemo.events import Params
-from specdemo.runtime.capturable import unfit
-from specdemo.runtime.graphs import Eager
+from specdemo.runtime.capturable import capture_blocker
+from specdemo.runtime.graphs import EagerRunner
 from specdemo.runtime.lm import CachedLM
-from tests.oracle import CPU, TableLM, make_task, random_table
+from tests.oracle import CPU, TableLM, decoding, random_table
 from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny
 
 aten = torch.ops.aten
@@ -121,7 +119,7 @@ def test_the_counter_counts_nothing_else(harmless):
     assert not waits.found
 
 
-class Kept(Eager):
+class Kept(EagerRunner):
     """Runs the steps, and keeps them with what they were given. With rows as a recording has them."""
 
     def __init__(self):
@@ -130,9 +128,9 @@ class Kept(Eager):
     def rows(self, k, gamma):
         return gamma if k else 0
 
-    def __call__(self, key, step, *inputs):
-        self.steps[key[0]] = (step, inputs)
-        return step(*inputs)
+    def __call__(self, key, step, value):
+        self.steps[key[0]] = (step, value)
+        return value, step(value)
 
 
 SAMPLERS = {
@@ -148,13 +146,13 @@ WIDE = 400  # tokens: more than top-p looks at first
 
 def recordable(model):
     lm = CachedLM(model)
-    lm.exact = False
+    lm.begin_run(static=True)
     return lm
 
 
 @torch.no_grad()
 def steps_of(target, drafter, kind, sampler, k=4, device=CPU):
-    """One round's two steps, which have run once before: {"drafting": (step, inputs), "verifying": ...}."""
+    """One round's two steps, which have run once before: {"draft": (step, inputs), "verify": ...}."""
     params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, **SAMPLERS[sampler])
     run, shared = Kept(), Sampler(params)
     match kind:
@@ -164,27 +162,27 @@ def steps_of(target, drafter, kind, sampler, k=4, device=CPU):
             drafting = LookupDrafter(2, target.vocab_size, device)
         case "none":
             drafting = NoDrafter(target.vocab_size, device)
-    task = make_task(target, drafting, params, TEXT, run=run, sampler=shared, rule=speculative)
+    verifier = decoding(target, drafting, params, TEXT, run_step=run, sampler=shared).decoder.verifier
     target.prefill(torch.tensor(TEXT[:-1]))
     drafting.start(TEXT)
-    dice = throw(1, 0, 4, device)
-    draft = drafting.propose(TEXT, k, dice.draws)
+    u = uniforms(1, 0, 4, device)
+    draft = drafting.propose(TEXT, k, u.draft)
     assert draft.k == (0 if kind == "none" else k)
-    verify(task, TEXT, draft, dice)
-    assert set(run.steps) == {"verifying"} | ({"drafting"} if kind == "model" else set())
+    verifier.verify(TEXT, draft, u)
+    assert set(run.steps) == {"verify"} | ({"draft"} if kind == "model" else set())
     return run.steps
 
 
 def waits_of(steps):
     found = {}
-    for name, (step, inputs) in steps.items():
+    for name, (step, value) in steps.items():
         with torch.no_grad(), Waits() as waits:
-            step(*inputs)
+            step(value)
         found[name] = waits.found
     return found
 
 
-NOTHING = {"model": {"drafting": [], "verifying": []}, "lookup": {"verifying": []}, "none": {"verifying": []}}
+NOTHING = {"model": {"draft": [], "verify": []}, "lookup": {"verify": []}, "none": {"verify": []}}
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -200,7 +198,7 @@ def test_no_architecture_waits(name):
 def test_what_waits_is_not_recorded(name):
     lm = recordable(tiny(name))
     waits = waits_of(steps_of(lm, recordable(tiny(name)), "model", "greedy"))
-    assert (waits == NOTHING["model"]) == (unfit(lm.model) is None)
+    assert (waits == NOTHING["model"]) == (capture_blocker(lm.model) is None)
 
 
 class Enough(Exception):
@@ -210,11 +208,11 @@ class Enough(Exception):
 class Stopped(Kept):
     """Ends a round behind the verifying step: what comes then is to look at the numbers."""
 
-    def __call__(self, key, step, *inputs):
-        outputs = super().__call__(key, step, *inputs)
-        if key[0] == "verifying":
+    def __call__(self, key, step, value):
+        result = super().__call__(key, step, value)
+        if key[0] == "verify":
             raise Enough
-        return outputs
+        return result
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -227,19 +225,21 @@ def test_the_steps_need_no_numbers(name, sampler):
         model = AutoModelForCausalLM.from_config(config).eval()
         target, lm = recordable(model), recordable(model)
         for each in (target, lm):
-            each.reach(0, 20)
+            each.reserve(0, 20)
         shared, run = Sampler(params), Stopped()
         drafter = ModelDrafter(lm, 1000, shared, VOCAB, CPU, run, 4)
-        fed, draws = torch.zeros(3, dtype=torch.long), torch.zeros(4, dtype=torch.float64)
-        ids, q, raw_q = drafter.draft(fed, draws)
-        assert (ids.shape, q.shape, raw_q.shape) == ((4,), (4, VOCAB), (4, VOCAB))
-        task = make_task(target, drafter, params, TEXT, run=run, sampler=shared, rule=speculative)
+        position, last = torch.zeros(1, dtype=torch.long), torch.zeros(2, dtype=torch.long)
+        u = torch.zeros(4, dtype=torch.float64)
+        draft = drafter.step(DraftInput(position, last, u))
+        assert (draft.ids.shape, draft.q.shape, draft.raw_q.shape) == ((4,), (4, VOCAB), (4, VOCAB))
+        verifier = decoding(target, drafter, params, TEXT, run_step=run, sampler=shared).decoder.verifier
         with pytest.raises(Enough):
-            verify(task, TEXT, Draft(4, ids, q, raw_q), Dice(draws[:1], draws, draws))
-        packed, *_ = run.steps["verifying"][0](*run.steps["verifying"][1])
-        assert packed.ndim == 1
+            verifier.verify(TEXT, draft, Uniforms(u[:1], u, u))
+        step, value = run.steps["verify"]
+        numbers = step(value).verified.numbers
+        assert numbers.ndim == 1
         with pytest.raises(DataDependentOutputException):
-            packed[0].item()
+            numbers[0].item()
 
 
 @pytest.mark.parametrize("k", [4, 2])
@@ -258,4 +258,4 @@ def test_a_model_that_looks_is_noticed_in_both_steps():
     steps = steps_of(target, drafter, "model", "greedy")
     target.next, drafter.next = len(TEXT) - 1, len(TEXT) - 2
     found = waits_of(steps)
-    assert found["drafting"].count("_local_scalar_dense") >= 4 and "_local_scalar_dense" in found["verifying"]
+    assert found["draft"].count("_local_scalar_dense") >= 4 and "_local_scalar_dense" in found["verify"]

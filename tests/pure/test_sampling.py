@@ -2,7 +2,6 @@
 few tokens first, drawing to the last bit, and dice that depend on seed, round and place alone."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -10,13 +9,11 @@ import torch
 from scipy.stats import kstest
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from specdemo.engine.drafters import Draft, certain
 from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.loop import decode
-from specdemo.engine.sampling import Nucleus, Sampler, draw, one_hot, probabilities, throw
+from specdemo.engine.sampling import Nucleus, Sampler, draw, one_hot, probabilities, uniforms
 from specdemo.events import Params, Round
-from specdemo.runtime.graphs import Eager
-from tests.oracle import CPU, TableLM, make_drafter, make_task, shaped
+from specdemo.runtime.graphs import EagerRunner
+from tests.oracle import CPU, TableLM, decoding, make_drafter, shaped
 
 BELOW_ONE = 1 - 2**-53  # the largest number that dice show
 
@@ -60,7 +57,7 @@ def by_transformers(logits, p):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_as_transformers_shapes(shape, dtype):
     logits = random_logits(1).to(dtype)
-    got, expected = Sampler(params(**shape))(logits), by_transformers(logits, params(**shape))
+    got, expected = Sampler(params(**shape)).shape(logits)[0], by_transformers(logits, params(**shape))
     assert got.dtype == torch.float64
     assert torch.equal(got > 0, expected > 0), "the same tokens must survive"
     assert torch.allclose(got, expected.double(), rtol=1e-12 if dtype == torch.float64 else 1e-4, atol=0)
@@ -69,7 +66,7 @@ def test_as_transformers_shapes(shape, dtype):
 @pytest.mark.parametrize("shape", [*SHAPES, {"temperature": 0.0}, {"temperature": 0.01, "top_k": 3}], ids=str)
 def test_as_plain_numpy_shapes(shape):
     logits = random_logits(2)
-    got = Sampler(params(**shape))(logits).numpy()
+    got = Sampler(params(**shape)).shape(logits)[0].numpy()
     assert got == pytest.approx(
         np.stack([shaped(row, params(**shape)) for row in logits]), rel=1e-12, abs=1e-300
     )
@@ -85,9 +82,11 @@ def wide_logits(sharpness, seed=8, width=2000):
 
 def asked(sampler, logits):
     """As a round asks: with wider looks until the sampler has seen enough."""
-    while (p := sampler(logits)).isnan().any():
-        assert sampler.widen()
-    return p
+    while True:
+        p, exact = sampler.shape(logits)
+        if exact.all():
+            return p
+        sampler.widen()
 
 
 @pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.9, 0.999])
@@ -117,22 +116,21 @@ def test_ties_as_transformers_breaks_them(shape, width):
     got, expected = asked(sampler, logits), by_transformers(logits.double(), params(temperature=1.0, **shape))
     assert torch.equal((got > 0).sum(-1), (expected > 0).sum(-1))
     assert torch.allclose(got.sort(-1).values, expected.sort(-1).values, rtol=1e-12, atol=0)
-    assert torch.equal(got, torch.cat([sampler(row[None]) for row in logits]))
+    assert torch.equal(got, torch.cat([sampler.shape(row[None])[0] for row in logits]))
 
 
-# Top-p looks at the likeliest few tokens, and says NaN where that was not enough.
+# Top-p looks at the `width` likeliest tokens, and says whether that was enough.
 
 WIDE = 5000
-LOOKS = [*Nucleus.WIDTHS, None]  # None: the full sort
+WIDTHS = [*Nucleus.WIDTHS, None]  # None: the whole vocabulary
 mixed = torch.cat(
     [wide_logits(sharpness, width=WIDE) for sharpness in (0.2, 1.0, 1.5, 2.0, 4.0)]
 )  # [120, WIDE]
 
 
-def nucleus(top_p, look):
+def nucleus(top_p, width):
     nucleus = Nucleus(top_p)
-    while nucleus.few != look:
-        assert nucleus.widen()
+    nucleus.width = width
     return nucleus
 
 
@@ -141,7 +139,7 @@ def kept(logits):
 
 
 def by_stable_sort(logits, top_p):
-    """Top-p as transformers writes it, with a sort that leaves equals in the order of their ids: those with higher ids stay."""
+    """Top-p as transformers writes it, with a sort that leaves equals in the order of their ids: higher ids stay."""
     order = np.argsort(logits.numpy(), -1, kind="stable")
     lesser = np.take_along_axis(logits.softmax(-1).numpy(), order, -1).cumsum(-1) <= 1 - top_p
     lesser[:, -1] = False
@@ -150,64 +148,61 @@ def by_stable_sort(logits, top_p):
     return torch.tensor(stays)
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
-def test_a_look_at_a_few_tokens_keeps_what_the_full_sort_keeps_or_says_nan(top_p, look):
-    got, expected = nucleus(top_p, look)(None, mixed), kept(TopPLogitsWarper(top_p)(None, mixed))
-    too_few = got.isnan().any(-1)
-    assert torch.equal(too_few, got.isnan().all(-1)), "a row is told in full or not at all"
-    assert torch.equal(too_few, expected.sum(-1) >= (look or WIDE + 1)), (
-        "and exactly where the nucleus does not end among the few"
+def test_a_nucleus_is_whole_exactly_where_it_is_narrower_than_the_width(top_p, width):
+    got, whole = nucleus(top_p, width).filter(mixed)
+    expected = kept(TopPLogitsWarper(top_p)(None, mixed))
+    assert torch.equal(whole, expected.sum(-1) < (width or WIDE + 1))
+    assert torch.equal(kept(got)[whole], expected[whole])
+    assert torch.equal(got[kept(got)], mixed[kept(got)]), "the logits that stay are unchanged"
+    cut = kept(got)[~whole]
+    assert (cut.sum(-1) == (width or 0)).all() and not (cut & ~expected[~whole]).any(), (
+        "a part of the nucleus"
     )
-    assert torch.equal(kept(got)[~too_few], expected[~too_few])
-    assert torch.equal(got[kept(got)], mixed[kept(got)]), "what stays, stays as it was"
-    assert (~too_few).any() and (too_few.any() or look != 256)
+    assert whole.any() and ((~whole).any() or width != 256)
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
-def test_equal_tokens_are_kept_alike_by_every_look(top_p, look):
+def test_equal_tokens_are_kept_alike_by_every_width(top_p, width):
     logits = (mixed + 20).to(torch.bfloat16).double()
-    got, expected = nucleus(top_p, look)(None, logits), by_stable_sort(logits, top_p)
-    told = ~got.isnan().any(-1)
-    assert told.any() and torch.equal(kept(got)[told], expected[told])
+    (got, whole), expected = nucleus(top_p, width).filter(logits), by_stable_sort(logits, top_p)
+    assert whole.any() and torch.equal(kept(got)[whole], expected[whole])
     of_transformers = TopPLogitsWarper(top_p)(None, logits)
-    assert torch.equal(got[told].sort(-1).values, of_transformers[told].sort(-1).values), (
+    assert torch.equal(got[whole].sort(-1).values, of_transformers[whole].sort(-1).values), (
         "as many as transformers keeps, and as likely"
     )
-    split = [
-        expected[i] & (logits[i] == logits[i][~expected[i]].max()) for i in range(len(logits))
-    ]  # the edge runs between equals
+    edges = zip(expected, logits, strict=True)
+    split = [row & (values == values[~row].max()) for row, values in edges]  # the edge runs between equals
     assert sum(bool(row.any()) for row in split) > 20
 
 
 def test_every_token_alike():
     """The most equal tokens that there can be."""
     level = torch.zeros(2, WIDE, dtype=torch.float64)
-    assert nucleus(0.9, 256)(None, level).isnan().all() and nucleus(0.9, 2048)(None, level).isnan().all()
-    assert (nucleus(0.9001, None)(None, level) == 0).sum(-1).tolist() == [4501, 4501]
-    assert kept(nucleus(0.0401, 256)(None, level)).nonzero().tolist() == [
-        [row, id] for row in (0, 1) for id in range(WIDE - 201, WIDE)
-    ]
+    assert not nucleus(0.9, 256).filter(level)[1].any() and not nucleus(0.9, 2048).filter(level)[1].any()
+    assert (nucleus(0.9001, None).filter(level)[0] == 0).sum(-1).tolist() == [4501, 4501]
+    got, whole = nucleus(0.0401, 256).filter(level)
+    assert whole.all()
+    assert kept(got).nonzero().tolist() == [[row, i] for row in (0, 1) for i in range(WIDE - 201, WIDE)]
 
 
-def test_wider_looks_one_after_the_other_and_then_no_more():
+def test_each_width_has_captured_steps_of_its_own():
     sampler = Sampler(params(temperature=1.0, top_p=0.9))
-    keys = [sampler.key]
-    while sampler.widen():
+    keys = []
+    for _ in WIDTHS:
         keys.append(sampler.key)
-    assert [key[-1] for key in keys] == LOOKS and sampler.key == keys[-1], "each has recordings of its own"
-    assert (
-        not Sampler(params(temperature=0.0, top_p=0.9)).widen()
-        and not Sampler(params(temperature=1.0)).widen()
-    )
+        sampler.widen()
+    assert [key[-1] for key in keys] == WIDTHS and len(set(keys)) == len(keys)
 
 
-def test_a_broken_row_stays_broken_with_every_look():
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_row_of_nan_is_shaped_to_nan(width):
     logits = wide_logits(4.0)
     logits[3, 7] = torch.nan
-    for look in LOOKS:
-        assert nucleus(0.9, look)(None, logits).softmax(-1).isnan().any(-1).nonzero()[:, 0].tolist() == [3]
+    got, _ = nucleus(0.9, width).filter(logits)
+    assert got.softmax(-1).isnan().any(-1).nonzero()[:, 0].tolist() == [3]
 
 
 # Through the engine: a vocabulary of 600 in which some contexts need more than 256 tokens for their nucleus.
@@ -231,88 +226,74 @@ FLAT = {
 KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
 
 
+def rounds_by(sampler, kind, flat, p):
+    """The rounds of one run and the sampler's width after each, and what the target was fed."""
+    target, drafter = (TableLM(some_flat(i, flat)) for i, flat in enumerate(FLAT[flat]))
+    drafter = make_drafter(kind, sampler, V, drafter, p.ngram)
+    rounds, widths = [], []
+    for event in decoding(target, drafter, p, [3, 1, 4, 1, 5, 9, 2, 6, 3], sampler=sampler):
+        if isinstance(event, Round):
+            rounds.append(replace(event, draft_ms=0.0, verify_ms=0.0))
+            widths.append(sampler.nucleus.width)
+    assert target.forwards == 1 + len(rounds)
+    return rounds, widths, target.fed
+
+
+def widest(p):
+    sampler = Sampler(p)
+    sampler.nucleus.width = None
+    return sampler
+
+
+FLAT_RUN = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=60, ngram=1, alternatives=3)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "flat"), [("model", flat) for flat in FLAT] + [(kind, "target") for kind in KINDS[1:]]
-)
-def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind, flat):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind):
     """And the target has run once a round all the same, over the same tokens."""
     widened_late = 0
     for seed in range(8):
-        p = Params(
-            temperature=1.0,
-            top_p=0.95,
-            gamma=4,
-            max_new_tokens=60,
-            draft_with=kind,
-            ngram=1,
-            alternatives=3,
-            seed=seed,
-        )
-        prompt, told, fed = [3, 1, 4, 1, 5, 9, 2, 6, 3], [], []
-        for from_the_start in (False, True):
-            sampler = Sampler(p)
-            while from_the_start and sampler.widen():
-                pass
-            target, drafter = (TableLM(some_flat(i, flat)) for i, flat in enumerate(FLAT[flat]))
-            task = make_task(
-                target, make_drafter(kind, sampler, V, drafter, p.ngram), p, prompt, sampler=sampler
-            )
-            rounds, widths = [], []
-            for event in decode(task):
-                if isinstance(event, Round):
-                    rounds.append(replace(event, draft_ms=0.0, verify_ms=0.0))
-                    widths.append(sampler.nucleus.few)
-            assert target.forwards == 1 + len(rounds)
-            told.append(rounds)
-            fed.append(target.fed)
-            widened_late += widths[0] == 256 != widths[-1]
-        assert told[0] == told[1] and fed[0] == fed[1]
+        p = replace(FLAT_RUN, draft_with=kind, seed=seed)
+        rounds, widths, fed = rounds_by(Sampler(p), kind, "target", p)
+        full, _, fed_full = rounds_by(widest(p), kind, "target", p)
+        assert rounds == full and fed == fed_full
+        widened_late += widths[0] == 256 != widths[-1]
     assert widened_late >= 3, "the test must show something"
 
 
-class Filled(Eager):
+class Filled(EagerRunner):
     def rows(self, k, gamma):
         return gamma if k else 0
 
 
-class FromElsewhere(ModelDrafter):
-    """Its draft comes with NaN where its sampler had looked at too few tokens, as from a device that nobody waits for."""
-
-    def propose(self, ids, k, draws):
-        self.lm.reach(max(0, len(ids) - 2), len(ids) + k)
-        last = ids[-2:]
-        return (
-            Draft(k, *self.draft(torch.tensor([len(ids) - len(last), *last]), draws[:k]))
-            if k > 0
-            else certain([], V, CPU)
-        )
-
-
-def test_a_draft_ends_where_its_sampler_had_looked_at_too_few_tokens():
-    """Nothing is drafted there, and the target's own token follows; q is known for all that is told. From then on the look is wider."""
+@pytest.mark.parametrize("run_step", [EagerRunner(), Filled()])
+def test_a_drafters_cut_nucleus_is_used_once_and_is_exact_from_the_next_round_on(run_step):
+    """The draft was drawn from the q that is recorded, so its verdicts hold; the sampler then looks at more tokens."""
+    drafter_logits = some_flat(1, range(0, V, 4))
     cut = 0
-    for seed, rows in product(range(8), (Eager(), Filled())):
-        p = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=60, alternatives=3, seed=seed)
-        sampler, target = Sampler(p), TableLM(some_flat(0, NEVER))
-        drafter = FromElsewhere(TableLM(some_flat(1, range(0, V, 4))), 1000, sampler, V, CPU, rows, 4)
-        text, cuts = [3, 1, 4], 0
-        for event in decode(make_task(target, drafter, p, text, sampler=sampler, run=rows)):
+    for seed in range(8):
+        p = replace(FLAT_RUN, seed=seed)
+        sampler, target, text, width = Sampler(p), TableLM(some_flat(0, NEVER)), [3, 1, 4], 256
+        drafter = ModelDrafter(TableLM(drafter_logits), 1000, sampler, V, CPU, run_step, 4)
+        for event in decoding(target, drafter, p, text, sampler=sampler, run_step=run_step):
             if not isinstance(event, Round):
                 continue
+            cut_before = cut
             drafted = text + [token.id for token in event.draft]
-            behind = drafted[len(text) - 1 :]  # what each draft, and what comes next, stands behind
-            if len(event.draft) < min(4, 63 - len(text) - 1):
-                cuts += 1
-                assert behind[-1] % 4 == 0, "the nucleus is wide there"
-                assert event.next.source == ("sampled" if not event.draft else event.next.source)
-                assert sampler.nucleus.few == 2048
-            assert all(token.q > 0 for token in event.draft)
-            assert cuts or all(id % 4 for id in behind[:-1])
-            text = text + list(event.emitted)
-        assert len(text) == 63 and cuts <= 1
-        cut += cuts
-    assert cut >= 10
+            for i, token in enumerate(event.draft, len(text)):
+                row = drafter_logits[0, drafted[i - 1]]
+                full = shaped(row, p)
+                likeliest = row.topk(256).indices.tolist()
+                is_cut = width == 256 <= (full > 0).sum()
+                expected = full[token.id] / full[likeliest].sum() if is_cut else full[token.id]
+                assert token.q == pytest.approx(expected) and token.q > 0
+                assert token.u is None or token.accept_prob == min(1, token.p / token.q)
+                cut += is_cut
+            assert sampler.nucleus.width == (2048 if cut > cut_before else width)
+            text, width = text + list(event.emitted), sampler.nucleus.width
+        assert width == 2048
+    assert cut >= 8
 
 
 @pytest.mark.parametrize("broken", ["target", "drafter"])
@@ -326,40 +307,39 @@ def test_a_broken_model_is_an_error_and_no_endless_round(broken):
         if role != "both"
     )
     with pytest.raises(RuntimeError, match=f"^the {broken}'s probabilities are not numbers"):
-        list(decode(make_task(target, drafter, p, [3, 1, 4])))
+        list(decoding(target, drafter, p, [3, 1, 4]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_small_types_are_widened_before_anything_else(dtype):
     """65,000 is close to the end of float16: there, dividing by a small temperature would overflow."""
     logits = torch.tensor([[65000.0, 64000.0, -65000.0]], dtype=dtype)
-    assert Sampler(params(temperature=0.01))(logits).tolist() == [[1.0, 0.0, 0.0]]
+    assert Sampler(params(temperature=0.01)).shape(logits)[0].tolist() == [[1.0, 0.0, 0.0]]
     assert probabilities(logits).dtype == torch.float64
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-12])
 def test_tiny_temperatures_do_not_overflow(temperature):
-    got = Sampler(params(temperature=temperature))(
-        torch.tensor([[1.0, 3.0, -2.0], [-900.0, -1000.0, -1e30], [2.0, 2.0, 0.0]])
-    )
+    logits = torch.tensor([[1.0, 3.0, -2.0], [-900.0, -1000.0, -1e30], [2.0, 2.0, 0.0]])
+    got, _ = Sampler(params(temperature=temperature)).shape(logits)
     assert got.tolist() == [[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]]
 
 
 def test_greedy_is_one_hot_at_the_first_of_the_largest():
     greedy = Sampler(params(temperature=0.0, top_k=3, top_p=0.5, min_p=0.5))  # filters change nothing
-    assert greedy(torch.tensor([[1.0, 4.0, 4.0, -torch.inf]])).tolist() == [[0, 1, 0, 0]]
+    assert greedy.shape(torch.tensor([[1.0, 4.0, 4.0, -torch.inf]]))[0].tolist() == [[0, 1, 0, 0]]
 
 
 def test_every_row_is_shaped_by_itself():
     logits = random_logits(3)
     sampler = Sampler(params(temperature=1.3, top_k=20, top_p=0.8, min_p=0.05))
-    assert torch.equal(sampler(logits), torch.cat([sampler(row[None]) for row in logits]))
+    assert torch.equal(sampler.shape(logits)[0], torch.cat([sampler.shape(row[None])[0] for row in logits]))
 
 
 def test_logits_are_left_as_they_were():
     logits = random_logits(4)
     before = logits.clone()
-    Sampler(params(temperature=1.3, top_k=5, top_p=0.8, min_p=0.05))(logits)
+    Sampler(params(temperature=1.3, top_k=5, top_p=0.8, min_p=0.05)).shape(logits)
     assert torch.equal(logits, before)
 
 
@@ -445,28 +425,30 @@ def test_drawing_row_by_row():
 
 
 def test_dice_depend_on_seed_round_and_place_alone():
-    long, short = throw(7, 3, 16, CPU), throw(7, 3, 2, CPU)
+    long, short = uniforms(7, 3, 16, CPU), uniforms(7, 3, 2, CPU)
     assert torch.equal(long.next, short.next)
-    assert torch.equal(long.draws[:2], short.draws) and torch.equal(long.coins[:2], short.coins)
-    assert torch.equal(long.draws, throw(7, 3, 16, CPU).draws)
-    assert throw(7, 3, 0, CPU).draws.shape == throw(7, 3, 0, CPU).coins.shape == (0,)
+    assert torch.equal(long.draft[:2], short.draft) and torch.equal(long.accept[:2], short.accept)
+    assert torch.equal(long.draft, uniforms(7, 3, 16, CPU).draft)
+    assert uniforms(7, 3, 0, CPU).draft.shape == uniforms(7, 3, 0, CPU).accept.shape == (0,)
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    throw(7, 3, 4, CPU)
+    uniforms(7, 3, 4, CPU)
     assert torch.equal(torch.get_rng_state(), before), "nobody else's dice are touched"
 
 
 def test_dice_differ_between_seeds_rounds_and_places():
-    dice = [throw(seed, round, 4, CPU) for seed in (1, 2, 11, 12, 2**53 - 1) for round in (0, 1, 2, 11, 12)]
-    numbers = torch.cat([torch.cat([d.next, d.draws, d.coins]) for d in dice]).tolist()
+    dice = [
+        uniforms(seed, round, 4, CPU) for seed in (1, 2, 11, 12, 2**53 - 1) for round in (0, 1, 2, 11, 12)
+    ]
+    numbers = torch.cat([torch.cat([d.next, d.draft, d.accept]) for d in dice]).tolist()
     assert len(set(numbers)) == len(numbers) == 5 * 5 * 9
 
 
 def test_dice_are_uniform_and_below_1():
-    dice = [throw(seed, round, 2, CPU) for seed in range(60) for round in range(60)]
-    for numbers in (torch.cat([getattr(d, place) for d in dice]) for place in ("next", "draws", "coins")):
+    dice = [uniforms(seed, round, 2, CPU) for seed in range(60) for round in range(60)]
+    for numbers in (torch.cat([getattr(d, place) for d in dice]) for place in ("next", "draft", "accept")):
         assert numbers.dtype == torch.float64 and numbers.min() >= 0 and numbers.max() < 1
         assert kstest(numbers.numpy(), "uniform").pvalue > 1e-3
-    pairs = np.array([[d.next.item(), *d.draws.tolist(), *d.coins.tolist()] for d in dice])
+    pairs = np.array([[d.next.item(), *d.draft.tolist(), *d.accept.tolist()] for d in dice])
     correlation = np.corrcoef(pairs.T) - np.eye(5)
     assert abs(correlation).max() < 4 / len(dice) ** 0.5

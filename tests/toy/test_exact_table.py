@@ -7,14 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdemo.engine.drafters import Draft
 from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.loop import decode
 from specdemo.engine.rules import Decision, speculative
-from specdemo.engine.sampling import Dice, Sampler, draw, throw
+from specdemo.engine.sampling import Nucleus, Sampler, Uniforms, draw, uniforms
 from specdemo.events import Params, Round
-from specdemo.runtime.graphs import Eager
-from tests.oracle import CPU, TableLM, enumerated, make_task, naive, p_value, random_table, shaped
+from specdemo.runtime.graphs import EagerRunner
+from tests.oracle import CPU, TableLM, decoding, enumerated, naive, p_value, random_table, shaped
 
 V = 5
 TARGET = random_table(1, never=[4])
@@ -44,14 +42,14 @@ PROMPTS = {
 
 
 def model_drafter(sampler, logits=DRAFTER, kind=ModelDrafter, context=1000):
-    return kind(TableLM(logits), context, sampler, V, CPU, Eager(), 4)
+    return kind(TableLM(logits), context, sampler, V, CPU, EagerRunner(), 4)
 
 
 def first_tokens(params, prompt, eos=(), drafter=None, fates=None, **changes):
     """One run of the engine; it is abandoned as soon as TOKENS tokens stand, as any consumer may."""
     drafter = drafter(Sampler(params)) if drafter else TableLM(DRAFTER)
     ids = []
-    for event in decode(make_task(TableLM(TARGET), drafter, params, prompt, eos=eos, **changes)):
+    for event in decoding(TableLM(TARGET), drafter, params, prompt, eos=eos, **changes):
         if isinstance(event, Round):
             ids += event.emitted
             if fates is not None:
@@ -155,24 +153,33 @@ def test_a_drafter_whose_context_ends_inside_the_text():
     assert fates["sampled"] > QUICK / 20 and fates["accepted"] > QUICK / 20
 
 
+@pytest.mark.parametrize("sampler", ["top-p", "top-k with top-p"])
+def test_a_drafter_whose_nucleus_is_cut(monkeypatch, sampler):
+    """In the first rounds the drafter's q is a part of its nucleus only, until the sampler looks at more tokens."""
+    monkeypatch.setattr(Nucleus, "WIDTHS", (1,))
+    fates = Counter()
+    assert exactness(SAMPLERS[sampler], QUICK, fates=fates) > SOUND
+    assert min(fates["accepted"], fates["rejected"], fates["bonus"]) > QUICK / 20
+
+
 # Broken engines: each has one mistake that people really make.
 
 
-def redraws_from_p(p, q, draft, coins, next_u):
+def redraws_from_p(p, q, drafted, u_accept, u_next):
     """After a rejection from p, not from the residual."""
-    decision = speculative(p, q, draft, coins, next_u)
-    return replace(decision, next=draw(p[decision.accepted[None]], next_u)[0])
+    decision = speculative(p, q, drafted, u_accept, u_next)
+    return replace(decision, next=draw(p[decision.accepted[None]], u_next)[0])
 
 
-def accepts_the_likelier(p, q, draft, coins, next_u):
+def accepts_the_likelier(p, q, drafted, u_accept, u_next):
     """Keeps a draft when the target likes it at least half as well as the drafter."""
-    half = torch.full_like(coins, 0.5)
-    return speculative(p, q, draft, half, next_u)
+    half = torch.full_like(u_accept, 0.5)
+    return speculative(p, q, drafted, half, u_next)
 
 
-def argmax_behind_soft_verdicts(p, q, draft, coins, next_u):
+def argmax_behind_soft_verdicts(p, q, drafted, u_accept, u_next):
     """Judges by p/q, then takes the target's argmax: greedy everywhere but in the verdict."""
-    decision = speculative(p, q, draft, coins, next_u)
+    decision = speculative(p, q, drafted, u_accept, u_next)
     return Decision(
         decision.accept_prob, decision.accepted, p[decision.accepted].argmax(), decision.residual_mass
     )
@@ -181,27 +188,27 @@ def argmax_behind_soft_verdicts(p, q, draft, coins, next_u):
 class RecordsRawQ(ModelDrafter):
     """Draws at the sampler's temperature, but says that it drew at temperature 1."""
 
-    def propose(self, ids, k, draws):
-        draft = super().propose(ids, k, draws)
-        return Draft(draft.k, draft.ids, draft.raw_q, draft.raw_q)
+    def propose(self, ids, k, u):
+        draft = super().propose(ids, k, u)
+        return replace(draft, q=draft.raw_q)
 
 
 class NeverGoesBack(TableLM):
     """Writes behind what its cache holds, whatever position it is told: refused drafts stay in its context."""
 
     def forward(self, ids, start):
-        self.reach(len(self.ids), len(self.ids) + len(ids))
+        self.reserve(len(self.ids), len(self.ids) + len(ids))
         return super().forward(ids, torch.tensor(len(self.ids)))
 
 
-def one_number_for_two(seed):
+def one_number_for_two():
     """Draws the resampled token with the number that has just rejected the draft."""
 
-    def thrown(round, k):
-        dice = throw(seed, round, k, CPU)
-        return Dice(dice.coins[:1] if k else dice.next, dice.draws, dice.coins)
+    def numbers(seed, index, k, device):
+        u = uniforms(seed, index, k, device)
+        return Uniforms(u.accept[:1] if k else u.next, u.draft, u.accept)
 
-    return thrown
+    return numbers
 
 
 def broken_residual():
@@ -241,7 +248,7 @@ def broken_position():
     for seed in range(QUICK):
         params = replace(PLAIN, seed=seed)
         target, ids = NeverGoesBack(TARGET), []
-        for event in decode(make_task(target, TableLM(DRAFTER), params, PROMPTS["model"])):
+        for event in decoding(target, TableLM(DRAFTER), params, PROMPTS["model"]):
             ids += getattr(event, "emitted", ())
             if len(ids) >= TOKENS:
                 break
@@ -251,11 +258,10 @@ def broken_position():
     )
 
 
-def broken_dice():
-    seen = Counter(
-        first_tokens(replace(PLAIN, seed=seed), PROMPTS["model"], throw=one_number_for_two(seed))
-        for seed in range(QUICK)
-    )
+def broken_uniforms():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("specdemo.engine.loop.uniforms", one_number_for_two())
+        seen = Counter(first_tokens(replace(PLAIN, seed=seed), PROMPTS["model"]) for seed in range(QUICK))
     return p_value(
         seen, enumerated(lambda text: shaped(TableLM(TARGET).row(text), PLAIN), PROMPTS["model"], TOKENS)
     )
@@ -264,7 +270,7 @@ def broken_dice():
 @pytest.mark.parametrize(
     "broken",
     some_quick(
-        [broken_residual, broken_lookup, broken_temperature, broken_greedy, broken_threshold, broken_filter, broken_position, broken_dice],
+        [broken_residual, broken_lookup, broken_temperature, broken_greedy, broken_threshold, broken_filter, broken_position, broken_uniforms],
         broken_residual, broken_greedy,
     ),
 )  # fmt: skip
@@ -282,12 +288,12 @@ def test_token_for_token_like_the_naive_reference(sampler):
         prompt = EVERY_PROMPT[seed % len(EVERY_PROMPT)]
         target, drafter = TableLM(TARGET), TableLM(DRAFTER)
         ids = list(prompt)
-        for event in decode(make_task(target, drafter, replace(params, seed=seed), prompt)):
+        for event in decoding(target, drafter, replace(params, seed=seed), prompt):
             ids += getattr(event, "emitted", ())
         expected = naive(
             lambda text: shaped(TableLM(TARGET).row(text), params),
             lambda text: shaped(TableLM(DRAFTER).row(text), params),
-            prompt, params.gamma, len(prompt) + 12, lambda round, k, seed=seed: throw(seed, round, k, CPU),
+            prompt, params.gamma, len(prompt) + 12, lambda round, k, seed=seed: uniforms(seed, round, k, CPU),
         )  # fmt: skip
         assert ids == expected
         texts.add(tuple(ids))

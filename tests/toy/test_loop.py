@@ -9,11 +9,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.engine.drafters import Draft, certain
-from specdemo.engine.loop import Prefilled, decode
+from specdemo.engine.drafters import one_hot_draft
+from specdemo.engine.loop import Prefilled
 from specdemo.engine.sampling import draw, one_hot
 from specdemo.events import Params, Round
-from tests.oracle import CPU, TableLM, make_task, random_table
+from tests.oracle import CPU, TableLM, decoding, random_table
 
 V = 6
 LETTERS = "abcdef"
@@ -36,7 +36,7 @@ def letters():
 class Script:
     """Drafts what it is told, round by round, as a lookup would: with a one-hot q."""
 
-    fill = 0
+    wants_top = 0
 
     def __init__(self, *drafts):
         self.drafts = [[LETTERS.index(letter) for letter in draft] for draft in drafts]
@@ -45,23 +45,18 @@ class Script:
     def start(self, ids):
         pass
 
-    def propose(self, ids, k, draws):
-        assert len(draws) == k
+    def propose(self, ids, k, u):
+        assert len(u) == k
         self.asked.append(k)
-        return certain(self.drafts.pop(0)[:k] if self.drafts else [], V, CPU)
+        return one_hot_draft(self.drafts.pop(0)[:k] if self.drafts else [], V, CPU)
 
     def learn(self, ids, draft, likely):
         pass
 
 
-def run(task):
+def run(decoding):
     """All events, and why the text ended."""
-    events, decoding = [], decode(task)
-    while True:
-        try:
-            events.append(next(decoding))
-        except StopIteration as end:
-            return events, end.value
+    return list(decoding), decoding.finish
 
 
 def play(*drafts, params=GREEDY, prompt="a", **options):
@@ -69,7 +64,7 @@ def play(*drafts, params=GREEDY, prompt="a", **options):
     tokenizer = letters()
     ids = [LETTERS.index(letter) for letter in prompt]
     (_, *rounds), finish = run(
-        make_task(TableLM(ALPHABET), Script(*drafts), params, ids, tokenizer=tokenizer, **options)
+        decoding(TableLM(ALPHABET), Script(*drafts), params, ids, tokenizer=tokenizer, **options)
     )
     return rounds, finish
 
@@ -189,7 +184,7 @@ def test_a_draft_never_exceeds_what_is_left(gamma, room, context):
     sizes = set()
     for seed in range(20):
         text = [1, 2]
-        (_, *rounds), _ = run(random_task(replace(params, seed=seed), text, context=context))
+        (_, *rounds), _ = run(random_decoding(replace(params, seed=seed), text, context=context))
         for round in rounds:
             left, context_left = 2 + room - len(text), context - len(text)
             assert len(round.draft) == min(gamma, left - 1, context_left - 1)
@@ -204,8 +199,8 @@ SAMPLED = Params(temperature=0.7, top_p=1.0, gamma=3, max_new_tokens=30, alterna
 KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
 
 
-def random_task(params, prompt, **options):
-    return make_task(
+def random_decoding(params, prompt, **options):
+    return decoding(
         TableLM(TARGET), TableLM(DRAFTER) if params.draft_with == "model" else None, params, prompt, **options
     )
 
@@ -217,7 +212,7 @@ def test_target_forwards_are_prefill_and_rounds_and_no_committed_token_is_fed_tw
     for seed in range(10):
         target, text = TableLM(TARGET), list(prompt)
         params = replace(SAMPLED, draft_with=kind, seed=seed)
-        events = decode(make_task(target, TableLM(DRAFTER) if kind == "model" else None, params, prompt))
+        events = decoding(target, TableLM(DRAFTER) if kind == "model" else None, params, prompt)
         prefills = next(events).forwards
         assert prefills == target.forwards == (len(prompt) > 1)
         fed = list(enumerate(prompt[:-1]))
@@ -231,7 +226,7 @@ def test_target_forwards_are_prefill_and_rounds_and_no_committed_token_is_fed_tw
 def test_the_cache_between_rounds_holds_the_text_but_for_its_last_token():
     """Refused drafts may stand behind it: the next round writes over them."""
     target, text, refused = TableLM(TARGET), [2, 0, 1], 0
-    for event in decode(make_task(target, TableLM(DRAFTER), SAMPLED, text)):
+    for event in decoding(target, TableLM(DRAFTER), SAMPLED, text):
         text = text + list(getattr(event, "emitted", ()))
         assert target.ids[: len(text) - 1] == text[:-1]
         refused += len(target.ids) > len(text) - 1
@@ -240,7 +235,7 @@ def test_the_cache_between_rounds_holds_the_text_but_for_its_last_token():
 
 def test_nothing_is_computed_before_it_is_asked_for():
     target = TableLM(TARGET)
-    events = decode(make_task(target, TableLM(DRAFTER), SAMPLED, [2, 0, 1]))
+    events = decoding(target, TableLM(DRAFTER), SAMPLED, [2, 0, 1])
     assert target.forwards == 0
     for forwards in range(1, 5):
         event = next(events)
@@ -255,7 +250,7 @@ def test_nothing_is_computed_before_it_is_asked_for():
 def test_same_seed_same_events_and_another_seed_others(kind):
     def told(seed, **changes):
         (_, *rounds), finish = run(
-            random_task(replace(SAMPLED, draft_with=kind, seed=seed, **changes), [2, 0, 1, 2, 0])
+            random_decoding(replace(SAMPLED, draft_with=kind, seed=seed, **changes), [2, 0, 1, 2, 0])
         )
         return [replace(round, draft_ms=0.0, verify_ms=0.0) for round in rounds], finish
 
@@ -280,7 +275,7 @@ def test_the_record_decides_every_verdict_again(kind, params):
     """To the last bit: that is what full precision is for."""
     rounds = 0
     for seed in range(15):
-        (_, *told), _ = run(random_task(replace(params, draft_with=kind, seed=seed), [2, 0, 1, 2, 0]))
+        (_, *told), _ = run(random_decoding(replace(params, draft_with=kind, seed=seed), [2, 0, 1, 2, 0]))
         for round in told:
             check_round(round)
             rounds += 1
@@ -330,7 +325,7 @@ def rows(top):
 
 def test_raw_numbers_are_unfiltered_and_at_temperature_1():
     params = replace(SAMPLED, temperature=0.0)
-    (_, *rounds), _ = run(random_task(params, [2, 0, 1]))
+    (_, *rounds), _ = run(random_decoding(params, [2, 0, 1]))
     text = [2, 0, 1]
     for round in rounds:
         for i, token in enumerate(round.draft):
@@ -347,7 +342,7 @@ def test_raw_numbers_are_unfiltered_and_at_temperature_1():
 
 @pytest.mark.parametrize("alternatives", [0, 1, 3, 50])
 def test_alternatives_are_the_likeliest_under_both(alternatives):
-    (_, *rounds), _ = run(random_task(replace(SAMPLED, alternatives=alternatives), [2, 0, 1]))
+    (_, *rounds), _ = run(random_decoding(replace(SAMPLED, alternatives=alternatives), [2, 0, 1]))
     for place in [place for round in rounds for place in (*round.draft, round.next)]:
         assert len(place.top) == min(alternatives, V)
         weights = [p + (q or 0) for _, _, p, q, _, _ in place.top]
@@ -367,7 +362,7 @@ def broken_at(logits, last):
 @pytest.mark.parametrize("last", "abcd")
 def test_nan_from_the_target_is_an_error_at_whichever_place(temperature, last):
     """The draft b c a e is judged behind a, b, c and a; its bonus would stand behind e. The last one named is refused."""
-    task = make_task(
+    task = decoding(
         TableLM(broken_at(ALPHABET, last)), Script("bcde"), replace(GREEDY, temperature=temperature), [0]
     )
     with pytest.raises(RuntimeError, match="^the target's probabilities are not numbers") as error:
@@ -380,7 +375,7 @@ def test_nan_never_enters_the_record_unnoticed(temperature):
     """Greedy takes NaN for the largest logit: the target's nonsense can agree with a draft, and stand behind a refusal."""
     for last, draft in product("abcde", ["aaaa", "bcda", "eeee", "bacd"]):
         params = replace(GREEDY, temperature=temperature, alternatives=V)
-        events = decode(make_task(TableLM(broken_at(ALPHABET, last)), Script(draft), params, [0]))
+        events = decoding(TableLM(broken_at(ALPHABET, last)), Script(draft), params, [0])
         next(events)
         try:
             round = next(events)
@@ -399,27 +394,27 @@ def test_nan_from_the_drafter_is_an_error(temperature, last):
     params = replace(GREEDY, temperature=temperature, top_p=1.0)
     drafter = TableLM(broken_at(ALPHABET, last))
     with pytest.raises(RuntimeError, match="^the drafter's probabilities are not numbers"):
-        run(make_task(TableLM(ALPHABET), drafter, params, [0]))
+        run(decoding(TableLM(ALPHABET), drafter, params, [0]))
 
 
 def test_infinite_logits_are_an_error_too():
     logits = ALPHABET.clone()
     logits[:, :, 3] = torch.inf
     with pytest.raises(RuntimeError, match="^the target's probabilities are not numbers"):
-        run(make_task(TableLM(logits), Script("bc"), GREEDY, [0]))
+        run(decoding(TableLM(logits), Script("bc"), GREEDY, [0]))
 
 
 def test_a_store_learns_what_the_target_finds_likely_at_every_place():
     class Listener(Script):
-        fill = 3
-        heard = []
+        wants_top = 3
+        learned = []
 
         def learn(self, ids, draft, likely):
-            self.heard.append((list(ids), list(draft), likely))
+            self.learned.append((list(ids), list(draft), likely))
 
     drafter = Listener("bca")
-    run(make_task(TableLM(ALPHABET), drafter, replace(GREEDY, max_new_tokens=4), [0]))
-    ids, draft, likely = drafter.heard[0]
+    run(decoding(TableLM(ALPHABET), drafter, replace(GREEDY, max_new_tokens=4), [0]))
+    ids, draft, likely = drafter.learned[0]
     assert (spelled(ids), spelled(draft)) == ("a", "bca")
     assert [spelled([row[0][0]]) for row in likely] == ["b", "c", "d", "b"]
     assert all(len(row) == 3 and row[0][1] > row[1][1] for row in likely)
@@ -429,12 +424,12 @@ def test_a_rule_may_be_another_one():
     """The seam for other rules: one that accepts everything emits the whole draft."""
     from specdemo.engine.rules import Decision
 
-    def all_of_it(p, q, draft, coins, next_u):
-        k = torch.tensor(len(draft))
+    def all_of_it(p, q, drafted, u_accept, u_next):
+        k = torch.tensor(len(drafted))
         return Decision(
-            torch.ones(len(draft), dtype=torch.float64),
+            torch.ones(len(drafted), dtype=torch.float64),
             k,
-            draw(p[k[None]], next_u)[0],
+            draw(p[k[None]], u_next)[0],
             torch.tensor(1.0, dtype=torch.float64),
         )
 
@@ -446,11 +441,11 @@ def test_a_drafter_may_have_any_q():
     """Here one whose q is soft although it always drafts the same: nothing but its numbers is looked at."""
 
     class Soft(Script):
-        def propose(self, ids, k, draws):
-            draft = super().propose(ids, k, draws)
+        def propose(self, ids, k, u):
+            draft = super().propose(ids, k, u)
             q = (one_hot(draft.ids, V) + 1) / (V + 1)
-            return Draft(draft.k, draft.ids, q, q)
+            return replace(draft, q=q, raw_q=q)
 
-    (_, *rounds), _ = run(make_task(TableLM(ALPHABET), Soft("ba"), GREEDY, [0]))
+    (_, *rounds), _ = run(decoding(TableLM(ALPHABET), Soft("ba"), GREEDY, [0]))
     assert fates(rounds[0]) == "b+a- cr"
     assert rounds[0].draft[0].q == 2 / 7 and rounds[0].draft[0].accept_prob == 1.0

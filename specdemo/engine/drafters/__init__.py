@@ -1,4 +1,4 @@
-"""Who drafts. A new drafter is one file with the methods of `Drafter`, and one line in `session.py`."""
+"""Drafters. A new one is one file with the methods of `Drafter`, and one line in session.py."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,65 +8,67 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.engine.sampling import one_hot
-from specdemo.runtime.device import sent
+from specdemo.runtime.device import to_device
 
 
 @dataclass(frozen=True)
 class Draft:
-    """K drafted tokens and where they came from; K may be 0. On the target's device, at the target's width V. There may be
-    rows behind them, B in all, that only fill a recording up."""
+    """k drafted tokens and the distributions that they were drawn from, on the target's device and at its
+    width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step."""
 
     k: int
-    ids: Tensor  # [B]
+    ids: Tensor  # [B] int64
     q: Tensor  # [B, V] float64: ids[i] was drawn from q[i]
     raw_q: Tensor  # [B, V] float64: the same at temperature 1, unfiltered
+    exact: Tensor  # [B] bool: whether q is what the sampler asks for (see Sampler.shape)
 
-    def filled(self, rows: int) -> "Draft":
-        """The same with `rows` rows; the new ones draft token 0 from nothing."""
-        if rows == len(self.ids):
-            return self
+    def padded(self, rows: int) -> "Draft":
+        """The same with `rows` rows; each new one drafts token 0, with q = 0."""
         new = rows - len(self.ids)
-        return Draft(
-            self.k, pad(self.ids, (0, new)), pad(self.q, (0, 0, 0, new)), pad(self.raw_q, (0, 0, 0, new))
-        )
+        if new == 0:
+            return self
+        wider = (0, 0, 0, new)
+        exact = pad(self.exact, (0, new), value=True)
+        return Draft(self.k, pad(self.ids, (0, new)), pad(self.q, wider), pad(self.raw_q, wider), exact)
 
 
 class Drafter(Protocol):
     """`ids` is always the whole text so far, prompt included, as a list on the host."""
 
-    fill: int  # how many of the target's likeliest tokens at each position `learn` wants
+    wants_top: int  # how many of the target's likeliest tokens at each position `learn` uses
 
     def start(self, ids: list[int]) -> None:
-        """The prompt, before the first round."""
+        """Is given the prompt, before the first round."""
 
-    def propose(self, ids: list[int], k: int, draws: Tensor) -> Draft:
-        """At most k tokens to follow `ids`; draws [k or more] are the uniform numbers to draw them with."""
+    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
+        """At most k tokens to follow `ids`, each drawn from the q that is returned with it. u [k or more]:
+        uniform numbers on the target's device to draw them with."""
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
-        """After each round. likely[i]: the target's `fill` likeliest (token, raw p) behind ids + draft[:i]; `ids` is the
-        text before the round."""
+        """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the target's
+        `wants_top` likeliest (token, raw_p) after ids + draft[:i]."""
 
 
-def certain(ids: list[int], vocab_size: int, device: torch.device) -> Draft:
+def one_hot_draft(ids: list[int], vocab_size: int, device: torch.device) -> Draft:
     """A draft without a distribution: q is one-hot, so that no rule has to know."""
-    tensor = sent(ids, torch.long, device)
+    tensor = to_device(ids, torch.long, device)
     q = one_hot(tensor, vocab_size)
-    return Draft(len(ids), tensor, q, q)
+    return Draft(len(ids), tensor, q, q, torch.ones_like(tensor, dtype=torch.bool))
 
 
 class NoDrafter:
     """Plain decoding: the same loop with nothing drafted."""
 
-    fill = 0
+    wants_top = 0
 
     def __init__(self, vocab_size: int, device: torch.device):
-        self.nothing = certain([], vocab_size, device)
+        self.nothing = one_hot_draft([], vocab_size, device)
 
-    def start(self, ids):
+    def start(self, ids: list[int]) -> None:
         pass
 
-    def propose(self, ids, k, draws):
+    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
         return self.nothing
 
-    def learn(self, ids, draft, likely):
+    def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         pass

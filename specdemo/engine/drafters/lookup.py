@@ -1,28 +1,30 @@
-"""Prompt lookup: what followed the last time the text ran like this (Saxena 2023, "Prompt Lookup Decoding")."""
+"""Prompt lookup: drafts what followed the latest earlier occurrence of the text's last tokens (Saxena 2023,
+"Prompt Lookup Decoding")."""
 
 import torch
 from torch import Tensor
 
-from specdemo.engine.drafters import Draft, certain
+from specdemo.engine.drafters import Draft, one_hot_draft
 
 
 class LookupDrafter:
-    """Finds the longest run of at most `longest` last tokens that occurred before, the latest occurrence of it, and
-    drafts what followed. A copy may run into itself, so that a repeating text is drafted in full."""
+    """Finds the longest run of at most `longest` last tokens that occurred before, takes its latest
+    occurrence, and drafts what followed it. A copy may run into itself, so that a repeating text is drafted
+    in full."""
 
-    fill = 0
+    wants_top = 0
 
     def __init__(self, longest: int, vocab_size: int, device: torch.device):
         self.longest = longest
         self.vocab_size = vocab_size
         self.device = device
-        self.latest: dict[tuple[int, ...], int] = {}  # run of tokens -> where what followed it stands
+        self.latest: dict[tuple[int, ...], int] = {}  # run of tokens -> index of the token that followed it
         self.indexed = 0  # tokens whose preceding runs are in the dict
 
-    def start(self, ids):
+    def start(self, ids: list[int]) -> None:
         pass
 
-    def propose(self, ids: list[int], k: int, draws: Tensor) -> Draft:
+    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
         for here in range(self.indexed, len(ids)):
             for n in range(1, min(self.longest, here) + 1):
                 self.latest[tuple(ids[here - n : here])] = here
@@ -33,8 +35,8 @@ class LookupDrafter:
                 text = list(ids)
                 for i in range(k):
                     text.append(text[here + i])
-                return certain(text[len(ids) :], self.vocab_size, self.device)
-        return certain([], self.vocab_size, self.device)
+                return one_hot_draft(text[len(ids) :], self.vocab_size, self.device)
+        return one_hot_draft([], self.vocab_size, self.device)
 
-    def learn(self, ids, draft, likely):
+    def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         pass

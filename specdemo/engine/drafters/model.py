@@ -1,74 +1,90 @@
 """A smaller model of the same vocabulary drafts (Leviathan et al. 2023)."""
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdemo.engine.drafters import Draft, certain
+from specdemo.engine.drafters import Draft, one_hot_draft
 from specdemo.engine.sampling import Sampler, probabilities
-from specdemo.runtime.device import sent
-from specdemo.runtime.graphs import Eager, Graphs
+from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
+from specdemo.runtime.values import RunStep
+
+
+@dataclass(frozen=True)
+class DraftInput:
+    """What drafting reads, on the drafter's device."""
+
+    position: Tensor  # [1] int64: of the first of the last tokens
+    last: Tensor  # [1 or 2] int64: the last tokens of the text
+    u: Tensor  # [B] float64
 
 
 class ModelDrafter:
-    """Drafts token by token with its own cache. A vocabulary wider than the target's is cut, a narrower one padded with
-    q = 0. Beyond the drafter's own context nothing is drafted."""
+    """Drafts token by token with its own cache. A vocabulary wider than the target's is cut and renormalised,
+    a narrower one padded with q = 0. Beyond the drafter's own context nothing is drafted."""
 
-    fill = 0
+    wants_top = 0
 
     def __init__(
-        self, lm: LM, context: float, sampler: Sampler, vocab_size: int, device: torch.device, run: Eager | Graphs, gamma: int
-    ):  # fmt: skip
+        self,
+        lm: LM,
+        context: float,
+        sampler: Sampler,
+        vocab_size: int,  # the target's
+        device: torch.device,  # the target's
+        run_step: RunStep,
+        gamma: int,
+    ):
         self.lm = lm
         self.context = context
         self.sampler = sampler
-        self.vocab_size = vocab_size  # the target's
-        self.device = device  # the target's
-        self.run = run
+        self.vocab_size = vocab_size
+        self.device = device
+        self.run_step = run_step
         self.gamma = gamma
 
     def start(self, ids: list[int]) -> None:
         if len(ids) <= self.context:
             self.lm.prefill(torch.tensor(ids[:-2], dtype=torch.long))
 
-    def propose(self, ids: list[int], k: int, draws: Tensor) -> Draft:
+    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
         k = int(min(k, self.context - len(ids) + 1))
         if k <= 0:
-            return certain([], self.vocab_size, self.device)
-        rows = self.run.rows(k, self.gamma)
-        # Behind a fully accepted round the cache lacks the last draft, which was never fed: feeding the last two tokens
-        # every round keeps the shapes the same whatever was accepted.
+            return one_hot_draft([], self.vocab_size, self.device)
+        rows = self.run_step.rows(k, self.gamma)
+        # After a fully accepted round the cache lacks the last draft, which was never fed. Feeding the last
+        # two tokens in every round keeps the shapes the same whatever was accepted.
         last = ids[-2:]
         start = len(ids) - len(last)
-        fed = sent([start, *last], torch.long, self.lm.device)
-        draws = draws[:rows].to(self.lm.device)
-        while True:
-            self.lm.reach(start, len(ids) + rows)
-            key = ("drafting", rows, len(last), self.lm.span, self.lm.moves, self.sampler.key)
-            draft = self.run(key, self.draft, fed, draws)
-            # Had the sampler looked at too few tokens? On a CPU that costs nothing to see; on a GPU the draft will be cut there.
-            if (
-                self.lm.device.type != "cpu"
-                or True not in draft[1][:, 0].isnan().tolist()
-                or not self.sampler.widen()
-            ):
-                return Draft(k, *(part.to(self.device) for part in draft))
+        self.lm.reserve(start, len(ids) + rows)
+        position, tokens = to_device([start, *last], torch.long, self.lm.device).split([1, len(last)])
+        value = DraftInput(position, tokens, u[:rows].to(self.lm.device))
+        key = ("draft", rows, len(last), self.lm.kv_length, self.lm.buffer_epoch, self.sampler.key)
+        _, draft = self.run_step(key, self.step, value)
+        if self.lm.device != self.device:
+            draft = Draft(
+                rows, *(part.to(self.device) for part in (draft.ids, draft.q, draft.raw_q, draft.exact))
+            )
+        return replace(draft, k=k)
 
-    def draft(self, fed: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """fed: the position of the last tokens, and they; draws [B] -> B tokens [B], their q [B, V] and raw q [B, V]."""
-        start, fed = fed[0], fed[1:]
-        tokens, qs, said = [], [], []
-        for u in draws.split(1):
-            logits = self.lm.forward(fed, start)[-1:]  # [1, of the drafter's width]
-            if (narrower := self.vocab_size - self.lm.vocab_size) != 0:
-                logits = pad(logits, (0, narrower), value=-torch.inf)  # by less than nothing: cut
-            start = start + len(fed)
-            fed, q = self.sampler.take(logits, u)  # [1], [1, V]
-            tokens.append(fed)
+    def step(self, value: DraftInput) -> Draft:
+        position, tokens = value.position[0], value.last
+        drafted, qs, raw_logits, exact = [], [], [], []
+        for u in value.u.split(1):
+            logits = self.lm.forward(tokens, position)[-1:]  # [1, of the drafter's width]
+            if (missing := self.vocab_size - self.lm.vocab_size) != 0:
+                logits = pad(logits, (0, missing), value=-torch.inf)  # a negative number cuts
+            position = position + len(tokens)
+            tokens, q, is_exact = self.sampler.sample(logits, u)  # [1], [1, V], [1]
+            drafted.append(tokens)
             qs.append(q)
-            said.append(logits)
-        return torch.cat(tokens), torch.cat(qs), probabilities(torch.cat(said))
+            raw_logits.append(logits)
+            exact.append(is_exact)
+        raw_q = probabilities(torch.cat(raw_logits))  # [B, V]
+        return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact))
 
-    def learn(self, ids, draft, likely):
+    def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         pass

@@ -1,52 +1,53 @@
-"""An n-gram store that learns from the target while it writes (Ou et al. 2024, "Lossless Acceleration of Large Language
-Models via Adaptive N-gram Parallel Decoding"; one level and several, with top-k fill)."""
+"""An n-gram store that learns from the target while it writes (Ou et al. 2024, "Lossless Acceleration of
+Large Language Models via Adaptive N-gram Parallel Decoding"; one level and several, with top-k fill)."""
 
 from collections import defaultdict
 
 import torch
 from torch import Tensor
 
-from specdemo.engine.drafters import Draft, certain
+from specdemo.engine.drafters import Draft, one_hot_draft
 
 
 class NgramDrafter:
     """Counts what follows each context of up to `longest` tokens and drafts the likeliest, token by token.
 
-    Several levels: contexts of every length are stored and the longest known one decides. One level: only contexts of
-    exactly `longest` tokens. Each token of the text so far counts once. Top-k fill: at every verified position the target's
-    likeliest tokens are added too, weighted by their probability, so one forward teaches several continuations.
-    """
+    Several levels: contexts of every length are stored and the longest known one decides. One level: only
+    contexts of exactly `longest` tokens. Each token of the text so far counts once. Top-k fill: at every
+    verified position the target's likeliest tokens are added too, weighted by their probability, so one
+    forward teaches several continuations."""
 
-    fill = 5
+    wants_top = 5
 
     def __init__(self, longest: int, several_levels: bool, vocab_size: int, device: torch.device):
-        self.lengths = range(longest, 0, -1) if several_levels else range(longest, longest - 1, -1)
+        self.longest = longest
+        self.lengths = range(longest, 0, -1) if several_levels else (longest,)
         self.vocab_size = vocab_size
         self.device = device
         self.counted = 1  # tokens of the text that are in the store
         self.weights: dict[tuple[int, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
 
-    def start(self, ids):
+    def start(self, ids: list[int]) -> None:
         pass
 
-    def propose(self, ids: list[int], k: int, draws: Tensor) -> Draft:
+    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
         for here in range(self.counted, len(ids)):
-            self._add(ids[max(0, here - max(self.lengths)) : here], ids[here], 1.0)
+            self._add(ids[max(0, here - self.longest) : here], ids[here], 1.0)
         self.counted = len(ids)
-        text = ids[-max(self.lengths) :]
+        text = ids[-self.longest :]
         draft: list[int] = []
         while len(draft) < k:
             following = self._following(text + draft)
             if following is None:
                 break
             draft.append(max(following, key=following.__getitem__))
-        return certain(draft, self.vocab_size, self.device)
+        return one_hot_draft(draft, self.vocab_size, self.device)
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
-        text = ids[-max(self.lengths) :]
+        text = ids[-self.longest :]
         for i, tokens in enumerate(likely):
-            for token, p in tokens:
-                self._add(text + draft[:i], token, p)
+            for token_id, p in tokens:
+                self._add(text + draft[:i], token_id, p)
 
     def _following(self, text: list[int]) -> dict[int, float] | None:
         for n in self.lengths:
@@ -54,7 +55,7 @@ class NgramDrafter:
                 return following
         return None
 
-    def _add(self, text: list[int], token: int, weight: float) -> None:
+    def _add(self, text: list[int], token_id: int, weight: float) -> None:
         for n in self.lengths:
             if n <= len(text):
-                self.weights[tuple(text[-n:])][token] += weight
+                self.weights[tuple(text[-n:])][token_id] += weight

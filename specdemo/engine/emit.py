@@ -1,0 +1,106 @@
+"""From a verdict to the round that everybody reads: fates, text pieces, and where the text ends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specdemo.engine.detokenize import Pieces
+from specdemo.engine.report import ALTERNATIVES, DRAFTED, NEXT, Verified
+from specdemo.engine.stopping import StopCriteria
+from specdemo.events import Alternative, Judged, Next
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A round but for its times."""
+
+    draft: tuple[Judged, ...]
+    next: Next | None
+    token_ids: tuple[int, ...]  # what the round adds to the text
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """Turns verdicts into rounds. pieces: the text so far, token by token. token_text: a token's text out of
+    context, for the alternatives."""
+
+    pieces: Pieces
+    token_text: Callable[[int], str]
+    stop: StopCriteria
+
+    def emit(self, verified: Verified, k: int) -> Emitted:
+        """The round of a verified draft of k tokens; `stop.finish` then says whether the text has ended."""
+        table = _Table(verified, k, self.token_text)
+        drafted_ids = [row[DRAFTED] for row in table.token_ids[:k]]
+        # A draft ends with an eos. A drafter on the device cannot know that it has drafted one, so the rest
+        # is cut here.
+        k = next((i + 1 for i, token_id in enumerate(drafted_ids) if token_id in self.stop.eos), k)
+        accepted = min(table.accepted, k)
+        draft: list[Judged] = []
+        for i, token_id in enumerate(drafted_ids[:accepted]):
+            draft.append(table.judged(i, self._push(token_id), "accepted"))
+            if self.stop.finish:
+                break
+        emitted = tuple(drafted_ids[: len(draft)])
+
+        # The rest was rejected, follows the rejection, or follows the end of the text.
+        rest = range(len(draft), k)
+        for i, piece in zip(rest, self.pieces.preview(drafted_ids[len(draft) : k]), strict=True):
+            draft.append(table.judged(i, piece, "rejected" if i == table.accepted else "discarded"))
+
+        if self.stop.finish:
+            return Emitted(tuple(draft), None, emitted)
+        next_id = table.token_ids[table.accepted][NEXT]
+        source = "resampled" if accepted < k else "bonus" if k else "sampled"
+        next_token = table.next(self._push(next_id), source)
+        return Emitted(tuple(draft), next_token, (*emitted, next_id))
+
+    def _push(self, token_id: int) -> str:
+        piece = self.pieces.push(token_id)
+        return piece + (self.pieces.flush() if self.stop.add(token_id, piece) else "")
+
+
+class _Table:
+    """A verdict as plain numbers, and the events that are made of them."""
+
+    def __init__(self, verified: Verified, k: int, token_text: Callable[[int], str]):
+        self.k = k
+        self.token_text = token_text
+        self.accepted = int(verified.accepted)
+        self.residual_mass = verified.residual_mass.item()
+        self.u_next = verified.u_next.item()
+        self.accept_prob: list[float] = verified.accept_prob.tolist()
+        self.u_accept: list[float] = verified.u_accept.tolist()
+        self.token_ids: list[list[int]] = verified.token_ids.tolist()
+        self.p, self.raw_p = verified.p.tolist(), verified.raw_p.tolist()
+        self.q, self.raw_q = verified.q.tolist(), verified.raw_q.tolist()
+
+    def judged(self, i: int, text: str, fate: str) -> Judged:
+        u, accept_prob = (self.u_accept[i], self.accept_prob[i]) if i <= self.accepted else (None, None)
+        token_id, p, raw_p = self.token_ids[i][DRAFTED], self.p[i][DRAFTED], self.raw_p[i][DRAFTED]
+        return Judged(
+            token_id,
+            text,
+            p,
+            self.q[i][DRAFTED],
+            raw_p,
+            self.raw_q[i][DRAFTED],
+            u,
+            accept_prob,
+            fate,
+            self.top(i),
+        )
+
+    def next(self, text: str, source: str) -> Next:
+        i = self.accepted
+        token_id, p, raw_p = self.token_ids[i][NEXT], self.p[i][NEXT], self.raw_p[i][NEXT]
+        q, raw_q = (self.q[i][NEXT], self.raw_q[i][NEXT]) if i < self.k else (None, None)
+        mass = self.residual_mass if source == "resampled" else None
+        return Next(token_id, text, source, p, q, raw_p, raw_q, self.u_next, mass, self.top(i))
+
+    def top(self, i: int) -> tuple[Alternative, ...]:
+        """The alternatives at position i; after the last draft there is no q."""
+        rows = zip(self.token_ids[i], self.p[i], self.q[i], self.raw_p[i], self.raw_q[i], strict=True)
+        rows = list(rows)[ALTERNATIVES]
+        if i < self.k:
+            return tuple((t, self.token_text(t), p, q, raw_p, raw_q) for t, p, q, raw_p, raw_q in rows)
+        return tuple((t, self.token_text(t), p, None, raw_p, None) for t, p, _, raw_p, _ in rows)

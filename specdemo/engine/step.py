@@ -1,0 +1,124 @@
+"""What the target computes in a round: one forward over the draft, and the verdict. Nothing in the step waits
+for the device, so that it can be captured."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdemo.engine.drafters import Draft
+from specdemo.engine.report import Verified, verified
+from specdemo.engine.rules import Rule
+from specdemo.engine.sampling import Sampler, Uniforms, probabilities
+from specdemo.runtime.device import to_device
+from specdemo.runtime.lm import LM
+from specdemo.runtime.values import Packed, RunStep, pack, to_host
+
+NAN = "the {}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow"
+
+
+@dataclass(frozen=True)
+class VerifyInput:
+    """What verifying a round reads, on the target's device. B rows, of which the first `k` are drafts; the
+    others only fill a captured step."""
+
+    position: Tensor  # [1] int64: of the last token of the text
+    last: Tensor  # [1] int64: that token
+    k: Tensor  # [1] int64
+    drafted: Tensor  # [B] int64
+    q: Tensor  # [B, V] float64
+    raw_q: Tensor  # [B, V] float64
+    q_exact: Tensor  # [B] bool
+    u_accept: Tensor  # [B] float64
+    u_next: Tensor  # [1] float64
+
+
+@dataclass(frozen=True)
+class VerifyOutput:
+    verified: Packed  # a Verified
+    logits: Tensor  # [B+1, V], to judge again
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
+    `wants_top`: how many likely tokens are reported at each position for the record, and for the drafter to
+    learn from."""
+
+    target: LM
+    sampler: Sampler
+    rule: Rule
+    run_step: RunStep
+    gamma: int
+    alternatives: int
+    wants_top: int
+
+    def rows(self, k: int) -> int:
+        """How many rows the steps of a round with k drafts have."""
+        return self.run_step.rows(k, self.gamma)
+
+    def verify(self, ids: list[int], draft: Draft, u: Uniforms) -> Verified:
+        """The verdict on a draft that follows `ids`, on the host. RuntimeError when probabilities are NaN."""
+        rows = self.rows(draft.k)
+        padded = draft.padded(rows)
+        self.target.reserve(len(ids) - 1, len(ids) + rows)
+        numbers = to_device([len(ids) - 1, ids[-1], draft.k], torch.long, padded.ids.device)
+        position, last, k = numbers.split(1)
+        value = VerifyInput(
+            position, last, k, padded.ids, padded.q, padded.raw_q, padded.exact, u.accept[:rows], u.next
+        )
+        key = ("verify", rows, self.target.kv_length, self.target.buffer_epoch)
+        key = (*key, self.sampler.key, self.rule, self.alternatives, self.wants_top)
+        read, output = self.run_step(key, self.step, value)
+        home = self._checked(output.verified, draft.k)
+        width = self.sampler.key
+        while not _is_exact(home, draft.k):  # rare: the nucleus of p is wider than what top-p looked at
+            self.sampler.widen()
+            home = self._checked(self.judge(output.logits, read), draft.k)
+        if not home.q_exact[: draft.k].all() and self.sampler.key == width:
+            self.sampler.widen()  # for the next rounds; this one is lossless all the same
+        return home
+
+    def step(self, value: VerifyInput) -> VerifyOutput:
+        tokens = torch.cat([value.last, value.drafted])  # [B+1]
+        logits = self.target.forward(tokens, value.position[0])  # [B+1, V]
+        return VerifyOutput(self.judge(logits, value), logits)
+
+    def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
+        is_draft = torch.arange(len(value.drafted), device=logits.device) < value.k  # [B]
+        q = torch.where(is_draft[:, None], value.q, 0.0)
+        raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
+        # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
+        u_accept = torch.where(is_draft, value.u_accept, torch.inf)
+        p, exact = self.sampler.shape(logits)  # [B+1, V], [B+1]
+        decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
+        return pack(
+            verified(
+                decision,
+                p=p,
+                raw_p=probabilities(logits),
+                p_exact=exact,
+                q_exact=value.q_exact,
+                drafted=value.drafted,
+                q=q,
+                raw_q=raw_q,
+                u_accept=u_accept,
+                u_next=value.u_next,
+                alternatives=min(self.alternatives, self.target.vocab_size),
+                wants_top=min(self.wants_top, self.target.vocab_size),
+            )
+        )
+
+    @staticmethod
+    def _checked(packed: Packed, k: int) -> Verified:
+        home = to_host(packed, Verified)
+        if home.drafter_is_nan[:k].any():
+            raise RuntimeError(NAN.format("drafter"))
+        if home.target_is_nan[: k + 1].any():
+            raise RuntimeError(NAN.format("target"))
+        return home
+
+
+def _is_exact(home: Verified, k: int) -> bool:
+    """At each position that the verdict depends on: those of the draft, and that of the next token."""
+    return bool(home.p_exact[:k].all() and home.p_exact[home.accepted])

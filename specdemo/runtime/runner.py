@@ -1,0 +1,220 @@
+"""Runs a pair's models: their caches, the CPU threads, whether steps are captured, and what a user should
+know about it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import quantiles
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specdemo.runtime.clock import Clock
+from specdemo.runtime.graphs import EagerRunner, Graphs
+from specdemo.runtime.lm import CachedLM, context_of
+from specdemo.runtime.torchscript import TorchScriptLM
+from specdemo.runtime.values import RunStep
+
+# "auto": steps are captured where device and models allow it. "off": every forward runs as transformers would
+# run it. "compiled": on CUDA, forwards are also compiled before they are captured, which takes minutes and
+# fuses small operations.
+Capture = Literal["auto", "off", "compiled"]
+
+SMALL = 50_000_000  # parameters of a model for which Python's part of a forward counts
+WARM_UP = 3  # forwards
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What one run works with. `run_drafting` differs from `run_step` where the drafter is on another
+    device."""
+
+    target: CachedLM
+    drafter: CachedLM | None
+    run_step: RunStep
+    run_drafting: RunStep
+
+
+@dataclass(frozen=True)
+class OneToken:
+    """What a plain step reads."""
+
+    ids: Tensor  # [1] int64
+    start: Tensor  # [] int64
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Milliseconds of a forward of one token; None for a model that is not there."""
+
+    target_ms: float
+    drafter_ms: float | None
+
+
+class Runner:
+    """Runs the models of one pair, in one run at a time."""
+
+    def __init__(self, target: PreTrainedModel, drafter: PreTrainedModel | None, capture: Capture = "auto"):
+        self.target = target
+        self.drafter = drafter
+        self.capture = capture
+        self.clock = Clock()
+        self.graphs = Graphs(self.clock)
+        self._hooked = False  # whether a model has forward hooks, as of the last run
+        self._training: list[torch.nn.Module] = []  # modules that were in training mode then
+
+    @cached_property
+    def lms(self) -> tuple[CachedLM, CachedLM | None]:
+        return self._lm(self.target), self._lm(self.drafter) if self.drafter is not None else None
+
+    def _lm(self, model: PreTrainedModel) -> CachedLM:
+        # In a larger model, Python's part of a forward is nothing beside the products, and a trace would
+        # spare nothing.
+        if model.device.type == "cpu" and model.num_parameters() <= SMALL:
+            return TorchScriptLM(model, self.clock)
+        return CachedLM(model, compiled=self.capture == "compiled" and model.device.type == "cuda")
+
+    def begin_run(self) -> Steps:
+        """Chooses how the steps of the next run are run."""
+        self._training = [module for model in self._models for module in model.modules() if module.training]
+        with self.active():
+            return self._begin_run()
+
+    def _begin_run(self) -> Steps:
+        if any(lm and not lm.is_current for lm in self.lms):
+            del self.lms
+        target, drafter = self.lms
+        lms = [lm for lm in self.lms if lm]
+        self._hooked = self.capture != "off" and any(has_hooks(lm.model) for lm in lms)
+        may_capture = self.capture != "off" and not self._hooked
+        on_gpu = [lm for lm in lms if lm.device.type == "cuda"]
+        use_graphs = may_capture and target in on_gpu
+        if use_graphs:
+            self.graphs.begin_run([lm.model for lm in on_gpu])
+            use_graphs = self.graphs.blocker is None
+        for lm in lms:
+            lm.begin_run(static=may_capture if isinstance(lm, TorchScriptLM) else use_graphs and lm in on_gpu)
+        run_step = self.graphs if use_graphs else EagerRunner()
+        elsewhere = drafter is not None and drafter.device != target.device
+        return Steps(target, drafter, run_step, EagerRunner() if elsewhere else run_step)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """For each step of a run: evaluation mode (a model given in memory may be in training, and is left as
+        it was), and one CPU thread for small models.
+
+        Several threads are hardly faster for those, and wait for each other when another program is busy,
+        such as the browser that shows the run (the embedded pair on two cores: 248 against 242 tokens/s
+        alone, 100 against 255 beside one busy program). The number of threads is torch's own setting and so
+        the process's."""
+        for module in self._training:
+            module.training = False
+        try:
+            with self.threads():
+                yield
+        finally:
+            for module in self._training:
+                module.training = True
+
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """The number of CPU threads that a run uses."""
+        before = torch.get_num_threads()
+        if self._one_thread:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    @cached_property
+    def _one_thread(self) -> bool:
+        return self.target.device.type == "cpu" and self.target.num_parameters() <= SMALL
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.lms[0].device.type == "cuda"
+
+    @property
+    def _models(self) -> list[PreTrainedModel]:
+        return [self.target] if self.drafter is None else [self.target, self.drafter]
+
+    @property
+    def notes(self) -> list[str]:
+        """Why steps are not captured, a sentence each; empty where they are, or were not meant to be."""
+        if self.capture == "off":
+            return []
+        blockers = {
+            f"the {role}": lm.blocker
+            for role, lm in zip(("target", "drafter"), self.lms, strict=True)
+            if isinstance(lm, TorchScriptLM)
+        }
+        if self._on_gpu:
+            blockers["a round"] = self.graphs.blocker
+        if self._hooked:
+            blockers["a model"] = (
+                "it has forward hooks or replaced forwards, which a captured step would not call"
+            )
+        return [
+            f"{what} cannot be captured, and runs step by step, which is slower: {reason}"
+            for what, reason in blockers.items()
+            if reason
+        ]
+
+    @property
+    def warming_up(self) -> str | None:
+        """What is being captured right now, in words."""
+        tracing = (lm.warming_up for lm in self.lms if isinstance(lm, TorchScriptLM))
+        return self.graphs.warming_up or next((what for what in tracing if what), None)
+
+    @torch.no_grad()
+    def time_steps(self, gamma: int) -> StepTimes:
+        """Times one-token forwards of both models, and captures what a run with this gamma needs.
+
+        A disturbance can only make a step slower (for example a page that is being served holds Python's
+        lock), so each time is the lower quartile of many."""
+        steps = self.begin_run()
+        with self.active():
+            target_ms = self._time_step("target", steps.target, steps.run_step, 1 + gamma)
+            drafter_ms = None
+            if steps.drafter is not None:
+                drafter_ms = self._time_step("drafter", steps.drafter, steps.run_drafting, 2)
+        return StepTimes(target_ms, drafter_ms)
+
+    def _time_step(self, role: str, lm: CachedLM, run_step: RunStep, rows: int) -> float:
+        """rows: of the other forward that a default run makes."""
+        length = max(0, int(min(32, context_of(lm.model) - rows)))
+        lm.prefill(torch.zeros(length, dtype=torch.long))
+        ids = torch.zeros(rows, dtype=torch.long, device=lm.device)
+        start = torch.tensor(length, device=lm.device)
+        if isinstance(lm, TorchScriptLM):
+            lm.trace_soon(1)
+            lm.trace_soon(rows)
+            for _ in range(WARM_UP):
+                lm.reserve(length, length + rows)
+                lm.forward(ids, start)
+
+        def forward(value: OneToken) -> Tensor:
+            return lm.forward(value.ids, value.start)
+
+        times: list[float] = []
+        while len(times) < WARM_UP + 3 or sum(times[WARM_UP:]) < (300 if len(times) < WARM_UP + 15 else 100):
+            lm.reserve(length, length + rows)
+            begun = self.clock.timestamp()
+            _, logits = run_step(("one-token", role), forward, OneToken(ids[:1], start))
+            logits.flatten()[0].item()  # waits for the device
+            times.append(self.clock.ms_between(begun, self.clock.timestamp()))
+        return quantiles(times[WARM_UP:], n=4)[0]
+
+
+def has_hooks(model: PreTrainedModel) -> bool:
+    """Whether forward hooks are registered on the model or globally, or a forward was replaced. A captured
+    step would call none of them."""
+    hooks = torch.nn.modules.module
+    return bool(hooks._global_forward_hooks or hooks._global_forward_pre_hooks) or any(
+        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+        for module in model.modules()
+    )

@@ -1,0 +1,40 @@
+"""Pairs on a CPU whose steps are run as on CUDA: by static forwards."""
+
+from dataclasses import replace
+
+from specdemo import load_pair
+from specdemo.runtime.graphs import Graphs
+from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.runner import Runner, Steps
+
+
+class RunnerOn(Runner):
+    """Runs static forwards of models on a CPU by the given graphs, or other `RunStep`."""
+
+    def __init__(self, target, drafter, run_step, compiled):
+        super().__init__(target, drafter)
+        self.lms = tuple(model and CachedLM(model, compiled) for model in (target, drafter))
+        self.run_step = run_step
+        if isinstance(run_step, Graphs):
+            self.graphs = run_step
+            self.graphs.clock = self.clock
+
+    @property
+    def _on_gpu(self):
+        return isinstance(self.run_step, Graphs)
+
+    def _begin_run(self):
+        target, drafter = self.lms
+        lms = [lm for lm in self.lms if lm]
+        for lm in lms:
+            lm.begin_run(static=not self._on_gpu or self.graphs.blocker is None)
+        if self._on_gpu:
+            self.graphs.begin_run([lm.model for lm in lms])
+        return Steps(target, drafter, self.run_step, self.run_step)
+
+
+def run_by(target, drafter, run_step, compiled=False):
+    """A pair in memory whose steps are those that can be captured, run by `run_step`."""
+    return replace(
+        load_pair(target=target, drafter=drafter), runner=RunnerOn(target, drafter, run_step, compiled)
+    )
