@@ -6,6 +6,7 @@ is the real one."""
 import gc
 import math
 import random
+import time
 import warnings
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from specdemo import Params, Round, load_pair, stream
+from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.engine.drafters.model import DraftInput
 from specdemo.engine.sampling import Sampler
 from specdemo.runtime.clock import Clock
@@ -771,3 +772,37 @@ def test_weights_that_have_changed_are_used(on_disk, how):
     changed = rounds_of(pair, "the cat", **params)
     assert changed != first and changed == untraced(pair, "the cat", **params)
     assert believed <= pair.runner.lms[0].trusted and pair.notes == [*pair.limits]
+
+
+def made_slow(monkeypatch, owner, name):
+    """Lets the engine's clock jump by an hour in each call of a function; gives the list of its calls."""
+    calls, own, seconds = [], getattr(owner, name), time.perf_counter
+
+    def slow(*args, **kwargs):
+        calls.append(args)
+        return own(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, slow)
+    monkeypatch.setattr("specdemo.runtime.clock.perf_counter", lambda: seconds() + 3600 * len(calls))
+    return calls
+
+
+def longest_ms(trace):
+    return max(max(each.draft_ms, each.verify_ms) for each in trace.rounds)
+
+
+def test_tracing_is_in_no_rounds_time(monkeypatch, on_disk):
+    pair = load_pair(**on_disk)
+    calls = made_slow(monkeypatch, torch.jit, "trace")
+    trace = generate(pair, "the cat", Params(**LONG, gamma=6, temperature=0.0))
+    assert len(calls) == 1, (
+        "the target's forward of 7 rows; that of one drafted token was traced while loading"
+    )
+    assert longest_ms(trace) < 600_000
+
+
+def test_capturing_is_in_no_rounds_time(monkeypatch):
+    recorder = Recorder()
+    calls = made_slow(monkeypatch, recorder, "_capture")
+    trace = generate(captured(llama, near, recorder), PROMPT, Params(seed=3, max_new_tokens=20))
+    assert len(calls) >= 2 and longest_ms(trace) < 600_000
