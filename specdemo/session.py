@@ -21,14 +21,14 @@ from specdemo.engine.rules import RULES
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
-from specdemo.events import Finished, Params, Round, Started, check_text, metrics
+from specdemo.events import DRAFT_WITH, Finished, Params, Round, Started, check_text, metrics
 from specdemo.events.trace import Trace
 from specdemo.loading.errors import PairError, redacted
 from specdemo.loading.pair import Pair
 from specdemo.runtime.runner import Steps
 
 Event = Started | Round | Finished
-EMPTY = "prompt must not be empty: the target needs at least one token to go on from"
+EMPTY = "prompt must not be empty: the target needs at least one token to continue"
 
 
 def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) -> "Run":
@@ -43,9 +43,8 @@ def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) ->
         raise ValueError("system is part of the chat template, so it needs chat to be true")
     prompt_ids = _encode(pair, prompt, params)
     if params.draft_with == "model" and pair.drafter is None:
-        raise ValueError(
-            'draft_with must be one of lookup, ngram, ngram-one-level, none for this pair: it has no drafter for "model"'
-        )
+        others = ", ".join(name for name in DRAFT_WITH if name != "model")
+        raise ValueError(f'draft_with must be one of {others} for this pair: it has no drafter for "model"')
     if params.stop and pair.tokenizer is None:
         raise ValueError(
             "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
@@ -173,6 +172,7 @@ def _decoder(pair: Pair, started: Started) -> Decoder:
         drafter.wants_top,
     )
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop)
+    assert params.seed is not None, "stream has drawn one"
     return Decoder(drafter, verifier, emitter, longest, params.seed, pair.runner.clock)
 
 
@@ -180,6 +180,7 @@ def _drafter(pair: Pair, params: Params, sampler: Sampler, steps: Steps) -> Draf
     vocab_size, device = steps.target.vocab_size, steps.target.device
     match params.draft_with:
         case "model":
+            assert steps.drafter is not None, "stream has refused a pair without a drafter"
             context, run_step = pair.drafter_context, steps.run_drafting
             return ModelDrafter(steps.drafter, context, sampler, vocab_size, device, run_step, params.gamma)
         case "lookup":
@@ -200,25 +201,28 @@ def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:
         if params.chat:
             raise ValueError("chat needs a prompt that is text, not token ids")
         ids = list(prompt)
-        if not all(
-            isinstance(id, int) and not isinstance(id, bool) and 0 <= id < pair.vocab_size for id in ids
-        ):
+        if not all(_is_token_id(value, pair.vocab_size) for value in ids):
             raise ValueError(f"prompt must hold token ids, whole numbers from 0 to {pair.vocab_size - 1}")
     else:
         raise ValueError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}")
     if not ids:
         raise ValueError(EMPTY)
     if len(ids) >= pair.context:
+        context = f"the context of {pair.context:,.0f} tokens"
         raise ValueError(
-            f"prompt must leave room in the context of {pair.context:,.0f} tokens for at least one more, but has {len(ids):,} tokens"
+            f"prompt must leave room in {context} for at least one more, but has {len(ids):,} tokens"
         )
     return ids
 
 
+def _is_token_id(value: object, vocab_size: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab_size
+
+
 def check_prompt(prompt: str) -> None:
-    """ValueError for a text that no pair can go on from."""
+    """ValueError for a text that no pair can continue."""
     if not prompt:
-        raise ValueError(EMPTY)  # though a tokenizer may make a token of nothing
+        raise ValueError(EMPTY)  # some tokenizers make a token of an empty text
     check_text("prompt", prompt)
 
 
@@ -226,12 +230,9 @@ def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
     check_prompt(prompt)
     if pair.tokenizer is None:
         raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
-    if (
-        len(prompt) > 256 * pair.context
-    ):  # no text has that many characters a token: spare the tokenizer megabytes
-        raise ValueError(
-            f"prompt must fit the context of {pair.context:,.0f} tokens, but has {len(prompt):,} characters"
-        )
+    if len(prompt) > 256 * pair.context:  # surely too long, and tokenizing megabytes takes minutes
+        context = f"the context of {pair.context:,.0f} tokens"
+        raise ValueError(f"prompt must fit {context}, but has {len(prompt):,} characters")
     if not params.chat:
         return pair.tokenizer(prompt).input_ids
     if not getattr(pair.tokenizer, "chat_template", None):
@@ -240,10 +241,7 @@ def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
     messages.append({"role": "user", "content": prompt})
     try:
         text = pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except (
-        Exception
-    ) as error:  # a template is a program of the model's author, and may refuse (a system prompt, say)
-        raise ValueError(
-            f"chat cannot be used with this prompt: the model's chat template says: {error}"
-        ) from None
+    except Exception as error:  # a template is a program, and may refuse (a system prompt, for example)
+        reason = f"the model's chat template says: {error}"
+        raise ValueError(f"chat cannot be used with this prompt: {reason}") from None
     return pair.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them already

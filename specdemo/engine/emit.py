@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.report import ALTERNATIVES, DRAFTED, NEXT, Verified
 from specdemo.engine.stopping import StopCriteria
-from specdemo.events import Alternative, Judged, Next
+from specdemo.events import Alternative, Fate, Judged, Next, Source
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,13 @@ class Emitter:
         # The rest was rejected, follows the rejection, or follows the end of the text.
         rest = range(len(draft), k)
         for i, piece in zip(rest, self.pieces.preview(drafted_ids[len(draft) : k]), strict=True):
-            draft.append(table.judged(i, piece, "rejected" if i == table.accepted else "discarded"))
+            fate: Fate = "rejected" if i == table.accepted else "discarded"
+            draft.append(table.judged(i, piece, fate))
 
         if self.stop.finish:
             return Emitted(tuple(draft), None, emitted)
         next_id = table.token_ids[table.accepted][NEXT]
-        source = "resampled" if accepted < k else "bonus" if k else "sampled"
+        source: Source = "resampled" if accepted < k else "bonus" if k else "sampled"
         next_token = table.next(self._push(next_id), source)
         return Emitted(tuple(draft), next_token, (*emitted, next_id))
 
@@ -74,7 +75,7 @@ class _Table:
         self.p, self.raw_p = verified.p.tolist(), verified.raw_p.tolist()
         self.q, self.raw_q = verified.q.tolist(), verified.raw_q.tolist()
 
-    def judged(self, i: int, text: str, fate: str) -> Judged:
+    def judged(self, i: int, text: str, fate: Fate) -> Judged:
         u, accept_prob = (self.u_accept[i], self.accept_prob[i]) if i <= self.accepted else (None, None)
         token_id, p, raw_p = self.token_ids[i][DRAFTED], self.p[i][DRAFTED], self.raw_p[i][DRAFTED]
         return Judged(
@@ -90,7 +91,7 @@ class _Table:
             self.top(i),
         )
 
-    def next(self, text: str, source: str) -> Next:
+    def next(self, text: str, source: Source) -> Next:
         i = self.accepted
         token_id, p, raw_p = self.token_ids[i][NEXT], self.p[i][NEXT], self.raw_p[i][NEXT]
         q, raw_q = (self.q[i][NEXT], self.raw_q[i][NEXT]) if i < self.k else (None, None)
@@ -99,8 +100,8 @@ class _Table:
 
     def top(self, i: int) -> tuple[Alternative, ...]:
         """The alternatives at position i; after the last draft there is no q."""
-        rows = zip(self.token_ids[i], self.p[i], self.q[i], self.raw_p[i], self.raw_q[i], strict=True)
-        rows = list(rows)[ALTERNATIVES]
+        columns = (self.token_ids, self.p, self.q, self.raw_p, self.raw_q)
+        rows = zip(*(column[i][ALTERNATIVES] for column in columns), strict=True)
         if i < self.k:
             return tuple((t, self.token_text(t), p, q, raw_p, raw_q) for t, p, q, raw_p, raw_q in rows)
         return tuple((t, self.token_text(t), p, None, raw_p, None) for t, p, _, raw_p, _ in rows)

@@ -8,7 +8,7 @@ from random import Random
 
 import torch
 from torch import Tensor
-from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
+from transformers import LogitsProcessor, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
 
 from specdemo.events import Params
 from specdemo.runtime.device import to_device
@@ -31,7 +31,8 @@ class Sampler:
         self.greedy = params.temperature == 0
         self.nucleus = Nucleus(params.top_p) if params.top_p < 1 and not self.greedy else None
         self._settings = (params.temperature, params.top_k, params.top_p, params.min_p)
-        before, after = [], []  # the warpers before and after top-p
+        before: list[LogitsProcessor] = []  # the warpers before top-p
+        after: list[LogitsProcessor] = []
         if params.temperature not in (0, 1):
             before.append(TemperatureLogitsWarper(params.temperature))
         if params.top_k:

@@ -67,8 +67,8 @@ class Verifier:
         value = VerifyInput(
             position, last, k, padded.ids, padded.q, padded.raw_q, padded.exact, u.accept[:rows], u.next
         )
-        key = ("verify", rows, self.target.kv_length, self.target.buffer_epoch)
-        key = (*key, self.sampler.key, self.rule, self.alternatives, self.wants_top)
+        shapes = (rows, self.target.kv_length, self.target.buffer_epoch)
+        key = ("verify", *shapes, self.sampler.key, self.rule, self.alternatives, self.wants_top)
         read, output = self.run_step(key, self.step, value)
         home = self._checked(output.verified, draft.k)
         width = self.sampler.key

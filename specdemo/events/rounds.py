@@ -32,6 +32,9 @@ class PairInfo:
     quantize: ByModel
 
 
+Fate = Literal["accepted", "rejected", "discarded"]  # of a drafted token
+Source = Literal["resampled", "bonus", "sampled"]  # of the target's own token
+
 # A likely token at a position: id, text, p, q, raw_p, raw_q. q and raw_q are None where nothing was drafted.
 Alternative = tuple[int, str, float, float | None, float, float | None]
 
@@ -52,7 +55,7 @@ class Judged:
     raw_q: float
     u: float | None
     accept_prob: float | None
-    fate: Literal["accepted", "rejected", "discarded"]
+    fate: Fate
     top: tuple[Alternative, ...]
 
 
@@ -64,7 +67,7 @@ class Next:
 
     id: int
     text: str
-    source: Literal["resampled", "bonus", "sampled"]
+    source: Source
     p: float
     q: float | None
     raw_p: float

@@ -28,7 +28,7 @@ class Pair:
     drafter: PreTrainedModel | None
     tokenizer: PreTrainedTokenizerBase | None
     info: PairInfo
-    dtype_reason: str
+    dtype_reason: str  # why the models have their dtypes
     limits: tuple[str, ...]  # what a user should know: what is not applied, what is limited
     runner: Runner
     target_step_ms: float | None = (
@@ -53,7 +53,8 @@ class Pair:
 
     @cached_property
     def drafter_context(self) -> float:
-        return context_of(self.drafter)
+        """The same of the drafter, 0 without one."""
+        return 0 if self.drafter is None else context_of(self.drafter)
 
     @cached_property
     def eos(self) -> frozenset[int]:
@@ -67,8 +68,7 @@ class Pair:
     def token_text(self) -> Callable[[int], str]:
         """A token's text after some other token, cached. Empty without a tokenizer."""
         tokenizer = self.tokenizer
-        first = [] if tokenizer is None else tokenizer("a", add_special_tokens=False).input_ids[:1]
-        if not first:
+        if tokenizer is None or not (first := tokenizer("a", add_special_tokens=False).input_ids[:1]):
             return lambda token_id: ""
         cache: dict[int, str] = {}
 

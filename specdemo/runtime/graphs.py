@@ -48,14 +48,12 @@ class Graphs:
         self.warming_up: str | None = None  # what is being captured now, in words
         self.blocker: str | None = None  # why nothing is captured any more
         self._out_of_memory = False  # that is the blocker
-        self._pool: tuple | None = None
+        self._pool: torch.cuda._POOL_HANDLE | None = None
         self._stream: torch.cuda.Stream | None = None  # graphs are captured on it
         self._weights: list = []  # where they were when the graphs were captured, and the modules that held them
         self._checked: list[PreTrainedModel] = []
         if os.environ.get("SPACES_ZERO_GPU"):
-            self.blocker = (
-                "ZeroGPU runs every call in a process of its own, which a captured graph does not outlive"
-            )
+            self.blocker = "ZeroGPU runs each call in its own process, which no captured graph outlives"
 
     def begin_run(self, models: list[PreTrainedModel]) -> None:
         """Drops the graphs of weights that have moved, because a graph reads them where they were."""

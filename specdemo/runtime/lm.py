@@ -26,8 +26,11 @@ class LM(Protocol):
 
     vocab_size: int
     device: torch.device
-    kv_length: int  # how many positions of the cache a forward attends to
     buffer_epoch: int  # how often the cache has moved to larger buffers, which invalidates captured steps
+
+    @property
+    def kv_length(self) -> int:
+        """How many positions of the cache a forward attends to."""
 
     def reserve(self, start: int, length: int) -> None:
         """Call before consecutive forwards: the first begins at position `start`, none reaches position
@@ -49,7 +52,7 @@ class CachedLM:
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False):
         self.model = model
-        self.device = model.get_input_embeddings().weight.device
+        self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype = model.dtype
         self.vocab_size = logits_width(model)
         self.static = False  # the mode of this run, see begin_run

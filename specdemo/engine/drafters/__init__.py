@@ -45,8 +45,8 @@ class Drafter(Protocol):
         uniform numbers on the target's device to draw them with."""
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
-        """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the target's
-        `wants_top` likeliest (token, raw_p) after ids + draft[:i]."""
+        """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the
+        target's `wants_top` likeliest (token, raw_p) after ids + draft[:i]."""
 
 
 def one_hot_draft(ids: list[int], vocab_size: int, device: torch.device) -> Draft:

@@ -30,11 +30,11 @@ class LookupDrafter:
                 self.latest[tuple(ids[here - n : here])] = here
         self.indexed = len(ids)
         for n in range(min(self.longest, len(ids)), 0, -1):
-            here = self.latest.get(tuple(ids[-n:]))
-            if here is not None:
+            following = self.latest.get(tuple(ids[-n:]))
+            if following is not None:
                 text = list(ids)
                 for i in range(k):
-                    text.append(text[here + i])
+                    text.append(text[following + i])
                 return one_hot_draft(text[len(ids) :], self.vocab_size, self.device)
         return one_hot_draft([], self.vocab_size, self.device)
 
