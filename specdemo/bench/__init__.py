@@ -1,4 +1,4 @@
-"""python -m specdemo bench: this engine beside transformers, in one run, in turns, and what the hardware would allow."""
+"""python -m specdemo bench: this engine and transformers in turns, and what the hardware would allow."""
 
 from specdemo.bench.report import quantized_table, table
 from specdemo.bench.run import bench
