@@ -21,8 +21,8 @@ def bench_params(pair: Pair, params: Params) -> Params:
 
 
 def contestants(pair: Pair, params: Params, peers: bool) -> list[Contestant]:
-    """transformers plain comes first: the others are compared with it. `peers` adds transformers compiled, and
-    this engine with uncaptured (on CUDA also compiled) steps."""
+    """transformers plain comes first: the others are compared with it. `peers` adds transformers compiled,
+    and this engine with uncaptured (on CUDA also compiled) steps."""
     plain, lookup = replace(params, draft_with="none"), replace(params, draft_with="lookup")
     chosen = [theirs(pair, "transformers plain", params)]
     if peers:

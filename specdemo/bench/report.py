@@ -64,8 +64,8 @@ def _speculation(result: Result) -> str:
         )
     if result.expected_x_plain is not None:
         lines.append(
-            f"cost ratio {result.cost_ratio:.3f}: for that the theory expects {result.expected_x_plain:.2f} x "
-            "specdemo plain (if verifying takes no longer than one step)"
+            f"cost ratio {result.cost_ratio:.3f}: for that the theory expects {result.expected_x_plain:.2f} "
+            "x specdemo plain (if verifying takes no longer than one step)"
         )
     if (differing := result.differing_argmaxes) is not None:
         lines.append(_differing(result, differing))
@@ -87,8 +87,8 @@ def _roofline(result: Result) -> str:
     drafts = f" + {result.gamma} x {drafter}" if line.bytes.drafter else ""
     return "\n".join(
         [
-            f"roofline: memory is copied at {line.bandwidth / 1e9:,.1f} GB/s, read and written (weights only, "
-            "without keys and values; weights that fit the processor's cache can be read faster)",
+            f"roofline: memory is copied at {line.bandwidth / 1e9:,.1f} GB/s, read and written "
+            "(weights only, not keys and values; weights that fit the processor's cache can be read faster)",
             f"  a round reads {target}{drafts}: at least {_bound(line)}",
             f"  a plain step reads {target}: at least {_bound(line.plain)}",
         ]

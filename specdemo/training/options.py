@@ -120,13 +120,13 @@ def parse(argv: list[str] | None) -> TargetOptions | DrafterOptions | ReportOpti
         command = commands.add_parser(name, help=kind.__doc__, description=kind.__doc__)
         for item in fields(kind):
             flag, default = "--" + item.name.replace("_", "-"), item.default
-            about: dict[str, Any] = dict(item.metadata)
+            parse_value, about = item.metadata["type"], item.metadata["help"]
             if item.type is bool:
-                about |= {"action": "store_true", "type": None}
+                command.add_argument(flag, action="store_true", help=about)
             elif default is MISSING:
-                about["required"] = True
+                command.add_argument(flag, required=True, type=parse_value, help=about)
             else:
-                about |= {"default": default, "help": f"{about['help']} (default {default})".strip()}
-            command.add_argument(flag, **about)
+                about += f" (default {default})" if default is not None else ""
+                command.add_argument(flag, default=default, type=parse_value, help=about)
     given = vars(parser.parse_args(argv))
     return kinds[given.pop("command")](**given)

@@ -296,8 +296,8 @@ pipeline_tag: text-generation
 # Target and drafter
 
 Small Llama models with one tokenizer, made to show speculative decoding on an ordinary computer: a drafter
-({drafters}) proposes tokens, the target (`target/`) checks them. Written by `python -m specdemo.training
-report`; the figures are measured, not edited.
+({drafters}) proposes tokens, the target (`target/`) checks them. Written by
+`python -m specdemo.training report`; the figures are measured, not edited.
 """
 
 TRAINING = """
