@@ -28,7 +28,7 @@ from specdemo.loading.request import QUANTIZE, ROLES, ByRole, Part, Request, res
 from specdemo.runtime.device import cpu_name, memory_of
 from specdemo.runtime.graphs import Eager
 from specdemo.runtime.lm import context_of, rewindable_cache, rewinds
-from specdemo.runtime.skinny_linear import favour_few_rows
+from specdemo.runtime.skinny_linear import use_skinny_linear
 from specdemo.runtime.torchscript import Traced
 
 NO_CODE = {
@@ -208,7 +208,7 @@ def _load(part: Part, dtype: torch.dtype, report: Report) -> PreTrainedModel:
             f"{part.role} {part.id} lacks {len(missing)} weights, {missing[0]} the first: its files are not whole"
         )
     if part.device == "cpu" and dtype == torch.float32 and not part.quantize:
-        favour_few_rows(model)
+        use_skinny_linear(model)
     return model
 
 
