@@ -1,8 +1,8 @@
 """A linear layer that is fast for few rows on a CPU.
 
 Verifying a draft multiplies few rows (gamma + 1) with every weight. BLAS libraries are slow at that: they are
-tuned for one row or for many. The transposed product has the same result. With MKL on an AMD EPYC it takes 0.2
-to 0.4 of the time for 2 rows and 0.3 to 0.9 for 5 (weights from 2048 x 2048 to 49152 x 576). The embedded
+tuned for one row or for many. The transposed product has the same result. With MKL on an AMD EPYC it takes
+0.2 to 0.4 of the time for 2 rows and 0.3 to 0.9 for 5 (weights from 2048 x 2048 to 49152 x 576). The embedded
 target's forward of 5 rows takes 8 ms instead of 10 on one thread. Above 8 rows there is no gain.
 """
 
