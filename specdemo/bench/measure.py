@@ -87,6 +87,10 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0].strip()}"[:160]
 
 
+def engine_stats(samples: list[Sample]) -> list[Stats]:
+    return [sample.stats for sample in samples if sample.stats is not None]
+
+
 def spread(values: Iterable[float]) -> tuple[float, float, float]:
     """10th percentile, median, 90th percentile."""
     values = list(values)
@@ -153,7 +157,7 @@ def _full_rounds(samples: list[Sample], gamma: int) -> list[RoundTimes]:
 
 
 def _total(samples: list[Sample], name: str) -> int:
-    return sum(getattr(sample.stats, name) for sample in samples)
+    return sum(getattr(stats, name) for stats in engine_stats(samples))
 
 
 def _median(values: Iterable[float]) -> float | None:

@@ -29,6 +29,6 @@ def story_prompts(pair: Pair, count: int, length: int | None = None) -> list[lis
         return [beginnings[start] for start in starts]
     prompts = []
     for start in starts:
-        joined = sum(beginnings[start:] + beginnings[:start], [])
+        joined = [token_id for ids in beginnings[start:] + beginnings[:start] for token_id in ids]
         prompts.append((joined * (length // len(joined) + 1))[:length])
     return prompts

@@ -143,8 +143,8 @@ def quantized_table(rows: list[QuantizedRow]) -> str:
     none = next((row for row in rows if row.quantize == "none"), None)
     for row in rows:
         plain, drafted = row.plain, row.speculative
-        x_plain = none and none.plain.ms_per_token / plain.ms_per_token
-        x_drafted = none and none.speculative.ms_per_token / drafted.ms_per_token
+        x_plain = none.plain.ms_per_token / plain.ms_per_token if none else None
+        x_drafted = none.speculative.ms_per_token / drafted.ms_per_token if none else None
         lines.append(
             f"{row.quantize:<10}{plain.ms_per_token:>16.2f}{_number(x_plain):>8}"
             f"{drafted.ms_per_token:>22.2f}{_range(drafted.ms_per_token_10_90):>16}{_number(x_drafted):>8}"

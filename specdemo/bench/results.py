@@ -129,7 +129,7 @@ class Result(Drafting):
     pair: str
     device: str
     device_name: str
-    dtype: str
+    dtype: str | None
     date: str
     threads: int
     gamma: int

@@ -97,7 +97,8 @@ def _check_room(pair: Pair, params: Params, longest: int, contexts: Sequence[int
 
 def row(name: str, samples: dict[str, list[Sample]], greedy: bool) -> Row:
     """A contestant's row. `samples` must include those of transformers plain."""
-    own, plain, assisted = (samples.get(one) for one in (name, "transformers plain", "transformers assisted"))
+    own, plain = samples[name], samples["transformers plain"]
+    assisted = samples.get("transformers assisted")
     ms, first_at = ms_per_token(own), first_differences(own, plain)
     return Row(
         name=name,

@@ -12,6 +12,7 @@ from specdemo.bench.measure import (
     Sample,
     acceptance_rate,
     drafting,
+    engine_stats,
     in_turns,
     ms_per_token,
     round_ms,
@@ -55,7 +56,7 @@ def context_row(length: int, gamma: int, plain: list[Sample], drafted: list[Samp
     plain_ms, ms = _decoding_ms(plain), _decoding_ms(drafted)
     return ContextRow(
         context=length,
-        prefill_ms=median(sample.stats.prefill_ms for sample in drafted),
+        prefill_ms=median(stats.prefill_ms for stats in engine_stats(drafted)),
         plain=EngineTimes(round_ms(plain, 0), plain_ms),
         speculative=EngineTimes(round_ms(drafted, gamma), ms),
         **vars(drafting(plain, drafted, gamma)),
@@ -65,8 +66,7 @@ def context_row(length: int, gamma: int, plain: list[Sample], drafted: list[Samp
 
 def _decoding_ms(samples: list[Sample]) -> float:
     """The median time per token for drafting and verifying."""
-    stats = [sample.stats for sample in samples]
-    return median((each.draft_ms + each.verify_ms) / each.tokens for each in stats)
+    return median((stats.draft_ms + stats.verify_ms) / stats.tokens for stats in engine_stats(samples))
 
 
 def quantize_sweep(

@@ -299,7 +299,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     params = params_of(arguments)
     if arguments.plot is not None:
         _check_plot(arguments.plot)
-    from specdemo.bench import bench, options, quantize_sweep, quantized_table, table
+    from specdemo.bench import options
+    from specdemo.bench.report import quantized_table, table
+    from specdemo.bench.run import bench
+    from specdemo.bench.sweeps import quantize_sweep
     from specdemo.loading.load import load_pair
 
     options.check(arguments)

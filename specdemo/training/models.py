@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 class History(TypedDict):
     """How a model was trained; the content of HISTORY_FILE."""
 
-    settings: dict[str, object]  # the options that shape the weights, and a fingerprint of the data
+    settings: dict[str, Any]  # the options that shape the weights, and a fingerprint of the data
     budgets: list[int]  # every --tokens that this training was given, in order
     seconds: int
     device: str

@@ -30,8 +30,8 @@ from specdemo.training.train import heldout_loss
 
 GAMMA, NEW_TOKENS, PROMPT_WORDS, PROMPT_TOKENS, SAMPLES = 4, 200, 8, 64, 10
 DECODING = {
-    "greedy": {"temperature": 0.0},
-    "sampled (temperature 0.8, top-p 0.9)": {"temperature": 0.8, "top_p": 0.9},
+    "greedy": Params(temperature=0.0),
+    "sampled (temperature 0.8, top-p 0.9)": Params(temperature=0.8, top_p=0.9),
 }
 
 
@@ -141,9 +141,9 @@ def compare(out: Path, drafter: str, prompts: list[str]) -> dict[str, Comparison
     with pair.threads():
         device = f"{pair.info.device_name}, CPU threads: {torch.get_num_threads()}"
     comparisons = {}
-    for decoding, sampler in DECODING.items():
+    for decoding, sampling in DECODING.items():
         print(f"{drafter}, {decoding}: {len(prompts)} prompts", flush=True)
-        params = Params(gamma=GAMMA, max_new_tokens=NEW_TOKENS, **sampler)
+        params = replace(sampling, gamma=GAMMA, max_new_tokens=NEW_TOKENS)
         ways = {"plain": replace(params, draft_with="none"), "drafting": params}
         contestants = [Contestant(name, seeded(pair, prompt_ids, way)) for name, way in ways.items()]
         times, _ = in_turns(contestants, prompt_ids, repeats=1)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -207,7 +208,7 @@ def set_learning_rates(optimisers: list[Optimizer], step: int, steps: int) -> No
 
 
 def resume(
-    checkpoint: Path, settings: dict[str, object], model: PreTrainedModel, optimisers: list[Optimizer]
+    checkpoint: Path, settings: dict[str, Any], model: PreTrainedModel, optimisers: list[Optimizer]
 ) -> Progress:
     """Restores the model, the optimisers and the random state from `checkpoint`, if it exists."""
     if not checkpoint.is_file():
@@ -231,7 +232,7 @@ def resume(
 
 def write_checkpoint(
     checkpoint: Path,
-    settings: dict[str, object],
+    settings: dict[str, Any],
     progress: Progress,
     model: PreTrainedModel,
     optimisers: list[Optimizer],

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.bench import bench, options, table
+from specdemo.bench import options
 from specdemo.bench.contestants import contestants, ours, settings
 from specdemo.bench.idle import device_idle
+from specdemo.bench.report import table
 from specdemo.bench.roofline import copy_bandwidth, roofline, weight_bytes
+from specdemo.bench.run import bench
 from specdemo.bench.shapes import SHAPES, shaped_pair
 from specdemo.bench.sweeps import context_sweep, gamma_sweep
 from specdemo.cli.main import main

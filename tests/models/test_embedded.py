@@ -58,7 +58,7 @@ def test_sampled_drafts_are_accepted_by_the_quality_of_the_drafter(good, poor):
 
 def run(pair, **how):
     """One trace for each prompt."""
-    return [generate(pair, prompt, Params(gamma=4, seed=1, max_new_tokens=80, **how)) for prompt in PROMPTS]
+    return [generate(pair, prompt, Params(gamma=4, seed=1, max_new_tokens=50, **how)) for prompt in PROMPTS]
 
 
 def acceptance_rate(traces) -> float:
