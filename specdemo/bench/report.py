@@ -83,13 +83,13 @@ def _differing(result: Result, differing: Differences) -> str:
 
 def _roofline(result: Result) -> str:
     line = result.roofline
-    target, drafter = _size(line.bytes.target), _size(line.bytes.drafter)
-    drafts = f" + {result.gamma} x {drafter}" if line.bytes.drafter else ""
+    target = _size(line.target_bytes)
+    drafts = f" + {result.gamma} x {_size(line.drafter_bytes)}" if line.drafter_bytes else ""
     return "\n".join(
         [
             f"roofline: memory is copied at {line.bandwidth / 1e9:,.1f} GB/s, read and written "
             "(weights only, not keys and values; weights that fit the processor's cache can be read faster)",
-            f"  a round reads {target}{drafts}: at least {_bound(line)}",
+            f"  a round reads {target}{drafts}: at least {_bound(line.round)}",
             f"  a plain step reads {target}: at least {_bound(line.plain)}",
         ]
     )

@@ -49,7 +49,7 @@ class Differences:
     first_at: list[int | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Bound:
     """The shortest possible time of a round at the memory's bandwidth, and the measured median."""
 
@@ -59,18 +59,11 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class RoundBytes:
-    """Bytes of weights that one forward of each model reads, and that a whole round reads."""
-
-    target: int
-    drafter: int
-    round: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Roofline(Bound):
+class Roofline:
     bandwidth: float  # bytes read and written per second
-    bytes: RoundBytes
+    target_bytes: int  # of weights that one forward reads
+    drafter_bytes: int
+    round: Bound
     plain: Bound  # of plain decoding, whose rounds read only the target
 
 

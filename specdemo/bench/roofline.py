@@ -6,7 +6,7 @@ from time import perf_counter
 import torch
 from transformers import PreTrainedModel
 
-from specdemo.bench.results import Bound, Roofline, RoundBytes
+from specdemo.bench.results import Bound, Roofline
 from specdemo.events.metrics import ratio
 from specdemo.loading.pair import Pair, held_bytes
 
@@ -55,15 +55,10 @@ def roofline(
     """For rounds that read the target's weights once and the drafter's `gamma` times."""
     target = weight_bytes(pair.target)
     drafter = weight_bytes(pair.drafter) if pair.drafter is not None else 0
-    read = RoundBytes(target, drafter, target + gamma * drafter)
-    return Roofline(
-        **vars(_bound(read.round, bandwidth, round_ms)),
-        bandwidth=bandwidth,
-        bytes=read,
-        plain=_bound(target, bandwidth, plain_ms),
-    )
 
+    def bound(size: int, measured_ms: float | None) -> Bound:
+        shortest = 1000 * size / bandwidth
+        return Bound(shortest, measured_ms, ratio(shortest, measured_ms))
 
-def _bound(size: int, bandwidth: float, round_ms: float | None) -> Bound:
-    shortest = 1000 * size / bandwidth
-    return Bound(shortest_round_ms=shortest, round_ms=round_ms, reached=ratio(shortest, round_ms))
+    of_round, of_plain = bound(target + gamma * drafter, round_ms), bound(target, plain_ms)
+    return Roofline(bandwidth, target, drafter, of_round, of_plain)

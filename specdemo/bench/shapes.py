@@ -10,7 +10,7 @@ which it is in some of the real models (tied), but a forward reads the same byte
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -24,53 +24,37 @@ from specdemo.runtime.device import memory_of
 
 @dataclass(frozen=True)
 class Shape:
-    """A model's sizes, from its published config."""
+    """A model's sizes from its published config, by transformers' names."""
 
     kind: str
-    vocab: int
-    hidden: int
-    ffn: int
-    layers: int
-    heads: int
-    kv_heads: int
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
     head_dim: int
-    context: int = 131_072
+    max_position_embeddings: int = 131_072
 
     def model(self) -> PreTrainedModel:
         """With random weights, on the current default device and in the default dtype."""
-        config, model = KINDS[self.kind]
-        sizes = dict(
-            vocab_size=self.vocab,
-            hidden_size=self.hidden,
-            intermediate_size=self.ffn,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            max_position_embeddings=self.context,
-        )
+        sizes = asdict(self)
+        config, model = KINDS[sizes.pop("kind")]
         rope = {"rope_type": "default", "rope_theta": 500_000.0}
-        special = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+        special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
         return model(config(**sizes, **special, rope_parameters=rope, tie_word_embeddings=False))
 
 
 KINDS = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
 
-LLAMA_1B = Shape("llama", 128_256, hidden=2048, ffn=8192, layers=16, heads=32, kv_heads=8, head_dim=64)
-LLAMA_3B = Shape("llama", 128_256, hidden=3072, ffn=8192, layers=28, heads=24, kv_heads=8, head_dim=128)
-LLAMA_8B = Shape("llama", 128_256, hidden=4096, ffn=14_336, layers=32, heads=32, kv_heads=8, head_dim=128)
-QWEN3_06B = Shape(
-    "qwen3", 151_936, 1024, ffn=3072, layers=28, heads=16, kv_heads=8, head_dim=128, context=40_960
-)
-QWEN3_8B = Shape(
-    "qwen3", 151_936, 4096, ffn=12_288, layers=36, heads=32, kv_heads=8, head_dim=128, context=40_960
-)
-TINY_TARGET = Shape(
-    "llama", 512, hidden=128, ffn=256, layers=2, heads=4, kv_heads=2, head_dim=32, context=8192
-)
-TINY_DRAFTER = Shape(
-    "llama", 512, hidden=64, ffn=128, layers=1, heads=2, kv_heads=1, head_dim=32, context=8192
-)
+# The columns are Shape's fields.
+LLAMA_1B = Shape("llama", 128_256, 2048, 8192, 16, 32, 8, 64)
+LLAMA_3B = Shape("llama", 128_256, 3072, 8192, 28, 24, 8, 128)
+LLAMA_8B = Shape("llama", 128_256, 4096, 14_336, 32, 32, 8, 128)
+QWEN3_06B = Shape("qwen3", 151_936, 1024, 3072, 28, 16, 8, 128, 40_960)
+QWEN3_8B = Shape("qwen3", 151_936, 4096, 12_288, 36, 32, 8, 128, 40_960)
+TINY_TARGET = Shape("llama", 512, 128, 256, 2, 4, 2, 32, 8192)
+TINY_DRAFTER = Shape("llama", 512, 64, 128, 1, 2, 1, 32, 8192)
 
 SHAPES = {  # name: (target, drafter)
     "llama-3.2-3b-1b": (LLAMA_3B, LLAMA_1B),
@@ -120,7 +104,7 @@ def shaped_pair(
         raise LoadError(
             f"shapes {name} need about {needed / 1e9:.1f} GB, but {device} has {memory / 1e9:.1f} GB"
         )
-    follows = bigrams(shapes[0].vocab, accept, seed)
+    follows = bigrams(shapes[0].vocab_size, accept, seed)
     target = _model(shapes[0], follows.target, device, dtype, seed)
     drafter = _model(shapes[1], follows.drafter, device, dtype, seed + 1)
     target.name_or_path, drafter.name_or_path = f"shape of {name}'s target", f"shape of {name}'s drafter"

@@ -147,10 +147,10 @@ def compare(out: Path, drafter: str, prompts: list[str]) -> dict[str, Comparison
         ways = {"plain": replace(params, draft_with="none"), "drafting": params}
         contestants = [Contestant(name, seeded(pair, prompt_ids, way)) for name, way in ways.items()]
         times, _ = in_turns(contestants, prompt_ids, repeats=1)
-        texts = [
-            Text(_decoded(pair, ids), _decoded(pair, sample.ids), cut=len(sample.ids) == NEW_TOKENS)
-            for ids, sample in zip(prompt_ids, times["drafting"], strict=True)
-        ]
+        texts = []
+        for ids, sample in zip(prompt_ids, times["drafting"], strict=True):
+            prompt, text = pair.tokenizer.batch_decode([ids, sample.ids], skip_special_tokens=True)
+            texts.append(Text(prompt, text, cut=len(sample.ids) == NEW_TOKENS))
         comparisons[decoding] = Comparison(times["plain"], times["drafting"], texts, device)
     return comparisons
 
@@ -165,10 +165,6 @@ def seeded(
         return trace.output_ids, trace
 
     return run
-
-
-def _decoded(pair: Pair, ids: list[int]) -> str:
-    return pair.tokenizer.decode(ids, skip_special_tokens=True)
 
 
 def interval(samples: list[Sample]) -> tuple[float, float]:

@@ -35,7 +35,6 @@ from specdemo.bench.results import (
     QuantizedRow,
     Result,
     Roofline,
-    RoundBytes,
     Row,
     ShapesInfo,
     Speed,
@@ -189,7 +188,7 @@ def result(**changes) -> Result:
         return Row(name=name, **vars(speed(ms)), x_plain=x, x_assisted=None, equal_to_plain="2 of 2")
 
     none = dict.fromkeys(("acceptance_rate", "mean_tokens_per_round", "cost_ratio"))
-    bound = {"shortest_round_ms": 2.0, "round_ms": 8.0, "reached": 0.25}
+    bound = Bound(2.0, 8.0, 0.25)
     values = dict(
         pair="small + smaller",
         device="cuda",
@@ -211,9 +210,7 @@ def result(**changes) -> Result:
         **none,
         expected_x_plain=None,
         differing_argmaxes=Differences(0, [None, None]),
-        roofline=Roofline(
-            **bound, bandwidth=5e9, bytes=RoundBytes(6_000_000, 1_000_000, 10_000_000), plain=Bound(**bound)
-        ),
+        roofline=Roofline(5e9, 6_000_000, 1_000_000, bound, bound),
         host_ms=None,
         notes=["a note"],
         gammas=[
@@ -300,7 +297,7 @@ def test_the_json_has_every_value_by_name():
         "why_not": "no compiler",
     }
     assert found["rows"][2]["ms_per_token"] == 4 and found["gammas"][1]["x_plain"] == 2
-    assert found["roofline"]["bytes"] == {"target": 6_000_000, "drafter": 1_000_000, "round": 10_000_000}
+    assert found["roofline"]["drafter_bytes"] == 1_000_000 and found["roofline"]["plain"]["reached"] == 0.25
 
 
 def test_the_pictures_axes_have_the_numbers():
