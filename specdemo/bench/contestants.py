@@ -1,161 +1,128 @@
-"""Who takes part: transformers' own ways to generate, and this engine's. All draft gamma tokens a round, none ends early."""
+"""The contestants: transformers' ways to generate, and this engine's. All draft gamma tokens per round."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from transformers import CompileConfig, GenerationConfig, PreTrainedModel
 
+from specdemo.bench.measure import Contestant
 from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
 from specdemo.runtime.skinny_linear import as_loaded
-from specdemo.session import stream
+from specdemo.session import generate
 
 
-@dataclass(frozen=True)
-class Contestant:
-    """One way to generate: run(prompt ids) -> (output ids, the trace where there is one)."""
-
-    name: str
-    run: Callable[[list[int]], tuple[list[int], Trace | None]]
-    may_fail: bool = False  # it needs what a machine may lack; its row then says what
-
-
-def endless(pair: Pair, params: Params) -> Params:
-    """For a benchmark: an end-of-sequence token ends nothing, and a pair without a drafter drafts by lookup."""
+def bench_params(pair: Pair, params: Params) -> Params:
+    """All do the same work: end-of-sequence tokens end nothing. A pair without a drafter drafts by lookup."""
     return replace(params, ignore_eos=True, draft_with="model" if pair.drafter is not None else "lookup")
 
 
 def contestants(pair: Pair, params: Params, peers: bool) -> list[Contestant]:
-    """transformers plain comes first: the others are compared with it. `peers`: also transformers compiled, and this
-    engine without its recorded forwards."""
+    """transformers plain comes first: the others are compared with it. `peers` adds transformers compiled,
+    and this engine with uncaptured (on CUDA also compiled) steps."""
     plain, lookup = replace(params, draft_with="none"), replace(params, draft_with="lookup")
-    all = [Contestant("transformers plain", lambda ids: (_generate(pair, ids, params), None))]
+    chosen = [theirs(pair, "transformers plain", params)]
     if peers:
-        all.append(
-            Contestant(
-                "transformers compiled",
-                lambda ids: (_generate(pair, ids, params, compiled=True), None),
-                may_fail=True,
-            )
-        )
+        chosen.append(theirs(pair, "transformers compiled", params, compiled=True))
     if pair.drafter is not None:
-        all.append(
-            Contestant(
-                "transformers assisted", lambda ids: (_generate(pair, ids, params, pair.drafter), None)
-            )
-        )
-    all.append(ours(pair, "specdemo plain", plain))
+        chosen.append(theirs(pair, "transformers assisted", params, pair.drafter))
+    chosen.append(ours(pair, "specdemo plain", plain))
     if pair.drafter is not None:
-        all.append(ours(pair, "specdemo speculative", params))
-    all.append(ours(pair, "specdemo lookup", lookup))
+        chosen.append(ours(pair, "specdemo speculative", params))
+    chosen.append(ours(pair, "specdemo lookup", lookup))
     if peers:
-        all.append(ours(pair, "specdemo plain, unrecorded", plain, recorded=False))
+        uncaptured, compiled = pair.with_capture("off"), pair.with_capture("compiled")
+        chosen.append(ours(uncaptured, "specdemo plain, uncaptured", plain))
         if pair.drafter is not None:
-            all.append(ours(pair, "specdemo speculative, unrecorded", params, recorded=False))
+            chosen.append(ours(uncaptured, "specdemo speculative, uncaptured", params))
         if pair.target.device.type == "cuda":
-            all.append(ours(pair, "specdemo plain, compiled", plain, compiled=True))
-            all.append(ours(pair, "specdemo speculative, compiled", params, compiled=True))
-    return all
+            chosen.append(ours(compiled, "specdemo plain, compiled", plain, may_fail=True))
+            chosen.append(ours(compiled, "specdemo speculative, compiled", params, may_fail=True))
+    return chosen
 
 
-def ours(pair: Pair, name: str, params: Params, recorded: bool = True, compiled: bool = False) -> Contestant:
+def ours(pair: Pair, name: str, params: Params, may_fail: bool = False) -> Contestant:
     def run(ids: list[int]) -> tuple[list[int], Trace]:
-        with changed(pair, record=recorded and pair.record, compile=compiled):
-            trace = traced(pair, ids, params)
+        trace = generate(pair, ids, params)
         return trace.output_ids, trace
+
+    return Contestant(name, run, may_fail)
+
+
+def theirs(
+    pair: Pair,
+    name: str,
+    params: Params,
+    assistant: PreTrainedModel | None = None,
+    compiled: bool = False,
+) -> Contestant:
+    """transformers' own generation, set up to do the same work: gamma drafts per round, no early end."""
+    options: dict[str, object] = {"do_sample": params.temperature > 0}
+    if params.temperature:
+        options |= {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
+        if params.min_p:
+            options["min_p"] = params.min_p
+    if compiled:
+        compile_config = CompileConfig()
+        compile_config._compile_all_devices = True  # by default transformers compiles on accelerators only
+        options |= {"cache_implementation": "static", "compile_config": compile_config}
+    config = GenerationConfig(
+        max_new_tokens=params.max_new_tokens, eos_token_id=None, pad_token_id=0, **options
+    )
+
+    def run(ids: list[int]) -> tuple[list[int], None]:
+        torch.manual_seed(params.seed)
+        prompt = torch.tensor([ids], device=pair.target.device)
+        inputs = {"attention_mask": torch.ones_like(prompt), "generation_config": config}
+        if assistant is not None:
+            inputs["assistant_model"] = assistant
+        with (
+            as_loaded(pair.target, assistant),
+            _no_generation_config(pair.target),
+            _assistant(assistant, params.gamma),
+        ):
+            output = pair.target.generate(prompt, **inputs)
+        if compiled and not hasattr(pair.target, COMPILED):
+            raise RuntimeError("transformers does not compile this model")
+        return output[0, len(ids) :].tolist(), None
 
     return Contestant(name, run, may_fail=compiled)
 
 
+COMPILED = "_compiled_call"  # the attribute in which transformers keeps a model's compiled forward
+
+
 @contextmanager
-def changed(pair: Pair, **settings):
-    """The pair's settings for a while: `record=False`, and forwards run through transformers' modules one by one."""
-    before = {name: getattr(pair, name) for name in settings}
+def forgetting_compiled(pair: Pair) -> Iterator[None]:
+    """Drops in the end what transformers compiled, so that others who use the model don't get it."""
     try:
-        for name, value in settings.items():
-            setattr(pair, name, value)
         yield
     finally:
-        for name, value in before.items():
-            setattr(pair, name, value)
-
-
-def traced(pair: Pair, ids: list[int], params: Params) -> Trace:
-    run = stream(pair, ids, params)
-    for _ in run:
-        pass
-    return run.trace
-
-
-def _generate(
-    pair: Pair,
-    ids: list[int],
-    params: Params,
-    assistant: PreTrainedModel | None = None,
-    compiled: bool = False,
-) -> list[int]:
-    """transformers' own generation, set up to do the same: gamma drafts in every round, nothing that ends it early."""
-    options = (
-        {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
-        if params.temperature
-        else {}
-    )
-    if params.min_p and params.temperature:
-        options["min_p"] = params.min_p
-    if compiled:
-        everywhere = CompileConfig()
-        everywhere._compile_all_devices = (
-            True  # transformers' own switch: it compiles on accelerators only, unless asked
-        )
-        options |= {"cache_implementation": "static", "compile_config": everywhere}
-    config = GenerationConfig(
-        do_sample=params.temperature > 0,
-        max_new_tokens=params.max_new_tokens,
-        eos_token_id=None,
-        pad_token_id=0,
-        **options,
-    )
-    torch.manual_seed(params.seed)
-    prompt = torch.tensor([ids], device=pair.target.device)
-    with as_loaded(pair.target, assistant), _plain_config(pair.target), _assisting(assistant, params.gamma):
-        extra = {} if assistant is None else {"assistant_model": assistant}
-        output = pair.target.generate(
-            prompt, attention_mask=torch.ones_like(prompt), generation_config=config, **extra
-        )
-    if compiled and not hasattr(pair.target, COMPILED):
-        raise RuntimeError("transformers does not compile this model")
-    return output[0, len(ids) :].tolist()
-
-
-COMPILED = "_compiled_call"  # where transformers keeps a model's compiled forward
-
-
-def forget_compiled(pair: Pair) -> None:
-    vars(pair.target).pop(COMPILED, None)
+        vars(pair.target).pop(COMPILED, None)
 
 
 @contextmanager
-def _plain_config(model: PreTrainedModel):
-    """`generate` fills what a given config leaves open (the eos ids too) from the model's own: that is set aside."""
-    own = model.generation_config
+def _no_generation_config(model: PreTrainedModel) -> Iterator[None]:
+    """Removes the model's generation config, from which `generate` would fill in eos and other settings."""
+    before = model.generation_config
     model.generation_config = GenerationConfig()
     try:
         yield
     finally:
-        model.generation_config = own
+        model.generation_config = before
 
 
 @contextmanager
-def _assisting(assistant: PreTrainedModel | None, gamma: int):
-    if assistant is None:
+def _assistant(model: PreTrainedModel | None, gamma: int) -> Iterator[None]:
+    """Lets the assistant draft `gamma` tokens in every round, without a confidence threshold."""
+    if model is None:
         yield
         return
-    with _plain_config(assistant):
-        config = assistant.generation_config
-        config.num_assistant_tokens = gamma
-        config.num_assistant_tokens_schedule = "constant"
-        config.assistant_confidence_threshold = 0.0
+    with _no_generation_config(model):
+        model.generation_config.num_assistant_tokens = gamma
+        model.generation_config.num_assistant_tokens_schedule = "constant"
+        model.generation_config.assistant_confidence_threshold = 0.0
         yield

@@ -1,28 +1,44 @@
-"""Takes the contestants' times in turns, and makes numbers of them.
+"""Times contestants in turns, and computes numbers from the times.
 
-Whole generations are timed by the wall, prefill and everything else included, the contestants in turns, so that a noisy
-machine is noisy for all of them. What counts is the ratio of the medians.
+Whole generations are timed by the wall clock, including prefill and everything else. The contestants take
+turns, so that noise on the machine affects all of them. What counts is the ratio of the medians.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median, quantiles
 from time import perf_counter
+from typing import NamedTuple
 
-from specdemo.bench.contestants import Contestant
+from specdemo.bench.results import Differences, Drafting, Speed
 from specdemo.events import Stats
 from specdemo.events.metrics import expected_speedup, ratio
 from specdemo.events.trace import Trace
 
 
 @dataclass(frozen=True)
+class Contestant:
+    """One way to generate: run(prompt ids) -> (output ids, the engine's trace or None)."""
+
+    name: str
+    run: Callable[[list[int]], tuple[list[int], Trace | None]]
+    may_fail: bool = False  # needs something that a machine may lack, such as a compiler
+
+
+class RoundTimes(NamedTuple):
+    drafted: int
+    draft_ms: float
+    verify_ms: float
+
+
+@dataclass(frozen=True)
 class Sample:
-    """One generation. stats and rounds are the engine's own (None and empty for transformers); rounds: (drafted, draft_ms, verify_ms)."""
+    """One generation. For transformers `stats` is None and `rounds` is empty."""
 
     seconds: float
     ids: list[int]
     stats: Stats | None
-    rounds: list[tuple[int, float, float]]
+    rounds: list[RoundTimes]
 
     @property
     def ms_per_token(self) -> float:
@@ -32,15 +48,15 @@ class Sample:
 def in_turns(
     contestants: list[Contestant], prompts: list[list[int]], repeats: int
 ) -> tuple[dict[str, list[Sample]], dict[str, str]]:
-    """Every contestant on every prompt `repeats` times, after a warm-up: the samples by name, prompts within repeats; and who
-    could not run, by name, with the reason in one line."""
-    samples, failures = {}, {}
+    """Runs every contestant on every prompt `repeats` times, after a warm-up.
+
+    Returns the samples by contestant (all prompts, then all again), and by contestant why it cannot run."""
+    samples: dict[str, list[Sample]] = {}
+    failures: dict[str, str] = {}
     for contestant in contestants:
         try:
-            for choose in (
-                max,
-                min,
-            ):  # the largest buffers first: what is compiled or recorded for them holds for all that follows
+            # The longest prompt first: code that is compiled or captured for its buffers serves all others.
+            for choose in (max, min):
                 contestant.run(choose(prompts, key=len))
         except Exception as error:
             if not contestant.may_fail:
@@ -59,15 +75,20 @@ def in_turns(
 
 
 def _sample(seconds: float, ids: list[int], trace: Trace | None) -> Sample:
-    rounds = [(len(round.draft), round.draft_ms, round.verify_ms) for round in trace.rounds] if trace else []
-    return Sample(seconds, ids, trace and trace.stats, rounds)
+    if trace is None:
+        return Sample(seconds, ids, None, [])
+    rounds = [RoundTimes(len(each.draft), each.draft_ms, each.verify_ms) for each in trace.rounds]
+    return Sample(seconds, ids, trace.stats, rounds)
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of what a compiler may say in pages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else ""
-    return f"{type(error).__name__}: {text}"[:160]
+    """The first line of the message; a compiler's can have hundreds."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0].strip()}"[:160]
+
+
+def engine_stats(samples: list[Sample]) -> list[Stats]:
+    return [sample.stats for sample in samples if sample.stats is not None]
 
 
 def spread(values: Iterable[float]) -> tuple[float, float, float]:
@@ -75,8 +96,8 @@ def spread(values: Iterable[float]) -> tuple[float, float, float]:
     values = list(values)
     if len(values) == 1:
         return values[0], values[0], values[0]
-    tenths = quantiles(values, n=10, method="inclusive")
-    return tenths[0], median(values), tenths[-1]
+    deciles = quantiles(values, n=10, method="inclusive")
+    return deciles[0], median(values), deciles[-1]
 
 
 def ms_per_token(samples: list[Sample]) -> float:
@@ -84,17 +105,13 @@ def ms_per_token(samples: list[Sample]) -> float:
 
 
 def round_ms(samples: list[Sample], gamma: int) -> float | None:
-    """The median full round, one with gamma drafts: drafting and verifying."""
-    return _median(draft + verify for drafted, draft, verify in _rounds(samples) if drafted == gamma)
-
-
-def drafter_step_ms(samples: list[Sample], gamma: int) -> float | None:
-    return _median(draft / gamma for drafted, draft, _ in _rounds(samples) if drafted == gamma)
+    """The median time of a full round (one with gamma drafts): drafting and verifying."""
+    return _median(each.draft_ms + each.verify_ms for each in _full_rounds(samples, gamma))
 
 
 def cost_ratio(plain: list[Sample], drafting: list[Sample], gamma: int) -> float | None:
-    """c, measured where it counts: what a draft costs in a full round over what a round of plain decoding costs."""
-    return ratio(drafter_step_ms(drafting, gamma), round_ms(plain, 0))
+    """c: the time per draft in a full round, divided by the time of a round of plain decoding."""
+    return ratio(_median(each.draft_ms / gamma for each in _full_rounds(drafting, gamma)), round_ms(plain, 0))
 
 
 def acceptance_rate(samples: list[Sample]) -> float | None:
@@ -106,25 +123,41 @@ def tokens_per_round(samples: list[Sample]) -> float | None:
     return ratio(_total(samples, "tokens"), _total(samples, "rounds"))
 
 
-def expected(alpha: float | None, gamma: int, c: float | None) -> float | None:
-    """What the formula makes of measured numbers, where there are any."""
-    return None if alpha is None or c is None else expected_speedup(alpha, gamma, c)
+def speed(samples: list[Sample]) -> Speed:
+    low, middle, high = spread(sample.ms_per_token for sample in samples)
+    return Speed(ms_per_token=middle, ms_per_token_10_90=(low, high), tokens_per_second=1000 / middle)
+
+
+def drafting(plain: list[Sample], samples: list[Sample], gamma: int) -> Drafting:
+    """From samples of the engine's plain decoding, and of the engine with `gamma` drafts per round."""
+    alpha, c = acceptance_rate(samples), cost_ratio(plain, samples, gamma)
+    return Drafting(
+        acceptance_rate=alpha,
+        mean_tokens_per_round=tokens_per_round(samples),
+        cost_ratio=c,
+        expected_x_plain=None if alpha is None or c is None else expected_speedup(alpha, gamma, c),
+    )
 
 
 def first_differences(samples: list[Sample], reference: list[Sample]) -> list[int | None]:
-    """For each text where it first differs from the reference's (counted from 0), None where it does not."""
+    """By text, the index of the first token that differs from the reference; None if they are equal."""
     return [
         next((i for i, (a, b) in enumerate(zip(one.ids, other.ids, strict=True)) if a != b), None)
         for one, other in zip(samples, reference, strict=True)
     ]
 
 
-def _rounds(samples: list[Sample]) -> Iterable[tuple[int, float, float]]:
-    return (round for sample in samples for round in sample.rounds)
+def differences(samples: list[Sample], reference: list[Sample]) -> Differences:
+    first_at = first_differences(samples, reference)
+    return Differences(len(first_at) - first_at.count(None), first_at)
+
+
+def _full_rounds(samples: list[Sample], gamma: int) -> list[RoundTimes]:
+    return [each for sample in samples for each in sample.rounds if each.drafted == gamma]
 
 
 def _total(samples: list[Sample], name: str) -> int:
-    return sum(getattr(sample.stats, name) for sample in samples)
+    return sum(getattr(stats, name) for stats in engine_stats(samples))
 
 
 def _median(values: Iterable[float]) -> float | None:

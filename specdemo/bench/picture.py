@@ -1,110 +1,85 @@
 """A benchmark's result as a picture. The only module that needs matplotlib, and only when it draws."""
 
 from textwrap import shorten
+from typing import TYPE_CHECKING
 
-OURS, OTHERS, FORMULA = "#1f6f43", "#8a8f98", "#b3412f"
+from specdemo.bench.results import NotRun, Result
 
-
-def draw(result: dict):
-    """A matplotlib Figure: bars of tokens/s by contestant, and a panel for each sweep with the formula's line beside it."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    sweeps = [
-        panel
-        for key, panel in (("gammas", _gammas), ("contexts", _contexts), ("quantized", _quantized))
-        if result.get(key)
-    ]
-    rows = [[_contestants]] + [sweeps[i : i + 2] for i in range(0, len(sweeps), 2)]
-    heights = [1.6 + 0.42 * len(result["rows"])] + [3.6] * (len(rows) - 1)
-    figure = Figure(
-        figsize=(10 if len(sweeps) > 1 else 8, sum(heights)), layout="constrained", dpi=150, facecolor="white"
-    )
-    # A figure of its own for each row: the contestants' long names are not to narrow what stands below.
-    for part, panels in zip(
-        figure.subfigures(len(rows), height_ratios=heights, squeeze=False)[:, 0], rows, strict=True
-    ):
-        for axes, panel in zip(part.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+OURS, OTHERS, EXPECTED = "#1f6f43", "#8a8f98", "#b3412f"
+
+
+def draw(result: Result) -> "Figure":
+    """Bars of tokens/s by contestant, and a panel for each sweep with the formula's line."""
+    from matplotlib.figure import Figure
+
+    drawers = ((result.gammas, _gammas), (result.contexts, _contexts), (result.quantized, _quantized))
+    sweeps = [draw_panel for rows, draw_panel in drawers if rows]
+    grid = [[_contestants]] + [sweeps[i : i + 2] for i in range(0, len(sweeps), 2)]
+    heights = [1.6 + 0.42 * len(result.rows)] + [3.6] * (len(grid) - 1)
+    size = (10 if len(sweeps) > 1 else 8, sum(heights))
+    figure = Figure(figsize=size, layout="constrained", dpi=150, facecolor="white")
+    # A subfigure for each row, so that the contestants' long names don't narrow the panels below.
+    parts = figure.subfigures(len(grid), height_ratios=heights, squeeze=False)[:, 0]
+    for part, panels in zip(parts, grid, strict=True):
+        for axes, draw_panel in zip(part.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             axes.spines[["top", "right"]].set_visible(False)
-            panel(axes, result)
-    name = shorten(result["pair"], 70, placeholder=" …")
-    device = shorten(result["device_name"], 60, placeholder=" …")
-    figure.suptitle(
-        f"{name}\n{result['device']} ({device}), {result['dtype']}, gamma {result['gamma']}, {result['date']}",
-        fontsize=10,
-    )
+            draw_panel(axes, result)
+    name, device = (shorten(text, 65, placeholder=" …") for text in (result.pair, result.device_name))
+    about = f"{result.device} ({device}), {result.dtype}, gamma {result.gamma}, {result.date}"
+    figure.suptitle(f"{name}\n{about}", fontsize=10)
     return figure
 
 
-def _contestants(axes, result: dict) -> None:
-    rows = result["rows"]
-    for place, row in enumerate(rows):
-        if row["ms_per_token"] is None:
-            axes.text(
-                0,
-                place,
-                f"  did not run: {shorten(row['why_not'], 60, placeholder=' …')}",
-                va="center",
-                fontsize=8,
-                color=FORMULA,
-            )
+def _contestants(axes: "Axes", result: Result) -> None:
+    fastest = 0.0
+    for y, row in enumerate(result.rows):
+        if isinstance(row, NotRun):
+            text = f"  failed: {shorten(row.why_not, 60, placeholder=' …')}"
+            axes.text(0, y, text, va="center", fontsize=8, color=EXPECTED)
             continue
-        speed, slow, fast = (
-            row["tokens_per_second"],
-            *(1000 / ms for ms in reversed(row["ms_per_token_10_90"])),
-        )
-        colour = OURS if row["name"].startswith("specdemo") else OTHERS
+        speed = row.tokens_per_second
+        high, low = (1000 / ms for ms in row.ms_per_token_10_90)
+        fastest = max(fastest, high)
         axes.barh(
-            place,
+            y,
             speed,
-            color=colour,
-            xerr=[[max(0, speed - slow)], [max(0, fast - speed)]],
+            color=OURS if row.name.startswith("specdemo") else OTHERS,
+            xerr=[[max(0, speed - low)], [max(0, high - speed)]],
             error_kw={"capsize": 3, "elinewidth": 1},
         )
+        label = f"{speed:,.1f}  ({row.x_plain:.2f} x)"
         axes.annotate(
-            f"{speed:,.1f}  ({row['x_plain']:.2f} x)",
-            (max(speed, fast), place),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
+            label, (max(speed, high), y), (6, 0), textcoords="offset points", va="center", fontsize=8
         )
-    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)  # the first row on top
-    fastest = max(1000 / row["ms_per_token_10_90"][0] for row in rows if row["ms_per_token"] is not None)
-    axes.set_xlim(0, 1.3 * fastest)  # room for the numbers behind the bars
-    axes.set_xlabel(
-        "tokens/s: medians and 10th to 90th percentiles; in brackets x transformers plain", fontsize=9
-    )
+    axes.set_yticks(range(len(result.rows)), [row.name for row in result.rows])
+    axes.set_ylim(len(result.rows) - 0.5, -0.5)  # the first row at the top
+    axes.set_xlim(0, 1.3 * fastest)  # leaves room for the labels
+    axes.set_xlabel("tokens/s: medians, 10th to 90th percentiles (and x transformers plain)", fontsize=9)
 
 
-def _gammas(axes, result: dict) -> None:
-    rows = result["gammas"]
-    gammas = [row["gamma"] for row in rows]
-    axes.plot(gammas, [row["x_plain"] for row in rows], "o-", color=OURS, label="measured")
-    axes.plot(
-        gammas, [_or_gap(row["expected_x_plain"]) for row in rows], "s--", color=FORMULA, label="formula"
-    )
+def _gammas(axes: "Axes", result: Result) -> None:
+    gammas = [row.gamma for row in result.gammas]
+    expected = [_or_nan(row.expected_x_plain) for row in result.gammas]
+    axes.plot(gammas, [row.x_plain for row in result.gammas], "o-", color=OURS, label="measured")
+    axes.plot(gammas, expected, "s--", color=EXPECTED, label="expected")
     axes.axhline(1, color=OTHERS, linewidth=1, linestyle=":")
     axes.set(xlabel="gamma", ylabel="x specdemo plain", xticks=gammas)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
 
 
-def _contexts(axes, result: dict) -> None:
-    rows = result["contexts"]
-    lengths, plain = [row["context"] for row in rows], [row["plain"]["ms_per_token"] for row in rows]
+def _contexts(axes: "Axes", result: Result) -> None:
+    lengths = [row.context for row in result.contexts]
+    plain = [row.plain.ms_per_token for row in result.contexts]
+    speculative = [row.speculative.ms_per_token for row in result.contexts]
+    expected = [row.plain.ms_per_token / _or_nan(row.expected_x_plain) for row in result.contexts]
     axes.plot(lengths, plain, "o-", color=OTHERS, label="plain")
-    axes.plot(
-        lengths, [row["speculative"]["ms_per_token"] for row in rows], "o-", color=OURS, label="speculative"
-    )
-    expected = [_or_gap(row["expected_x_plain"]) for row in rows]
-    axes.plot(
-        lengths,
-        [ms / x for ms, x in zip(plain, expected, strict=True)],
-        "s--",
-        color=FORMULA,
-        label="formula",
-    )
+    axes.plot(lengths, speculative, "o-", color=OURS, label="speculative")
+    axes.plot(lengths, expected, "s--", color=EXPECTED, label="expected")
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
     axes.minorticks_off()
@@ -113,27 +88,21 @@ def _contexts(axes, result: dict) -> None:
     axes.legend(frameon=False)
 
 
-def _quantized(axes, result: dict) -> None:
-    rows = result["quantized"]
-    for offset, key, colour, label in (
-        (-0.2, "plain_ms_per_token", OTHERS, "plain"),
-        (0.2, "ms_per_token", OURS, "speculative"),
+def _quantized(axes: "Axes", result: Result) -> None:
+    rows = result.quantized
+    plain = [row.plain.ms_per_token for row in rows]
+    speculative = [row.speculative.ms_per_token for row in rows]
+    for offset, heights, colour, label in (
+        (-0.2, plain, OTHERS, "plain"),
+        (0.2, speculative, OURS, "speculative"),
     ):
-        bars = axes.bar(
-            [i + offset for i in range(len(rows))],
-            [row[key] for row in rows],
-            0.38,
-            color=colour,
-            label=label,
-        )
+        bars = axes.bar([i + offset for i in range(len(rows))], heights, 0.38, color=colour, label=label)
         axes.bar_label(bars, fmt="%.2f", fontsize=8)
-    axes.set_xticks(
-        range(len(rows)), [f"{row['quantize']}\n{row['bytes_held'] / 1e6:,.0f} MB" for row in rows]
-    )
+    axes.set_xticks(range(len(rows)), [f"{row.quantize}\n{row.bytes_held / 1e6:,.0f} MB" for row in rows])
     axes.set_ylabel("ms/token")
     axes.margins(y=0.25)
     axes.legend(frameon=False, ncols=2, loc="upper left")
 
 
-def _or_gap(value: float | None) -> float:
+def _or_nan(value: float | None) -> float:
     return float("nan") if value is None else value

@@ -1,8 +1,10 @@
-"""What is continued: beginnings of stories, as token ids."""
+"""The prompts: beginnings of stories, as token ids."""
 
 from collections.abc import Callable
 
 from specdemo.loading.pair import Pair
+
+Prompts = Callable[[int, int | None], list[list[int]]]  # (how many, tokens each; None: as they are) -> [N][T]
 
 BEGINNINGS = (
     "Once upon a time, there was a little girl named Lily. She loved to",
@@ -17,24 +19,16 @@ BEGINNINGS = (
     "Sam found a key in the garden. He did not know",
 )
 
-Prompts = Callable[
-    ..., list[list[int]]
-]  # prompts(count, length): so many; of so many tokens each, or as long as they come (None)
 
-
-def stories(pair: Pair) -> Prompts:
-    """The beginnings, again from the first where more are asked for. One that is to be longer goes on with the others."""
+def story_prompts(pair: Pair, count: int, length: int | None = None) -> list[list[int]]:
+    """`count` prompts; after the last beginning the first comes again. For prompts of `length` tokens, the
+    beginnings that come next are appended."""
     beginnings = [pair.tokenizer(text).input_ids for text in BEGINNINGS]
-
-    def prompts(count: int, length: int | None = None) -> list[list[int]]:
-        chosen = [beginnings[i % len(beginnings)] for i in range(count)]
-        return chosen if length is None else [_going_on(i, length) for i in range(count)]
-
-    def _going_on(first: int, length: int) -> list[int]:
-        ids: list[int] = []
-        while len(ids) < length:
-            ids += beginnings[first % len(beginnings)]
-            first += 1
-        return ids[:length]
-
+    starts = [i % len(beginnings) for i in range(count)]
+    if length is None:
+        return [beginnings[start] for start in starts]
+    prompts = []
+    for start in starts:
+        joined = [token_id for ids in beginnings[start:] + beginnings[:start] for token_id in ids]
+        prompts.append((joined * (length // len(joined) + 1))[:length])
     return prompts

@@ -1,159 +1,157 @@
-"""A benchmark's result as tables for people."""
+"""A benchmark's result as text tables."""
 
-NAME = 34  # columns that a contestant's name takes
+from specdemo.bench.results import Bound, Differences, NotRun, QuantizedRow, Result
+
+NAME = 34  # columns of a contestant's name
 
 
-def table(result: dict) -> str:
-    """All but the quantised variants, which are loaded afterwards."""
+def table(result: Result) -> str:
+    """Everything but the quantised weights, which are measured later."""
     parts = [
         _head(result),
         _rows(result),
         _speculation(result),
         _roofline(result),
-        _gammas(result) if result["gammas"] else "",
-        _contexts(result) if result["contexts"] else "",
-        "\n".join(f"note: {note}" for note in result["notes"]),
+        _gammas(result) if result.gammas else "",
+        _contexts(result) if result.contexts else "",
+        "\n".join(f"note: {note}" for note in result.notes),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _head(result: dict) -> str:
-    lines = [
-        f"{result['pair']} on {result['device']} ({result['device_name']}), {result['dtype']}, {result['threads']} thread(s), "
-        f"gamma {result['gamma']}, temperature {result['temperature']:g}, "
-        f"{result['prompts']} prompts x {result['repeats']}, {result['max_new_tokens']} tokens each, {result['date']}"
-    ]
-    if shapes := result.get("shapes"):
-        lines.append(
-            f"random weights of these shapes: the drafter is right behind {shapes['accept']:.0%} of the tokens by construction. The output "
-            "matrix is not tied to the embedding, and a forward reads as many bytes as if it were. No token comes twice within "
-            f"{shapes['cycle']:,}, so lookup finds nothing before that."
+def _head(result: Result) -> str:
+    head = (
+        f"{result.pair} on {result.device} ({result.device_name}), {result.dtype}, "
+        f"{result.threads} thread(s), gamma {result.gamma}, temperature {result.temperature:g}, "
+        f"{result.prompts} prompts x {result.repeats}, {result.max_new_tokens} tokens each, {result.date}"
+    )
+    if shapes := result.shapes:
+        head += (
+            "\nrandom weights of these shapes: by construction the drafter is right after "
+            f"{shapes.accept:.0%} of the tokens. The output matrix is not tied to the embedding; a forward "
+            "reads as many bytes as if it were. No token comes twice within "
+            f"{shapes.cycle:,}, so lookup finds nothing before that."
         )
-    return "\n".join(lines)
+    return head
 
 
-def _rows(result: dict) -> str:
+def _rows(result: Result) -> str:
     lines = [
-        f"{'':<{NAME}}{'ms/token':>10}{'10-90 %':>16}{'tokens/s':>10}{'x plain':>9}{'x assisted':>12}   same text as plain"
+        f"{'':<{NAME}}{'ms/token':>10}{'10-90 %':>16}{'tokens/s':>10}{'x plain':>9}"
+        f"{'x assisted':>12}   same text as plain"
     ]
-    for row in result["rows"]:
-        if row["ms_per_token"] is None:
-            lines.append(f"{row['name']:<{NAME}}{'–':>10}   did not run: {row['why_not']}")
+    for row in result.rows:
+        if isinstance(row, NotRun):
+            lines.append(f"{row.name:<{NAME}}{'–':>10}   failed: {row.why_not}")
             continue
         lines.append(
-            f"{row['name']:<{NAME}}{row['ms_per_token']:>10.2f}{_range(row['ms_per_token_10_90']):>16}{row['tokens_per_second']:>10.1f}"
-            f"{row['x_plain']:>9.2f}{_number(row['x_assisted']):>12}   {row['equal_to_plain'] or '–'}"
+            f"{row.name:<{NAME}}{row.ms_per_token:>10.2f}{_range(row.ms_per_token_10_90):>16}"
+            f"{row.tokens_per_second:>10.1f}{row.x_plain:>9.2f}{_number(row.x_assisted):>12}"
+            f"   {row.equal_to_plain or '–'}"
         )
     return "\n".join(lines)
 
 
-def _speculation(result: dict) -> str:
-    share = (
-        f", the engine's own share of a round {result['engine_share']:.1%}"
-        if result["engine_share"] is not None
-        else ""
-    )
+def _speculation(result: Result) -> str:
     lines = [
-        f"acceptance rate {_number(result['acceptance_rate'], 3)}, {_number(result['mean_tokens_per_round'])} tokens a round{share}"
+        f"acceptance rate {_number(result.acceptance_rate, 3)}, "
+        f"{_number(result.mean_tokens_per_round)} tokens per round"
     ]
-    if host := result["host_ms"]:
+    if idle := result.host_ms:
         lines.append(
-            f"the device waits {host['between']:.3f} ms for the host between rounds, {host['all']:.3f} ms a round in all (while profiled)"
+            f"the device waits {idle.between:.3f} ms for the host between rounds, "
+            f"{idle.all:.3f} ms per round in total (while profiled)"
         )
-    if result["expected_x_plain"] is not None:
+    if result.expected_x_plain is not None:
         lines.append(
-            f"cost ratio {result['cost_ratio']:.3f}: with that, the theory allows {result['expected_x_plain']:.2f} x specdemo plain "
-            "(verifying as fast as one step)"
+            f"cost ratio {result.cost_ratio:.3f}: for that the theory expects {result.expected_x_plain:.2f} "
+            "x specdemo plain (if verifying takes no longer than one step)"
         )
-    if (differing := result["differing_argmaxes"]) is not None:
-        lines.append(
-            f"differing argmaxes: with drafts {_parted(differing, result)} plain{_first(differing, result)}"
-        )
-    if (differing := result["differing_unrecorded"]) is not None:
-        lines.append(
-            f"differing argmaxes: recorded {_parted(differing, result)} unrecorded{_first(differing, result)}"
-        )
+    if (differing := result.differing_argmaxes) is not None:
+        lines.append(_differing(result, differing))
     return "\n".join(lines)
 
 
-def _parted(differing: dict, result: dict) -> str:
-    return f"{differing['prompts']} of {result['prompts']} texts part from"
+def _differing(result: Result, differing: Differences) -> str:
+    line = f"differing argmaxes: with drafts {differing.prompts} of {result.prompts} texts differ from plain"
+    if differing.prompts:
+        line += f", first at token {', '.join(str(at) for at in differing.first_at if at is not None)}"
+        if result.dtype == "float32":
+            line += "; in float32 there must be none: this is a bug"
+    return line
 
 
-def _first(differing: dict, result: dict) -> str:
-    places = ", ".join(str(place) for place in differing["first_at"] if place is not None)
-    fault = "; in float32 there must be none: this is a fault" if result["dtype"] == "float32" else ""
-    return f", first at token {places}{fault}" if places else ""
-
-
-def _roofline(result: dict) -> str:
-    line = result["roofline"]
-    plain, sizes = line["plain"], line["bytes"]
-    drafter = f" + {result['gamma']} x {_size(sizes['drafter'])}" if sizes["drafter"] else ""
+def _roofline(result: Result) -> str:
+    line = result.roofline
+    target = _size(line.target_bytes)
+    drafts = f" + {result.gamma} x {_size(line.drafter_bytes)}" if line.drafter_bytes else ""
     return "\n".join(
         [
-            f"roofline: memory is copied at {line['bandwidth'] / 1e9:,.1f} GB/s, read and written (weights only; keys and values "
-            "are not counted, and weights that fit the processor's own cache can be read faster)",
-            f"  a round reads {_size(sizes['target'])}{drafter}: at least {line['shortest_round_ms']:.2f} ms, {_reached(line)}",
-            f"  a plain step reads {_size(sizes['target'])}: at least {plain['shortest_round_ms']:.2f} ms, {_reached(plain)}",
+            f"roofline: memory is copied at {line.bandwidth / 1e9:,.1f} GB/s, read and written "
+            "(weights only, not keys and values; weights that fit the processor's cache can be read faster)",
+            f"  a round reads {target}{drafts}: at least {_bound(line.round)}",
+            f"  a plain step reads {target}: at least {_bound(line.plain)}",
         ]
     )
 
 
-def _reached(line: dict) -> str:
-    return (
-        f"measured {line['round_ms']:.2f} ms, {line['reached']:.1%} of it reached"
-        if line["round_ms"]
-        else "not measured"
-    )
+def _bound(bound: Bound) -> str:
+    measured = "not measured"
+    if bound.round_ms:
+        measured = f"measured {bound.round_ms:.2f} ms, {bound.reached:.1%} of it reached"
+    return f"{bound.shortest_round_ms:.2f} ms, {measured}"
 
 
-def _gammas(result: dict) -> str:
+def _gammas(result: Result) -> str:
     lines = [
-        f"{'gamma':>6}{'ms/token':>10}{'tokens/s':>10}{'acceptance':>12}{'tokens/round':>14}{'c':>8}{'x own plain':>13}{'formula':>9}"
+        f"{'gamma':>6}{'ms/token':>10}{'tokens/s':>10}{'acceptance':>12}{'tokens/round':>14}{'c':>8}"
+        f"{'x specdemo plain':>18}{'expected':>10}"
     ]
-    for row in result["gammas"]:
+    for row in result.gammas:
         lines.append(
-            f"{row['gamma']:>6}{row['ms_per_token']:>10.2f}{row['tokens_per_second']:>10.1f}{_number(row['acceptance_rate'], 3):>12}"
-            f"{_number(row['mean_tokens_per_round']):>14}{_number(row['cost_ratio'], 3):>8}{row['x_plain']:>13.2f}"
-            f"{_number(row['expected_x_plain']):>9}"
+            f"{row.gamma:>6}{row.ms_per_token:>10.2f}{row.tokens_per_second:>10.1f}"
+            f"{_number(row.acceptance_rate, 3):>12}{_number(row.mean_tokens_per_round):>14}"
+            f"{_number(row.cost_ratio, 3):>8}{row.x_plain:>18.2f}"
+            f"{_number(row.expected_x_plain):>10}"
         )
     return "\n".join(lines)
 
 
-def _contexts(result: dict) -> str:
+def _contexts(result: Result) -> str:
     lines = [
-        "by the engine's clock, without the prefill:",
+        "by the engine's clock, without prefill:",
         f"{'':>8}{'':>11}{'plain':>19}{'speculative':>23}",
         f"{'context':>8}{'prefill ms':>11}{'ms/round':>10}{'ms/token':>10}{'ms/round':>12}{'ms/token':>10}"
-        f"{'x own plain':>13}{'formula':>9}",
+        f"{'x specdemo plain':>18}{'expected':>10}",
     ]
-    for row in result["contexts"]:
-        plain, own = row["plain"], row["speculative"]
+    for row in result.contexts:
         lines.append(
-            f"{row['context']:>8,}{row['prefill_ms']:>11.1f}{_number(plain['round_ms']):>10}{plain['ms_per_token']:>10.2f}"
-            f"{_number(own['round_ms']):>12}{own['ms_per_token']:>10.2f}{row['x_plain']:>13.2f}{_number(row['expected_x_plain']):>9}"
+            f"{row.context:>8,}{row.prefill_ms:>11.1f}{_number(row.plain.round_ms):>10}"
+            f"{row.plain.ms_per_token:>10.2f}{_number(row.speculative.round_ms):>12}"
+            f"{row.speculative.ms_per_token:>10.2f}{row.x_plain:>18.2f}"
+            f"{_number(row.expected_x_plain):>10}"
         )
     return "\n".join(lines)
 
 
-def quantized_table(rows: list[dict]) -> str:
-    """One row for each kind of weights."""
+def quantized_table(rows: list[QuantizedRow]) -> str:
+    """x none: how many times as fast as unquantised weights, if these were measured."""
     lines = [
-        f"{'weights':<10}{'plain ms/token':>16}{'x none':>8}{'speculative ms/token':>22}{'10-90 %':>16}{'x none':>8}"
-        f"{'acceptance':>12}{'MB held':>10}"
+        f"{'weights':<10}{'plain ms/token':>16}{'x none':>8}{'speculative ms/token':>22}{'10-90 %':>16}"
+        f"{'x none':>8}{'acceptance':>12}{'MB held':>10}"
     ]
+    none = next((row for row in rows if row.quantize == "none"), None)
     for row in rows:
-        x = row["x_none"] or {"plain_ms_per_token": None, "ms_per_token": None}
+        plain, drafted = row.plain, row.speculative
+        x_plain = none.plain.ms_per_token / plain.ms_per_token if none else None
+        x_drafted = none.speculative.ms_per_token / drafted.ms_per_token if none else None
         lines.append(
-            f"{row['quantize']:<10}{row['plain_ms_per_token']:>16.2f}{_number(x['plain_ms_per_token']):>8}{row['ms_per_token']:>22.2f}"
-            f"{_range(row['ms_per_token_10_90']):>16}{_number(x['ms_per_token']):>8}{_number(row['acceptance_rate'], 3):>12}"
-            f"{row['bytes_held'] / 1e6:>10,.1f}"
+            f"{row.quantize:<10}{plain.ms_per_token:>16.2f}{_number(x_plain):>8}"
+            f"{drafted.ms_per_token:>22.2f}{_range(drafted.ms_per_token_10_90):>16}{_number(x_drafted):>8}"
+            f"{_number(row.acceptance_rate, 3):>12}{row.bytes_held / 1e6:>10,.1f}"
         )
-        lines += [f"{'':<10}{note}" for note in row["notes"]]
-    lines.append(
-        "quantised weights are unpacked for every product, which pays only where reading them takes longer"
-    )
+        lines += [f"{'':<10}{note}" for note in row.notes]
+    lines.append("quantised weights are unpacked for every product: faster only if reading them takes longer")
     return "\n".join(lines)
 
 
@@ -161,9 +159,9 @@ def _number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _range(ends: list[float]) -> str:
+def _range(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.2f}-{ends[1]:.2f}"
 
 
-def _size(bytes: int) -> str:
-    return f"{bytes / 1e9:,.2f} GB" if bytes >= 1e9 else f"{bytes / 1e6:,.1f} MB"
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -1,122 +1,98 @@
-"""The same measurement again over a range: of gamma, of the prompt's length, of quantised weights."""
+"""The same measurement for several values: of gamma, of the prompt's length, of the weights' quantisation."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
 import torch
 
-from specdemo.bench.contestants import endless, ours
+from specdemo.bench.contestants import bench_params, ours
 from specdemo.bench.measure import (
     Sample,
     acceptance_rate,
-    cost_ratio,
-    expected,
+    drafting,
+    engine_stats,
     in_turns,
     ms_per_token,
     round_ms,
-    spread,
-    tokens_per_round,
+    speed,
 )
-from specdemo.bench.prompts import Prompts, stories
+from specdemo.bench.prompts import Prompts, story_prompts
+from specdemo.bench.results import ContextRow, EngineTimes, GammaRow, QuantizedRow
 from specdemo.events import Params
-from specdemo.events.metrics import ratio
 from specdemo.loading.pair import Pair
 
 
 def gamma_sweep(
-    pair: Pair, params: Params, prompts: list[list[int]], repeats: int, gammas: list[int]
-) -> list[dict]:
-    """For each gamma: speed by the wall, acceptance, and the speed-up over plain decoding beside what the formula expects."""
+    pair: Pair, params: Params, prompts: list[list[int]], repeats: int, gammas: Sequence[int]
+) -> list[GammaRow]:
     plain = ours(pair, "plain", replace(params, draft_with="none"))
-    others = {gamma: ours(pair, f"gamma {gamma}", replace(params, gamma=gamma)) for gamma in gammas}
-    samples, _ = in_turns([plain, *others.values()], prompts, repeats)
-    return [_gamma_row(gamma, samples["plain"], samples[one.name]) for gamma, one in others.items()]
+    by_gamma = {gamma: ours(pair, f"gamma {gamma}", replace(params, gamma=gamma)) for gamma in gammas}
+    samples, _ = in_turns([plain, *by_gamma.values()], prompts, repeats)
+    return [gamma_row(gamma, samples["plain"], samples[one.name]) for gamma, one in by_gamma.items()]
 
 
-def _gamma_row(gamma: int, plain: list[Sample], samples: list[Sample]) -> dict:
-    low, ms, high = spread(sample.ms_per_token for sample in samples)
-    alpha, c = acceptance_rate(samples), cost_ratio(plain, samples, gamma)
-    return {
-        "gamma": gamma,
-        "ms_per_token": ms,
-        "ms_per_token_10_90": [low, high],
-        "tokens_per_second": 1000 / ms,
-        "acceptance_rate": alpha,
-        "mean_tokens_per_round": tokens_per_round(samples),
-        "cost_ratio": c,
-        "x_plain": ms_per_token(plain) / ms,
-        "expected_x_plain": expected(alpha, gamma, c),
-    }
+def gamma_row(gamma: int, plain: list[Sample], drafted: list[Sample]) -> GammaRow:
+    x_plain = ms_per_token(plain) / ms_per_token(drafted)
+    return GammaRow(
+        gamma=gamma, **vars(speed(drafted)), **vars(drafting(plain, drafted, gamma)), x_plain=x_plain
+    )
 
 
 def context_sweep(
-    pair: Pair, params: Params, prompts: Prompts, repeats: int, contexts: list[int]
-) -> list[dict]:
-    """For each length one prompt of so many tokens. Times are the engine's own, so the prefill stands apart."""
+    pair: Pair, params: Params, prompts_of: Prompts, repeats: int, contexts: Sequence[int]
+) -> list[ContextRow]:
+    """One prompt for each length in `contexts`."""
     both = [ours(pair, "plain", replace(params, draft_with="none")), ours(pair, "speculative", params)]
-    return [
-        _context_row(length, params.gamma, in_turns(both, prompts(1, length), repeats)[0])
-        for length in contexts
-    ]
+    rows = []
+    for length in contexts:
+        samples, _ = in_turns(both, prompts_of(1, length), repeats)
+        rows.append(context_row(length, params.gamma, samples["plain"], samples["speculative"]))
+    return rows
 
 
-def _context_row(length: int, gamma: int, samples: dict[str, list[Sample]]) -> dict:
-    plain, drafting = samples["plain"], samples["speculative"]
-    alpha, c = acceptance_rate(drafting), cost_ratio(plain, drafting, gamma)
-    plain_ms, ms = _decoding_ms(plain), _decoding_ms(drafting)
-    return {
-        "context": length,
-        "prefill_ms": median(sample.stats.prefill_ms for sample in drafting),
-        "plain": {"round_ms": round_ms(plain, 0), "ms_per_token": plain_ms},
-        "speculative": {"round_ms": round_ms(drafting, gamma), "ms_per_token": ms},
-        "acceptance_rate": alpha,
-        "cost_ratio": c,
-        "x_plain": plain_ms / ms,
-        "expected_x_plain": expected(alpha, gamma, c),
-    }
+def context_row(length: int, gamma: int, plain: list[Sample], drafted: list[Sample]) -> ContextRow:
+    plain_ms, ms = _decoding_ms(plain), _decoding_ms(drafted)
+    return ContextRow(
+        context=length,
+        prefill_ms=median(stats.prefill_ms for stats in engine_stats(drafted)),
+        plain=EngineTimes(round_ms(plain, 0), plain_ms),
+        speculative=EngineTimes(round_ms(drafted, gamma), ms),
+        **vars(drafting(plain, drafted, gamma)),
+        x_plain=plain_ms / ms,
+    )
 
 
 def _decoding_ms(samples: list[Sample]) -> float:
-    """A token's share of drafting and verifying."""
-    return median(
-        (sample.stats.draft_ms + sample.stats.verify_ms) / sample.stats.tokens for sample in samples
-    )
+    """The median time per token for drafting and verifying."""
+    return median((stats.draft_ms + stats.verify_ms) / stats.tokens for stats in engine_stats(samples))
 
 
 def quantize_sweep(
     load: Callable[[str], Pair], params: Params, prompts: int, repeats: int, kinds: list[str]
-) -> list[dict]:
-    """The pair loaded again for each kind ("none": as it is), one after the other. x_none: against the unquantised, where it is there."""
-    rows: list[dict] = []
+) -> list[QuantizedRow]:
+    """Loads the pair again for each kind of weights ("none": unquantised), one after the other."""
+    rows = []
     for kind in kinds:
-        gc.collect()  # the pair before goes first
+        gc.collect()  # frees the previous pair
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        rows.append({"quantize": kind, **_quantized(load(kind), params, prompts, repeats)})
-    none = next((row for row in rows if row["quantize"] == "none"), None)
-    for row in rows:
-        row["x_none"] = none and {
-            way: ratio(none[way], row[way]) for way in ("plain_ms_per_token", "ms_per_token")
-        }
+        rows.append(_quantized_row(kind, load(kind), params, prompts, repeats))
     return rows
 
 
-def _quantized(pair: Pair, params: Params, prompts: int, repeats: int) -> dict:
-    params = endless(pair, params)
-    plain = ours(pair, "plain", replace(params, draft_with="none"))
-    drafting = ours(pair, "speculative", params)
+def _quantized_row(kind: str, pair: Pair, params: Params, prompts: int, repeats: int) -> QuantizedRow:
+    params = bench_params(pair, params)
+    both = [ours(pair, "plain", replace(params, draft_with="none")), ours(pair, "speculative", params)]
     with pair.runner.threads():
-        samples, _ = in_turns([plain, drafting], stories(pair)(prompts), repeats)
+        samples, _ = in_turns(both, story_prompts(pair, prompts), repeats)
     held = pair.bytes_held
-    ms = {name: spread(sample.ms_per_token for sample in some) for name, some in samples.items()}
-    return {
-        "plain_ms_per_token": ms["plain"][1],
-        "plain_ms_per_token_10_90": [ms["plain"][0], ms["plain"][2]],
-        "ms_per_token": ms["speculative"][1],
-        "ms_per_token_10_90": [ms["speculative"][0], ms["speculative"][2]],
-        "acceptance_rate": acceptance_rate(samples["speculative"]),
-        "bytes_held": held.target + (held.drafter or 0),
-        "notes": list(pair.notes),
-    }
+    return QuantizedRow(
+        quantize=kind,
+        plain=speed(samples["plain"]),
+        speculative=speed(samples["speculative"]),
+        acceptance_rate=acceptance_rate(samples["speculative"]),
+        bytes_held=held.target + (held.drafter or 0),
+        notes=list(pair.notes),
+    )

@@ -5,12 +5,16 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specdemo.cli.terminal import Printer, summary
 from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, Round, allowed
+
+if TYPE_CHECKING:
+    from specdemo.bench.results import Result
 
 WRONG, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -92,7 +96,7 @@ def parser() -> Parser:
     bench.add_argument(
         "--peers",
         action="store_true",
-        help="also transformers compiled, and this engine without recorded forwards",
+        help="also transformers compiled, and this engine without captured steps",
     )
     bench.add_argument(
         "--shapes",
@@ -295,7 +299,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     params = params_of(arguments)
     if arguments.plot is not None:
         _check_plot(arguments.plot)
-    from specdemo.bench import bench, options, quantize_sweep, quantized_table, table
+    from specdemo.bench import options
+    from specdemo.bench.report import quantized_table, table
+    from specdemo.bench.run import bench
+    from specdemo.bench.sweeps import quantize_sweep
     from specdemo.loading.load import load_pair
 
     options.check(arguments)
@@ -303,7 +310,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.shapes is not None:
         pair, shapes, prompts_of = options.shapes(arguments)
         result = bench(pair, params, arguments.prompts, arguments.repeats, prompts_of=prompts_of, **wanted)
-        result |= {"pair": f"shapes {arguments.shapes}", "shapes": shapes}
+        result = replace(result, pair=f"shapes {arguments.shapes}", shapes=shapes)
     else:
         pair = _load(arguments)
         result = bench(pair, params, arguments.prompts, arguments.repeats, **wanted)
@@ -311,17 +318,18 @@ def _bench(arguments: argparse.Namespace) -> int:
     if kinds := options.kinds(arguments):
         del pair  # its memory is wanted
         request = pair_request(arguments)
-        result["quantized"] = quantize_sweep(
+        rows = quantize_sweep(
             lambda kind: load_pair(**request | {"quantize": kind}),
             params,
             arguments.prompts,
             arguments.repeats,
             kinds,
         )
-        print("\n" + quantized_table(result["quantized"]))
+        print("\n" + quantized_table(rows))
+        result = replace(result, quantized=rows)
     if arguments.plot is not None:
         _draw(result, arguments.plot)
-    print(json.dumps(result))
+    print(json.dumps(asdict(result)))
     return 0
 
 
@@ -333,7 +341,7 @@ def _check_plot(file: str) -> None:
         raise Failure("plot needs matplotlib, which is not installed: pip install matplotlib")
 
 
-def _draw(result: dict, file: str) -> None:
+def _draw(result: "Result", file: str) -> None:
     from specdemo.bench.picture import draw
 
     try:

@@ -26,7 +26,7 @@ from specdemo.loading.request import QUANTIZE, ROLES, ByRole, Part, Request, res
 from specdemo.runtime.device import cpu_name, memory_of
 from specdemo.runtime.lm import can_rewind, context_of, positional_cache
 from specdemo.runtime.runner import Capture, Runner
-from specdemo.runtime.skinny_linear import favour_few_rows
+from specdemo.runtime.skinny_linear import use_skinny_linear
 
 NO_CODE = {
     "trust_remote_code": False
@@ -202,7 +202,7 @@ def _load(part: Part, dtype: torch.dtype, report: Report) -> PreTrainedModel:
             f"{part.role} {part.id} lacks {len(missing)} weights, {missing[0]} the first: its files are not whole"
         )
     if part.device == "cpu" and dtype == torch.float32 and not part.quantize:
-        favour_few_rows(model)
+        use_skinny_linear(model)
     return model
 
 

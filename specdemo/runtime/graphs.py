@@ -50,7 +50,7 @@ class Graphs:
         self._out_of_memory = False  # that is the blocker
         self._pool: torch.cuda._POOL_HANDLE | None = None
         self._stream: torch.cuda.Stream | None = None  # graphs are captured on it
-        self._weights: list = []  # where they were when the graphs were captured, and the modules that held them
+        self._weights: list = []  # their addresses at the time of capture, and the modules
         self._checked: list[PreTrainedModel] = []
         if os.environ.get("SPACES_ZERO_GPU"):
             self.blocker = "ZeroGPU runs each call in its own process, which no captured graph outlives"

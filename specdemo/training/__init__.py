@@ -1,1 +1,1 @@
-"""Trains a small target and drafter from a folder of text files: see ``python -m specdemo.training --help``."""
+"""Trains a small target and drafter from text files: see ``python -m specdemo.training --help``."""

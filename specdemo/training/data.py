@@ -1,60 +1,67 @@
 """Text files -> documents -> shared tokenizer -> packed rows of token ids."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 SEPARATOR = "<|endoftext|>"
 BOS, EOS, PAD = 0, 1, 2
 SPECIAL_TOKENS = ["<|bos|>", "<|eos|>", "<|pad|>"]  # their positions are their ids
 
+Encoded = list[NDArray[np.int32]]  # documents as token ids, each [T], from BOS to EOS
+
 
 class BadInput(Exception):
-    """Something the user gave us cannot be used; the message is one sentence for them."""
+    """The user's input cannot be used; the message explains it in one sentence."""
 
 
-def read_documents(folder, pattern="*.txt"):
-    """Read a folder of UTF-8 text files and split it into documents.
+def read_documents(folder: Path, pattern: str = "*.txt") -> tuple[list[str], list[str]]:
+    """Reads a folder of UTF-8 text files. Returns the training documents and the held-out documents.
 
-    Files named ``heldout*`` are only ever used for evaluation. Without such a file about 1 % of the documents is held out: which
-    ones, their own texts decide, so that it is the same ones for every choice of files.
-    Returns (training documents, held-out documents), two lists of strings.
+    Files named ``heldout*`` are only used for evaluation. Without such a file about 1 % of the documents is
+    held out. Which ones depends on their own text only, so it does not change with the choice of files.
     """
-    folder = Path(folder)
     if not folder.is_dir():
         raise BadInput(f"--data must be a folder of text files, which {folder} is not")
     try:
-        chosen = {file for file in folder.glob(pattern) if file.is_file()}
+        matching = {file for file in folder.glob(pattern) if file.is_file()}
     except (ValueError, NotImplementedError):
         raise BadInput(
             f"--files must be a pattern of names in the data folder, such as *.txt, not {pattern!a}"
         ) from None
-    apart = {file for file in chosen.union(folder.glob("heldout*.txt")) if file.name.startswith("heldout")}
-    files = sorted(chosen - apart)
+    evaluation = {
+        file for file in matching | {*folder.glob("heldout*.txt")} if file.name.startswith("heldout")
+    }
+    files = sorted(matching - evaluation)
     if not files:
         raise BadInput(f"the data folder {folder} has no training text that matches {pattern}")
     training = [document for file in files for document in split_documents(file)]
-    heldout = [document for file in sorted(apart) for document in split_documents(file)]
+    heldout = [document for file in sorted(evaluation) for document in split_documents(file)]
     if not heldout and training:
-        heldout = [document for document in training if lot(document) < 0.01] or [min(training, key=lot)]
-    known = set(heldout)  # a document that is also held out must not be trained on, whatever file it is in
-    training = [document for document in training if document not in known]
+        heldout = [text for text in training if hash_fraction(text) < 0.01] or [
+            min(training, key=hash_fraction)
+        ]
+    excluded = set(heldout)  # a held-out document is not trained on, even if a training file repeats it
+    training = [document for document in training if document not in excluded]
     if not training:
         raise BadInput(f"the data folder {folder} has too little text: no document is left to train on")
     return training, heldout
 
 
-def lot(document):
-    """A number from 0 to 1 that depends on nothing but the text."""
+def hash_fraction(document: str) -> float:
+    """A number in [0, 1) that depends only on the text."""
     return int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big") / 2**64
 
 
-def split_documents(file):
-    """Documents of one file: between separator lines where there are any, else between empty lines."""
+def split_documents(file: Path) -> list[str]:
+    """A file's documents: divided by separators if it has any, otherwise by empty lines."""
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -63,30 +70,30 @@ def split_documents(file):
     return [part.strip() for part in parts if part.strip()]
 
 
-def shared_tokenizer(folder, documents, vocab):
-    """Load the tokenizer saved in `folder`, or train a byte-level BPE on `documents` and save it there."""
-    if (Path(folder) / "tokenizer.json").is_file():
+def shared_tokenizer(folder: Path, documents: list[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Loads the tokenizer saved in `folder`, or trains a byte-level BPE on `documents` and saves it there."""
+    if (folder / "tokenizer.json").is_file():
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        if len(tokenizer) != vocab:
+        if len(tokenizer) != vocab_size:
             raise BadInput(
-                f"--vocab must be {len(tokenizer)}, as {folder} has a tokenizer already: for another one choose another --out"
+                f"--vocab must be {len(tokenizer)}, the size of the tokenizer in {folder}: "
+                "choose another --out to train another tokenizer"
             )
-        print(f"the tokenizer in {folder} is used again")
+        print(f"using the tokenizer in {folder}")
         return tokenizer
-    if vocab < len(SPECIAL_TOKENS) + 256:
-        raise BadInput(f"--vocab must be at least {len(SPECIAL_TOKENS) + 256} (every byte needs a token)")
+    smallest = len(SPECIAL_TOKENS) + 256
+    if vocab_size < smallest:
+        raise BadInput(f"--vocab must be at least {smallest} (every byte needs a token)")
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    bpe.train_from_iterator(
-        documents,
-        trainers.BpeTrainer(
-            vocab_size=vocab,
-            special_tokens=SPECIAL_TOKENS,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
+    bpe.train_from_iterator(documents, trainer)
     bos = SPECIAL_TOKENS[BOS]
     bpe.post_processor = processors.TemplateProcessing(
         single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, BOS)]
@@ -100,14 +107,13 @@ def shared_tokenizer(folder, documents, vocab):
         split_special_tokens=True,
         model_max_length=1024,
     )
-    if len(tokenizer) != vocab:
+    if len(tokenizer) != vocab_size:
         raise BadInput(f"--vocab must be at most {len(tokenizer)}: these texts do not give more tokens")
     tokenizer.save_pretrained(folder)
     return tokenizer
 
 
-def encode_documents(tokenizer, documents):
-    """Token ids of every document, each as an array that starts with BOS and ends with EOS."""
+def encode_documents(tokenizer: PreTrainedTokenizerFast, documents: list[str]) -> Encoded:
     batches = (documents[i : i + 1000] for i in range(0, len(documents), 1000))
     return [
         np.array(ids + [EOS], dtype=np.int32)
@@ -116,32 +122,31 @@ def encode_documents(tokenizer, documents):
     ]
 
 
-def fingerprint(encoded):
-    """Short hash of arrays (the encoded documents), by which a checkpoint recognises its data."""
+def fingerprint(arrays: Sequence[np.ndarray]) -> str:
+    """A short hash that identifies data or a model."""
     digest = hashlib.sha256()
-    for ids in encoded:
-        digest.update(ids.tobytes())
+    for array in arrays:
+        digest.update(array.tobytes())
     return digest.hexdigest()[:16]
 
 
 class Rows:
-    """Batches of packed rows as a pure function of the step, so that resuming needs nothing but the step.
+    """Batches of packed rows as a pure function of the step, so that resuming needs only the step.
 
-    Every epoch shuffles the documents anew, joins them end to end and cuts rows of `length` tokens.
+    Every epoch shuffles the documents, concatenates them and cuts rows of `length` tokens.
     """
 
-    def __init__(self, encoded, length, batch, seed):
+    def __init__(self, encoded: Encoded, length: int, batch: int, seed: int):
         self.encoded, self.length, self.batch, self.seed = encoded, length, batch, seed
         self.per_epoch = sum(map(len, encoded)) // length
         if not self.per_epoch:
             raise BadInput(f"too little text: the documents do not fill one row of {length} tokens")
         self.epoch = -1
 
-    def __call__(self, step):
-        """Rows of training step `step`: int64 tensor [batch, length]."""
+    def __call__(self, step: int) -> Tensor:  # int64 [batch, length]
         return torch.stack([self.row(i) for i in range(step * self.batch, (step + 1) * self.batch)])
 
-    def row(self, index):
+    def row(self, index: int) -> Tensor:  # int64 [length]
         epoch, position = divmod(index, self.per_epoch)
         if epoch != self.epoch:
             order = np.random.default_rng([self.seed, epoch]).permutation(len(self.encoded))

@@ -1,18 +1,19 @@
-"""Measures a finished target with each of its drafters, by the engine, and writes their model card."""
+"""Measures a trained target with each of its drafters, and writes their model card."""
 
 import json
 import random
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
 import torch
 
-from specdemo import Params, load_pair
-from specdemo.bench.contestants import Contestant, traced
+from specdemo import Pair, Params, Trace, generate, load_pair
 from specdemo.bench.measure import (
+    Contestant,
     Sample,
     acceptance_rate,
     cost_ratio,
@@ -23,147 +24,157 @@ from specdemo.bench.measure import (
 )
 from specdemo.events.metrics import ratio
 from specdemo.training.data import BadInput, encode_documents, fingerprint, read_documents
-from specdemo.training.models import RECORD, embedding, load
+from specdemo.training.models import CONTEXT, HISTORY_FILE, History, embedding, load
+from specdemo.training.options import ReportOptions
 from specdemo.training.train import heldout_loss
 
-GAMMA, NEW_TOKENS, PROMPT_WORDS, PROMPT_TOKENS, SHOWN = 4, 200, 8, 64, 10
-SETTINGS = {
-    "greedy": {"temperature": 0.0},
-    "sampled (temperature 0.8, top-p 0.9)": {"temperature": 0.8, "top_p": 0.9},
+GAMMA, NEW_TOKENS, PROMPT_WORDS, PROMPT_TOKENS, SAMPLES = 4, 200, 8, 64, 10
+DECODING = {
+    "greedy": Params(temperature=0.0),
+    "sampled (temperature 0.8, top-p 0.9)": Params(temperature=0.8, top_p=0.9),
 }
 
 
 @dataclass(frozen=True)
-class Runs:
-    """One drafter in one setting, every prompt once with it and once without."""
+class Loss:
+    parameters: int
+    per_token: float  # nats
+    per_character: float  # nats
+
+
+@dataclass(frozen=True)
+class Text:
+    prompt: str
+    continuation: str
+    cut: bool  # whether the token limit ended it
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Plain decoding and one drafter, both on every prompt once."""
 
     plain: list[Sample]
     drafting: list[Sample]
-    texts: list[
-        tuple[str, str, bool]
-    ]  # of `drafting`: the prompt, what was written, and whether it was cut there
-    where: str
+    texts: list[Text]  # what `drafting` wrote
+    device: str
 
 
-def write_card(args):
-    """Measure losses, acceptance and speed of the models in OUT, and write everything to OUT/README.md."""
-    out = Path(args.out)
-    if args.sources and not Path(args.sources).is_file():
-        raise BadInput(f"--sources must be a file, which {args.sources} is not")
-    records = read_records(out)
-    training, heldout = read_documents(args.data, records["target"]["settings"]["files"])
-    drafters = list(records)[1:]
-    losses, measured = measure_losses(out, list(records), heldout)
-    prompts = list(dict.fromkeys(map(opening, heldout)))[: args.prompts]
-    runs = {drafter: measure_runs(out, drafter, prompts) for drafter in drafters}
-    sources = (
-        Path(args.sources).read_text(encoding="utf-8")
-        if args.sources
-        else "The files below; their origin was not stated."
-    )
+def write_card(options: ReportOptions) -> None:
+    """Measures losses, acceptance and speed of the models in OUT, and writes the card to OUT/README.md."""
+    out = options.out
+    if options.sources and not options.sources.is_file():
+        raise BadInput(f"--sources must be a file, which {options.sources} is not")
+    histories = read_histories(out)
+    files = histories["target"]["settings"]["files"]
+    training, heldout = read_documents(options.data, files)
+    drafters = list(histories)[1:]
+    losses, documents = measure_losses(out, list(histories), heldout)
+    prompts = list(dict.fromkeys(map(first_words, heldout)))[: options.prompts]
+    comparisons = {drafter: compare(out, drafter, prompts) for drafter in drafters}
+    sources = "The files below; their origin was not stated."
+    if options.sources:
+        sources = options.sources.read_text(encoding="utf-8")
     card = [
         INTRODUCTION.format(drafters=" and ".join(f"`{drafter}/`" for drafter in drafters)),
         "## Texts",
         sources,
-        file_table(records["target"]["settings"]["files"], training, heldout),
+        file_table(files, training, heldout),
         "## Training",
         TRAINING,
-        commands(args, records),
+        commands(options, histories),
         "## Figures",
-        loss_table(losses, measured),
-        drafting_table(runs),
+        loss_table(losses, documents),
+        speed_table(comparisons),
         "## Samples",
-        samples(runs[drafters[0]]),
+        samples(comparisons[drafters[0]]),
         LIMITS,
     ]
     (out / "README.md").write_text("\n\n".join(part.strip() for part in card) + "\n", encoding="utf-8")
 
 
-def read_records(out):
-    """How each model in OUT was made: {name: what its training saved}, the target first, then the drafter called so."""
+def read_histories(out: Path) -> dict[str, History]:
+    """How each model in OUT was trained, by its name: first the target, then the drafter named "drafter"."""
     names = sorted(
-        (file.parent.name for file in out.glob(f"*/{RECORD}")),
+        (file.parent.name for file in out.glob(f"*/{HISTORY_FILE}")),
         key=lambda name: (name != "target", name != "drafter", name),
     )
     if names[:1] != ["target"]:
         raise BadInput(f"there is no trained target in {out} yet")
     if names == ["target"]:
         raise BadInput(f"there is no trained drafter in {out} yet")
-    records = {name: json.loads((out / name / RECORD).read_text(encoding="utf-8")) for name in names}
+    histories = {name: json.loads((out / name / HISTORY_FILE).read_text(encoding="utf-8")) for name in names}
     target = fingerprint([embedding(load(out / "target")[0])])
     for name in names[1:]:
-        if records[name]["target"] != target:
+        if histories[name]["target"] != target:
             raise BadInput(f"{out / name} was trained for another target: train it again, or delete it")
-    return records
+    return histories
 
 
-def measure_losses(out, names, heldout):
-    """{name: (parameters, nats per token, nats per character)} over the documents that fit into the context, and their number."""
+def measure_losses(out: Path, names: list[str], heldout: list[str]) -> tuple[dict[str, Loss], int]:
+    """The loss by model over the held-out documents that fit into the context, and the number of these."""
     losses = {}
     for name in names:
         model, tokenizer = load(out / name)
-        pairs = zip(encode_documents(tokenizer, heldout), heldout, strict=True)
-        short = [(ids, text) for ids, text in pairs if len(ids) <= 1024]
-        if not short:
+        encoded = zip(encode_documents(tokenizer, heldout), heldout, strict=True)
+        fitting = [(ids, text) for ids, text in encoded if len(ids) <= CONTEXT]
+        if not fitting:
             raise BadInput(
-                "every held-out document is longer than the context of 1,024 tokens: divide them into shorter ones"
+                f"every held-out document is longer than the context of {CONTEXT:,} tokens: "
+                "divide them into shorter ones"
             )
-        per_token = heldout_loss(model, [ids for ids, _ in short])
-        predicted = sum(len(ids) - 1 for ids, _ in short)
-        losses[name] = (
-            model.num_parameters(),
-            per_token,
-            per_token * predicted / sum(len(text) for _, text in short),
-        )
-    return losses, len(short)
+        per_token = heldout_loss(model, [ids for ids, _ in fitting])
+        predicted = sum(len(ids) - 1 for ids, _ in fitting)
+        characters = sum(len(text) for _, text in fitting)
+        losses[name] = Loss(model.num_parameters(), per_token, per_token * predicted / characters)
+    return losses, len(fitting)
 
 
-def opening(document):
+def first_words(document: str) -> str:
     """The first words of a document, as a prompt."""
     return re.match(rf"(\S+\s+){{0,{PROMPT_WORDS - 1}}}\S+", document).group()
 
 
-def measure_runs(out, drafter, prompts):
-    """{setting: Runs}: the engine with and without this drafter, in turns on every prompt; a prompt's index is its seed."""
+def compare(out: Path, drafter: str, prompts: list[str]) -> dict[str, Comparison]:
+    """The engine with and without this drafter, for each of DECODING. A prompt's index is its seed."""
     pair = load_pair(target=str(out / "target"), drafter=str(out / drafter))
-    ids = [pair.tokenizer(prompt).input_ids[:PROMPT_TOKENS] for prompt in prompts]
-    seeds = {tuple(prompt): seed for seed, prompt in enumerate(ids)}
-
-    def contestant(name, params):
-        def run(prompt):
-            trace = traced(pair, prompt, replace(params, seed=seeds[tuple(prompt)]))
-            return trace.output_ids, trace
-
-        return Contestant(name, run)
-
-    def text(ids):
-        return pair.tokenizer.decode(ids, skip_special_tokens=True)
-
+    prompt_ids = [pair.tokenizer(prompt).input_ids[:PROMPT_TOKENS] for prompt in prompts]
     with pair.runner.threads():
-        where = f"{pair.info.device_name}, CPU threads: {torch.get_num_threads()}"
-    runs = {}
-    for setting, sampler in SETTINGS.items():
-        print(f"{drafter}, {setting}: {len(prompts)} prompts", flush=True)
-        params = Params(gamma=GAMMA, max_new_tokens=NEW_TOKENS, **sampler)
-        both = [contestant("plain", replace(params, draft_with="none")), contestant("drafting", params)]
-        times, _ = in_turns(both, ids, repeats=1)
-        cut = [len(sample.ids) == NEW_TOKENS for sample in times["drafting"]]
-        texts = [
-            (text(prompt), text(sample.ids), long)
-            for prompt, sample, long in zip(ids, times["drafting"], cut, strict=True)
-        ]
-        runs[setting] = Runs(times["plain"], times["drafting"], texts, where)
-    return runs
+        device = f"{pair.info.device_name}, CPU threads: {torch.get_num_threads()}"
+    comparisons = {}
+    for decoding, sampling in DECODING.items():
+        print(f"{drafter}, {decoding}: {len(prompts)} prompts", flush=True)
+        params = replace(sampling, gamma=GAMMA, max_new_tokens=NEW_TOKENS)
+        ways = {"plain": replace(params, draft_with="none"), "drafting": params}
+        contestants = [Contestant(name, seeded(pair, prompt_ids, way)) for name, way in ways.items()]
+        times, _ = in_turns(contestants, prompt_ids, repeats=1)
+        texts = []
+        for ids, sample in zip(prompt_ids, times["drafting"], strict=True):
+            prompt, text = pair.tokenizer.batch_decode([ids, sample.ids], skip_special_tokens=True)
+            texts.append(Text(prompt, text, cut=len(sample.ids) == NEW_TOKENS))
+        comparisons[decoding] = Comparison(times["plain"], times["drafting"], texts, device)
+    return comparisons
 
 
-def interval(samples):
-    """95 % of the acceptance rates that come out when whole prompts are drawn again: (low, high)."""
+def seeded(
+    pair: Pair, prompts: list[list[int]], params: Params
+) -> Callable[[list[int]], tuple[list[int], Trace]]:
+    """A contestant's function that takes a prompt's index for its seed."""
+
+    def run(ids: list[int]) -> tuple[list[int], Trace]:
+        trace = generate(pair, ids, replace(params, seed=prompts.index(ids)))
+        return trace.output_ids, trace
+
+    return run
+
+
+def interval(samples: list[Sample]) -> tuple[float, float]:
+    """The bootstrap's 95 % interval of the acceptance rate: whole prompts are drawn with replacement."""
     draw = random.Random(0)
-    again = sorted(acceptance_rate(draw.choices(samples, k=len(samples))) or 0.0 for _ in range(2000))
-    return again[50], again[-51]
+    rates = sorted(acceptance_rate(draw.choices(samples, k=len(samples))) or 0.0 for _ in range(2000))
+    return rates[50], rates[-51]
 
 
-def file_table(files, training, heldout):
+def file_table(files: str, training: list[str], heldout: list[str]) -> str:
     rows = [
         ("trained on", f"files `{files}`", len(training), sum(map(len, training))),
         ("held out", "`heldout*`, or 1 %", len(heldout), sum(map(len, heldout))),
@@ -173,99 +184,102 @@ def file_table(files, training, heldout):
     )
 
 
-def commands(args, records):
-    """The commands that made the models, from what their training saved."""
-    out, lines = shlex.quote(str(args.out)), []
-    for name, record in records.items():
-        settings, budgets = record["settings"], record["budgets"]
-        options = {key: value for key, value in settings.items() if key not in ("command", "data")} | {
-            "tokens": budgets[-1]
-        }
+def commands(options: ReportOptions, histories: dict[str, History]) -> str:
+    """The commands that made the models, from their histories."""
+    program, out = "python -m specdemo.training", shlex.quote(str(options.out))
+    lines = []
+    for name, history in histories.items():
+        settings, budgets, seconds = history["settings"], history["budgets"], history["seconds"]
+        given = {key: value for key, value in settings.items() if key not in ("command", "data")}
+        given["tokens"] = budgets[-1]
         if settings["command"] != name:
-            options["name"] = name
+            given["name"] = name
         written = " ".join(
-            as_option(key, value) for key, value in sorted(options.items()) if value is not False
+            as_option(key, value) for key, value in sorted(given.items()) if value is not False
         )
-        begun = "".join(f", begun with --tokens {budget}" for budget in budgets[:-1])
-        begun += ", changed on the way: this command alone gives other weights" if begun else ""
-        versions = ", ".join(f"{library} {version}" for library, version in record["versions"].items())
-        seconds = record["seconds"]
-        took = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds} seconds"
-        lines.append(f"# {name}: {took} on {record['device']}, {versions}{begun}")
-        lines.append(f"python -m specdemo.training {settings['command']} --data DIR --out {out} {written}")
-    sources = f" --sources {shlex.quote(args.sources)}" if args.sources else ""
-    lines.append(
-        f"python -m specdemo.training report --data DIR --out {out} --prompts {args.prompts}{sources}"
-    )
-    return "```bash\n" + "\n".join(lines) + "\n```\n\n" + AGAIN
+        changed = "".join(f", started with --tokens {budget}" for budget in budgets[:-1])
+        if changed:
+            changed += ", changed later: this command alone gives other weights"
+        versions = ", ".join(f"{library} {version}" for library, version in history["versions"].items())
+        duration = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds} seconds"
+        lines.append(f"# {name}: {duration} on {history['device']}, {versions}{changed}")
+        lines.append(f"{program} {settings['command']} --data DIR --out {out} {written}")
+    sources = f" --sources {shlex.quote(str(options.sources))}" if options.sources else ""
+    lines.append(f"{program} report --data DIR --out {out} --prompts {options.prompts}{sources}")
+    return "```bash\n" + "\n".join(lines) + "\n```\n\n" + REPRODUCING
 
 
-def as_option(key, value):
+def as_option(key: str, value: object) -> str:
     name = "--" + key.replace("_", "-")
     return name if value is True else f"{name} {shlex.quote(str(value))}"
 
 
-def loss_table(losses, measured):
+def loss_table(losses: dict[str, Loss], documents: int) -> str:
     rows = [
-        f"{name} | {size / 1e6:.1f} M | {token:.3f} | {letter:.3f}"
-        for name, (size, token, letter) in losses.items()
+        f"{name} | {loss.parameters / 1e6:.1f} M | {loss.per_token:.3f} | {loss.per_character:.3f}"
+        for name, loss in losses.items()
     ]
-    start = f"Held-out loss, over the {measured:,} held-out documents that fit into the context:"
+    start = f"Held-out loss, over the {documents:,} held-out documents that fit into the context:"
     return f"{start}\n\n" + table("model | parameters | nats per token | nats per character", rows)
 
 
-def drafting_table(runs):
+def speed_table(comparisons: dict[str, dict[str, Comparison]]) -> str:
+    """All drafters in all settings, one row each."""
     rows = []
-    for drafter, settings in runs.items():
-        for setting, both in settings.items():
-            low, high = interval(both.drafting)
-            c, ms, without = (
-                cost_ratio(both.plain, both.drafting, GAMMA),
-                ms_per_token(both.drafting),
-                ms_per_token(both.plain),
-            )
-            share, per_round = acceptance_rate(both.drafting), tokens_per_round(both.drafting)
-            numbers = f"{shown(share, 3)} | {low:.3f} to {high:.3f} | {shown(per_round, 2)} | {shown(c, 3)} | {ms:.2f} | {without:.2f}"
-            rows.append(f"{drafter} | {setting} | {numbers} | {shown(ratio(without, ms), 2)}")
-    greedy = [settings["greedy"] for settings in runs.values()]
-    same = sum(first_differences(both.drafting, both.plain).count(None) for both in greedy)
+    for drafter, by_decoding in comparisons.items():
+        for decoding, comparison in by_decoding.items():
+            plain, drafting = comparison.plain, comparison.drafting
+            low, high = interval(drafting)
+            ms, plain_ms = ms_per_token(drafting), ms_per_token(plain)
+            cells = [
+                drafter,
+                decoding,
+                number(acceptance_rate(drafting), 3),
+                f"{low:.3f} to {high:.3f}",
+                number(tokens_per_round(drafting), 2),
+                number(cost_ratio(plain, drafting, GAMMA), 3),
+                f"{ms:.2f}",
+                f"{plain_ms:.2f}",
+                number(ratio(plain_ms, ms), 2),
+            ]
+            rows.append(" | ".join(cells))
+    greedy = [by_decoding["greedy"] for by_decoding in comparisons.values()]
+    same = sum(first_differences(one.drafting, one.plain).count(None) for one in greedy)
     count = len(greedy[0].plain)
-    return (
-        f"Speculative decoding at gamma {GAMMA}: {count} held-out prompts (different openings of {PROMPT_WORDS} words), at most "
-        f"{NEW_TOKENS} new tokens, on {greedy[0].where}. The cost ratio is the time of a drafter step over that of a target step. "
-        "Milliseconds per token are medians over whole texts, by the wall, with the drafter and without it in turns.\n\n"
-        + table(
-            "drafter | decoding | accepted / judged | 95 % interval | tokens per round | cost ratio | ms | without | speed-up",
-            rows,
-        )
-        + f"\n\nGreedy, {same} of {count * len(greedy)} texts are the same as without a drafter."
+    head = (
+        "drafter | decoding | accepted / judged | 95 % interval | tokens per round | cost ratio"
+        " | ms | without | speed-up"
     )
+    explanation = SPEED.format(
+        gamma=GAMMA, count=count, words=PROMPT_WORDS, new_tokens=NEW_TOKENS, device=greedy[0].device
+    ).strip()
+    verdict = f"Greedy, {same} of {count * len(greedy)} texts are the same as without a drafter."
+    return f"{explanation}\n\n{table(head, rows)}\n\n{verdict}"
 
 
-def shown(number, places):
-    return "–" if number is None else f"{number:.{places}f}"
+def number(value: float | None, places: int) -> str:
+    return "–" if value is None else f"{value:.{places}f}"
 
 
-def samples(runs):
-    """What the pair wrote for the first prompts, whatever it was."""
-    count = min(SHOWN, *(len(both.texts) for both in runs.values()))
-    parts = [
-        f"The first {count} prompts as they came, none picked; what {NEW_TOKENS} tokens cut off ends in […]."
-    ]
-    for setting, both in runs.items():
-        for prompt, text, cut in both.texts[:count]:
+def samples(comparisons: dict[str, Comparison]) -> str:
+    """What the pair wrote for the first prompts."""
+    count = min(SAMPLES, *(len(comparison.texts) for comparison in comparisons.values()))
+    parts = [f"The first {count} prompts, not selected. A text that {NEW_TOKENS} tokens cut off ends in […]."]
+    for decoding, comparison in comparisons.items():
+        for text in comparison.texts[:count]:
+            end = " […]" if text.cut else ""
             parts.append(
-                f"{setting}:\n\n> **{quoted(prompt)}**{quoted(text.rstrip())}" + (" […]" if cut else "")
+                f"{decoding}:\n\n> **{quoted(text.prompt)}**{quoted(text.continuation.rstrip())}{end}"
             )
     return "\n\n".join(parts)
 
 
-def quoted(text):
-    """As a part of a quotation in Markdown."""
+def quoted(text: str) -> str:
+    """Escaped for a quotation in Markdown."""
     return re.sub(r"\s*\n\s*", "\n> \n> ", re.sub(r"([*_`\\])", r"\\\1", escape(text, quote=False)))
 
 
-def table(head, rows):
+def table(head: str, rows: list[str]) -> str:
     return "\n".join([f"| {head} |", "|" + "---|" * (head.count("|") + 1), *(f"| {row} |" for row in rows)])
 
 
@@ -277,36 +291,48 @@ pipeline_tag: text-generation
 
 # Target and drafter
 
-Small Llama models with one tokenizer, made to show speculative decoding on an ordinary computer: a drafter ({drafters}) guesses, the target
-(`target/`) checks. Written by `python -m specdemo.training report`; the figures are measured, not edited.
+Small Llama models with one tokenizer, made to show speculative decoding on an ordinary computer: a drafter
+({drafters}) proposes tokens, the target (`target/`) checks them. Written by
+`python -m specdemo.training report`; the figures are measured, not edited.
 """
 
 TRAINING = """
-Any folder of text files will do: `*.txt` in UTF-8, documents divided by `<|endoftext|>` lines (or by empty lines, where there are none).
-Files whose names start with `heldout` are only evaluated on; without one, about 1 % of the documents is, always the same ones.
+Any folder of text files will do: `*.txt` in UTF-8, with documents divided by `<|endoftext|>` lines (or by
+empty lines, if there are none). Files whose names start with `heldout` are only evaluated on. Without such
+a file about 1 % of the documents is held out, always the same ones.
 
-The tokenizer is a byte-level BPE trained on the same texts. Documents are packed into rows of `--length` tokens, shuffled anew in every
-epoch; most steps see the rows cut into quarters, which is faster, and every `--whole-every`-th step sees them whole. Matrices are trained
-with Muon, the rest with AdamW, in bf16 autocast, the learning rate falling linearly to zero. A drafter first learns from the texts with
-cross-entropy, then (`--distil`) from the target by KL divergence, in turn on the texts and on stories that the target itself continued at
-temperatures from 0.1 to 1 (`--sampled`). A target can have several drafters, each in a folder of its own (`--name`). Weights are saved in
-bf16.
+The tokenizer is a byte-level BPE trained on the same texts. Documents are packed into rows of `--length`
+tokens and shuffled in every epoch. Most steps cut the rows into quarters, which is faster; every
+`--whole-every`-th step uses them whole. Matrices are trained with Muon, all other weights with AdamW, in
+bf16 autocast, with a learning rate that falls linearly to zero. A drafter first learns from the texts with
+cross-entropy, then (`--distil`) from the target by KL divergence, alternately on the texts and on stories
+that the target itself continued at temperatures from 0.1 to 1 (`--sampled`). A target can have several
+drafters, each in its own folder (`--name`). Weights are saved in bf16.
 
-A run that was stopped or killed goes on from its last checkpoint when the same command is given again. On a CPU that other programs use,
-too, set `OMP_WAIT_POLICY=passive`: threads that spin while they wait for each other made training up to ten times slower. A GPU is used
-where there is one.
+If training was stopped or killed, the same command continues from the last checkpoint. If other programs
+use the CPU, too, set `OMP_WAIT_POLICY=passive`: threads that spin while they wait for each other made
+training up to ten times slower. A GPU is used if there is one.
 """
 
-AGAIN = """
-Everything random comes from the seeds in these commands; another machine or another version rounds differently. The times include what
-else ran there, and leave out the target's writing. On other texts leave `--files` out, and choose an `--out` of your own: in this one the
-tokenizer is used again.
+REPRODUCING = """
+All randomness comes from the seeds in these commands; another machine or another version rounds
+differently. The times include the effect of other programs on that machine, and exclude the sampling of the
+target's texts. For other texts leave `--files` out and choose another `--out`: in this one the existing
+tokenizer would be used.
+"""
+
+SPEED = """
+Speculative decoding at gamma {gamma}: {count} held-out prompts (different openings of {words} words), at
+most {new_tokens} new tokens, on {device}. The cost ratio is the time of a drafter step divided by that of a
+target step. Milliseconds per token are medians of wall-clock time over whole texts, with and without the
+drafter in turns.
 """
 
 LIMITS = """
 ## Limits
 
-The models know only what their texts are made of and write in that manner; other prompts lead back there or into nonsense. There is no chat
-template and no filter. The context is 1,024 tokens. On a CPU run the pair in fp32: in bf16, one token at a time and several at once round
-differently, so that greedy texts can differ from plain decoding.
+The models know only what their texts contain and write in the same manner; other prompts lead back to it or
+to nonsense. There is no chat template and no filter. The context is 1,024 tokens. On a CPU run the pair in
+fp32: in bf16, one token at a time and several at once are rounded differently, so greedy texts can differ
+from plain decoding.
 """

@@ -1,164 +1,165 @@
-"""One resumable training loop, and what target and drafter learn in it."""
+"""One resumable training loop, and what the target and the drafter learn in it."""
 
 import math
 import os
 import pickle
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
+from torch import Tensor
+from torch.optim import Optimizer
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
 from specdemo.runtime.device import cpu_name
 from specdemo.training.data import (
     EOS,
     PAD,
     BadInput,
+    Encoded,
     Rows,
     encode_documents,
     fingerprint,
     read_documents,
     shared_tokenizer,
 )
-from specdemo.training.models import DEVICE, embedding, load, new_model, save
+from specdemo.training.models import CONTEXT, DEVICE, History, embedding, load, new_model, save
+from specdemo.training.options import DrafterOptions, TargetOptions
 
-FREE = (
-    "run",
-    "name",
-    "data",
-    "out",
-    "work",
-    "threads",
-    "every",
-    "tokens",
-)  # what a checkpoint does not hold a run to
+# Options that may differ when training resumes from a checkpoint.
+MAY_CHANGE = ("name", "data", "out", "work", "threads", "every", "tokens")
+
+Progress = tuple[int, float, list[int]]  # steps done, seconds taken, every value that --tokens had
 
 
-def train_target(args):
-    """Train the tokenizer (unless it is there) and the target with cross-entropy; save both in OUT/target."""
-    folder = Path(args.out) / "target"
-    training, heldout = read_documents(args.data, args.files)
-    tokenizer = shared_tokenizer(folder, training, args.vocab)
-    encoded, heldout = encode_documents(tokenizer, training), encode_documents(tokenizer, heldout)
-    model = new_model(args, len(tokenizer))
-    rows = Rows(encoded, args.length, args.batch, args.seed)
-    guessing = compiled(args, cross_entropy)
+def train_target(options: TargetOptions) -> None:
+    """Trains the tokenizer (unless there is one) and the target; saves them in OUT/target."""
+    folder = options.out / "target"
+    training, heldout = read_documents(options.data, options.files)
+    tokenizer = shared_tokenizer(folder, training, options.vocab)
+    encoded = encode_documents(tokenizer, training)
+    model = new_model(options, len(tokenizer))
+    rows = Rows(encoded, options.length, options.batch, options.seed)
+    text_loss = compiled(cross_entropy, options.compile)
 
-    def loss_at(step):
-        return guessing(model, cut(rows(step), step, args.whole_every).to(DEVICE))
+    def loss_at(step: int) -> Tensor:
+        return text_loss(model, quartered(rows(step), step, options.whole_every))
 
-    history = fit(args, model, loss_at, args.tokens, heldout, fingerprint(encoded))
+    heldout_ids = encode_documents(tokenizer, heldout)
+    history = optimise(options, model, loss_at, options.tokens, heldout_ids, fingerprint(encoded))
     save(model, tokenizer, folder, history)
 
 
-def train_drafter(args):
-    """Train the drafter on the data with cross-entropy, then distil the target into it; save it in OUT/NAME.
+def train_drafter(options: DrafterOptions) -> None:
+    """Trains the drafter with cross-entropy, then distils the target into it; saves it in OUT/NAME.
 
-    Every second distillation step uses text that the target sampled itself (if --sampled is not 0).
+    Every second distillation step uses text that the target sampled itself (unless --sampled is 0).
     """
-    teacher, tokenizer = load(Path(args.out) / "target")
-    training, heldout = read_documents(args.data, args.files)
-    encoded, heldout = encode_documents(tokenizer, training), encode_documents(tokenizer, heldout)
-    model = new_model(args, len(tokenizer))
-    rows = Rows(encoded, args.length, args.batch, args.seed)
-    data = fingerprint([*encoded, embedding(teacher)])  # another target is other data
-    sampling = args.distil and args.sampled
-    own = (
-        Rows(target_text(args, teacher, encoded, data), args.length, args.batch, args.seed)
-        if sampling
-        else rows
-    )
-    first_distilled = args.tokens // (args.batch * args.length)
-    guessing, imitating = compiled(args, cross_entropy), compiled(args, distillation)
+    target, tokenizer = load(options.out / "target")
+    training, heldout = read_documents(options.data, options.files)
+    encoded = encode_documents(tokenizer, training)
+    model = new_model(options, len(tokenizer))
+    rows = target_rows = Rows(encoded, options.length, options.batch, options.seed)
+    data = fingerprint([*encoded, embedding(target)])  # for another target the data are different, too
+    if options.distil and options.sampled:
+        texts = target_texts(options, target, encoded, data)
+        target_rows = Rows(texts, options.length, options.batch, options.seed)
+    first_distilled = options.tokens // (options.batch * options.length)
+    text_loss, target_loss = (compiled(loss, options.compile) for loss in (cross_entropy, distillation))
 
-    def loss_at(step):
-        if step < first_distilled or not args.distil:
-            return guessing(model, cut(rows(step), step, args.whole_every).to(DEVICE))
-        own_turn = (step - first_distilled) % 2
-        batch = own((step - first_distilled) // 2) if own_turn else rows(step)
-        return imitating(model, teacher, cut(batch, step, args.whole_every).to(DEVICE))
+    def loss_at(step: int) -> Tensor:
+        if step < first_distilled or not options.distil:
+            return text_loss(model, quartered(rows(step), step, options.whole_every))
+        distilled = step - first_distilled
+        batch = target_rows(distilled // 2) if distilled % 2 else rows(step)
+        return target_loss(model, target, quartered(batch, step, options.whole_every))
 
-    history = fit(args, model, loss_at, args.tokens + args.distil, heldout, data)
-    save(
-        model, tokenizer, Path(args.out) / args.name, history | {"target": fingerprint([embedding(teacher)])}
-    )
+    heldout_ids = encode_documents(tokenizer, heldout)
+    history = optimise(options, model, loss_at, options.tokens + options.distil, heldout_ids, data)
+    history["target"] = fingerprint([embedding(target)])
+    save(model, tokenizer, options.out / options.name, history)
 
 
-def cut(rows, step, whole_every):
-    """Rows [B, T] whole on every `whole_every`-th step, else in quarters [4 B, T / 4].
+def quartered(rows: Tensor, step: int, whole_every: int) -> Tensor:
+    """Rows [B, T] on the device: whole on every `whole_every`-th step, else cut into quarters [4 B, T / 4].
 
-    Attention over whole rows takes half of the time on a CPU, and most stories fit in a quarter.
+    On a CPU attention over whole rows takes half of the time, and most stories fit in a quarter.
     """
-    return rows if step % whole_every == 0 else rows.reshape(-1, rows.shape[1] // 4)
+    rows = rows if step % whole_every == 0 else rows.reshape(-1, rows.shape[1] // 4)
+    return rows.to(DEVICE)
 
 
-def forward(model, rows):
-    """Logits in bf16 autocast: token ids [B, T] -> [B, T, V]."""
+def logits_of(model: PreTrainedModel, rows: Tensor) -> Tensor:
+    """Token ids [B, T] -> float32 logits [B, T, V], computed in bf16 autocast."""
     with torch.autocast(DEVICE.type, torch.bfloat16):
-        return model(input_ids=rows, use_cache=False).logits
+        return model(input_ids=rows, use_cache=False).logits.float()
 
 
-def cross_entropy(model, rows):
+def cross_entropy(model: PreTrainedModel, rows: Tensor) -> Tensor:
     """Mean nats per token of predicting every next token of `rows` [B, T]."""
-    logits = forward(model, rows).float()  # [B, T, V]
-    following = F.pad(
-        rows[:, 1:], (0, 1), value=-100
-    )  # [B, T]; the last position has nothing to predict and is ignored
-    return F.cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=-100)
+    next_ids = F.pad(rows[:, 1:], (0, 1), value=-100)  # [B, T]; the last position has no next token: ignored
+    return F.cross_entropy(logits_of(model, rows).flatten(0, 1), next_ids.flatten(), ignore_index=-100)
 
 
-def distillation(model, teacher, rows):
-    """Mean KL divergence from the teacher's next-token distribution to the model's, in nats per token of `rows` [B, T]."""
+def distillation(model: PreTrainedModel, target: PreTrainedModel, rows: Tensor) -> Tensor:
+    """Mean KL divergence from the target's next-token distribution to the model's, in nats per token of
+    `rows` [B, T]."""
     with torch.no_grad():
-        wanted = forward(teacher, rows).float().log_softmax(-1)  # [B, T, V]
-    ours = forward(model, rows).float().log_softmax(-1)  # [B, T, V]
-    return F.kl_div(ours.flatten(0, 1), wanted.flatten(0, 1), log_target=True, reduction="batchmean")
+        log_p = logits_of(target, rows).log_softmax(-1)  # [B, T, V]
+    log_q = logits_of(model, rows).log_softmax(-1)  # [B, T, V]
+    return F.kl_div(log_q.flatten(0, 1), log_p.flatten(0, 1), log_target=True, reduction="batchmean")
 
 
-def compiled(args, loss):
-    """The loss function as --compile asks for it; rows come in two shapes only, and each gets its own code."""
-    return torch.compile(loss, dynamic=False) if args.compile else loss
+def compiled(loss: Callable[..., Tensor], compile_it: bool) -> Callable[..., Tensor]:
+    """Rows come in two shapes only, so each shape gets its own code."""
+    return torch.compile(loss, dynamic=False) if compile_it else loss
 
 
-def fit(args, model, loss_at, tokens, heldout, data):
-    """Run optimiser steps until `tokens` tokens were seen, resuming from the checkpoint in --work if there is one.
+def optimise(
+    options: TargetOptions | DrafterOptions,
+    model: PreTrainedModel,
+    loss_at: Callable[[int], Tensor],
+    tokens: int,
+    heldout: Encoded,
+    data: str,
+) -> History:
+    """Runs optimiser steps until `tokens` tokens were seen, from the checkpoint in --work if there is one.
 
-    `loss_at(step)` gives the loss to minimise; `heldout` are encoded documents; `data` identifies the training data.
-    Only the budget may change on resuming: the schedule then goes on as if it had been so from the start.
-    Returns how the model was made: settings, every budget that it was given, seconds, device and versions.
+    `loss_at(step)` is the loss to minimise; `data` is the fingerprint of the training data. When training
+    resumes, --tokens may have changed: the schedule continues as if the new value had always been given.
     """
-    per_step = args.batch * args.length
+    per_step = options.batch * options.length
     steps = max(1, tokens // per_step)
-    checkpoint = Path(args.work) / f"{args.name}.pt"
-    settings = {key: value for key, value in vars(args).items() if key not in FREE}
-    settings["data"] = data
-    optimisers = make_optimisers(args, model)
+    checkpoint = options.work / f"{options.name}.pt"
+    settings = {key: value for key, value in asdict(options).items() if key not in MAY_CHANGE}
+    settings |= {"command": options.command, "data": data}
+    optimisers = make_optimisers(options, model)
     step, seconds, budgets = resume(checkpoint, settings, model, optimisers)
     if step > steps:
         raise BadInput(
-            f"--tokens must be more, as {checkpoint} has seen {step * per_step:,} already: delete it to begin again"
+            f"--tokens must be more, as {checkpoint} has seen {step * per_step:,} already: "
+            "delete it to start again"
         )
-    if args.tokens not in budgets[-1:]:
-        budgets.append(args.tokens)
+    if options.tokens not in budgets[-1:]:
+        budgets.append(options.tokens)
     model.train()
     saved = time.monotonic()
-    with tqdm(
-        total=steps * per_step,
-        initial=step * per_step,
-        unit="tok",
-        unit_scale=True,
-        mininterval=2,
-        desc=args.name,
-    ) as bar:
+    tokens_seen = {"total": steps * per_step, "initial": step * per_step}
+    with tqdm(**tokens_seen, unit="tok", unit_scale=True, mininterval=2, desc=options.name) as bar:
         while step < steps:
-            set_rates(optimisers, step, steps)
+            set_learning_rates(optimisers, step, steps)
             loss = loss_at(step)
             if not math.isfinite(loss.item()):
                 raise BadInput(
-                    f"the loss is {loss.item()} at step {step}: choose smaller learning rates, --lr and --embedding-lr"
+                    f"the loss is {loss.item()} at step {step}: "
+                    "choose smaller learning rates, --lr and --embedding-lr"
                 )
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -168,41 +169,35 @@ def fit(args, model, loss_at, tokens, heldout, data):
             step += 1
             bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
             bar.update(per_step)
-            if step == steps or time.monotonic() - saved >= args.every:
+            if step == steps or time.monotonic() - saved >= options.every:
                 seconds += time.monotonic() - saved
                 write_checkpoint(checkpoint, settings, (step, seconds, budgets), model, optimisers)
-                seen = f"{step * per_step:,} tokens of {steps * per_step:,}"
-                bar.write(
-                    f"{time.strftime('%H:%M:%S')} {seen}: held-out loss {heldout_loss(model, heldout[:40]):.3f}, checkpoint written"
-                )
+                seen = f"{time.strftime('%H:%M:%S')} {step * per_step:,} tokens of {steps * per_step:,}"
+                held_out = f"held-out loss {heldout_loss(model, heldout[:40]):.3f}"
+                bar.write(f"{seen}: {held_out}, checkpoint written")
                 saved = time.monotonic()
-    where = (
-        torch.cuda.get_device_name()
-        if DEVICE.type == "cuda"
-        else f"{cpu_name()}, {torch.get_num_threads()} threads"
-    )
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    cpu = f"{cpu_name()}, {torch.get_num_threads()} threads"
     return {
         "settings": settings,
         "budgets": budgets,
         "seconds": round(seconds),
-        "device": where,
-        "versions": versions,
+        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else cpu,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
 
 
-def make_optimisers(args, model):
+def make_optimisers(options: TargetOptions | DrafterOptions, model: PreTrainedModel) -> list[Optimizer]:
     """Muon for the matrices inside the layers, AdamW for the (tied) embedding and the norms."""
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    inside = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in inside]
+    matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
+    inside = {id(matrix) for matrix in matrices}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in inside]
     return [
-        torch.optim.Muon(matrices, lr=args.lr, momentum=0.95, weight_decay=0.05),
-        torch.optim.AdamW(others, lr=args.embedding_lr, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.Muon(matrices, lr=options.lr, momentum=0.95, weight_decay=0.05),
+        torch.optim.AdamW(others, lr=options.embedding_lr, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
-def set_rates(optimisers, step, steps):
+def set_learning_rates(optimisers: list[Optimizer], step: int, steps: int) -> None:
     """Linear warm-up over the first 2 % of the steps, then linear decay to zero."""
     warm_up = max(1, steps // 50)
     factor = min((step + 1) / warm_up, (steps - step) / (steps - warm_up + 1))
@@ -212,95 +207,109 @@ def set_rates(optimisers, step, steps):
             group["lr"] = group["peak"] * factor
 
 
-def resume(checkpoint, settings, model, optimisers):
-    """Restore everything from `checkpoint` if it exists; returns steps done, seconds taken, and every value --tokens had."""
+def resume(
+    checkpoint: Path, settings: dict[str, Any], model: PreTrainedModel, optimisers: list[Optimizer]
+) -> Progress:
+    """Restores the model, the optimisers and the random state from `checkpoint`, if it exists."""
     if not checkpoint.is_file():
         return 0, 0.0, []
     try:
         state = torch.load(checkpoint, map_location=DEVICE, weights_only=True)
     except (EOFError, RuntimeError, pickle.UnpicklingError):
         raise BadInput(f"{checkpoint} is damaged: delete it or choose another --work") from None
-    if state["settings"] != settings:
-        changed = sorted(
-            k
-            for k in settings.keys() | state["settings"].keys()
-            if settings.get(k) != state["settings"].get(k)
-        )
+    saved = state["settings"]
+    if differing := sorted(key for key in settings | saved if settings.get(key) != saved.get(key)):
         raise BadInput(
-            f"{checkpoint} belongs to a run with other settings ({', '.join(changed)}): delete it or choose another --work"
+            f"{checkpoint} was written with other settings ({', '.join(differing)}): "
+            "delete it or choose another --work"
         )
     model.load_state_dict(state["model"])
-    for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
-        optimiser.load_state_dict(saved)
+    for optimiser, optimiser_state in zip(optimisers, state["optimisers"], strict=True):
+        optimiser.load_state_dict(optimiser_state)
     torch.set_rng_state(state["rng"].cpu())
     return state["progress"]
 
 
-def write_checkpoint(checkpoint, settings, progress, model, optimisers):
-    """Write beside the old checkpoint and rename, so that a kill at any moment leaves a whole one."""
+def write_checkpoint(
+    checkpoint: Path,
+    settings: dict[str, Any],
+    progress: Progress,
+    model: PreTrainedModel,
+    optimisers: list[Optimizer],
+) -> None:
+    """Writes a new file and renames it over the old one: a killed process never leaves half a checkpoint."""
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    fresh = checkpoint.with_suffix(".new")
-    with open(fresh, "wb") as file:
-        torch.save(
-            {
-                "settings": settings,
-                "progress": progress,
-                "model": model.state_dict(),
-                "optimisers": [optimiser.state_dict() for optimiser in optimisers],
-                "rng": torch.get_rng_state(),
-            },
-            file,
-        )
+    new = checkpoint.with_suffix(".new")
+    state = {
+        "settings": settings,
+        "progress": progress,
+        "model": model.state_dict(),
+        "optimisers": [optimiser.state_dict() for optimiser in optimisers],
+        "rng": torch.get_rng_state(),
+    }
+    with open(new, "wb") as file:
+        torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(fresh, checkpoint)
+    os.replace(new, checkpoint)
 
 
 @torch.no_grad()
-def heldout_loss(model, heldout):
-    """Mean nats per token over the encoded documents `heldout`, each read on its own from BOS to EOS."""
+def heldout_loss(model: PreTrainedModel, heldout: Encoded) -> float:
+    """Mean nats per token over the documents, each evaluated on its own from BOS to EOS."""
     total, count = 0.0, 0
     for ids in heldout:
-        row = torch.from_numpy(ids[:1024].astype(np.int64)).to(DEVICE)[None]  # [1, T]
+        row = torch.from_numpy(ids[:CONTEXT].astype(np.int64)).to(DEVICE)[None]  # [1, T]
         total += cross_entropy(model, row).item() * (row.shape[1] - 1)
         count += row.shape[1] - 1
     return total / max(1, count)
 
 
-@torch.no_grad()
-def target_text(args, teacher, encoded, data, width=64, prompt=8, new=248):
-    """About --sampled tokens of text that the target continues from openings of training documents.
+def target_texts(options: DrafterOptions, target: PreTrainedModel, encoded: Encoded, data: str) -> Encoded:
+    """About --sampled tokens of text that the target wrote. They are kept in --work for resuming."""
+    file = options.work / f"target-text-{data}-{options.sampled}-{options.seed}.npy"
+    if not file.is_file():
+        texts = sample_texts(target, encoded, options.sampled, options.seed)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(".new.npy")
+        np.save(new, texts)
+        os.replace(new, file)
+    return [row[row != PAD] for row in np.load(file)]
 
-    Temperatures are spread from 0.1 to 1 over a batch, because the pair is used greedily as well as sampled.
-    Kept in --work for resuming. Returns a list of encoded documents.
+
+@torch.no_grad()
+def sample_texts(
+    target: PreTrainedModel,
+    encoded: Encoded,
+    tokens: int,
+    seed: int,
+    width: int = 64,
+    prompt_length: int = 8,
+    new_tokens: int = 248,
+) -> np.ndarray:
+    """Continues training documents from their first tokens: int32 [N, prompt_length + new_tokens].
+
+    Temperatures range from 0.1 to 1 within a batch, because the pair is used greedily as well as sampled.
     """
-    kept = Path(args.work) / f"target-text-{data}-{args.sampled}-{args.seed}.npy"
-    if kept.is_file():
-        return [row[row != PAD] for row in np.load(kept)]
-    openings = [ids[:prompt] for ids in encoded if len(ids) > prompt]
-    if not openings:
+    prompts = [ids[:prompt_length] for ids in encoded if len(ids) > prompt_length]
+    if not prompts:
         raise BadInput("the training documents are too short for the target to continue them")
-    chosen = np.random.default_rng(args.seed)
-    torch.manual_seed(args.seed)
-    temperature = torch.linspace(0.1, 1.0, width, device=DEVICE)[:, None]  # [B, 1]
+    generator = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    temperatures = torch.linspace(0.1, 1.0, width, device=DEVICE)[:, None]  # [B, 1]
+    batches = max(1, tokens // (width * (prompt_length + new_tokens)))
     texts = []
-    for _ in tqdm(
-        range(max(1, args.sampled // (width * (prompt + new)))), desc="text from the target", unit="batch"
-    ):
-        rows = torch.from_numpy(
-            np.stack([openings[i] for i in chosen.integers(len(openings), size=width)]).astype(np.int64)
-        ).to(DEVICE)
-        cache, last, done = None, rows, torch.zeros(width, 1, dtype=torch.bool, device=DEVICE)
+    for _ in tqdm(range(batches), desc="text from the target", unit="batch"):
+        chosen = np.stack([prompts[i] for i in generator.integers(len(prompts), size=width)])
+        rows = last = torch.from_numpy(chosen.astype(np.int64)).to(DEVICE)  # [B, T]
+        cache, done = None, torch.zeros(width, 1, dtype=torch.bool, device=DEVICE)
         with torch.autocast(DEVICE.type, torch.bfloat16):
-            for _ in range(new):
-                output = teacher(input_ids=last, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            for _ in range(new_tokens):
+                output = target(input_ids=last, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 cache = output.past_key_values
-                chances = (output.logits[:, -1].float() / temperature).softmax(-1)  # [B, V]
-                last = torch.multinomial(chances, 1).masked_fill(done, PAD)  # [B, 1]
+                probabilities = (output.logits[:, -1].float() / temperatures).softmax(-1)  # [B, V]
+                last = torch.multinomial(probabilities, 1).masked_fill(done, PAD)  # [B, 1]
                 done |= last == EOS
                 rows = torch.cat([rows, last], 1)
         texts.append(rows.cpu().numpy().astype(np.int32))
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    np.save(kept.with_suffix(".new.npy"), np.concatenate(texts))
-    os.replace(kept.with_suffix(".new.npy"), kept)
-    return target_text(args, teacher, encoded, data)
+    return np.concatenate(texts)

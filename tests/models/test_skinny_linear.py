@@ -1,10 +1,12 @@
-"""The transposed product is the same sum, and a benchmark gets the models as transformers has loaded them."""
+"""The transposed product gives the same result, and the benchmark gets transformers' own layers."""
 
 import pytest
 import torch
+from torch.nn import Linear
 
 from specdemo import load_pair
-from specdemo.runtime.skinny_linear import FewRowsLinear, as_loaded
+from specdemo.runtime.skinny_linear import SkinnyLinear, as_loaded, use_skinny_linear
+from tests.tiny import tiny
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -13,8 +15,8 @@ from specdemo.runtime.skinny_linear import FewRowsLinear, as_loaded
 )
 def test_the_same_product(shape, bias):
     torch.manual_seed(0)
-    plain = torch.nn.Linear(24, 40, bias=bias)
-    ours = FewRowsLinear(24, 40, bias=bias)
+    plain = Linear(24, 40, bias=bias)
+    ours = SkinnyLinear(24, 40, bias=bias)
     ours.load_state_dict(plain.state_dict())
     x = torch.randn(shape).transpose(-1, -1)
     with torch.no_grad():
@@ -22,14 +24,19 @@ def test_the_same_product(shape, bias):
         torch.testing.assert_close(ours(x), plain(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_only_where_it_helps_and_not_in_a_benchmark_of_transformers():
-    def kinds(pair):
-        return {type(module) for module in pair.target.modules() if isinstance(module, torch.nn.Linear)}
+def layers_of(model):
+    return {type(module) for module in model.modules() if isinstance(module, Linear)}
 
-    pair = load_pair()
-    assert kinds(pair) == {FewRowsLinear}
-    with as_loaded(pair.target, pair.drafter, None):
-        assert kinds(pair) == {torch.nn.Linear}
-    assert kinds(pair) == {FewRowsLinear}
-    assert kinds(load_pair(dtype="bfloat16")) == {torch.nn.Linear}
+
+def test_transformers_is_measured_with_its_own_layers():
+    ours, theirs = tiny(), tiny()
+    use_skinny_linear(ours)
+    with as_loaded(ours, theirs, None):
+        assert layers_of(ours) == layers_of(theirs) == {Linear}
+    assert layers_of(ours) == {SkinnyLinear} and layers_of(theirs) == {Linear}
+
+
+@pytest.mark.slow
+def test_a_pair_uses_it_in_float32_only():
+    assert layers_of(load_pair().target) == {SkinnyLinear}
+    assert layers_of(load_pair(dtype="bfloat16").target) == {Linear}

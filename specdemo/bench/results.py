@@ -1,0 +1,142 @@
+"""What a benchmark measured, as plain values. `asdict` of a Result is the JSON that is printed last."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Of whole generations, by the wall clock."""
+
+    ms_per_token: float  # median
+    ms_per_token_10_90: tuple[float, float]  # 10th and 90th percentile
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drafting:
+    """What drafting achieved, and the speed-up over plain decoding that the formula expects from it."""
+
+    acceptance_rate: float | None
+    mean_tokens_per_round: float | None
+    cost_ratio: float | None
+    expected_x_plain: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Speed):
+    """One contestant; x: how many times as fast as another one."""
+
+    name: str
+    x_plain: float  # transformers plain
+    x_assisted: float | None  # transformers assisted
+    equal_to_plain: str | None  # how many texts equal those of transformers plain: "5 of 6"; greedy only
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A contestant that cannot run on this machine."""
+
+    name: str
+    why_not: str
+    ms_per_token: None = None
+
+
+@dataclass(frozen=True)
+class Differences:
+    """How many of two contestants' greedy texts differ, and by text at which token (None: nowhere)."""
+
+    prompts: int
+    first_at: list[int | None]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The shortest possible time of a round at the memory's bandwidth, and the measured median."""
+
+    shortest_round_ms: float
+    round_ms: float | None
+    reached: float | None  # shortest / measured
+
+
+@dataclass(frozen=True)
+class Roofline:
+    bandwidth: float  # bytes read and written per second
+    target_bytes: int  # of weights that one forward reads
+    drafter_bytes: int
+    round: Bound
+    plain: Bound  # of plain decoding, whose rounds read only the target
+
+
+@dataclass(frozen=True)
+class DeviceIdle:
+    """Milliseconds per round in which the device has nothing to do, medians."""
+
+    between: float  # between rounds
+    all: float  # between and within rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class GammaRow(Speed, Drafting):
+    gamma: int
+    x_plain: float  # how many times as fast as specdemo plain
+
+
+@dataclass(frozen=True)
+class EngineTimes:
+    """Medians by the engine's clock, without prefill."""
+
+    round_ms: float | None
+    ms_per_token: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextRow(Drafting):
+    context: int  # tokens of prompt
+    prefill_ms: float
+    plain: EngineTimes
+    speculative: EngineTimes
+    x_plain: float  # how many times as fast as specdemo plain
+
+
+@dataclass(frozen=True)
+class QuantizedRow:
+    quantize: str  # the kind of weights; "none": unquantised
+    plain: Speed
+    speculative: Speed
+    acceptance_rate: float | None
+    bytes_held: int
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class ShapesInfo:
+    """Which random weights were measured."""
+
+    name: str
+    accept: float
+    cycle: int  # tokens until the text repeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Drafting):
+    pair: str
+    device: str
+    device_name: str
+    dtype: str | None
+    date: str
+    threads: int
+    gamma: int
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+    prompts: int
+    repeats: int
+    rows: list[Row | NotRun]
+    differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
+    roofline: Roofline
+    host_ms: DeviceIdle | None  # CUDA only
+    notes: list[str]
+    gammas: list[GammaRow] = field(default_factory=list)
+    contexts: list[ContextRow] = field(default_factory=list)
+    quantized: list[QuantizedRow] = field(default_factory=list)
+    shapes: ShapesInfo | None = None

@@ -1,0 +1,432 @@
+"""The benchmark without its models: statistics, turns, rows, tables, the picture, prompts and options."""
+
+import json
+from dataclasses import asdict, replace
+from statistics import median
+from types import SimpleNamespace
+
+import pytest
+
+from specdemo.bench.idle import by_round, idle, idle_per_round
+from specdemo.bench.measure import (
+    Contestant,
+    RoundTimes,
+    Sample,
+    acceptance_rate,
+    cost_ratio,
+    differences,
+    drafting,
+    in_turns,
+    round_ms,
+    spread,
+    tokens_per_round,
+)
+from specdemo.bench.picture import draw
+from specdemo.bench.prompts import BEGINNINGS, story_prompts
+from specdemo.bench.report import quantized_table, table
+from specdemo.bench.results import (
+    Bound,
+    ContextRow,
+    DeviceIdle,
+    Differences,
+    EngineTimes,
+    GammaRow,
+    NotRun,
+    QuantizedRow,
+    Result,
+    Roofline,
+    Row,
+    ShapesInfo,
+    Speed,
+)
+from specdemo.bench.run import row
+from specdemo.bench.shapes import bigrams
+from specdemo.bench.sweeps import context_row, gamma_row
+from specdemo.cli.main import main
+from specdemo.events.metrics import fresh
+from tests.tiny import tokenizer
+
+
+def sample(ids=(1, 2), rounds=(), seconds=1.0, **stats) -> Sample:
+    stats = replace(fresh(), rounds=len(rounds), **stats)
+    return Sample(seconds, list(ids), stats, [RoundTimes(*times) for times in rounds])
+
+
+# Statistics
+
+
+def test_spread_is_the_10th_percentile_the_median_and_the_90th():
+    assert spread(range(101)) == (10, 50, 90)
+    assert spread([3, 1, 2]) == pytest.approx((1.2, 2, 2.8))
+    assert spread([5.0]) == (5, 5, 5)
+
+
+def test_only_full_rounds_count():
+    plain = [sample(rounds=[(0, 0.0, 10.0), (0, 0.0, 12.0)]), sample(rounds=[(0, 0.0, 50.0)])]
+    drafted = [
+        sample(rounds=[(4, 8.0, 12.0), (4, 4.0, 16.0), (1, 99.0, 99.0)]),
+        sample(rounds=[(4, 6.0, 30.0)]),
+    ]
+    assert round_ms(plain, 0) == 12
+    assert round_ms(drafted, 4) == 20
+    assert cost_ratio(plain, drafted, 4) == 6 / 4 / 12
+    assert round_ms(drafted, 5) is None and cost_ratio(plain, drafted, 5) is None
+
+
+def test_rates_are_those_of_all_samples_together():
+    counts = ({"accepted": 3, "rejected": 1, "tokens": 6}, {"accepted": 1, "rejected": 3, "tokens": 4})
+    some = [sample(rounds=[(4, 1.0, 1.0)] * n, **one) for n, one in zip((2, 3), counts, strict=True)]
+    assert acceptance_rate(some) == 4 / 8 and tokens_per_round(some) == 10 / 5
+    assert acceptance_rate([sample()]) is None and tokens_per_round([sample()]) is None
+
+
+def test_the_formula_needs_an_acceptance_rate_and_a_cost_ratio():
+    plain = [sample(rounds=[(0, 0.0, 10.0)])]
+    drafted = sample(rounds=[(4, 2.0, 10.0)], accepted=4, rejected=1)
+    found = drafting(plain, [drafted], 4)
+    assert (found.acceptance_rate, found.cost_ratio) == (0.8, 0.05)
+    assert found.expected_x_plain == pytest.approx((1 - 0.8**5) / (0.2 * 1.2))
+    assert drafting(plain, [drafted], 5).expected_x_plain is None, "no full round"
+    assert drafting(plain, [sample(rounds=[(4, 2.0, 10.0)])], 4).expected_x_plain is None, (
+        "nothing was judged"
+    )
+
+
+def test_where_texts_first_differ():
+    texts = [sample(ids=[1, 2, 3]), sample(ids=[1, 9, 9]), sample(ids=[7, 2, 3])]
+    assert differences(texts, [sample(ids=[1, 2, 3])] * 3) == Differences(2, [None, 1, 0])
+
+
+def test_idle_is_the_time_that_no_interval_covers():
+    assert idle([(0, 2), (5, 6), (7, 9)]) == 3 + 1
+    assert idle([(5, 6), (0, 4), (1, 2), (3, 5)]) == 0, "in any order, overlapping, nested and touching"
+    assert idle([(4, 8)]) == idle([]) == 0
+
+
+def test_idle_time_between_rounds_and_in_total():
+    starts = [10.0, 100.0, 200.0, 300.0]
+    first, second, third = [(12.0, 20.0), (30.0, 95.0), (40.0, 50.0)], [(103.0, 190.0)], [(204.0, 298.0)]
+    rounds = by_round([(1.0, 2.0), *first, *second, *third, (301.0, 302.0)], starts)
+    assert rounds == [first, second, third, [(301.0, 302.0)]], "without what ran before the first round"
+    assert idle_per_round(rounds) == DeviceIdle(median([8, 14, 3]), median([18, 14, 3]))
+    assert idle_per_round(rounds, scale=1e-3).between == pytest.approx(0.008)
+    assert idle_per_round(rounds[:1]) is None and idle_per_round([]) is None
+
+
+# Turns
+
+
+def test_contestants_take_turns_after_warm_ups_on_the_longest_and_the_shortest_prompt():
+    calls = []
+
+    def contestant(name, fails=False):
+        def run(ids):
+            calls.append((name, len(ids)))
+            if fails:
+                raise RuntimeError("\nno compiler\nand pages more")
+            return [1, 2, 3], None
+
+        return Contestant(name, run, may_fail=fails)
+
+    samples, failures = in_turns(
+        [contestant("a"), contestant("b", fails=True), contestant("c")], [[0], [0] * 3, [0] * 2], 2
+    )
+    assert calls[:5] == [("a", 3), ("a", 1), ("b", 3), ("c", 3), ("c", 1)]
+    assert calls[5:] == [(name, length) for _ in range(2) for length in (1, 3, 2) for name in "ac"]
+    assert {name: len(some) for name, some in samples.items()} == {"a": 6, "c": 6}
+    assert samples["a"][0].ids == [1, 2, 3] and samples["a"][0].stats is None
+    assert failures == {"b": "RuntimeError: no compiler"}
+
+
+def test_a_contestant_that_needs_nothing_special_must_not_fail():
+    with pytest.raises(ZeroDivisionError):
+        in_turns([Contestant("a", lambda ids: 1 / 0)], [[0]], 1)
+
+
+# Rows
+
+
+def test_a_row_compares_with_transformers():
+    samples = {
+        "transformers plain": [sample(seconds=0.008), sample(seconds=0.016), sample(seconds=0.012)],
+        "transformers assisted": [sample(seconds=0.006)] * 3,
+        "specdemo plain": [sample(seconds=0.004), sample(seconds=0.004), sample([1, 3], seconds=0.002)],
+    }
+    found = row("specdemo plain", samples, greedy=True)
+    assert (found.ms_per_token, found.tokens_per_second) == (2, 500)
+    assert found.ms_per_token_10_90 == pytest.approx((1.2, 2))
+    assert (found.x_plain, found.x_assisted, found.equal_to_plain) == (3, 1.5, "2 of 3")
+    assert row("specdemo plain", samples, greedy=False).equal_to_plain is None
+    del samples["transformers assisted"]
+    assert row("specdemo plain", samples, greedy=True).x_assisted is None
+
+
+def test_sweeps_compare_with_the_engines_own_plain_decoding():
+    counts = {"accepted": 1, "rejected": 1, "tokens": 2}
+    plain = [sample(rounds=[(0, 0.0, 10.0)] * 2, seconds=0.03, verify_ms=20.0, **counts)]
+    drafted = [
+        sample(rounds=[(4, 4.0, 11.0)], seconds=0.02, draft_ms=4.0, verify_ms=11.0, prefill_ms=5.0, **counts)
+    ]
+    found = gamma_row(4, plain, drafted)
+    assert (found.gamma, found.ms_per_token, found.x_plain) == (4, 10, 1.5), "by the wall clock"
+    assert (found.acceptance_rate, found.cost_ratio) == (0.5, 0.1)
+    found = context_row(64, 4, plain, drafted)
+    assert (found.context, found.prefill_ms) == (64, 5)
+    assert (found.plain, found.speculative) == (EngineTimes(10, 10), EngineTimes(15, 7.5))
+    assert found.x_plain == 10 / 7.5, "by the engine's clock"
+
+
+# Tables and the picture
+
+
+def speed(ms: float) -> Speed:
+    return Speed(ms_per_token=ms, ms_per_token_10_90=(ms * 0.8, ms * 1.25), tokens_per_second=1000 / ms)
+
+
+def result(**changes) -> Result:
+    def made(name, ms, x):
+        return Row(name=name, **vars(speed(ms)), x_plain=x, x_assisted=None, equal_to_plain="2 of 2")
+
+    none = dict.fromkeys(("acceptance_rate", "mean_tokens_per_round", "cost_ratio"))
+    bound = Bound(2.0, 8.0, 0.25)
+    values = dict(
+        pair="small + smaller",
+        device="cuda",
+        device_name="Some GPU",
+        dtype="bfloat16",
+        date="2026-01-02",
+        threads=2,
+        gamma=4,
+        temperature=0.0,
+        top_p=0.9,
+        max_new_tokens=8,
+        prompts=2,
+        repeats=1,
+        rows=[
+            made("transformers plain", 10.0, 1.0),
+            NotRun("transformers compiled", "no compiler"),
+            made("specdemo speculative", 4.0, 2.5),
+        ],
+        **none,
+        expected_x_plain=None,
+        differing_argmaxes=Differences(0, [None, None]),
+        roofline=Roofline(5e9, 6_000_000, 1_000_000, bound, bound),
+        host_ms=None,
+        notes=["a note"],
+        gammas=[
+            GammaRow(**vars(speed(4.0)), **none, expected_x_plain=e, gamma=g, x_plain=x)
+            for g, x, e in ((1, 1.2, 1.5), (4, 2.0, None))
+        ],
+        contexts=[
+            ContextRow(
+                **none,
+                expected_x_plain=2.0,
+                context=n,
+                prefill_ms=1.0,
+                plain=EngineTimes(None, p),
+                speculative=EngineTimes(None, s),
+                x_plain=p / s,
+            )
+            for n, p, s in ((256, 8.0, 5.0), (1024, 9.0, 6.0))
+        ],
+        quantized=[QuantizedRow("int8", speed(7.0), speed(3.0), None, 5_000_000, ["another note"])],
+    )
+    return Result(**values | changes)
+
+
+def words(text: str) -> list[str]:
+    """The lines, with single spaces between words."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_the_table_has_a_line_for_each_contestant_and_for_each_value_of_a_sweep():
+    lines = words(table(result()))
+    assert "transformers plain 10.00 8.00-12.50 100.0 1.00 – 2 of 2" in lines
+    assert "transformers compiled – failed: no compiler" in lines
+    assert "1 4.00 250.0 – – – 1.20 1.50" in lines
+    assert "1,024 1.0 – 9.00 – 6.00 1.50 2.00" in lines
+    reached = "at least 2.00 ms, measured 8.00 ms, 25.0% of it reached"
+    assert f"a round reads 6.0 MB + 4 x 1.0 MB: {reached}" in lines
+    assert "note: a note" in lines
+
+
+def test_the_table_leaves_out_what_was_not_measured():
+    text = table(result(gammas=[], contexts=[], differing_argmaxes=None))
+    assert "gamma 4" in text and "tokens/round" not in text and "prefill" not in text
+    assert "cost ratio" not in text and "the device waits" not in text and "differing" not in text
+
+
+def test_differences_in_float32_are_called_a_bug():
+    assert "with drafts 0 of 2 texts differ from plain\n" in table(result())
+    differing = result(differing_argmaxes=Differences(1, [None, 37]))
+    assert "1 of 2 texts differ from plain, first at token 37\n" in table(differing)
+    assert "first at token 37; in float32 there must be none: this is a bug" in table(
+        replace(differing, dtype="float32")
+    )
+
+
+def test_the_table_tells_idle_time_theory_and_the_construction_of_shapes():
+    text = table(
+        result(
+            host_ms=DeviceIdle(0.25, 1.5),
+            cost_ratio=0.125,
+            expected_x_plain=2.5,
+            shapes=ShapesInfo("tiny", 0.5, 512),
+        )
+    )
+    assert "the device waits 0.250 ms for the host between rounds, 1.500 ms per round in total" in text
+    assert "cost ratio 0.125: for that the theory expects 2.50 x specdemo plain" in text
+    assert "the drafter is right after 50% of the tokens" in text and "not tied" in text
+
+
+def test_quantised_weights_are_compared_with_unquantised_ones_if_these_were_measured():
+    int8 = result().quantized[0]
+    none = replace(int8, quantize="none", plain=speed(3.5), speculative=speed(6.0), acceptance_rate=0.5)
+    rows = words(quantized_table([int8]))
+    assert rows[1:3] == ["int8 7.00 – 3.00 2.40-3.75 – – 5.0", "another note"]
+    rows = words(quantized_table([none, int8]))
+    assert rows[1] == "none 3.50 1.00 6.00 4.80-7.50 1.00 0.500 5.0"
+    assert rows[3] == "int8 7.00 0.50 3.00 2.40-3.75 2.00 – 5.0"
+
+
+def test_the_json_has_every_value_by_name():
+    found = json.loads(json.dumps(asdict(result())))
+    assert found["rows"][1] == {
+        "name": "transformers compiled",
+        "ms_per_token": None,
+        "why_not": "no compiler",
+    }
+    assert found["rows"][2]["ms_per_token"] == 4 and found["gammas"][1]["x_plain"] == 2
+    assert found["roofline"]["drafter_bytes"] == 1_000_000 and found["roofline"]["plain"]["reached"] == 0.25
+
+
+def test_the_pictures_axes_have_the_numbers():
+    figure = draw(result())
+    speeds, gammas, contexts, quantized = figure.axes
+    assert figure.get_suptitle() == "small + smaller\ncuda (Some GPU), bfloat16, gamma 4, 2026-01-02"
+    names = [label.get_text() for label in speeds.get_yticklabels()]
+    assert names == ["transformers plain", "transformers compiled", "specdemo speculative"]
+    assert [bar.get_width() for bar in speeds.patches] == [100, 250]
+    assert speeds.yaxis_inverted() and "tokens/s" in speeds.get_xlabel() and speeds.get_xlim()[1] > 250 / 0.8
+    texts = [text.get_text() for text in speeds.texts]
+    assert "250.0  (2.50 x)" in texts and any("failed: no compiler" in text for text in texts)
+
+    lines = {line.get_label(): line.get_xydata().tolist() for line in gammas.lines}
+    (first, missing) = lines["expected"]
+    assert lines["measured"] == [[1, 1.2], [4, 2.0]] and first == [1, 1.5] and missing[1] != missing[1]
+    assert gammas.get_xlabel() == "gamma" and gammas.get_ylim()[0] == 0
+
+    lines = {line.get_label(): line.get_xydata().tolist() for line in contexts.lines}
+    assert lines.pop("plain") == [[256, 8], [1024, 9]] and lines.pop("speculative") == [[256, 5], [1024, 6]]
+    assert lines == {"expected": [[256, 4.0], [1024, 4.5]]}
+    assert contexts.get_xscale() == "log" and contexts.get_xlabel() == "tokens of prompt"
+    assert "ms/token" in contexts.get_ylabel()
+    assert [bar.get_height() for bar in quantized.patches] == [7, 3]
+
+
+def test_everything_is_inside_the_picture():
+    figure = draw(result())
+    figure.draw_without_rendering()
+    width, height = figure.canvas.get_width_height()
+    for axes in figure.axes:
+        box = axes.get_tightbbox()
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width + 1 and box.y1 <= height + 1
+
+
+def test_without_sweeps_there_is_one_panel():
+    assert len(draw(result(gammas=[], contexts=[], quantized=[])).axes) == 1
+
+
+# Prompts
+
+
+def test_stories_are_continued_with_the_next_ones_to_any_length():
+    pair = SimpleNamespace(tokenizer=tokenizer())
+    beginnings = [pair.tokenizer(text).input_ids for text in BEGINNINGS]
+    assert story_prompts(pair, 12) == beginnings + beginnings[:2]
+    one, two = story_prompts(pair, 2, 2000)
+    assert len(one) == len(two) == 2000
+    joined = sum(beginnings, []) * 9
+    assert one == joined[:2000] and two == joined[len(beginnings[0]) :][:2000]
+    assert story_prompts(pair, 1, 5) == [beginnings[0][:5]]
+
+
+def test_the_cycle_goes_through_all_tokens_and_the_drafter_is_wrong_for_its_share():
+    follows = bigrams(1000, 0.8, seed=3)
+    x, seen = int(follows.order[0]), set()
+    while x not in seen:
+        seen.add(x)
+        x = int(follows.target[x])
+    assert len(seen) == 1000 and x == follows.order[0]
+    assert sorted(follows.drafter.tolist()) == list(range(1000)), "a permutation, too"
+    right = (follows.drafter == follows.target).float().mean()
+    assert right == pytest.approx(0.8, abs=0.04)
+    assert (bigrams(100, 1.0, 0).drafter == bigrams(100, 1.0, 0).target).all()
+    assert (bigrams(100, 0.0, 0).drafter != bigrams(100, 0.0, 0).target).all()
+    assert (bigrams(1000, 0.8, seed=4).order != follows.order).any()
+
+
+def test_prompts_of_shapes_are_parts_of_the_cycle():
+    follows = bigrams(50, 0.8, seed=0)
+    for prompts, length in ((follows.prompts(3), 16), (follows.prompts(2, 70), 70)):
+        for prompt in prompts:
+            assert len(prompt) == length
+            assert all(follows.target[a] == b for a, b in zip(prompt, prompt[1:], strict=False))
+    assert len({prompt[0] for prompt in follows.prompts(3)}) == 3
+
+
+# Options
+
+
+def bench(capsys, options: str) -> tuple[int, str, str]:
+    try:
+        status = main(["bench", *options.split()])
+    except SystemExit as stop:
+        status = stop.code
+    return status, *capsys.readouterr()
+
+
+GAMMAS = "argument --gammas: must be whole numbers from 1 to 16 with commas between, not"
+CONTEXTS = "argument --contexts: must be whole numbers from 2 to 1,000,000 with commas between, not"
+WRONG = {
+    "--gammas 1,x": f"{GAMMAS} '1,x'",
+    "--gammas 0,4": f"{GAMMAS} '0,4'",
+    "--gammas 4,17": f"{GAMMAS} '4,17'",
+    "--gammas=": f"{GAMMAS} ''",
+    "--gammas ²": GAMMAS,
+    "--contexts 1": f"{CONTEXTS} '1'",
+    "--contexts 256;512": f"{CONTEXTS} '256;512'",
+    "--shapes giant": "shapes must be one of llama-3.2-3b-1b, qwen3-8b-0.6b, llama-3.1-8b-1b, tiny, not",
+    "--shapes tiny --pair embedded": "shapes: give --shapes or --pair, not both",
+    "--shapes tiny --quantize int8": "shapes: give --shapes or --quantize, not both",
+    "--shapes tiny --quantize-sweep none": "shapes: give --shapes or --quantize-sweep, not both",
+    "--shapes tiny --temperature 0.5": "temperature must be 0 with --shapes, whose acceptance is known",
+    "--shapes tiny --device tpu": "device must be cpu, cuda or cuda:N, not 'tpu'",
+    "--shapes tiny --dtype int3": "dtype must be one of auto, float32, bfloat16, float16, not 'int3'",
+    "--shapes tiny --accept 1.5": "argument --accept: must be a number from 0 to 1, not '1.5'",
+    "--shapes tiny --accept nan": "argument --accept: must be a number from 0 to 1, not 'nan'",
+    "--accept 0.5": "accept is what --shapes builds in, so it needs --shapes",
+    "--quantize-sweep none,int3": "quantize must be one of none, int8, int4, int2, float8, not 'int3'",
+    "--quantize-sweep=": "quantize must be one of none, int8, int4, int2, float8, not ''",
+    "--quantize-sweep none --quantize int8": "quantize: give --quantize and --quantize-drafter or",
+    "--plot x.jpg": "plot must be a file that ends in .png or .svg, not x.jpg",
+    "--plot /no/such/place/x.png": "plot cannot be saved: there is no directory /no/such/place",
+    "--prompts 0": "argument --prompts: must be a whole number from 1 to 1000",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, options):
+    status, out, err = bench(capsys, options)
+    assert status == 2 and out == ""
+    assert WRONG[options] in err.splitlines()[-1] and "Traceback" not in err
+
+
+def test_a_plot_is_refused_before_anything_loads(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("specdemo.cli.main._load", lambda arguments: pytest.fail("loaded"))
+    folder = tmp_path / "x.png"
+    folder.mkdir()
+    assert "plot must be a file, but" in bench(capsys, f"--plot {folder}")[2]
+    monkeypatch.setattr("specdemo.cli.main.find_spec", lambda name: None)
+    status, _, err = bench(capsys, f"--plot {tmp_path / 'y.png'}")
+    assert status == 1 and "plot needs matplotlib, which is not installed" in err
