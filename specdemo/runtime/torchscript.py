@@ -112,10 +112,14 @@ class TorchScriptLM(CachedLM):
 
         try:
             with warnings.catch_warnings():
-                # Deprecated, but its successors need a C++ compiler (torch.compile) or are no faster than
-                # Python (export).
-                warnings.simplefilter("ignore")
-                return torch.jit.trace(forward, (ids, start, *own), check_trace=False)
+                warnings.simplefilter(
+                    "ignore"
+                )  # about sizes read on the host: the first replays are compared
+                # torch.jit.trace does these two, but registers the function with the process, which never frees it.
+                # torch.compile needs a C++ compiler, and torch.export is no faster than Python.
+                arguments = (ids, start, *own)
+                graph, _ = torch._C._create_graph_by_tracing(forward, arguments, lambda _: "", True, False)
+                return torch._C._create_function_from_graph("forward", graph)
         finally:
             self._install(own)
             self.warming_up = None

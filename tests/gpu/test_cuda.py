@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from specdemo import Params, load_pair, stream
+from specdemo import Params, generate, load_pair
 from specdemo.loading.pool import Residents
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -14,10 +14,7 @@ PROMPT = "Once upon a time there was a little fox who"
 
 
 def text_of(pair, **params):
-    run = stream(pair, PROMPT, Params(max_new_tokens=80, seed=1, **params))
-    for _ in run:
-        pass
-    return run.trace
+    return generate(pair, PROMPT, Params(max_new_tokens=80, seed=1, **params))
 
 
 def test_greedy_in_float32_is_the_same_text_as_on_the_cpu_and_as_plain_decoding():

@@ -194,10 +194,8 @@ def test_transformers_accepts_the_same_drafts(shaped):
 def test_uncaptured_contestants_trace_nothing_and_write_the_same(shaped, monkeypatch):
     pair, follows = shaped
     monkeypatch.setattr(TorchScriptLM, "TRACE_AFTER", 1)
-    traced, trace = [], torch.jit.trace
-    monkeypatch.setattr(
-        torch.jit, "trace", lambda *args, **options: traced.append(1) or trace(*args, **options)
-    )
+    traced, trace = [], TorchScriptLM._trace
+    monkeypatch.setattr(TorchScriptLM, "_trace", lambda *args: traced.append(1) or trace(*args))
     prompt = follows.prompts(1)[0]
     uncaptured, _ = ours(pair.with_capture("off"), "x", GREEDY).run(prompt)
     assert not traced
