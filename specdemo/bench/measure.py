@@ -10,8 +10,9 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from specdemo.bench.contestants import Contestant
+from specdemo.bench.theory import expected_speedup
 from specdemo.events import Stats
-from specdemo.events.metrics import expected_speedup, ratio
+from specdemo.events.metrics import ratio
 from specdemo.events.trace import Trace
 
 

@@ -6,7 +6,7 @@ Knows neither torch nor gradio.
 import os
 import re
 
-from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, allowed, check_text, number
+from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, allowed, check_number, check_text
 from specdemo.loading.catalog import CATALOGUE
 
 # Sampler: the fields of Params that matter to it. All others are switched off.
@@ -226,7 +226,7 @@ def _warnings(values: dict, prompt: str, needs, pair):
         value = whole_number(values[name]) if name == "seed" else values[name]
         if shown.get(name, True) and not (name == "seed" and value is None):
             try:
-                number(name, value)
+                check_number(name, value)
             except ValueError:
                 yield name, f"must be {allowed(name)}"
     for name, text in (("prompt", prompt), ("stop", values["stop"]), ("system", values["system"])):

@@ -161,6 +161,56 @@ def test_a_full_disk_costs_the_trace_but_not_the_text(capsys):
     )
 
 
+ANSWERED_WITHOUT_TORCH = {
+    "--help": (0, ""),
+    "generate --help": (0, ""),
+    "bench --help": (0, ""),
+    "": (2, "the following arguments are required: generate | bench | pairs"),
+    "generate": (2, "the following arguments are required: PROMPT"),
+    "generate x --nonsense": (2, "unrecognized arguments: --nonsense"),
+    "generate x --gamma x": (2, "gamma must be a whole number from 1 to 16, not 'x'"),
+    "generate x --gamma 99": (2, "gamma must be a whole number from 1 to 16, not 99"),
+    "generate x --pair embedded --target y": (2, "pair: give --pair or --target with --drafter, not both"),
+    "generate x --trace /no/such/place/x.json": (2, "trace cannot be saved: there is no directory /no/such/place"),
+    "bench --prompts 0": (2, "argument --prompts: must be a whole number from 1 to 1000, not '0'"),
+    "bench --gammas 0": (2, "argument --gammas: must be whole numbers from 1 to 16"),
+    "bench --top-p 0": (2, "top_p must be a number above 0 to 1, not 0"),
+    "bench --accept 0.5": (2, "--accept"),
+    "bench --quantize-sweep int3": (2, "quantize must be one of none, int8, int4, int2, float8, not 'int3'"),
+    "bench --plot x.jpg": (2, "plot must be a file that ends in .png or .svg, not x.jpg"),
+    "pairs": (0, ""),
+}
+
+
+@pytest.mark.parametrize("line", ANSWERED_WITHOUT_TORCH)
+def test_what_needs_no_model_is_answered_before_torch_is_imported(line):
+    """In a process in which importing torch or transformers raises."""
+    code = """
+import sys
+sys.modules |= dict.fromkeys(("torch", "transformers"))
+from specdemo.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, *line.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    status, sentence = ANSWERED_WITHOUT_TORCH[line]
+    assert done.returncode == status and sentence in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == (status != 0) and bool(done.stdout) == (status == 0)
+    assert status == 0 or done.stderr.startswith("specdemo: ")
+
+
+def help_of(capsys, command: str) -> str:
+    return " ".join(run(capsys, command, "--help")[1].split())
+
+
+def test_help_gives_the_defaults_of_its_own_command(capsys):
+    generate, bench = help_of(capsys, "generate"), help_of(capsys, "bench")
+    assert "a number from 0 to 2 (default 0.8)" in generate and "to 32,768 (default 200)" in generate
+    assert "a number from 0 to 2 (default 0.0)" in bench and "to 32,768 (default 128)" in bench
+    assert "to 9,007,199,254,740,991 (default 0)" in bench
+    assert "a whole number from 1 to 16 (default 4)" in generate and "to 16 (default 4)" in bench
+
+
 def test_pairs_says_what_each_needs(capsys):
     status, out, _ = run(capsys, "pairs")
     assert (

@@ -110,6 +110,18 @@ def test_a_turn_that_fails_is_followed_by_the_next(line):
     assert second.done.result(PATIENCE) is None
 
 
+def test_a_cancelled_future_does_not_end_the_thread_that_serves_all_runs(line):
+    gate, served = threading.Event(), []
+    first = line.join(lambda place: gate.wait(PATIENCE))
+    second = line.join(lambda place: served.append("second"))
+    third = line.join(lambda place: served.append("third"))
+    assert second.done.cancel()
+    first.done.cancel()  # its work goes on
+    gate.set()
+    third.done.result(PATIENCE)
+    assert served == ["third"]
+
+
 def test_visitors_wait_for_each_other_and_leave_when_they_like(models, line):
     async def visit():
         first, second, third, fourth = (

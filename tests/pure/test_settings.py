@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, number
+from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, check_number
 from specdemo.loading import request as request_module
 from specdemo.ui.settings import (
     AS_STARTED,
@@ -207,7 +207,7 @@ def test_a_choice_that_makes_the_run_impossible_or_pointless_says_so_beside_it(
 def test_what_a_control_calls_impossible_params_refuses():
     for field, wrong in (("top_k", -1), ("max_new_tokens", 40_000), ("max_new_tokens", None)):
         with pytest.raises(ValueError) as refused:
-            number(field, wrong)
+            check_number(field, wrong)
         assert warned(sampler="top-k", **{field: wrong})[field] in str(refused.value)
 
 
