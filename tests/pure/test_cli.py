@@ -99,7 +99,7 @@ WRONG = {
     "--pair embedded --target x": "pair: give --pair or --target with --drafter, not both",
     "--drafter x": "target must be given with a drafter",
     "--target /no/such/place": "target: there is no directory /no/such/place",
-    "--target .": "holds no config.json",
+    "--target .": "has no config.json",
     "--device tpu": "device must be cpu, cuda or cuda:N, not 'tpu'",
     "--device cuda:99": "device cuda:99 is not there",
     "--dtype int3": "dtype must be one of auto, float32, bfloat16, float16, not 'int3'",
@@ -116,7 +116,7 @@ def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, options):
     status, out, err = run(capsys, "generate", "Once upon a time", "--max-new-tokens", "5", *options.split())
     lines = [line for line in err.splitlines() if "Loading weights" not in line]
     assert status == 2 and out == ""
-    assert WRONG[options] in lines[-1] and lines[-1].startswith("specdemo")
+    assert WRONG[options] in lines[-1] and lines[-1].startswith("specdemo: ")
     assert "Traceback" not in err
 
 
@@ -175,7 +175,7 @@ ANSWERED_WITHOUT_TORCH = {
     "bench --prompts 0": (2, "argument --prompts: must be a whole number from 1 to 1000, not '0'"),
     "bench --gammas 0": (2, "argument --gammas: must be whole numbers from 1 to 16"),
     "bench --top-p 0": (2, "top_p must be a number above 0 to 1, not 0"),
-    "bench --accept 0.5": (2, "--accept"),
+    "bench --accept 0.5": (2, "accept is the acceptance rate of --shapes, so it needs --shapes"),
     "bench --quantize-sweep int3": (2, "quantize must be one of none, int8, int4, int2, float8, not 'int3'"),
     "bench --plot x.jpg": (2, "plot must be a file that ends in .png or .svg, not x.jpg"),
     "pairs": (0, ""),
@@ -265,7 +265,7 @@ def test_a_terminal_shows_accepted_rejected_and_resampled_in_their_colours():
     shown = on_a_terminal(NO_COLOR="")
     assert "\033[4;32m" in shown and "\033[1;34m" in shown, "accepted and bonus"
     rejected = shown.index("\033[9;31m")
-    assert shown.index("\033[1;31m") > rejected, "what replaces a rejected token stands behind it"
+    assert shown.index("\033[1;31m") > rejected, "what replaces a rejected token comes after it"
 
 
 @pytest.mark.slow
