@@ -60,9 +60,22 @@ def test_every_field_of_params_is_an_option(capsys):
     params = json.loads(out)["params"]
     assert status == 0
     assert params == {
-        "draft_with": "lookup", "gamma": 2, "rule": "speculative", "temperature": 0.5, "top_k": 7, "top_p": 0.8, "min_p": 0.1, "seed": 9,
-        "max_new_tokens": 5, "stop": ["xyz", "two words"], "ignore_eos": True, "chat": False, "system": None, "ngram": 2, "alternatives": 1,
-    }  # fmt: skip
+        "draft_with": "lookup",
+        "gamma": 2,
+        "rule": "speculative",
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.8,
+        "min_p": 0.1,
+        "seed": 9,
+        "max_new_tokens": 5,
+        "stop": ["xyz", "two words"],
+        "ignore_eos": True,
+        "chat": False,
+        "system": None,
+        "ngram": 2,
+        "alternatives": 1,
+    }
 
 
 @pytest.mark.slow
@@ -171,7 +184,10 @@ ANSWERED_WITHOUT_TORCH = {
     "generate x --gamma x": (2, "gamma must be a whole number from 1 to 16, not 'x'"),
     "generate x --gamma 99": (2, "gamma must be a whole number from 1 to 16, not 99"),
     "generate x --pair embedded --target y": (2, "pair: give --pair or --target with --drafter, not both"),
-    "generate x --trace /no/such/place/x.json": (2, "trace cannot be saved: there is no directory /no/such/place"),
+    "generate x --trace /no/such/place/x.json": (
+        2,
+        "trace cannot be saved: there is no directory /no/such/place",
+    ),
     "bench --prompts 0": (2, "argument --prompts: must be a whole number from 1 to 1000, not '0'"),
     "bench --gammas 0": (2, "argument --gammas: must be whole numbers from 1 to 16"),
     "bench --top-p 0": (2, "top_p must be a number above 0 to 1, not 0"),

@@ -38,7 +38,7 @@ WAYS = {  # (what is chosen on the page, the same for the API, what must be seen
     "model": (("the drafter model", "top-p"), {}, {"accepted", "rejected", "resampled"}),
     "lookup": (("a lookup in the text so far", "top-p"), {"draft_with": "lookup"}, {"sampled", "accepted"}),
     "ngram": (("an n-gram store, all lengths", "top-p"), {"draft_with": "ngram"}, {"sampled"}),
-    "none": (("nobody: plain decoding", "top-p"), {"draft_with": "none"}, {"sampled"}),
+    "none": (("none: plain decoding", "top-p"), {"draft_with": "none"}, {"sampled"}),
     "greedy": (
         ("the drafter model", "greedy"),
         {"temperature": 0, "top_p": 1},
@@ -53,7 +53,7 @@ WAYS = {  # (what is chosen on the page, the same for the API, what must be seen
 def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, told, way):
     (drafter, sampler), same, fates = WAYS[way]
     page, prompt = shared, f"{REPEATING}\n\nTom"
-    choose(page, "Who drafts", drafter)
+    choose(page, "Drafting method", drafter)
     choose(page, "Sampler", sampler)
     run(page, prompt, seed=11, max_new_tokens=50)
     shown, trace = tokens(page), told(prompt, seed=11, max_new_tokens=50, **same)
@@ -104,7 +104,7 @@ def test_a_token_of_nothing_but_spaces_is_seen(shared):
 
 def test_what_is_copied_is_the_text(shared):
     page = shared
-    choose(page, "Who drafts", "the drafter model")
+    choose(page, "Drafting method", "the drafter model")
     choose(page, "Sampler", "multinomial")
     run(page, "Once upon a time,\nthere was", seed=3, max_new_tokens=40)
     trace = saved(page)
@@ -188,7 +188,7 @@ def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     page.locator("#hint").get_by_text("must not be empty").wait_for()
     unfold(page, "Chat", "Weights")
     page.get_by_label("Chat template").check()
-    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would be refused").wait_for()
+    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would be rejected").wait_for()
     choose(page, "Number format of the weights", "bfloat16")
     page.get_by_text("⚠ on a CPU bfloat16 is slower than float32").wait_for()
     page.get_by_label("Chat template").uncheck()
@@ -259,7 +259,7 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
 
 
 def test_the_legend_shows_and_hides(shared):
-    choose(shared, "Who drafts", "the drafter model")
+    choose(shared, "Drafting method", "the drafter model")
     choose(shared, "Sampler", "multinomial")
     run(shared, "Once", seed=3, max_new_tokens=40, temperature=1)
     rejected, discarded = (
