@@ -259,9 +259,7 @@ def _set_signature(generate: Callable, default: str) -> None:
     arguments = [("prompt", str, Parameter.empty), ("pair", str, default)]
     for field in fields(Params):
         is_stop = field.name == "stop"  # a list in JSON
-        arguments.append(
-            (field.name, list[str] if is_stop else field.type, [] if is_stop else field.default)
-        )
+        arguments.append((field.name, list[str] if is_stop else field.type, [] if is_stop else field.default))
     parameters = [
         Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind)
         for name, kind, value in arguments

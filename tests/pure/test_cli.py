@@ -42,8 +42,8 @@ def test_the_trace_alone_goes_to_standard_output_when_asked_for(capsys):
 
 def test_every_field_of_params_is_an_option(capsys):
     options = (
-        "--draft-with lookup --gamma 2 --rule speculative --temperature 0.5 --top-k 7 --top-p 0.8 --min-p 0.1 --seed 9 "
-        "--max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
+        "--draft-with lookup --gamma 2 --rule speculative --temperature 0.5 --top-k 7 --top-p 0.8 "
+        "--min-p 0.1 --seed 9 --max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
     )
     status, out, _ = run(
         capsys,
