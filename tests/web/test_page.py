@@ -180,10 +180,10 @@ def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     warns(page, "Top-k", 0, "0 is off: nothing is filtered")
     warns(page, "Temperature", 0, "0 is greedy")
     choose(page, "Sampler", "greedy")
-    warns(page, "Seed", 7, "greedy draws nothing, so the seed changes nothing")
+    warns(page, "Seed", 7, "greedy decoding draws no random numbers, so the seed changes nothing")
     warns(page, "Max new tokens", 100_000, "must be a whole number from 1 to 32,768")
     warns(page, "Max new tokens", 3, None)
-    page.get_by_text("⚠ no draft is longer than what is left: at most 2 here").wait_for()
+    page.get_by_text("⚠ a draft is never longer than the rest of the text: at most 2 here").wait_for()
     set_field(page, "Prompt", "")
     page.locator("#hint").get_by_text("must not be empty").wait_for()
     unfold(page, "Chat", "Weights")
@@ -193,7 +193,7 @@ def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     page.get_by_text("⚠ on a CPU bfloat16 is slower than float32").wait_for()
     page.get_by_label("Chat template").uncheck()
     choose(page, "Number format of the weights", "as the server was started")
-    page.get_by_text("the prompt as a user's message, for models tuned to answer").wait_for()
+    page.get_by_text("sends the prompt as a user's message, for chat models").wait_for()
 
 
 def warns(page, label: str, value, sentence: str | None) -> None:
@@ -211,13 +211,13 @@ def warns(page, label: str, value, sentence: str | None) -> None:
 def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
     pair = shared.locator(".block").filter(has=shared.get_by_role("combobox", name="Pair", exact=True)).last
     run(shared, "Once", max_new_tokens=5)  # which loads it
-    pair.get_by_text("holds").wait_for()
+    pair.get_by_text("takes").wait_for()
     shared.get_by_role("combobox", name="Pair", exact=True).click()
     shared.get_by_role("option", name="smollm2-1.7b").click()
     pair.get_by_text("needs about").wait_for()
     shared.get_by_role("combobox", name="Pair", exact=True).click()
     shared.get_by_role("option", name="embedded", exact=True).click()
-    pair.get_by_text("holds").wait_for()
+    pair.get_by_text("takes").wait_for()
 
 
 @pytest.mark.slow
