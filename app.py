@@ -1,37 +1,38 @@
-"""The page: python app.py, then open the address that it prints. Hugging Face Spaces starts this file, too."""
+"""The page: python app.py, then open the address that it prints. Hugging Face Spaces starts this file too."""
 
-import argparse
 import os
 import socket
 import sys
+from argparse import ArgumentTypeError, Namespace
 
-from specdemo.cli.main import FAILED, Parser, add_pair_options, pair_request, run
+from specdemo.cli.main import FAILED, run, say
+from specdemo.cli.options import Parser, add_pair_options, pair_request
+
+PROGRAM = "app.py"
 
 
 def main(argv: list[str] | None = None) -> int:
+    on_spaces = "SPACE_ID" in os.environ
     parser = Parser(
-        prog="app.py", description="Serves the page that shows speculative decoding, token by token."
+        prog=PROGRAM, description="Serves the page that shows speculative decoding, token by token."
     )
     add_pair_options(parser)
-    on_spaces = "SPACE_ID" in os.environ
     parser.add_argument(
         "--host",
         default="0.0.0.0" if on_spaces else "127.0.0.1",
         help="address to listen on (default %(default)s)",
     )
     parser.add_argument("--port", type=_port, default=7860, help="0 takes a free one (default %(default)s)")
-    return run(_serve, parser.parse_args(argv))
+    return run(_serve, parser.parse_args(argv), PROGRAM)
 
 
-def _serve(arguments: argparse.Namespace) -> int:
-    request = pair_request(arguments)
+def _serve(arguments: Namespace) -> int:
+    request, host = pair_request(arguments), arguments.host
     try:
-        port = _free(arguments.host, arguments.port)
+        port = _free_port(host, arguments.port)
     except OSError as error:
-        return _say(
-            f"cannot listen on {arguments.host}, port {arguments.port}: {error.strerror}; choose with --host and --port",
-            FAILED,
-        )
+        reason = f"{error.strerror}; choose with --host and --port"
+        return say(f"cannot listen on {host}, port {arguments.port}: {reason}", FAILED, PROGRAM)
 
     from transformers.utils import logging
 
@@ -42,15 +43,14 @@ def _serve(arguments: argparse.Namespace) -> int:
     logging.disable_progress_bar()  # the hub's, too: the page shows the progress
     models = Models(request)
     if request["target"] is not None:
-        plan(models.started)  # a mistyped place should be said before a page is there
+        plan(models.default_request)  # a mistyped directory is reported before the page starts
     demo = build(models)
     try:
-        _say(f"the page is at {launch(demo, arguments.host, port)}")
-        pair = models.get()  # the page is there already; whoever presses Generate now waits for this
-        _say(
-            f"{pair.info.name} is ready on {pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}"
-        )
-        del pair
+        say(f"the page is at {launch(demo, host, port)}", program=PROGRAM)
+        pair = models.get()  # the page is up already; a run that starts now waits for this
+        on = f"{pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}"
+        say(f"{pair.info.name} is ready on {on}", program=PROGRAM)
+        del pair  # so that the pool can drop it
         demo.block_thread()
     finally:
         demo.close(verbose=False)
@@ -59,22 +59,17 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 65535, not {text!r}")
+        raise ArgumentTypeError(f"must be a whole number from 0 to 65535, not {text!r}")
     return int(text)
 
 
-def _free(host: str, port: int) -> int:
-    """The port, or for 0 one that is free; OSError when nobody can listen there."""
+def _free_port(host: str, port: int) -> int:
+    """The port itself, or a free one for 0. OSError if it cannot be listened on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
         return probe.getsockname()[1]
-
-
-def _say(message: str, status: int = 0) -> int:
-    print(f"app.py: {message}", file=sys.stderr, flush=True)
-    return status
 
 
 if __name__ == "__main__":

@@ -189,8 +189,9 @@ def _drafter(pair: Pair, params: Params, sampler: Sampler, steps: Steps) -> Draf
             return NgramDrafter(params.ngram, True, vocab_size, device)
         case "ngram-one-level":
             return NgramDrafter(params.ngram, False, vocab_size, device)
-        case _:
+        case "none":
             return NoDrafter(vocab_size, device)
+    raise AssertionError(f"no drafter for {params.draft_with}")
 
 
 def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:

@@ -1,7 +1,7 @@
-"""A run on the terminal: the generated text on standard output, in the page's colours where it is a terminal.
+"""A run on the terminal: the generated text on standard output, in the page's colours if it is a terminal.
 
-Standard output gets the text and nothing else. What is not part of the text (rejected tokens) goes to standard error,
-and only where both are the same screen, so that a reader sees each refusal beside what replaced it.
+Standard output gets the text and nothing else. Rejected tokens are not part of the text: they go to standard
+error, and only where both are the same screen, so that each is shown before the token that replaced it.
 """
 
 import os
@@ -20,55 +20,56 @@ RESET = "\033[0m"
 
 
 class Printer:
-    """Writes a run's text as it comes. What may turn out to be the beginning of a stop string is held back."""
+    """Writes a run's text as it comes. It keeps back what could be the beginning of a stop string."""
 
-    def __init__(self, stops: tuple[str, ...], out: TextIO, aside: TextIO):
+    def __init__(self, stops: tuple[str, ...], out: TextIO, err: TextIO):
         self.stops = stops
         self.out = out
-        self.aside = aside if aside.isatty() else None
+        self.err = err if err.isatty() else None
         self.coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        self.held: list[tuple[str, str]] = []  # (piece, fate) of what is not written yet
-        self.written = 0  # characters
+        self.pending: list[tuple[str, str]] = []  # (text, fate) of pieces that are not written yet
+        self.written = 0  # characters of the text
 
-    def round(self, round: Round) -> None:
-        for token in round.draft:
+    def round(self, a_round: Round) -> None:
+        for token in a_round.draft:
             if token.fate == "accepted":
-                self._text(token.text, "accepted")
-            elif token.fate == "rejected" and self.coloured and self.aside:
-                self._write_held(upto=self._safe())
-                self._write(self.aside, token.text.replace("\n", "\N{RETURN SYMBOL}"), "rejected")
-        if round.next:
-            self._text(round.next.text, round.next.source)
+                self._add(token.text, "accepted")
+            elif token.fate == "rejected" and self.coloured and self.err:
+                self._write_pending(self._safe_length())
+                self._write(self.err, token.text.replace("\n", "\N{RETURN SYMBOL}"), "rejected")
+        if a_round.next:
+            self._add(a_round.next.text, a_round.next.source)
 
     def finish(self, text: str) -> None:
-        """`text` is the whole of it, cut before a stop string: what is held back is written as far as that."""
-        self._write_held(upto=len(text) - self.written)
-        self.out.write(text[self.written :])  # half a character, where a run was stopped inside one
+        """Writes the rest of `text`, the whole text as it was cut before a stop string, and a newline."""
+        self._write_pending(len(text) - self.written)
+        self.out.write(
+            text[self.written :]
+        )  # an incomplete character, where the run was interrupted inside one
         self.out.write("\n")
         self.out.flush()
 
-    def _text(self, piece: str, fate: str) -> None:
-        self.held.append((piece, fate))
-        self._write_held(upto=self._safe())
+    def _add(self, piece: str, fate: str) -> None:
+        self.pending.append((piece, fate))
+        self._write_pending(self._safe_length())
 
-    def _safe(self) -> int:
-        """How many of the held characters cannot belong to a stop string that has begun."""
-        held = "".join(piece for piece, _ in self.held)
-        starts = [
-            at
-            for at in range(len(held))
-            if any(stop.startswith(held[at:]) or held.startswith(stop, at) for stop in self.stops)
-        ]
-        return starts[0] if starts else len(held)
+    def _safe_length(self) -> int:
+        """How many of the pending characters come before anything that is or could become a stop string."""
+        text = "".join(piece for piece, _ in self.pending)
+        for start in range(len(text)):
+            if any(stop.startswith(text[start:]) or text.startswith(stop, start) for stop in self.stops):
+                return start
+        return len(text)
 
-    def _write_held(self, upto: int) -> None:
-        while self.held and upto > 0:
-            piece, fate = self.held.pop(0)
-            self._write(self.out, piece[:upto], fate)
-            if piece[upto:]:
-                self.held.insert(0, (piece[upto:], fate))
-            self.written += len(piece[:upto])
-            upto -= len(piece[:upto])
+    def _write_pending(self, length: int) -> None:
+        """Writes that many characters of the pending pieces."""
+        while self.pending and length > 0:
+            piece, fate = self.pending.pop(0)
+            self._write(self.out, piece[:length], fate)
+            if rest := piece[length:]:
+                self.pending.insert(0, (rest, fate))
+            self.written += len(piece[:length])
+            length -= len(piece[:length])
 
     def _write(self, file: TextIO, text: str, fate: str) -> None:
         if text:
@@ -76,14 +77,21 @@ class Printer:
             file.flush()
 
 
-def summary(stats: Stats, finish: str, seed: int) -> str:
+def summary(stats: Stats, finish: str | None, seed: int | None) -> str:
     """A run's numbers in one line."""
 
-    def show(value: float | None, pattern: str) -> str:
+    def write(value: float | None, pattern: str) -> str:
         return "–" if value is None else pattern.format(value)
 
-    return (
-        f"{stats.tokens} tokens in {stats.rounds} rounds ({show(stats.mean_tokens_per_round, '{:.2f}')} a round), "
-        f"acceptance rate {show(stats.acceptance_rate, '{:.0%}')}, {show(stats.tokens_per_second, '{:.1f}')} tokens/s, "
-        f"first after {show(stats.ttft_ms, '{:.0f}')} ms, {stats.target_forwards} target forwards, ended by {finish}, seed {seed}"
+    per_round = write(stats.mean_tokens_per_round, "{:.2f}")
+    return ", ".join(
+        (
+            f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
+            f"acceptance rate {write(stats.acceptance_rate, '{:.0%}')}",
+            f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s",
+            f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
+            f"{stats.target_forwards} target forwards",
+            f"ended by {finish}",
+            f"seed {seed}",
+        )
     )

@@ -13,8 +13,7 @@ from specdemo.engine.emit import Emitter
 from specdemo.engine.report import DRAFTED
 from specdemo.engine.sampling import uniforms
 from specdemo.engine.step import Verifier
-from specdemo.engine.stopping import Finish
-from specdemo.events import Round
+from specdemo.events import Finish, Round
 from specdemo.runtime.clock import Clock
 
 

@@ -1,8 +1,6 @@
 """Where a text ends."""
 
-from typing import Literal
-
-Finish = Literal["eos", "stop", "length"]
+from specdemo.events import Finish
 
 
 class StopCriteria:

@@ -1,10 +1,12 @@
-"""The vocabulary of a run: what it is asked and what it says. Nothing here imports torch."""
+"""What goes into a run (`Params`) and what comes out of it (events, numbers, trace). Nothing here imports
+torch."""
 
-from specdemo.events.params import DRAFT_WITH, LIMITS, RULES, Params, allowed, check_text, number
+from specdemo.events.params import DRAFT_WITH, LIMITS, RULES, Params, allowed, check_number, check_text
 from specdemo.events.rounds import (
     Alternative,
     ByModel,
     Fate,
+    Finish,
     Finished,
     Judged,
     Next,
@@ -22,6 +24,7 @@ __all__ = [
     "Alternative",
     "ByModel",
     "Fate",
+    "Finish",
     "Finished",
     "Judged",
     "Next",
@@ -32,6 +35,6 @@ __all__ = [
     "Started",
     "Stats",
     "allowed",
+    "check_number",
     "check_text",
-    "number",
 ]

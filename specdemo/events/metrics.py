@@ -1,32 +1,46 @@
-"""Numbers: what a run's rounds add up to, and what the theory of speculative decoding makes of them."""
+"""The numbers of a run, added up round by round, and the speed-ups that follow from them."""
 
 from dataclasses import replace
 
-from specdemo.events import Round, Stats
+from specdemo.events.rounds import Round, Stats
 
 
 def fresh(target_step_ms: float | None = None, drafter_step_ms: float | None = None) -> Stats:
-    """The numbers of a run in which nothing has happened yet; the step times are the pair's, measured apart."""
+    """The numbers of a run before its first round. The step times are the pair's, measured when it was
+    loaded."""
     return Stats(
-        tokens=0, rounds=0, drafted=0, accepted=0, rejected=0, acceptance_rate=None, mean_tokens_per_round=None,
-        target_forwards=0, prefill_ms=0.0, draft_ms=0.0, verify_ms=0.0, ttft_ms=None, tokens_per_second=None,
-        target_step_ms=target_step_ms, drafter_step_ms=drafter_step_ms, cost_ratio=ratio(drafter_step_ms, target_step_ms),
-    )  # fmt: skip
+        tokens=0,
+        rounds=0,
+        drafted=0,
+        accepted=0,
+        rejected=0,
+        acceptance_rate=None,
+        mean_tokens_per_round=None,
+        target_forwards=0,
+        prefill_ms=0.0,
+        draft_ms=0.0,
+        verify_ms=0.0,
+        ttft_ms=None,
+        tokens_per_second=None,
+        target_step_ms=target_step_ms,
+        drafter_step_ms=drafter_step_ms,
+        cost_ratio=ratio(drafter_step_ms, target_step_ms),
+    )
 
 
 def after_prefill(stats: Stats, forwards: int, prefill_ms: float) -> Stats:
     return replace(stats, target_forwards=forwards, prefill_ms=prefill_ms)
 
 
-def after_round(stats: Stats, round: Round) -> Stats:
-    """One more round. Only judged drafts count for the acceptance rate: accepted / (accepted + rejected)."""
-    fates = [token.fate for token in round.draft]
-    tokens = stats.tokens + len(round.emitted)
+def after_round(stats: Stats, a_round: Round) -> Stats:
+    """Adds one round. The acceptance rate counts judged drafts only: accepted / (accepted + rejected)."""
+    fates = [token.fate for token in a_round.draft]
+    tokens = stats.tokens + len(a_round.emitted)
     rounds = stats.rounds + 1
     accepted = stats.accepted + fates.count("accepted")
     rejected = stats.rejected + fates.count("rejected")
-    draft_ms = stats.draft_ms + round.draft_ms
-    verify_ms = stats.verify_ms + round.verify_ms
+    draft_ms = stats.draft_ms + a_round.draft_ms
+    verify_ms = stats.verify_ms + a_round.verify_ms
     return replace(
         stats,
         tokens=tokens,
@@ -45,31 +59,20 @@ def after_round(stats: Stats, round: Round) -> Stats:
 
 
 def ratio(a: float | None, b: float | None) -> float | None:
-    """a / b, or None where that means nothing."""
+    """a / b, or None where either is unknown or b is 0."""
     return a / b if a is not None and b else None
 
 
-def expected_tokens(alpha: float, gamma: int) -> float:
-    """Tokens a round that an acceptance rate `alpha` gives: (1 - alpha^(gamma+1)) / (1 - alpha). Leviathan et al. 2023,
-    eq. 1 (drafts accepted independently of each other)."""
-    return gamma + 1.0 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
-
-
-def expected_speedup(alpha: float, gamma: int, cost_ratio: float) -> float:
-    """How much faster than one token a target forward, when a drafter step costs `cost_ratio` of a target step and a
-    verifying forward no more than a one-token one. Leviathan et al. 2023, theorem 3.8."""
-    return expected_tokens(alpha, gamma) / (gamma * cost_ratio + 1)
-
-
 def implied_speedup(stats: Stats, cost_ratio: float | None) -> float | None:
-    """The same with what a run has measured in place of what a model of it expects: tokens per round, and drafts per round."""
+    """Speed-up over plain decoding by Leviathan et al. 2023, theorem 3.8, with the run's measured tokens per
+    round and drafts per round. It assumes that verifying a draft takes no longer than one target step."""
     if stats.mean_tokens_per_round is None or (stats.drafted and cost_ratio is None):
         return None
     return stats.mean_tokens_per_round / (stats.drafted / stats.rounds * (cost_ratio or 0) + 1)
 
 
 def measured_speedup(stats: Stats) -> float | None:
-    """Against a target that takes `target_step_ms` for every token."""
+    """Speed-up over a target that takes `target_step_ms` for every token."""
     if stats.tokens_per_second is None or stats.target_step_ms is None:
         return None
     return stats.tokens_per_second * stats.target_step_ms / 1000

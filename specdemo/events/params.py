@@ -1,19 +1,20 @@
-"""What a run is asked: `Params`, with what each field allows. Standard library only."""
+"""`Params`: how to generate, and what each field allows. Standard library only."""
 
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import cast
 
 DRAFT_WITH = ("model", "lookup", "ngram", "ngram-one-level", "none")
 RULES = ("speculative",)
 
-# Field of Params: (type, smallest, largest). The page's sliders and the command line's help are made from these.
+# Field of Params: (type, smallest, largest). The page's sliders and the command line's help use these, too.
 LIMITS: dict[str, tuple[type, float, float]] = {
     "gamma": (int, 1, 16),
     "temperature": (float, 0.0, 2.0),
     "top_k": (int, 0, 1_000_000),
     "top_p": (float, 0.0, 1.0),
     "min_p": (float, 0.0, 1.0),
-    "seed": (int, 0, 2**53 - 1),  # the whole numbers that every JSON reader keeps
+    "seed": (int, 0, 2**53 - 1),  # every JSON reader keeps whole numbers up to here exact
     "max_new_tokens": (int, 1, 32_768),
     "ngram": (int, 1, 16),
     "alternatives": (int, 0, 50),
@@ -24,19 +25,23 @@ BELOW_LARGEST = {"min_p"}
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """How to generate. A wrong value raises ValueError: one sentence with the field, what was given and what is allowed.
+    """How to generate. A wrong value raises ValueError: one sentence with the field, what is allowed and what
+    was given.
 
-    draft_with: who drafts: the drafter "model", a "lookup" of the text so far, an "ngram" store that learns from the
-        target (all lengths; "ngram-one-level": the full length only), or "none" (plain decoding).
+    draft_with: what drafts: the drafter "model"; "lookup", which copies from the text so far; "ngram", a
+    store that
+        learns from the target (n-grams of all lengths; "ngram-one-level": of the full length only); or "none"
+        (plain decoding).
     gamma: the most tokens drafted in a round.
     rule: how drafts are judged.
     temperature: 0 is greedy: p and q are one-hot at the argmax.
-    top_k: 0 is off. top_p: 1 is off. min_p: 0 is off. Applied in this order after the temperature, renormalising.
+    top_k: 0 is off. top_p: 1 is off. min_p: 0 is off. Applied in this order after the temperature,
+    renormalising.
     seed: None draws one, which the trace records.
     stop: the text is cut before the first of these strings.
-    ignore_eos: go on behind an end-of-sequence token.
-    chat, system: put the prompt through the tokenizer's chat template, with this system prompt.
-    ngram: the longest run of tokens that is matched ("lookup") or stored ("ngram").
+    ignore_eos: continue after an end-of-sequence token.
+    chat, system: apply the tokenizer's chat template to the prompt, with this system prompt.
+    ngram: the longest n-gram that is matched ("lookup") or stored ("ngram").
     alternatives: how many of the likeliest tokens are recorded at each position; 0 is none.
     """
 
@@ -56,13 +61,13 @@ class Params:
     ngram: int = 3
     alternatives: int = 5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _one_of("draft_with", self.draft_with, DRAFT_WITH)
         _one_of("rule", self.rule, RULES)
         for field in LIMITS:
             value = getattr(self, field)
             if not (field == "seed" and value is None):
-                object.__setattr__(self, field, number(field, value))
+                object.__setattr__(self, field, check_number(field, value))
         if isinstance(self.stop, list):
             object.__setattr__(self, "stop", tuple(self.stop))
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
@@ -79,34 +84,38 @@ class Params:
                 check_text(field, text)
 
 
-def number(field: str, value) -> int | float:
-    """`value` as the number that `LIMITS` allows for `field`; ValueError says what is allowed."""
-    kind, low, high = LIMITS[field]
-    right_type = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
-    if (
-        not right_type
-        or not low <= value <= high  # which no NaN and no infinity is
-        or (field in ABOVE_SMALLEST and value == low)
-        or (field in BELOW_LARGEST and value == high)
-    ):
-        raise ValueError(f"{field} must be {allowed(field)}, not {_shown(value)}")
-    return kind(value)
+def check_number(field: str, value: object) -> int | float:
+    """`value` in the field's own type; ValueError says what `LIMITS` allows for the field."""
+    kind = LIMITS[field][0]
+    if isinstance(value, (Integral if kind is int else Real)) and not isinstance(value, bool):
+        number = cast(float, value)
+        if _in_range(field, number):
+            return int(number) if kind is int else float(number)
+    raise ValueError(f"{field} must be {allowed(field)}, not {_shown(value)}")
+
+
+def _in_range(field: str, number: float) -> bool:
+    """False for NaN, too."""
+    _, low, high = LIMITS[field]
+    return (
+        low <= number <= high
+        and not (field in ABOVE_SMALLEST and number == low)
+        and not (field in BELOW_LARGEST and number == high)
+    )
 
 
 def allowed(field: str) -> str:
     """What a numeric field may be, in words: "a whole number from 1 to 16"."""
     kind, low, high = LIMITS[field]
-    start = (
-        f"above {low:g}" if field in ABOVE_SMALLEST else f"from {low:,}" if kind is int else f"from {low:g}"
-    )
-    end = (
-        f"to below {high:g}" if field in BELOW_LARGEST else f"to {high:,}" if kind is int else f"to {high:g}"
-    )
-    return f"{'a whole number' if kind is int else 'a number'} {start} {end}"
+    if kind is int:
+        return f"a whole number from {low:,} to {high:,}"
+    start = "above" if field in ABOVE_SMALLEST else "from"
+    end = "to below" if field in BELOW_LARGEST else "to"
+    return f"a number {start} {low:g} {end} {high:g}"
 
 
 def check_text(field: str, text: str) -> None:
-    """ValueError when `text` holds half a surrogate pair, which no tokenizer and no file can take."""
+    """ValueError when `text` holds half a surrogate pair, which no tokenizer and no UTF-8 file accepts."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -116,14 +125,14 @@ def check_text(field: str, text: str) -> None:
         ) from None
 
 
-def _one_of(field: str, value, choices: tuple[str, ...]) -> None:
+def _one_of(field: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{field} must be one of {', '.join(choices)}, not {_shown(value)}")
 
 
-def _shown(value) -> str:
+def _shown(value: object) -> str:
     try:
-        text = ascii(value)  # one line, whatever the value holds
-    except ValueError:  # Python writes no number of thousands of digits
+        text = ascii(value)  # on one line, whatever the value holds
+    except ValueError:  # Python refuses to print integers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,8 +1,9 @@
-"""What a run says: `Started`, `Round` after `Round`, `Finished`. Standard library only.
+"""The events of a run: `Started`, then one `Round` after another, then `Finished`. Standard library only.
 
-Everything that a reader of a run needs (page, terminal, trace file, benchmark) is in these frozen values, named like the
-keys of the trace's JSON. p is the target's distribution and q the drafter's, both after the sampler has shaped them; raw_p
-and raw_q are the same two at temperature 1 without filters (Leviathan et al. 2023, Chen et al. 2023).
+Everything that page, terminal, trace file and benchmark need to know about a run is in these frozen values.
+They are named like the keys of the trace's JSON. p is the target's distribution and q the drafter's, both
+after temperature and filters; raw_p and raw_q are the same two at temperature 1 without filters (Leviathan et
+al. 2023, Chen et al. 2023).
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from specdemo.events.params import Params
 
 @dataclass(frozen=True, slots=True)
 class ByModel:
-    """One thing that target and drafter have each (a dtype, a quantisation); None where there is none."""
+    """A property of each model (its dtype, its quantisation); None where there is none."""
 
     target: str | None
     drafter: str | None
@@ -21,7 +22,8 @@ class ByModel:
 
 @dataclass(frozen=True, slots=True)
 class PairInfo:
-    """Which pair ran where; `target` and `drafter` are hub ids, directories, or class names of models in memory."""
+    """Which pair ran where. `target` and `drafter` are hub ids, directories, or class names of models in
+    memory."""
 
     name: str
     target: str
@@ -35,7 +37,8 @@ class PairInfo:
 Fate = Literal["accepted", "rejected", "discarded"]  # of a drafted token
 Source = Literal["resampled", "bonus", "sampled"]  # of the target's own token
 
-# A likely token at a position: id, text, p, q, raw_p, raw_q. q and raw_q are None where nothing was drafted.
+# One of the likeliest tokens at a position: id, text, p, q, raw_p, raw_q. q and raw_q are None where nothing
+# was drafted.
 Alternative = tuple[int, str, float, float | None, float, float | None]
 
 
@@ -43,8 +46,10 @@ Alternative = tuple[int, str, float, float | None, float, float | None]
 class Judged:
     """A drafted token and its fate: "accepted", "rejected" or "discarded".
 
-    Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token behind the rejection
-    was never judged: u and accept_prob are None. One that was accepted behind the end of the text is discarded, with all kept.
+    Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token after the
+    rejection was
+    never judged: it is discarded, and its u and accept_prob are None. A token that was accepted after the end
+    of the text is discarded, too, and keeps its u and accept_prob.
     """
 
     id: int
@@ -61,9 +66,12 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The target's own token of a round: "resampled" after a rejection (from norm(max(p - q, 0)), whose mass before
-    normalising is `residual_mass`), "bonus" when all drafts were accepted, "sampled" when nothing was drafted (both
-    from p). u is the number it was drawn with; q and raw_q are None unless it was resampled."""
+    """The token that the target itself adds at the end of a round.
+
+    source: "resampled" after a rejection, from norm(max(p - q, 0)), whose mass before normalising is
+    `residual_mass`; "bonus" when all drafts were accepted and "sampled" when nothing was drafted, both from
+    p. u is the uniform number it was drawn with. q and raw_q are None unless it was resampled.
+    """
 
     id: int
     text: str
@@ -79,8 +87,11 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One target forward: what was drafted, what became of it, what came next. `next` is None only when the text ended
-    inside the accepted drafts. Milliseconds are the engine's own."""
+    """One target forward: the draft, its verdicts, and the target's own token.
+
+    `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
+    engine's own time, without what a consumer does between events.
+    """
 
     index: int
     draft: tuple[Judged, ...]
@@ -92,7 +103,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The numbers of a run so far, defined in metrics.py. A quotient 0/0 is None."""
+    """The numbers of a run so far; metrics.py computes them. A quotient 0/0 is None."""
 
     tokens: int
     rounds: int
@@ -114,7 +125,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """First event: everything that determines the run, with the seed that is used."""
+    """First event: everything that determines the run. `params` holds the seed that is really used."""
 
     pair: PairInfo
     versions: dict[str, str]
@@ -123,11 +134,14 @@ class Started:
     prompt_ids: tuple[int, ...]
 
 
+Finish = Literal["eos", "stop", "length", "cancelled", "error"]  # why a run ended
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Last event. finish: "eos", "stop", "length", "cancelled" or "error" (then `error` says what failed)."""
+    """Last event. `error` is what failed, and None unless finish is "error"."""
 
-    finish: str
+    finish: Finish
     error: str | None
     output_ids: tuple[int, ...]
     text: str

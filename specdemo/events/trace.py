@@ -1,21 +1,25 @@
-"""The record of a run: written as it happens, saved and loaded as JSON (schema specdemo.trace/1), replayed without models."""
+"""The trace of a run: filled while the run goes on, saved and loaded as JSON (schema specdemo.trace/1)."""
 
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from specdemo.events import Finished, PairInfo, Params, Round, Started, Stats, metrics
+from specdemo.events import Finish, Finished, Judged, Next, PairInfo, Params, Round, Started, Stats, metrics
 
-SCHEMA = "specdemo.trace/1"
-LONGEST = 1e12  # ms, thirty years; no count comes near it, either
+SCHEMA: Final = "specdemo.trace/1"
+LARGEST = 1e12  # what no time (in ms) and no count of a real run reaches
 
 
 @dataclass
 class Trace:
-    """Everything that happened so far, under the JSON's own names. `finish` is None while the run goes on."""
+    """Everything that happened so far, with the JSON's keys as names. `finish` is None while the run goes
+    on."""
+
+    # JSON has no NaN and no infinity; pydantic's parser accepts them by default.
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False)
 
     schema: Literal["specdemo.trace/1"]
     pair: PairInfo
@@ -24,7 +28,7 @@ class Trace:
     prompt: str
     prompt_ids: tuple[int, ...]
     rounds: list[Round] = field(default_factory=list)
-    finish: Literal["eos", "stop", "length", "cancelled", "error"] | None = None
+    finish: Finish | None = None
     error: str | None = None
     output_ids: list[int] = field(default_factory=list)
     text: str = ""
@@ -32,36 +36,36 @@ class Trace:
 
     @classmethod
     def begin(cls, started: Started, stats: Stats) -> "Trace":
-        return cls(
-            SCHEMA, started.pair, started.versions, started.params, started.prompt, started.prompt_ids, stats=stats
-        )  # fmt: skip
+        run = (started.pair, started.versions, started.params, started.prompt, started.prompt_ids)
+        return cls(SCHEMA, *run, stats=stats)
 
-    unfinished = ""  # half a character at the end, which the next token may complete; no part of the record
+    unfinished = ""  # an incomplete character at the end, which the next token may complete; not in the JSON
 
-    def add(self, round: Round, unfinished: str = "") -> None:
-        self.rounds.append(round)
-        self.output_ids += round.emitted
-        self.text = self._cut(self.text + "".join(pieces(round)))
+    def add(self, a_round: Round, unfinished: str = "") -> None:
+        self.rounds.append(a_round)
+        self.output_ids += a_round.emitted
+        self.text = self._before_stop(self.text + "".join(pieces(a_round)))
         self.unfinished = unfinished
-        self.stats = metrics.after_round(self.stats, round)
+        self.stats = metrics.after_round(self.stats, a_round)
 
-    def end(self, finish: str, error: str | None = None) -> Finished:
-        """Closes the record. Half a character that a run left behind when it was stopped belongs to its last token."""
+    def end(self, finish: Finish, error: str | None = None) -> Finished:
+        """Ends the trace. If the run was interrupted inside a character, its last token gets the incomplete
+        character."""
         if finish in ("cancelled", "error") and self.unfinished:
             last = self.rounds[-1]
+            assert last.next is not None  # without it the text had ended
             self.rounds[-1] = replace(last, next=replace(last.next, text=last.next.text + self.unfinished))
-            self.text = self._cut(self.text + self.unfinished)
+            self.text = self._before_stop(self.text + self.unfinished)
         self.finish, self.error = finish, error
         return Finished(finish, error, tuple(self.output_ids), self.text, self.stats)
 
-    def _cut(self, text: str) -> str:
-        """Before the first stop string."""
-        return text[
-            : min((at for stop in self.params.stop if (at := text.find(stop)) >= 0), default=len(text))
-        ]
+    def _before_stop(self, text: str) -> str:
+        """The text before the first stop string in it."""
+        starts = [start for stop in self.params.stop if (start := text.find(stop)) >= 0]
+        return text[: min(starts, default=len(text))]
 
     def events(self) -> Iterator[Started | Round | Finished]:
-        """The run again, event by event, as it was."""
+        """The run's events again, without its models."""
         yield Started(self.pair, self.versions, self.params, self.prompt, self.prompt_ids)
         yield from self.rounds
         if self.finish:
@@ -72,16 +76,16 @@ class Trace:
 
     @classmethod
     def from_json(cls, text: str) -> "Trace":
-        """ValueError says in one sentence what in `text` is not a trace, and where."""
+        """Raises ValueError: one sentence that names the first place in `text` that is wrong."""
+        fault: tuple[str, str] | None
         try:
             trace = _JSON.validate_json(text, strict=True)
+            fault = next(_faults(trace), None)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where, what = ".".join(map(str, first["loc"])) or "it", first["msg"]
-        else:
-            where, what = next(_faults(trace), (None, None))
-        if where:
-            raise ValueError(f"this is not a {SCHEMA} file: {where}: {what}") from None
+            fault = ".".join(map(str, first["loc"])) or "it", first["msg"]
+        if fault:
+            raise ValueError(f"this is not a {SCHEMA} file: {fault[0]}: {fault[1]}") from None
         return trace
 
     def save(self, path: str | Path) -> None:
@@ -97,62 +101,55 @@ class Trace:
 
 
 def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Where a file has the right types, but cannot be the record of a run, and what is wrong there."""
-    ids = range(2**31)
-    if not all(id in ids for id in trace.prompt_ids):
+    """Where a file that has the right types cannot be the trace of a run, and what is wrong there."""
+    if not all(map(_is_token_id, trace.prompt_ids)):
         yield "prompt_ids", "must be token ids"
-    for index, round in enumerate(trace.rounds):
-        if round.index != index:
-            yield f"rounds.{index}.index", f"must be {index}"
-        tokens = [(f"draft.{place}", token) for place, token in enumerate(round.draft)] + [
-            ("next", round.next)
-        ] * (round.next is not None)
-        for place, token in tokens:
-            where = f"rounds.{index}.{place}"
-            decided = token.residual_mass if place == "next" else token.accept_prob
-            numbers = [
-                token.p,
-                token.q,
-                token.raw_p,
-                token.raw_q,
-                token.u,
-                decided,
-                *(number for row in token.top for number in row[2:]),
-            ]
-            if token.id not in ids or not all(row[0] in ids for row in token.top):
-                yield where, "its ids must be token ids"
-            if not all(
-                number is None or 0 <= number <= 1.000001 for number in numbers
-            ):  # sums of floats may be a little above 1
-                yield where, "its probabilities and its u must be from 0 to 1"
-            judged = place != "next" and token.fate != "discarded"
-            if judged and None in (token.u, token.accept_prob):
-                yield where, "a token that was judged has a u and an accept_prob"
-        if not (0 <= round.draft_ms < LONGEST and 0 <= round.verify_ms < LONGEST):
-            yield f"rounds.{index}", "its times must be milliseconds"
-    emitted = [id for round in trace.rounds for id in round.emitted]
-    if trace.output_ids != emitted:
-        yield "output_ids", "must be what the rounds add up to"
     counted = metrics.fresh()
-    for round in trace.rounds:
-        counted = metrics.after_round(counted, round)
-    if any(
-        getattr(trace.stats, name) != getattr(counted, name)
-        for name in ("tokens", "rounds", "drafted", "accepted", "rejected")
-    ):
+    for index, a_round in enumerate(trace.rounds):
+        if a_round.index != index:
+            yield f"rounds.{index}.index", f"must be {index}"
+        for place, token in enumerate(a_round.draft):
+            yield from _token_faults(f"rounds.{index}.draft.{place}", token, token.accept_prob)
+            if token.fate != "discarded" and None in (token.u, token.accept_prob):
+                yield f"rounds.{index}.draft.{place}", "a token that was judged has a u and an accept_prob"
+        if a_round.next:
+            yield from _token_faults(f"rounds.{index}.next", a_round.next, a_round.next.residual_mass)
+        if not (0 <= a_round.draft_ms < LARGEST and 0 <= a_round.verify_ms < LARGEST):
+            yield f"rounds.{index}", "its times must be milliseconds"
+        counted = metrics.after_round(counted, a_round)
+    if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
+        yield "output_ids", "must be what the rounds add up to"
+    if any(getattr(trace.stats, name) != getattr(counted, name) for name in COUNTED):
         yield "stats", "must be what the rounds add up to"
-    if not all(number is None or 0 <= number < LONGEST for number in astuple(trace.stats)):
+    if not all(number is None or 0 <= number < LARGEST for number in astuple(trace.stats)):
         yield "stats", "must be numbers that a run can have"
 
 
-def pieces(round: Round) -> Iterator[str]:
-    """The text of the tokens that the round added, in order."""
-    kept = len(round.emitted) - (round.next is not None)
-    yield from (token.text for token in round.draft[:kept])
-    if round.next:
-        yield round.next.text
+COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
 
 
-# JSON has no NaN and no infinity; pydantic's parser would let them through.
-Trace.__pydantic_config__ = ConfigDict(allow_inf_nan=False)
+def _token_faults(where: str, token: Judged | Next, decided: float | None) -> Iterator[tuple[str, str]]:
+    """decided: the probability besides p and q that the token's fate came from."""
+    if not _is_token_id(token.id) or not all(_is_token_id(row[0]) for row in token.top):
+        yield where, "its ids must be token ids"
+    numbers = [token.p, token.q, token.raw_p, token.raw_q, token.u, decided]
+    for _, _, *row in token.top:
+        numbers += row
+    # Sums of floats can be slightly above 1.
+    if not all(number is None or 0 <= number <= 1.000001 for number in numbers):
+        yield where, "its probabilities and its u must be from 0 to 1"
+
+
+def _is_token_id(value: int) -> bool:
+    return 0 <= value < 2**31
+
+
+def pieces(a_round: Round) -> Iterator[str]:
+    """The texts of the tokens that the round added, in order."""
+    kept = len(a_round.emitted) - (a_round.next is not None)
+    yield from (token.text for token in a_round.draft[:kept])
+    if a_round.next:
+        yield a_round.next.text
+
+
 _JSON = TypeAdapter(Trace)

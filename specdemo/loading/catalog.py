@@ -1,18 +1,24 @@
-"""The catalogue of pairs that are known by name: data, not code."""
+"""What can be chosen: named pairs, number formats and quantisations. Data only, without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]  # of the project
+ROOT = Path(__file__).resolve().parents[2]  # the project's directory
 EMBEDDED = ROOT / "assets" / "pairs" / "embedded"
 POOR = "embedded-poor"  # the pair whose drafter guesses badly on purpose
+
+DTYPES = ("float32", "bfloat16", "float16")  # names in torch
+QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A named pair. `target`, `drafter`: hub ids, or directories as seen from the project's root. `gigabytes`: what both take in
-    bfloat16, `drafter_gigabytes` of them the drafter. `gated`: needs HF_TOKEN of an account that has accepted the terms.
-    `tried`: where this project has run it, or "not yet"."""
+    """A named pair.
+
+    target, drafter: hub ids, or directories relative to ROOT. gigabytes: size of both models in bfloat16;
+    drafter_gigabytes: the drafter's part of it. gated: needs HF_TOKEN of an account that has accepted the
+    terms. tried: where this project has run it, or "not yet".
+    """
 
     name: str
     target: str
@@ -31,18 +37,27 @@ CATALOGUE = {
               "small story writers that come with the project; no download",
               tried="on CPU, in every test run"),
         Entry(POOR, "assets/pairs/embedded/target", "assets/pairs/embedded/poor", 0.03, 0.0005,
-              "the same target with a drafter that has learned little, to see what a bad match does",
+              "the same target with a drafter that has learned little, to show a bad match",
               tried="on CPU, in every test run"),
-        Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27, "equal vocabularies, open"),
-        Entry("smollm-1.7b", "HuggingFaceTB/SmolLM-1.7B", "HuggingFaceTB/SmolLM-135M", 3.7, 0.27, "the first SmolLM"),
-        Entry("gpt2-xl", "openai-community/gpt2-xl", "distilbert/distilgpt2", 3.3, 0.16, "the classic, its drafter distilled from GPT-2"),
-        Entry("pythia-1.4b", "EleutherAI/pythia-1.4b", "EleutherAI/pythia-160m", 3.2, 0.32, "same data, two sizes"),
+        Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27,
+              "equal vocabularies, open"),
+        Entry("smollm-1.7b", "HuggingFaceTB/SmolLM-1.7B", "HuggingFaceTB/SmolLM-135M", 3.7, 0.27,
+              "the first SmolLM"),
+        Entry("gpt2-xl", "openai-community/gpt2-xl", "distilbert/distilgpt2", 3.3, 0.16,
+              "GPT-2, with a drafter distilled from its smallest size"),
+        Entry("pythia-1.4b", "EleutherAI/pythia-1.4b", "EleutherAI/pythia-160m", 3.2, 0.32,
+              "same data, two sizes"),
         Entry("opt-6.7b", "facebook/opt-6.7b", "facebook/opt-125m", 13.6, 0.25, "a large gap in size"),
-        Entry("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-0.5B", 4.1, 0.99, "a large vocabulary, a near drafter"),
-        Entry("qwen2.5-7b", "Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B", 16.2, 0.99, "vocabularies that differ by padding"),
+        Entry("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-0.5B", 4.1, 0.99,
+              "a large vocabulary; the drafter is a third of the target's size"),
+        Entry("qwen2.5-7b", "Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B", 16.2, 0.99,
+              "vocabularies that differ by padding"),
         Entry("qwen3-8b", "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", 17.9, 1.2, "with a chat template"),
-        Entry("llama-3.2-3b", "meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.2-1B", 8.9, 2.5, "near sizes", gated=True),
-        Entry("llama-3.1-8b", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B", 18.5, 2.5, "the most used target", gated=True),
-        Entry("gemma-3-4b", "google/gemma-3-4b-pt", "google/gemma-3-270m", 9.0, 0.54, "sliding windows, padded vocabulary", gated=True),
+        Entry("llama-3.2-3b", "meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.2-1B", 8.9, 2.5,
+              "the drafter is a third of the target's size", gated=True),
+        Entry("llama-3.1-8b", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B", 18.5, 2.5,
+              "the most used target", gated=True),
+        Entry("gemma-3-4b", "google/gemma-3-4b-pt", "google/gemma-3-270m", 9.0, 0.54,
+              "sliding windows, padded vocabulary", gated=True),
     )
 }  # fmt: skip

@@ -1,7 +1,4 @@
-"""Loads pairs of models: devices, dtypes, quantisation, tokenizers.
-
-The only module that loads through transformers and optimum-quanto.
-"""
+"""Loads pairs of models. Apart from training/, no other module loads through transformers or quantises."""
 
 import os
 from collections.abc import Callable
@@ -20,21 +17,20 @@ from transformers import (
 )
 
 from specdemo.events import ByModel, PairInfo, Params
-from specdemo.loading.errors import LoadError, PairError, explained
+from specdemo.loading.catalog import QUANTIZE
+from specdemo.loading.errors import LoadError, PairError, load_errors
 from specdemo.loading.pair import Pair
-from specdemo.loading.request import QUANTIZE, ROLES, ByRole, Part, Request, resolve
+from specdemo.loading.request import ROLES, ByRole, Part, Request, resolve
 from specdemo.runtime.device import cpu_name, memory_of
 from specdemo.runtime.lm import can_rewind, context_of, positional_cache
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.runtime.skinny_linear import use_skinny_linear
 
-NO_CODE = {
-    "trust_remote_code": False
-}  # left out, transformers asks on the terminal whether to run a model's own program
+# Without this, transformers asks on the terminal whether to run program code that comes with a model.
+NO_CODE = {"trust_remote_code": False}
 
-Report = Callable[
-    [str, float | None], None
-]  # what is being done, and the share of it that is done where that is known
+# Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not known).
+OnProgress = Callable[[str, float | None], None]
 
 
 def load_pair(
@@ -42,15 +38,17 @@ def load_pair(
     *,
     target: str | os.PathLike | PreTrainedModel | None = None,
     drafter: str | os.PathLike | PreTrainedModel | None = None,
-    tokenizer=None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     device: ByRole = None,
     dtype: ByRole = None,
     quantize: ByRole = None,
 ) -> Pair:
-    """A pair by its catalogue name (none: the embedded one), by hub ids or directories, or from models in memory.
+    """A pair by its name in the catalogue (the embedded pair if left out), by hub ids or directories, or from
+    models in memory, which are not changed.
 
-    device, dtype and quantize are one value for both models or {"target": ..., "drafter": ...}; None chooses (`Pair.dtype_reason`
-    says why). Models in memory are left as they are. Raises PairError, or LoadError where loading itself failed.
+    device, dtype and quantize: one value for both models or {"target": ..., "drafter": ...}. None chooses the
+    device and the dtype (`Pair.dtype_reason` says why) and does not quantise. Raises PairError for a wrong
+    request, LoadError when loading failed.
     """
     if isinstance(target, PreTrainedModel) and name is None:
         for option, value in (("device", device), ("dtype", dtype), ("quantize", quantize)):
@@ -67,113 +65,115 @@ def load_pair(
         return _pair_in_memory(target, drafter, tokenizer)
     request = resolve(name, target=target, drafter=drafter, device=device, dtype=dtype, quantize=quantize)
     if tokenizer is not None:
-        raise PairError("tokenizer must be left out for models that are loaded: theirs is loaded with them")
+        raise PairError("tokenizer must be left out for models that are loaded: it is loaded with them")
     return load(plan(request))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A request with what its models' configs add to it."""
+    """A request, and what follows from the configs of its models."""
 
     request: Request
-    dtypes: tuple[torch.dtype, ...]  # of each of its parts
-    bytes: tuple[int, ...]  # that each will take
-    reason: str  # for the dtypes
+    dtypes: tuple[torch.dtype, ...]  # of each part
+    sizes: tuple[int, ...]  # of each part's weights in memory, in bytes
+    reason: str  # why these dtypes
 
 
 def plan(request: Request) -> Plan:
-    """How a request would be loaded; raises as `load_pair` does. No weights are read."""
-    wanted = weigh(request, [read_skeleton(part.role, part.place) for part in request.parts])
-    for part, bytes in zip(request.parts, wanted.bytes, strict=True):
-        _check_memory(f"{part.role} {part.id} needs", bytes, part.device)
+    """How a request would be loaded, from the models' configs alone. Raises as `load_pair` does."""
+    planned = plan_from(request, [read_skeleton(part.role, part.place) for part in request.parts])
+    names = [f"{part.role} {part.id}" for part in request.parts]
+    for name, part, size in zip(names, request.parts, planned.sizes, strict=True):
+        _check_memory(f"{name} needs", size, part.device)
     if len({part.device for part in request.parts}) == 1:
-        _check_memory(
-            " and ".join(f"{part.role} {part.id}" for part in request.parts) + " need",
-            sum(wanted.bytes),
-            request.device,
-        )
-    return wanted
+        _check_memory(f"{' and '.join(names)} need", sum(planned.sizes), request.device)
+    return planned
 
 
-def _check_memory(who_needs: str, bytes: int, device: str) -> None:
-    if bytes > (there := memory_of(device)):
-        raise LoadError(f"{who_needs} about {bytes / 1e9:.1f} GB, but {device} has {there / 1e9:.1f} GB")
+def _check_memory(models_need: str, size: int, device: str) -> None:
+    memory = memory_of(device)
+    if size > memory:
+        raise LoadError(f"{models_need} about {size / 1e9:.1f} GB, but {device} has {memory / 1e9:.1f} GB")
 
 
-def weigh(request: Request, skeletons: list[PreTrainedModel]) -> Plan:
-    """The same from configs that have been read, whether it fits this machine or not."""
+def plan_from(request: Request, skeletons: list[PreTrainedModel]) -> Plan:
+    """The plan for models whose skeletons have been read, whether they fit this machine or not."""
     automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
     dtypes = tuple(part.dtype or automatic for part in request.parts)
-    sizes = zip(skeletons, dtypes, (part.quantize for part in request.parts), strict=True)
-    asked = [part.role for part in request.parts if part.dtype]
-    reason = (
-        "as asked"
-        if len(asked) == len(dtypes)
-        else reason
-        if not asked
-        else f"{asked[0]} as asked, the other {reason}"
+    given = [part.role for part in request.parts if part.dtype]
+    if len(given) == len(dtypes):
+        reason = "as requested"
+    elif given:
+        reason = f"{given[0]} as requested, the other {reason}"
+    sizes = (
+        bytes_of(skeleton, dtype, part.quantize)
+        for skeleton, dtype, part in zip(skeletons, dtypes, request.parts, strict=True)
     )
-    return Plan(request, dtypes, tuple(bytes_of(*size) for size in sizes), reason)
+    return Plan(request, dtypes, tuple(sizes), reason)
 
 
-def read_skeleton(role: str, place: str, only_here: bool = False) -> PreTrainedModel:
-    """A model without numbers in it, from its config alone. only_here: the hub is not asked for that."""
-    with explained(role, place), torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(place, local_files_only=only_here, **NO_CODE)
-        )
+def read_skeleton(role: str, place: str, offline: bool = False) -> PreTrainedModel:
+    """A model on the meta device, from its config. offline: only from the disk, without a request to the
+    hub."""
+    with load_errors(role, place), torch.device("meta"):
+        config = AutoConfig.from_pretrained(place, local_files_only=offline, **NO_CODE)
+        return AutoModelForCausalLM.from_config(config)
 
 
 def bytes_of(skeleton: PreTrainedModel, dtype: torch.dtype, quantize: str | None) -> int:
-    """What the model will take. quanto makes integers of linear layers' weights, all but the head's, and keeps their scales in the dtype:
-    one for each row, or below 8 bits a scale and a shift for each group of weights; and two single numbers a layer, for activations."""
-    total = dtype.itemsize * skeleton.num_parameters() + sum(
-        buffer.numel() * buffer.itemsize for buffer in skeleton.buffers()
-    )
+    """Memory that the model's weights will take, in bytes.
+
+    quanto quantises the weights of linear layers, except the head's. It keeps their scales in the dtype: one
+    for each row, or below 8 bits a scale and a shift for each group of weights. Each layer also has two
+    float32 scales for activations.
+    """
+    total = dtype.itemsize * skeleton.num_parameters()
+    total += sum(buffer.numel() * buffer.itemsize for buffer in skeleton.buffers())
+    if quantize is None:
+        return total
+    bits, head = QUANTIZE[quantize], skeleton.get_output_embeddings()
     for layer in skeleton.modules():
-        if quantize and isinstance(layer, torch.nn.Linear) and layer is not skeleton.get_output_embeddings():
+        if isinstance(layer, torch.nn.Linear) and layer is not head:
+            weights = layer.weight.numel()
             group = next((size for size in (128, 96, 64) if layer.in_features % size == 0), 32)
-            scales = layer.out_features if QUANTIZE[quantize] == 8 else 2 * (layer.weight.numel() // group)
-            total += (
-                layer.weight.numel() * QUANTIZE[quantize] // 8
-                + (scales - layer.weight.numel()) * dtype.itemsize
-                + 2 * 4
-            )
+            scales = layer.out_features if bits == 8 else 2 * (weights // group)
+            total += weights * bits // 8 + (scales - weights) * dtype.itemsize + 2 * 4
     return total
 
 
-def load(plan: Plan, report: Report = lambda *_: None) -> Pair:
-    """Loads a plan's models, makes sure that they fit each other and can be rewound, and times a step of each."""
+def load(plan: Plan, on_progress: OnProgress = lambda *_: None) -> Pair:
+    """Loads a plan's models, checks that they fit each other and can be rewound, and times a step of each."""
     parts = plan.request.parts
-    report("Reading the tokenizers", None)
+    on_progress("Reading the tokenizers", None)
     tokenizers = [_tokenizer(part) for part in parts]
     if len(parts) == 2:
         check_same_tokenizer(*tokenizers, *(part.id for part in parts))
-    models = [_load(part, dtype, report) for part, dtype in zip(parts, plan.dtypes, strict=True)]
+    models = [_load(part, dtype, on_progress) for part, dtype in zip(parts, plan.dtypes, strict=True)]
     quantized = [part.quantize for part in parts]
     pair = _pair(
         plan.request.name, models, [part.id for part in parts], quantized, tokenizers[0], plan.reason
     )
-    report("Trying whether the caches can be rewound", None)
+    on_progress("Checking that the caches can be rewound", None)
     for part, model in zip(parts, models, strict=True):
         if not can_rewind(model):
             kind = type(model).__name__
-            raise PairError(
-                f"{part.role} {part.id} ({kind}) cannot be used: after a rewind of its cache it predicts something else"
-            )
-    report("Timing a step of each model", None)
+            changed = "its predictions change when its cache is rewound"
+            raise PairError(f"{part.role} {part.id} ({kind}) cannot be used: {changed}")
+    on_progress("Timing a step of each model", None)
     times = pair.runner.time_steps(Params().gamma)
     return replace(pair, target_step_ms=times.target_ms, drafter_step_ms=times.drafter_ms)
 
 
 def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
-    """The dtype for a pair of so many parameters, and why."""
+    """The dtype for a pair of that many parameters, and why."""
     if device != "cpu":
         dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-        reason = "a GPU reads half the bytes that float32 would take, which is what decides its speed"
+        reason = "the GPU reads half as many bytes as with float32, which decides its speed"
     elif 4 * parameters < memory_of("cpu") / 2:
-        dtype = torch.float32
-        reason = "on a CPU float32 makes one verifying forward round like single steps, so greedy output is the target's to the token"
+        dtype, reason = (
+            torch.float32,
+            "on a CPU, greedy output in float32 equals the target's own to the token",
+        )
     else:
         dtype, reason = torch.bfloat16, "float32 would take more than half of this machine's memory"
     return dtype, f"{_name(dtype)}: {reason}"
@@ -184,50 +184,49 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _tokenizer(part: Part) -> PreTrainedTokenizerBase:
-    with explained(part.role, part.place, "tokenizer"):
+    with load_errors(part.role, part.place, "tokenizer"):
         return AutoTokenizer.from_pretrained(part.place, **NO_CODE)
 
 
-def _load(part: Part, dtype: torch.dtype, report: Report) -> PreTrainedModel:
-    report(_loading(part), None)
-    options = {"dtype": dtype, "output_loading_info": True, "tqdm_class": _downloads(part, report), **NO_CODE}
+def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrainedModel:
+    on_progress(_loading(part), None)
+    bar = _download_bar(part, on_progress)
+    options = {"dtype": dtype, "output_loading_info": True, "tqdm_class": bar, **NO_CODE}
     if part.quantize:
         options["quantization_config"] = QuantoConfig(weights=part.quantize)
-    with explained(part.role, part.place, "weights"):
+    with load_errors(part.role, part.place, "weights"):
         model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
         model = model.to(part.device)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
-        raise LoadError(
-            f"{part.role} {part.id} lacks {len(missing)} weights, {missing[0]} the first: its files are not whole"
-        )
+        lacks = f"lacks {len(missing)} weights, first {missing[0]}"
+        raise LoadError(f"{part.role} {part.id} {lacks}: its files are incomplete")
     if part.device == "cpu" and dtype == torch.float32 and not part.quantize:
         use_skinny_linear(model)
     return model
 
 
-def _downloads(part: Part, report: Report) -> type[tqdm]:
-    """The progress bar that the hub's library moves while it downloads: it draws nothing, and reports instead."""
+def _download_bar(part: Part, on_progress: OnProgress) -> type[tqdm]:
+    """A progress bar for the hub's library that draws nothing and calls `on_progress` instead."""
     furthest = 0
 
     class Bar(tqdm):
-        monitor_interval = 0  # no thread that watches over it
+        monitor_interval = 0  # starts no monitor thread
 
-        def __init__(self, *args, **options):
+        def __init__(self, *args: object, **options: object):
             super().__init__(*args, **options | {"file": StringIO(), "disable": False})
 
-        def display(self, *_, **__):
+        def display(self, *_: object, **__: object) -> None:
             nonlocal furthest
-            if (
-                self.unit != "B" or not self.total or self.n < furthest
-            ):  # it counts files, or is another one of the same bytes
+            # Other bars count files, or the same bytes once more.
+            if self.unit != "B" or not self.total or self.n < furthest:
                 return
             furthest = self.n
             if self.n < self.total:
-                done, total = (f"{bytes / 1e6:,.1f}" for bytes in (self.n, self.total))
-                report(f"Downloading {part.role} {part.id}: {done} of {total} MB", self.n / self.total)
+                done = f"{self.n / 1e6:,.1f} of {self.total / 1e6:,.1f} MB"
+                on_progress(f"Downloading {part.role} {part.id}: {done}", self.n / self.total)
             else:
-                report(_loading(part), None)
+                on_progress(_loading(part), None)
 
     return Bar
 
@@ -236,20 +235,30 @@ def _loading(part: Part) -> str:
     return f"Loading the weights of {part.role} {part.id}"
 
 
-def _pair_in_memory(target: PreTrainedModel, drafter: PreTrainedModel | None, tokenizer) -> Pair:
+def _pair_in_memory(
+    target: PreTrainedModel, drafter: PreTrainedModel | None, tokenizer: PreTrainedTokenizerBase | None
+) -> Pair:
     models = [target, drafter] if drafter else [target]
     names = [model.name_or_path or type(model).__name__ for model in models]
-    # A CPU trace would bypass what the models' owner may have put into them: hooks, patched methods.
+    # A captured forward would bypass the owner's hooks and patched methods.
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     return _pair(" + ".join(names), models, names, [None] * len(models), tokenizer, "as given", capture)
 
 
-def _pair(name, models, ids, quantized, tokenizer, reason, capture: Capture = "auto") -> Pair:
-    for role, model, id in zip(ROLES, models, ids, strict=False):
+def _pair(
+    name: str,
+    models: list[PreTrainedModel],
+    ids: list[str],
+    quantized: list[str | None],
+    tokenizer: PreTrainedTokenizerBase | None,
+    reason: str,
+    capture: Capture = "auto",
+) -> Pair:
+    for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
             positional_cache(model)
         except ValueError as error:
-            raise PairError(f"{role} {id} ({type(model).__name__}) cannot be used: {error}") from None
+            raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
     device = models[0].get_input_embeddings().weight.device
     device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     dtypes = [_name(model.dtype) for model in models]
@@ -268,37 +277,49 @@ def _both(things: list) -> tuple:
     return things[0], things[1] if len(things) == 2 else None
 
 
-# What a generation config can ask for that changes the target's distribution, with the value that asks for nothing.
+# Options of a generation config that change the target's distribution: the value that switches each off.
 PROCESSORS = {
-    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0, "bad_words_ids": None,
-    "min_length": 0, "min_new_tokens": None, "suppress_tokens": None, "begin_suppress_tokens": None, "sequence_bias": None,
-    "forced_bos_token_id": None, "forced_eos_token_id": None, "exponential_decay_length_penalty": None, "guidance_scale": None,
-    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
-}  # fmt: skip
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "bad_words_ids": None,
+    "min_length": 0,
+    "min_new_tokens": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+}
 
 
 def _ignored_processors(target: PreTrainedModel) -> list[str]:
     config = target.generation_config
-    asked = [name for name, off in PROCESSORS.items() if getattr(config, name, None) not in (None, off)]
-    return (
-        [f"not applied, though the target's generation config asks for it: {', '.join(asked)}"]
-        if asked
-        else []
-    )
+    ignored = [name for name, off in PROCESSORS.items() if getattr(config, name, None) not in (None, off)]
+    if not ignored:
+        return []
+    return [f"not applied, though the target's generation config asks for it: {', '.join(ignored)}"]
 
 
-def check_same_tokenizer(target, drafter, target_id: str, drafter_id: str) -> None:
-    """PairError unless the two tokenizers mean the same by every id that both have, and split text alike."""
-    words = {id: word for word, id in target.get_vocab().items()}
-    others = {id: word for word, id in drafter.get_vocab().items()}
-    for id in sorted(words.keys() & others.keys()):
-        if words[id] != others[id]:
+def check_same_tokenizer(
+    target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, target_id: str, drafter_id: str
+) -> None:
+    """PairError unless both tokenizers have the same token for every id that both have, and split text
+    alike."""
+    ours = {token_id: word for word, token_id in target.get_vocab().items()}
+    theirs = {token_id: word for word, token_id in drafter.get_vocab().items()}
+    for token_id in sorted(ours.keys() & theirs.keys()):
+        if ours[token_id] != theirs[token_id]:
             raise PairError(
-                f"drafter {drafter_id} has another tokenizer than target {target_id}: "
-                f"id {id} is {ascii(others[id])} there and {ascii(words[id])} here"
+                f"drafter {drafter_id} has another tokenizer than target {target_id}: id {token_id} is "
+                f"{ascii(theirs[token_id])} in the drafter's and {ascii(ours[token_id])} in the target's"
             )
     probe = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
     if target(probe).input_ids != drafter(probe).input_ids:
-        raise PairError(
-            f"drafter {drafter_id} has another tokenizer than target {target_id}: they split the same text differently"
-        )
+        where = f"drafter {drafter_id} has another tokenizer than target {target_id}"
+        raise PairError(f"{where}: they split the same text differently")

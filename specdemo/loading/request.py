@@ -1,4 +1,4 @@
-"""What is asked for: which models and how they are to be held, checked as far as that goes without opening a file."""
+"""Which models are to be loaded, and how: the arguments of `load_pair`, checked without opening a file."""
 
 import os
 import re
@@ -7,25 +7,23 @@ from difflib import get_close_matches
 
 import torch
 
-from specdemo.loading.catalog import CATALOGUE, ROOT
+from specdemo.loading.catalog import CATALOGUE, DTYPES, QUANTIZE, ROOT
 from specdemo.loading.errors import PairError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer
 ROLES = ("target", "drafter")
 
-ByRole = str | dict[str, str | None] | None
+ByRole = str | dict[str, str | None] | None  # one value for both models, or one for each
 
 
 @dataclass(frozen=True)
 class Part:
-    """One model of a request: where it comes from and how it is to be held."""
+    """One model of a request: where it is loaded from, and how."""
 
     role: str
-    id: str  # as it was named
+    id: str  # as the user wrote it
     place: str  # where it is read from: a hub id or a directory
     device: str
-    dtype: torch.dtype | None  # None is chosen when the pair's size is known
+    dtype: torch.dtype | None  # None: chosen when the size of the pair is known
     quantize: str | None
 
 
@@ -36,77 +34,86 @@ class Request:
 
     @property
     def device(self) -> str:
+        """The target's."""
         return self.parts[0].device
 
     @property
     def key(self) -> tuple:
-        """The same for two requests that ask for the same thing in other words."""
-        known = self.name if self.name in CATALOGUE else None
-        return known, *((_real(part.place), part.device, part.dtype, part.quantize) for part in self.parts)
+        """Equal for two requests that would load the same pair, however they are written."""
+        name = self.name if self.name in CATALOGUE else None
+        parts = ((_real_path(part.place), part.device, part.dtype, part.quantize) for part in self.parts)
+        return name, *parts
 
 
 def resolve(
     name: str | None = None,
     *,
-    target=None,
-    drafter=None,
+    target: str | os.PathLike | None = None,
+    drafter: str | os.PathLike | None = None,
     device: ByRole = None,
     dtype: ByRole = None,
     quantize: ByRole = None,
 ) -> Request:
-    """The request that `load_pair`'s arguments make; PairError when they make none."""
-    name, ids, places = _named(name) if target is None and drafter is None else _given(name, target, drafter)
-    devices = {role: _device(of(device, role, "device")) for role in ROLES}
-    quantized = {role: _quantize(of(quantize, role, "quantize")) for role in ROLES}
-    dtypes = {role: _dtype(of(dtype, role, "dtype")) for role in ROLES}
-    parts = [
-        Part(role, ids[role], places[role], devices[role], dtypes[role], quantized[role]) for role in ids
-    ]
+    """The request that these arguments of `load_pair` make; PairError for a wrong one."""
+    if target is None and drafter is None:
+        name, ids, places = _from_catalogue(name)
+    else:
+        name, ids = _from_ids(name, target, drafter)
+        places = ids
+    devices = {role: _device(for_role(device, role, "device")) for role in ROLES}
+    kinds = {role: _quantize(for_role(quantize, role, "quantize")) for role in ROLES}
+    dtypes = {role: _dtype(for_role(dtype, role, "dtype")) for role in ROLES}
+    parts = (Part(role, ids[role], places[role], devices[role], dtypes[role], kinds[role]) for role in ids)
     return Request(name, tuple(parts))
 
 
-def of(choice: ByRole, role: str, field: str) -> str | None:
-    """What an option that can be given once or for each model says for one of them."""
+def for_role(choice: ByRole, role: str, option: str) -> str | None:
+    """One model's value of an option that is given once for both or once for each."""
     if isinstance(choice, dict):
         if unknown := set(choice) - set(ROLES):
-            raise PairError(f"{field} must have the keys target and drafter, not {ascii(unknown.pop())}")
+            raise PairError(f"{option} must have the keys target and drafter, not {ascii(unknown.pop())}")
         return choice.get(role)
     return choice
 
 
-def _named(name: str | None) -> tuple[str, dict[str, str], dict[str, str]]:
+def _from_catalogue(name: str | None) -> tuple[str, dict[str, str], dict[str, str]]:
+    """The name, the models' ids by role, and where each is read from."""
     name = "embedded" if name is None else name
     if not isinstance(name, str) or name not in CATALOGUE:
         near = get_close_matches(str(name), CATALOGUE, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise PairError(f"pair must be one of {', '.join(CATALOGUE)}, not {ascii(name)}{hint}")
     ids = {role: getattr(CATALOGUE[name], role) for role in ROLES}
-    here = {role: ROOT / id for role, id in ids.items()}  # what comes with the project is named from its root
-    return name, ids, {role: str(here[role]) if here[role].is_dir() else id for role, id in ids.items()}
+    return name, ids, {role: _in_project(model_id) for role, model_id in ids.items()}
 
 
-def _given(name: str | None, target, drafter) -> tuple[str, dict[str, str], dict[str, str]]:
+def _in_project(model_id: str) -> str:
+    """The directory of a model that comes with the project; any other id as it is."""
+    directory = ROOT / model_id
+    return str(directory) if directory.is_dir() else model_id
+
+
+def _from_ids(name: str | None, target: object, drafter: object) -> tuple[str, dict[str, str]]:
+    """A name for the pair, and the models' ids by role."""
     if name is not None:
         raise PairError("pair: give a name or a target and drafter, not both")
     if target is None:
         raise PairError("target must be given with a drafter")
-    ids = {
-        role: _place(role, place)
-        for role, place in zip(ROLES, (target, drafter), strict=True)
-        if place is not None
-    }
-    return " + ".join(ids.values()), ids, ids
+    given = {"target": target} | ({} if drafter is None else {"drafter": drafter})
+    ids = {role: _place(role, place) for role, place in given.items()}
+    return " + ".join(ids.values()), ids
 
 
-def _place(role: str, place: str | os.PathLike) -> str:
+def _place(role: str, place: object) -> str:
     if not isinstance(place, (str, os.PathLike)):
         raise PairError(
-            f"{role} must be a hub id or a directory like the other, or both models in memory, not {type(place).__name__}"
+            f"{role} must be a hub id or a directory like the other, or both models in memory, "
+            f"not {type(place).__name__}"
         )
     return os.path.expanduser(os.fspath(place))
 
 
-def _real(place: str) -> str:
+def _real_path(place: str) -> str:
     return os.path.realpath(place) if "\0" not in place and os.path.isdir(place) else place
 
 
@@ -120,15 +127,15 @@ def _device(device: str | None) -> str:
     return device
 
 
-def _quantize(quantize: str | None) -> str | None:
-    if quantize in (None, "none"):
+def _quantize(kind: str | None) -> str | None:
+    if kind in (None, "none"):
         return None
-    if not isinstance(quantize, str) or quantize not in QUANTIZE:
-        raise PairError(f"quantize must be one of none, {', '.join(QUANTIZE)}, not {ascii(quantize)}")
-    return quantize
+    if not isinstance(kind, str) or kind not in QUANTIZE:
+        raise PairError(f"quantize must be one of none, {', '.join(QUANTIZE)}, not {ascii(kind)}")
+    return kind
 
 
-def _dtype(dtype: str | None) -> torch.dtype | None:
-    if dtype not in (None, "auto", *DTYPES):
-        raise PairError(f"dtype must be one of auto, {', '.join(DTYPES)}, not {ascii(dtype)}")
-    return DTYPES.get(dtype)
+def _dtype(name: str | None) -> torch.dtype | None:
+    if name not in (None, "auto", *DTYPES):
+        raise PairError(f"dtype must be one of auto, {', '.join(DTYPES)}, not {ascii(name)}")
+    return getattr(torch, name) if name in DTYPES else None

@@ -1,10 +1,10 @@
 """What this machine is: its memory and its processor, and the way to its device."""
 
-import os
 import platform
 import re
 from pathlib import Path
 
+import psutil
 import torch
 
 
@@ -12,7 +12,7 @@ def memory_of(device: str) -> int:
     """Bytes of memory that the device has in all; a container's limit counts."""
     if device != "cpu":
         return torch.cuda.get_device_properties(device).total_memory
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = psutil.virtual_memory().total
     limit = Path("/sys/fs/cgroup/memory.max")
     limited = limit.read_text().strip() if limit.exists() else "max"
     return total if limited == "max" else min(total, int(limited))

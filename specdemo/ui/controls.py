@@ -1,5 +1,8 @@
-"""The controls on the left of the page, as Gradio components. What they offer comes from the vocabulary (settings.py, pairs.py);
-what they may hold is checked by Params alone; what their choice means stands beside each of them at once."""
+"""The page's controls as Gradio components. settings.py has their labels, choices and warnings; Params alone
+checks what they hold."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import gradio as gr
 
@@ -15,21 +18,21 @@ from specdemo.ui.settings import (
     QUANTIZE,
     RULE_WORDS,
     SAMPLERS,
-    request,
-    says,
+    choice_of,
+    hints,
     values_of,
     visible,
-)  # fmt: skip
+)
 
-# What is typed beyond a slider's ends is refused by Params, in a sentence; Gradio would answer with a traceback. (On the class, because
-# Gradio makes a new slider whenever what stands beside it changes.)
+# Params rejects a number beyond a slider's ends with a sentence; Gradio would answer with a traceback. This
+# is set on the class, because Gradio makes a new slider whenever a slider is updated.
 gr.Slider.preprocess = lambda self, payload: payload
 
 QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 
 def controls(models: Models) -> dict[str, gr.components.Component]:
-    """The components by name, laid out where this is called."""
+    """The components by name, placed in the layout where this is called."""
     first = values_of(DEFAULTS)
     shown = visible(first | {"chat": False})
 
@@ -37,72 +40,76 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         _, low, high = LIMITS[name]
         return gr.Slider(low, high, first[name], step=step, visible=shown.get(name, True), **_words(name))
 
-    def dropdown(name: str, choices, value) -> gr.Dropdown:
+    def dropdown(name: str, choices: Sequence, value: str) -> gr.Dropdown:
         return gr.Dropdown(choices, value=value, **_words(name))
 
-    box = {}
-    box["pair"] = dropdown("pair", list(models.requests), models.default)
-    box["draft_with"] = dropdown(
+    boxes = {}
+    boxes["pair"] = dropdown("pair", list(models.arguments), models.default)
+    boxes["draft_with"] = dropdown(
         "draft_with", [(words, name) for name, (words, _) in DRAFTERS.items()], first["draft_with"]
     )
-    box["gamma"] = slider("gamma", 1)
-    box["ngram"] = slider("ngram", 1)
-    box["sampler"] = dropdown("sampler", list(SAMPLERS), first["sampler"])
-    box["temperature"] = slider("temperature", 0.05)
-    box["top_k"] = gr.Number(first["top_k"], visible=shown["top_k"], **_words("top_k"))
-    box["top_p"] = slider("top_p", 0.01)
-    box["min_p"] = slider("min_p", 0.01)
-    box["max_new_tokens"] = gr.Number(first["max_new_tokens"], **_words("max_new_tokens"))
-    # A text box, because gr.Number cannot be empty.
-    box["seed"] = gr.Textbox(
+    boxes["gamma"] = slider("gamma", 1)
+    boxes["ngram"] = slider("ngram", 1)
+    boxes["sampler"] = dropdown("sampler", list(SAMPLERS), first["sampler"])
+    boxes["temperature"] = slider("temperature", 0.05)
+    boxes["top_k"] = gr.Number(first["top_k"], visible=shown["top_k"], **_words("top_k"))
+    boxes["top_p"] = slider("top_p", 0.01)
+    boxes["min_p"] = slider("min_p", 0.01)
+    boxes["max_new_tokens"] = gr.Number(first["max_new_tokens"], **_words("max_new_tokens"))
+    boxes["seed"] = gr.Textbox(
         first["seed"], placeholder="a new one for each run", max_lines=1, **_words("seed")
-    )
+    )  # not gr.Number, which cannot be empty
     with gr.Accordion("Chat", open=False):
-        box["chat"] = gr.Checkbox(first["chat"], **_words("chat"))
-        box["system"] = gr.Textbox(
+        boxes["chat"] = gr.Checkbox(first["chat"], **_words("chat"))
+        boxes["system"] = gr.Textbox(
             first["system"], lines=2, max_lines=6, visible=shown["system"], **_words("system")
         )
     with gr.Accordion("Ending, rule, alternatives", open=False):
-        box["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
-        box["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
-        box["rule"] = dropdown("rule", [(words, rule) for rule, words in RULE_WORDS.items()], first["rule"])
-        box["alternatives"] = slider("alternatives", 1)
+        boxes["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
+        boxes["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
+        boxes["rule"] = dropdown("rule", [(words, rule) for rule, words in RULE_WORDS.items()], first["rule"])
+        boxes["alternatives"] = slider("alternatives", 1)
     with gr.Accordion("Weights", open=False):
-        box["dtype"] = dropdown("dtype", DTYPES, AS_STARTED)
-        box["quantize"] = dropdown("quantize", QUANTIZE, AS_STARTED)
-        box["quantize_drafter"] = dropdown("quantize_drafter", QUANTIZE, AS_STARTED)
-    return {name: box[name] for name in NAMES}
+        boxes["dtype"] = dropdown("dtype", DTYPES, AS_STARTED)
+        boxes["quantize"] = dropdown("quantize", QUANTIZE, AS_STARTED)
+        boxes["quantize_drafter"] = dropdown("quantize_drafter", QUANTIZE, AS_STARTED)
+    return {name: boxes[name] for name in NAMES}
 
 
-def _words(name: str) -> dict:
+def _words(name: str) -> dict[str, str | None]:
     label, info = CONTROLS[name]
     return {"label": label, "info": info or None}
 
 
-def advise(demo: gr.Blocks, models: Models, prompt: gr.Textbox, hint: gr.Markdown, settings: dict) -> dict:
-    """Keeps what stands beside the controls true. Returns the arguments of an event that does it once more.
+def keep_hints_current(
+    demo: gr.Blocks,
+    models: Models,
+    prompt: gr.Textbox,
+    prompt_hint: gr.Markdown,
+    settings: dict[str, gr.components.Component],
+) -> dict[str, Any]:
+    """Updates the texts next to the controls whenever one changes. Returns the arguments of an event that
+    updates them.
 
-    hint: beside the prompt, whose own words would become a part of its name.
+    prompt_hint: has the prompt's text, because an `info` of the prompt would become a part of its accessible
+    name.
     """
 
-    def beside(prompt: str, *held):
+    def update(prompt: str, *held: Any) -> list[dict]:
         values = dict(zip(NAMES, held, strict=True))
-        choice = Choice(**request(values))
-        words, seen = says(values, prompt, models.needs(choice), models.resident(choice)), visible(values)
+        choice = Choice(**choice_of(values))
+        texts = hints(values, prompt, models.needs(choice), models.loaded(choice))
+        shown = visible(values)
         updates = [
-            gr.update(info=words[name] or None, **({"visible": seen[name]} if name in seen else {}))
+            gr.update(info=texts[name] or None, **({"visible": shown[name]} if name in shown else {}))
             for name in NAMES
         ]
-        return [gr.update(value=words["prompt"], visible=bool(words["prompt"])), *updates]
+        return [gr.update(value=texts["prompt"], visible=bool(texts["prompt"])), *updates]
 
-    event = {
-        "fn": beside,
-        "inputs": [prompt, *settings.values()],
-        "outputs": [hint, *settings.values()],
-    } | QUIET
-    typed = [
-        box for box in settings.values() if isinstance(box, gr.Textbox)
-    ]  # these say what they hold when they are left
+    inputs, outputs = [prompt, *settings.values()], [prompt_hint, *settings.values()]
+    event = {"fn": update, "inputs": inputs, "outputs": outputs, **QUIET}
+    # A text box is read when the visitor leaves it, not at each key.
+    typed = [box for box in settings.values() if isinstance(box, gr.Textbox)]
     chosen = [prompt, *(box for box in settings.values() if box not in typed)]
     gr.on(
         [demo.load, *(box.change for box in chosen), *(box.blur for box in typed)],

@@ -1,24 +1,26 @@
-"""What a visitor can choose, what it takes, and whether it is loaded. Knows nothing of Gradio."""
+"""What a visitor can choose, how much memory it needs, and whether it is loaded. Without Gradio."""
 
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
+from transformers import PreTrainedModel
 
-from specdemo.loading.catalog import CATALOGUE
+from specdemo.loading.catalog import CATALOGUE, QUANTIZE, Entry
 from specdemo.loading.errors import PairError
-from specdemo.loading.load import Report, automatic_dtype, read_skeleton, weigh
+from specdemo.loading.load import OnProgress, automatic_dtype, plan_from, read_skeleton
 from specdemo.loading.pair import Pair
-from specdemo.loading.pool import Residents
-from specdemo.loading.request import QUANTIZE, ROLES, Request, of, resolve
+from specdemo.loading.pool import ModelPool
+from specdemo.loading.request import ROLES, Request, for_role, resolve
 from specdemo.runtime.device import memory_of
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a visitor asks for. None: as the server was started."""
+    """What a visitor has chosen. None: as the server was started."""
 
     pair: str | None = None
     dtype: str | None = None
@@ -28,13 +30,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a choice takes. Bytes are those that are held where the pair is loaded, exact where its configs are on this machine, else
-    from the catalogue; None, and a total of 0, where nobody can say."""
+    """What a choice needs. Bytes of weights are measured if the pair is loaded, computed if its configs are
+    on this machine, and else estimated from the catalogue; None, and a total of 0, if nothing is known."""
 
     target_bytes: int | None
     drafter_bytes: int | None
     total: int
-    memory: int  # bytes, of the device
+    memory: int  # bytes that the device has
     fits: bool
     loaded: bool
     gated: bool
@@ -43,56 +45,56 @@ class Needs:
 
 
 class Models:
-    """The pairs that a visitor can choose from, by name; loaded when first asked for."""
+    """The pairs that a visitor can choose, by name."""
 
-    def __init__(self, request: dict):
-        """`request`: the arguments of `load_pair` for the default pair. Its device, dtype and quantisation hold for all."""
-        started = self.started = resolve(**request)
-        how = {
-            option: value for option, value in request.items() if option in ("device", "dtype", "quantize")
-        }
-        self.default = started.name
-        self.requests = {name: {"name": name, **how} for name in CATALOGUE}
+    def __init__(self, default: dict[str, Any]):
+        """default: the arguments of `load_pair` for the pair that the server was started with. Its device,
+        dtype and quantisation apply to all pairs."""
+        self.default_request = resolve(**default)
+        self.default = self.default_request.name
+        how = {name: value for name, value in default.items() if name in ("device", "dtype", "quantize")}
+        self.arguments = {name: {"name": name, **how} for name in CATALOGUE}
         if self.default not in CATALOGUE:
-            self.requests = {self.default: request, **self.requests}
-        self.residents = Residents()
+            self.arguments = {self.default: default, **self.arguments}
+        self.pool = ModelPool()
 
     def request(self, choice: Choice) -> Request:
-        """PairError says in a sentence what cannot be chosen."""
+        """PairError: one sentence that says what cannot be chosen."""
         name = self.default if choice.pair is None else choice.pair
-        if not isinstance(name, str) or name not in self.requests:
-            raise PairError(f"pair must be one of {', '.join(self.requests)}, not {ascii(name)[:60]}")
-        request = dict(self.requests[name])
+        if not isinstance(name, str) or name not in self.arguments:
+            raise PairError(f"pair must be one of {', '.join(self.arguments)}, not {ascii(name)[:60]}")
+        arguments = dict(self.arguments[name])
         if choice.dtype is not None:
-            request["dtype"] = choice.dtype
-        chosen = dict(zip(ROLES, (choice.quantize, choice.quantize_drafter), strict=True))
-        started = {role: of(request.get("quantize"), role, "quantize") for role in ROLES}
-        request["quantize"] = {
-            role: started[role] if chosen[role] is None else chosen[role] for role in ROLES
+            arguments["dtype"] = choice.dtype
+        chosen = {"target": choice.quantize, "drafter": choice.quantize_drafter}
+        arguments["quantize"] = {
+            role: for_role(arguments.get("quantize"), role, "quantize") if kind is None else kind
+            for role, kind in chosen.items()
         }
-        return resolve(**request)
+        return resolve(**arguments)
 
     def get(
         self,
         choice: Choice = Choice(),
-        report: Report = lambda *_: None,
-        wanted: Callable[[], bool] = lambda: True,
+        on_progress: OnProgress = lambda *_: None,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> Pair:
-        """The pair, loaded if need be. report: told what is being done, and the share that is done of it where that is known. wanted:
-        whether somebody still waits for it when its turn to be loaded has come."""
-        return self.residents.have(self.request(choice), report, wanted)
+        """The pair, loaded if necessary; see ModelPool.get."""
+        return self.pool.get(self.request(choice), on_progress, is_wanted)
 
-    def resident(self, choice: Choice) -> Pair | None:
-        """The pair if it is there, at once."""
-        return self.residents.resident(self.request(choice))
+    def loaded(self, choice: Choice) -> Pair | None:
+        """The pair if it is loaded; returns at once."""
+        return self.pool.loaded(self.request(choice))
 
     def needs(self, choice: Choice) -> Needs:
         request = self.request(choice)
-        entry, pair = CATALOGUE.get(request.name), self.residents.resident(request)
-        bytes = _bytes(request, pair)
-        total, memory = sum(bytes), memory_of(request.device)
+        entry, pair = CATALOGUE.get(request.name), self.pool.loaded(request)
+        sizes = _sizes(request, entry, pair)
+        total, memory = sum(sizes), memory_of(request.device)
+        target_bytes, drafter_bytes, *_ = *sizes, None, None
         return Needs(
-            *([*bytes, None, None][:2]),
+            target_bytes,
+            drafter_bytes,
             total=total,
             memory=memory,
             fits=total <= memory,
@@ -102,31 +104,32 @@ class Models:
             device=request.device,
         )
 
-    def listed(self) -> list[dict]:
-        known = [asdict(entry) for entry in CATALOGUE.values()]
+    def listed(self) -> list[dict[str, Any]]:
+        """What the API's `pairs` returns, the default pair first if it is not from the catalogue."""
+        entries = [asdict(entry) for entry in CATALOGUE.values()]
         if self.default in CATALOGUE:
-            return known
-        given = dict.fromkeys(ROLES) | {part.role: part.id for part in self.started.parts}
-        return [{"name": self.default, **given, "about": "as the server was started with"}, *known]
+            return entries
+        ids = dict.fromkeys(ROLES) | {part.role: part.id for part in self.default_request.parts}
+        return [{"name": self.default, **ids, "about": "as the server was started"}, *entries]
 
 
-def _bytes(request: Request, pair: Pair | None) -> list[int]:
-    """Of the target, and of the drafter if there is one; nothing where nobody knows."""
+def _sizes(request: Request, entry: Entry | None, pair: Pair | None) -> list[int]:
+    """Bytes of the target's weights, and of the drafter's if there is one; empty if nothing is known."""
     if pair:
         held = pair.bytes_held
         return [held.target] if held.drafter is None else [held.target, held.drafter]
     try:
-        if all(_is_here(part.place) for part in request.parts):
-            return list(weigh(request, [_skeleton(part.role, part.place) for part in request.parts]).bytes)
-    except (PairError, ValueError):  # what is wrong with it is said when the pair is asked for
+        if all(_has_config(part.place) for part in request.parts):
+            skeletons = [_skeleton(part.role, part.place) for part in request.parts]
+            return list(plan_from(request, skeletons).sizes)
+    except (PairError, ValueError):  # reported when the pair is loaded
         return []
-    if request.name not in CATALOGUE:
-        return []
-    entry = CATALOGUE[request.name]
-    parameters = [
-        int(5e8 * gigabytes)
-        for gigabytes in (entry.gigabytes - entry.drafter_gigabytes, entry.drafter_gigabytes)
-    ]
+    return _estimated_sizes(request, entry) if entry else []
+
+
+def _estimated_sizes(request: Request, entry: Entry) -> list[int]:
+    gigabytes = (entry.gigabytes - entry.drafter_gigabytes, entry.drafter_gigabytes)
+    parameters = [int(5e8 * size) for size in gigabytes]  # two bytes each in bfloat16
     automatic, _ = automatic_dtype(request.device, sum(parameters))
     bits = [
         QUANTIZE[part.quantize] if part.quantize else 8 * (part.dtype or automatic).itemsize
@@ -135,11 +138,11 @@ def _bytes(request: Request, pair: Pair | None) -> list[int]:
     return [count * width // 8 for count, width in zip(parameters, bits, strict=True)]
 
 
-def _is_here(place: str) -> bool:
-    """Whether the hub need not be asked for the config."""
+def _has_config(place: str) -> bool:
+    """Whether the config can be read without a request to the hub."""
     return os.path.isdir(place) or isinstance(try_to_load_from_cache(place, "config.json"), str)
 
 
 @lru_cache
-def _skeleton(role: str, place: str):
-    return read_skeleton(role, place, only_here=True)
+def _skeleton(role: str, place: str) -> PreTrainedModel:
+    return read_skeleton(role, place, offline=True)

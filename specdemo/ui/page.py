@@ -1,18 +1,19 @@
 """The page and its API, on Gradio.
 
-A visitor's run goes on in the server; every 100 ms or more what is new goes to the page as one JSON text, which stage.js draws.
-Closing the generator (Stop, a closed tab, a cancelled API job) closes the run.
+A visitor's run happens in the server. At most every 100 ms, what is new is sent to the page as one JSON text,
+which the page's scripts draw. Closing the generator (Stop, a closed tab, a cancelled API job) closes the run.
 """
 
 import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import asdict, fields
 from html import escape
 from inspect import Parameter, Signature
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import: no requests to the outside
 
@@ -22,28 +23,28 @@ from specdemo.events import Params
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import POOR
 from specdemo.loading.errors import PairError
-from specdemo.session import check_prompt
-from specdemo.ui.controls import QUIET, advise, controls
-from specdemo.ui.feed import Telling, about, about_recorded, notice
+from specdemo.session import Run, check_prompt
+from specdemo.ui.controls import QUIET, controls, keep_hints_current
+from specdemo.ui.feed import Telling as RunFeed
+from specdemo.ui.feed import about, about_recorded, notice
 from specdemo.ui.frame import frame
 from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import Line, Wait, running, sentence
-from specdemo.ui.settings import NAMES, held, params_of, request, values_of
+from specdemo.ui.queue import RunQueue, Waiting, follow, sentence
+from specdemo.ui.settings import NAMES, choice_of, params_of, values_of, weights_of
 
 HERE = Path(__file__).parent
 SCRIPTS = ("inspector", "timeline", "tokens", "reader", "stage")
 RECORDED = HERE.parents[1] / "assets" / "traces" / "first.json"
-LARGEST_TRACE = (
-    16 * 2**20
-)  # bytes; 10,000 tokens with five alternatives take about 11 million, and several times that in memory
+# bytes; 10,000 tokens with five alternatives take about 11 million, and several times that in memory
+LARGEST_TRACE = 16 * 2**20
 TITLE = "Speculative decoding, token by token"
 INTRODUCTION = (
-    "A small drafter guesses a few tokens ahead, and the target checks all of them in one forward. Guesses that it accepts cost "
-    "next to nothing; the first one that it rejects is replaced by a token of its own, so the text is distributed exactly as if "
-    "the target had written it alone."
+    "A small drafter guesses a few tokens ahead, and the target checks all of them in one forward. Guesses "
+    "that it accepts cost next to nothing; the first one that it rejects is replaced by a token of its own, "
+    "so the text has exactly the same distribution as if the target had written it alone."
 )
 STORY = "One day, a girl named Mia found a tiny kitten in the rain."
-EXAMPLES = {  # what it shows: (prompt, pair, who drafts, gamma, sampler)
+EXAMPLES = {  # label: (prompt, pair, drafting method, gamma, sampler)
     "A story, sampled": (STORY, None, "model", 4, "top-p"),
     "The same, greedy": (STORY, None, "model", 4, "greedy"),
     "A story, with a poor drafter": (STORY, POOR, "model", 4, "top-p"),
@@ -65,140 +66,140 @@ EXAMPLES = {  # what it shows: (prompt, pair, who drafts, gamma, sampler)
 }
 
 
-class Seat:
-    """What the server remembers of one open page: what its stage shows, and the run behind it while one goes on."""
+class PageSession:
+    """What the server remembers about one open page: what its stage shows, and the run that goes on there."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.number = 1
-        self.telling: Telling | None = None
-        self.run = None
+        self.feed: RunFeed | None = None
+        self.run: Run | None = None
         self.waiting = False  # for a run to begin
-        self.pair: str | None = None  # the visitor's own, while an example has set another
+        self.pair: str | None = None  # the visitor's own choice, while an example has set another pair
 
     def begin(self) -> int:
-        """Something new comes onto the stage, under a number of its own: what went on there before has nothing to say any more."""
+        """Makes room on the stage for something new, and returns its number. Messages with an older number
+        are ignored."""
         self.number = max(self.number + 1, time.time_ns() // 1_000_000)
         self.run, self.waiting = None, False
         return self.number
 
 
 def build(models: Models) -> gr.Blocks:
-    line = Line()
-    recorded = Telling(1, Trace.load(RECORDED), recorded=True)  # what every stage shows at first
+    queue = RunQueue()
+    recorded = RunFeed(1, Trace.load(RECORDED), recorded=True)  # what every stage shows at first
 
-    def whole(seat: Seat) -> dict:
-        """What the stage shows, all of it, under its page's latest number."""
-        return (seat.telling or recorded).whole(seat.number)
+    def whole(session: PageSession) -> dict[str, Any]:
+        """All that the stage shows, as one message with the page's latest number."""
+        return (session.feed or recorded).whole(session.number)
 
-    async def show(seat: Seat, prompt, *values):
-        """The page's own run: JSON texts for the stage. Errors go there, too, as text."""
+    async def run_on_stage(session: PageSession, prompt: str, *held: Any) -> AsyncIterator[str]:
+        """The page's own run: JSON texts for the stage. Errors are shown there, too."""
         try:
-            values = dict(zip(NAMES, values, strict=True))
-            params, choice = params_of(values), Choice(**request(values))
+            values = dict(zip(NAMES, held, strict=True))
+            params, choice = params_of(values), Choice(**choice_of(values))
             check_prompt(prompt)
         except Exception as error:  # what is on the stage stays there, and goes on
-            yield json.dumps(notice(seat.number, "error", sentence(error)))
+            yield json.dumps(notice(session.number, "error", sentence(error)))
             return
-        number, telling, told = seat.begin(), None, None
-        seat.waiting = True
+        number, feed, shown = session.begin(), None, None
+        session.waiting = True
         try:
-            async with aclosing(running(models, line, choice, prompt, params)) as steps:
-                async for step in steps:
-                    if seat.number != number:  # something newer has come onto the stage meanwhile
+            async with aclosing(follow(models, queue, choice, prompt, params)) as reports:
+                async for report in reports:
+                    if session.number != number:  # the stage shows something newer by now
                         return
-                    if isinstance(step, Wait):
-                        yield json.dumps(notice(number, "wait", step.sentence, share=step.share))
+                    if isinstance(report, Waiting):
+                        yield json.dumps(notice(number, "wait", report.sentence, share=report.share))
                         continue
-                    if telling is None:
-                        telling = seat.telling = Telling(number, step.run.trace, step.pair.tokenizer)
-                        seat.run, seat.waiting = step.run, False
-                    news = {}
-                    if (now := (step.pair.runner.warming_up, step.pair.notes)) != told:
-                        told, news = now, notice(number, "note", *about(step.pair, params))
-                    yield json.dumps(telling.news() | news)
+                    if feed is None:
+                        feed = session.feed = RunFeed(number, report.run.trace, report.pair.tokenizer)
+                        session.run, session.waiting = report.run, False
+                    note = {}
+                    if (state := (report.pair.runner.warming_up, report.pair.notes)) != shown:
+                        shown, note = state, notice(number, "note", *about(report.pair, params))
+                    yield json.dumps(feed.news() | note)
         except Exception as error:
-            if seat.number == number:
-                seat.waiting = False
-                yield json.dumps(whole(seat) | notice(number, "error", sentence(error)))
+            if session.number == number:
+                session.waiting = False
+                yield json.dumps(whole(session) | notice(number, "error", sentence(error)))
 
-    def halt(seat: Seat):
-        """Stop: ends the run, or what is being played, and shows all of it. (Gradio cancels the event that waits or runs beside this.)"""
-        if seat.run:
-            seat.run.close()
-            return json.dumps(whole(seat))
-        stopped = {"kind": "note", "notice": "Stopped before it began."} if seat.waiting else {}
-        seat.begin()
-        return json.dumps(whole(seat) | stopped)
+    def stop(session: PageSession) -> str:
+        """Ends the run, or the replay, and shows all of it. Gradio cancels the event that waits or runs."""
+        if session.run:
+            session.run.close()
+            return json.dumps(whole(session))
+        stopped = {"kind": "note", "notice": "Stopped before the run began."} if session.waiting else {}
+        session.begin()
+        return json.dumps(whole(session) | stopped)
 
-    def example(seat: Seat, index: int, chosen: str):
-        """What the example sets. The pair stays as it was chosen; where an example needs another, the next gives it back."""
+    def apply_example(session: PageSession, index: int, chosen: str) -> tuple:
+        """The values of the controls that an example sets. If it needs another pair than the chosen one, the
+        next example that needs none restores the visitor's choice."""
         prompt, pair, *how = list(EXAMPLES.values())[index]
-        before = seat.pair if chosen == POOR else None
-        seat.pair = pair and (before if chosen == pair else chosen)
+        before = session.pair if chosen == POOR else None
+        session.pair = pair and (before if chosen == pair else chosen)
         return prompt, pair or before or chosen, *how
 
-    def save(seat: Seat):
-        """The trace of what the stage shows, for the page to hand to the visitor."""
-        trace = (seat.telling or recorded).trace
+    def save_trace(session: PageSession) -> str:
+        """The trace of what the stage shows, for the page to offer as a file."""
+        trace = (session.feed or recorded).trace
         file = {"name": f"specdemo-seed-{trace.params.seed}.json", "text": trace.to_json()}
-        # When it was asked for makes it another message than the one before, or the page would not hear of it.
-        return json.dumps({"run": seat.number, "save": file, "asked": time.time_ns()})
+        # The time makes the message differ from the one before; Gradio does not send the same value twice.
+        return json.dumps({"run": session.number, "save": file, "asked": time.time_ns()})
 
-    def opened(seat: Seat, file: str, prompt: str, *values):
-        """A trace file on the stage, without models, and its settings in the controls."""
+    def open_trace(session: PageSession, file: str, prompt: str, *held: Any) -> tuple:
+        """Shows a trace file on the stage, without models, and its settings in the controls."""
         try:
             trace = Trace.load(file)
         except ValueError as error:
-            return json.dumps(notice(seat.number, "error", sentence(error))), prompt, *values
+            return json.dumps(notice(session.number, "error", sentence(error))), prompt, *held
         finally:
             Path(file).unlink(missing_ok=True)  # the visitor has it
-        known = trace.pair.name in models.requests
-        usual = models.resident(Choice(trace.pair.name)) if known else None
-        values = dict(zip(NAMES, values, strict=True)) | values_of(trace.params)
+        known = trace.pair.name in models.arguments
+        usual = models.loaded(Choice(trace.pair.name)) if known else None
+        values = dict(zip(NAMES, held, strict=True)) | values_of(trace.params)
         if known:
-            values |= {"pair": trace.pair.name} | held(trace.pair, usual and usual.info)
-        if seat.run:
-            seat.run.close()
-        seat.begin()
-        seat.telling = Telling(seat.number, trace, usual and usual.tokenizer, recorded=True)
-        message = whole(seat) | notice(seat.number, "recorded", about_recorded(trace))
+            values |= {"pair": trace.pair.name} | weights_of(trace.pair, usual and usual.info)
+        if session.run:
+            session.run.close()
+        session.begin()
+        session.feed = RunFeed(session.number, trace, usual and usual.tokenizer, recorded=True)
+        message = whole(session) | notice(session.number, "recorded", about_recorded(trace))
         return json.dumps(message), trace.prompt, *(values[name] for name in NAMES)
 
-    async def generate(prompt, pair, *values) -> AsyncIterator[dict]:
-        """Continues a prompt, streaming {"text": so far, "rounds": the new ones}; the last one has the "trace", too."""
+    async def generate(prompt: str, pair: str, *values: Any) -> AsyncIterator[dict]:
+        """Continues a prompt, streaming {"text": so far, "rounds": the new ones}; the last one has the
+        "trace", too."""
         since = 0
         try:
             params = Params(**dict(zip(PARAMS, values, strict=True)))
-            async with aclosing(running(models, line, Choice(pair), prompt, params)) as steps:
-                async for step in steps:
-                    if isinstance(step, Wait):
+            async with aclosing(follow(models, queue, Choice(pair), prompt, params)) as reports:
+                async for report in reports:
+                    if isinstance(report, Waiting):
                         yield {"text": "", "rounds": []}
                         continue
-                    trace = step.run.trace
-                    news = {
-                        "text": trace.text,
-                        "rounds": [asdict(round) for round in trace.rounds[since : step.until]],
-                    }
-                    yield news | ({"trace": json.loads(trace.to_json())} if step.ended else {})
-                    since = step.until
-                    # Gradio sends the difference to the message before, which it gets wrong when lists within lists shrink
-                    # (6.31). From and to an empty list it is right.
-                    if not step.ended:
+                    trace = report.run.trace
+                    rounds = [asdict(a_round) for a_round in trace.rounds[since : report.until]]
+                    news = {"text": trace.text, "rounds": rounds}
+                    yield news | ({"trace": json.loads(trace.to_json())} if report.ended else {})
+                    since = report.until
+                    # Gradio 6.31 sends the difference from the message before, and gets it wrong when lists
+                    # within lists shrink. From and to an empty list it is right.
+                    if not report.ended:
                         yield news | {"rounds": []}
         except Exception as error:
-            raise gr.Error(
-                sentence(error), print_exception=not isinstance(error, (PairError, ValueError))
-            ) from None
+            is_visitors = isinstance(error, (PairError, ValueError))
+            raise gr.Error(sentence(error), print_exception=not is_visitors) from None
 
     def pairs() -> list[dict]:
-        """The pairs that `generate` takes, the first of them unless told otherwise."""
+        """The pairs that `generate` takes; the first is the default."""
         return models.listed()
 
     PARAMS = [field.name for field in fields(Params)]
-    _sign(generate, models.default)
+    _set_signature(generate, models.default)
 
     with gr.Blocks(title=TITLE, delete_cache=(600, 3600)) as demo:
-        seat = gr.State(Seat())
+        session = gr.State(PageSession())
         gr.HTML(f"<h1>{escape(TITLE)}</h1><p>{escape(INTRODUCTION)}</p>", elem_id="head")
         with gr.Row(elem_id="layout"):
             with gr.Column(elem_id="ask"):
@@ -209,9 +210,8 @@ def build(models: Models) -> gr.Blocks:
                 with gr.Row():
                     keep = gr.Button("Save trace", size="sm", min_width=100)
                     open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=100)
-                hint = gr.Markdown(
-                    visible=False, elem_id="hint"
-                )  # below the buttons, which stay where they are when it comes
+                # Below the buttons, which then do not move when it appears.
+                prompt_hint = gr.Markdown(visible=False, elem_id="hint")
             with gr.Column(elem_id="show"):
                 first = recorded.whole() | notice(1, "recorded", about_recorded(recorded.trace))
                 stage = _stage(json.dumps(first))
@@ -226,49 +226,47 @@ def build(models: Models) -> gr.Blocks:
                     elem_id="examples",
                 )
 
-        advice = advise(demo, models, prompt, hint, settings)
+        hints_event = keep_hints_current(demo, models, prompt, prompt_hint, settings)
         everything = [prompt, *settings.values()]
         started = gr.on(
             [go.click, prompt.submit],
-            show,
-            [seat, *everything],
+            run_on_stage,
+            [session, *everything],
             stage,
             show_progress="hidden",
             trigger_mode="multiple",  # the later one ends the earlier
-            concurrency_limit=None,  # visitors wait in `line`, which tells them their place
+            concurrency_limit=None,  # visitors wait in `queue`, which tells them their place
             api_visibility="private",
         )
-        started.then(**advice)  # a pair that is loaded now has more to say
+        started.then(**hints_event)  # more is known about a pair that is loaded now
         filled = [prompt, *(settings[name] for name in ("pair", "draft_with", "gamma", "sampler"))]
-        examples.click(example, [seat, examples, settings["pair"]], filled, **QUIET)
-        end.click(halt, seat, stage, cancels=[started], **QUIET)
-        stage.submit(
-            lambda seat: json.dumps(whole(seat)), seat, stage, **QUIET
-        )  # the page has missed something
-        keep.click(save, seat, stage, **QUIET)
-        open_.upload(opened, [seat, open_, *everything], [stage, *everything], **QUIET).then(**advice)
+        examples.click(apply_example, [session, examples, settings["pair"]], filled, **QUIET)
+        end.click(stop, session, stage, cancels=[started], **QUIET)
+        # The page asks for the whole state after it has missed a message.
+        stage.submit(lambda session: json.dumps(whole(session)), session, stage, **QUIET)
+        keep.click(save_trace, session, stage, **QUIET)
+        opening = open_.upload(open_trace, [session, open_, *everything], [stage, *everything], **QUIET)
+        opening.then(**hints_event)
         gr.api(generate, api_name="generate", concurrency_limit=None)
         gr.api(pairs, api_name="pairs")
-    # Direct calls would pass by the queue, and with it the rule of one run at a time.
+    # Direct calls would bypass Gradio's queue.
     return demo.queue(api_open=False)
 
 
-def _sign(generate, default: str) -> None:
-    """Gives the API's function the arguments that it documents: prompt, pair, and the fields of Params with their defaults."""
-    parameters = [("prompt", str, Parameter.empty), ("pair", str, default)]
-    parameters += [(field.name, field.type, field.default) for field in fields(Params)]
+def _set_signature(generate: Callable, default: str) -> None:
+    """Sets the arguments that the API documents: prompt, pair, and the fields of Params with their
+    defaults."""
+    arguments = [("prompt", str, Parameter.empty), ("pair", str, default)]
+    for field in fields(Params):
+        is_stop = field.name == "stop"  # a list in JSON
+        arguments.append((field.name, list[str] if is_stop else field.type, [] if is_stop else field.default))
     parameters = [
-        (name, list[str] if name == "stop" else kind, [] if name == "stop" else default)
-        for name, kind, default in parameters
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind)
+        for name, kind, value in arguments
     ]
-    generate.__annotations__ |= {name: kind for name, kind, _ in parameters}
-    generate.__signature__ = Signature(
-        [
-            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
-            for name, kind, default in parameters
-        ],
-        return_annotation=dict,
-    )
+    returned = generate.__annotations__["return"]
+    generate.__annotations__ = {name: kind for name, kind, _ in arguments} | {"return": returned}
+    generate.__signature__ = Signature(parameters, return_annotation=dict)
 
 
 def _stage(first: str) -> gr.HTML:

@@ -1,7 +1,7 @@
-"""A visitor's run, from the place in the line to the last step. Knows nothing of Gradio.
+"""A visitor's run, from its turn in the queue to its end. Without Gradio.
 
-What a visitor waits for is waited for in coroutines, which cost nothing while they sleep and can be cancelled at any moment; the
-runs themselves go on in one thread, one after the other.
+What a visitor waits for is awaited in coroutines, which take no thread while they sleep and can be cancelled
+at any moment. The runs themselves happen in one thread, one after another.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, wait
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specdemo.events import Params
 from specdemo.loading.errors import PairError, redacted
@@ -20,79 +20,83 @@ from specdemo.loading.pair import Pair
 from specdemo.session import Run, stream
 from specdemo.ui.models import Choice, Models
 
-PERIOD = 0.1  # seconds between two steps of a run, at least
-LOOK = 1.0  # seconds between two looks at a place in the line; longer from the tenth on, since a message costs a millisecond
+REPORT_PERIOD = 0.1  # s, the least time between two reports of a run
+# s between two looks at the queue. From the tenth visitor on it grows with the queue: each message costs a
+# millisecond.
+QUEUE_PERIOD = 1.0
+LOADING_PERIOD = 0.3  # s between two looks at a load
 
 
-class Line:
-    """Who waits for the one engine: first come, first served. Its thread does what they came for, one after the other."""
+class RunQueue:
+    """Visitors who wait for the one engine; first come, first served. Its thread does their work, one after
+    another."""
 
-    def __init__(self):
-        self.places: list[Place] = []  # the first one has its turn
+    def __init__(self) -> None:
+        self.tickets: list[Ticket] = []  # the first one has its turn
         self.changed = threading.Condition()
         threading.Thread(target=self._serve, name="engine", daemon=True).start()
         atexit.register(self._close)
 
-    def join(self, work: Callable[["Place"], None]) -> "Place":
-        """work: called in the line's thread with the place when its turn has come; it ends soon after the place is `left`."""
-        place = Place(self, work)
+    def join(self, work: Callable[["Ticket"], None]) -> "Ticket":
+        """`work` is called with the ticket in the queue's thread. It must end soon after the ticket is
+        cancelled."""
+        ticket = Ticket(self, work)
         with self.changed:
-            self.places.append(place)
+            self.tickets.append(ticket)
             self.changed.notify()
-        return place
+        return ticket
 
     def _serve(self) -> None:
         while True:
             with self.changed:
-                self.changed.wait_for(lambda: self.places)
-                place = self.places[0]
-            try:
-                place.done.set_result(place.work(place))
-            except BaseException as error:
-                place.done.set_exception(error)
+                self.changed.wait_for(lambda: self.tickets)
+                ticket = self.tickets[0]
+            _fulfil(ticket.done, ticket.work, ticket)
             with self.changed:
-                self.places.remove(place)
-            del place  # and with it what it has run
+                self.tickets.remove(ticket)
+            del ticket  # it keeps the pair that it ran in memory
 
     def _close(self) -> None:
-        """When the program ends: a thread that is inside of torch then would take it down with a crash."""
-        places = list(self.places)
-        for place in places:
-            place.leave()
-        wait([place.done for place in places[:1]], timeout=10)
+        """When the program ends: a thread that is still inside torch then would crash the process."""
+        tickets = list(self.tickets)
+        for ticket in tickets:
+            ticket.cancel()
+        wait([ticket.done for ticket in tickets[:1]], timeout=10)
 
 
-class Place:
-    """One visitor's place in a line."""
+class Ticket:
+    """One visitor's place in a queue."""
 
-    def __init__(self, line: Line, work: Callable[["Place"], None]):
-        self.line, self.work = line, work
+    def __init__(self, queue: RunQueue, work: Callable[["Ticket"], None]):
+        self.queue, self.work = queue, work
         self.done: Future[None] = Future()
-        self.left = False
+        self.cancelled = False
 
     @property
-    def number(self) -> int:
-        """How many turns until its own; 0 when that has come."""
-        with self.line.changed:
-            return self.line.places.index(self) if self in self.line.places else 0
+    def ahead(self) -> int:
+        """How many turns come before its own; 0 when its turn has come or is over."""
+        with self.queue.changed:
+            return self.queue.tickets.index(self) if self in self.queue.tickets else 0
 
-    def leave(self) -> None:
-        """Gives the place up, at any time: the turn of the next comes within one round."""
-        self.left = True
-        with self.line.changed:
-            if self in self.line.places[1:]:
-                self.line.places.remove(self)
+    def cancel(self) -> None:
+        """Gives up the turn, or ends it within one round. May be called at any time."""
+        self.cancelled = True
+        with self.queue.changed:
+            if self in self.queue.tickets[1:]:
+                self.queue.tickets.remove(self)
 
 
-class Wait(NamedTuple):
-    """What a visitor waits for, and the share of it that is done where that is known."""
+class Waiting(NamedTuple):
+    """What a visitor waits for, and the share of it that is finished, from 0 to 1 (None where it is not
+    known)."""
 
     sentence: str
     share: float | None
 
 
-class Step(NamedTuple):
-    """A look at a run, which goes on meanwhile: it had `until` rounds. `ended` is true in the last step alone."""
+class Progress(NamedTuple):
+    """A run that goes on meanwhile: it had `until` rounds at this moment. `ended` is true in the last report
+    only."""
 
     pair: Pair
     run: Run
@@ -100,98 +104,100 @@ class Step(NamedTuple):
     ended: bool
 
 
-async def running(
-    models: Models, line: Line, choice: Choice, prompt, params: Params
-) -> AsyncIterator[Wait | Step]:
-    """Yields a Wait whenever there is news while the pair is loading and others have their turns; then a Step as soon as the run
-    has begun, one every PERIOD while it goes on, and one when it has ended. What goes wrong is raised. Closing or cancelling this
-    generator closes the run, or gives up the place in the line."""
-    if models.resident(choice) is None:
-        async with aclosing(_loading(models, choice)) as loading:
-            async for news in loading:
-                yield news
-    started = Future()
+async def follow(
+    models: Models, queue: RunQueue, choice: Choice, prompt: Any, params: Params
+) -> AsyncIterator[Waiting | Progress]:
+    """Runs a visitor's prompt when its turn comes.
 
-    def work(place: Place) -> None:
-        pair = models.get(choice)  # again: it may have been sent away while its visitor stood in line
+    Yields Waiting when something changes while the pair loads and while others have their turns. Then yields
+    Progress when the run has begun, at most every REPORT_PERIOD when there are new rounds, and when it has
+    ended. Errors are raised. Closing or cancelling this generator closes the run or leaves the queue.
+    """
+    if models.loaded(choice) is None:
+        async with aclosing(_load(models, choice)) as loading:
+            async for waiting in loading:
+                yield waiting
+    started: Future[tuple[Pair, Run]] = Future()
+
+    def work(ticket: Ticket) -> None:
+        pair = models.get(choice)  # again: the pool may have dropped it while its visitor waited
         with stream(pair, prompt, params) as run:
             started.set_result((pair, run))
             for _ in run:
-                if place.left:
+                if ticket.cancelled:
                     break
 
-    place = line.join(work)
-    begun, done, number = _watched(started), _watched(place.done), 0
+    ticket = queue.join(work)
+    begun, done = _awaitable(started), _awaitable(ticket.done)
     try:
+        shown = 0
         while not (begun.done() or done.done()):
-            if (now := place.number) not in (0, number):
-                number = now
-                yield Wait(f"You are number {number} in line …", None)
-            await asyncio.wait(
-                [begun, done], timeout=LOOK * max(1, number / 10), return_when=asyncio.FIRST_COMPLETED
-            )
-        told = None
+            if (ahead := ticket.ahead) not in (0, shown):
+                shown = ahead
+                yield Waiting(f"You are number {ahead} in line …", None)
+            period = QUEUE_PERIOD * max(1, shown / 10)
+            await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
+        reported = None
         while not done.done():
             pair, run = begun.result()
-            if (news := (len(run.trace.rounds), pair.runner.warming_up)) != told:
-                told = news
-                yield Step(pair, run, news[0], False)
-            await asyncio.wait([done], timeout=PERIOD)
-        done.result()  # raises what has gone wrong
+            state = (len(run.trace.rounds), pair.runner.warming_up)
+            if state != reported:
+                reported = state
+                yield Progress(pair, run, state[0], False)
+            await asyncio.wait([done], timeout=REPORT_PERIOD)
+        done.result()  # raises what went wrong
         pair, run = started.result()
-        yield Step(pair, run, len(run.trace.rounds), True)
+        yield Progress(pair, run, len(run.trace.rounds), True)
     finally:
-        place.leave()
+        ticket.cancel()
 
 
-async def _loading(models: Models, choice: Choice) -> AsyncIterator[Wait]:
-    """In a thread that nobody has to wait for: a visitor can leave while a model downloads, which goes on for the next one. A load that
-    has not begun when its visitor leaves never does."""
-    start, latest = (
-        time.monotonic(),
-        deque([(f"Loading the pair {choice.pair or models.default}", None)], maxlen=1),
-    )
-    left = threading.Event()
-    loading = _watched(
-        _in_background(models.get, choice, lambda *step: latest.append(step), lambda: not left.is_set())
-    )
-    told = None
+async def _load(models: Models, choice: Choice) -> AsyncIterator[Waiting]:
+    """Loads in a thread of its own, so that a visitor can leave meanwhile. A load that has begun then goes on
+    for the next visitor; one that has not begun never does."""
+    start, left = time.monotonic(), threading.Event()
+    latest: deque[tuple[str, float | None]] = deque(maxlen=1)
+    latest.append((f"Loading the pair {choice.pair or models.default}", None))
+
+    def load() -> Pair:
+        return models.get(choice, lambda *news: latest.append(news), lambda: not left.is_set())
+
+    pair: Future[Pair] = Future()
+    threading.Thread(target=_fulfil, args=(pair, load), daemon=True).start()
+    loading, shown = _awaitable(pair), None
     try:
         while not loading.done():
-            sentence, share = latest[0]
-            news = Wait(f"{sentence} … {time.monotonic() - start:.0f} s", share)
-            if news != told:
-                told = news
-                yield news
-            await asyncio.wait([loading], timeout=0.3)
+            doing, share = latest[0]
+            waiting = Waiting(f"{doing} … {time.monotonic() - start:.0f} s", share)
+            if waiting != shown:
+                shown = waiting
+                yield waiting
+            await asyncio.wait([loading], timeout=LOADING_PERIOD)
         loading.result()
     finally:
         left.set()
 
 
-def _watched(future: Future) -> asyncio.Future:
-    """For coroutines to wait for, with asyncio.wait alone: that does not cancel it."""
-    watched = asyncio.wrap_future(future)
-    watched.add_done_callback(
-        lambda done: done.cancelled() or done.exception()
-    )  # its visitor may have left, and that is all right
-    return watched
+def _fulfil(future: Future, function: Callable[..., Any], *arguments: Any) -> None:
+    """Calls the function for a future's result, unless the future has been cancelled."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function(*arguments))
+    except BaseException as error:
+        future.set_exception(error)
 
 
-def _in_background(function, *arguments) -> Future:
-    future = Future()
-
-    def work():
-        try:
-            future.set_result(function(*arguments))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return future
+def _awaitable(future: Future) -> asyncio.Future:
+    """For asyncio.wait, which does not cancel what it waits for."""
+    awaitable = asyncio.wrap_future(future)
+    # Marks an exception as seen: nobody looks at it after the visitor has left.
+    awaitable.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return awaitable
 
 
 def sentence(error: Exception) -> str:
+    """What a visitor reads about an error."""
     if isinstance(error, (PairError, ValueError)):
         return str(error)
     return redacted(f"The run failed: {type(error).__name__}: {' '.join(str(error).split())}")

@@ -1,15 +1,25 @@
-"""The page's controls: what they are called and say, what they hold as Params and back, and what a choice means for the run.
+"""The page's controls: their labels and texts, their values as Params and back, and warnings about what is
+chosen.
 
-Knows neither torch nor gradio.
+Without torch and without Gradio.
 """
 
 import os
 import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, allowed, check_text, number
+from specdemo.events import LIMITS, PairInfo, Params, allowed, check_number, check_text
+from specdemo.loading import catalog
 from specdemo.loading.catalog import CATALOGUE
 
-# Sampler: the fields of Params that matter to it. All others are switched off.
+if TYPE_CHECKING:
+    from specdemo.loading.pair import Pair
+    from specdemo.ui.models import Needs
+
+Values = dict[str, Any]  # what each control holds, by its name
+
+# Sampler: the filters that it applies. All others are switched off.
 SAMPLERS = {
     "greedy": (),
     "multinomial": ("temperature",),
@@ -21,89 +31,77 @@ SAMPLERS = {
 }
 OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
-# Drafting method: (its words on the page, the fields of Params that matter to it).
-DRAFTERS = dict(
-    zip(
-        DRAFT_WITH,
-        (
-            ("the drafter model", ("gamma",)),
-            ("a lookup in the text so far", ("gamma", "ngram")),
-            ("an n-gram store, all lengths", ("gamma", "ngram")),
-            ("an n-gram store, one length", ("gamma", "ngram")),
-            ("nobody: plain decoding", ()),
-        ),
-        strict=True,
-    )
-)
-RULE_WORDS = dict(zip(RULES, ("speculative: accept when u < min(1, p/q)",), strict=True))
+# Drafting method: (its name on the page, the fields of Params that it uses).
+DRAFTERS = {
+    "model": ("the drafter model", ("gamma",)),
+    "lookup": ("a lookup in the text so far", ("gamma", "ngram")),
+    "ngram": ("an n-gram store, all lengths", ("gamma", "ngram")),
+    "ngram-one-level": ("an n-gram store, one length", ("gamma", "ngram")),
+    "none": ("none: plain decoding", ()),
+}
+RULE_WORDS = {"speculative": "speculative: accept when u < min(1, p/q)"}
 
-# As request.py has them, which needs torch.
 AS_STARTED = "as the server was started"
-DTYPES = (AS_STARTED, "auto", "float32", "bfloat16", "float16")
-QUANTIZE = (AS_STARTED, "none", "int8", "int4", "int2", "float8")
+DTYPES = (AS_STARTED, "auto", *catalog.DTYPES)
+QUANTIZE = (AS_STARTED, "none", *catalog.QUANTIZE)
 
-# Control: (its label, what it says when there is nothing to warn of).
+# Control: (its label, its text when there is nothing to warn about).
 CONTROLS = {
     "pair": ("Pair", ""),
-    "draft_with": ("Who drafts", "whoever it is, the text is distributed as the target's"),
-    "gamma": ("Draft length γ", "tokens drafted in a round, at most"),
-    "ngram": ("N-gram length", "longest run of tokens matched or stored"),
-    "rule": ("Rule", "exact: the output is the target's own distribution"),
-    "sampler": ("Sampler", "shapes p and q alike"),
+    "draft_with": ("Drafting method", "with every method the text has the target's own distribution"),
+    "gamma": ("Draft length γ", "the most tokens drafted in a round"),
+    "ngram": ("N-gram length", "the longest n-gram that is matched or stored"),
+    "rule": ("Rule", "exact: the text has the target's own distribution"),
+    "sampler": ("Sampler", "the same filters for p and q"),
     "temperature": ("Temperature", "below 1 sharpens, above 1 flattens"),
     "top_k": ("Top-k", "keep the k likeliest tokens"),
-    "top_p": ("Top-p", "keep the likeliest tokens of this mass"),
-    "min_p": ("Min-p", "keep what has this share of the likeliest token's p"),
-    "max_new_tokens": ("Max new tokens", "the model may end the text before"),
-    "seed": ("Seed", "the same seed gives the same text"),
-    "stop": ("Stop strings", r"one a line, with \n for a line end; the text ends before the first"),
-    "ignore_eos": ("Go on behind the end of the text", ""),
-    "chat": ("Chat template", "the prompt as a user's message, for models tuned to answer"),
-    "system": ("System prompt", "empty is none"),
+    "top_p": ("Top-p", "keep the likeliest tokens that have this probability together"),
+    "min_p": ("Min-p", "keep tokens with at least this share of the likeliest token's probability"),
+    "max_new_tokens": ("Max new tokens", "the model may end the text earlier"),
+    "seed": ("Seed", "the same seed and the same settings give the same text"),
+    "stop": (
+        "Stop strings",
+        r"one per line, with \n for a line break; the text ends before the first that occurs",
+    ),
+    "ignore_eos": ("Continue past the end of text", ""),
+    "chat": ("Chat template", "sends the prompt as a user's message, for chat models"),
+    "system": ("System prompt", "leave empty for none"),
     "dtype": ("Number format of the weights", ""),
-    "quantize": ("Quantise the target", "weights only, made on loading"),
-    "quantize_drafter": ("Quantise the drafter", "weights only, made on loading"),
-    "alternatives": ("Alternatives recorded", "the likeliest tokens at each place, for the inspector"),
+    "quantize": ("Quantise the target", "weights only, while the pair is loaded"),
+    "quantize_drafter": ("Quantise the drafter", "weights only, while the pair is loaded"),
+    "alternatives": ("Alternatives recorded", "the likeliest tokens at each position, for the inspector"),
 }
 NAMES = tuple(CONTROLS)
 DEFAULTS = Params()
 
 
-def params_of(values: dict) -> Params:
-    """The Params that the controls ask for; ValueError as Params says it."""
-    shape = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
+UNCHANGED = ("draft_with", "gamma", "ngram", "rule", "max_new_tokens", "ignore_eos", "chat", "alternatives")
+
+
+def params_of(values: Values) -> Params:
+    """The Params for what the controls hold; raises ValueError as Params does."""
+    filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
     return Params(
-        **{field: values[field] if field in shape else off for field, off in OFF.items()},
-        **{
-            field: values[field]
-            for field in (
-                "draft_with",
-                "gamma",
-                "ngram",
-                "rule",
-                "max_new_tokens",
-                "ignore_eos",
-                "chat",
-                "alternatives",
-            )
-        },
+        **{field: values[field] if field in filters else off for field, off in OFF.items()},
+        **{field: values[field] for field in UNCHANGED},
         seed=whole_number(values["seed"]),
         stop=tuple(_unescaped(line) for line in values["stop"].split("\n") if line),
         system=values["system"] if values["chat"] and values["system"] else None,
     )
 
 
-def values_of(params: Params) -> dict:
-    """What the controls hold for a run with these Params. A filter that is off keeps a value to begin with."""
+def values_of(params: Params) -> Values:
+    """What the controls hold for these Params. A filter that is off gets a value for when it is switched
+    on."""
     on = tuple(field for field, off in OFF.items() if getattr(params, field) != off)
     sampler = (
         "greedy"
         if params.temperature == 0
-        else next((name for name, shape in SAMPLERS.items() if shape == on), "all filters")
+        else next((name for name, filters in SAMPLERS.items() if filters == on), "all filters")
     )
-    first = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05}
-    shape = SAMPLERS[sampler]
-    values = {field: getattr(params, field) if field in shape else first[field] for field in OFF}
+    when_on = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05}
+    filters = SAMPLERS[sampler]
+    values = {field: getattr(params, field) if field in filters else when_on[field] for field in OFF}
     values |= {name: getattr(params, name) for name in NAMES if hasattr(params, name) and name not in OFF}
     seed = "" if params.seed is None else str(params.seed)
     return values | {
@@ -123,87 +121,84 @@ def _unescaped(line: str) -> str:
 
 
 def whole_number(text: str) -> int | str | None:
-    """What a text box says: None when it is empty, and what is no whole number as it is, for Params to refuse."""
+    """A text box's content as a number: None if it is empty. Any other text is returned as it is, for Params
+    to reject."""
     text = text.strip()
     return None if not text else int(text) if text.removeprefix("-").isdecimal() and len(text) < 20 else text
 
 
-def visible(values: dict) -> dict[str, bool]:
-    """Which controls matter to the choice that the others make; those that never hide are left out."""
-    shape, drafting = SAMPLERS[values["sampler"]], DRAFTERS[values["draft_with"]][1]
-    hidden = {field: field in shape for field in OFF} | {
-        field: field in drafting for field in ("gamma", "ngram")
-    }
-    return hidden | {"system": bool(values["chat"])}
+def visible(values: Values) -> dict[str, bool]:
+    """Which controls have an effect with the others as they are. Those that are always shown are left out."""
+    filters, drafting = SAMPLERS[values["sampler"]], DRAFTERS[values["draft_with"]][1]
+    shown = {field: field in filters for field in OFF}
+    shown |= {field: field in drafting for field in ("gamma", "ngram")}
+    return shown | {"system": bool(values["chat"])}
 
 
-def says(values: dict, prompt: str, needs, pair) -> dict[str, str]:
-    """What stands beside each control, "prompt" among them: its plain words, or a warning when the choice makes the run impossible
-    or pointless. needs: what the chosen pair takes (models.Needs). pair: the pair itself where it is loaded, else None."""
-    beside = {name: words for name, (_, words) in CONTROLS.items()} | {
-        "prompt": "",
-        "pair": _pair_line(values["pair"], needs),
-    }
+def hints(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") -> dict[str, str]:
+    """The text next to each control and to the prompt: its usual text, or a warning about a run that is
+    impossible or pointless. needs: of the chosen pair. pair: the chosen pair if it is loaded."""
+    texts = {name: usual for name, (_, usual) in CONTROLS.items()}
+    texts |= {"prompt": "", "pair": _pair_line(values["pair"], needs)}
     for name, warning in _warnings(values, prompt, needs, pair):
-        beside[name] = f"⚠ {warning}"
-    for name, bytes in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
-        if bytes:
-            beside[name] += f"; {'holds' if needs.loaded else 'would hold about'} {bytes / 1e6:,.1f} MB"
-    if pair is not None and not beside["dtype"]:
-        beside["dtype"] = pair.dtype_reason
-    return beside
+        texts[name] = f"⚠ {warning}"
+    for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
+        if size:
+            texts[name] += f"; {'takes' if needs.loaded else 'would take about'} {size / 1e6:,.1f} MB"
+    if pair is not None and not texts["dtype"]:
+        texts["dtype"] = pair.dtype_reason
+    return texts
 
 
-def _pair_line(name: str, needs) -> str:
+def _pair_line(name: str, needs: "Needs") -> str:
     about = f"{CATALOGUE[name].about}; " if name in CATALOGUE else ""
     amount = f"{needs.total / 1e9:,.1f} GB" if needs.total >= 1e9 else f"{needs.total / 1e6:,.0f} MB"
-    line = f"{about}{'holds' if needs.loaded else 'needs about'} {amount} of {needs.memory / 1e9:,.0f} GB on {needs.device}"
+    takes = "takes" if needs.loaded else "needs about"
+    line = f"{about}{takes} {amount} of {needs.memory / 1e9:,.0f} GB on {needs.device}"
     if needs.gated and not needs.loaded:
         line += "; gated: needs HF_TOKEN of an account that has accepted its terms"
     return line if needs.loaded else f"{line}; tried: {needs.tried}"
 
 
-def _warnings(values: dict, prompt: str, needs, pair):
-    """(control, warning). Of two for one control, the later one counts: the graver ones come last."""
+def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") -> Iterator[tuple[str, str]]:
+    """(control, warning). The last one for a control is shown, so the more serious ones come later."""
     vocabulary = pair.vocab_size if pair else None
     context = pair.context if pair else None
-    shape = SAMPLERS[values["sampler"]]
+    context_end = f"prompt and text together end at the target's context of {context or 0:,.0f} tokens"
+    filters = SAMPLERS[values["sampler"]]
     if values["sampler"] == "greedy" and values["seed"].strip():
-        yield "seed", "greedy draws nothing, so the seed changes nothing"
-    if "temperature" in shape and values["temperature"] == 0:
+        yield "seed", "greedy decoding draws no random numbers, so the seed changes nothing"
+    if "temperature" in filters and values["temperature"] == 0:
         yield "temperature", "0 is greedy: p and q are one-hot, and the filters change nothing"
-    if "top_k" in shape and values["top_k"] in (0, 1):
+    if "top_k" in filters and values["top_k"] in (0, 1):
         yield (
             "top_k",
             "0 is off: nothing is filtered" if values["top_k"] == 0 else "1 keeps one token, which is greedy",
         )
-    if "top_k" in shape and vocabulary and _whole(values["top_k"]) and values["top_k"] >= vocabulary:
+    if "top_k" in filters and vocabulary and _whole(values["top_k"]) and values["top_k"] >= vocabulary:
         yield "top_k", f"the vocabulary has {vocabulary:,} tokens: nothing is filtered"
-    if "top_p" in shape and values["top_p"] == 1:
+    if "top_p" in filters and values["top_p"] == 1:
         yield "top_p", "1 is off: nothing is filtered"
-    if "min_p" in shape and values["min_p"] == 0:
+    if "min_p" in filters and values["min_p"] == 0:
         yield "min_p", "0 is off: nothing is filtered"
-    whole = _whole(values["gamma"]) and _whole(values["max_new_tokens"])
-    if values["draft_with"] != "none" and whole and values["gamma"] >= values["max_new_tokens"] > 0:
-        yield "gamma", f"no draft is longer than what is left: at most {values['max_new_tokens'] - 1} here"
-    if context and _whole(values["max_new_tokens"]) and values["max_new_tokens"] >= context:
+    are_whole = _whole(values["gamma"]) and _whole(values["max_new_tokens"])
+    if values["draft_with"] != "none" and are_whole and values["gamma"] >= values["max_new_tokens"] > 0:
         yield (
-            "max_new_tokens",
-            f"prompt and text together end at the target's context of {context:,.0f} tokens",
+            "gamma",
+            f"a draft is never longer than the rest of the text: at most {values['max_new_tokens'] - 1} here",
         )
+    if context and _whole(values["max_new_tokens"]) and values["max_new_tokens"] >= context:
+        yield "max_new_tokens", context_end
     length = _length(prompt, pair) if pair and not values["chat"] else None
     if length and length >= context:
         yield (
             "prompt",
-            f"has {length:,} tokens, but the target's context of {context:,.0f} must have room for one more",
+            f"has {length:,} tokens, but the target's context of {context:,.0f} needs room for one more",
         )
     elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
-        yield (
-            "max_new_tokens",
-            f"prompt and text together end at the target's context of {context:,.0f} tokens",
-        )
+        yield "max_new_tokens", context_end
     if values["alternatives"] == 0:
-        yield "alternatives", "the inspector will have nothing but the token itself"
+        yield "alternatives", "the inspector will show only the token itself"
     on_cpu = needs.device.startswith("cpu")
     for name in ("quantize", "quantize_drafter"):
         if on_cpu and values[name] not in (AS_STARTED, "none"):
@@ -214,19 +209,19 @@ def _warnings(values: dict, prompt: str, needs, pair):
             f"on a CPU {values['dtype']} is slower than float32, and its rounding can change greedy output",
         )
     if pair and pair.drafter is None and values["draft_with"] == "model":
-        yield "draft_with", "this pair has no drafter model: let another method draft"
+        yield "draft_with", "this pair has no drafter model: choose another method"
     if pair and values["chat"] and not getattr(pair.tokenizer, "chat_template", None):
-        yield "chat", "this pair's tokenizer has no chat template, so the run would be refused"
+        yield "chat", "this pair's tokenizer has no chat template, so the run would be rejected"
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
         yield "pair", f"{_pair_line(values['pair'], needs)}; HF_TOKEN is not set here"
     if not needs.fits:
-        yield "pair", f"{_pair_line(values['pair'], needs)}: more than this machine can hold"
+        yield "pair", f"{_pair_line(values['pair'], needs)}: more than this machine has"
     shown = visible(values)
     for name in LIMITS:
         value = whole_number(values[name]) if name == "seed" else values[name]
         if shown.get(name, True) and not (name == "seed" and value is None):
             try:
-                number(name, value)
+                check_number(name, value)
             except ValueError:
                 yield name, f"must be {allowed(name)}"
     for name, text in (("prompt", prompt), ("stop", values["stop"]), ("system", values["system"])):
@@ -238,8 +233,8 @@ def _warnings(values: dict, prompt: str, needs, pair):
         yield "prompt", "must not be empty: the target needs at least one token to go on from"
 
 
-def _length(prompt: str, pair) -> int | None:
-    """In tokens; None where that cannot be said, or not quickly."""
+def _length(prompt: str, pair: "Pair") -> int | None:
+    """The prompt's length in tokens; None if it cannot be found out, or not quickly."""
     try:
         check_text("prompt", prompt)
     except ValueError:
@@ -249,28 +244,28 @@ def _length(prompt: str, pair) -> int | None:
     return len(pair.tokenizer(prompt).input_ids)
 
 
-def _whole(value) -> bool:
+def _whole(value: object) -> bool:
     return isinstance(value, (int, float)) and float(value).is_integer()
 
 
-def request(values: dict) -> dict:
-    """The fields of models.Choice: which pair, and how it is to be held. None is as the server was started."""
+def choice_of(values: Values) -> dict[str, str | None]:
+    """The fields of models.Choice. None: as the server was started."""
     return {
         name: None if values[name] == AS_STARTED else values[name]
         for name in ("pair", "dtype", "quantize", "quantize_drafter")
     }
 
 
-def held(info, usual) -> dict:
-    """The controls that say how a recorded run's pair (a PairInfo) was held; usual: as this server holds the pair, if it does now."""
-    if usual and (info.dtype, info.quantize) == (usual.dtype, usual.quantize):
+def weights_of(recorded: PairInfo, usual: PairInfo | None) -> Values:
+    """What the controls for the weights hold for a recorded run's pair. usual: the same pair as this server
+    has it loaded, if it does."""
+    if usual and (recorded.dtype, recorded.quantize) == (usual.dtype, usual.quantize):
         return dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
-    quantize = {
-        "quantize": info.quantize.target or "none",
-        "quantize_drafter": info.quantize.drafter or "none",
+    # A file can hold any text, but a control only what it offers. Which dtype is automatic is known for a
+    # loaded pair only.
+    dtype = recorded.dtype.target if usual and recorded.dtype.target in DTYPES else AS_STARTED
+    kinds = {
+        "quantize": recorded.quantize.target or "none",
+        "quantize_drafter": recorded.quantize.drafter or "none",
     }
-    # Only what the controls offer: a file may say anything. A dtype is not compared with what a pair would have that is not loaded.
-    dtype = info.dtype.target if usual and info.dtype.target in DTYPES else AS_STARTED
-    return {"dtype": dtype} | {
-        name: kind if kind in QUANTIZE else AS_STARTED for name, kind in quantize.items()
-    }
+    return {"dtype": dtype} | {name: kind if kind in QUANTIZE else AS_STARTED for name, kind in kinds.items()}

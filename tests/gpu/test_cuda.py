@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.loading.pool import Residents
+from specdemo.loading.pool import ModelPool
+from specdemo.loading.request import resolve
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -54,9 +55,9 @@ def test_draft_and_verify_times_add_up_to_the_rounds():
 
 
 def test_memory_is_given_back_when_a_pair_goes():
-    residents = Residents(share=0.0)
-    residents.get("embedded", device="cuda")
+    pool = ModelPool(share=0.0)
+    pool.get(resolve("embedded", device="cuda"))
     held = torch.cuda.memory_allocated()
-    residents.get("embedded", device="cuda", dtype="float16")
+    pool.get(resolve("embedded", device="cuda", dtype="float16"))
     gc.collect()
     assert torch.cuda.memory_allocated() < 1.5 * held

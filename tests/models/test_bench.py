@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.bench import options
 from specdemo.bench.contestants import contestants, ours
 from specdemo.bench.idle import device_idle
 from specdemo.bench.report import table
@@ -20,7 +19,7 @@ from specdemo.bench.roofline import copy_bandwidth, roofline, weight_bytes
 from specdemo.bench.run import bench
 from specdemo.bench.shapes import SHAPES, shaped_pair
 from specdemo.bench.sweeps import context_sweep, gamma_sweep
-from specdemo.cli.main import main
+from specdemo.cli.main import _shapes, main
 from specdemo.loading.errors import LoadError
 from specdemo.loading.pair import held_bytes
 from specdemo.runtime.torchscript import TorchScriptLM
@@ -148,9 +147,7 @@ def test_a_shape_that_is_too_large_is_refused_before_it_is_made(monkeypatch):
 
 @pytest.mark.parametrize("dtype, held", [(None, "float32"), ("bfloat16", "bfloat16")])
 def test_shapes_have_the_device_and_dtype_that_were_given(dtype, held):
-    pair, info, prompts = options.shapes(
-        Namespace(shapes="tiny", device="cpu", dtype=dtype, accept=None, seed=0)
-    )
+    pair, info, prompts = _shapes(Namespace(shapes="tiny", device="cpu", dtype=dtype, accept=None, seed=0))
     assert pair.info.dtype.target == held and (info.accept, info.cycle) == (0.8, 512)
     assert [len(prompt) for prompt in prompts(2, 30)] == [30, 30]
 

@@ -386,8 +386,8 @@ def bench(capsys, options: str) -> tuple[int, str, str]:
     return status, *capsys.readouterr()
 
 
-GAMMAS = "argument --gammas: must be whole numbers from 1 to 16 with commas between, not"
-CONTEXTS = "argument --contexts: must be whole numbers from 2 to 1,000,000 with commas between, not"
+GAMMAS = "argument --gammas: must be whole numbers from 1 to 16, separated by commas, not"
+CONTEXTS = "argument --contexts: must be whole numbers from 2 to 1,000,000, separated by commas, not"
 WRONG = {
     "--gammas 1,x": f"{GAMMAS} '1,x'",
     "--gammas 0,4": f"{GAMMAS} '0,4'",
@@ -400,12 +400,12 @@ WRONG = {
     "--shapes tiny --pair embedded": "shapes: give --shapes or --pair, not both",
     "--shapes tiny --quantize int8": "shapes: give --shapes or --quantize, not both",
     "--shapes tiny --quantize-sweep none": "shapes: give --shapes or --quantize-sweep, not both",
-    "--shapes tiny --temperature 0.5": "temperature must be 0 with --shapes, whose acceptance is known",
+    "--shapes tiny --temperature 0.5": "temperature must be 0 with --shapes, whose acceptance rate is known",
     "--shapes tiny --device tpu": "device must be cpu, cuda or cuda:N, not 'tpu'",
     "--shapes tiny --dtype int3": "dtype must be one of auto, float32, bfloat16, float16, not 'int3'",
     "--shapes tiny --accept 1.5": "argument --accept: must be a number from 0 to 1, not '1.5'",
     "--shapes tiny --accept nan": "argument --accept: must be a number from 0 to 1, not 'nan'",
-    "--accept 0.5": "accept is what --shapes builds in, so it needs --shapes",
+    "--accept 0.5": "accept is the acceptance rate of --shapes, so it needs --shapes",
     "--quantize-sweep none,int3": "quantize must be one of none, int8, int4, int2, float8, not 'int3'",
     "--quantize-sweep=": "quantize must be one of none, int8, int4, int2, float8, not ''",
     "--quantize-sweep none --quantize int8": "quantize: give --quantize and --quantize-drafter or",

@@ -42,8 +42,8 @@ def test_the_trace_alone_goes_to_standard_output_when_asked_for(capsys):
 
 def test_every_field_of_params_is_an_option(capsys):
     options = (
-        "--draft-with lookup --gamma 2 --rule speculative --temperature 0.5 --top-k 7 --top-p 0.8 --min-p 0.1 --seed 9 "
-        "--max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
+        "--draft-with lookup --gamma 2 --rule speculative --temperature 0.5 --top-k 7 --top-p 0.8 "
+        "--min-p 0.1 --seed 9 --max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
     )
     status, out, _ = run(
         capsys,
@@ -60,9 +60,22 @@ def test_every_field_of_params_is_an_option(capsys):
     params = json.loads(out)["params"]
     assert status == 0
     assert params == {
-        "draft_with": "lookup", "gamma": 2, "rule": "speculative", "temperature": 0.5, "top_k": 7, "top_p": 0.8, "min_p": 0.1, "seed": 9,
-        "max_new_tokens": 5, "stop": ["xyz", "two words"], "ignore_eos": True, "chat": False, "system": None, "ngram": 2, "alternatives": 1,
-    }  # fmt: skip
+        "draft_with": "lookup",
+        "gamma": 2,
+        "rule": "speculative",
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.8,
+        "min_p": 0.1,
+        "seed": 9,
+        "max_new_tokens": 5,
+        "stop": ["xyz", "two words"],
+        "ignore_eos": True,
+        "chat": False,
+        "system": None,
+        "ngram": 2,
+        "alternatives": 1,
+    }
 
 
 @pytest.mark.slow
@@ -99,7 +112,7 @@ WRONG = {
     "--pair embedded --target x": "pair: give --pair or --target with --drafter, not both",
     "--drafter x": "target must be given with a drafter",
     "--target /no/such/place": "target: there is no directory /no/such/place",
-    "--target .": "holds no config.json",
+    "--target .": "has no config.json",
     "--device tpu": "device must be cpu, cuda or cuda:N, not 'tpu'",
     "--device cuda:99": "device cuda:99 is not there",
     "--dtype int3": "dtype must be one of auto, float32, bfloat16, float16, not 'int3'",
@@ -116,7 +129,7 @@ def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, options):
     status, out, err = run(capsys, "generate", "Once upon a time", "--max-new-tokens", "5", *options.split())
     lines = [line for line in err.splitlines() if "Loading weights" not in line]
     assert status == 2 and out == ""
-    assert WRONG[options] in lines[-1] and lines[-1].startswith("specdemo")
+    assert WRONG[options] in lines[-1] and lines[-1].startswith("specdemo: ")
     assert "Traceback" not in err
 
 
@@ -159,6 +172,59 @@ def test_a_full_disk_costs_the_trace_but_not_the_text(capsys):
     assert (
         "the trace could not be saved to /dev/full: No space left on device" in err and "Traceback" not in err
     )
+
+
+ANSWERED_WITHOUT_TORCH = {
+    "--help": (0, ""),
+    "generate --help": (0, ""),
+    "bench --help": (0, ""),
+    "": (2, "the following arguments are required: generate | bench | pairs"),
+    "generate": (2, "the following arguments are required: PROMPT"),
+    "generate x --nonsense": (2, "unrecognized arguments: --nonsense"),
+    "generate x --gamma x": (2, "gamma must be a whole number from 1 to 16, not 'x'"),
+    "generate x --gamma 99": (2, "gamma must be a whole number from 1 to 16, not 99"),
+    "generate x --pair embedded --target y": (2, "pair: give --pair or --target with --drafter, not both"),
+    "generate x --trace /no/such/place/x.json": (
+        2,
+        "trace cannot be saved: there is no directory /no/such/place",
+    ),
+    "bench --prompts 0": (2, "argument --prompts: must be a whole number from 1 to 1000, not '0'"),
+    "bench --gammas 0": (2, "argument --gammas: must be whole numbers from 1 to 16"),
+    "bench --top-p 0": (2, "top_p must be a number above 0 to 1, not 0"),
+    "bench --accept 0.5": (2, "accept is the acceptance rate of --shapes, so it needs --shapes"),
+    "bench --quantize-sweep int3": (2, "quantize must be one of none, int8, int4, int2, float8, not 'int3'"),
+    "bench --plot x.jpg": (2, "plot must be a file that ends in .png or .svg, not x.jpg"),
+    "pairs": (0, ""),
+}
+
+
+@pytest.mark.parametrize("line", ANSWERED_WITHOUT_TORCH)
+def test_what_needs_no_model_is_answered_before_torch_is_imported(line):
+    """In a process in which importing torch or transformers raises."""
+    code = """
+import sys
+sys.modules |= dict.fromkeys(("torch", "transformers"))
+from specdemo.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, *line.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    status, sentence = ANSWERED_WITHOUT_TORCH[line]
+    assert done.returncode == status and sentence in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == (status != 0) and bool(done.stdout) == (status == 0)
+    assert status == 0 or done.stderr.startswith("specdemo: ")
+
+
+def help_of(capsys, command: str) -> str:
+    return " ".join(run(capsys, command, "--help")[1].split())
+
+
+def test_help_gives_the_defaults_of_its_own_command(capsys):
+    generate, bench = help_of(capsys, "generate"), help_of(capsys, "bench")
+    assert "a number from 0 to 2 (default 0.8)" in generate and "to 32,768 (default 200)" in generate
+    assert "a number from 0 to 2 (default 0.0)" in bench and "to 32,768 (default 128)" in bench
+    assert "to 9,007,199,254,740,991 (default 0)" in bench
+    assert "a whole number from 1 to 16 (default 4)" in generate and "to 16 (default 4)" in bench
 
 
 def test_pairs_says_what_each_needs(capsys):
@@ -215,7 +281,7 @@ def test_a_terminal_shows_accepted_rejected_and_resampled_in_their_colours():
     shown = on_a_terminal(NO_COLOR="")
     assert "\033[4;32m" in shown and "\033[1;34m" in shown, "accepted and bonus"
     rejected = shown.index("\033[9;31m")
-    assert shown.index("\033[1;31m") > rejected, "what replaces a rejected token stands behind it"
+    assert shown.index("\033[1;31m") > rejected, "what replaces a rejected token comes after it"
 
 
 @pytest.mark.slow

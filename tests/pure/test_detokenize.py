@@ -6,7 +6,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.engine.detokenize import HALF, Pieces
+from specdemo.engine.detokenize import INCOMPLETE, Pieces
 
 TEXT = """Once upon a time, there was a naïve little café — "closed", said the sign. It's 3.14 or 10,000!
 Il était une fois; es war einmal; жили-были дед да баба; 从前有一座山，山里有一座庙。 むかしむかし 옛날 옛적에
@@ -116,8 +116,8 @@ def test_pieces_of_texts_join_to_the_text(tokenizer):
         ids = tokenizer(text, add_special_tokens=False).input_ids
         pieces = pieces_of(tokenizer, ids)
         assert "".join(pieces) == decoded(tokenizer, ids)
-        if HALF not in decoded(tokenizer, ids):
-            assert not any(HALF in piece for piece in pieces) and pieces[-1] == ""
+        if INCOMPLETE not in decoded(tokenizer, ids):
+            assert not any(INCOMPLETE in piece for piece in pieces) and pieces[-1] == ""
 
 
 def test_pieces_of_random_ids_join_to_the_decoded_whole(tokenizer):
@@ -145,9 +145,9 @@ def test_broken_bytes_of_sentencepiece_take_nothing_back():
     tokenizer = sentencepiece_like()
     first = tokenizer.convert_tokens_to_ids("<0x00>")
     letter, half, b = first + ord("a"), first + 0xF0, tokenizer.convert_tokens_to_ids("b")
-    assert decoded(tokenizer, [letter, half]) == 2 * HALF
-    assert pieces_of(tokenizer, [letter, half]) == ["a", "", HALF]
-    assert pieces_of(tokenizer, [letter, half, b]) == ["a", "", HALF + "b", ""]
+    assert decoded(tokenizer, [letter, half]) == 2 * INCOMPLETE
+    assert pieces_of(tokenizer, [letter, half]) == ["a", "", INCOMPLETE]
+    assert pieces_of(tokenizer, [letter, half, b]) == ["a", "", INCOMPLETE + "b", ""]
 
 
 def test_a_split_character_belongs_to_the_token_that_completes_it():
@@ -155,7 +155,7 @@ def test_a_split_character_belongs_to_the_token_that_completes_it():
     ids = tokenizer("é山🙂", add_special_tokens=False).input_ids
     assert len(ids) == 2 + 3 + 4
     assert pieces_of(tokenizer, ids) == ["", "é", "", "", "山", "", "", "", "🙂", ""]
-    assert pieces_of(tokenizer, ids[:-1])[-1] == HALF, "nothing completes it: it shows at the end"
+    assert pieces_of(tokenizer, ids[:-1])[-1] == INCOMPLETE, "nothing completes it: it shows at the end"
 
 
 def test_special_tokens_are_empty_and_disturb_nothing(tokenizer):
@@ -174,7 +174,7 @@ def test_a_special_token_inside_a_character():
 
 
 def test_a_text_may_really_hold_the_replacement_character(tokenizer):
-    ids = tokenizer(f"a{HALF}b{HALF}", add_special_tokens=False).input_ids
+    ids = tokenizer(f"a{INCOMPLETE}b{INCOMPLETE}", add_special_tokens=False).input_ids
     assert "".join(pieces_of(tokenizer, ids)) == decoded(tokenizer, ids)
 
 
@@ -189,7 +189,7 @@ def test_a_preview_is_what_would_come_and_changes_nothing(tokenizer):
         shown = pieces.preview(ids[cut : cut + 5])
         assert shown == pieces.preview(ids[cut : cut + 5])
         coming = [undisturbed.push(id) for id in ids[cut : cut + 5]]
-        assert [text.replace(HALF, "") for text in shown] == coming
+        assert [text.replace(INCOMPLETE, "") for text in shown] == coming
         assert [pieces.push(id) for id in ids[cut : cut + 5]] == coming
 
 
@@ -198,7 +198,7 @@ def test_a_preview_shows_halves():
     tokenizer = byte_level(259)
     pieces = Pieces(tokenizer)
     ids = tokenizer("é!🙂", add_special_tokens=False).input_ids
-    assert pieces.preview(ids) == [HALF, "é", "!", HALF, HALF, HALF, "🙂"]
+    assert pieces.preview(ids) == [INCOMPLETE, "é", "!", INCOMPLETE, INCOMPLETE, INCOMPLETE, "🙂"]
     pieces.push(ids[0])
     assert pieces.preview(ids[1:3]) == ["é", "!"], "the first half stands in the text already"
     assert pieces.push(ids[1]) == "é"

@@ -1,4 +1,5 @@
-"""A visitor's run behind the page: the choice and what it needs, the line, the steps, and leaving at any moment."""
+"""A visitor's run behind the page: the choice and what it needs, the queue, the steps, and leaving at any
+moment."""
 
 import asyncio
 import gc
@@ -13,7 +14,7 @@ from specdemo import PairError, Params, stream
 from specdemo.loading.errors import LoadError
 from specdemo.ui.feed import about
 from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import Line, Place, Step, Wait, running
+from specdemo.ui.queue import Progress, RunQueue, Ticket, Waiting, follow
 from tests.tiny import noisy, tiny, tokenizer
 
 PROMPT = "the cat sat"
@@ -42,78 +43,89 @@ def models(places):
 
 
 @pytest.fixture
-def line():
-    return Line()
+def queue():
+    return RunQueue()
 
 
-async def steps(models, line, choice=STARTED, params=SHORT, prompt=PROMPT):
-    return [step async for step in running(models, line, choice, prompt, params)]
+async def steps(models, queue, choice=STARTED, params=SHORT, prompt=PROMPT):
+    return [step async for step in follow(models, queue, choice, prompt, params)]
 
 
-async def begin(visitor) -> Step:
+async def begin(visitor) -> Progress:
     """The visitor's first look at its own run."""
     async for step in visitor:
-        if isinstance(step, Step):
+        if isinstance(step, Progress):
             return step
 
 
-# The line
+# The queue
 
 
-def test_turns_come_in_order_and_everybody_knows_their_place(line):
+def test_turns_come_in_order_and_everybody_knows_their_place(queue):
     gates, served = [threading.Event() for _ in range(4)], []
 
-    def work(place: Place):
-        served.append(visitors.index(place))
-        assert gates[visitors.index(place)].wait(PATIENCE)
+    def work(ticket: Ticket):
+        served.append(visitors.index(ticket))
+        assert gates[visitors.index(ticket)].wait(PATIENCE)
 
     visitors = []
     for _ in range(4):
-        visitors.append(line.join(work))
-    assert [place.number for place in visitors] == [0, 1, 2, 3]
-    visitors[2].leave()
-    assert [place.number for place in visitors] == [0, 1, 0, 2]
+        visitors.append(queue.join(work))
+    assert [ticket.ahead for ticket in visitors] == [0, 1, 2, 3]
+    visitors[2].cancel()
+    assert [ticket.ahead for ticket in visitors] == [0, 1, 0, 2]
     gates[0].set()
     visitors[0].done.result(PATIENCE)
-    while visitors[1] not in served and visitors[1].number:
+    while visitors[1] not in served and visitors[1].ahead:
         time.sleep(0.001)
-    assert [place.number for place in visitors] == [0, 0, 0, 1]
+    assert [ticket.ahead for ticket in visitors] == [0, 0, 0, 1]
     for gate in gates:
         gate.set()
     visitors[3].done.result(PATIENCE)
     assert served == [0, 1, 3] and not visitors[2].done.done()
-    visitors[0].leave()  # once more does no harm
+    visitors[0].cancel()  # once more does no harm
 
 
-def test_what_is_recorded_and_what_cannot_be_is_told(models):
+def test_a_visitor_reads_what_is_captured_and_what_cannot_be(models):
     pair, params = models.get(), Params()
-    assert not any("ecord" in line for line in about(pair, params))
-    pair.lms[0].recording = "warming up: recording the forward of 5 rows"
-    assert list(about(pair, params))[-1] == "Warming up: recording the forward of 5 rows."
-    pair.lms[0].recording, pair.lms[0].reason = None, "it is a test"
+    assert not any("captur" in line or "trac" in line for line in about(pair, params))
+    target, _ = pair.runner.lms
+    target.warming_up = "warming up: tracing the forward of 5 rows"
+    assert list(about(pair, params))[-1] == "Warming up: tracing the forward of 5 rows."
+    target.warming_up, target.blocker = None, "it is a test"
     try:
-        assert (
-            list(about(pair, params))[-1]
-            == "The target cannot be recorded, and runs step by step, which is slower: it is a test."
-        )
+        why_not = "The target cannot be captured, and runs step by step, which is slower: it is a test."
+        assert list(about(pair, params))[-1] == why_not
     finally:
-        pair.lms[0].reason = None
+        target.blocker = None
 
 
-def test_a_turn_that_fails_is_followed_by_the_next(line):
-    def fail(place):
+def test_a_turn_that_fails_is_followed_by_the_next(queue):
+    def fail(ticket):
         raise KeyError("x")
 
-    first, second = line.join(fail), line.join(lambda place: None)
+    first, second = queue.join(fail), queue.join(lambda ticket: None)
     with pytest.raises(KeyError):
         first.done.result(PATIENCE)
     assert second.done.result(PATIENCE) is None
 
 
-def test_visitors_wait_for_each_other_and_leave_when_they_like(models, line):
+def test_a_cancelled_future_does_not_end_the_thread_that_serves_all_runs(queue):
+    gate, served = threading.Event(), []
+    first = queue.join(lambda ticket: gate.wait(PATIENCE))
+    second = queue.join(lambda ticket: served.append("second"))
+    third = queue.join(lambda ticket: served.append("third"))
+    assert second.done.cancel()
+    first.done.cancel()  # its work goes on
+    gate.set()
+    third.done.result(PATIENCE)
+    assert served == ["third"]
+
+
+def test_visitors_wait_for_each_other_and_leave_when_they_like(models, queue):
     async def visit():
         first, second, third, fourth = (
-            running(models, line, Choice(), PROMPT, params) for params in (LONG, SHORT, SHORT, SHORT)
+            follow(models, queue, Choice(), PROMPT, params) for params in (LONG, SHORT, SHORT, SHORT)
         )
         await begin(first)
         waits = [await anext(visitor) for visitor in (second, third, fourth)]
@@ -126,21 +138,21 @@ def test_visitors_wait_for_each_other_and_leave_when_they_like(models, line):
         await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
-        assert len(line.places) == 2
+        assert len(queue.tickets) == 2
         await first.aclose()
         rest = [step async for step in third]
         assert rest[-1].ended and rest[-1].run.trace.finish == "length"
-        assert not any(isinstance(step, Wait) for step in rest)
+        assert not any(isinstance(step, Waiting) for step in rest)
 
     asyncio.run(visit())
 
 
 @pytest.mark.slow
-def test_waiting_takes_no_thread_and_next_to_no_time(models, line):
+def test_waiting_takes_no_thread_and_next_to_no_time(models, queue):
     async def visit():
-        first = line.join(lambda place: gate.wait(PATIENCE))
+        first = queue.join(lambda ticket: gate.wait(PATIENCE))
         threads = threading.active_count()
-        crowd = [asyncio.create_task(steps(models, line)) for _ in range(200)]
+        crowd = [asyncio.create_task(steps(models, queue)) for _ in range(200)]
         await asyncio.sleep(0.5)
         assert threading.active_count() == threads
         start = time.process_time()
@@ -149,7 +161,7 @@ def test_waiting_takes_no_thread_and_next_to_no_time(models, line):
         for task in crowd:
             task.cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
-        assert line.places == [first]
+        assert queue.tickets == [first]
         gate.set()
 
     gate = threading.Event()
@@ -159,10 +171,10 @@ def test_waiting_takes_no_thread_and_next_to_no_time(models, line):
 # A run
 
 
-def test_the_steps_of_a_run(models, line):
+def test_the_steps_of_a_run(models, queue):
     params = Params(seed=5, max_new_tokens=300, ignore_eos=True)
-    seen = asyncio.run(steps(models, line, params=params))
-    assert all(isinstance(step, Step) for step in seen)
+    seen = asyncio.run(steps(models, queue, params=params))
+    assert all(isinstance(step, Progress) for step in seen)
     assert [step.ended for step in seen] == [False] * (len(seen) - 1) + [True]
     assert (
         all(a.until <= b.until for a, b in zip(seen, seen[1:], strict=False))
@@ -176,9 +188,9 @@ def test_the_steps_of_a_run(models, line):
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
-def test_a_run_ends_within_a_round_when_its_generator_does(models, line, how):
+def test_a_run_ends_within_a_round_when_its_generator_does(models, queue, how):
     async def visit():
-        visitor = running(models, line, Choice(), PROMPT, LONG)
+        visitor = follow(models, queue, Choice(), PROMPT, LONG)
         step = await begin(visitor)
         if how == "closed":
             before = len(step.run.trace.rounds)
@@ -195,14 +207,14 @@ def test_a_run_ends_within_a_round_when_its_generator_does(models, line, how):
         assert (
             len(step.run.trace.rounds) <= before + 2
         )  # one that was under way, and one that may have begun while this looked
-        return (await steps(models, line))[-1]  # the next one starts at once
+        return (await steps(models, queue))[-1]  # the next one starts at once
 
     assert asyncio.run(visit()).run.trace.finish == "length"
 
 
-def test_a_run_that_is_closed_elsewhere_ends_its_steps(models, line):
+def test_a_run_that_is_closed_elsewhere_ends_its_steps(models, queue):
     async def visit():
-        visitor = running(models, line, Choice(), PROMPT, LONG)
+        visitor = follow(models, queue, Choice(), PROMPT, LONG)
         step = await begin(visitor)
         await asyncio.to_thread(step.run.close)
         return [step async for step in visitor][-1]
@@ -211,7 +223,7 @@ def test_a_run_that_is_closed_elsewhere_ends_its_steps(models, line):
     assert last.ended and last.run.trace.finish == "cancelled" and last.until == len(last.run.trace.rounds)
 
 
-def test_what_goes_wrong_in_a_run_is_raised(models, line):
+def test_what_goes_wrong_in_a_run_is_raised(models, queue):
     calls = []
 
     def fail(module, args):
@@ -221,28 +233,28 @@ def test_what_goes_wrong_in_a_run_is_raised(models, line):
 
     handle = models.get().target.register_forward_pre_hook(fail)
     with pytest.raises(RuntimeError, match="the fifth is too many"):
-        asyncio.run(steps(models, line))
+        asyncio.run(steps(models, queue))
     handle.remove()
     with pytest.raises(ValueError, match="^prompt must not be empty"):
-        asyncio.run(steps(models, line, prompt=""))
+        asyncio.run(steps(models, queue, prompt=""))
     with pytest.raises(PairError, match="^pair must be one of"):
-        asyncio.run(steps(models, line, Choice("nobody")))
-    assert asyncio.run(steps(models, line))[-1].run.trace.finish == "length"
+        asyncio.run(steps(models, queue, Choice("nobody")))
+    assert asyncio.run(steps(models, queue))[-1].run.trace.finish == "length"
 
 
-def test_what_goes_wrong_in_loading_is_raised(places, line, tmp_path):
+def test_what_goes_wrong_in_loading_is_raised(places, queue, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(LoadError, match="model_type"):
-        asyncio.run(steps(Models({**places, "drafter": str(tmp_path)}), line))
+        asyncio.run(steps(Models({**places, "drafter": str(tmp_path)}), queue))
 
 
-def test_nothing_keeps_a_pair_that_has_been_sent_away(places, line):
+def test_nothing_keeps_a_pair_that_has_been_sent_away(places, queue):
     models = Models(places)
-    seen = asyncio.run(steps(models, line))
+    seen = asyncio.run(steps(models, queue))
     model = weakref.ref(seen[-1].pair.target)
     seen.clear()
-    models.residents.pairs.clear()
-    for _ in range(100):  # the line's thread is just behind
+    models.pool.pairs.clear()
+    for _ in range(100):  # the queue's thread may still hold it for a moment
         gc.collect()
         if model() is None:
             break
@@ -250,31 +262,31 @@ def test_nothing_keeps_a_pair_that_has_been_sent_away(places, line):
     assert model() is None
 
 
-def test_a_pair_that_was_sent_away_while_its_visitor_stood_in_line_is_loaded_again(places, line):
+def test_a_pair_that_was_sent_away_while_its_visitor_stood_in_line_is_loaded_again(places, queue):
     models = Models(places)
 
     async def visit():
         models.get()
         held = threading.Event()
-        line.join(lambda place: held.wait(PATIENCE))
-        visitor = running(models, line, Choice(), PROMPT, SHORT)
+        queue.join(lambda ticket: held.wait(PATIENCE))
+        visitor = follow(models, queue, Choice(), PROMPT, SHORT)
         assert "number 1" in (await anext(visitor)).sentence
-        models.residents.pairs.clear()
+        models.pool.pairs.clear()
         held.set()
         return [step async for step in visitor][-1]
 
     assert asyncio.run(visit()).run.trace.finish == "length"
 
 
-def test_others_run_while_a_pair_loads(places, line):
+def test_others_run_while_a_pair_loads(places, queue):
     models = Models(places)
     models.get(Choice(dtype="float32"))
 
     async def visit():
-        with models.residents.loading:  # as while a pair downloads
-            late = running(models, line, Choice(dtype="bfloat16"), PROMPT, SHORT)
-            assert isinstance(await anext(late), Wait)
-            quick = await steps(models, line, Choice(dtype="float32"))
+        with models.pool.loading:  # as while a pair downloads
+            late = follow(models, queue, Choice(dtype="bfloat16"), PROMPT, SHORT)
+            assert isinstance(await anext(late), Waiting)
+            quick = await steps(models, queue, Choice(dtype="float32"))
             assert quick[-1].run.trace.finish == "length"
         return [step async for step in late][-1]
 
@@ -300,19 +312,22 @@ def test_no_choice_is_as_the_server_was_started(places):
         ("torch.bfloat16", None),
         ("torch.bfloat16", "int4"),
     ]
-    assert models.listed()[0] == {"name": models.default, **places, "about": "as the server was started with"}
+    assert models.listed()[0] == {"name": models.default, **places, "about": "as the server was started"}
 
 
 @pytest.mark.parametrize(
     "wrong, sentence",
     [
-        ({"pair": "nobody"}, "pair must be one of"), ({"pair": ["embedded"]}, "pair must be one of"),
-        ({"dtype": "float8"}, "dtype must be one of auto, float32"), ({"dtype": ["auto"]}, "dtype must be one of auto, float32"),
-        ({"quantize": "int3"}, "quantize must be one of none, int8"), ({"quantize_drafter": 8}, "quantize must be one of none, int8"),
+        ({"pair": "nobody"}, "pair must be one of"),
+        ({"pair": ["embedded"]}, "pair must be one of"),
+        ({"dtype": "float8"}, "dtype must be one of auto, float32"),
+        ({"dtype": ["auto"]}, "dtype must be one of auto, float32"),
+        ({"quantize": "int3"}, "quantize must be one of none, int8"),
+        ({"quantize_drafter": 8}, "quantize must be one of none, int8"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_choice_is_refused_in_a_sentence(models, wrong, sentence):
-    for ask in (models.request, models.resident, models.needs, models.get):
+    for ask in (models.request, models.loaded, models.needs, models.get):
         with pytest.raises(PairError, match=f"^{sentence}"):
             ask(Choice(**wrong))
 
@@ -353,7 +368,7 @@ def test_what_a_pair_of_the_catalogue_needs_is_said_without_asking_anybody(model
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     for name, choice in (
-        (name, Choice(name, dtype)) for name in models.requests for dtype in (None, "float32")
+        (name, Choice(name, dtype)) for name in models.arguments for dtype in (None, "float32")
     ):
         models.needs(choice)
         start = time.perf_counter()

@@ -1,12 +1,12 @@
-"""The controls: what they hold is what Params gets, and what stands beside them is true."""
+"""The controls: what they hold is what Params gets, and what is shown next to them is true."""
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
 
-from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, number
-from specdemo.loading import request as request_module
+from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, check_number
+from specdemo.loading.request import resolve
 from specdemo.ui.settings import (
     AS_STARTED,
     CONTROLS,
@@ -17,13 +17,13 @@ from specdemo.ui.settings import (
     QUANTIZE,
     RULE_WORDS,
     SAMPLERS,
-    held,
+    choice_of,
+    hints,
     params_of,
-    request,
-    says,
     values_of,
     visible,
-)  # fmt: skip
+    weights_of,
+)
 
 
 @dataclass
@@ -63,8 +63,11 @@ def holding(**values) -> dict:
     return values_of(Params()) | weights | values
 
 
-def warned(pair=SmallPair(), needs=Needs(), prompt="Once", **values) -> dict[str, str]:  # noqa: B008
-    beside = says(holding(**values), prompt, needs, pair)
+PAIR, NEEDS = SmallPair(), Needs()
+
+
+def warned(pair=PAIR, needs=NEEDS, prompt="Once", **values) -> dict[str, str]:
+    beside = hints(holding(**values), prompt, needs, pair)
     assert set(beside) == {*NAMES, "prompt"}
     return {name: words[2:] for name, words in beside.items() if words.startswith("⚠ ")}
 
@@ -89,11 +92,11 @@ def test_a_runs_settings_go_into_the_controls_and_come_back(params):
 
 
 def test_the_weights_that_are_offered_can_be_had():
-    assert (AS_STARTED, "auto", *request_module.DTYPES) == DTYPES and (
-        AS_STARTED,
-        "none",
-        *request_module.QUANTIZE,
-    ) == QUANTIZE
+    for dtype in DTYPES[1:]:
+        for quantize in QUANTIZE[1:]:
+            part = resolve(dtype=dtype, quantize=quantize).parts[0]
+            assert str(part.dtype).removeprefix("torch.") == dtype.replace("auto", "None")
+            assert (part.quantize or "none") == quantize
 
 
 def test_greedy_with_filters_is_greedy():
@@ -142,11 +145,11 @@ def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
 def test_nothing_to_warn_of_at_first():
     assert warned() == {} == warned(pair=None)
     assert (
-        says(holding(pair="a + b"), "Once", Needs(loaded=False), None)["pair"]
+        hints(holding(pair="a + b"), "Once", Needs(loaded=False), None)["pair"]
         == "needs about 50 MB of 24 GB on cpu; tried: not yet"
     )
-    assert says(holding(), "Once", Needs(), SmallPair())["pair"].endswith("; holds 50 MB of 24 GB on cpu")
-    assert says(holding(), "Once", Needs(), SmallPair())["dtype"] == "float32: for a reason"
+    assert hints(holding(), "Once", Needs(), SmallPair())["pair"].endswith("; takes 50 MB of 24 GB on cpu")
+    assert hints(holding(), "Once", Needs(), SmallPair())["dtype"] == "float32: for a reason"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +184,7 @@ def test_nothing_to_warn_of_at_first():
         ("max_new_tokens", {"max_new_tokens": 0}, "must be a whole number from 1 to 32,768"),
         ("max_new_tokens", {"max_new_tokens": 2.5}, "must be a whole number"),
         ("max_new_tokens", {"max_new_tokens": None}, "must be a whole number"),
-        ("alternatives", {"alternatives": 0}, "nothing but the token itself"),
+        ("alternatives", {"alternatives": 0}, "only the token itself"),
         ("quantize", {"quantize": "int8"}, "save memory, not time"),
         ("quantize_drafter", {"quantize_drafter": "int4"}, "save memory, not time"),
         ("dtype", {"dtype": "bfloat16"}, "slower than float32"),
@@ -207,22 +210,22 @@ def test_a_choice_that_makes_the_run_impossible_or_pointless_says_so_beside_it(
 def test_what_a_control_calls_impossible_params_refuses():
     for field, wrong in (("top_k", -1), ("max_new_tokens", 40_000), ("max_new_tokens", None)):
         with pytest.raises(ValueError) as refused:
-            number(field, wrong)
+            check_number(field, wrong)
         assert warned(sampler="top-k", **{field: wrong})[field] in str(refused.value)
 
 
 def test_the_weights_go_as_asked_and_come_back_from_a_trace():
     asked = {"pair": "embedded", "dtype": "auto", "quantize": "int8", "quantize_drafter": None}
-    assert request(holding(quantize="int8", dtype="auto")) == asked
+    assert choice_of(holding(quantize="int8", dtype="auto")) == asked
     info = PairInfo(
         "embedded", "t", "d", "cpu", "a CPU", ByModel("bfloat16", "float32"), ByModel("int8", None)
     )
     as_recorded = {"dtype": "bfloat16", "quantize": "int8", "quantize_drafter": "none"}
-    assert held(info, replace(info, dtype=ByModel("float32", "float32"))) == as_recorded
-    assert held(info, None) == as_recorded | {"dtype": AS_STARTED}
+    assert weights_of(info, replace(info, dtype=ByModel("float32", "float32"))) == as_recorded
+    assert weights_of(info, None) == as_recorded | {"dtype": AS_STARTED}
     odd = replace(info, dtype=ByModel("<img>", None), quantize=ByModel("<img>", "int3"))
-    assert held(odd, info) == dict.fromkeys(as_recorded, AS_STARTED), (
+    assert weights_of(odd, info) == dict.fromkeys(as_recorded, AS_STARTED), (
         "a file may say anything, but controls hold what they offer"
     )
-    assert held(info, info) == dict.fromkeys(as_recorded, AS_STARTED)
+    assert weights_of(info, info) == dict.fromkeys(as_recorded, AS_STARTED)
     assert set(as_recorded) < set(CONTROLS)

@@ -1,4 +1,5 @@
-"""The record: a round trip through JSON loses nothing, and what is no trace is refused in one sentence that says where."""
+"""The trace: a round trip through JSON loses nothing, and a file that is no trace is rejected in one sentence
+that says where."""
 
 import json
 import math
@@ -117,7 +118,7 @@ def test_a_real_run_survives_a_file_and_replays_event_by_event(tmp_path, draft_w
     assert list(again.events()) == events
     assert isinstance(events[0], Started) and isinstance(events[-1], Finished)
     assert (
-        [id for round in again.rounds for id in round.emitted]
+        [token_id for a_round in again.rounds for token_id in a_round.emitted]
         == again.output_ids
         == list(events[-1].output_ids)
     )
@@ -126,40 +127,23 @@ def test_a_real_run_survives_a_file_and_replays_event_by_event(tmp_path, draft_w
 def test_the_keys_are_those_of_the_schema():
     data = json.loads(any_trace(1).to_json())
     assert data["schema"] == SCHEMA == "specdemo.trace/1"
-    assert list(data) == [
-        "schema", "pair", "versions", "params", "prompt", "prompt_ids", "rounds", "finish", "error", "output_ids", "text", "stats",
-    ]  # fmt: skip
-    assert list(data["rounds"][0]) == ["index", "draft", "next", "emitted", "draft_ms", "verify_ms"]
-    assert list(data["rounds"][0]["draft"][0]) == [
-        "id",
-        "text",
-        "p",
-        "q",
-        "raw_p",
-        "raw_q",
-        "u",
-        "accept_prob",
-        "fate",
-        "top",
-    ]
-    assert list(data["rounds"][0]["next"]) == [
-        "id",
-        "text",
-        "source",
-        "p",
-        "q",
-        "raw_p",
-        "raw_q",
-        "u",
-        "residual_mass",
-        "top",
-    ]
-    assert set(data["pair"]) == {"name", "target", "drafter", "device", "device_name", "dtype", "quantize"}
+    assert keys(data) == (
+        "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats"
+    )
+    first = data["rounds"][0]
+    assert keys(first) == "index draft next emitted draft_ms verify_ms"
+    assert keys(first["draft"][0]) == "id text p q raw_p raw_q u accept_prob fate top"
+    assert keys(first["next"]) == "id text source p q raw_p raw_q u residual_mass top"
+    assert keys(data["pair"]) == "name target drafter device device_name dtype quantize"
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
-    assert set(data["params"]) == {
-        "draft_with", "gamma", "rule", "temperature", "top_k", "top_p", "min_p", "seed", "max_new_tokens", "stop", "ignore_eos",
-        "chat", "system", "ngram", "alternatives",
-    }  # fmt: skip
+    assert keys(data["params"]) == (
+        "draft_with gamma rule temperature top_k top_p min_p seed max_new_tokens stop ignore_eos chat system "
+        "ngram alternatives"
+    )
+
+
+def keys(data: dict) -> str:
+    return " ".join(data)
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -227,7 +211,7 @@ def changed(path, value):
         (["text"], None, "text"),
         (["stats", "tokens"], 1.5, "stats.tokens"),
         (["stats", "rounds"], ..., "stats.rounds"),
-        # The right types, and still no run.
+        # The types are right, but it cannot be a run.
         (["prompt_ids", 1], -1, "prompt_ids"),
         (["prompt_ids", 1], 10**400, "prompt_ids"),
         (["rounds", 3, "index"], 4, "rounds.3.index"),
@@ -245,7 +229,7 @@ def changed(path, value):
     ids=str,
 )
 def test_what_is_wrong_is_named(path, value, named):
-    refused(changed(path, value), named)
+    rejected(changed(path, value), named)
 
 
 @pytest.mark.parametrize(
@@ -267,14 +251,14 @@ def test_what_is_wrong_is_named(path, value, named):
     ids=lambda text: text[:20],
 )
 def test_what_is_no_trace_at_all(text):
-    refused(text)
+    rejected(text)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("key", ["p", "u"])
 def test_numbers_that_are_none(number, key):
-    """No JSON, or beyond every double; a page that draws them would show nonsense."""
-    refused(changed(["rounds", 2, "draft", 0, key], "HERE").replace('"HERE"', number))
+    """Not valid JSON, or too large for a double; a page that draws them would show nonsense."""
+    rejected(changed(["rounds", 2, "draft", 0, key], "HERE").replace('"HERE"', number))
 
 
 def test_half_a_file(tmp_path):
@@ -292,7 +276,7 @@ def test_bytes_that_are_no_text(tmp_path, content):
         Trace.load(tmp_path / "trace.json")
 
 
-def refused(text, named=""):
+def rejected(text, named=""):
     with pytest.raises(ValueError) as error:
         Trace.from_json(text)
     message = str(error.value)

@@ -33,6 +33,7 @@ def ended(capsys, *arguments: str) -> tuple[int, str]:
 def test_a_wrong_flag_is_answered_in_a_sentence(capsys, arguments, status, sentence):
     code, said = ended(capsys, *arguments)
     assert code == status and sentence in said
+    assert all(line.startswith("app.py: ") for line in said.splitlines())
 
 
 @pytest.mark.parametrize(

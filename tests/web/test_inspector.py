@@ -45,7 +45,7 @@ def seen(request, visit_for_all, url, told):
     found = ({*fates_of(told(REPEATING, seed=seed, top_p=1.0, **settings, **same))} for seed in range(30))
     seed = next(seed for seed, shown in enumerate(found) if fates <= shown)
     page = visit_for_all(url)
-    choose(page, "Who drafts", request.param)
+    choose(page, "Drafting method", request.param)
     choose(page, "Sampler", "multinomial")
     run(page, REPEATING, seed=seed, **settings)
     page.get_by_role("button", name="discarded").click()  # all are there to be pointed at

@@ -74,7 +74,7 @@ def run_by_keys(page) -> None:
 def test_every_control_can_be_reached_and_changed(page):
     tab_to(page, "Prompt")
     type_over(page, "Tom and Tom and")
-    choose_by_keys(page, "Who drafts", "an n-gram store, all lengths")
+    choose_by_keys(page, "Drafting method", "an n-gram store, all lengths")
     page.get_by_role("slider", name="N-gram length").wait_for()
     tab_to(page, "range slider for Draft length")
     press(page, "ArrowRight", "ArrowRight")
@@ -102,7 +102,7 @@ def test_every_control_can_be_reached_and_changed(page):
     press(page, "Space", "Space")
     tab_to(page, "Stop strings")
     page.keyboard.type("never\never")
-    tab_to(page, "Go on behind")
+    tab_to(page, "Continue past")
     press(page, "Space")
     choose_by_keys(page, "Rule", "speculative")
     tab_to(page, "range slider for Alternatives")

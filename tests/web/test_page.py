@@ -38,7 +38,7 @@ WAYS = {  # (what is chosen on the page, the same for the API, what must be seen
     "model": (("the drafter model", "top-p"), {}, {"accepted", "rejected", "resampled"}),
     "lookup": (("a lookup in the text so far", "top-p"), {"draft_with": "lookup"}, {"sampled", "accepted"}),
     "ngram": (("an n-gram store, all lengths", "top-p"), {"draft_with": "ngram"}, {"sampled"}),
-    "none": (("nobody: plain decoding", "top-p"), {"draft_with": "none"}, {"sampled"}),
+    "none": (("none: plain decoding", "top-p"), {"draft_with": "none"}, {"sampled"}),
     "greedy": (
         ("the drafter model", "greedy"),
         {"temperature": 0, "top_p": 1},
@@ -53,7 +53,7 @@ WAYS = {  # (what is chosen on the page, the same for the API, what must be seen
 def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, told, way):
     (drafter, sampler), same, fates = WAYS[way]
     page, prompt = shared, f"{REPEATING}\n\nTom"
-    choose(page, "Who drafts", drafter)
+    choose(page, "Drafting method", drafter)
     choose(page, "Sampler", sampler)
     run(page, prompt, seed=11, max_new_tokens=50)
     shown, trace = tokens(page), told(prompt, seed=11, max_new_tokens=50, **same)
@@ -104,7 +104,7 @@ def test_a_token_of_nothing_but_spaces_is_seen(shared):
 
 def test_what_is_copied_is_the_text(shared):
     page = shared
-    choose(page, "Who drafts", "the drafter model")
+    choose(page, "Drafting method", "the drafter model")
     choose(page, "Sampler", "multinomial")
     run(page, "Once upon a time,\nthere was", seed=3, max_new_tokens=40)
     trace = saved(page)
@@ -180,20 +180,20 @@ def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     warns(page, "Top-k", 0, "0 is off: nothing is filtered")
     warns(page, "Temperature", 0, "0 is greedy")
     choose(page, "Sampler", "greedy")
-    warns(page, "Seed", 7, "greedy draws nothing, so the seed changes nothing")
+    warns(page, "Seed", 7, "greedy decoding draws no random numbers, so the seed changes nothing")
     warns(page, "Max new tokens", 100_000, "must be a whole number from 1 to 32,768")
     warns(page, "Max new tokens", 3, None)
-    page.get_by_text("⚠ no draft is longer than what is left: at most 2 here").wait_for()
+    page.get_by_text("⚠ a draft is never longer than the rest of the text: at most 2 here").wait_for()
     set_field(page, "Prompt", "")
     page.locator("#hint").get_by_text("must not be empty").wait_for()
     unfold(page, "Chat", "Weights")
     page.get_by_label("Chat template").check()
-    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would be refused").wait_for()
+    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would be rejected").wait_for()
     choose(page, "Number format of the weights", "bfloat16")
     page.get_by_text("⚠ on a CPU bfloat16 is slower than float32").wait_for()
     page.get_by_label("Chat template").uncheck()
     choose(page, "Number format of the weights", "as the server was started")
-    page.get_by_text("the prompt as a user's message, for models tuned to answer").wait_for()
+    page.get_by_text("sends the prompt as a user's message, for chat models").wait_for()
 
 
 def warns(page, label: str, value, sentence: str | None) -> None:
@@ -211,13 +211,13 @@ def warns(page, label: str, value, sentence: str | None) -> None:
 def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
     pair = shared.locator(".block").filter(has=shared.get_by_role("combobox", name="Pair", exact=True)).last
     run(shared, "Once", max_new_tokens=5)  # which loads it
-    pair.get_by_text("holds").wait_for()
+    pair.get_by_text("takes").wait_for()
     shared.get_by_role("combobox", name="Pair", exact=True).click()
     shared.get_by_role("option", name="smollm2-1.7b").click()
     pair.get_by_text("needs about").wait_for()
     shared.get_by_role("combobox", name="Pair", exact=True).click()
     shared.get_by_role("option", name="embedded", exact=True).click()
-    pair.get_by_text("holds").wait_for()
+    pair.get_by_text("takes").wait_for()
 
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
 
 
 def test_the_legend_shows_and_hides(shared):
-    choose(shared, "Who drafts", "the drafter model")
+    choose(shared, "Drafting method", "the drafter model")
     choose(shared, "Sampler", "multinomial")
     run(shared, "Once", seed=3, max_new_tokens=40, temperature=1)
     rejected, discarded = (

@@ -107,10 +107,11 @@ def test_its_settings_are_in_the_controls(shared, file):
     }  # fmt: skip
     assert {label: box(shared, label).input_value() for label in held} == held
     chosen = {
-        name: shared.get_by_role("combobox", name=name).input_value() for name in ("Who drafts", "Sampler")
+        name: shared.get_by_role("combobox", name=name).input_value()
+        for name in ("Drafting method", "Sampler")
     }
-    assert chosen == {"Who drafts": "an n-gram store, all lengths", "Sampler": "top-k with top-p"}
-    assert box(shared, "Go on behind").is_checked() and not box(shared, "Chat template").is_checked()
+    assert chosen == {"Drafting method": "an n-gram store, all lengths", "Sampler": "top-k with top-p"}
+    assert box(shared, "Continue past").is_checked() and not box(shared, "Chat template").is_checked()
     unfold(shared, "Ending", "Chat")
 
 

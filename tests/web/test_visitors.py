@@ -57,17 +57,17 @@ def test_loading_says_how_it_goes_on_and_can_be_given_up(visit, bare):
     said.get_by_text(re.compile(r"… 2 s$")).wait_for()
     assert tokens(page) == []
     page.get_by_role("button", name="Stop").click()
-    assert notice(page, "note") == "Stopped before it began."
+    assert notice(page, "note") == "Stopped before the run began."
     page.wait_for_timeout(1500)
     assert (
-        said.text_content() == "Stopped before it began."
+        said.text_content() == "Stopped before the run began."
         and page.locator('.run[data-state="waiting"]').count() == 0
     )
 
 
 def test_stop_ends_the_run_at_once_and_the_next_one_works(visit, endless):
     page = visit(endless)
-    choose(page, "Who drafts", "nobody: plain decoding")
+    choose(page, "Drafting method", "none: plain decoding")
     generate(page, max_new_tokens=LONG)
     wait_for_rounds(page)
     page.get_by_role("button", name="Stop").click()
@@ -108,7 +108,7 @@ def test_who_waits_knows_their_place_can_give_up_and_gets_a_turn_otherwise(visit
         page.get_by_test_id("notice").get_by_text(f"You are number {place} in line").wait_for()
         assert notice(page, "wait") and tokens(page) == []
     second.get_by_role("button", name="Stop").click()
-    assert notice(second, "note") == "Stopped before it began."
+    assert notice(second, "note") == "Stopped before the run began."
     third.get_by_test_id("notice").get_by_text("You are number 1 in line").wait_for()
     first.get_by_role("button", name="Stop").click()
     wait_for_end(third)

@@ -1,0 +1,13 @@
+"""What the theory of speculative decoding expects (Leviathan et al. 2023)."""
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Tokens per round at an acceptance rate `alpha`: (1 - alpha^(gamma+1)) / (1 - alpha), equation 1. It
+    assumes that drafts are accepted independently of each other."""
+    return gamma + 1.0 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
+
+
+def expected_speedup(alpha: float, gamma: int, cost_ratio: float) -> float:
+    """How much faster than one token per target forward, theorem 3.8. A drafter step costs `cost_ratio` of a
+    target step; a verifying forward is assumed to cost no more than a one-token forward."""
+    return expected_tokens(alpha, gamma) / (gamma * cost_ratio + 1)

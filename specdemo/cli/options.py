@@ -1,0 +1,191 @@
+"""The options of the command line, and what can be checked about them without torch."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, NoReturn
+
+from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, allowed
+from specdemo.loading.catalog import DTYPES, QUANTIZE
+
+BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
+
+
+class Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog.split()[0]}: {message}\n")
+
+
+def parser() -> Parser:
+    parser = Parser(
+        prog="specdemo",
+        description="Speculative decoding that shows every accepted and rejected token, and why.",
+    )
+    commands = parser.add_subparsers(required=True, dest="command", metavar="generate | bench | pairs")
+    generate = commands.add_parser("generate", help="continue a prompt; the text goes to standard output")
+    generate.add_argument("prompt", metavar="PROMPT")
+    generate.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="save the run's trace as JSON; - writes it to standard output instead of the text",
+    )
+    add_pair_options(generate)
+    _add_params_options(generate, Params())
+    _add_bench_options(
+        commands.add_parser("bench", help="compare this engine with transformers, side by side")
+    )
+    commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
+    return parser
+
+
+def add_pair_options(parser: ArgumentParser) -> None:
+    kinds = f"none, {', '.join(QUANTIZE)}"
+    parser.add_argument(
+        "--pair", metavar="NAME", help="a pair from the catalogue (default: the embedded one)"
+    )
+    parser.add_argument("--target", metavar="ID_OR_DIR", help="a hub id or a directory, instead of --pair")
+    parser.add_argument("--drafter", metavar="ID_OR_DIR", help="the same for the drafter")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is one)")
+    parser.add_argument("--dtype", help=f"auto, {', '.join(DTYPES)} (default auto)")
+    parser.add_argument("--quantize", metavar="KIND", help=f"quantise the target's weights: {kinds}")
+    parser.add_argument("--quantize-drafter", metavar="KIND", help="quantise the drafter's weights")
+
+
+def pair_request(arguments: Namespace) -> dict[str, Any]:
+    """The arguments for `load_pair`."""
+    if arguments.pair is not None and (arguments.target is not None or arguments.drafter is not None):
+        raise ValueError("pair: give --pair or --target with --drafter, not both")
+    return {
+        "name": arguments.pair,
+        "target": arguments.target,
+        "drafter": arguments.drafter,
+        "device": arguments.device,
+        "dtype": arguments.dtype,
+        "quantize": {"target": arguments.quantize, "drafter": arguments.quantize_drafter},
+    }
+
+
+def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tuple[str, ...] = ()) -> None:
+    """One option for each field of Params. Values are passed to Params unchecked, so that its own sentence
+    rejects them."""
+    words = {
+        "draft_with": ", ".join(DRAFT_WITH),
+        "rule": ", ".join(RULES),
+        "system": "a system prompt for --chat",
+        "ignore_eos": "continue after an end-of-sequence token",
+        "chat": "apply the tokenizer's chat template",
+    }
+    for field in fields(Params):
+        name, option, default = field.name, f"--{field.name.replace('_', '-')}", getattr(defaults, field.name)
+        if name in leave_out:
+            continue
+        if isinstance(default, bool):
+            parser.add_argument(option, action="store_true", help=words[name])
+        elif name == "stop":
+            text = "end the text before TEXT; can be given more than once"
+            parser.add_argument(option, action="append", default=[], metavar="TEXT", help=text)
+        elif name in LIMITS:
+            text = f"{allowed(name)} (default {default})"
+            parser.add_argument(option, type=_number, default=default, metavar="N", help=text)
+        else:
+            parser.add_argument(option, default=default, help=f"{words[name]} (default {default})")
+
+
+def params_of(arguments: Namespace) -> Params:
+    given = vars(arguments)
+    return Params(**{field.name: given[field.name] for field in fields(Params) if field.name in given})
+
+
+def _add_bench_options(parser: ArgumentParser) -> None:
+    add_pair_options(parser)
+    leave_out = ("draft_with", "stop", "ignore_eos", "chat", "system", "alternatives")
+    _add_params_options(parser, BENCH_DEFAULTS, leave_out)
+    add = parser.add_argument
+    add("--prompts", type=_count, default=6, help="how many prompts (default 6)")
+    add("--repeats", type=_count, default=3, help="how often each prompt is run (default 3)")
+    add(
+        "--peers",
+        action="store_true",
+        help="also compiled transformers, and this engine without captured forwards",
+    )
+    add(
+        "--shapes",
+        metavar="NAME",
+        help="random weights in the shapes of real models instead of a pair, for example llama-3.2-3b-1b",
+    )
+    add("--accept", type=_share, metavar="P", help="the acceptance rate that --shapes gives (default 0.8)")
+    add("--gammas", type=_numbers(1, 16), default=[], metavar="N,N", help="sweep over gamma, like 1,2,4,8")
+    add(
+        "--contexts",
+        type=_numbers(2, 1_000_000),
+        default=[],
+        metavar="N,N",
+        help="sweep over the prompt's length in tokens, like 256,1024",
+    )
+    add(
+        "--quantize-sweep",
+        type=lambda text: list(dict.fromkeys(text.split(","))),
+        metavar="KIND,KIND",
+        help="the pair again for each of these, like none,int8,int4,float8",
+    )
+    add("--plot", metavar="FILE", help="draw the result: a .png or .svg file")
+
+
+def check_bench_options(arguments: Namespace) -> None:
+    """ValueError for options that do not go together, and for an unknown kind of weights."""
+    if arguments.shapes is None and arguments.accept is not None:
+        raise ValueError("accept is the acceptance rate of --shapes, so it needs --shapes")
+    if arguments.shapes is not None:
+        for other in ("pair", "target", "drafter", "quantize", "quantize_drafter", "quantize_sweep"):
+            if getattr(arguments, other) is not None:
+                raise ValueError(f"shapes: give --shapes or --{other.replace('_', '-')}, not both")
+        if arguments.temperature != 0:
+            why = "whose acceptance rate is known for greedy decoding only"
+            raise ValueError(f"temperature must be 0 with --shapes, {why}, not {arguments.temperature}")
+    if arguments.quantize_sweep is not None:
+        if arguments.quantize is not None or arguments.quantize_drafter is not None:
+            raise ValueError("quantize: give --quantize and --quantize-drafter or --quantize-sweep, not both")
+        kinds = ("none", *QUANTIZE)
+        for kind in arguments.quantize_sweep:
+            if kind not in kinds:
+                raise ValueError(f"quantize must be one of {', '.join(kinds)}, not {ascii(kind)}")
+
+
+def _number(text: str) -> int | float | str:
+    """The number, or the text itself if it is none, for Params to reject."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1000:
+        raise ArgumentTypeError(f"must be a whole number from 1 to 1000, not {text!r}")
+    return int(text)
+
+
+def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
+    """A type for argparse: "4,1,2,2" -> [1, 2, 4]."""
+
+    def is_allowed(text: str) -> bool:
+        return text.isascii() and text.isdecimal() and len(text) < 10 and low <= int(text) <= high
+
+    def numbers(text: str) -> list[int]:
+        parts = [part.strip() for part in text.split(",")]
+        if not all(map(is_allowed, parts)):
+            raise ArgumentTypeError(
+                f"must be whole numbers from {low:,} to {high:,}, separated by commas, not {ascii(text)}"
+            )
+        return sorted({int(part) for part in parts})
+
+    return numbers
+
+
+def _share(text: str) -> float:
+    value = _number(text)
+    if isinstance(value, str) or not 0 <= value <= 1:
+        raise ArgumentTypeError(f"must be a number from 0 to 1, not {ascii(text)}")
+    return float(value)

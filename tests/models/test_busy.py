@@ -1,0 +1,184 @@
+"""One run per pair at a time: when a pair is busy, and what frees it."""
+
+import gc
+import threading
+
+import pytest
+
+from specdemo import PairError, Params, load_pair, stream
+from tests.sentences import assert_one_sentence
+from tests.tiny import noisy, tiny
+
+GREEDY = Params(temperature=0, max_new_tokens=20)
+
+
+@pytest.fixture
+def pair():
+    target = tiny()
+    return load_pair(target=target, drafter=noisy(target))
+
+
+def assert_free(pair):
+    events = list(stream(pair, [1, 2, 3], GREEDY))
+    assert events[-1].finish == "length" and len(events[-1].output_ids) == 20
+
+
+def assert_busy(pair):
+    with pytest.raises(PairError, match="busy") as error:
+        stream(pair, [1, 2, 3], GREEDY)
+    assert_one_sentence(str(error.value))
+
+
+def test_busy_until_it_has_finished(pair):
+    run = stream(pair, [1, 2, 3], GREEDY)
+    assert_busy(pair)
+    for event in run:
+        if not hasattr(event, "finish"):
+            assert_busy(pair)
+    assert_free(pair)
+    assert run.trace.finish == "length" and list(run) == []
+
+
+@pytest.mark.parametrize("events", [0, 1, 2, 4])
+def test_busy_until_it_is_closed(pair, events):
+    run = stream(pair, [1, 2, 3], GREEDY)
+    for _ in range(events):
+        next(run)
+    assert_busy(pair)
+    run.close()
+    assert_free(pair)
+    assert run.trace.finish == "cancelled" and len(run.trace.rounds) == max(0, events - 1)
+    assert run.trace.output_ids == [token_id for a_round in run.trace.rounds for token_id in a_round.emitted]
+    assert list(run) == []
+    run.close()  # closing it again must not free another run
+    other = stream(pair, [1, 2, 3], GREEDY)
+    run.close()
+    assert_busy(pair)
+    other.close()
+
+
+@pytest.mark.parametrize("events", [0, 1, 3])
+def test_busy_until_it_is_collected(pair, events):
+    run = stream(pair, [1, 2, 3], GREEDY)
+    for _ in range(events):
+        next(run)
+    trace = run.trace
+    assert_busy(pair)
+    del run
+    gc.collect()
+    assert trace.finish == "cancelled"
+    assert_free(pair)
+
+
+def test_a_loop_that_is_left_frees_the_pair(pair):
+    with stream(pair, [1, 2, 3], GREEDY) as run:
+        for event in run:
+            if hasattr(event, "index"):
+                break
+    assert run.trace.finish == "cancelled"
+    assert_free(pair)
+
+
+def test_other_pairs_run_meanwhile(pair):
+    other = load_pair(target=tiny())
+    one, two = (
+        stream(pair, [1, 2, 3], GREEDY),
+        stream(other, [1, 2, 3], Params(draft_with="none", max_new_tokens=5)),
+    )
+    next(one), next(two)
+    assert len(list(two)) == 6 and len(list(one)) > 2
+
+
+def test_closed_by_another_thread_while_a_round_is_computed(pair):
+    inside, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+    calls = []
+
+    def hold(module, args):
+        calls.append(1)
+        if len(calls) == 3:
+            inside.set()
+            assert go_on.wait(60)
+
+    handle = pair.target.register_forward_pre_hook(hold)
+    run = stream(pair, [1, 2, 3], GREEDY)
+    seen = []
+    consumer = threading.Thread(target=lambda: seen.extend(run))
+    consumer.start()
+    assert inside.wait(60)
+
+    def close():
+        run.close()
+        assert pair.lock.acquire(blocking=False)  # free at the moment when close returns
+        pair.lock.release()
+        closed.set()
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    assert not closed.wait(0.2) and run.trace.finish is None  # the round is still being computed
+    go_on.set()
+    assert closed.wait(60)
+    closer.join(60), consumer.join(60)
+    handle.remove()
+    assert run.trace.finish == "cancelled" and len(run.trace.rounds) == 2 and len(calls) == 3
+    assert not any(hasattr(event, "finish") for event in seen)
+    assert_free(pair)
+
+
+def test_only_one_of_the_threads_that_start_at_once_gets_the_pair(pair):
+    gate, outcomes = threading.Barrier(4), []
+
+    def start():
+        gate.wait(60)
+        try:
+            outcomes.append(stream(pair, [1, 2, 3], GREEDY))
+        except PairError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sum(isinstance(outcome, str) for outcome in outcomes) == 3
+    next(outcome for outcome in outcomes if not isinstance(outcome, str)).close()
+    assert_free(pair)
+
+
+@pytest.mark.parametrize("role", ["target", "drafter"])
+@pytest.mark.parametrize("failure", [RuntimeError("the third is too many"), MemoryError(), KeyError("x")])
+def test_a_failure_inside_a_run(pair, role, failure):
+    calls = []
+
+    def fail(module, args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise failure
+
+    handle = getattr(pair, role).register_forward_pre_hook(fail)
+    run = stream(pair, [1, 2, 3], GREEDY)
+    with pytest.raises(type(failure)):
+        list(run)
+    handle.remove()
+    assert run.trace.finish == "error"
+    assert type(failure).__name__ in run.trace.error and str(failure) in run.trace.error
+    assert len(run.trace.rounds) == (1 if role == "target" else 0)  # the prefill is a forward, too
+    assert list(run) == []
+    run.close()
+    assert run.trace.finish == "error"
+    assert_free(pair)
+
+
+def test_weights_that_are_not_numbers(pair):
+    pair.target.lm_head.weight.data.fill_(float("nan"))
+    run = stream(pair, [1, 2, 3], GREEDY)
+    with pytest.raises(RuntimeError, match="NaN"):
+        list(run)
+    assert run.trace.finish == "error" and "target" in run.trace.error and not run.trace.output_ids
+
+
+def test_a_rejected_prompt_leaves_the_pair_free(pair):
+    for prompt in ("text", [], [10_000], [1.5], None, [1] * 256):
+        with pytest.raises(ValueError, match="^prompt") as error:
+            stream(pair, prompt, GREEDY)
+        assert_one_sentence(str(error.value))
+    assert_free(pair)

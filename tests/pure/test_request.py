@@ -1,0 +1,168 @@
+"""Requests for pairs, resolved and planned without loading weights: names, places, options, dtypes and
+bytes."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from specdemo import PairError
+from specdemo.loading.catalog import CATALOGUE, EMBEDDED
+from specdemo.loading.errors import load_errors
+from specdemo.loading.load import Plan, bytes_of, plan_from
+from specdemo.loading.request import resolve
+from tests.sentences import assert_one_sentence
+
+SECRET = "hf_nobodys-token"
+
+
+def rejected(*args, **request) -> str:
+    with pytest.raises(PairError) as error:
+        resolve(*args, **request)
+    assert type(error.value) is PairError
+    message = str(error.value)
+    assert_one_sentence(message)
+    return message
+
+
+@pytest.mark.parametrize("name", ["smollm2-1.7", "SmolLM2-1.7B", "embeded"])
+def test_an_unknown_name_with_a_suggestion(name):
+    message = rejected(name)
+    assert message.startswith(f"pair must be one of {', '.join(CATALOGUE)}, not {ascii(name)}")
+    if name != "SmolLM2-1.7B":
+        assert "did you mean " + {"smollm2-1.7": "smollm2-1.7b", "embeded": "embedded"}[name] in message
+
+
+@pytest.mark.parametrize(
+    "name", ["", "zzz", "embedded\n", 5, ["embedded"], {"target": "embedded"}, b"embedded"]
+)
+def test_what_is_not_a_name(name):
+    assert rejected(name).startswith("pair must be one of embedded, ")
+
+
+WRONG = {
+    "quantize": ("int3", "", 8, True, ["int8"], "INT8"),
+    "dtype": ("float8", "fp16", torch.float16, 16, ["float32"]),
+    "device": ("tpu", "cuda:x", "cuda:-1", 0, ["cpu"], "cpu\n"),
+}
+ALLOWED = {
+    "quantize": "one of none, int8, int4, int2, float8",
+    "dtype": "one of auto, float32, bfloat16, float16",
+    "device": "cpu, cuda or cuda:N",
+}
+
+
+@pytest.mark.parametrize("option", WRONG)
+def test_unknown_options(option):
+    for value in WRONG[option]:
+        for given in (value, {"target": None, "drafter": value}):
+            message = rejected(**{option: given})
+            assert message == f"{option} must be {ALLOWED[option]}, not {ascii(value)}"
+
+
+@pytest.mark.parametrize("option", ALLOWED)
+@pytest.mark.parametrize("key", ["draft", "p", 1])
+def test_unknown_keys(option, key):
+    message = rejected(**{option: {key: "cpu"}})
+    assert message == f"{option} must have the keys target and drafter, not {ascii(key)}"
+
+
+def test_a_cuda_device_that_is_not_there():
+    device = f"cuda:{torch.cuda.device_count()}"
+    assert device in rejected(device=device)
+    if not torch.cuda.is_available():
+        assert "cuda" in rejected(device="cuda")
+
+
+def test_a_name_and_models_do_not_mix():
+    for request in ({"target": "a/b"}, {"drafter": "a/b"}, {"target": object()}):
+        assert "name" in rejected("embedded", **request)
+    assert rejected(drafter="a/b").startswith("target must be given")
+
+
+def test_what_is_not_a_place():
+    for value in (5, object(), ["x"]):
+        assert rejected(target=value).startswith("target must be ")
+        assert rejected(target="a/b", drafter=value).startswith("drafter must be ")
+
+
+def test_a_token_in_a_wrong_field_is_not_repeated(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    for message in (rejected(SECRET), *(rejected(**{option: SECRET}) for option in ALLOWED)):
+        assert SECRET not in message
+
+
+def test_the_pair_that_comes_with_the_project_is_named_from_its_root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    request = resolve()
+    assert request.name == "embedded"
+    assert [part.id for part in request.parts] == [
+        "assets/pairs/embedded/target",
+        "assets/pairs/embedded/drafter",
+    ]
+    if EMBEDDED.is_dir():
+        assert [part.place for part in request.parts] == [
+            str(EMBEDDED / "target"),
+            str(EMBEDDED / "drafter"),
+        ]
+    assert resolve(target=EMBEDDED / "target").parts[0].id == str(EMBEDDED / "target")
+
+
+def test_paths_relative_and_from_home(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ways = ("here", "./here", f"../{tmp_path.name}/here", "~/here", tmp_path / "here")
+    assert len({resolve(target=way).key for way in ways}) == 1
+    assert resolve(target="~/here").parts[0].place == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize("place", ["", ".", "./nowhere", "no such", "a\nb", "a/b/c/d", "/", "\0"])
+def test_places_where_no_model_can_be(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PairError, match="^target: ") as error, load_errors("target", place):
+        pytest.fail("tried to read it")
+    assert_one_sentence(str(error.value))
+
+
+# Plans: models on the meta device, which have shapes and no weights.
+
+
+@pytest.fixture(scope="module")
+def skeletons():
+    sizes = {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4, "vocab_size": 304}
+    with torch.device("meta"):
+        return [
+            AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=layers, **sizes))
+            for layers in (2, 1)
+        ]
+
+
+def planned(skeletons, **how) -> Plan:
+    return plan_from(resolve(target="own/target", drafter="own/drafter", **how), skeletons)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_dtype_for_both_or_for_one(skeletons, dtype):
+    assert planned(skeletons, dtype=dtype).dtypes == (getattr(torch, dtype),) * 2
+    assert planned(skeletons, dtype=dtype).reason == "as requested"
+    one = planned(skeletons, device="cpu", dtype={"drafter": dtype})
+    assert one.dtypes == (torch.float32, getattr(torch, dtype))
+    assert one.reason.startswith("drafter as requested, the other float32: ")
+
+
+@pytest.mark.parametrize("dtype", [None, "auto"])
+def test_a_small_pair_on_a_cpu_is_float32_if_nothing_else_is_requested(skeletons, dtype):
+    plan = planned(skeletons, device="cpu", dtype=dtype)
+    assert plan.dtypes == (torch.float32,) * 2 and plan.reason.startswith("float32: ")
+
+
+def test_bytes_are_counted_from_shapes(skeletons):
+    target = skeletons[0]
+    linear = sum(weights.numel() for name, weights in target.named_parameters() if "_proj" in name)
+    rest = target.num_parameters() - linear  # embeddings, norms and the head are never quantised
+    buffers = sum(4 * buffer.numel() for buffer in target.buffers())
+    assert bytes_of(target, torch.float32, None) == 4 * (linear + rest) + buffers
+    assert bytes_of(target, torch.bfloat16, None) == 2 * (linear + rest) + buffers
+    for kind, bits in (("int8", 8), ("float8", 8), ("int4", 4), ("int2", 2)):
+        size = bytes_of(target, torch.float32, kind) - 4 * rest - buffers
+        assert linear * bits // 8 < size < linear * bits // 8 + linear * 0.14, "weights, and their scales"
