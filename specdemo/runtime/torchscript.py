@@ -109,9 +109,11 @@ class Traced(CachedLM):
 
         try:
             with warnings.catch_warnings():
-                # Deprecated, and what succeeds it needs a C++ compiler at hand (torch.compile) or is no faster than Python (export).
-                warnings.simplefilter("ignore")
-                return torch.jit.trace(step, (ids, start, *own), check_trace=False)
+                warnings.simplefilter("ignore")  # of sizes read on the host: the first replays are compared with the model
+                # These two are torch.jit.trace but for the owner: it registers the function with a compilation unit of
+                # the process, which never frees it. torch.compile needs a C++ compiler, and export is no faster than Python.
+                graph, _ = torch._C._create_graph_by_tracing(step, (ids, start, *own), lambda _: "", True, False)
+                return torch._C._create_function_from_graph("forward", graph)
         finally:
             self._lay(own)
             self.recording = None
