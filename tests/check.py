@@ -19,7 +19,7 @@ TSC = [
     "typescript@5.9.3",
     "tsc",
     "--project",
-    "specdemo/ui/static/jsconfig.json",
+    "tests/js/jsconfig.json",
 ]
 
 CHECKS = {
