@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -5,15 +7,17 @@ import torch
 torch.set_num_threads(1)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups for `-n 2 --dist loadgroup`; one worker runs a whole group.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Which tests `-n 2` keeps in one worker. (With pytest 9.2 the groups of xdist 3.8 have no effect.)"""
+    from xdist.scheduler import LoadScopeScheduling
 
-    The browser tests, which share servers and measure times, are one group, and every other file is one.
-    Tests over tables share nothing: they have no group and run last, on whichever worker is free.
-    """
-    for item in items:
-        folder = item.path.parent.name
-        if folder != "toy":
-            group = "web" if folder == "web" else item.path.stem
-            item.add_marker(pytest.mark.xdist_group(group))
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            """The browser tests share servers and measure times, so together they are one unit. Tests over
+            tables share nothing, so each is a unit. Otherwise a file is one. The smallest units run last."""
+            file = nodeid.split("::")[0]
+            folder = Path(file).parent.name
+            return {"web": folder, "toy": nodeid}.get(folder, file)
+
+    return Scheduler(config, log)
