@@ -1,3 +1,5 @@
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -5,6 +7,19 @@ import torch
 
 # One thread suits models this small, and leaves the other core to the other worker.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """While a browser is open, playwright's event loop counts as running in its thread, so no other test of
+    that worker could start one."""
+    loop = None if request.path.parent.name == "web" else asyncio._get_running_loop()
+    if loop is None:
+        yield
+    else:
+        asyncio._set_running_loop(None)
+        yield
+        asyncio._set_running_loop(loop)
 
 
 @pytest.hookimpl(optionalhook=True)

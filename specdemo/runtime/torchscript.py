@@ -109,10 +109,13 @@ class Traced(CachedLM):
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of sizes read on the host: the first replays are compared with the model
-                # These two are torch.jit.trace but for the owner: it registers the function with a compilation unit of
-                # the process, which never frees it. torch.compile needs a C++ compiler, and export is no faster than Python.
-                graph, _ = torch._C._create_graph_by_tracing(step, (ids, start, *own), lambda _: "", True, False)
+                # Warnings about sizes that are read on the host: the first replays are compared with the model.
+                warnings.simplefilter("ignore")
+                # The same as torch.jit.trace, except that the function has a compilation unit of its own: that of
+                # torch.jit.trace is the process's, which never frees a function. (torch.compile would need a C++
+                # compiler, and torch.export is no faster than Python.)
+                inputs = (ids, start, *own)
+                graph, _ = torch._C._create_graph_by_tracing(step, inputs, lambda _: "", True, False)
                 return torch._C._create_function_from_graph("forward", graph)
         finally:
             self._lay(own)
