@@ -109,11 +109,11 @@ class Traced(CachedLM):
 
         try:
             with warnings.catch_warnings():
-                # Warnings about sizes that are read on the host: the first replays are compared with the model.
+                # About sizes that are read on the host. The first replays are compared with the model.
                 warnings.simplefilter("ignore")
-                # The same as torch.jit.trace, except that the function has a compilation unit of its own: that of
-                # torch.jit.trace is the process's, which never frees a function. (torch.compile would need a C++
-                # compiler, and torch.export is no faster than Python.)
+                # As torch.jit.trace, but with a compilation unit of its own. torch.jit.trace uses the unit of
+                # the process, which never frees a function. (torch.compile needs a C++ compiler, and
+                # torch.export is no faster than Python.)
                 inputs = (ids, start, *own)
                 graph, _ = torch._C._create_graph_by_tracing(step, inputs, lambda _: "", True, False)
                 return torch._C._create_function_from_graph("forward", graph)
