@@ -8,7 +8,7 @@ from tests.tiny import tiny
 
 @torch.no_grad()
 def test_a_capture_belongs_to_its_model_alone():
-    """torch.jit.trace would keep it for the life of the process, which is 40 MB for each number of rows of the
+    """torch.jit.trace would keep it for the life of the process, 40 MB for each number of rows of the
     embedded target."""
     kept = len(torch.jit._state._python_cu.get_functions())
     lm = Traced(tiny())
