@@ -1,4 +1,38 @@
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 import torch
 
-# One thread suits models this small, and two test runs beside each other.
+# One thread suits models this small, and leaves the other core to the other worker.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """While a browser is open, playwright's event loop counts as running in its thread, so no other test of
+    that worker could start one."""
+    loop = None if request.path.parent.name == "web" else asyncio._get_running_loop()
+    if loop is None:
+        yield
+    else:
+        asyncio._set_running_loop(None)
+        yield
+        asyncio._set_running_loop(loop)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """Which tests `-n 2` keeps in one worker. (With pytest 9.2 the groups of xdist 3.8 have no effect.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            """The browser tests share servers and measure times, so together they are one unit. Tests over
+            tables share nothing, so each is a unit. Otherwise a file is one. The smallest units run last."""
+            file = nodeid.split("::")[0]
+            folder = Path(file).parent.name
+            return {"web": folder, "toy": nodeid}.get(folder, file)
+
+    return Scheduler(config, log)
