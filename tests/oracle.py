@@ -1,5 +1,6 @@
-"""What the tests measure the engine against: a table that plays the language model, the distribution it must have, written
-in numpy without the package's sampler, and speculative decoding as plainly as it can be said."""
+"""What the tests measure the engine against: a table that plays the language model, the distribution it must
+have, written in numpy without the package's sampler, and speculative decoding as plainly as it can be
+said."""
 
 import math
 from collections import Counter
@@ -28,14 +29,15 @@ CPU = torch.device("cpu")
 
 
 def naive(p_of, q_of, text, gamma, length, uniforms):
-    """Speculative decoding without caches, tensors or special cases. p_of(text) and q_of(text): the next token's
-    distribution. Goes on until `length` tokens stand; uniforms(round, k) gives that round's numbers."""
+    """Speculative decoding without caches, tensors or special cases. p_of(text) and q_of(text): the next
+    token's distribution. Goes on until `length` tokens stand; uniforms(round, k) gives that round's
+    numbers."""
     text = list(text)
-    for round in count():
+    for this_round in count():
         if len(text) == length:
             return text
         k = min(gamma, length - len(text) - 1)
-        numbers, draft = uniforms(round, k), []
+        numbers, draft = uniforms(this_round, k), []
         for u in numbers.draft:
             draft.append(pick(q_of(text + draft), u))
         for i, x in enumerate(draft):
@@ -80,16 +82,16 @@ def enumerated(p_of, prompt, length, eos=()) -> dict[tuple[int, ...], float]:
             if text and text[-1] in eos:
                 longer[text] = probability
                 continue
-            for id, p in enumerate(p_of([*prompt, *text])):
+            for token_id, p in enumerate(p_of([*prompt, *text])):
                 if p > 0:
-                    longer[*text, id] = probability * p
+                    longer[*text, token_id] = probability * p
         texts = longer
     return texts
 
 
 def p_value(seen: Counter, exact: dict) -> float:
-    """Chi-square of what was seen against the exact probabilities; cells with fewer than 5 expected are merged.
-    0 where something impossible was seen."""
+    """Chi-square of what was seen against the exact probabilities; cells with fewer than 5 expected are
+    merged. 0 where something impossible was seen."""
     if seen.keys() - exact.keys():
         return 0.0
     runs = seen.total()
@@ -109,8 +111,9 @@ def p_value(seen: Counter, exact: dict) -> float:
 
 
 class TableLM:
-    """A language model that is a table: logits by the last two tokens (or the only one). It remembers its context as a
-    real cache would, and what it was fed, so a wrong position gives wrong logits and a second feeding can be counted."""
+    """A language model that is a table: logits by the last two tokens (or the only one). It remembers its
+    context as a real cache would, and what it was fed, so a wrong position gives wrong logits and a second
+    feeding can be counted."""
 
     device = CPU
 
@@ -205,7 +208,8 @@ def decoding(
     sampler=None,
     rule=speculative,
 ) -> Decoding:
-    """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by params.draft_with."""
+    """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by
+    params.draft_with."""
     sampler, run_step = sampler or Sampler(params), run_step or EagerRunner()
     if drafter is None or isinstance(drafter, TableLM):
         vocab_size, gamma = target.vocab_size, params.gamma

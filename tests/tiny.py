@@ -1,8 +1,9 @@
-"""Tiny models of many architectures, made from their configs, whose greedy text is lively enough to show something.
+"""Tiny models of many architectures, made from their configs, whose greedy text is lively enough to show
+something.
 
-Freshly initialised models repeat one or two tokens for ever, and a test over such a text proves little. These draw all
-their weights anew at a scale that makes the text wander, from a generator of their own, so that nothing else moves them.
-"""
+Freshly initialised models repeat one or two tokens for ever, and a test over such a text proves little. These
+draw all their weights anew at a scale that makes the text wander, from a generator of their own, so that
+nothing else moves them."""
 
 import copy
 
@@ -85,7 +86,8 @@ def noisy(model: PreTrainedModel, noise: float = 0.05, seed: int = 1) -> PreTrai
 
 
 def shorter(model: PreTrainedModel, layers: int = 1) -> PreTrainedModel:
-    """A near drafter: the same weights with only the first layers of a model whose config asks for no mix of layers."""
+    """A near drafter: the same weights with only the first layers of a model whose config asks for no mix of
+    layers."""
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
     if getattr(config, "layer_types", None):

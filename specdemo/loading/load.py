@@ -29,7 +29,8 @@ from specdemo.runtime.skinny_linear import use_skinny_linear
 # Without this, transformers asks on the terminal whether to run program code that comes with a model.
 NO_CODE = {"trust_remote_code": False}
 
-# Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not known).
+# Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
+# known).
 OnProgress = Callable[[str, float | None], None]
 
 

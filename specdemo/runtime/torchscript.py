@@ -115,8 +115,8 @@ class TorchScriptLM(CachedLM):
                 warnings.simplefilter(
                     "ignore"
                 )  # about sizes read on the host: the first replays are compared
-                # torch.jit.trace does these two, but registers the function with the process, which never frees it.
-                # torch.compile needs a C++ compiler, and torch.export is no faster than Python.
+                # torch.jit.trace does these two, but registers the function with the process, which never
+                # frees it. torch.compile needs a C++ compiler, and torch.export is no faster than Python.
                 arguments = (ids, start, *own)
                 graph, _ = torch._C._create_graph_by_tracing(forward, arguments, lambda _: "", True, False)
                 return torch._C._create_function_from_graph("forward", graph)

@@ -51,7 +51,7 @@ def test_quantised_weights_run_and_take_less(quantize):
 
 def test_draft_and_verify_times_add_up_to_the_rounds():
     trace = text_of(load_pair(device="cuda"), temperature=0)
-    assert all(round.draft_ms > 0 and round.verify_ms > 0 for round in trace.rounds)
+    assert all(this_round.draft_ms > 0 and this_round.verify_ms > 0 for this_round in trace.rounds)
 
 
 def test_memory_is_given_back_when_a_pair_goes():

@@ -1,4 +1,5 @@
-"""Attention of a few queries over a long cache, against softmax written out; and its mask, against what may be seen."""
+"""Attention of a few queries over a long cache, against softmax written out; and its mask, against what may
+be seen."""
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from tests.tiny import tiny
 
 
 def written_out(query, key, value, additive, scaling):
-    """query [1, H, N, d], key and value [1, G, L, d], additive mask [1, 1, N, L] -> [1, N, H, d], in float64."""
+    """query [1, H, N, d], key and value [1, G, L, d], additive mask [1, 1, N, L] -> [1, N, H, d], in
+    float64."""
     each = query.shape[1] // key.shape[1]
     key, value = (tensor.repeat_interleave(each, 1).double() for tensor in (key, value))
     weights = (query.double() @ key.transpose(-1, -2) * scaling + additive.double()).softmax(-1)
@@ -70,7 +72,8 @@ def test_the_mask_is_what_may_be_seen(rule, start):
 
 
 def test_no_mask_where_plain_causal_attention_will_do():
-    """The first tokens of a prompt; not a single query, whose one key would be masked by nothing anyway, and never a window."""
+    """The first tokens of a prompt; not a single query, whose one key would be masked by nothing anyway, and
+    never a window."""
     assert additive_mask(6, 6, mask_function=causal) is None
     assert additive_mask(6, 6, mask_function=sliding, local_size=4) is not None
     assert additive_mask(6, 7, mask_function=causal) is not None

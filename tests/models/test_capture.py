@@ -1,7 +1,8 @@
-"""Steps that are recorded and played again: what they say is what the steps themselves say, whatever has happened in between.
+"""Steps that are recorded and played again: what they say is what the steps themselves say, whatever has
+happened in between.
 
-`Graphs` is tried without CUDA, with recordings that are a step over its own static inputs into its own static outputs; `TorchScriptLM`
-is the real one."""
+`Graphs` is tried without CUDA, with recordings that are a step over its own static inputs into its own static
+outputs; `TorchScriptLM` is the real one."""
 
 import gc
 import math
@@ -38,8 +39,8 @@ class Filled(EagerRunner):
 
 
 class Played:
-    """Stands in for a CUDA graph: the step again, over an input and into an output whose memory never moves. As in a memory
-    pool, running it spoils the outputs of graphs that were captured later."""
+    """Stands in for a CUDA graph: the step again, over an input and into an output whose memory never moves.
+    As in a memory pool, running it spoils the outputs of graphs that were captured later."""
 
     def __init__(self, step, static, output):
         self.step, self.static, self.output = step, static, output
@@ -85,8 +86,8 @@ class Recorder(Graphs):
 
 
 class Baked(Recorder):
-    """Its graphs hold everything but their inputs as it was, as CUDA graphs do: settings, shapes, and where all memory is.
-    (Those of `Recorder` would follow a sampler that has been widened since.)"""
+    """Its graphs hold everything but their inputs as it was, as CUDA graphs do: settings, shapes, and where
+    all memory is. (Those of `Recorder` would follow a sampler that has been widened since.)"""
 
     def _capture(self, key, step, value):
         static = with_tensors(value, (tensor.clone() for tensor in tensors_of(value)))
@@ -127,11 +128,11 @@ def timeless(events):
 def assert_nearly_the_same(rounds, others):
     """The same tokens and fates, and the same numbers but for rounding."""
     assert len(rounds) == len(others)
-    for round, other in zip(rounds, others, strict=True):
-        assert round.emitted == other.emitted and len(round.draft) == len(other.draft)
+    for this_round, other in zip(rounds, others, strict=True):
+        assert this_round.emitted == other.emitted and len(this_round.draft) == len(other.draft)
         places = [
             (a, b)
-            for a, b in zip((*round.draft, round.next), (*other.draft, other.next), strict=True)
+            for a, b in zip((*this_round.draft, this_round.next), (*other.draft, other.next), strict=True)
             if a or b
         ]
         for a, b in places:
@@ -162,7 +163,8 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_filled_rows_change_nothing(kind, shape):
-    """To the last bit, at the end of the text, of the target's context and of the drafter's, and behind an eos."""
+    """To the last bit, at the end of the text, of the target's context and of the drafter's, and behind an
+    eos."""
     filled = 0
     for end in (dict(), dict(context=14), dict(drafter_context=9), dict(eos=[2])):
         for seed in range(6):
@@ -178,17 +180,16 @@ def test_filled_rows_change_nothing(kind, shape):
             told = []
             for run in (EagerRunner(), Filled()):
                 target, drafter = TableLM(TARGET), TableLM(DRAFTER) if kind == "model" else None
-                told.append(
-                    timeless((decoding(target, drafter, params, [2, 0, 1, 2, 0], run_step=run, **end)))
-                )
+                told.append(timeless(decoding(target, drafter, params, [2, 0, 1, 2, 0], run_step=run, **end)))
                 fed = target.fed
             assert told[0] == told[1]
-            filled += len(fed) - 4 - sum(1 + len(round.draft) for round in told[0])
+            filled += len(fed) - 4 - sum(1 + len(this_round.draft) for this_round in told[0])
     assert (filled > 0) == (kind != "none"), "the test must show something"
 
 
 def test_a_wide_look_with_filled_rows_behind():
-    """The rows behind hold nothing that anybody should wait for: a nucleus that is too wide there is no reason to look again."""
+    """The rows behind hold nothing that anybody should wait for: a nucleus that is too wide there is no
+    reason to look again."""
     flat = torch.randn(600, 600, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     flat[:, 5:] -= 30  # a text of four tokens
     flat[:, 0] = -math.inf
@@ -231,8 +232,8 @@ def test_filled_rows_of_real_models_up_to_the_end_of_the_context(name, shape):
         params = dict(SHAPES[shape], draft_with=kind, gamma=5, ngram=1, max_new_tokens=100, alternatives=3)
         rounds = rounds_of(load_pair(target=target, drafter=near), **params)
         assert_nearly_the_same(rounds, rounds_of(run_by(target, near, Filled()), **params))
-        assert sum(len(round.emitted) for round in rounds) == 40 - len(PROMPT)
-        drafted |= {len(round.draft) for round in rounds}
+        assert sum(len(this_round.emitted) for this_round in rounds) == 40 - len(PROMPT)
+        drafted |= {len(this_round.draft) for this_round in rounds}
     assert drafted - {0, 5}, "some round must have drafted less"
 
 
@@ -292,8 +293,8 @@ def test_all_kinds_of_drafters_in_turn_over_one_set_of_recordings():
 
 @pytest.mark.slow
 def test_the_key_of_a_recording_names_all_that_it_depends_on():
-    """Runs that differ in one thing each, over one set of recordings: whatever is not in the key would be played as it was in
-    another run."""
+    """Runs that differ in one thing each, over one set of recordings: whatever is not in the key would be
+    played as it was in another run."""
     target = tiny("gpt2", n_positions=200).requires_grad_(False)
     drafter = noisy(target)
     pair, filled = captured(target, drafter, Baked()), run_by(target, drafter, Filled())
@@ -340,8 +341,8 @@ def test_how_many_recordings_a_run_makes():
     params = dict(gamma=4, temperature=0.9, top_p=0.9, seed=4, max_new_tokens=40)
     rounds = rounds_of(pair, **params)
     made = pair.runner.graphs.made
-    shapes = {4 if round.draft else 0 for round in rounds}
-    assert {len(round.draft) for round in rounds[:-4]} == {4} and 0 < len(rounds[-1].draft) < 4, (
+    shapes = {4 if this_round.draft else 0 for this_round in rounds}
+    assert {len(this_round.draft) for this_round in rounds[:-4]} == {4} and 0 < len(rounds[-1].draft) < 4, (
         "the last rounds draft less"
     )
     assert [key[:2] for key in made] == [("draft", 4), ("verify", 4)] and shapes == {4}
@@ -396,8 +397,8 @@ def test_the_most_that_are_kept():
 
 
 def test_only_what_a_recording_gives_out_is_read_where_it_lies():
-    """Not another tensor that happens to lie there, as one may when a recording was let go; and never one place for two inputs (a
-    lookup's q and raw q are one tensor)."""
+    """Not another tensor that happens to lie there, as one may when a recording was let go; and never one
+    place for two inputs (a lookup's q and raw q are one tensor)."""
     graphs, output = Recorder(), torch.rand(3)
     graphs.graphs["draft",] = Graph(None, None, output)
     same_memory = output.view(3)
@@ -424,7 +425,8 @@ def test_a_wider_look_is_another_recording():
 
 @pytest.mark.slow
 def test_judging_again_behind_a_recording_that_has_spoiled_the_draft():
-    """The verifying step was recorded first, by a run that looked things up; the drafting one's outputs lie in what it uses."""
+    """The verifying step was recorded first, by a run that looked things up; the drafting one's outputs lie
+    in what it uses."""
     target = tiny("llama", vocab_size=600).requires_grad_(False)
     drafter = tiny("llama", vocab_size=600, seed=3).requires_grad_(False)
     with torch.no_grad():
@@ -478,7 +480,8 @@ def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
 
 @pytest.mark.slow
 def test_a_cache_that_has_moved_is_recorded_anew():
-    """A text beyond the buffers of both caches, and then a short one: what was recorded over the old ones is not played."""
+    """A text beyond the buffers of both caches, and then a short one: what was recorded over the old ones is
+    not played."""
     pair = captured(tiny("llama", max_position_embeddings=1024), noisy(llama))
     short = rounds_of(pair)
     made, places = len(pair.runner.graphs.made), [lm.layers[0].keys.data_ptr() for lm in pair.runner.lms]
@@ -523,7 +526,8 @@ def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
 
 
 def test_a_recording_that_fails_in_the_last_round():
-    """Its drafts have more rows than are drafted, and the verifying step that was to take them is run as it is."""
+    """Its drafts have more rows than are drafted, and the verifying step that was to take them is run as it
+    is."""
     params = dict(gamma=4, max_new_tokens=3, temperature=0.9, top_p=1.0)
     for fails in (1, 2):
         pair = captured(llama, near, Recorder(fails=fails))
@@ -648,7 +652,7 @@ def test_a_loaded_pair_writes_the_same_traced(which, params, embedded, on_disk):
     params = LONG | params
     kind = params.get("draft_with", "model")
     rounds = rounds_of(pair, "Once upon a time the cat sat", **params)
-    assert sum(len(round.emitted) for round in rounds) == 150
+    assert sum(len(this_round.emitted) for this_round in rounds) == 150
     assert rounds == untraced(pair, "Once upon a time the cat sat", **params), "to the last bit"
     assert_nearly_the_same(rounds, as_it_is(pair, "Once upon a time the cat sat", **params))
     assert all(lm.blocker is None for lm in pair.runner.lms) and pair.notes == [*pair.limits]

@@ -9,8 +9,8 @@ from tests.tiny import tiny
 
 @torch.no_grad()
 def test_a_capture_belongs_to_its_model_alone():
-    """torch.jit.trace would keep it in a compilation unit of the process, which never frees anything: 40 MB for each
-    number of rows of the embedded target."""
+    """torch.jit.trace would keep it in a compilation unit of the process, which never frees anything: 40 MB
+    for each number of rows of the embedded target."""
     kept = len(torch.jit._state._python_cu.get_functions())
     lm = TorchScriptLM(tiny(), Clock())
     lm.begin_run(static=True)

@@ -1,4 +1,5 @@
-"""Compiled forwards, which are captured on CUDA. What a CPU can show: they compile in one piece, and write the same."""
+"""Compiled forwards, which are captured on CUDA. What a CPU can show: they compile in one piece, and write
+the same."""
 
 import shutil
 

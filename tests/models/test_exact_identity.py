@@ -1,5 +1,5 @@
-"""The heart of speculative decoding in float64: a drafted token that stands, or else the residual, is distributed as p:
-q*a + (1 - sum(q*a)) * residual = p. Everything is read off the rule's own outputs."""
+"""The heart of speculative decoding in float64: a drafted token that stands, or else the residual, is
+distributed as p: q*a + (1 - sum(q*a)) * residual = p. Everything is read off the rule's own outputs."""
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ def accept_probs(p, q):
 
 
 def residual(p, q):
-    """The distribution behind a rejection, to the last bits: where the token that a number draws changes, by bisection.
-    The coin 1 is above every accept_prob, so even a sure acceptance is refused."""
+    """The distribution behind a rejection, to the last bits: where the token that a number draws changes, by
+    bisection. The coin 1 is above every accept_prob, so even a sure acceptance is refused."""
     token = int(q.argmax())
 
     def drawn(u):
@@ -91,7 +91,8 @@ def test_accepted_or_resampled_is_p(case):
 
 @pytest.mark.parametrize("i", range(5))
 def test_equal_but_for_rounding(i):
-    """The residual is nothing but rounding then: what is drawn from it, practically never, must still be possible."""
+    """The residual is nothing but rounding then: what is drawn from it, practically never, must still be
+    possible."""
     p = some_distribution()
     q = nearly(p)
     a = accept_probs(p, q)
@@ -111,8 +112,8 @@ def test_enumerated_by_hand():
 
 
 def test_a_certain_drafter_is_judged_by_p_alone():
-    """A lookup: p of its token is the chance to keep it, and what replaces it is p without it. Redrawing from all of p
-    would give the token 0.75 where 0.5 is right."""
+    """A lookup: p of its token is the chance to keep it, and what replaces it is p without it. Redrawing from
+    all of p would give the token 0.75 where 0.5 is right."""
     p, q = np.array([0.5, 0.5]), np.array([1.0, 0.0])
     assert accept_probs(p, q).tolist() == [0.5, 0.0]
     assert residual(p, q).tolist() == [0.0, 1.0]

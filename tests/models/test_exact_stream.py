@@ -1,5 +1,6 @@
-"""The public way in, with real transformers models: thousands of runs of a tiny Llama pair against the distribution that
-the target's own forwards give. Caches, rewinding, vocabularies and eos are the real ones here."""
+"""The public way in, with real transformers models: thousands of runs of a tiny Llama pair against the
+distribution that the target's own forwards give. Caches, rewinding, vocabularies and eos are the real ones
+here."""
 
 from collections import Counter
 from dataclasses import replace

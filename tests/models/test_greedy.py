@@ -1,4 +1,5 @@
-"""Greedy output equals transformers' own `generate(do_sample=False)`, token for token, in float32, for twelve architectures."""
+"""Greedy output equals transformers' own `generate(do_sample=False)`, token for token, in float32, for twelve
+architectures."""
 
 import copy
 from functools import cache
@@ -45,7 +46,8 @@ def run_of(target, drafter=None, prompt=PROMPT, new=NEW, draft_with="model", **p
 
 
 def assert_same(model, output, expected, prompt=PROMPT):
-    """On a difference says how sure the model was there: a margin below 1e-4 would be rounding, any other one a bug."""
+    """On a difference says how sure the model was there: a margin below 1e-4 would be rounding, any other one
+    a bug."""
     output = list(output)
     if output != expected:
         at = next(
@@ -114,7 +116,7 @@ def test_every_gamma(gamma):
     for name in ("mistral", "gpt2"):
         trace = run_of(target_of(name), noisy(target_of(name)), gamma=gamma)
         assert_same(target_of(name), trace.output_ids, expected_of(name))
-        assert max(len(round.draft) for round in trace.rounds) == gamma
+        assert max(len(this_round.draft) for this_round in trace.rounds) == gamma
         assert 0 < trace.stats.acceptance_rate < 1
 
 
@@ -158,7 +160,8 @@ def test_the_target_as_its_own_drafter():
 
 @pytest.mark.parametrize("width", [VOCAB + 40, VOCAB - 40])
 def test_a_drafter_of_another_width(width):
-    """Wider: its extra rows are loud, and would be drafted if they were not cut. Narrower: the text holds ids it lacks."""
+    """Wider: its extra rows are loud, and would be drafted if they were not cut. Narrower: the text holds ids
+    it lacks."""
     target = target_of("qwen2")
     drafter = noisy(target)
     drafter.resize_token_embeddings(width, mean_resizing=False)
@@ -172,7 +175,7 @@ def test_a_drafter_of_another_width(width):
     assert_same(target, trace.output_ids, expected_of("qwen2"))
     assert max(expected_of("qwen2")) >= VOCAB - 40
     assert trace.stats.accepted and trace.stats.rejected
-    assert max(token.id for round in trace.rounds for token in round.draft) < min(width, VOCAB)
+    assert max(token.id for this_round in trace.rounds for token in this_round.draft) < min(width, VOCAB)
 
 
 def test_a_prompt_of_text():
@@ -196,11 +199,12 @@ def test_a_prompt_of_text():
 
 
 def eos_within_a_draft(expected, gamma):
-    """An id whose first occurrence, 20 tokens on or later, is in the middle of a draft when every draft is accepted."""
-    firsts = {id: at for at, id in reversed(list(enumerate(expected)))}
+    """An id whose first occurrence, 20 tokens on or later, is in the middle of a draft when every draft is
+    accepted."""
+    firsts = {token_id: at for at, token_id in reversed(list(enumerate(expected)))}
     return next(
-        id
-        for id, at in sorted(firsts.items(), key=lambda item: item[1])
+        token_id
+        for token_id, at in sorted(firsts.items(), key=lambda item: item[1])
         if at >= 20 and at % (gamma + 1) in range(1, gamma - 1)
     )
 
@@ -232,7 +236,7 @@ def test_eos_inside_an_accepted_draft(name):
 def test_several_eos_ids(gamma):
     target = copy.deepcopy(target_of("phi3"))
     text = expected_of("phi3")
-    early, late = (next(id for id in text[at:] if text.index(id) >= at) for at in (15, 30))
+    early, late = (next(token_id for token_id in text[at:] if text.index(token_id) >= at) for at in (15, 30))
     for ids, finish in (([early, late], early), ([late], late), ([late, early], early)):
         target.generation_config.eos_token_id = ids
         for drafter in (target, noisy(target)):
@@ -290,9 +294,9 @@ def test_the_context_is_the_limit(name, draft_with):
     assert trace.finish == "length"
     assert len(trace.prompt_ids) + len(trace.output_ids) == 40
     length = len(PROMPT)
-    for round in trace.rounds:
-        assert length + len(round.draft) + 1 <= 40
-        length += len(round.emitted)
+    for this_round in trace.rounds:
+        assert length + len(this_round.draft) + 1 <= 40
+        length += len(this_round.emitted)
 
 
 @pytest.mark.parametrize("limit", [8, 13, 28])
@@ -307,9 +311,9 @@ def test_beyond_the_drafters_context_the_target_goes_on_alone(name, limit):
     trace = run_of(target, drafter, gamma=4)
     assert_same(target, trace.output_ids, expected_of(name))
     length = len(PROMPT)
-    for round in trace.rounds:
-        assert len(round.draft) == max(0, min(4, limit - length + 1, len(PROMPT) + NEW - length - 1))
-        length += len(round.emitted)
+    for this_round in trace.rounds:
+        assert len(this_round.draft) == max(0, min(4, limit - length + 1, len(PROMPT) + NEW - length - 1))
+        length += len(this_round.emitted)
     assert trace.stats.tokens == NEW and (trace.stats.accepted > 0) == (limit > len(PROMPT))
 
 
@@ -339,10 +343,11 @@ def test_no_committed_token_is_computed_twice(monkeypatch, draft_with, chunk):
         prefills = -(-(len(PROMPT) - 1) // chunk)
         assert len(forwards) == trace.stats.target_forwards == len(trace.rounds) + prefills
         assert sum(len(fed) for _, fed in forwards) == len(PROMPT) - 1 + sum(
-            1 + len(round.draft) for round in trace.rounds
+            1 + len(this_round.draft) for this_round in trace.rounds
         )
 
-        # The cache after each forward, and how often it took in each token of the text behind the text's own beginning.
+        # The cache after each forward, and how often it took in each token of the text behind the text's own
+        # beginning.
         text = PROMPT + trace.output_ids
         held, computed = [], [0] * len(text)
         for start, fed in forwards:

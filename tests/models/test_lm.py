@@ -1,4 +1,5 @@
-"""CachedLM: whatever was fed before and wherever, its logits are those of a fresh forward. And which models it refuses."""
+"""CachedLM: whatever was fed before and wherever, its logits are those of a fresh forward. And which models
+it refuses."""
 
 import random
 
@@ -48,7 +49,8 @@ def test_any_sequence_of_forwards_at_earlier_positions(name, mode):
     model = tiny(name)
     lm, held = lm_of(model, mode), []
     draw = random.Random(name)
-    # Beyond the sliding window, far back, back to nothing, by nothing; then at random; then into the next spans, and back.
+    # Beyond the sliding window, far back, back to nothing, by nothing; then at random; then into the next
+    # spans, and back.
     plan = [
         (3 * WINDOW, 3 * WINDOW - 5),
         (4, 2 * WINDOW + 3),

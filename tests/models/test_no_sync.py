@@ -1,6 +1,6 @@
-"""The two steps of a round never wait for the device, which is what lets a CUDA graph record them. On a CPU nothing waits, so
-the operations are counted that would make the host wait on a GPU; and the same steps are run with tensors that have a shape
-but no numbers, which nobody can look at."""
+"""The two steps of a round never wait for the device, which is what lets a CUDA graph record them. On a CPU
+nothing waits, so the operations are counted that would make the host wait on a GPU; and the same steps are
+run with tensors that have a shape but no numbers, which nobody can look at."""
 
 import pytest
 import torch
@@ -246,7 +246,8 @@ def test_the_steps_need_no_numbers(name, sampler):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("kind", NOTHING)
 def test_no_sampler_waits(kind, sampler, k):
-    """A vocabulary that is wider than top-p's first look, a drafter of another width, and rows that fill up."""
+    """A vocabulary that is wider than top-p's first look, a drafter of another width, and rows that fill
+    up."""
     target, drafter = tiny("llama", vocab_size=WIDE), tiny("llama", vocab_size=WIDE + 8)
     steps = steps_of(recordable(target), recordable(drafter), kind, sampler, k)
     assert waits_of(steps) == NOTHING[kind]

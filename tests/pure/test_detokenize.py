@@ -1,4 +1,5 @@
-"""Pieces: whatever the tokenizer and whatever the tokens, the pieces join to the decoded whole, and no half character shows."""
+"""Pieces: whatever the tokenizer and whatever the tokens, the pieces join to the decoded whole, and no half
+character shows."""
 
 import random
 
@@ -108,7 +109,7 @@ def decoded(tokenizer, ids):
 
 def pieces_of(tokenizer, ids):
     pieces = Pieces(tokenizer)
-    return [pieces.push(id) for id in ids] + [pieces.flush()]
+    return [pieces.push(token_id) for token_id in ids] + [pieces.flush()]
 
 
 def test_pieces_of_texts_join_to_the_text(tokenizer):
@@ -133,11 +134,12 @@ def test_pieces_of_random_ids_join_to_the_decoded_whole(tokenizer):
 
 
 def without_broken_bytes(tokenizer, ids):
-    """Byte tokens next to each other are decoded all or none: a broken one takes back the letters before it, which a stream
-    has shown already. So whole characters stand in for single bytes here; the next test breaks them."""
+    """Byte tokens next to each other are decoded all or none: a broken one takes back the letters before it,
+    which a stream has shown already. So whole characters stand in for single bytes here; the next test breaks
+    them."""
     first = tokenizer.convert_tokens_to_ids("<0x00>")
     whole = [first + byte for byte in "é山🙂".encode()]
-    return [one for id in ids for one in (whole if first <= id < first + 256 else [id])]
+    return [one for token_id in ids for one in (whole if first <= token_id < first + 256 else [token_id])]
 
 
 def test_broken_bytes_of_sentencepiece_take_nothing_back():
@@ -184,13 +186,13 @@ def test_a_preview_is_what_would_come_and_changes_nothing(tokenizer):
     for _ in range(30):
         cut = dice.randrange(len(ids))
         pieces, undisturbed = Pieces(tokenizer), Pieces(tokenizer)
-        for id in ids[:cut]:
-            assert pieces.push(id) == undisturbed.push(id)
+        for token_id in ids[:cut]:
+            assert pieces.push(token_id) == undisturbed.push(token_id)
         shown = pieces.preview(ids[cut : cut + 5])
         assert shown == pieces.preview(ids[cut : cut + 5])
-        coming = [undisturbed.push(id) for id in ids[cut : cut + 5]]
+        coming = [undisturbed.push(token_id) for token_id in ids[cut : cut + 5]]
         assert [text.replace(INCOMPLETE, "") for text in shown] == coming
-        assert [pieces.push(id) for id in ids[cut : cut + 5]] == coming
+        assert [pieces.push(token_id) for token_id in ids[cut : cut + 5]] == coming
 
 
 def test_a_preview_shows_halves():
@@ -207,8 +209,8 @@ def test_a_preview_shows_halves():
 def test_long_texts_stay_cheap(tokenizer):
     """Each token decodes a short window, not the text so far."""
     pieces, longest = Pieces(tokenizer), 0
-    for id in tokenizer("".join(TEXT) * 3, add_special_tokens=False).input_ids:
-        pieces.push(id)
+    for token_id in tokenizer("".join(TEXT) * 3, add_special_tokens=False).input_ids:
+        pieces.push(token_id)
         longest = max(longest, len(pieces.window))
     assert longest < 40
 

@@ -1,5 +1,6 @@
-"""The arithmetic from logits to a token: shaping against transformers' warpers and against plain numpy, top-p that looks at a
-few tokens first, drawing to the last bit, and dice that depend on seed, round and place alone."""
+"""The arithmetic from logits to a token: shaping against transformers' warpers and against plain numpy, top-p
+that looks at a few tokens first, drawing to the last bit, and dice that depend on seed, round and place
+alone."""
 
 from dataclasses import replace
 
@@ -109,8 +110,9 @@ def test_top_p_of_wide_vocabularies(sharpness, top_p):
     "shape", [{"top_p": 0.9}, {"top_p": 0.5}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.1}], ids=str
 )
 def test_ties_as_transformers_breaks_them(shape, width):
-    """Logits in bfloat16 are coarse, so the edge of a nucleus often runs between equals. As many of them stay as with
-    transformers, whose own sort leaves it to chance which; here that must not depend on the rows beside them either."""
+    """Logits in bfloat16 are coarse, so the edge of a nucleus often runs between equals. As many of them stay
+    as with transformers, whose own sort leaves it to chance which; here that must not depend on the rows
+    beside them either."""
     logits = (wide_logits(3.0)[:, :width] + 20).to(torch.bfloat16)
     sampler = Sampler(params(temperature=1.0, **shape))
     got, expected = asked(sampler, logits), by_transformers(logits.double(), params(temperature=1.0, **shape))
@@ -139,7 +141,8 @@ def kept(logits):
 
 
 def by_stable_sort(logits, top_p):
-    """Top-p as transformers writes it, with a sort that leaves equals in the order of their ids: higher ids stay."""
+    """Top-p as transformers writes it, with a sort that leaves equals in the order of their ids: higher ids
+    stay."""
     order = np.argsort(logits.numpy(), -1, kind="stable")
     lesser = np.take_along_axis(logits.softmax(-1).numpy(), order, -1).cumsum(-1) <= 1 - top_p
     lesser[:, -1] = False
@@ -269,7 +272,8 @@ class Filled(EagerRunner):
 
 @pytest.mark.parametrize("run_step", [EagerRunner(), Filled()])
 def test_a_drafters_cut_nucleus_is_used_once_and_is_exact_from_the_next_round_on(run_step):
-    """The draft was drawn from the q that is recorded, so its verdicts hold; the sampler then looks at more tokens."""
+    """The draft was drawn from the q that is recorded, so its verdicts hold; the sampler then looks at more
+    tokens."""
     drafter_logits = some_flat(1, range(0, V, 4))
     cut = 0
     for seed in range(8):
@@ -379,7 +383,8 @@ def test_a_token_of_weight_0_is_never_drawn(weights, u):
 
 @pytest.mark.slow
 def test_no_weight_0_among_filtered_vocabularies():
-    """Wide rows, most of them 0, as filters leave them; numbers from all over [0, 1), and those next to every step."""
+    """Wide rows, most of them 0, as filters leave them; numbers from all over [0, 1), and those next to every
+    step."""
     random = np.random.default_rng(6)
     for _ in range(30):
         weights = random.exponential(size=2000) * (random.random(2000) < 0.05)
@@ -438,14 +443,16 @@ def test_dice_depend_on_seed_round_and_place_alone():
 
 def test_dice_differ_between_seeds_rounds_and_places():
     dice = [
-        uniforms(seed, round, 4, CPU) for seed in (1, 2, 11, 12, 2**53 - 1) for round in (0, 1, 2, 11, 12)
+        uniforms(seed, this_round, 4, CPU)
+        for seed in (1, 2, 11, 12, 2**53 - 1)
+        for this_round in (0, 1, 2, 11, 12)
     ]
     numbers = torch.cat([torch.cat([d.next, d.draft, d.accept]) for d in dice]).tolist()
     assert len(set(numbers)) == len(numbers) == 5 * 5 * 9
 
 
 def test_dice_are_uniform_and_below_1():
-    dice = [uniforms(seed, round, 2, CPU) for seed in range(60) for round in range(60)]
+    dice = [uniforms(seed, this_round, 2, CPU) for seed in range(60) for this_round in range(60)]
     for numbers in (torch.cat([getattr(d, place) for d in dice]) for place in ("next", "draft", "accept")):
         assert numbers.dtype == torch.float64 and numbers.min() >= 0 and numbers.max() < 1
         assert kstest(numbers.numpy(), "uniform").pvalue > 1e-3

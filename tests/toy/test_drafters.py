@@ -131,12 +131,12 @@ def test_a_model_draws_each_token_from_the_q_it_records(text):
     draws = [0.1, 0.95, 0.5]
     _, draft = proposal(TableLM(TABLE), text, 3, draws, params)
     text = list(text)
-    for id, q, raw_q, u in zip(draft.ids.tolist(), draft.q, draft.raw_q, draws, strict=True):
+    for token_id, q, raw_q, u in zip(draft.ids.tolist(), draft.q, draft.raw_q, draws, strict=True):
         row = TableLM(TABLE).row(text)
         assert q.numpy() == pytest.approx(shaped(row, params), abs=1e-15)
         assert raw_q.numpy() == pytest.approx(shaped(row, Params(temperature=1.0, top_p=1.0)), abs=1e-15)
-        assert id == pick(q.numpy(), u)
-        text.append(id)
+        assert token_id == pick(q.numpy(), u)
+        text.append(token_id)
 
 
 @pytest.mark.parametrize(("context", "expected"), [(100, 4), (7, 4), (6, 3), (4, 1), (3, 0), (1, 0)])
@@ -149,7 +149,8 @@ def test_a_model_drafts_inside_its_context_only(context, expected):
 
 
 def test_a_model_reads_each_token_at_most_twice_and_its_cache_follows_the_text():
-    """Two tokens are fed every round: one of them is the last draft of a fully accepted round, which was never fed."""
+    """Two tokens are fed every round: one of them is the last draft of a fully accepted round, which was
+    never fed."""
     lm, text = TableLM(TABLE), [3, 1, 4]
     drafter, draft = proposal(lm, text, 2, [0.3, 0.6], Params())
     text += [*draft.ids.tolist(), 5]  # accepted in full, and a bonus
@@ -158,7 +159,7 @@ def test_a_model_reads_each_token_at_most_twice_and_its_cache_follows_the_text()
     text += [6]  # refused at once
     drafter.propose(list(text), 1, torch.tensor([0.3]).double())
     assert lm.ids[: len(text)] == text
-    assert max(lm.fed.count((i, id)) for i, id in enumerate(text)) <= 2
+    assert max(lm.fed.count((i, token_id)) for i, token_id in enumerate(text)) <= 2
 
 
 def test_a_wider_drafter_is_cut_and_renormalised_and_a_narrower_one_padded():

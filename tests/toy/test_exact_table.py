@@ -1,5 +1,6 @@
-"""The real engine over a table that plays the language model: the joint distribution of the first three tokens must be the
-target's own, whoever drafts and however it is sampled. Broken engines must fail the very same test."""
+"""The real engine over a table that plays the language model: the joint distribution of the first three
+tokens must be the target's own, whoever drafts and however it is sampled. Broken engines must fail the very
+same test."""
 
 from collections import Counter
 from dataclasses import replace
@@ -61,8 +62,8 @@ def first_tokens(params, prompt, eos=(), drafter=None, fates=None, **changes):
 
 
 def exactness(params, runs, prompts=None, eos=(), fates=None, **changes) -> float:
-    """The p-value of `runs` runs with as many seeds against the enumerated distribution. With several prompts, their
-    number is a part of the outcome."""
+    """The p-value of `runs` runs with as many seeds against the enumerated distribution. With several
+    prompts, their number is a part of the outcome."""
     prompts = prompts or [PROMPTS[params.draft_with]]
     exact = {}
     for i, prompt in enumerate(prompts):
@@ -155,7 +156,8 @@ def test_a_drafter_whose_context_ends_inside_the_text():
 
 @pytest.mark.parametrize("sampler", ["top-p", "top-k with top-p"])
 def test_a_drafter_whose_nucleus_is_cut(monkeypatch, sampler):
-    """In the first rounds the drafter's q is a part of its nucleus only, until the sampler looks at more tokens."""
+    """In the first rounds the drafter's q is a part of its nucleus only, until the sampler looks at more
+    tokens."""
     monkeypatch.setattr(Nucleus, "WIDTHS", (1,))
     fates = Counter()
     assert exactness(SAMPLERS[sampler], QUICK, fates=fates) > SOUND
@@ -194,7 +196,8 @@ class RecordsRawQ(ModelDrafter):
 
 
 class NeverGoesBack(TableLM):
-    """Writes behind what its cache holds, whatever position it is told: refused drafts stay in its context."""
+    """Writes behind what its cache holds, whatever position it is told: refused drafts stay in its
+    context."""
 
     def forward(self, ids, start):
         self.reserve(len(self.ids), len(self.ids) + len(ids))
@@ -293,7 +296,7 @@ def test_token_for_token_like_the_naive_reference(sampler):
         expected = naive(
             lambda text: shaped(TableLM(TARGET).row(text), params),
             lambda text: shaped(TableLM(DRAFTER).row(text), params),
-            prompt, params.gamma, len(prompt) + 12, lambda round, k, seed=seed: uniforms(seed, round, k, CPU),
+            prompt, params.gamma, len(prompt) + 12, lambda this_round, k, seed=seed: uniforms(seed, this_round, k, CPU),
         )  # fmt: skip
         assert ids == expected
         texts.add(tuple(ids))

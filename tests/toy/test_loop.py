@@ -1,4 +1,5 @@
-"""The loop, checked by hand: fates, ends, counts of forwards, and a record that decides every verdict again."""
+"""The loop, checked by hand: fates, ends, counts of forwards, and a record that decides every verdict
+again."""
 
 import math
 from dataclasses import replace
@@ -69,15 +70,15 @@ def play(*drafts, params=GREEDY, prompt="a", **options):
     return rounds, finish
 
 
-def fates(round):
+def fates(this_round):
     """b+ c- d. for accepted, rejected, discarded; then the next token with r, b or s for its source."""
     signs = {"accepted": "+", "rejected": "-", "discarded": "."}
-    draft = "".join(LETTERS[token.id] + signs[token.fate] for token in round.draft)
-    return draft + (f" {LETTERS[round.next.id]}{round.next.source[0]}" if round.next else "")
+    draft = "".join(LETTERS[token.id] + signs[token.fate] for token in this_round.draft)
+    return draft + (f" {LETTERS[this_round.next.id]}{this_round.next.source[0]}" if this_round.next else "")
 
 
 def spelled(ids):
-    return "".join(LETTERS[id] for id in ids)
+    return "".join(LETTERS[token_id] for token_id in ids)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_an_eos_inside_the_draft_ends_the_draft_and_the_text():
 
 def test_a_refused_eos_ends_the_draft_but_not_the_text():
     rounds, finish = play("bdef", "ca", eos=[LETTERS.index("d")])
-    assert [fates(round) for round in rounds] == ["b+d- cr", "c-a. dr"]
+    assert [fates(this_round) for this_round in rounds] == ["b+d- cr", "c-a. dr"]
     assert finish == "eos"
 
 
@@ -173,7 +174,7 @@ def test_a_length_limit_discards_nothing(limit, expected, by):
         rounds, finish = play("bcde", params=replace(GREEDY, max_new_tokens=limit))
     else:
         rounds, finish = play("bcde", context=1 + limit)
-    assert ([fates(round) for round in rounds], finish) == ([expected], "length")
+    assert ([fates(this_round) for this_round in rounds], finish) == ([expected], "length")
 
 
 @pytest.mark.parametrize(
@@ -185,11 +186,11 @@ def test_a_draft_never_exceeds_what_is_left(gamma, room, context):
     for seed in range(20):
         text = [1, 2]
         (_, *rounds), _ = run(random_decoding(replace(params, seed=seed), text, context=context))
-        for round in rounds:
+        for this_round in rounds:
             left, context_left = 2 + room - len(text), context - len(text)
-            assert len(round.draft) == min(gamma, left - 1, context_left - 1)
-            text = text + list(round.emitted)
-            sizes.add(len(round.draft))
+            assert len(this_round.draft) == min(gamma, left - 1, context_left - 1)
+            text = text + list(this_round.emitted)
+            sizes.add(len(this_round.draft))
         assert len(text) == min(2 + room, context)
     assert len(sizes) > 1
 
@@ -216,11 +217,11 @@ def test_target_forwards_are_prefill_and_rounds_and_no_committed_token_is_fed_tw
         prefills = next(events).forwards
         assert prefills == target.forwards == (len(prompt) > 1)
         fed = list(enumerate(prompt[:-1]))
-        for rounds, round in enumerate(events, 1):
-            fed += enumerate([text[-1], *(token.id for token in round.draft)], len(text) - 1)
+        for rounds, this_round in enumerate(events, 1):
+            fed += enumerate([text[-1], *(token.id for token in this_round.draft)], len(text) - 1)
             assert target.fed == fed
             assert target.forwards == prefills + rounds
-            text += round.emitted
+            text += this_round.emitted
 
 
 def test_the_cache_between_rounds_holds_the_text_but_for_its_last_token():
@@ -252,12 +253,12 @@ def test_same_seed_same_events_and_another_seed_others(kind):
         (_, *rounds), finish = run(
             random_decoding(replace(SAMPLED, draft_with=kind, seed=seed, **changes), [2, 0, 1, 2, 0])
         )
-        return [replace(round, draft_ms=0.0, verify_ms=0.0) for round in rounds], finish
+        return [replace(this_round, draft_ms=0.0, verify_ms=0.0) for this_round in rounds], finish
 
     assert told(7) == told(7)
     assert told(7) != told(8)
-    without = [round.emitted for round in told(7, alternatives=0)[0]]
-    assert without == [round.emitted for round in told(7)[0]], "recording changes nothing"
+    without = [this_round.emitted for this_round in told(7, alternatives=0)[0]]
+    assert without == [this_round.emitted for this_round in told(7)[0]], "recording changes nothing"
 
 
 CHECKED = [
@@ -276,15 +277,15 @@ def test_the_record_decides_every_verdict_again(kind, params):
     rounds = 0
     for seed in range(15):
         (_, *told), _ = run(random_decoding(replace(params, draft_with=kind, seed=seed), [2, 0, 1, 2, 0]))
-        for round in told:
-            check_round(round)
+        for this_round in told:
+            check_round(this_round)
             rounds += 1
     assert rounds > 100
 
 
-def check_round(round):
+def check_round(this_round):
     refused = False
-    for token in round.draft:
+    for token in this_round.draft:
         p, q = rows(token.top)
         assert (token.p, token.q) == (p[token.id], q[token.id]) and token.q > 0
         if refused:
@@ -293,24 +294,27 @@ def check_round(round):
         assert token.accept_prob == min(1, token.p / token.q)
         assert token.fate == ("accepted" if token.u < token.accept_prob else "rejected")
         refused = token.fate == "rejected"
-    accepted = tuple(token.id for token in round.draft if token.fate == "accepted")
-    assert round.emitted == (*accepted, round.next.id)
+    accepted = tuple(token.id for token in this_round.draft if token.fate == "accepted")
+    assert this_round.emitted == (*accepted, this_round.next.id)
 
-    p, q = rows(round.next.top)
-    assert round.next.p == p[round.next.id] > 0
+    p, q = rows(this_round.next.top)
+    assert this_round.next.p == p[this_round.next.id] > 0
     if refused:
         weights = (p - q).clamp(min=0)
-        assert round.next.source == "resampled" and round.next.q == q[round.next.id]
+        assert this_round.next.source == "resampled" and this_round.next.q == q[this_round.next.id]
         assert (
-            round.next.residual_mass
+            this_round.next.residual_mass
             == weights.sum()
             == pytest.approx(1 - torch.minimum(p, q).sum().item(), abs=1e-12)
         )
     else:
         weights = p
-        assert round.next.source == ("bonus" if round.draft else "sampled")
-        assert round.next.q is round.next.raw_q is round.next.residual_mass is q is None
-    assert round.next.id == draw(weights[None], torch.tensor([round.next.u], dtype=torch.float64)).item()
+        assert this_round.next.source == ("bonus" if this_round.draft else "sampled")
+        assert this_round.next.q is this_round.next.raw_q is this_round.next.residual_mass is q is None
+    assert (
+        this_round.next.id
+        == draw(weights[None], torch.tensor([this_round.next.u], dtype=torch.float64)).item()
+    )
 
 
 def rows(top):
@@ -327,9 +331,9 @@ def test_raw_numbers_are_unfiltered_and_at_temperature_1():
     params = replace(SAMPLED, temperature=0.0)
     (_, *rounds), _ = run(random_decoding(params, [2, 0, 1]))
     text = [2, 0, 1]
-    for round in rounds:
-        for i, token in enumerate(round.draft):
-            context = text + [t.id for t in round.draft[:i]]
+    for this_round in rounds:
+        for i, token in enumerate(this_round.draft):
+            context = text + [t.id for t in this_round.draft[:i]]
             assert token.raw_p == pytest.approx(
                 TableLM(TARGET).row(context).softmax(-1)[token.id].item(), rel=1e-14
             )
@@ -337,13 +341,13 @@ def test_raw_numbers_are_unfiltered_and_at_temperature_1():
                 TableLM(DRAFTER).row(context).softmax(-1)[token.id].item(), rel=1e-14
             )
             assert token.p in (0.0, 1.0) and token.q == 1.0
-        text += round.emitted
+        text += this_round.emitted
 
 
 @pytest.mark.parametrize("alternatives", [0, 1, 3, 50])
 def test_alternatives_are_the_likeliest_under_both(alternatives):
     (_, *rounds), _ = run(random_decoding(replace(SAMPLED, alternatives=alternatives), [2, 0, 1]))
-    for place in [place for round in rounds for place in (*round.draft, round.next)]:
+    for place in [place for this_round in rounds for place in (*this_round.draft, this_round.next)]:
         assert len(place.top) == min(alternatives, V)
         weights = [p + (q or 0) for _, _, p, q, _, _ in place.top]
         assert weights == sorted(weights, reverse=True)
@@ -361,7 +365,8 @@ def broken_at(logits, last):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("last", "abcd")
 def test_nan_from_the_target_is_an_error_at_whichever_place(temperature, last):
-    """The draft b c a e is judged behind a, b, c and a; its bonus would stand behind e. The last one named is refused."""
+    """The draft b c a e is judged behind a, b, c and a; its bonus would stand behind e. The last one named is
+    refused."""
     task = decoding(
         TableLM(broken_at(ALPHABET, last)), Script("bcde"), replace(GREEDY, temperature=temperature), [0]
     )
@@ -372,16 +377,17 @@ def test_nan_from_the_target_is_an_error_at_whichever_place(temperature, last):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_nan_never_enters_the_record_unnoticed(temperature):
-    """Greedy takes NaN for the largest logit: the target's nonsense can agree with a draft, and stand behind a refusal."""
+    """Greedy takes NaN for the largest logit: the target's nonsense can agree with a draft, and stand behind
+    a refusal."""
     for last, draft in product("abcde", ["aaaa", "bcda", "eeee", "bacd"]):
         params = replace(GREEDY, temperature=temperature, alternatives=V)
         events = decoding(TableLM(broken_at(ALPHABET, last)), Script(draft), params, [0])
         next(events)
         try:
-            round = next(events)
+            this_round = next(events)
         except RuntimeError:
             continue
-        for place in (*round.draft, round.next):
+        for place in (*this_round.draft, this_round.next):
             numbers = [place.p, place.raw_p, *(row[i] for row in place.top for i in (2, 4))]
             assert not any(map(math.isnan, numbers)), (
                 f"nothing is said of the nonsense behind {last} with the draft {draft}"
