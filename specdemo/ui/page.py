@@ -1,6 +1,7 @@
 """The page and its API, on Gradio.
 
-A visitor's run goes on in the server; every 100 ms or more what is new goes to the page as one JSON text, which stage.js draws.
+A visitor's run goes on in the server; every 100 ms or more what is new goes to the page as one JSON text, which
+static/main.js draws.
 Closing the generator (Stop, a closed tab, a cancelled API job) closes the run.
 """
 
@@ -17,6 +18,8 @@ from pathlib import Path
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import: no requests to the outside
 
 import gradio as gr
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
 from specdemo.events import Params
 from specdemo.events.trace import Trace
@@ -24,14 +27,13 @@ from specdemo.loading.catalog import POOR
 from specdemo.loading.errors import PairError
 from specdemo.session import check_prompt
 from specdemo.ui.controls import QUIET, advise, controls
-from specdemo.ui.feed import Telling, about, about_recorded, notice
-from specdemo.ui.frame import frame
+from specdemo.ui.feed import RunFeed, describe_pair, describe_recorded, notice, trace_file
+from specdemo.ui.frame import STATIC, frame, loader, scripts_path
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import Line, Wait, running, sentence
 from specdemo.ui.settings import NAMES, held, params_of, request, values_of
 
 HERE = Path(__file__).parent
-SCRIPTS = ("inspector", "timeline", "tokens", "reader", "stage")
 RECORDED = HERE.parents[1] / "assets" / "traces" / "first.json"
 LARGEST_TRACE = (
     16 * 2**20
@@ -70,7 +72,7 @@ class Seat:
 
     def __init__(self):
         self.number = 1
-        self.telling: Telling | None = None
+        self.feed: RunFeed | None = None
         self.run = None
         self.waiting = False  # for a run to begin
         self.pair: str | None = None  # the visitor's own, while an example has set another
@@ -84,11 +86,11 @@ class Seat:
 
 def build(models: Models) -> gr.Blocks:
     line = Line()
-    recorded = Telling(1, Trace.load(RECORDED), recorded=True)  # what every stage shows at first
+    recorded = RunFeed(1, Trace.load(RECORDED), recorded=True)  # what every stage shows at first
 
     def whole(seat: Seat) -> dict:
         """What the stage shows, all of it, under its page's latest number."""
-        return (seat.telling or recorded).whole(seat.number)
+        return (seat.feed or recorded).snapshot(seat.number)
 
     async def show(seat: Seat, prompt, *values):
         """The page's own run: JSON texts for the stage. Errors go there, too, as text."""
@@ -99,7 +101,7 @@ def build(models: Models) -> gr.Blocks:
         except Exception as error:  # what is on the stage stays there, and goes on
             yield json.dumps(notice(seat.number, "error", sentence(error)))
             return
-        number, telling, told = seat.begin(), None, None
+        number, feed, told = seat.begin(), None, None
         seat.waiting = True
         try:
             async with aclosing(running(models, line, choice, prompt, params)) as steps:
@@ -109,13 +111,13 @@ def build(models: Models) -> gr.Blocks:
                     if isinstance(step, Wait):
                         yield json.dumps(notice(number, "wait", step.sentence, share=step.share))
                         continue
-                    if telling is None:
-                        telling = seat.telling = Telling(number, step.run.trace, step.pair.tokenizer)
+                    if feed is None:
+                        feed = seat.feed = RunFeed(number, step.run.trace, step.pair.tokenizer)
                         seat.run, seat.waiting = step.run, False
                     news = {}
                     if (now := (step.pair.doing, step.pair.notes)) != told:
-                        told, news = now, notice(number, "note", *about(step.pair, params))
-                    yield json.dumps(telling.news() | news)
+                        told, news = now, notice(number, "note", *describe_pair(step.pair, params))
+                    yield json.dumps(feed.update() | news)
         except Exception as error:
             if seat.number == number:
                 seat.waiting = False
@@ -126,8 +128,9 @@ def build(models: Models) -> gr.Blocks:
         if seat.run:
             seat.run.close()
             return json.dumps(whole(seat))
-        stopped = {"kind": "note", "notice": "Stopped before it began."} if seat.waiting else {}
+        waiting = seat.waiting
         seat.begin()
+        stopped = notice(seat.number, "note", "Stopped before it began.") if waiting else {}
         return json.dumps(whole(seat) | stopped)
 
     def example(seat: Seat, index: int, chosen: str):
@@ -139,10 +142,7 @@ def build(models: Models) -> gr.Blocks:
 
     def save(seat: Seat):
         """The trace of what the stage shows, for the page to hand to the visitor."""
-        trace = (seat.telling or recorded).trace
-        file = {"name": f"specdemo-seed-{trace.params.seed}.json", "text": trace.to_json()}
-        # When it was asked for makes it another message than the one before, or the page would not hear of it.
-        return json.dumps({"run": seat.number, "save": file, "asked": time.time_ns()})
+        return json.dumps(trace_file(seat.number, (seat.feed or recorded).trace))
 
     def opened(seat: Seat, file: str, prompt: str, *values):
         """A trace file on the stage, without models, and its settings in the controls."""
@@ -160,8 +160,8 @@ def build(models: Models) -> gr.Blocks:
         if seat.run:
             seat.run.close()
         seat.begin()
-        seat.telling = Telling(seat.number, trace, usual and usual.tokenizer, recorded=True)
-        message = whole(seat) | notice(seat.number, "recorded", about_recorded(trace))
+        seat.feed = RunFeed(seat.number, trace, usual and usual.tokenizer, recorded=True)
+        message = whole(seat) | notice(seat.number, "recorded", describe_recorded(trace))
         return json.dumps(message), trace.prompt, *(values[name] for name in NAMES)
 
     async def generate(prompt, pair, *values) -> AsyncIterator[dict]:
@@ -213,7 +213,7 @@ def build(models: Models) -> gr.Blocks:
                     visible=False, elem_id="hint"
                 )  # below the buttons, which stay where they are when it comes
             with gr.Column(elem_id="show"):
-                first = recorded.whole() | notice(1, "recorded", about_recorded(recorded.trace))
+                first = recorded.snapshot() | notice(1, "recorded", describe_recorded(recorded.trace))
                 stage = _stage(json.dumps(first))
             with gr.Column(elem_id="settings"):
                 settings = controls(models)
@@ -272,12 +272,12 @@ def _sign(generate, default: str) -> None:
 
 
 def _stage(first: str) -> gr.HTML:
-    """Numbers, legend, stage, inspector and timeline. Its value is the latest message, which stage.js draws; its frame never holds data.
+    """Numbers, legend, stage, inspector and timeline. Its value is the latest message, which main.js draws; its
+    frame never contains data.
 
-    Not a subclass: Gradio writes a .pyi file beside the source of each.
+    Not a subclass: Gradio writes a .pyi file next to the source of each.
     """
-    script = "\n".join((HERE / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
-    stage = gr.HTML(html_template=frame(), js_on_load=script, apply_default_css=False)
+    stage = gr.HTML(html_template=frame(), js_on_load=loader(), apply_default_css=False)
     stage.postprocess = lambda value: (
         value
     )  # else it warns of <script> in what is data here, and never markup
@@ -309,7 +309,7 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
     }  # of stage.css, which has them for both themes
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="zinc", **fonts)
     theme.set(**colours, **{f"{name}_dark": colour for name, colour in colours.items()})
-    css = "\n".join((HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("stage", "panels"))
+    css = "\n".join((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in ("stage", "panels"))
     demo.launch(
         server_name=host,
         server_port=port,
@@ -321,6 +321,7 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
         footer_links=["api", "gradio", "settings"],
         theme=theme,
         head=f"<style>{css}</style>",
+        app_kwargs={"routes": [Mount(f"/{scripts_path()}", StaticFiles(directory=STATIC))]},
         max_file_size=LARGEST_TRACE,
         max_threads=500,  # as many events go on at once, those of visitors who wait in line among them
     )
