@@ -1,4 +1,4 @@
-"""What is sent to the page: a run's rounds as wire objects, and its numbers as text. Imports no torch, no gradio."""
+"""What is sent to the page: a run's rounds as wire objects, its numbers as text. No torch, no gradio."""
 
 import time
 from collections.abc import Iterator
@@ -48,9 +48,9 @@ NUMBERS = {
     ),
     "cost_ratio": (
         "cost ratio c",
-        "The time of a drafter step divided by the time of a target step, for one token each. Both were timed "
-        "when the pair was loaded. For a lookup or an n-gram store, this run's drafting time for each drafted "
-        "token takes the place of the drafter step.",
+        "The time of a drafter step divided by the time of a target step, for one token each. Both were "
+        "timed when the pair was loaded. For a lookup or an n-gram store, this run's drafting time for each "
+        "drafted token takes the place of the drafter step.",
     ),
     "implied": (
         "speed-up implied",
@@ -95,7 +95,7 @@ class RunFeed:
         return message
 
     def snapshot(self, number: int | None = None) -> Message:
-        """The whole run, which does not count as an update. number: a newer one, to send in place of the run's."""
+        """The whole run; it does not count as an update. number: a newer one, sent in place of the run's."""
         update = self._rounds(0, self.trace.finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
         if self.recorded:
@@ -103,7 +103,7 @@ class RunFeed:
         return {"run": number or self.number, "update": update}
 
     def _rounds(self, since: int, finish: str | None) -> Update:
-        """finish was read before the rounds are: the run goes on, and an update that ends it must be complete."""
+        """finish is read before the rounds: the run goes on, and an update that ends it must be complete."""
         trace, until = self.trace, len(self.trace.rounds)
         rounds = [wire_round(this_round) for this_round in trace.rounds[since:until]]
         if since == 0 and finish:
@@ -120,8 +120,8 @@ class RunFeed:
 def prompt_tokens(trace: Trace, tokenizer, recorded: bool = False) -> list[PromptToken]:
     """The prompt's tokens; their texts join to the prompt (special tokens have none).
 
-    The tokenizer of a recorded run may have changed since: if its pieces do not join to the prompt, the prompt
-    stays whole.
+    The tokenizer of a recorded run may have changed since: if its pieces do not join to the prompt, the
+    prompt stays whole.
     """
     whole: list[PromptToken] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
     if tokenizer is None and trace.prompt:
@@ -145,7 +145,7 @@ def wire_round(this_round: Round) -> WireRound:
     }
 
 
-# What decides (p, q, u, accept_prob, residual_mass) is sent unrounded: the page shows the verdict as it was given.
+# What decides (p, q, u, accept_prob, residual_mass) is sent unrounded, so that the page can show why.
 
 
 def _draft_token(token: Judged) -> DraftToken:
@@ -194,7 +194,7 @@ def _top(top: tuple[Alternative, ...]) -> list[Alternative]:
 
 
 def _six_digits(value: float) -> float:
-    """For what is drawn as bars, which is most of what is sent. A value that is not quite 1 does not become 1."""
+    """For what is drawn as bars, most of what is sent. A value that is not quite 1 does not become 1."""
     rounded = float(f"{value:.6g}")
     return value if rounded == 1 else rounded
 

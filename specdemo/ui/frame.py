@@ -66,8 +66,8 @@ def frame() -> str:
         f"<label>at <select>{speeds}</select></label></div></div>"
         '<div class="workspace">'
         '<div class="stage hide-discarded" data-testid="stage" tabindex="0" role="group" '
-        'aria-label="Text, token by token. Arrow keys move through it, Enter pins a token, Escape unpins it.">'
-        "</div>"
+        'aria-label="Text, token by token. Arrow keys move through it, Enter pins a token, Escape unpins it."'
+        "></div>"
         '<div class="inspector" data-testid="inspector" role="region" aria-label="Inspector"></div>'
         '<div class="timeline" data-testid="timeline" role="region" aria-label="Timeline"></div>'
         "</div></div>"

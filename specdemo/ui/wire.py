@@ -1,8 +1,9 @@
 """What the server sends to the page as JSON. static/messages.js has the same types for the browser.
 
-The names are those of a trace file, and so is the form of a token's alternatives: they are lists, because named
-they would be most of what is sent. Bytes a token on the wire, in a run of 200 tokens with five alternatives each: 670
-with every token a list, 840 with named tokens (so it is), 1,170 with named alternatives, too. The bar is 1,200.
+The names are those of a trace file, and so is the form of a token's alternatives: they are lists, because
+with names they would be most of what is sent. Bytes for each token, in a run of 200 tokens with five
+alternatives each: 840 as it is, 1,170 if the alternatives had names, 670 if every token were a list. At most
+1,200 are allowed.
 """
 
 from typing import Literal, NotRequired, TypedDict

@@ -11,7 +11,7 @@ import pytest
 
 from specdemo import PairError, Params, stream
 from specdemo.loading.errors import LoadError
-from specdemo.ui.feed import about
+from specdemo.ui.feed import describe_pair
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import Line, Place, Step, Wait, running
 from tests.tiny import noisy, tiny, tokenizer
@@ -87,13 +87,13 @@ def test_turns_come_in_order_and_everybody_knows_their_place(line):
 
 def test_what_is_recorded_and_what_cannot_be_is_told(models):
     pair, params = models.get(), Params()
-    assert not any("ecord" in line for line in about(pair, params))
+    assert not any("ecord" in line for line in describe_pair(pair, params))
     pair.lms[0].recording = "warming up: recording the forward of 5 rows"
-    assert list(about(pair, params))[-1] == "Warming up: recording the forward of 5 rows."
+    assert list(describe_pair(pair, params))[-1] == "Warming up: recording the forward of 5 rows."
     pair.lms[0].recording, pair.lms[0].reason = None, "it is a test"
     try:
         assert (
-            list(about(pair, params))[-1]
+            list(describe_pair(pair, params))[-1]
             == "The target cannot be recorded, and runs step by step, which is slower: it is a test."
         )
     finally:

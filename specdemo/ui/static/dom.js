@@ -9,7 +9,7 @@
  */
 export function make(tag, ...children) {
   const made = document.createElement(tag);
-  made.append(...children);
+  for (const child of children) made.append(child);
   return made;
 }
 
