@@ -34,10 +34,13 @@ import(new URL("%s/main.js", document.baseURI))
 def scripts_path() -> str:
     """Where the scripts are served, relative to the page. The path changes whenever a script does, so that a
     browser's cache cannot combine an old script with a new server."""
-    digest = sha256()
-    for script in sorted(STATIC.glob("*.js")):
-        digest.update(script.name.encode() + b"\0" + script.read_bytes())
+    digest = sha256(repr(scripts()).encode())
     return f"specdemo/{digest.hexdigest()[:16]}"
+
+
+def scripts() -> dict[str, bytes]:
+    """The files that are served, by name."""
+    return {script.name: script.read_bytes() for script in sorted(STATIC.glob("*.js"))}
 
 
 def loader() -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import: no requests to the outside
 
 import gradio as gr
-from starlette.routing import Mount
-from starlette.staticfiles import StaticFiles
+from starlette.responses import Response
+from starlette.routing import Route
 
 from specdemo.events import Params
 from specdemo.events.trace import Trace
@@ -28,7 +28,7 @@ from specdemo.loading.errors import PairError
 from specdemo.session import check_prompt
 from specdemo.ui.controls import QUIET, advise, controls
 from specdemo.ui.feed import RunFeed, describe_pair, describe_recorded, notice, trace_file
-from specdemo.ui.frame import STATIC, frame, loader, scripts_path
+from specdemo.ui.frame import STATIC, frame, loader, scripts, scripts_path
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import Line, Wait, running, sentence
 from specdemo.ui.settings import NAMES, held, params_of, request, values_of
@@ -285,6 +285,16 @@ def _stage(first: str) -> gr.HTML:
     return stage
 
 
+def _script_routes() -> list[Route]:
+    """One route for each script, and so for no other file. Not a StaticFiles mount, which does not work behind a
+    proxy that removes a path prefix."""
+    forever = {"Cache-Control": "public, max-age=31536000, immutable"}  # a changed script has another path
+    return [
+        Route(f"/{scripts_path()}/{name}", Response(script, media_type="text/javascript", headers=forever))
+        for name, script in scripts().items()
+    ]
+
+
 def launch(demo: gr.Blocks, host: str, port: int) -> str:
     """Serves the page from other threads; returns its address. OSError when it cannot listen there."""
     fonts = {
@@ -321,7 +331,7 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
         footer_links=["api", "gradio", "settings"],
         theme=theme,
         head=f"<style>{css}</style>",
-        app_kwargs={"routes": [Mount(f"/{scripts_path()}", StaticFiles(directory=STATIC))]},
+        app_kwargs={"routes": _script_routes()},
         max_file_size=LARGEST_TRACE,
         max_threads=500,  # as many events go on at once, those of visitors who wait in line among them
     )

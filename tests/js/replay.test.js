@@ -4,7 +4,8 @@ import { Replay, numbersAfter } from "../../specdemo/ui/static/replay.js";
 import { linked } from "../../specdemo/ui/static/run.js";
 import { allAccepted, plain, rejection } from "./runs.js";
 
-const ROUNDS = [rejection(), allAccepted(2, 10, 30), plain()].map(linked); // end at 30, 70 and 90 ms of the engine
+// They end at 30, 70 and 90 ms of engine time.
+const ROUNDS = [rejection(), allAccepted(2, 10, 30), plain()].map(linked);
 
 function replayed(speed, now = 1000) {
   const replay = new Replay();

@@ -1,9 +1,10 @@
 // Rounds as the server sends them, for the tests.
 
 /** A drafted token; one without a fate is accepted. */
-export function drafted(id, { fate = "accepted", text = ` ${id}`, p = 0.5, q = 0.5, u = 0.25, top = [] } = {}) {
-  const accept_prob = u === null ? null : Math.min(1, p / q);
-  return { id, text, fate, p, q, raw_p: 0.3, raw_q: 0.6, u, accept_prob, top };
+export function drafted(id, more = {}) {
+  const usual = { text: ` ${id}`, fate: "accepted", p: 0.5, q: 0.5, raw_p: 0.3, raw_q: 0.6, u: 0.25 };
+  const token = { id, ...usual, top: [], ...more };
+  return { ...token, accept_prob: token.u === null ? null : Math.min(1, token.p / token.q) };
 }
 
 /** The target's own token; one without a fate is a bonus. */

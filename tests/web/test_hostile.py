@@ -81,9 +81,9 @@ def test_in_what_a_model_writes(visit, endless):
 
 
 @pytest.fixture(scope="module")
-def hostile(told):
+def hostile(generated):
     """A trace with such a text wherever a trace has text."""
-    trace, texts = told("Once", seed=3, max_new_tokens=40, temperature=1.2, top_p=1.0), cycle(HOSTILE)
+    trace, texts = generated("Once", seed=3, max_new_tokens=40, temperature=1.2, top_p=1.0), cycle(HOSTILE)
 
     def rewritten(token):
         return replace(
@@ -181,8 +181,8 @@ LEFTS = """tokens => tokens.flatMap((token) => {
 
 
 @pytest.mark.parametrize("turn", TURNING)
-def test_bidi_marks_turn_no_letter_around(shared, told, turn, tmp_path):
-    trace: Trace = told("Once", seed=3, max_new_tokens=4, draft_with="none", ignore_eos=True)
+def test_bidi_marks_turn_no_letter_around(shared, generated, turn, tmp_path):
+    trace: Trace = generated("Once", seed=3, max_new_tokens=4, draft_with="none", ignore_eos=True)
     texts = ("ab", f"cd{turn}ef", turn, "gh")
     rounds = [
         replace(round, next=replace(round.next, text=text))

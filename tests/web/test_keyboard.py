@@ -237,13 +237,13 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
     page.on(
         "filechooser", lambda chooser: None
     )  # Playwright catches choosers from now on: asked for at the last moment, it may be late
-    told = tokens(page)
+    before_replay = tokens(page)
     tab_to(page, "Replay")
     press(page, "Enter")
     wait_for_state(page, "running")
     press(page, "Enter")  # it is called Skip now
     wait_for_state(page, "recorded")
-    assert tokens(page) == told
+    assert tokens(page) == before_replay
     tab_to(page, "at ")
     speed = page.get_by_test_id("replay").get_by_role("combobox")
     before = speed.input_value()

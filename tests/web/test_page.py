@@ -50,13 +50,13 @@ WAYS = {  # (what is chosen on the page, the same for the API, what must be seen
 @pytest.mark.parametrize(
     "way", ["model", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "model")]
 )
-def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, told, way):
+def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, generated, way):
     (drafter, sampler), same, fates = WAYS[way]
     page, prompt = shared, f"{REPEATING}\n\nTom"
     choose(page, "Who drafts", drafter)
     choose(page, "Sampler", sampler)
     run(page, prompt, seed=11, max_new_tokens=50)
-    shown, trace = tokens(page), told(prompt, seed=11, max_new_tokens=50, **same)
+    shown, trace = tokens(page), generated(prompt, seed=11, max_new_tokens=50, **same)
 
     assert on_stage(page) == recorded(trace)
     assert joined(shown, *IN_TEXT) == trace.text and joined(shown, "prompt") == prompt
@@ -275,8 +275,8 @@ def test_the_legend_shows_and_hides(shared):
     assert rejected.is_visible() and not discarded.is_visible()
 
 
-def test_a_stop_string_cuts_the_text_on_the_stage(page, told):
-    free = told("Once", seed=5, max_new_tokens=40).text
+def test_a_stop_string_cuts_the_text_on_the_stage(page, generated):
+    free = generated("Once", seed=5, max_new_tokens=40).text
     # Not at a token's edge, most likely, and longer than one.
     stop = next(
         free[i : i + 5]

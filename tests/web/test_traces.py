@@ -38,8 +38,8 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def trace(told):
-    return told(PROMPT, **SETTINGS)
+def trace(generated):
+    return generated(PROMPT, **SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +61,14 @@ def timeless(trace: Trace) -> Trace:
     return replace(trace, rounds=rounds, stats=replace(trace.stats, **stats))
 
 
-def test_save_trace_hands_out_the_run_that_the_stage_shows(page, told):
+def test_save_trace_hands_out_the_run_that_the_stage_shows(page, generated):
     unfold(page, "Ending")
     run(page, PROMPT, seed=8, max_new_tokens=20, stop_strings="never ever")
     with page.expect_download() as download:
         page.get_by_role("button", name="Save trace").click()
     assert download.value.suggested_filename == "specdemo-seed-8.json"
     trace = Trace.load(download.value.path())
-    assert timeless(trace) == timeless(told(PROMPT, seed=8, max_new_tokens=20, stop=["never ever"]))
+    assert timeless(trace) == timeless(generated(PROMPT, seed=8, max_new_tokens=20, stop=["never ever"]))
     assert number(page, "tokens_per_second") == f"{trace.stats.tokens_per_second:,.1f}"
 
 
