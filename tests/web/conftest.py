@@ -123,7 +123,7 @@ def generated(url):
 
 @pytest.fixture(scope="session")
 def every_fate(tmp_path_factory) -> tuple[Path, Trace]:
-    """A trace with tokens of every fate: the recorded run, and after it some rounds in which nothing was drafted."""
+    """A trace with tokens of every fate: the recorded run, and some rounds in which nothing was drafted."""
     run = Trace.load(RECORDED)
     trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
     undrafted = [
@@ -155,7 +155,7 @@ def browser():
 
 @pytest.fixture(scope="session")
 def desk(browser):
-    """One visitor's browser, which caches the page's scripts. The server takes each tab for another visitor."""
+    """One browser, which caches the page's scripts. The server takes each tab for another visitor."""
     return browser.new_context(
         viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
     )
@@ -164,7 +164,8 @@ def desk(browser):
 @contextmanager
 def visiting(desk):
     """Gives visit(url, still), which opens a tab and waits until it can be used. still: the reader prefers no
-    motion. `page.requested` collects the addresses that it requests, `page.broken` its errors: none may be left."""
+    motion. `page.requested` collects the addresses that it requests, `page.broken` its errors, of which none
+    may be left at the end."""
     pages = []
 
     def visit(url: str, still: bool = False, context=desk):

@@ -1,6 +1,6 @@
 """Records the run that the page plays first (assets/traces/first.json) and makes the README's pictures.
 
-python -m tests.web.pictures [FOLDER]      with a folder: pictures in both themes and widths, for somebody to look at
+python -m tests.web.pictures [FOLDER]      with a folder: pictures in both themes and widths, to look at
 """
 
 import io

@@ -11,7 +11,7 @@ ENDED = """before => !before?.isConnected && document.querySelector(".run").data
 
 
 def box(page, label: str):
-    """What can be typed into. A control's help is a part of its name; a slider has a box of the same name, too."""
+    """A box to type into. A control's help is a part of its name; a slider has a box of the same name."""
     return page.get_by_label(label, exact=label == "Prompt").and_(page.locator("input, textarea")).first
 
 

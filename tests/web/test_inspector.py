@@ -14,11 +14,13 @@ pytestmark = pytest.mark.slow
 
 READ = """panel => {
   const text = (selector, from = panel) => from.querySelector(selector)?.textContent ?? "";
-  const share = (element, of, sign, side) => parseFloat(getComputedStyle(element, sign)[side]) / of.clientWidth;
+  const pixels = (element, sign, side) => parseFloat(getComputedStyle(element, sign)[side]);
+  const share = (element, of, sign, side) => pixels(element, sign, side) / of.clientWidth;
   const bar = panel.querySelector(".judgement");
   const sides = bar.querySelector(".sides");
   const shares = () => ({
-    threshold: share(sides.firstElementChild, sides, null, "width"), u: share(sides, sides, "::after", "left"),
+    threshold: share(sides.firstElementChild, sides, null, "width"),
+    u: share(sides, sides, "::after", "left"),
   });
   return {
     where: text(".where"), quote: text(".what code"), fate: text(".what .token"), id: text(".what small"),
