@@ -1,5 +1,5 @@
-"""What a long run costs: on the wire, in the browser, in the engine. Prints its figures; the bounds of times are
-wide, since other programs can disturb them."""
+"""What a long run costs: on the wire, in the browser, in the engine. Prints its figures. Times have
+wide bounds, since other programs can disturb them."""
 
 import time
 

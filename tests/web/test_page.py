@@ -135,6 +135,7 @@ def drag(page, start, end) -> None:
     page.mouse.up()
 
 
+@pytest.mark.slow
 def test_greedy_is_greedy(shared):
     choose(shared, "Sampler", "greedy")
     box(shared, "Temperature").wait_for(state="detached")  # what does not matter is out of the way
@@ -145,6 +146,7 @@ def test_greedy_is_greedy(shared):
     assert texts[0] == texts[1] and texts[0]
 
 
+@pytest.mark.slow
 def test_without_a_seed_each_run_draws_one(shared):
     seeds = []
     for _ in range(2):
@@ -172,6 +174,7 @@ def error(page, sentence: str) -> None:
     page.get_by_test_id("notice").get_by_text(sentence, exact=True).wait_for()
 
 
+@pytest.mark.slow
 def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     page = shared
     choose(page, "Sampler", "top-k")
@@ -206,6 +209,7 @@ def warns(page, label: str, value, sentence: str | None) -> None:
     warned.wait_for(state="visible" if sentence else "detached")
 
 
+@pytest.mark.slow
 def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
     pair = shared.locator(".block").filter(has=shared.get_by_role("combobox", name="Pair", exact=True)).last
     run(shared, "Once", max_new_tokens=5)  # which loads it
@@ -242,7 +246,7 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
     assert 5 < rates[0] < rates[1] - 25
 
     choose(page, "Pair", "smollm2-1.7b")
-    page.get_by_text("The target alone").click()
+    page.get_by_text("The target alone", exact=True).click()
     page.wait_for_function("box => box.value.startsWith('The old bear')", arg=prompt.element_handle())
     held("smollm2-1.7b")
     page.get_by_text("A story, with a poor drafter").click()
@@ -251,11 +255,12 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
     held("smollm2-1.7b")  # the visitor's own choice, not the server's
 
     choose(page, "Pair", "embedded-poor")
-    page.get_by_text("The target alone").click()
+    page.get_by_text("The target alone", exact=True).click()
     page.wait_for_function("box => box.value.startsWith('The old bear')", arg=prompt.element_handle())
     held("embedded-poor")  # chosen by hand, so it stays
 
 
+@pytest.mark.slow
 def test_the_legend_shows_and_hides(shared):
     choose(shared, "Who drafts", "the drafter model")
     choose(shared, "Sampler", "multinomial")
@@ -273,6 +278,7 @@ def test_the_legend_shows_and_hides(shared):
     assert rejected.is_visible() and not discarded.is_visible()
 
 
+@pytest.mark.slow
 def test_a_stop_string_cuts_the_text_on_the_stage(page, generated):
     free = generated("Once", seed=5, max_new_tokens=40).text
     # Not at a token's edge, most likely, and longer than one.
