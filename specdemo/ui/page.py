@@ -18,6 +18,7 @@ from pathlib import Path
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import: no requests to the outside
 
 import gradio as gr
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -285,14 +286,19 @@ def _stage(first: str) -> gr.HTML:
     return stage
 
 
-def _script_routes() -> list[Route]:
-    """One route for each script, and so for no other file. Not a StaticFiles mount, which does not work behind a
-    proxy that removes a path prefix."""
+def _script_route() -> Route:
+    """Serves the scripts and no other file. Not a StaticFiles mount, which fails behind a proxy that removes a
+    path prefix."""
+    contents = scripts()
     forever = {"Cache-Control": "public, max-age=31536000, immutable"}  # a changed script has another path
-    return [
-        Route(f"/{scripts_path()}/{name}", Response(script, media_type="text/javascript", headers=forever))
-        for name, script in scripts().items()
-    ]
+
+    async def script(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in contents:
+            return Response(status_code=404)
+        return Response(contents[name], media_type="text/javascript", headers=forever)
+
+    return Route(f"/{scripts_path()}/{{name}}", script)
 
 
 def launch(demo: gr.Blocks, host: str, port: int) -> str:
@@ -331,7 +337,7 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
         footer_links=["api", "gradio", "settings"],
         theme=theme,
         head=f"<style>{css}</style>",
-        app_kwargs={"routes": _script_routes()},
+        app_kwargs={"routes": [_script_route()]},
         max_file_size=LARGEST_TRACE,
         max_threads=500,  # as many events go on at once, those of visitors who wait in line among them
     )
