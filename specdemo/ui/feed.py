@@ -2,11 +2,25 @@
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.events import Alternative, Judged, Next, Params, Round, Stats, metrics
 from specdemo.events.trace import Trace
-from specdemo.ui.wire import DraftToken, Message, NextToken, Notice, PromptToken, TraceFile, Update, WireRound
+from specdemo.ui.wire import (
+    DraftToken,
+    Kind,
+    Message,
+    NextToken,
+    Notice,
+    PromptToken,
+    TraceFile,
+    Update,
+    WireRound,
+)
+
+if TYPE_CHECKING:
+    from specdemo.loading.pair import Pair
 
 # Fate: (its word in the legend, its definition). The style sheet has one style for each.
 FATES = {
@@ -80,7 +94,7 @@ class RunFeed:
     tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it.
     """
 
-    def __init__(self, number: int, trace: Trace, tokenizer=None, recorded: bool = False):
+    def __init__(self, number: int, trace: Trace, tokenizer: Any = None, recorded: bool = False) -> None:
         self.number, self.trace, self.tokenizer, self.recorded = number, trace, tokenizer, recorded
         self.sent = 0  # rounds
 
@@ -117,7 +131,7 @@ class RunFeed:
         }
 
 
-def prompt_tokens(trace: Trace, tokenizer, recorded: bool = False) -> list[PromptToken]:
+def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[PromptToken]:
     """The prompt's tokens; their texts join to the prompt (special tokens have none).
 
     The tokenizer of a recorded run may have changed since: if its pieces do not join to the prompt, the
@@ -243,7 +257,7 @@ def cost_ratio(stats: Stats, params: Params) -> float | None:
     return metrics.ratio(metrics.ratio(stats.draft_ms, stats.drafted), stats.target_step_ms)
 
 
-def notice(number: int, kind: str, *lines: str, share: float | None = None) -> Message:
+def notice(number: int, kind: Kind, *lines: str, share: float | None = None) -> Message:
     """A message with a notice alone, which `|` can add to a message with an update."""
     text: Notice = {"kind": kind, "text": "\n".join(lines), "share": share}
     return {"run": number, "notice": text}
@@ -259,7 +273,7 @@ def trace_file(number: int, trace: Trace) -> Message:
     return {"run": number, "file": file}
 
 
-def describe_pair(pair, params: Params) -> Iterator[str]:
+def describe_pair(pair: "Pair", params: Params) -> Iterator[str]:
     """Sentences about the pair and this run: device, dtype and why, bytes held, and the pair's notes."""
     info, held = pair.info, pair.bytes_held
     drafter = f" and {held.drafter / 1e6:,.1f} MB for the drafter" if held.drafter else ""
