@@ -1,1 +1,1 @@
-"""The page: feed turns a run into messages, page lays the page out, the scripts and styles in static/ draw it."""
+"""The page: feed turns a run into messages, page lays the page out, scripts and styles in static/ draw it."""
