@@ -1,1 +1,1 @@
-"""The page: view folds events into what it shows, page lays it out, stage.js and stage.css draw it."""
+"""The page: feed turns a run into messages, page lays the page out, scripts and styles in static/ draw it."""

@@ -1,29 +1,41 @@
-"""What the page is told of a run, folded from its record: tokens with their fates, and the numbers. Knows neither torch nor gradio.
+"""What is sent to the page: a run's rounds as wire objects, its numbers as text. No torch, no gradio."""
 
-The page is sent JSON objects, each with the rounds since the one before. A whole one has all rounds and the prompt; a page that
-has missed something asks for one.
-"""
-
+import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.events import Alternative, Judged, Next, Params, Round, Stats, metrics
 from specdemo.events.trace import Trace
+from specdemo.ui.wire import (
+    DraftToken,
+    Kind,
+    Message,
+    NextToken,
+    Notice,
+    PromptToken,
+    TraceFile,
+    Update,
+    WireRound,
+)
 
-# Fate: (its word in the legend, what it means). The style sheet has one style for each.
+if TYPE_CHECKING:
+    from specdemo.loading.pair import Pair
+
+# Fate: (its word in the legend, its definition). The style sheet has one style for each.
 FATES = {
     "prompt": ("prompt", "The text that was given."),
-    "accepted": ("accepted", "Drafted, and kept by the target: u < min(1, p/q)."),
-    "rejected": ("rejected", "Drafted, and refused by the target: u ≥ min(1, p/q). Not part of the text."),
+    "accepted": ("accepted", "Drafted, and accepted by the target: u < min(1, p/q)."),
+    "rejected": ("rejected", "Drafted, and rejected by the target: u ≥ min(1, p/q). Not part of the text."),
     "resampled": (
         "resampled",
-        "The target's own token in place of the rejected one, drawn from what p has more than q.",
+        "The target's own token in place of a rejected one, drawn from the part of p that exceeds q.",
     ),
-    "bonus": ("bonus", "The target's own token after a draft that was accepted as a whole."),
+    "bonus": ("bonus", "The target's own token after a draft that was accepted in full."),
     "sampled": ("sampled", "The target's own token in a round in which nothing was drafted."),
     "discarded": (
         "discarded",
-        "Drafted behind a rejection or behind the end of the text, so it was dropped. Not part of the text.",
+        "Drafted after a rejection or after the end of the text, and so dropped. Not part of the text.",
     ),
 }
 HIDEABLE = ("rejected", "discarded")
@@ -31,169 +43,189 @@ IN_TEXT = ("accepted", "resampled", "bonus", "sampled")
 
 # Number: (its name on the page, its definition).
 NUMBERS = {
-    "tokens": ("tokens", "How many tokens the text has got."),
+    "tokens": ("tokens", "Tokens of the text so far, without the prompt."),
     "tokens_per_second": (
         "tokens/s",
-        "Tokens divided by drafting and verifying time, on the engine's own clock.",
+        "Tokens divided by the time spent drafting and verifying, measured by the engine's own clock.",
     ),
     "acceptance_rate": (
         "acceptance rate",
-        "Accepted drafts among those that were judged: accepted / (accepted + rejected).",
+        "Accepted drafts as a share of those that were judged: accepted / (accepted + rejected).",
     ),
-    "mean_tokens_per_round": ("tokens/round", "Tokens divided by rounds. Without drafts it is 1."),
-    "rounds": ("rounds", "A round is one draft and one target forward that judges it."),
-    "target_forwards": ("target forwards", "The prefill's forwards and one for each round."),
+    "mean_tokens_per_round": ("tokens/round", "Tokens divided by rounds. It is 1 when nothing is drafted."),
+    "rounds": ("rounds", "A round is one draft and the target forward that judges it."),
+    "target_forwards": ("target forwards", "Forwards of the target: the prefill's, and one for each round."),
     "saved": (
         "forwards saved",
-        "Target forwards that plain decoding would have needed on top: one for each token, less one for each round.",
+        "How many more target forwards plain decoding would have needed: it takes one for each token, not "
+        "one for each round.",
     ),
     "cost_ratio": (
         "cost ratio c",
-        "A drafting step's time divided by a target step's, both for one token. Timed when the pair was loaded; for a lookup or an "
-        "n-gram store it is this run's drafting time by drafted token.",
+        "The time of a drafter step divided by the time of a target step, for one token each. Both were "
+        "timed when the pair was loaded. For a lookup or an n-gram store, this run's drafting time for each "
+        "drafted token takes the place of the drafter step.",
     ),
     "implied": (
         "speed-up implied",
-        "Tokens per round / (drafted per round × c + 1): what these numbers promise over plain decoding if judging a whole draft takes no "
-        "longer than one target step (Leviathan et al. 2023).",
+        "Tokens per round / (drafted per round × c + 1): the speed-up over plain decoding that these numbers "
+        "imply if judging a whole draft takes no longer than one target step (Leviathan et al. 2023).",
     ),
     "measured": (
         "speed-up timed",
-        "Tokens/s times the time of one target step: this run against a target that only steps. The step was timed with a short context "
-        "when the pair was loaded.",
+        "Tokens/s times the time of one target step: how much faster this run was than the target alone. The "
+        "step was timed with a short context when the pair was loaded.",
     ),
-    "draft_ms": ("drafting", "Time spent drafting, all rounds."),
-    "verify_ms": ("verifying", "Time spent verifying and judging, all rounds."),
-    "seed": ("seed", "The seed of this run's dice. Give it again for the same text."),
+    "draft_ms": ("drafting", "Time spent drafting, in all rounds together."),
+    "verify_ms": ("verifying", "Time spent verifying and judging, in all rounds together."),
+    "seed": ("seed", "The seed of this run's random numbers. The same seed and settings give the same text."),
     "finish": (
         "ended by",
-        "eos: the model ended the text. stop: a stop string came. length: as long as was asked for. cancelled: Stop.",
+        "eos: the model ended the text. stop: a stop string appeared. length: the text has the requested "
+        "length. cancelled: Stop was pressed.",
     ),
 }
 
 
-class Telling:
-    """One run as one page is told of it.
+class RunFeed:
+    """One run for one page: updates with the rounds since the last update, or a snapshot of everything.
 
-    number: grows from run to run; by it the page tells an old run's late message from a new one's. recorded: the run is not
-    going on here, the page plays it. tokenizer: None shows the prompt as one piece.
+    number: grows from run to run, so that the page can ignore late messages of an older run.
+    tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it.
     """
 
-    def __init__(self, number: int, trace: Trace, tokenizer=None, recorded: bool = False):
+    def __init__(self, number: int, trace: Trace, tokenizer: Any = None, recorded: bool = False) -> None:
         self.number, self.trace, self.tokenizer, self.recorded = number, trace, tokenizer, recorded
-        self.told = 0  # rounds
-        self.words: set[int] = set()  # ids of alternatives whose text the page knows
+        self.sent = 0  # rounds
 
-    def news(self) -> dict:
-        """What came since the last message. A text that was cut or completed at its end makes it a whole one."""
+    def update(self) -> Message:
+        """The rounds since the last update. A run whose last token may have been cut ends with a snapshot."""
         finish = self.trace.finish
-        if self.told == 0 or finish in ("stop", "cancelled", "error"):
-            message = self.whole()
+        if self.sent == 0 or finish in ("stop", "cancelled", "error"):
+            message = self.snapshot()
         else:
-            message = self._message(self.told, finish, self.words)
-        self.told = message["until"]
-        self.words |= message["words"].keys()
+            message = {"run": self.number, "update": self._rounds(self.sent, finish)}
+        self.sent = message["update"]["until"]
         return message
 
-    def whole(self, number: int | None = None) -> dict:
-        """All of it, and nothing is changed here. number: another one, for what has to count as later than all that was said."""
-        message = self._message(0, self.trace.finish, set()) | {
-            "prompt": prompt_tokens(self.trace, self.tokenizer, self.recorded)
-        }
-        return message | ({"run": number} if number else {}) | ({"recorded": True} if self.recorded else {})
+    def snapshot(self, number: int | None = None) -> Message:
+        """The whole run; it does not count as an update. number: a newer one, sent in place of the run's."""
+        update = self._rounds(0, self.trace.finish)
+        update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
+        if self.recorded:
+            update["recorded"] = True
+        return {"run": number or self.number, "update": update}
 
-    def _message(self, since: int, finish: str | None, known: set[int]) -> dict:
-        """finish was read first: the run goes on meanwhile, and a message that calls it ended has to have all of it."""
+    def _rounds(self, since: int, finish: str | None) -> Update:
+        """finish is read before the rounds: the run goes on, and an update that ends it must be complete."""
         trace, until = self.trace, len(self.trace.rounds)
-        rounds = [_round(round) for round in trace.rounds[since:until]]
+        rounds = [wire_round(this_round) for this_round in trace.rounds[since:until]]
         if since == 0 and finish:
-            fit(rounds, trace.text)
+            cut_output(rounds, trace.text)
         return {
-            "run": self.number,
             "since": since,
             "until": until,
             "finish": finish,
             "rounds": rounds,
-            "words": _words(trace.rounds[since:until], known),
-            "numbers": shown(trace),
+            "numbers": number_texts(trace),
         }
 
 
-def _words(rounds: list[Round], known: set[int]) -> dict[int, str]:
-    tops = (
-        shown_top(token)
-        for round in rounds
-        for token in (*round.draft, *([round.next] if round.next else []))
-    )
-    return {id: text for top in tops for id, text, *_ in top if id not in known}
+def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[PromptToken]:
+    """The prompt's tokens; their texts join to the prompt (special tokens have none).
 
-
-def prompt_tokens(trace: Trace, tokenizer, recorded: bool = False) -> list[list]:
-    """The prompt's tokens, [id, text]; their texts join to the prompt (special tokens are empty).
-
-    recorded: the tokenizer may be another one by now; when it does not give the prompt again, the prompt stays in one piece.
+    The tokenizer of a recorded run may have changed since: if its pieces do not join to the prompt, the
+    prompt stays whole.
     """
+    whole: list[PromptToken] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
     if tokenizer is None and trace.prompt:
-        return [[None, trace.prompt]]
+        return whole
     pieces = Pieces(tokenizer)
-    tokens = [[id, pieces.push(id)] for id in trace.prompt_ids]
-    if tokens:
-        tokens[-1][1] += pieces.flush()
-    if recorded and not trace.params.chat and "".join(text for _, text in tokens) != trace.prompt:
-        return [[None, trace.prompt]]
-    return tokens
+    texts = [pieces.push(token_id) for token_id in trace.prompt_ids]
+    if texts:
+        texts[-1] += pieces.flush()
+    if recorded and not trace.params.chat and "".join(texts) != trace.prompt:
+        return whole
+    ids_and_texts = zip(trace.prompt_ids, texts, strict=True)
+    return [{"id": token_id, "text": text, "fate": "prompt"} for token_id, text in ids_and_texts]
 
 
-def _round(round: Round) -> dict:
+def wire_round(this_round: Round) -> WireRound:
     return {
-        "draft": [
-            _token(token, token.fate) + [token.accept_prob, _top(shown_top(token))] for token in round.draft
-        ],
-        "next": _token(round.next, round.next.source) + [round.next.residual_mass, _top(round.next.top)]
-        if round.next
-        else None,
-        "ms": [_short(round.draft_ms), _short(round.verify_ms)],
+        "draft": [_draft_token(token) for token in this_round.draft],
+        "next": _next_token(this_round.next) if this_round.next else None,
+        "draft_ms": _six_digits(this_round.draft_ms),
+        "verify_ms": _six_digits(this_round.verify_ms),
     }
 
 
-def _token(token: Judged | Next, fate: str) -> list:
-    """What decides stays unrounded, so that the page can show the verdict that was given."""
-    return [token.id, token.text, fate, token.p, token.q, _short(token.raw_p), _short(token.raw_q), token.u]
+# What decides (p, q, u, accept_prob, residual_mass) is sent unrounded, so that the page can show why.
 
 
-def shown_top(token: Judged | Next) -> tuple[Alternative, ...]:
-    """The alternatives at a token's place. Behind a rejection they are those of a text that never was, and not sent."""
-    return () if isinstance(token, Judged) and token.u is None else token.top
+def _draft_token(token: Judged) -> DraftToken:
+    """A token that was never judged is sent without alternatives: they belong to a text that was rejected."""
+    return {
+        "id": token.id,
+        "text": token.text,
+        "fate": token.fate,
+        "p": token.p,
+        "q": token.q,
+        "raw_p": _six_digits(token.raw_p),
+        "raw_q": _six_digits(token.raw_q),
+        "u": token.u,
+        "accept_prob": token.accept_prob,
+        "top": [] if token.u is None else _top(token.top),
+    }
 
 
-def _top(top: tuple[Alternative, ...]) -> list[list]:
-    return [[id, *map(_short, numbers)] for id, _, *numbers in top]
+def _next_token(token: Next) -> NextToken:
+    return {
+        "id": token.id,
+        "text": token.text,
+        "fate": token.source,
+        "p": token.p,
+        "q": token.q,
+        "raw_p": _six_digits(token.raw_p),
+        "raw_q": None if token.raw_q is None else _six_digits(token.raw_q),
+        "u": token.u,
+        "residual_mass": token.residual_mass,
+        "top": _top(token.top),
+    }
 
 
-def _short(value: float | None) -> float | None:
-    """Six digits: these are drawn as bars, and would be most of what is sent. What is not quite 1 stays so."""
-    short = float(f"{value:.6g}") if value else value
-    return value if short == 1 else short
+def _top(top: tuple[Alternative, ...]) -> list[Alternative]:
+    return [
+        (
+            token_id,
+            text,
+            _six_digits(p),
+            None if q is None else _six_digits(q),
+            _six_digits(raw_p),
+            None if raw_q is None else _six_digits(raw_q),
+        )
+        for token_id, text, p, q, raw_p, raw_q in top
+    ]
 
 
-def fit(rounds: list[dict], text: str) -> None:
-    """Cuts the last pieces of the output so that they join to `text`: a stop string ends a text inside a token."""
-    whole = "".join(
-        token[1]
-        for round in rounds
-        for token in (*round["draft"], round["next"])
-        if token and token[2] in IN_TEXT
-    )
-    left = len(text) if whole.startswith(text) else len(whole)  # a file may say anything
-    for round in rounds:
-        for token in round["draft"] + [round["next"]] * (round["next"] is not None):
-            if token[2] in IN_TEXT:
-                token[1] = token[1][:left]
-                left -= len(token[1])
+def _six_digits(value: float) -> float:
+    """For what is drawn as bars, most of what is sent. A value that is not quite 1 does not become 1."""
+    rounded = float(f"{value:.6g}")
+    return value if rounded == 1 else rounded
 
 
-def shown(trace: Trace) -> dict[str, str]:
-    """The numbers as the page writes them; – where there is none (yet)."""
+def cut_output(rounds: list[WireRound], text: str) -> None:
+    """Cuts the output's tokens so that they join to `text`: a stop string can end a text inside a token."""
+    tokens = [token for this_round in rounds for token in (*this_round["draft"], this_round["next"]) if token]
+    output = [token for token in tokens if token["fate"] in IN_TEXT]
+    joined = "".join(token["text"] for token in output)
+    left = len(text) if joined.startswith(text) else len(joined)  # a file may contain any text
+    for token in output:
+        token["text"] = token["text"][:left]
+        left -= len(token["text"])
+
+
+def number_texts(trace: Trace) -> dict[str, str]:
+    """The numbers as the page writes them; – for one that is not known (yet)."""
     stats = trace.stats
     c = cost_ratio(stats, trace.params)
 
@@ -219,20 +251,30 @@ def shown(trace: Trace) -> dict[str, str]:
 
 
 def cost_ratio(stats: Stats, params: Params) -> float | None:
-    """c of whoever drafts in this run. Only the drafter model has a step that was timed by itself."""
+    """c of this run's drafter. Only the drafter model's step is timed by itself."""
     if params.draft_with == "model":
         return stats.cost_ratio
     return metrics.ratio(metrics.ratio(stats.draft_ms, stats.drafted), stats.target_step_ms)
 
 
-def notice(number: int, kind: str, *lines: str, share: float | None = None) -> dict:
-    """A message, or a part of one, that says something beside the stage: kind "wait", "note", "error" or "recorded".
-    share: how much of what is waited for is done."""
-    return {"run": number, "kind": kind, "notice": "\n".join(lines), "share": share}
+def notice(number: int, kind: Kind, *lines: str, share: float | None = None) -> Message:
+    """A message with a notice alone, which `|` can add to a message with an update."""
+    text: Notice = {"kind": kind, "text": "\n".join(lines), "share": share}
+    return {"run": number, "notice": text}
 
 
-def about(pair, params: Params) -> Iterator[str]:
-    """What a reader should know of the pair and of this run: where it runs and why so, what it holds, what is left out."""
+def trace_file(number: int, trace: Trace) -> Message:
+    """The trace as a file for the visitor to save."""
+    file: TraceFile = {
+        "name": f"specdemo-seed-{trace.params.seed}.json",
+        "text": trace.to_json(),
+        "requested_at": time.time_ns(),
+    }
+    return {"run": number, "file": file}
+
+
+def describe_pair(pair: "Pair", params: Params) -> Iterator[str]:
+    """Sentences about the pair and this run: device, dtype and why, bytes held, and the pair's notes."""
     info, held = pair.info, pair.bytes_held
     drafter = f" and {held.drafter / 1e6:,.1f} MB for the drafter" if held.drafter else ""
     yield f"{info.name} on {info.device} ({info.device_name}), {pair.dtype_reason}."
@@ -243,19 +285,19 @@ def about(pair, params: Params) -> Iterator[str]:
         yield note[:1].upper() + note[1:] + "."
 
 
-def about_recorded(trace: Trace) -> str:
-    """Where and with what a run that is only played was made."""
+def describe_recorded(trace: Trace) -> str:
+    """A sentence about where and how a recorded run was made."""
     pair, params = trace.pair, trace.params
     name, device, dtype = (
-        plain(text) for text in (pair.name, pair.device_name, pair.dtype.target or "no dtype")
+        printable(text) for text in (pair.name, pair.device_name, pair.dtype.target or "no dtype")
     )
     unfinished = "" if trace.finish else " It had not ended when it was saved."
     return (
-        f"A recorded run, played without models: {name} on {device}, {dtype}; drafted with {params.draft_with}, γ {params.gamma}, "
-        f"temperature {params.temperature:g}.{unfinished}"
+        f"A recorded run, played without models: {name} on {device}, {dtype}; drafted with "
+        f"{params.draft_with}, γ {params.gamma}, temperature {params.temperature:g}.{unfinished}"
     )
 
 
-def plain(text: str) -> str:
-    """Somebody else's name for something, as a part of our sentence: of bounded length, and with nothing in it that is not seen."""
+def printable(text: str) -> str:
+    """A name out of a file for use in a sentence: at most 80 characters, with unprintable ones escaped."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text[:80])

@@ -1,51 +1,94 @@
-"""The frame that the scripts fill: numbers, legend, stage, inspector, timeline.
+"""The frame that the scripts fill (numbers, legend, stage, inspector, timeline), and what loads the scripts.
 
-Gradio reads it as a template, so nothing from outside may ever be written here.
+Gradio reads the frame as a template, so it must never contain text from outside.
 """
 
+from hashlib import sha256
 from html import escape
+from pathlib import Path
 
 from specdemo.ui.feed import FATES, HIDEABLE, NUMBERS
 
-SPEEDS = {"1": "engine speed", "0.2": "1/5 of it", "0.1": "1/10 of it", "0.04": "1/25 of it"}
+STATIC = Path(__file__).parent / "static"
+SPEEDS = {
+    "1": "engine speed",
+    "0.2": "1/5 of engine speed",
+    "0.1": "1/10 of engine speed",
+    "0.04": "1/25 of engine speed",
+}
+# Gradio runs this as a function body. The base address is the one from which Gradio loads its own scripts, so
+# these load wherever the page does: in a frame, behind a path prefix, on any host and port.
+LOADER = """
+import(new URL("%s/main.js", document.baseURI))
+  .then((main) => main.start({ element, props, watch, trigger }))
+  .catch((error) => {
+    console.error(error);
+    const notice = element.querySelector(".notice");
+    notice.dataset.kind = "error";
+    notice.textContent = "This page's scripts could not be loaded or started. Reload the page; "
+      + "if that does not help, restart the server.";
+  });
+"""
+
+
+def scripts_path() -> str:
+    """Where the scripts are served, relative to the page. The path changes whenever a script does, so that a
+    browser's cache cannot combine an old script with a new server."""
+    digest = sha256(repr(scripts()).encode())
+    return f"specdemo/{digest.hexdigest()[:16]}"
+
+
+def scripts() -> dict[str, bytes]:
+    """The files that are served, by name."""
+    return {script.name: script.read_bytes() for script in sorted(STATIC.glob("*.js"))}
+
+
+def loader() -> str:
+    return LOADER % scripts_path()
 
 
 def frame() -> str:
     numbers = "".join(
-        _number(key, name, says, key == next(iter(NUMBERS))) for key, (name, says) in NUMBERS.items()
+        _number(key, name, definition, key == next(iter(NUMBERS)))
+        for key, (name, definition) in NUMBERS.items()
     )
     legend = "".join(
-        _legend_entry(fate, word, says) for fate, (word, says) in FATES.items() if fate != "prompt"
+        _legend_entry(fate, word, definition)
+        for fate, (word, definition) in FATES.items()
+        if fate != "prompt"
     )
     speeds = "".join(f'<option value="{value}">{words}</option>' for value, words in SPEEDS.items())
     return (
         '<div class="run" data-state="empty">'
         f'<dl class="numbers" data-testid="metrics">{numbers}</dl>'
-        '<div class="saying"><p class="notice" data-testid="notice" role="status"></p>'
+        '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'
         '<progress max="1" aria-label="Loaded" hidden></progress></div>'
-        f'<div class="bar"><div class="legend" data-testid="legend" role="group" aria-label="Fates of tokens">{legend}</div>'
+        '<div class="bar"><div class="legend" data-testid="legend" role="group" aria-label="Fates of tokens">'
+        f"{legend}</div>"
         '<div class="replay" data-testid="replay"><button type="button" disabled>Replay</button>'
         f"<label>at <select>{speeds}</select></label></div></div>"
-        '<div class="desk">'
+        '<div class="workspace">'
         '<div class="stage hide-discarded" data-testid="stage" tabindex="0" role="group" '
-        'aria-label="Text, token by token. Arrow keys walk through it, Enter pins a token, Escape lets go."></div>'
+        'aria-label="Text, token by token. Arrow keys move through it, Enter pins a token, Escape unpins it."'
+        "></div>"
         '<div class="inspector" data-testid="inspector" role="region" aria-label="Inspector"></div>'
         '<div class="timeline" data-testid="timeline" role="region" aria-label="Timeline"></div>'
         "</div></div>"
     )
 
 
-def _number(key: str, name: str, says: str, first: bool) -> str:
-    """Tab comes to the first of them, and arrow keys to the others."""
+def _number(key: str, name: str, definition: str, first: bool) -> str:
+    """Tab comes to the first number, and arrow keys to the others."""
     return (
         f'<div tabindex="{0 if first else -1}"><dt>{escape(name)}</dt><dd data-number="{key}">–</dd>'
-        f'<dd class="says">{escape(says)}</dd></div>'
+        f'<dd class="definition">{escape(definition)}</dd></div>'
     )
 
 
-def _legend_entry(fate: str, word: str, says: str) -> str:
+def _legend_entry(fate: str, word: str, definition: str) -> str:
     sample = f'<span class="token {fate}">{word}</span>'
+    title = f'title="{escape(definition)}"'
     if fate not in HIDEABLE:
-        return f'<span title="{escape(says)}">{sample}</span>'
+        return f"<span {title}>{sample}</span>"
     pressed = "false" if fate == "discarded" else "true"
-    return f'<button type="button" data-hides="{fate}" aria-pressed="{pressed}" title="{escape(says)}">{sample}</button>'
+    return f'<button type="button" data-hides="{fate}" aria-pressed="{pressed}" {title}>{sample}</button>'

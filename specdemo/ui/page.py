@@ -18,6 +18,9 @@ from typing import Any
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import: no requests to the outside
 
 import gradio as gr
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from specdemo.events import Params
 from specdemo.events.trace import Trace
@@ -25,15 +28,13 @@ from specdemo.loading.catalog import POOR
 from specdemo.loading.errors import PairError
 from specdemo.session import Run, check_prompt
 from specdemo.ui.controls import QUIET, controls, keep_hints_current
-from specdemo.ui.feed import Telling as RunFeed
-from specdemo.ui.feed import about, about_recorded, notice
-from specdemo.ui.frame import frame
+from specdemo.ui.feed import RunFeed, describe_pair, describe_recorded, notice, trace_file
+from specdemo.ui.frame import STATIC, frame, loader, scripts, scripts_path
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import RunQueue, Waiting, follow, sentence
 from specdemo.ui.settings import NAMES, choice_of, params_of, values_of, weights_of
 
 HERE = Path(__file__).parent
-SCRIPTS = ("inspector", "timeline", "tokens", "reader", "stage")
 RECORDED = HERE.parents[1] / "assets" / "traces" / "first.json"
 # bytes; 10,000 tokens with five alternatives take about 11 million, and several times that in memory
 LARGEST_TRACE = 16 * 2**20
@@ -90,7 +91,7 @@ def build(models: Models) -> gr.Blocks:
 
     def whole(session: PageSession) -> dict[str, Any]:
         """All that the stage shows, as one message with the page's latest number."""
-        return (session.feed or recorded).whole(session.number)
+        return (session.feed or recorded).snapshot(session.number)
 
     async def run_on_stage(session: PageSession, prompt: str, *held: Any) -> AsyncIterator[str]:
         """The page's own run: JSON texts for the stage. Errors are shown there, too."""
@@ -116,8 +117,8 @@ def build(models: Models) -> gr.Blocks:
                         session.run, session.waiting = report.run, False
                     note = {}
                     if (state := (report.pair.runner.warming_up, report.pair.notes)) != shown:
-                        shown, note = state, notice(number, "note", *about(report.pair, params))
-                    yield json.dumps(feed.news() | note)
+                        shown, note = state, notice(number, "note", *describe_pair(report.pair, params))
+                    yield json.dumps(feed.update() | note)
         except Exception as error:
             if session.number == number:
                 session.waiting = False
@@ -128,8 +129,9 @@ def build(models: Models) -> gr.Blocks:
         if session.run:
             session.run.close()
             return json.dumps(whole(session))
-        stopped = {"kind": "note", "notice": "Stopped before the run began."} if session.waiting else {}
+        waiting = session.waiting
         session.begin()
+        stopped = notice(session.number, "note", "Stopped before the run began.") if waiting else {}
         return json.dumps(whole(session) | stopped)
 
     def apply_example(session: PageSession, index: int, chosen: str) -> tuple:
@@ -142,10 +144,7 @@ def build(models: Models) -> gr.Blocks:
 
     def save_trace(session: PageSession) -> str:
         """The trace of what the stage shows, for the page to offer as a file."""
-        trace = (session.feed or recorded).trace
-        file = {"name": f"specdemo-seed-{trace.params.seed}.json", "text": trace.to_json()}
-        # The time makes the message differ from the one before; Gradio does not send the same value twice.
-        return json.dumps({"run": session.number, "save": file, "asked": time.time_ns()})
+        return json.dumps(trace_file(session.number, (session.feed or recorded).trace))
 
     def open_trace(session: PageSession, file: str, prompt: str, *held: Any) -> tuple:
         """Shows a trace file on the stage, without models, and its settings in the controls."""
@@ -164,7 +163,7 @@ def build(models: Models) -> gr.Blocks:
             session.run.close()
         session.begin()
         session.feed = RunFeed(session.number, trace, usual and usual.tokenizer, recorded=True)
-        message = whole(session) | notice(session.number, "recorded", about_recorded(trace))
+        message = whole(session) | notice(session.number, "recorded", describe_recorded(trace))
         return json.dumps(message), trace.prompt, *(values[name] for name in NAMES)
 
     async def generate(prompt: str, pair: str, *values: Any) -> AsyncIterator[dict]:
@@ -213,7 +212,7 @@ def build(models: Models) -> gr.Blocks:
                 # Below the buttons, which then do not move when it appears.
                 prompt_hint = gr.Markdown(visible=False, elem_id="hint")
             with gr.Column(elem_id="show"):
-                first = recorded.whole() | notice(1, "recorded", about_recorded(recorded.trace))
+                first = recorded.snapshot() | notice(1, "recorded", describe_recorded(recorded.trace))
                 stage = _stage(json.dumps(first))
             with gr.Column(elem_id="settings"):
                 settings = controls(models)
@@ -270,17 +269,32 @@ def _set_signature(generate: Callable, default: str) -> None:
 
 
 def _stage(first: str) -> gr.HTML:
-    """Numbers, legend, stage, inspector and timeline. Its value is the latest message, which stage.js draws; its frame never holds data.
+    """Numbers, legend, stage, inspector and timeline. Its value is the latest message, which main.js draws; its
+    frame never contains data.
 
-    Not a subclass: Gradio writes a .pyi file beside the source of each.
+    Not a subclass: Gradio writes a .pyi file next to the source of each.
     """
-    script = "\n".join((HERE / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
-    stage = gr.HTML(html_template=frame(), js_on_load=script, apply_default_css=False)
+    stage = gr.HTML(html_template=frame(), js_on_load=loader(), apply_default_css=False)
     stage.postprocess = lambda value: (
         value
     )  # else it warns of <script> in what is data here, and never markup
     stage.value = first
     return stage
+
+
+def _script_route() -> Route:
+    """Serves the scripts and no other file. Not a StaticFiles mount, which fails behind a proxy that removes a
+    path prefix."""
+    contents = scripts()
+    forever = {"Cache-Control": "public, max-age=31536000, immutable"}  # a changed script has another path
+
+    async def script(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in contents:
+            return Response(status_code=404)
+        return Response(contents[name], media_type="text/javascript", headers=forever)
+
+    return Route(f"/{scripts_path()}/{{name}}", script)
 
 
 def launch(demo: gr.Blocks, host: str, port: int) -> str:
@@ -307,7 +321,7 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
     }  # of stage.css, which has them for both themes
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="zinc", **fonts)
     theme.set(**colours, **{f"{name}_dark": colour for name, colour in colours.items()})
-    css = "\n".join((HERE / f"{name}.css").read_text(encoding="utf-8") for name in ("stage", "panels"))
+    css = "\n".join((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in ("stage", "panels"))
     demo.launch(
         server_name=host,
         server_port=port,
@@ -319,6 +333,7 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
         footer_links=["api", "gradio", "settings"],
         theme=theme,
         head=f"<style>{css}</style>",
+        app_kwargs={"routes": [_script_route()]},
         max_file_size=LARGEST_TRACE,
         max_threads=500,  # as many events go on at once, those of visitors who wait in line among them
     )

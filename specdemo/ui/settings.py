@@ -211,7 +211,7 @@ def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") 
     if pair and pair.drafter is None and values["draft_with"] == "model":
         yield "draft_with", "this pair has no drafter model: choose another method"
     if pair and values["chat"] and not getattr(pair.tokenizer, "chat_template", None):
-        yield "chat", "this pair's tokenizer has no chat template, so the run would be rejected"
+        yield "chat", "this pair's tokenizer has no chat template, so the run would be refused"
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
         yield "pair", f"{_pair_line(values['pair'], needs)}; HF_TOKEN is not set here"
     if not needs.fits:
@@ -230,7 +230,7 @@ def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") 
         except ValueError as error:
             yield name, str(error)
     if not prompt:
-        yield "prompt", "must not be empty: the target needs at least one token to go on from"
+        yield "prompt", "must not be empty: the target needs at least one token to continue"
 
 
 def _length(prompt: str, pair: "Pair") -> int | None:

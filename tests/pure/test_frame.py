@@ -1,13 +1,11 @@
 """The frame of the page, which Gradio reads as a template, and the scripts and styles that rely on it."""
 
 import re
+import shutil
 from html.parser import HTMLParser
-from pathlib import Path
 
 from specdemo.ui.feed import FATES, HIDEABLE, NUMBERS
-from specdemo.ui.frame import SPEEDS, frame
-
-UI = Path(__file__).resolve().parents[2] / "specdemo" / "ui"
+from specdemo.ui.frame import SPEEDS, STATIC, frame, loader, scripts_path
 
 
 class Elements(HTMLParser):
@@ -62,16 +60,30 @@ def test_the_legend_has_every_fate_and_switches_for_what_can_be_hidden():
 
 
 def test_the_speeds_that_the_script_sets_can_be_chosen():
-    assert set(re.findall(r'"(\d[\d.]*)"', (UI / "static" / "stage.js").read_text(encoding="utf-8"))) <= set(
-        SPEEDS
-    )
+    script = (STATIC / "main.js").read_text(encoding="utf-8")
+    assert {re.search(r"SLOW = ([\d.]+)", script)[1], "1"} <= set(SPEEDS)
+
+
+def test_the_address_of_the_scripts_changes_with_each_of_them(tmp_path, monkeypatch):
+    copy = shutil.copytree(STATIC, tmp_path / "static")
+    monkeypatch.setattr("specdemo.ui.frame.STATIC", copy)
+    before = scripts_path()
+    assert before == scripts_path() and f"{before}/main.js" in loader()
+    (copy / "format.js").write_text("// changed", encoding="utf-8")
+    assert scripts_path() != before
 
 
 def test_scripts_write_no_data_as_markup():
-    for script in (UI / "static").glob("*.js"):
-        for _, written in re.findall(
-            r"(innerHTML|outerHTML|insertAdjacentHTML)\W+(.*)", script.read_text(encoding="utf-8")
-        ):
-            assert re.fullmatch(r"[A-Z]+;", written), (
-                f"{script.name}: only constants may be markup, not {written}"
+    written = re.compile(r"(?:innerHTML|outerHTML|insertAdjacentHTML)\W+(.*)")
+    for script in STATIC.glob("*.js"):
+        for value in written.findall(script.read_text(encoding="utf-8")):
+            assert re.fullmatch(r"[A-Z]+;", value), (
+                f"{script.name}: only constants may be markup, not {value}"
             )
+
+
+def test_scripts_pass_no_list_as_the_arguments_of_a_call():
+    """A call fails from about 120,000 arguments on."""
+    spread = re.compile(r"(?<!function )\b\w+\((?:[^()\[\]{}\n]*,\s*)?\.\.\.\w+")
+    for script in STATIC.glob("*.js"):
+        assert spread.findall(script.read_text(encoding="utf-8")) == [], script.name

@@ -12,7 +12,7 @@ import pytest
 
 from specdemo import PairError, Params, stream
 from specdemo.loading.errors import LoadError
-from specdemo.ui.feed import about
+from specdemo.ui.feed import describe_pair
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import Progress, RunQueue, Ticket, Waiting, follow
 from tests.tiny import noisy, tiny, tokenizer
@@ -88,14 +88,14 @@ def test_turns_come_in_order_and_everybody_knows_their_place(queue):
 
 def test_a_visitor_reads_what_is_captured_and_what_cannot_be(models):
     pair, params = models.get(), Params()
-    assert not any("captur" in line or "trac" in line for line in about(pair, params))
+    assert not any("captur" in line or "trac" in line for line in describe_pair(pair, params))
     target, _ = pair.runner.lms
     target.warming_up = "warming up: tracing the forward of 5 rows"
-    assert list(about(pair, params))[-1] == "Warming up: tracing the forward of 5 rows."
+    assert list(describe_pair(pair, params))[-1] == "Warming up: tracing the forward of 5 rows."
     target.warming_up, target.blocker = None, "it is a test"
     try:
         why_not = "The target cannot be captured, and runs step by step, which is slower: it is a test."
-        assert list(about(pair, params))[-1] == why_not
+        assert list(describe_pair(pair, params))[-1] == why_not
     finally:
         target.blocker = None
 

@@ -8,20 +8,24 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from gradio_client import Client
 
+from specdemo.events import Next, metrics
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import EMBEDDED
 
 ROOT = Path(__file__).resolve().parents[2]
+RECORDED = ROOT / "assets" / "traces" / "first.json"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 120_000  # ms; machines that run tests are busy
 
-# Texts that would do something if a page took them for more than text. The tiny pair's tokenizer has them as tokens.
+# Texts that would do something if a page took them for more than text. The tiny pair's tokenizer has them as
+# tokens.
 HOSTILE = (
     "<img src=x onerror=\"window.hit='img'\">",
     "${window.hit='dollar'}",
@@ -40,9 +44,9 @@ def executable() -> str | None:
 
 
 def launch_flags() -> list[str]:
-    """What keeps Chromium to itself, in a container, too."""
-    flags = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-component-update disable-sync"
-    return [f"--{flag}" for flag in flags.split()]
+    """For a Chromium in a container that makes no requests of its own."""
+    quiet = "disable-quic disable-background-networking disable-component-update disable-sync"
+    return [f"--{flag}" for flag in ("no-sandbox", "disable-gpu", "no-first-run", *quiet.split())]
 
 
 @contextmanager
@@ -79,14 +83,14 @@ def url(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory):
-    """The page over a tiny pair that never ends its text, for minutes; now and then it says something hostile."""
+    """The page over a tiny pair that writes for minutes, and now and then something hostile."""
     with serving(*tiny_pair(tmp_path_factory.mktemp("endless"), HOSTILE)) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory):
-    """The page over a pair that never comes: its hub takes calls and never answers. So there is no model, ever."""
+    """The page without any model: its pair is to come from a hub that takes calls and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as hub:
         address = f"http://127.0.0.1:{hub.getsockname()[1]}"
         patience = {"HF_HUB_OFFLINE": "0", "HF_HUB_ETAG_TIMEOUT": "3600", "HF_HUB_DOWNLOAD_TIMEOUT": "3600"}
@@ -109,12 +113,33 @@ def tiny_pair(folder: Path, words: tuple[str, ...] = ()) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def told(url):
-    """told(prompt, **params): the trace of such a run, from the API."""
+def generated(url):
+    """generated(prompt, **params): the trace of such a run, from the API."""
     client = Client(url, verbose=False)
     return lambda prompt, **params: Trace.from_json(
         json.dumps(client.predict(prompt, api_name="/generate", **params)["trace"])
     )
+
+
+@pytest.fixture(scope="session")
+def every_fate(tmp_path_factory) -> tuple[Path, Trace]:
+    """A trace with tokens of every fate: the recorded run, and some rounds in which nothing was drafted."""
+    run = Trace.load(RECORDED)
+    trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
+    undrafted = [
+        replace(one, draft=(), next=sampled(one.next), emitted=(one.next.id,)) for one in run.rounds[:9]
+    ]
+    for index, one in enumerate((*run.rounds, *undrafted)):
+        trace.add(replace(one, index=index))
+    file = tmp_path_factory.mktemp("fates") / "every.json"
+    trace.save(file)
+    return file, trace
+
+
+def sampled(token: Next) -> Next:
+    """The same token as if nothing had been drafted: there is no q anywhere."""
+    top = tuple((token_id, text, p, None, raw_p, None) for token_id, text, p, _, raw_p, _ in token.top)
+    return replace(token, source="sampled", q=None, raw_q=None, residual_mass=None, top=top)
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +155,7 @@ def browser():
 
 @pytest.fixture(scope="session")
 def desk(browser):
-    """One visitor's browser, which keeps the page's scripts. Each of its tabs is another guest to the server."""
+    """One browser, which caches the page's scripts. The server takes each tab for another visitor."""
     return browser.new_context(
         viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
     )
@@ -138,8 +163,9 @@ def desk(browser):
 
 @contextmanager
 def visiting(desk):
-    """Gives visit(url, still), which opens a fresh tab and waits until it can be used. still: for a reader who asks for no motion.
-    `page.requested` collects the addresses that it asks for, `page.broken` what goes wrong in it, which must be nothing."""
+    """Gives visit(url, still), which opens a tab and waits until it can be used. still: the reader prefers no
+    motion. `page.requested` collects the addresses that it requests, `page.broken` its errors, of which none
+    may be left at the end."""
     pages = []
 
     def visit(url: str, still: bool = False, context=desk):
@@ -154,6 +180,7 @@ def visiting(desk):
         page.emulate_media(reduced_motion="reduce" if still else "no-preference")
         page.goto(url)
         page.get_by_role("button", name="Generate").wait_for()
+        page.locator('.run:not([data-state="empty"])').wait_for()  # the scripts are there
         return page
 
     yield visit

@@ -1,6 +1,6 @@
-"""Makes what is recorded with the embedded pair: assets/traces/first.json, which the page plays first, and the README's pictures.
+"""Records the run that the page plays first (assets/traces/first.json) and makes the README's pictures.
 
-python -m tests.web.pictures [FOLDER]      with a folder, the pictures in both themes and widths go there, for somebody to look at
+python -m tests.web.pictures [FOLDER]      with a folder: pictures in both themes and widths, to look at
 """
 
 import io

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from specdemo.events import Judged, Next, Round
 from specdemo.events.trace import Trace
 
 IN_TEXT = ("accepted", "resampled", "bonus", "sampled")
@@ -10,7 +11,7 @@ ENDED = """before => !before?.isConnected && document.querySelector(".run").data
 
 
 def box(page, label: str):
-    """What can be typed into. What a control says beside its label is a part of its name; a slider has a box of this name, too."""
+    """A box to type into. A control's help is a part of its name; a slider has a box of the same name."""
     return page.get_by_label(label, exact=label == "Prompt").and_(page.locator("input, textarea")).first
 
 
@@ -31,7 +32,7 @@ def unfold(page, *titles: str) -> None:
 
 
 def generate(page, prompt: str | None = None, **fields) -> None:
-    """Presses Generate, with this prompt and these values in the boxes that are named so: max_new_tokens is "Max new tokens"."""
+    """Presses Generate with this prompt and these values in the boxes: max_new_tokens is "Max new tokens"."""
     fields = {name.replace("_", " ").capitalize(): value for name, value in fields.items()}
     if prompt is not None:
         set_field(page, "Prompt", prompt)
@@ -71,8 +72,8 @@ def wait_for_rounds(page, count: int = 5) -> None:
 def tokens(page) -> list[dict]:
     """Every token on the stage as the page has it."""
     return page.get_by_test_id("stage").evaluate(
-        "stage => [...stage.querySelectorAll('[data-fate]')].map(({dataset: {fate, token, round}, textContent: text}) => "
-        "({fate, token, round, text}))"
+        "stage => [...stage.querySelectorAll('[data-fate]')]"
+        ".map(({dataset: {fate, token, round}, textContent: text}) => ({fate, token, round, text}))"
     )
 
 
@@ -83,13 +84,16 @@ def joined(shown: list[dict], *fates: str) -> str:
 def recorded(trace: Trace) -> list[tuple]:
     """(fate, id, round, text) of each token of the record, as the stage should have them."""
     return [
-        (fate, str(token.id), str(round.index), token.text)
-        for round in trace.rounds
-        for fate, token in [
-            *((token.fate, token) for token in round.draft),
-            *([(round.next.source, round.next)] if round.next else []),
-        ]
+        (fate, str(token.id), str(index), token.text)
+        for index, one in enumerate(trace.rounds)
+        for fate, token in fates(one)
     ]
+
+
+def fates(one: Round) -> list[tuple[str, Judged | Next]]:
+    """The round's tokens in reading order, each with its fate."""
+    own = [(one.next.source, one.next)] if one.next else []
+    return [*((token.fate, token) for token in one.draft), *own]
 
 
 def on_stage(page) -> list[tuple]:

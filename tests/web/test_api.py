@@ -24,7 +24,7 @@ def test_generate_streams_rounds_and_ends_with_the_trace(client):
     last = job.result()
     messages = job.outputs()
     trace = Trace.from_json(json.dumps(last["trace"]))
-    assert [round for message in messages for round in message["rounds"]] == last["trace"]["rounds"]
+    assert [one for message in messages for one in message["rounds"]] == last["trace"]["rounds"]
     assert all(trace.text.startswith(message["text"]) for message in messages)
     assert all("trace" not in message for message in messages[:-1])
     assert last["text"] == trace.text and trace.finish in ("eos", "length")
@@ -59,9 +59,12 @@ def test_the_same_seed_is_the_same_run_and_no_seed_is_another(client):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"gamma": 17}, {"gamma": 4.0}, {"gamma": "4"}, {"top_p": 0}, {"temperature": None}, {"draft_with": ["model"]}, {"seed": -1},
-     {"stop": [""]}, {"alternatives": True}, {"chat": "yes"}, {"max_new_tokens": 10**9}],
-)  # fmt: skip
+    [
+        *({"gamma": 17}, {"gamma": 4.0}, {"gamma": "4"}, {"top_p": 0}, {"temperature": None}, {"seed": -1}),
+        *({"draft_with": ["model"]}, {"stop": [""]}, {"alternatives": True}, {"chat": "yes"}),
+        {"max_new_tokens": 10**9},
+    ],
+)
 def test_a_wrong_value_is_answered_in_the_sentence_of_params(client, wrong):
     with pytest.raises(ValueError) as sentence:
         Params(**wrong)
@@ -72,9 +75,13 @@ def test_a_wrong_value_is_answered_in_the_sentence_of_params(client, wrong):
 
 @pytest.mark.parametrize(
     "arguments, sentence",
-    [(("",), "prompt must not be empty"), ((None,), "prompt must be text"), (("Once", "embeded"), "pair must be one of"),
-     (("Once", ["embedded"]), "pair must be one of")],
-)  # fmt: skip
+    [
+        (("",), "prompt must not be empty"),
+        ((None,), "prompt must be text"),
+        (("Once", "embeded"), "pair must be one of"),
+        (("Once", ["embedded"]), "pair must be one of"),
+    ],
+)
 def test_a_wrong_request_is_answered_in_a_sentence_and_breaks_nothing(client, arguments, sentence):
     with pytest.raises(AppError, match=sentence):
         client.predict(*arguments, api_name="/generate")

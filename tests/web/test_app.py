@@ -9,11 +9,11 @@ from tests.web.conftest import tiny_pair
 
 
 def ended(capsys, *arguments: str) -> tuple[int, str]:
-    """The exit status and what was said. Where the page is already up when a mistake shows, it is taken down again."""
+    """The exit status and standard error. A page that is up already when a mistake shows is taken down."""
     try:
         status = app.main(["--port", "0", *arguments])
-    except SystemExit as exit:
-        status = exit.code
+    except SystemExit as ended:
+        status = ended.code
     out, said = capsys.readouterr()
     assert out == "" and "Traceback" not in said
     return status, said

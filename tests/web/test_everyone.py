@@ -1,10 +1,7 @@
 """For everyone: both themes, narrow screens, fingers, and readers who ask for no motion."""
 
-from dataclasses import replace
-
 import pytest
 
-from specdemo.events import metrics
 from tests.web.screen import NOT_IN_TEXT, inspector, open_trace, run, tokens, unfold, wait_for_state
 
 pytestmark = pytest.mark.slow
@@ -24,7 +21,8 @@ CONTRASTS = """() => {
     const top = parse(getComputedStyle(e).backgroundColor);
     return top.a === 1 ? top.rgb : over(top, ground(e.parentElement));
   };
-  const light = (rgb) => rgb.map((x) => x / 255).map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4))
+  const linear = (x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+  const light = (rgb) => rgb.map((x) => linear(x / 255))
     .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
   const opacity = (e) => (e ? getComputedStyle(e).opacity * opacity(e.parentElement) : 1);
   const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
@@ -34,7 +32,8 @@ CONTRASTS = """() => {
     if (!data.trim() || !e.checkVisibility({ visibilityProperty: true, opacityProperty: true })) continue;
     if (e.closest("math, option, :disabled")) continue;
     const below = ground(e), ink = parse(getComputedStyle(e).color);
-    const lights = [light(over({ rgb: ink.rgb, a: ink.a * opacity(e) }, below)), light(below)].sort((a, b) => a - b);
+    const seen = over({ rgb: ink.rgb, a: ink.a * opacity(e) }, below);
+    const lights = [light(seen), light(below)].sort((a, b) => a - b);
     const [name, fate] = [`${e.tagName}.${e.className}`, e.closest("[data-fate]")?.dataset.fate];
     found.push([(lights[1] + 0.05) / (lights[0] + 0.05), data.trim().slice(0, 40), name, fate]);
   }
@@ -43,31 +42,17 @@ CONTRASTS = """() => {
 COLOURS = "e => ['color', 'backgroundColor', 'borderBottomColor'].map(name => getComputedStyle(e)[name])"
 # What of a token's looks is not colour.
 CUES = """e => {
-  const { fontWeight, textDecorationLine, borderBottomStyle, borderBottomWidth, outlineStyle } = getComputedStyle(e);
-  return [fontWeight, textDecorationLine, borderBottomStyle, borderBottomWidth, outlineStyle];
+  const style = getComputedStyle(e);
+  return ["fontWeight", "textDecorationLine", "borderBottomStyle", "borderBottomWidth", "outlineStyle"]
+    .map((name) => style[name]);
 }"""
-
-
-@pytest.fixture(scope="module")
-def every_fate(told, tmp_path_factory):
-    """A trace that has them all: two runs, of which the other drafts nothing."""
-    run, other = (
-        told("Once upon a time", seed=3, max_new_tokens=60, top_p=1.0, draft_with=who)
-        for who in ("model", "none")
-    )
-    trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
-    for index, round in enumerate((*run.rounds, *other.rounds[:9])):
-        trace.add(replace(round, index=index))
-    file = tmp_path_factory.mktemp("fates") / "every.json"
-    trace.save(file)
-    return file
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_each_fate_is_told_by_more_than_its_colour_and_every_text_can_be_read(visit, bare, every_fate, theme):
     page = visit(f"{bare}/?__theme={theme}", still=True)
     assert page.evaluate("Boolean(document.querySelector('.dark'))") == (theme == "dark")
-    open_trace(page, every_fate)
+    open_trace(page, every_fate[0])
     page.get_by_role("button", name="discarded").click()
     assert {token["fate"] for token in tokens(page)} == {*FATES}
     words = {
@@ -91,10 +76,11 @@ def test_each_fate_is_told_by_more_than_its_colour_and_every_text_can_be_read(vi
     assert [text for text in read if text[0] < 4.5] == []
 
 
-def test_without_motion_the_recorded_run_stands_whole_at_once(visit, url):
-    page = visit(url, still=True)
+def test_without_motion_the_recorded_run_is_there_at_once(visit, bare):
+    page = visit(bare, still=True)
     states = page.evaluate(
-        "[document.querySelector('.run').dataset.state, document.querySelectorAll('.stage [data-round]').length]"
+        "[document.querySelector('.run').dataset.state,"
+        " document.querySelectorAll('.stage [data-round]').length]"
     )
     assert states[0] == "recorded" and states[1] > 100
     moving = page.locator(".run").evaluate(
@@ -104,8 +90,8 @@ def test_without_motion_the_recorded_run_stands_whole_at_once(visit, url):
     assert moving == 0
 
 
-def test_with_motion_the_recorded_run_plays_by_itself(visit, url):
-    page = visit(url)
+def test_with_motion_the_recorded_run_plays_by_itself(visit, bare):
+    page = visit(bare)
     wait_for_state(page, "running")
     for _ in range(2):
         count = page.locator(".stage [data-round]").count()
@@ -117,8 +103,8 @@ def test_with_motion_the_recorded_run_plays_by_itself(visit, url):
     wait_for_state(page, "recorded")
 
 
-def test_a_phone_shows_a_tapped_token_and_its_reason_together(visit, browser, url):
-    page = visit(url, still=True, context=browser.new_context(**PHONE))
+def test_a_phone_shows_a_tapped_token_and_its_reason_together(visit, browser, bare):
+    page = visit(bare, still=True, context=browser.new_context(**PHONE))
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     token = page.locator('.stage [data-fate="rejected"]:visible > b').nth(3)
     token.scroll_into_view_if_needed()
@@ -143,28 +129,32 @@ def test_a_phone_shows_a_tapped_token_and_its_reason_together(visit, browser, ur
     pinned.wait_for(state="hidden")
 
 
-@pytest.mark.parametrize("width", [1280, 800, 390])
-def test_nothing_is_wider_than_the_screen(visit, url, width):
+def test_nothing_is_wider_than_the_screen(visit, url):
     page = visit(url, still=True)
-    page.set_viewport_size({"width": width, "height": 800})
     run(page, "W" * 300, max_new_tokens=10)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
     unfold(page, "Chat", "Ending", "Weights")
     page.locator(".stage [data-round]").first.click()
-    wide = page.locator("main").evaluate(
-        "(main, width) => [...main.querySelectorAll('*')].filter(e => e.checkVisibility() && !e.closest('.rail, math')"
-        " && e.getBoundingClientRect().right > width + 1).map(e => e.outerHTML.slice(0, 80))",
-        width,
-    )
-    assert wide == []
+    for width in (1280, 800, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        wide = page.locator("main").evaluate(
+            "(main, width) => [...main.querySelectorAll('*')]"
+            ".filter((e) => e.checkVisibility() && !e.closest('.rail, math'))"
+            ".filter((e) => e.getBoundingClientRect().right > width + 1)"
+            ".map((e) => e.outerHTML.slice(0, 80))",
+            width,
+        )
+        assert wide == [], width
 
 
-def test_everything_has_a_name_for_screen_readers(page):
+def test_everything_has_a_name_for_screen_readers(visit, bare):
+    page = visit(bare)
     unfold(page, "Chat", "Ending", "Weights")
     nameless = page.locator("main").evaluate(
-        "main => [...main.querySelectorAll('button, input, textarea, select, [tabindex], [role=button], [role=region], [role=group]')]"
-        ".filter(e => e.checkVisibility() && !(e.getAttribute('aria-label') || e.labels?.length || e.textContent.trim() || e.title))"
-        ".map(e => e.outerHTML.slice(0, 120))"
+        "main => [...main.querySelectorAll('button, input, textarea, select, [tabindex]')]"
+        ".concat([...main.querySelectorAll('[role=button], [role=region], [role=group]')])"
+        ".filter((e) => e.checkVisibility() && !e.getAttribute('aria-label') && !e.labels?.length)"
+        ".filter((e) => !e.textContent.trim() && !e.title).map((e) => e.outerHTML.slice(0, 120))"
     )
     assert nameless == []
     assert page.locator("html").get_attribute("lang")

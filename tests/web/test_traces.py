@@ -1,4 +1,4 @@
-"""Traces in a real browser: saved, opened where no model is, their settings back in the controls, and files that are none."""
+"""Traces in a real browser: saved, opened without a model, their settings in the controls; wrong files."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from specdemo.events import ByModel
 from specdemo.events.trace import Trace
-from tests.web.conftest import ROOT
+from tests.web.conftest import RECORDED
 from tests.web.screen import (
     box,
     choose,
@@ -26,20 +26,28 @@ from tests.web.screen import (
     tokens,
     unfold,
     wait_for_state,
-)  # fmt: skip
+)
 
 pytestmark = pytest.mark.slow
 
 PROMPT = "Once upon a time,\nthere was"
 SETTINGS = {
-    "draft_with": "ngram", "gamma": 3, "ngram": 2, "temperature": 0.9, "top_k": 30, "top_p": 0.95, "seed": 8, "max_new_tokens": 40,
-    "stop": ["never ever", "\u00a0?"], "ignore_eos": True, "alternatives": 3,
-}  # fmt: skip
+    **{
+        "draft_with": "ngram",
+        "gamma": 3,
+        "ngram": 2,
+        "temperature": 0.9,
+        "top_k": 30,
+        "top_p": 0.95,
+        "seed": 8,
+    },
+    **{"max_new_tokens": 40, "stop": ["never ever", "\u00a0?"], "ignore_eos": True, "alternatives": 3},
+}
 
 
 @pytest.fixture(scope="module")
-def trace(told):
-    return told(PROMPT, **SETTINGS)
+def trace(generated):
+    return generated(PROMPT, **SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -57,27 +65,25 @@ def shared(visit_for_all, bare):
 
 def timeless(trace: Trace) -> Trace:
     stats = {name: None for name in trace.stats.__slots__ if name.endswith(("_ms", "_second"))}
-    rounds = [replace(round, draft_ms=0, verify_ms=0) for round in trace.rounds]
+    rounds = [replace(one, draft_ms=0, verify_ms=0) for one in trace.rounds]
     return replace(trace, rounds=rounds, stats=replace(trace.stats, **stats))
 
 
-def test_save_trace_hands_out_the_run_that_the_stage_shows(page, told):
+def test_save_trace_hands_out_the_run_that_the_stage_shows(page, generated):
     unfold(page, "Ending")
     run(page, PROMPT, seed=8, max_new_tokens=20, stop_strings="never ever")
     with page.expect_download() as download:
         page.get_by_role("button", name="Save trace").click()
     assert download.value.suggested_filename == "specdemo-seed-8.json"
     trace = Trace.load(download.value.path())
-    assert timeless(trace) == timeless(told(PROMPT, seed=8, max_new_tokens=20, stop=["never ever"]))
+    assert timeless(trace) == timeless(generated(PROMPT, seed=8, max_new_tokens=20, stop=["never ever"]))
     assert number(page, "tokens_per_second") == f"{trace.stats.tokens_per_second:,.1f}"
 
 
 def test_before_the_first_run_it_is_the_recorded_one(shared):
     wait_for_state(shared, "recorded")
     trace = saved(shared)
-    assert trace == Trace.load(ROOT / "assets" / "traces" / "first.json") and on_stage(shared) == recorded(
-        trace
-    )
+    assert trace == Trace.load(RECORDED) and on_stage(shared) == recorded(trace)
 
 
 def test_an_opened_trace_is_shown_without_a_model(shared, file, trace):
@@ -102,16 +108,17 @@ def test_its_settings_are_in_the_controls(shared, file):
     shared.get_by_role("slider", name="N-gram length").wait_for()
     unfold(shared, "Ending", "Chat")
     held = {
-        "Prompt": PROMPT, "Draft length": "3", "N-gram length": "2", "Temperature": "0.9", "Top-k": "30", "Top-p": "0.95", "Seed": "8",
-        "Max new tokens": "40", "Stop strings": "never ever\n\u00a0?", "Alternatives": "3",
-    }  # fmt: skip
+        **{"Prompt": PROMPT, "Draft length": "3", "N-gram length": "2", "Temperature": "0.9", "Top-k": "30"},
+        **{"Top-p": "0.95", "Seed": "8", "Max new tokens": "40", "Stop strings": "never ever\n\u00a0?"},
+        "Alternatives": "3",
+    }
     assert {label: box(shared, label).input_value() for label in held} == held
     chosen = {
         name: shared.get_by_role("combobox", name=name).input_value()
         for name in ("Drafting method", "Sampler")
     }
     assert chosen == {"Drafting method": "an n-gram store, all lengths", "Sampler": "top-k with top-p"}
-    assert box(shared, "Continue past").is_checked() and not box(shared, "Chat template").is_checked()
+    assert box(shared, "Go on").is_checked() and not box(shared, "Chat template").is_checked()
     unfold(shared, "Ending", "Chat")
 
 
@@ -169,9 +176,7 @@ def test_a_recorded_run_plays_and_a_run_of_one_s_own_takes_its_place(page, file)
     assert joined(tokens(page), "prompt") == "Tom" and number(page, "tokens") == "3"
 
 
-def test_an_opened_trace_of_a_pair_that_the_server_does_not_know_keeps_the_pair_that_was_chosen(
-    shared, trace, tmp_path
-):
+def test_a_trace_of_a_pair_that_the_server_does_not_know_keeps_the_chosen_pair(shared, trace, tmp_path):
     file = tmp_path / "other.json"
     replace(trace, pair=replace(trace.pair, name="nobody knows"), params=replace(trace.params, seed=9)).save(
         file
@@ -184,16 +189,13 @@ def test_an_opened_trace_of_a_pair_that_the_server_does_not_know_keeps_the_pair_
     box(shared, "Temperature").wait_for(state="detached")
 
 
-@pytest.mark.parametrize("dtype", ["float64", "<img src=x onerror=1>"])
-def test_a_number_format_that_the_page_does_not_offer_leaves_it_working(
-    visit, bare, file, trace, dtype, tmp_path
-):
+def test_a_number_format_that_the_page_does_not_offer_leaves_it_working(visit, bare, file, trace, tmp_path):
     page, other = visit(bare, still=True), tmp_path / "other.json"
-    replace(
-        trace, pair=replace(trace.pair, dtype=ByModel(dtype, dtype), quantize=ByModel("int5", "int5"))
-    ).save(other)
-    open_trace(page, other)
-    assert on_stage(page) == recorded(trace)
+    for dtype in ("float64", "<img src=x onerror=1>"):
+        pair = replace(trace.pair, dtype=ByModel(dtype, dtype), quantize=ByModel("int5", "int5"))
+        replace(trace, pair=pair).save(other)
+        open_trace(page, other)
+        assert on_stage(page) == recorded(trace)
     set_field(page, "Prompt", "")
     page.locator("#hint").get_by_text("must not be empty").wait_for()
     open_trace(page, file)

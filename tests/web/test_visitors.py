@@ -1,4 +1,4 @@
-"""Visitors, one and several: what is there before any model, who waits and gives up, and what frees the engine."""
+"""Visitors, one and several: before any model is loaded, waiting and giving up, what frees the engine."""
 
 import re
 import time
@@ -22,7 +22,7 @@ from tests.web.screen import (
     wait_for_end,
     wait_for_rounds,
     wait_for_state,
-)  # fmt: skip
+)
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ LONG = 30_000  # tokens; the tiny pair is busy for minutes
 
 @pytest.fixture
 def visitor(visit, browser):
-    """visitor(url): a page in a browser of its own; a browser has only six connections to a server, and two tabs share them."""
+    """visitor(url): a page in a browser of its own. The tabs of one share its six connections to a server."""
     return lambda url: visit(url, still=True, context=browser.new_context())
 
 
@@ -77,7 +77,7 @@ def test_stop_ends_the_run_at_once_and_the_next_one_works(visit, endless):
     stopped = on_stage(page)
     assert {fate for fate, *_ in stopped} == {"sampled"} and f"{len(stopped):,}" == number(page, "tokens")
     page.wait_for_timeout(500)
-    assert on_stage(page) == stopped, "nothing comes behind the end"
+    assert on_stage(page) == stopped, "nothing comes after the end"
 
     start = time.perf_counter()
     run(page, max_new_tokens=2)

@@ -1,267 +1,215 @@
-// The inspector: what the record says of one token, and what decided its fate. Its frame is built once, and show() fills it.
-// Everything that a model or a visitor wrote goes through textContent, so it is text whatever it says.
+// @ts-check
+// The inspector: what is known of one token, and what decided its fate. Its frame is built once; show() fills
+// it.
+
+import { find, make } from "./dom.js";
+import { apart, digits, inQuotes, short } from "./format.js";
+import { isDrafted } from "./run.js";
+import { alternativesTo, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
+
+/** @import { Token } from "./run.js" */
+/** @import { Column, Row } from "./verdict.js" */
+/** @typedef {ReturnType<typeof makeInspector>} Inspector */
 
 // MathML for f(x) and for max(p(x) − q(x), 0).
-const applied = (f, x) => `<mi>${f}</mi><mo>(</mo><mi>${x}</mi><mo>)</mo>`;
-const excess = (x) => `<mi>max</mi><mo>(</mo>${applied("p", x)}<mo>−</mo>${applied("q", x)}<mo>,</mo><mn>0</mn><mo>)</mo>`;
+const applied = (/** @type {string} */ f, /** @type {string} */ x) =>
+  `<mi>${f}</mi><mo>(</mo><mi>${x}</mi><mo>)</mo>`;
+const excess = (/** @type {string} */ x) =>
+  `<mi>max</mi><mo>(</mo>${applied("p", x)}<mo>−</mo>${applied("q", x)}<mo>,</mo><mn>0</mn><mo>)</mo>`;
 
-// What decides, and why the text is distributed as the target's own. Constant: no data is ever written in here.
+// The rule, and why the text is distributed as the target's own. Constant: no data is ever written in here.
 const FORMULAS = `
-  <p>A draft x, drawn from the drafter's q, is accepted when u, uniform in [0, 1), is below</p>
+  <p>A draft x, drawn from the drafter's q, is accepted if u, uniform in [0, 1), is below</p>
   <math display="block"><mi>min</mi><mo>(</mo><mn>1</mn><mo>,</mo>
     <mfrac><mrow>${applied("p", "x")}</mrow><mrow>${applied("q", "x")}</mrow></mfrac><mo>)</mo></math>
-  <p>So x is drafted and accepted with probability q·min(1, p/q) = min(p, q): never more often than the target would write it.</p>
-  <p>After a rejection the token is drawn from the residual, what p has more than q:</p>
+  <p>So x is drafted and accepted with probability q·min(1, p/q) = min(p, q): never more often than the target
+    alone would draw it.</p>
+  <p>After a rejection the token is drawn from the residual, the part of p that exceeds q:</p>
   <math display="block">${applied("r", "x")}<mo>=</mo><mfrac><mrow>${excess("x")}</mrow>
     <mrow><munder><mo>∑</mo><mi>y</mi></munder>${excess("y")}</mrow></mfrac></math>
-  <p>A rejection is as likely as the sum below the line, the residual's mass. So both ways to x together give p, exactly:</p>
+  <p>The probability of a rejection equals the denominator, the residual's mass. So the two ways to x together
+    have exactly the probability p:</p>
   <math display="block"><mi>min</mi><mo>(</mo><mi>p</mi><mo>,</mo><mi>q</mi><mo>)</mo><mo>+</mo>
-    <mi>max</mi><mo>(</mo><mi>p</mi><mo>−</mo><mi>q</mi><mo>,</mo><mn>0</mn><mo>)</mo><mo>=</mo><mi>p</mi></math>
-  <p>If each of γ drafts is accepted with probability α, a round brings, with the target's own token, on average</p>
-  <math display="block"><mfrac><mrow><mn>1</mn><mo>−</mo><msup><mi>α</mi><mrow><mi>γ</mi><mo>+</mo><mn>1</mn></mrow></msup></mrow>
+    <mi>max</mi><mo>(</mo><mi>p</mi><mo>−</mo><mi>q</mi><mo>,</mo><mn>0</mn><mo>)</mo>
+    <mo>=</mo><mi>p</mi></math>
+  <p>If each of γ drafts is accepted with probability α, a round yields on average</p>
+  <math display="block"><mfrac>
+    <mrow><mn>1</mn><mo>−</mo><msup><mi>α</mi><mrow><mi>γ</mi><mo>+</mo><mn>1</mn></mrow></msup></mrow>
     <mrow><mn>1</mn><mo>−</mo><mi>α</mi></mrow></mfrac></math>
-  <p>tokens. A better drafter makes them come faster, and leaves their distribution as it is.</p>`;
+  <p>tokens, the target's own among them. A better drafter makes them come faster and does not change their
+    distribution.</p>`;
 
 const INSPECTOR = `
-  <p class="hint">Point at a token to see what decided its fate. Click or Enter pins it, arrow keys walk on, Escape lets go.</p>
+  <p class="hint">Point at a token to see what decided its fate. Click or Enter pins it, arrow keys move on,
+    Escape unpins it.</p>
   <div class="facts" hidden>
-    <div class="said" aria-atomic="true">
+    <div class="spoken" aria-atomic="true">
       <div class="head"><p class="where"></p>
-        <button type="button" class="letgo" title="Let go (Escape)">pinned <span aria-hidden="true">×</span></button></div>
+        <button type="button" class="unpin" title="Unpin (Escape)">
+          pinned <span aria-hidden="true">×</span></button>
+      </div>
       <p class="what"><code></code> <span class="token"></span> <small></small></p>
       <p class="verdict"></p>
     </div>
-    <div class="coin" role="img">
-      <p class="whose"></p>
-      <p class="least"><span></span></p>
+    <div class="judgement" role="img">
+      <p class="judged"></p>
+      <p class="threshold"><span></span></p>
       <div class="sides"><span>accept</span><span>reject</span></div>
       <p class="u"><span></span></p>
     </div>
     <dl class="values"></dl>
-    <table class="likely"><caption>The likeliest tokens here; ◆ was drawn</caption><thead></thead><tbody></tbody></table>
+    <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
     <p class="raw">Outlined: before the sampler, at temperature 1 and unfiltered.</p>
   </div>
   <details class="formulas"><summary>Formulas</summary>${FORMULAS}</details>`;
 
-function makeInspector(panel) {
-  panel.classList.add("inspector");
+/** @type {Record<Column, [heading: string, name: string]>} */
+const COLUMNS = { p: ["p", "target"], q: ["q", "drafter"], residual: ["(p − q)₊", "residual"] };
+
+/** @param {HTMLElement} panel */
+export function makeInspector(panel) {
   panel.innerHTML = INSPECTOR;
-  const part = (selector) => panel.querySelector(selector);
-  const [hint, facts, said, coin, values, likely] = [".hint", ".facts", ".said", ".coin", ".values", ".likely"].map(part);
-  part(".letgo").addEventListener("click", () => panel.dispatchEvent(new CustomEvent("letgo", { bubbles: true })));
+  const part = (/** @type {string} */ selector) => find(panel, selector);
+  const likely = /** @type {HTMLTableElement} */ (part(".likely"));
+  const unpin = () => panel.dispatchEvent(new CustomEvent("unpin", { bubbles: true }));
+  part(".unpin").addEventListener("click", unpin);
   clear();
   return { show, clear };
 
   function clear() {
-    hint.hidden = false;
-    facts.hidden = true;
+    part(".hint").hidden = false;
+    part(".facts").hidden = true;
     panel.dataset.shows = "nothing";
   }
 
-  // chosen: pinned, or walked to by keyboard. Only what is chosen is read out, not everything that the pointer passes.
+  /**
+   * @param {Token} token
+   * @param {boolean} pinned
+   * @param {boolean} chosen pinned, or reached by keyboard; what the pointer passes is not read out
+   */
   function show(token, pinned, chosen = pinned) {
-    said.setAttribute("aria-live", chosen ? "polite" : "off");
+    part(".spoken").setAttribute("aria-live", chosen ? "polite" : "off");
     panel.scrollTop = 0;
-    hint.hidden = true;
-    facts.hidden = false;
+    part(".hint").hidden = true;
+    part(".facts").hidden = false;
     panel.dataset.shows = token.fate;
     part(".what code").textContent = inQuotes(token.text);
     part(".what .token").textContent = token.fate;
     part(".what .token").className = `token ${token.fate}`;
-    part(".what small").textContent = isKnown(token.id) ? `token ${token.id}` : "";
-    part(".letgo").hidden = !pinned;
+    part(".what small").textContent = token.id === null ? "" : `token ${token.id}`;
+    part(".unpin").hidden = !pinned;
     part(".where").textContent = placeOf(token);
     part(".verdict").textContent = verdictOn(token);
-    showCoin(token);
+    showJudgement(token);
     showValues(token);
     showLikely(token);
   }
 
-  // The coin that judged the token, or that refused the one that it replaced.
-  function showCoin(token) {
-    const judged = token.replaced ?? token;
-    coin.hidden = !isKnown(judged.accept_prob);
-    if (coin.hidden) return;
-    const [u, least] = apart(judged.u, judged.accept_prob);
-    coin.style.setProperty("--least", judged.accept_prob);
-    coin.style.setProperty("--u", judged.u);
-    const side = judged.u < judged.accept_prob ? "accept" : "reject";
-    coin.setAttribute("aria-label", `The coin: accept reaches from 0 to ${least}, reject from there to 1; u = ${u} lies in ${side}.`);
-    const [accept, reject] = part(".sides").children;
-    setWord(accept, judged.u, 0, judged.accept_prob);
-    setWord(reject, judged.u, judged.accept_prob, 1);
-    part(".whose").textContent = token.replaced ? `The coin of ${inQuotes(judged.text)}, which it replaced:` : "";
-    part(".least span").textContent = `min(1, p/q) = ${least}`;
-    part(".u span").textContent = `u = ${u}`;
+  /**
+   * How the token was judged, or the one that it replaced: u on a bar from 0 to 1.
+   * @param {Token} token
+   */
+  function showJudgement(token) {
+    const replaced = replacedBy(token);
+    const judged = replaced ?? token;
+    const bar = part(".judgement");
+    bar.hidden = !(isDrafted(judged) && judged.u !== null && judged.accept_prob !== null);
+    if (!isDrafted(judged) || judged.u === null || judged.accept_prob === null) return;
+    const { u, accept_prob: threshold } = judged;
+    const [writtenU, writtenThreshold] = apart(u, threshold);
+    bar.style.setProperty("--threshold", String(threshold));
+    bar.style.setProperty("--u", String(u));
+    const side = u < threshold ? "accept" : "reject";
+    const sides = `accept is from 0 to ${writtenThreshold}, reject from there to 1`;
+    bar.setAttribute("aria-label", `The judgement: ${sides}; u = ${writtenU} is in ${side}.`);
+    setWord(part(".sides :first-child"), u, 0, threshold);
+    setWord(part(".sides :last-child"), u, threshold, 1);
+    const whose = `How ${inQuotes(judged.text)}, which it replaced, was judged:`;
+    part(".judged").textContent = replaced ? whose : "";
+    part(".threshold span").textContent = `min(1, p/q) = ${writtenThreshold}`;
+    part(".u span").textContent = `u = ${writtenU}`;
   }
 
-  // A side's word stands where the mark at u leaves room, and nowhere on a side that is too narrow for it.
+  /**
+   * A side's word is where the mark at u leaves room, and is left out on a side that is too narrow for it.
+   * @param {HTMLElement} side
+   * @param {number} u
+   * @param {number} from
+   * @param {number} to
+   */
   function setWord(side, u, from, to) {
     side.hidden = from === to;
     side.className = to - from < 0.22 ? "narrow" : u < (from + to) / 2 ? "right" : "left";
   }
 
+  /** @param {Token} token */
   function showValues(token) {
-    const rows = valuesOf(token).filter(([, , value]) => isKnown(value));
-    values.replaceChildren(...rows.map(([sign, means, value]) => {
-      const name = make("dt", sign);
-      name.append(make("small", means));
+    part(".values").replaceChildren();
+    for (const [symbol, meaning, value] of valuesOf(token)) {
       const number = make("dd", digits(value));
       number.title = String(value);
-      return make("div", name, number);
-    }));
+      part(".values").append(make("div", make("dt", symbol, make("small", meaning)), number));
+    }
   }
 
+  /** @param {Token} token */
   function showLikely(token) {
     const rows = alternativesTo(token);
+    const recorded = token.fate !== "prompt" && token.top.length > 0;
+    const title = recorded ? "The likeliest tokens here" : "No other tokens are recorded here";
     likely.hidden = rows.length === 0;
-    likely.caption.textContent = `${token.top?.length ? "The likeliest tokens here" : "Nothing else is recorded here"}; ◆ was drawn`;
-    const columns = rows.some((row) => isKnown(row.q)) ? ["p", "q", "residual"] : ["p"];
-    const names = { p: "target", q: "drafter", residual: "residual" };
-    const head = columns.map((column) => {
-      const cell = make("th", column === "residual" ? "(p − q)₊" : column, make("small", names[column]));
+    find(likely, "caption").textContent = `${title}; ◆ was drawn`;
+    /** @type {Column[]} */
+    const columns = rows.some((row) => row.q !== null) ? ["p", "q", "residual"] : ["p"];
+    const head = make("tr", make("td"));
+    for (const column of columns) {
+      const [heading, name] = COLUMNS[column];
+      const cell = make("th", heading, make("small", name));
       cell.scope = "col";
-      return cell;
-    });
-    likely.tHead.replaceChildren(make("tr", make("td", ""), ...head));
-    likely.tBodies[0].replaceChildren(...rows.map((row) => {
-      const name = make("th", make("code", isKnown(row.text) ? inQuotes(row.text) : `token ${row.id}`));
-      name.scope = "row";
-      name.title = `token ${row.id}`;
-      if (row.drawn) name.append(make("small", `◆ ${row.drawn.how}`));
-      return make("tr", name, ...columns.map((column) => bar(row, column)));
-    }));
+      head.append(cell);
+    }
+    find(likely, "thead").replaceChildren(head);
+    find(likely, "tbody").replaceChildren();
+    for (const row of rows) find(likely, "tbody").append(tableRow(row, columns));
     part(".raw").hidden = !rows.some((row) => differs(row.p, row.raw_p) || differs(row.q, row.raw_q));
   }
 
+  /**
+   * @param {Row} row
+   * @param {Column[]} columns
+   */
+  function tableRow(row, columns) {
+    const name = make("th", make("code", inQuotes(row.text)));
+    name.scope = "row";
+    name.title = `token ${row.id}`;
+    if (row.drawn) name.append(make("small", `◆ ${row.drawn.how}`));
+    const made = make("tr", name);
+    for (const column of columns) made.append(bar(row, column));
+    return made;
+  }
+
+  /**
+   * @param {Row} row
+   * @param {Column} column
+   */
   function bar(row, column) {
     const value = row[column];
     const cell = make("td", make("span", short(value)));
     if (row.drawn?.from === column) cell.classList.add("drawn");
-    if (!isKnown(value)) return cell;
+    if (value === null) return cell;
     cell.classList.add(column);
-    cell.style.setProperty("--value", value);
-    const raw = row[`raw_${column}`];
-    if (isKnown(raw)) cell.style.setProperty("--raw", raw);
-    cell.title = isKnown(raw) ? `${value}, before the sampler ${raw}` : String(value);
+    cell.style.setProperty("--value", String(value));
+    const raw = column === "residual" ? null : row[`raw_${column}`];
+    if (raw !== null) cell.style.setProperty("--raw", String(raw));
+    cell.title = raw === null ? String(value) : `${value}, before the sampler ${raw}`;
     return cell;
   }
 
+  /**
+   * @param {number | null} shaped
+   * @param {number | null} raw
+   */
   function differs(shaped, raw) {
-    return isKnown(raw) && Math.abs(shaped - raw) > 0.002;
+    return shaped !== null && raw !== null && Math.abs(shaped - raw) > 0.002;
   }
-}
-
-function make(tag, ...children) {
-  const made = document.createElement(tag);
-  made.append(...children);
-  return made;
-}
-
-function isKnown(value) {
-  return value !== null && value !== undefined;
-}
-
-// Four significant digits; 0 and 1 only where they are exact.
-function digits(value, count = 4) {
-  if (value === 0 || value === 1) return String(value);
-  const [number, exponent] = (value < 0.001 ? value.toExponential(count - 1) : value.toPrecision(count)).split("e");
-  if (!exponent) return number;
-  return `${number} × 10${[...exponent].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
-}
-
-function short(value) {
-  if (!isKnown(value)) return "–";
-  if (value === 0 || value === 1) return String(value);
-  return value < 0.0005 ? "<.001" : value.toFixed(3);
-}
-
-// Two numbers with as many digits as it takes to see which is the larger.
-function apart(a, b) {
-  for (let count = 4; count < 18; count++) {
-    if (a === b || Number(a.toPrecision(count)) !== Number(b.toPrecision(count))) return [digits(a, count), digits(b, count)];
-  }
-  return [String(a), String(b)];
-}
-
-// A text as a program would write it, so that spaces, line ends and what has no shape are seen.
-function inQuotes(text) {
-  if (text === "") return "no text";
-  const code = (sign) => {
-    const hex = sign.codePointAt(0).toString(16);
-    return hex.length > 4 ? `\\u{${hex}}` : `\\u${hex.padStart(4, "0")}`;
-  };
-  return JSON.stringify(text).replace(/(?!\p{VS})[\p{Cc}\p{Cf}\p{Co}\p{DI}\p{Zl}\p{Zp}\u00a0]/gu, code);
-}
-
-function placeOf({ round, place, drafted }) {
-  if (round === undefined) return "prompt";
-  return isKnown(place) ? `round ${round}, draft ${place + 1} of ${drafted}` : `round ${round}, the target's own`;
-}
-
-function verdictOn(token) {
-  switch (token.fate) {
-    case "prompt":
-      return "Given: a part of the prompt.";
-    case "accepted":
-      return `Accepted: ${judgement(token)}.`;
-    case "rejected": {
-      const other = token.replacement;
-      const then = other ? `${inQuotes(other.text)} was drawn in its place.` : "Nothing takes its place: the text had ended before it.";
-      return `Rejected: ${judgement(token)}. ${then}`;
-    }
-    case "discarded": {
-      if (isKnown(token.u)) return `Discarded: it was accepted, since ${judgement(token)}, but the text had ended before it.`;
-      const { refused } = token;
-      const before = refused ? `draft ${refused.place + 1}, ${inQuotes(refused.text)},` : "a draft before it";
-      return `Discarded, and never judged: ${before} was rejected, and all that was drafted behind it went with it.`;
-    }
-    case "resampled": {
-      const { replaced, u } = token;
-      const why = replaced ? `${inQuotes(replaced.text)} was rejected, because ${judgement(replaced)}` : "The draft here was rejected";
-      return `Resampled: ${why}. In its place this one was drawn from the residual, what p has more than q, with u = ${digits(u)}.`;
-    }
-    case "bonus": {
-      const drafts = token.drafted === 1 ? "the one draft of the round was" : `all ${token.drafted} drafts of the round were`;
-      return `Bonus: ${drafts} accepted, so the same forward gives one more token, drawn from p with u = ${digits(token.u)}.`;
-    }
-    default:
-      return `Sampled: nothing was drafted in this round, so its forward gives one token, drawn from p with u = ${digits(token.u)}.`;
-  }
-}
-
-function judgement({ u, accept_prob }) {
-  const [coin, least] = apart(u, accept_prob);
-  const because = accept_prob === 1 ? ": p is not below q, so it is always accepted" : accept_prob === 0 ? ": p is 0, so it is never accepted" : "";
-  return `u = ${coin} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}${because}`;
-}
-
-// Sign, meaning and value of each number; null where the token has none.
-function valuesOf(token) {
-  const { p, q, u, residual_mass: mass } = token;
-  const rows = [["p", "the target's probability", p], ["q", "the drafter's probability", q]];
-  if (isKnown(token.place)) rows.push(["min(1, p/q)", "its chance to pass", token.accept_prob], ["u", "the coin", u]);
-  else {
-    const chance = mass > 0 ? Math.max(p - q, 0) / mass : null;
-    rows.push(["Σ (p − q)₊", "the residual's mass", mass], ["(p − q)₊ / Σ", "its chance there", chance], ["u", "drawn with", u]);
-  }
-  return rows;
-}
-
-// The likeliest tokens at the token's place; with those that were really drawn there, which may be none of them.
-function alternativesTo(token) {
-  const rows = new Map((token.top ?? []).map((row) => [row.id, { ...row }]));
-  for (const drawn of [token, token.replaced, token.replacement]) {
-    if (!drawn || !isKnown(drawn.p)) continue;
-    const { id, text, p, q, raw_p, raw_q } = drawn;
-    rows.set(id, { ...rows.get(id), id, text, p, q, raw_p, raw_q, drawn: drawnFrom(drawn) });
-  }
-  for (const row of rows.values()) row.residual = isKnown(row.q) ? Math.max(row.p - row.q, 0) : null;
-  return [...rows.values()].sort((a, b) => Boolean(b.drawn) - Boolean(a.drawn)); // what was drawn comes first, then by likelihood
-}
-
-function drawnFrom(token) {
-  if (isKnown(token.place)) return { from: "q", how: "drafted" };
-  if (token.fate === "resampled") return { from: "residual", how: "drawn" };
-  return { from: "p", how: "drawn" };
 }

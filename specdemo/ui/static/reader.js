@@ -1,154 +1,226 @@
-// Reading the stage: pointing shows a token in the inspector, a click or Enter pins it, arrow keys walk, Escape lets go.
+// @ts-check
+// Reading the stage: pointing shows a token in the inspector, a click or Enter pins it, arrow keys move to
+// another, Escape unpins it.
 
-function makeReader(page, stage, text, inspector, timeline) {
+import { find } from "./dom.js";
+import { NOT_IN_TEXT, hasSelection } from "./text.js";
+
+/** @import { Inspector } from "./inspector.js" */
+/** @import { Token } from "./run.js" */
+/** @import { Text } from "./text.js" */
+/** @import { Timeline } from "./timeline.js" */
+/** @typedef {ReturnType<typeof makeReader>} Reader */
+
+/**
+ * @param {HTMLElement} page
+ * @param {HTMLElement} stage
+ * @param {Text} text
+ * @param {Inspector} inspector
+ * @param {Timeline} timeline
+ */
+export function makeReader(page, stage, text, inspector, timeline) {
+  /** @type {Token | null} */
   let pinned = null;
-  let stop = null; // the token that Tab comes to; until there is one, the stage itself
+  /** @type {Token | null} */
+  let tabStop = null; // the token that Tab comes to; until there is one, the stage itself
+  /** @type {Element[]} */
   let lit = [];
   stage.addEventListener("pointerover", (event) => point(text.tokenAt(event.target)));
-  stage.addEventListener("pointerleave", () => light(pinned?.round));
+  stage.addEventListener("pointerleave", () => lightPinned());
   stage.addEventListener("click", onClick);
   stage.addEventListener("focusin", (event) => point(text.tokenAt(event.target), true));
   stage.addEventListener("keydown", onKey);
-  page.addEventListener("keydown", (event) => event.key === "Escape" && letGo());
-  page.addEventListener("letgo", letGo);
-  return { clear, filtered, point: (index) => light(index ?? pinned?.round), jump };
+  page.addEventListener("keydown", (event) => event.key === "Escape" && unpin());
+  page.addEventListener("unpin", unpin);
+  return { clear, releaseHidden, pointAtRound, jump };
 
   function clear() {
     pin(null);
-    stopAt(null);
+    setTabStop(null);
     inspector.clear();
   }
 
-  // What is hidden now can be neither pinned nor come to.
-  function filtered() {
-    if (pinned && !text.isShown(pinned)) letGo();
-    if (stop && !text.isShown(stop)) stopAt(null);
+  // A token that is hidden now can be neither pinned nor reached by Tab.
+  function releaseHidden() {
+    if (pinned && !text.isShown(pinned)) unpin();
+    if (tabStop && !text.isShown(tabStop)) setTabStop(null);
   }
 
+  /**
+   * @param {Token | undefined} token
+   * @param {boolean} chosen by keyboard
+   */
   function point(token, chosen = false) {
     if (!token) return;
-    light(token.round, chosen);
+    light(roundOf(token), chosen);
     if (!pinned) inspector.show(token, false, chosen);
   }
 
+  /** @param {number | null} index of a round in the timeline */
+  function pointAtRound(index) {
+    if (index === null) lightPinned();
+    else light(index);
+  }
+
+  /** @param {MouseEvent} event */
   function onClick(event) {
     const token = text.tokenAt(event.target);
-    if (!token || !getSelection().isCollapsed) return; // the end of selecting is no click
-    stopAt(token);
+    if (!token || hasSelection()) return; // the end of selecting is no click
+    setTabStop(token);
     toggle(token);
   }
 
+  /** @param {Token} token */
   function toggle(token) {
-    if (token === pinned) letGo();
+    if (token === pinned) unpin();
     else pin(token);
   }
 
+  /** @param {Token | null} token */
   function pin(token) {
     mark(pinned, false);
     pinned = token;
     mark(pinned, true);
-    page.toggleAttribute("data-pinned", Boolean(pinned));
-    light(pinned?.round);
-    if (!pinned) return;
-    inspector.show(pinned, true);
-    pinned.element.scrollIntoView({ block: "nearest" });
+    page.toggleAttribute("data-pinned", token !== null);
+    lightPinned();
+    if (!token) return;
+    inspector.show(token, true);
+    text.elementOf(token).scrollIntoView({ block: "nearest" });
   }
 
-  function letGo() {
+  function unpin() {
     if (!pinned) return;
-    const { element } = pinned;
-    const focused = !stage.contains(document.activeElement);
+    const element = text.elementOf(pinned);
+    const takesFocus = !stage.contains(document.activeElement) && element.hasAttribute("tabindex");
     pin(null);
     inspector.clear();
-    if (focused && element.hasAttribute("tabindex")) element.focus({ preventScroll: true }); // the button that let go is gone
+    if (takesFocus) element.focus({ preventScroll: true }); // the button that had it is gone
   }
 
+  /**
+   * @param {Token | null} token
+   * @param {boolean} isPinned
+   */
   function mark(token, isPinned) {
-    token?.element.classList.toggle("pinned", isPinned);
-    if (token && token === stop) token.element.setAttribute("aria-pressed", String(isPinned));
+    if (!token) return;
+    text.elementOf(token).classList.toggle("pinned", isPinned);
+    if (token === tabStop) text.elementOf(token).setAttribute("aria-pressed", String(isPinned));
   }
 
+  /** @param {KeyboardEvent} event */
   function onKey(event) {
     if (event.ctrlKey || event.metaKey) return selectAll(event);
     if (event.altKey || event.shiftKey) return;
-    const from = text.tokenAt(event.target) ?? stop; // after a click the focus is on the stage
-    const to = { Home: edge, End: edge, ArrowLeft: beside, ArrowRight: beside, ArrowUp: above, ArrowDown: above }[event.key];
-    if (to && (from || to === beside)) walkTo(to(event.key, from));
-    else if (from && (event.key === "Enter" || event.key === " ")) toggle(from);
+    const from = text.tokenAt(event.target) ?? tabStop; // after a click the focus is on the stage
+    const { key } = event;
+    if (key === "ArrowLeft" || key === "ArrowRight") moveTo(neighbour(from, key === "ArrowRight" ? 1 : -1));
+    else if (!from) return;
+    else if (key === "ArrowUp" || key === "ArrowDown") moveTo(vertical(from, key === "ArrowDown" ? 1 : -1));
+    else if (key === "Home" || key === "End") moveTo(text.shown().at(key === "Home" ? 0 : -1));
+    else if (key === "Enter" || key === " ") toggle(from);
     else return;
     event.preventDefault();
   }
 
+  /** @param {KeyboardEvent} event */
   function selectAll(event) {
     if (event.key.toLowerCase() !== "a") return;
-    getSelection().selectAllChildren(stage);
+    getSelection()?.selectAllChildren(stage);
     event.preventDefault();
   }
 
-  function edge(key) {
-    return text.shown().at(key === "Home" ? 0 : -1);
+  /**
+   * @param {Token | null} from
+   * @param {1 | -1} step
+   */
+  function neighbour(from, step) {
+    const shown = text.shown();
+    return from ? shown[shown.indexOf(from) + step] : shown[0];
   }
 
-  function beside(key, from) {
+  /**
+   * The token of the next line that is nearest to below or above this one.
+   * @param {Token} from
+   * @param {1 | -1} step
+   */
+  function vertical(from, step) {
     const shown = text.shown();
-    if (!from) return shown[0];
-    const at = shown.indexOf(from);
-    return shown[at + (key === "ArrowRight" ? 1 : -1)];
-  }
-
-  // On the next line, the token that stands nearest to above or below.
-  function above(key, from) {
-    const shown = text.shown();
-    const step = key === "ArrowDown" ? 1 : -1;
-    const place = (token) => token.element.querySelector("b").getBoundingClientRect();
-    const start = place(from);
-    const distance = (token) => Math.abs(place(token).left - start.left);
-    let best, line;
+    const box = (/** @type {Token} */ token) => find(text.elementOf(token), "b").getBoundingClientRect();
+    const start = box(from);
+    let nearest, line;
+    let least = Infinity;
     for (let at = shown.indexOf(from) + step; shown[at]; at += step) {
-      const { top } = place(shown[at]);
+      const { top, left } = box(shown[at]);
       if (Math.abs(top - start.top) < 4) continue;
       line ??= top;
-      if (Math.abs(top - line) > 4 || (best && distance(shown[at]) > distance(best))) break;
-      best = shown[at];
+      const distance = Math.abs(left - start.left);
+      if (Math.abs(top - line) > 4 || distance > least) break;
+      nearest = shown[at];
+      least = distance;
     }
-    return best;
+    return nearest;
   }
 
-  function walkTo(token) {
+  /** @param {Token | undefined} token */
+  function moveTo(token) {
     if (!token) return;
-    stopAt(token);
-    token.element.focus({ preventScroll: true });
+    setTabStop(token);
+    text.elementOf(token).focus({ preventScroll: true });
     if (pinned) pin(token);
-    else token.element.scrollIntoView({ block: "nearest" });
+    else text.elementOf(token).scrollIntoView({ block: "nearest" });
   }
 
-  // Only the token that Tab comes to is a button: thousands of them would be in the way of reading.
-  function stopAt(token) {
-    if (token === stop) return; // without its tabindex it would lose the focus
-    for (const name of ["tabindex", "role", "aria-label", "aria-pressed"]) stop?.element.removeAttribute(name);
-    if (stop && (stop.fate === "rejected" || stop.fate === "discarded")) stop.element.setAttribute("role", "deletion");
-    stop = token;
+  /**
+   * Only the token that Tab comes to is a button: thousands of buttons would be in the way of a screen
+   * reader.
+   * @param {Token | null} token
+   */
+  function setTabStop(token) {
+    if (token === tabStop) return; // without its tabindex it would lose the focus
+    if (tabStop) {
+      const element = text.elementOf(tabStop);
+      for (const name of ["tabindex", "role", "aria-label", "aria-pressed"]) element.removeAttribute(name);
+      if (element.matches(NOT_IN_TEXT)) element.setAttribute("role", "deletion");
+    }
+    tabStop = token;
     stage.tabIndex = token ? -1 : 0;
     if (!token) return;
-    const { element, fate, round } = token;
-    const label = `${token.text.trim() || JSON.stringify(token.text)}, ${fate}${round === undefined ? "" : ` in round ${round}`}`;
-    const attributes = { tabindex: 0, role: "button", "aria-label": label, "aria-pressed": token === pinned };
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    const where = token.fate === "prompt" ? "" : ` in round ${token.round.index}`;
+    const attributes = {
+      tabindex: "0",
+      role: "button",
+      "aria-label": `${token.text.trim() || JSON.stringify(token.text)}, ${token.fate}${where}`,
+      "aria-pressed": String(token === pinned),
+    };
+    for (const [name, value] of Object.entries(attributes)) text.elementOf(token).setAttribute(name, value);
   }
 
-  // The tokens of one round, or none, and its mark in the timeline.
+  /** @param {Token} token */
+  function roundOf(token) {
+    return token.fate === "prompt" ? null : token.round.index;
+  }
+
+  function lightPinned() {
+    light(pinned && roundOf(pinned));
+  }
+
+  /**
+   * Lights the tokens of one round, or none, and the round's mark in the timeline.
+   * @param {number | null} index
+   */
   function light(index, reveal = false) {
     for (const element of lit) element.classList.remove("lit");
-    lit = Number.isInteger(index) ? [...stage.querySelectorAll(`[data-round="${index}"]`)] : [];
+    lit = index === null ? [] : [...stage.querySelectorAll(`[data-round="${index}"]`)];
     for (const element of lit) element.classList.add("lit");
-    timeline.light(index ?? null, reveal);
+    timeline.light(index, reveal);
   }
 
+  /** @param {number} index */
   function jump(index) {
     light(index, true);
     const first = lit.map(text.tokenAt).find(text.isShown);
     if (!first) return;
-    stopAt(first);
+    setTabStop(first);
     pin(first);
   }
 }

@@ -1,20 +1,44 @@
-// The timeline: a column for each round. What it brought stands above the line, what it cost hangs below. A column is one
-// element, painted by the style sheet from a few custom properties, so that thousands of them stay cheap.
+// @ts-check
+// The timeline: a column for each round. What the round brought is above the line, what it cost below. A
+// column is one element, painted by the style sheet from a few custom properties, so that thousands of them
+// stay cheap.
+
+import { appendAll, find, make } from "./dom.js";
+import { roundedUp } from "./format.js";
+import { acceptedIn } from "./run.js";
+import { roundInWords } from "./verdict.js";
+
+/** @import { Round } from "./run.js" */
+/** @typedef {ReturnType<typeof makeTimeline>} Timeline */
 
 const TIMELINE = `
   <p class="key"><span class="name">Rounds</span>
     <span><i class="accepted-brick"></i>accepted</span> <span><i class="bonus-brick"></i>bonus, sampled</span>
-    <span><i class="resampled-brick"></i>resampled</span> <span><i class="refused-line"></i>refused or dropped</span>
-    <span><i class="draft-bar"></i>drafting</span> <span><i class="verify-bar"></i>verifying<span class="scale"></span></span></p>
-  <div class="rail" role="toolbar" aria-label="Rounds: arrow keys walk, Enter jumps to the round's text"></div>
+    <span><i class="resampled-brick"></i>resampled</span>
+    <span><i class="dropped-line"></i>rejected, discarded</span>
+    <span><i class="draft-bar"></i>drafting</span>
+    <span><i class="verify-bar"></i>verifying<span class="scale"></span></span></p>
+  <div class="rail" role="toolbar" aria-label="Rounds: arrow keys move, Enter jumps to a round's text"></div>
   <p class="readout" aria-hidden="true"></p>`;
 
-function makeTimeline(strip, { jump, point }) {
-  strip.classList.add("timeline");
+/**
+ * @param {HTMLElement} strip
+ * @param {{ jump: (index: number) => void, point: (index: number | null) => void }} reader
+ */
+export function makeTimeline(strip, { jump, point }) {
   strip.innerHTML = TIMELINE;
-  const [rail, readout, scale] = [".rail", ".readout", ".scale"].map((name) => strip.querySelector(name));
-  const marks = []; // a round's index -> its element
-  let costs, tallest, lit, stop, following, left, frame;
+  const [rail, readout, scale] = [".rail", ".readout", ".scale"].map((name) => find(strip, name));
+  /** @type {HTMLElement[]} */
+  const marks = []; // by the round's index
+  /** @type {number[]} */
+  let costs = []; // milliseconds of everything that was drafted and verified
+  let tallest = 0; // the most bricks in a column
+  /** @type {number | null} */
+  let lit = null; // the round that is lit
+  let tabStop = 0; // the round that Tab comes to
+  let following = true; // the end stays in view until the reader scrolls back
+  let scrolledTo = 0;
+  let frame = 0;
   rail.addEventListener("click", onClick);
   rail.addEventListener("keydown", onKey);
   rail.addEventListener("scroll", onScroll, { passive: true });
@@ -29,72 +53,67 @@ function makeTimeline(strip, { jump, point }) {
     cancelAnimationFrame(frame);
     rail.replaceChildren();
     marks.length = 0;
-    costs = []; // milliseconds of all that was drafted and verified
-    tallest = 0; // the most bricks in a column
-    lit = null; // the round that is lit
-    stop = 0; // the round that Tab comes to
-    following = true; // the end stays in sight until the reader scrolls back
-    left = 0; // where the reader has scrolled to
+    costs = [];
+    tallest = 0;
+    lit = null;
+    tabStop = 0;
+    following = true;
+    scrolledTo = 0;
     frame = 0;
     readout.textContent = scale.textContent = "";
     strip.dataset.rounds = "0";
   }
 
+  /** @param {Round[]} rounds */
   function add(rounds) {
-    const drawn = rounds.map(draw);
-    if (!drawn.length) return;
-    rail.append(...drawn);
-    strip.dataset.rounds = marks.length;
-    const most = Math.max(tallest, ...rounds.map((round) => round.drafted + 1));
-    if (most > tallest) setHeight(most);
+    if (!rounds.length) return;
+    appendAll(rail, rounds.map(draw));
+    strip.dataset.rounds = String(marks.length);
     const before = costs.length;
-    costs.push(...rounds.flatMap((round) => [round.draft_ms, round.verify_ms]));
-    // Only when their number has doubled: a new scale paints every column anew.
+    let most = tallest;
+    for (const { draft, draft_ms, verify_ms } of rounds) {
+      most = Math.max(most, draft.length + 1);
+      costs.push(draft_ms, verify_ms);
+    }
+    if (most > tallest) setHeight(most);
+    // Only when their number has doubled: a new scale paints every column again.
     if (Math.floor(Math.log2(costs.length)) > Math.floor(Math.log2(before))) setScale();
     if (following && !frame) frame = requestAnimationFrame(showEnd);
   }
 
+  /** @param {Round} round */
   function draw(round) {
-    const { index, drafted, accepted, next, draft_ms, verify_ms } = round;
-    const mark = document.createElement("span");
+    const { index, draft, next, draft_ms, verify_ms } = round;
+    const mark = make("span");
     mark.className = "mark";
-    mark.dataset.index = index;
+    mark.dataset.index = String(index);
     mark.dataset.own = next ? next.fate : "none";
     mark.setAttribute("role", "button");
-    mark.tabIndex = index === stop ? 0 : -1;
-    mark.setAttribute("aria-label", inWords(round));
-    const refused = drafted - accepted;
-    const numbers = { accepted, own: next ? 1 : 0, refused, draft: draft_ms, verify: verify_ms };
-    for (const [name, value] of Object.entries(numbers)) mark.style.setProperty(`--${name}`, value);
+    mark.tabIndex = index === tabStop ? 0 : -1;
+    mark.setAttribute("aria-label", roundInWords(round));
+    const accepted = acceptedIn(round);
+    const dropped = draft.length - accepted;
+    const numbers = { accepted, own: next ? 1 : 0, dropped, draft: draft_ms, verify: verify_ms };
+    for (const [name, value] of Object.entries(numbers)) mark.style.setProperty(`--${name}`, String(value));
     marks[index] = mark;
     return mark;
   }
 
-  function inWords({ index, drafted, accepted, next, draft_ms, verify_ms }) {
-    const drafts = drafted ? `${accepted} of ${drafted} drafts accepted` : "nothing drafted";
-    const tokens = accepted + (next ? 1 : 0);
-    const times = `drafting ${milliseconds(draft_ms)}, verifying ${milliseconds(verify_ms)}`;
-    return `round ${index}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}`;
-  }
-
-  function milliseconds(value) {
-    return `${value < 100 ? value.toFixed(1) : value.toFixed(0)} ms`;
-  }
-
+  /** @param {number} most */
   function setHeight(most) {
     tallest = most;
-    rail.style.setProperty("--bricks", most);
+    rail.style.setProperty("--bricks", String(most));
     rail.style.setProperty("--brick", most > 9 ? "4px" : "6px");
   }
 
-  // The longest bar stands for a round number of milliseconds that nearly all stay below; what takes longer ends there.
+  // The longest bar is a round number of milliseconds that nearly all costs stay below; longer ones end
+  // there.
   function setScale() {
     const sorted = Float64Array.from(costs).sort();
-    const usual = Math.max(1.25 * sorted[Math.floor(0.95 * (sorted.length - 1))], 0.001);
-    const power = 10 ** Math.floor(Math.log10(usual));
-    const top = [1, 2, 3, 5, 10].find((step) => step * power >= usual) * power;
-    rail.style.setProperty("--longest", top);
-    scale.textContent = `, a full bar is ${Number(top.toPrecision(1))} ms or more`;
+    const usual = 1.25 * sorted[Math.floor(0.95 * (sorted.length - 1))];
+    const longest = roundedUp(Math.max(usual, 0.001));
+    rail.style.setProperty("--longest", String(longest));
+    scale.textContent = `, a full bar is ${longest} ms or more`;
   }
 
   // In a frame of its own, when the layout is due anyway.
@@ -103,64 +122,78 @@ function makeTimeline(strip, { jump, point }) {
     rail.scrollLeft = 1e7;
   }
 
-  // Only the reader scrolls back; a late event of an own scroll finds the end farther on, which says nothing.
+  // Only the reader scrolls back. A late event of the page's own scrolling finds the end farther on, which is
+  // no reason to stop following it.
   function onScroll() {
     const now = rail.scrollLeft;
-    if (now < left - 1) following = false;
+    if (now < scrolledTo - 1) following = false;
     else if (now + rail.clientWidth > rail.scrollWidth - 24) following = true;
-    left = now;
+    scrolledTo = now;
   }
 
+  /**
+   * @param {EventTarget | null} target
+   * @returns {number | null}
+   */
   function roundOf(target) {
-    const mark = target?.closest?.(".mark");
-    return mark ? Number(mark.dataset.index) : null;
+    const mark = target instanceof Element ? target.closest(".mark") : null;
+    return mark instanceof HTMLElement ? Number(mark.dataset.index) : null;
   }
 
+  /** @param {EventTarget | null} target */
   function pointAt(target) {
     const index = roundOf(target);
     light(index);
     point(index);
   }
 
+  /** @param {MouseEvent} event */
   function onClick(event) {
     const index = roundOf(event.target);
     if (index === null) return;
-    stopAt(index);
+    setTabStop(index);
     jump(index);
   }
 
+  /** @param {KeyboardEvent} event */
   function onKey(event) {
     const index = roundOf(event.target);
-    const steps = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: marks.length - 1 };
     if (index === null || event.ctrlKey || event.metaKey || event.altKey) return;
+    /** @type {Record<string, number>} */
+    const steps = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: marks.length - 1 };
+    const to = steps[event.key];
     if (event.key === "Enter" || event.key === " ") jump(index);
-    else if (!(event.key in steps)) return;
-    else if (marks[steps[event.key]]) {
-      stopAt(steps[event.key]);
-      marks[stop].focus();
+    else if (to === undefined) return;
+    else if (marks[to]) {
+      setTabStop(to);
+      marks[to].focus();
     }
     event.preventDefault();
     event.stopPropagation();
   }
 
-  function stopAt(index) {
-    if (marks[stop]) marks[stop].tabIndex = -1;
-    stop = index;
-    marks[stop].tabIndex = 0;
+  /** @param {number} index */
+  function setTabStop(index) {
+    if (marks[tabStop]) marks[tabStop].tabIndex = -1;
+    tabStop = index;
+    marks[index].tabIndex = 0;
   }
 
-  // Lights a round's column, or none. `reveal` scrolls to it, for a round that was asked for and not merely passed.
+  /**
+   * Lights a round's column, or none.
+   * @param {number | null} index
+   * @param {boolean} reveal scrolls to the column, for a round that was chosen and not merely passed
+   */
   function light(index, reveal = false) {
-    marks[lit]?.classList.remove("lit");
+    if (lit !== null) marks[lit]?.classList.remove("lit");
     lit = index;
-    const mark = marks[index];
+    const mark = index === null ? undefined : marks[index];
     mark?.classList.add("lit");
-    readout.textContent = mark ? mark.getAttribute("aria-label") : "";
-    if (mark && reveal) {
-      stopAt(index);
-      // Not scrollIntoView: that would scroll the page, too.
-      const seen = mark.offsetLeft >= rail.scrollLeft && mark.offsetLeft + mark.offsetWidth <= rail.scrollLeft + rail.clientWidth;
-      if (!seen) rail.scrollLeft = mark.offsetLeft - rail.clientWidth / 2;
-    }
+    readout.textContent = mark?.getAttribute("aria-label") ?? "";
+    if (index === null || !mark || !reveal) return;
+    setTabStop(index);
+    const [left, right] = [mark.offsetLeft, mark.offsetLeft + mark.offsetWidth];
+    const inView = left >= rail.scrollLeft && right <= rail.scrollLeft + rail.clientWidth;
+    if (!inView) rail.scrollLeft = left - rail.clientWidth / 2; // scrollIntoView would scroll the page, too
   }
 }

@@ -1,0 +1,37 @@
+// @ts-check
+// Elements. Text goes in as text nodes only, so what a model or a visitor wrote is never markup.
+
+/**
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
+ * @param {(Node | string)[]} children
+ * @returns {HTMLElementTagNameMap[T]}
+ */
+export function make(tag, ...children) {
+  const made = document.createElement(tag);
+  for (const child of children) made.append(child);
+  return made;
+}
+
+/**
+ * Appends any number of elements; as arguments of one call they would be too many from about 120,000 on.
+ * @param {Element} parent
+ * @param {Iterable<Element>} children
+ */
+export function appendAll(parent, children) {
+  const fragment = new DocumentFragment();
+  for (const child of children) fragment.append(child);
+  parent.append(fragment);
+}
+
+/**
+ * The element that the selector finds, which has to be there.
+ * @param {Element} from
+ * @param {string} selector
+ * @returns {HTMLElement}
+ */
+export function find(from, selector) {
+  const found = /** @type {HTMLElement | null} */ (from.querySelector(selector));
+  if (!found) throw new Error(`there is no ${selector}`);
+  return found;
+}

@@ -1,0 +1,90 @@
+// @ts-check
+// The replay: which rounds are visible when. It goes by the engine's own times, stretched; this module has no
+// clock of its own and is given the time (ms) at every call.
+
+import { acceptedIn, rejectedIn } from "./run.js";
+
+/** @import { Round } from "./run.js" */
+
+export class Replay {
+  /** Engine time by screen time. At Infinity everything is visible at once. */
+  speed = Infinity;
+  /** How many rounds are visible with their verdicts. */
+  judged = 0;
+  #time = 0; // engine ms since the last of those was judged
+  #now = 0; // screen ms, when #time was set
+
+  /**
+   * From the first round on.
+   * @param {number} speed
+   * @param {number} now
+   */
+  restart(speed, now) {
+    Object.assign(this, { speed, judged: 0 });
+    this.#time = 0;
+    this.#now = now;
+  }
+
+  /**
+   * @param {number} speed
+   * @param {number} now
+   */
+  setSpeed(speed, now) {
+    this.#advance(now);
+    this.speed = speed;
+  }
+
+  /**
+   * The rounds that have become visible since the last call, about `limit` tokens at most; and in slow motion
+   * the round after them, if its draft is visible and waits for the verdict.
+   * @param {Round[]} rounds
+   * @param {number} now
+   * @param {number} limit
+   * @returns {{ judged: Round[], drafted: Round | null }}
+   */
+  next(rounds, now, limit) {
+    this.#advance(now);
+    const judged = [];
+    for (let size = 0; this.judged < rounds.length && size < limit; this.judged++) {
+      const round = rounds[this.judged];
+      if (this.speed < Infinity) {
+        if (this.#time < round.draft_ms + round.verify_ms) break;
+        this.#time -= round.draft_ms + round.verify_ms;
+      }
+      judged.push(round);
+      size += round.draft.length + 1;
+    }
+    const waiting = rounds[this.judged];
+    const drafted = waiting && this.speed < 1 && this.#time >= waiting.draft_ms ? waiting : null;
+    return { judged, drafted };
+  }
+
+  /** @param {number} now */
+  #advance(now) {
+    if (this.speed < Infinity) this.#time += (now - this.#now) * this.speed;
+    this.#now = now;
+  }
+}
+
+/**
+ * The numbers of the first `count` rounds, as the page writes them. The others are known for whole runs only.
+ * @param {Round[]} rounds
+ * @param {number} count
+ * @returns {Record<string, string>}
+ */
+export function numbersAfter(rounds, count) {
+  let accepted = 0;
+  let rejected = 0;
+  let tokens = 0;
+  for (const round of rounds.slice(0, count)) {
+    accepted += acceptedIn(round);
+    rejected += rejectedIn(round) ? 1 : 0;
+    tokens += acceptedIn(round) + (round.next ? 1 : 0);
+  }
+  /** @type {Record<string, string>} */
+  const numbers = { tokens: String(tokens), rounds: String(count), saved: String(tokens - count) };
+  const judged = accepted + rejected;
+  if (judged) numbers.acceptance_rate = `${Math.round((100 * accepted) / judged)}%`;
+  if (count) numbers.mean_tokens_per_round = (tokens / count).toFixed(2);
+  return numbers;
+}

@@ -1,0 +1,112 @@
+// @ts-check
+// The run that the page knows, put together from the server's updates. Its tokens are the wire objects
+// themselves, each with its round and its place in the draft added.
+
+/** @import { DraftToken, NextToken, PromptToken, Update, WireRound } from "./messages.js" */
+/** @typedef {Omit<WireRound, "draft" | "next">} RoundTimes */
+/** @typedef {RoundTimes & { index: number, draft: Drafted[], next: Own | null }} Round */
+/** @typedef {DraftToken & { round: Round, place: number }} Drafted */
+/** @typedef {NextToken & { round: Round }} Own */
+/** @typedef {PromptToken | Drafted | Own} Token */
+
+export class Run {
+  number = 0;
+  /** @type {PromptToken[]} */
+  prompt = [];
+  /** @type {Round[]} */
+  rounds = [];
+  /** @type {Record<string, string>} */
+  numbers = {};
+  /** @type {string | null} */
+  finish = null;
+  recorded = false;
+
+  /** True when no further rounds will come. A trace may have been saved before its run had ended. */
+  get complete() {
+    return this.recorded || this.finish !== null;
+  }
+
+  /**
+   * Begins another run.
+   * @param {number} number
+   * @param {Pick<Update, "prompt" | "recorded">} update
+   */
+  begin(number, { prompt = [], recorded = false }) {
+    Object.assign(this, { number, prompt, recorded, rounds: [], numbers: {}, finish: null });
+  }
+
+  /**
+   * Takes an update.
+   * "known": nothing in it is new. "missed": rounds before it are missing, so it was not taken. "begun": it
+   * is another run. "continued": it has more of the same run; `corrected` are tokens whose text has changed.
+   * @param {number} number
+   * @param {Update} update
+   * @returns {{ result: "known" | "missed" | "begun" | "continued", corrected: Token[] }}
+   */
+  take(number, update) {
+    const { since, until, finish, rounds, numbers } = update;
+    const same = number === this.number && this.rounds.length > 0;
+    if (same && until < this.rounds.length && finish === null) return { result: "known", corrected: [] };
+    if (since > 0 && !(same && since <= this.rounds.length)) return { result: "missed", corrected: [] };
+    if (!same) this.begin(number, update);
+    const corrected = same && since === 0 ? this.#correct(rounds) : [];
+    for (let at = this.rounds.length - since; at < rounds.length; at++) {
+      this.rounds.push(linked(rounds[at], this.rounds.length));
+    }
+    this.finish = finish;
+    this.numbers = numbers;
+    return { result: same ? "continued" : "begun", corrected };
+  }
+
+  /**
+   * The end of a run can change the text of tokens that were sent before: it is cut or completed there.
+   * @param {WireRound[]} rounds
+   */
+  #correct(rounds) {
+    const known = /** @type {Token[]} */ (this.rounds.slice(0, rounds.length).flatMap(tokensOf));
+    const texts = rounds.slice(0, this.rounds.length).flatMap(tokensOf).map(({ text }) => text);
+    const corrected = known.filter(({ text }, at) => text !== texts[at]);
+    known.forEach((token, at) => { token.text = texts[at]; });
+    return corrected;
+  }
+}
+
+/**
+ * The wire object as a round of the page: it gets its index, and its tokens their round and place.
+ * @param {WireRound} wire
+ * @param {number} index
+ * @returns {Round}
+ */
+export function linked(wire, index) {
+  const round = /** @type {Round} */ (/** @type {unknown} */ (Object.assign(wire, { index })));
+  round.draft.forEach((token, place) => Object.assign(token, { round, place }));
+  if (round.next) round.next.round = round;
+  return round;
+}
+
+/**
+ * A round's tokens in reading order.
+ * @param {WireRound | Round} round
+ * @returns {(DraftToken | NextToken)[]}
+ */
+export function tokensOf({ draft, next }) {
+  return next ? [...draft, next] : draft;
+}
+
+/**
+ * @param {Token} token
+ * @returns {token is Drafted}
+ */
+export function isDrafted(token) {
+  return token.fate === "accepted" || token.fate === "rejected" || token.fate === "discarded";
+}
+
+/** @param {Round} round */
+export function acceptedIn(round) {
+  return round.draft.filter(({ fate }) => fate === "accepted").length;
+}
+
+/** @param {Round} round */
+export function rejectedIn(round) {
+  return round.draft.find(({ fate }) => fate === "rejected");
+}

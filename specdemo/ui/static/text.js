@@ -1,0 +1,227 @@
+// @ts-check
+// The text on the stage: one element for each token, in reading order, whose textContent is the token's text
+// and nothing else. The style sheet draws signs for invisible characters; they are seen but are not in the
+// text.
+
+import { appendAll, find, make } from "./dom.js";
+import { INVISIBLE, codeOf } from "./format.js";
+
+/** @import { Token } from "./run.js" */
+/** @typedef {ReturnType<typeof makeText>} Text */
+
+export const NOT_IN_TEXT = '[data-fate="rejected"], [data-fate="discarded"]';
+const BLOCK = 150; // tokens; a longer block is cut
+
+/** @param {HTMLElement} stage */
+export function makeText(stage) {
+  /** @type {WeakMap<Element, Token>} */
+  const tokens = new WeakMap();
+  /** @type {WeakMap<Token, HTMLElement>} */
+  const elements = new WeakMap();
+  /** @type {HTMLElement | null} */
+  let block = null; // where tokens are added
+  let following = true; // the end stays in view until the reader scrolls back
+  let scrolledTo = 0;
+  let frame = 0;
+  let width = 0;
+  stage.addEventListener("scroll", onScroll, { passive: true });
+  document.addEventListener("copy", onCopy);
+  new ResizeObserver(onResize).observe(stage);
+  clear();
+  return { clear, add, rewrite, reflow, shown, isShown, tokenAt, elementOf };
+
+  function clear(follow = true) {
+    cancelAnimationFrame(frame);
+    stage.replaceChildren();
+    block = null;
+    following = follow;
+    scrolledTo = 0;
+    frame = 0;
+  }
+
+  /** @param {Token[]} added those that are there already are moved to the end */
+  function add(added) {
+    if (!added.length) return;
+    if (!block) stage.append((block = makeBlock("run-on")));
+    appendAll(block, added.map((token) => elements.get(token) ?? draw(token)));
+    frame ||= requestAnimationFrame(afterLayout);
+  }
+
+  /** @param {string} className */
+  function makeBlock(className) {
+    const made = make("div");
+    made.className = className;
+    return made;
+  }
+
+  // In a frame of its own, when the layout is due anyway.
+  function afterLayout() {
+    frame = 0;
+    if (following && !stage.querySelector(".pinned")) stage.scrollTop = 1e7;
+    if (block && block.childElementCount > BLOCK) cut(block);
+  }
+
+  /**
+   * A new token makes the browser lay out and paint its whole block again. So a long block is cut where a
+   * line begins, which looks the same, until reflow joins all blocks.
+   * @param {HTMLElement} long
+   */
+  function cut(long) {
+    const shown = [...long.children].filter((element) => isShown(tokenAt(element)));
+    if (shown.length < BLOCK / 2 || hasSelection()) return; // a selection would not survive it
+    const last = shown.slice(-BLOCK / 2);
+    const boxes = last.map((element) => find(element, "b").getBoundingClientRect());
+    const first = boxes.findIndex(({ top }, at) => at > 0 && top > boxes[at - 1].bottom);
+    if (first < 0) return;
+    const breaksByItself = !last[first - 1].textContent?.endsWith("\n");
+    const next = makeBlock(breaksByItself ? "run-on goes-on" : "run-on");
+    long.after(next);
+    const children = [...long.children];
+    move(children.slice(children.indexOf(last[first])), next);
+  }
+
+  // After a change of where lines end.
+  function reflow() {
+    const all = [...stage.querySelectorAll("[data-token]")];
+    if (!all.length) return;
+    const before = [...stage.children];
+    const top = stage.getBoundingClientRect().top;
+    const place = following ? null : all.find((element) => element.getBoundingClientRect().bottom > top);
+    const joined = makeBlock("run-on");
+    stage.append(joined);
+    move(all, joined);
+    for (const empty of before) empty.remove();
+    place?.scrollIntoView({ block: "start" }); // what was read stays in view
+    frame ||= requestAnimationFrame(afterLayout);
+  }
+
+  /**
+   * @param {Element[]} moved
+   * @param {HTMLElement} to
+   */
+  function move(moved, to) {
+    const focused = moved.find((element) => element === document.activeElement);
+    appendAll(to, moved);
+    if (focused instanceof HTMLElement) focused.focus({ preventScroll: true });
+    block = to;
+  }
+
+  /** @param {Token} token */
+  function draw(token) {
+    const span = make("span");
+    span.dataset.fate = token.fate;
+    span.dataset.token = token.id === null ? "" : String(token.id);
+    if (token.fate !== "prompt") span.dataset.round = String(token.round.index);
+    if (span.matches(NOT_IN_TEXT)) span.setAttribute("role", "deletion"); // for screen readers
+    tokens.set(span, token);
+    elements.set(token, span);
+    fill(span, token.text);
+    return span;
+  }
+
+  /** @param {Token} token whose text has changed */
+  function rewrite(token) {
+    const element = elements.get(token);
+    if (element) fill(element, token.text);
+  }
+
+  /**
+   * The background and the line of a token belong to its word. Spaces around the word are outside of it, or a
+   * space at the end of a line would show as a sliver there.
+   * @param {HTMLElement} element
+   * @param {string} text
+   */
+  function fill(element, text) {
+    const word = make("b");
+    if (text.trim() === "" && !INVISIBLE.test(text)) {
+      word.className = text === "" ? "none" : "space";
+      word.textContent = text;
+      element.replaceChildren(word);
+      return;
+    }
+    const bare = text.replace(/^ +| +$/g, "");
+    for (const part of bare.split(INVISIBLE)) if (part) word.append(INVISIBLE.test(part) ? sign(part) : part);
+    const start = text.indexOf(bare);
+    const [before, after] = [text.slice(0, start), text.slice(start + bare.length)];
+    element.replaceChildren(word);
+    if (before) word.before(before);
+    if (after) word.after(after);
+  }
+
+  /** @param {string} character an invisible one */
+  function sign(character) {
+    const mark = make("i", character);
+    if (character === "\n") mark.className = "newline";
+    else if (character === "\t") mark.className = "tab";
+    else {
+      mark.className = "invisible";
+      mark.dataset.sign = codeOf(character);
+    }
+    return mark;
+  }
+
+  /** The tokens that can be seen, in reading order. */
+  function shown() {
+    return [...stage.querySelectorAll("[data-token]")].map(tokenOf).filter(isShown);
+  }
+
+  /** @param {Token | undefined} token */
+  function isShown(token) {
+    return Boolean(token) && !stage.classList.contains(`hide-${token?.fate}`);
+  }
+
+  /**
+   * The token that a node belongs to.
+   * @param {EventTarget | null} node
+   */
+  function tokenAt(node) {
+    const element = node instanceof Element ? node.closest("[data-token]") : null;
+    return element ? tokens.get(element) : undefined;
+  }
+
+  /** @param {Element} element a token's own */
+  function tokenOf(element) {
+    return /** @type {Token} */ (tokens.get(element));
+  }
+
+  /** @param {Token} token one that has been added */
+  function elementOf(token) {
+    return /** @type {HTMLElement} */ (elements.get(token));
+  }
+
+  /** @param {ResizeObserverEntry[]} entries */
+  function onResize([{ contentRect }]) {
+    if (contentRect.width === width) return;
+    width = contentRect.width;
+    reflow();
+  }
+
+  // Only the reader scrolls back. A late event of the page's own scrolling finds the end farther on, which is
+  // no reason to stop following it.
+  function onScroll() {
+    const now = stage.scrollTop;
+    if (now < scrolledTo - 1) following = false;
+    else if (now + stage.clientHeight > stage.scrollHeight - 40) following = true;
+    scrolledTo = now;
+  }
+
+  /**
+   * What is selected is copied without the tokens that are not part of the text.
+   * @param {ClipboardEvent} event
+   */
+  function onCopy(event) {
+    const selection = getSelection();
+    if (!selection || selection.isCollapsed || !stage.contains(selection.anchorNode)) return;
+    const range = selection.getRangeAt(0).cloneRange();
+    if (!stage.contains(range.startContainer)) range.setStart(stage, 0);
+    if (!stage.contains(range.endContainer)) range.setEnd(stage, stage.childNodes.length);
+    const copied = range.cloneContents();
+    for (const dropped of copied.querySelectorAll(NOT_IN_TEXT)) dropped.remove();
+    event.clipboardData?.setData("text/plain", copied.textContent ?? "");
+    event.preventDefault();
+  }
+}
+
+export function hasSelection() {
+  return !(getSelection()?.isCollapsed ?? true);
+}

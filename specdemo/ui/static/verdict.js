@@ -1,0 +1,172 @@
+// @ts-check
+// What the inspector says about a token: what decided its fate, in a sentence and in numbers.
+
+import { apart, digits, inQuotes, milliseconds } from "./format.js";
+import { acceptedIn, isDrafted, rejectedIn } from "./run.js";
+
+/** @import { Drafted, Own, Round, Token } from "./run.js" */
+/** @typedef {"p" | "q" | "residual"} Column */
+
+/**
+ * A row of the table of likely tokens. drawn: from which distribution the token was really drawn, if it was.
+ * @typedef {object} Row
+ * @property {number} id
+ * @property {string} text
+ * @property {number} p
+ * @property {number | null} q
+ * @property {number | null} raw_p
+ * @property {number | null} raw_q
+ * @property {number | null} residual max(p − q, 0)
+ * @property {{ from: Column, how: string } | null} drawn
+ */
+
+/**
+ * The token that was rejected, if this one was drawn in its place.
+ * @param {Token} token
+ */
+export function replacedBy(token) {
+  return token.fate === "resampled" ? rejectedIn(token.round) : undefined;
+}
+
+/** @param {Token} token */
+export function placeOf(token) {
+  if (token.fate === "prompt") return "prompt";
+  const { index, draft } = token.round;
+  return isDrafted(token)
+    ? `round ${index}, draft ${token.place + 1} of ${draft.length}`
+    : `round ${index}, the target's own`;
+}
+
+/** @param {Token} token */
+export function verdictOn(token) {
+  switch (token.fate) {
+    case "prompt":
+      return "Given: part of the prompt.";
+    case "accepted":
+      return `Accepted: ${judgement(token)}.`;
+    case "rejected": {
+      const { next } = token.round;
+      const then = `${next ? inQuotes(next.text) : "Nothing"} was drawn in its place.`;
+      return `Rejected: ${judgement(token)}. ${then}`;
+    }
+    case "discarded": {
+      if (token.u !== null) {
+        return `Discarded: ${judgement(token)}, so it was accepted, but the text had already ended.`;
+      }
+      const rejected = rejectedIn(token.round);
+      const first = rejected && `draft ${rejected.place + 1}, ${inQuotes(rejected.text)},`;
+      const why = `${first ?? "an earlier draft"} was rejected, and everything drafted after it was dropped`;
+      return `Discarded without being judged: ${why}.`;
+    }
+    case "resampled": {
+      const replaced = replacedBy(token);
+      const why = replaced
+        ? `${inQuotes(replaced.text)} was rejected, because ${judgement(replaced)}`
+        : "the draft here was rejected";
+      const how = "This token was drawn in its place from the residual, the part of p that exceeds q,";
+      return `Resampled: ${why}. ${how} with u = ${digits(token.u)}.`;
+    }
+    case "bonus": {
+      const count = token.round.draft.length;
+      const drafts = count === 1 ? "the round's only draft was" : `all ${count} drafts of the round were`;
+      const more = "so the same forward gives one more token";
+      return `Bonus: ${drafts} accepted, ${more}, drawn from p with u = ${digits(token.u)}.`;
+    }
+    case "sampled": {
+      const one = "so the target's forward gives one token";
+      return `Sampled: nothing was drafted in this round, ${one}, drawn from p with u = ${digits(token.u)}.`;
+    }
+  }
+}
+
+/**
+ * How u compares with the acceptance probability.
+ * @param {Pick<Drafted, "u" | "accept_prob">} token one that was judged
+ */
+export function judgement({ u, accept_prob }) {
+  if (u === null || accept_prob === null) return "it was judged";
+  const [drawn, least] = apart(u, accept_prob);
+  const why = { 1: " (p is at least q, so it is always accepted)", 0: " (p is 0, so it is never accepted)" };
+  const always = accept_prob === 1 || accept_prob === 0 ? why[accept_prob] : "";
+  return `u = ${drawn} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}${always}`;
+}
+
+/**
+ * Symbol, meaning and value of each number that the token has.
+ * @param {Token} token
+ * @returns {[symbol: string, meaning: string, value: number][]}
+ */
+export function valuesOf(token) {
+  if (token.fate === "prompt") return [];
+  const { p, q, u } = token;
+  /** @type {[string, string, number | null][]} */
+  const rows = [["p", "the target's probability", p], ["q", "the drafter's probability", q]];
+  if (isDrafted(token)) {
+    rows.push(["min(1, p/q)", "acceptance probability", token.accept_prob]);
+  } else {
+    const mass = token.residual_mass;
+    const share = mass && q !== null ? Math.max(p - q, 0) / mass : null;
+    rows.push(["Σ (p − q)₊", "the residual's mass", mass]);
+    rows.push(["(p − q)₊ / Σ", "probability in the residual", share]);
+  }
+  rows.push(["u", "uniform random number", u]);
+  return rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
+}
+
+/**
+ * The tokens that were really drawn at the token's place, and then the likeliest others there.
+ * @param {Token} token
+ * @returns {Row[]}
+ */
+export function alternativesTo(token) {
+  if (token.fate === "prompt") return [];
+  /** @type {Map<number, Row>} */
+  const rows = new Map();
+  for (const [id, text, p, q, raw_p, raw_q] of token.top) {
+    rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residual(p, q), drawn: null });
+  }
+  for (const drawn of drawnAt(token)) {
+    const { id, text, p, q, raw_p, raw_q } = drawn;
+    rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residual(p, q), drawn: drawnFrom(drawn) });
+  }
+  return [...rows.values()].sort((a, b) => Number(b.drawn !== null) - Number(a.drawn !== null));
+}
+
+/**
+ * The token itself; with it the one that it replaced, or the one that replaced it.
+ * @param {Drafted | Own} token
+ */
+function drawnAt(token) {
+  const other = token.fate === "rejected" ? token.round.next : replacedBy(token);
+  return other ? [token, other] : [token];
+}
+
+/**
+ * @param {number} p
+ * @param {number | null} q
+ */
+function residual(p, q) {
+  return q === null ? null : Math.max(p - q, 0);
+}
+
+/**
+ * @param {Drafted | Own} token
+ * @returns {{ from: Column, how: string }}
+ */
+export function drawnFrom(token) {
+  if (isDrafted(token)) return { from: "q", how: "drafted" };
+  return { from: token.fate === "resampled" ? "residual" : "p", how: "drawn" };
+}
+
+/**
+ * A round in words, for its mark in the timeline.
+ * @param {Round} round
+ */
+export function roundInWords(round) {
+  const { index, draft, next, draft_ms, verify_ms } = round;
+  const accepted = acceptedIn(round);
+  const drafts = draft.length ? `${accepted} of ${draft.length} drafts accepted` : "nothing drafted";
+  const tokens = accepted + (next ? 1 : 0);
+  const times = `drafting ${milliseconds(draft_ms)}, verifying ${milliseconds(verify_ms)}`;
+  return `round ${index}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}`;
+}

@@ -1,0 +1,52 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import {
+  apart, codeOf, digits, inQuotes, milliseconds, roundedUp, short,
+} from "../../specdemo/ui/static/format.js";
+
+test("a number has four significant digits, and 0 and 1 only where they are exact", () => {
+  const written = [0, 1, 0.99999, 0.5, 0.12345678, 0.001].map((value) => digits(value));
+  assert.deepEqual(written, ["0", "1", "1.000", "0.5000", "0.1235", "0.001000"]);
+});
+
+test("a small number is written with a power of ten", () => {
+  assert.equal(digits(0.00012345), "1.234 × 10⁻⁴");
+  assert.equal(digits(1e-12, 2), "1.0 × 10⁻¹²");
+});
+
+test("a number in a table has three decimals, and a tiny one is not 0", () => {
+  assert.deepEqual([null, 0, 1, 0.5, 0.0004, 0.9999].map(short), ["–", "0", "1", "0.500", "<.001", "1.000"]);
+});
+
+test("two numbers are written with the digits that tell them apart", () => {
+  assert.deepEqual(apart(0.25, 0.5), ["0.2500", "0.5000"]);
+  assert.deepEqual(apart(0.123456, 0.123457), ["0.123456", "0.123457"]);
+  assert.deepEqual(apart(0.3, 0.3), ["0.3000", "0.3000"]);
+  assert.deepEqual(apart(0.1 + 0.2, 0.3), ["0.30000000000000004", "0.29999999999999999"]);
+});
+
+test("milliseconds have a decimal below 100", () => {
+  assert.deepEqual([0.04, 99.94, 100.4].map(milliseconds), ["0.0 ms", "99.9 ms", "100 ms"]);
+});
+
+test("a text in quotes shows what cannot be seen", () => {
+  const written = {
+    "": "no text",
+    " a": '" a"',
+    "a\n\t": '"a\\n\\t"',
+    "\u202e": '"\\u202e"',
+    "\u00a0": '"\\u00a0"',
+    "\u{e0001}": '"\\u{e0001}"',
+    "né 👍🏽": '"né 👍🏽"',
+  };
+  for (const [text, expected] of Object.entries(written)) assert.equal(inQuotes(text), expected);
+});
+
+test("an invisible character has its code", () => {
+  assert.deepEqual(["\0", "\u202e", "\u{e0001}"].map(codeOf), ["0000", "202E", "E0001"]);
+});
+
+test("a scale ends at 1, 2, 3 or 5 times a power of ten", () => {
+  const scales = { 0.001: 0.001, 0.7: 1, 1: 1, 1.2: 2, 2.5: 3, 4: 5, 7: 10, 61: 100, 0.03: 0.03 };
+  for (const [value, expected] of Object.entries(scales)) assert.equal(roundedUp(Number(value)), expected);
+});

@@ -1,0 +1,73 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { Replay, numbersAfter } from "../../specdemo/ui/static/replay.js";
+import { Run, acceptedIn, rejectedIn, tokensOf } from "../../specdemo/ui/static/run.js";
+import { PROMPT, allAccepted, plain, rejection, update } from "./runs.js";
+
+function begun(rounds = [rejection()], more = {}) {
+  const run = new Run();
+  assert.equal(run.take(1, update(0, rounds, { prompt: PROMPT, ...more })).result, "begun");
+  return run;
+}
+
+test("a run is put together from its updates", () => {
+  const run = begun();
+  assert.equal(run.take(1, update(1, [allAccepted()])).result, "continued");
+  assert.equal(run.take(1, update(2, [], { finish: "eos", numbers: { rounds: "2" } })).result, "continued");
+  assert.deepEqual(run.rounds.map(({ index }) => index), [0, 1]);
+  assert.deepEqual([run.prompt, run.finish, run.complete], [PROMPT, "eos", true]);
+  assert.deepEqual(run.numbers, { rounds: "2" });
+});
+
+test("the tokens are the objects that were sent, with their round and place", () => {
+  const sent = rejection();
+  const [round] = begun([sent]).rounds;
+  assert.equal(round, sent);
+  assert.deepEqual(tokensOf(round).map(({ text }) => text), [" a", " b", " c", " d"]);
+  assert.deepEqual(round.draft.map(({ place }) => place), [0, 1, 2]);
+  assert.ok(tokensOf(round).every((token) => token.round === round));
+  assert.equal(acceptedIn(round), 1);
+  assert.equal(rejectedIn(round), round.draft[1]);
+});
+
+test("what is known is not taken twice, and an overlap is taken once", () => {
+  const run = begun([rejection(), plain()]);
+  assert.equal(run.take(1, update(0, [rejection()])).result, "known");
+  assert.equal(run.take(1, update(1, [plain(), allAccepted()])).result, "continued");
+  assert.deepEqual(run.rounds.map(({ draft }) => draft.length), [3, 0, 2]);
+});
+
+test("an update with rounds missing before it is not taken", () => {
+  const run = begun();
+  assert.equal(run.take(1, update(2, [plain()])).result, "missed");
+  assert.equal(new Run().take(1, update(1, [plain()])).result, "missed");
+  assert.equal(run.take(2, update(1, [plain()])).result, "missed");
+  assert.equal(run.rounds.length, 1);
+});
+
+test("another run takes the place of the one before", () => {
+  const run = begun([rejection(), plain()], { finish: "eos" });
+  assert.equal(run.take(2, update(0, [plain()], { prompt: [], recorded: true })).result, "begun");
+  assert.deepEqual([run.number, run.rounds.length, run.prompt, run.finish], [2, 1, [], null]);
+  assert.ok(run.recorded && run.complete);
+});
+
+test("a snapshot at the end corrects the texts that were cut", () => {
+  const run = begun([rejection(), plain()]);
+  const last = plain();
+  last.next.text = " 3";
+  const { result, corrected } = run.take(1, update(0, [rejection(), last, plain()], { finish: "stop" }));
+  assert.equal(result, "continued");
+  assert.deepEqual(corrected, [run.rounds[1].next]);
+  assert.deepEqual(run.rounds.map((round) => round.next.text), [" d", " 3", " 30"]);
+});
+
+test("a run may be as long as a file is", () => {
+  const length = 150_000; // more than a call can have arguments
+  const run = begun(Array.from({ length }, plain), { finish: "length" });
+  const snapshot = update(0, Array.from({ length }, plain), { finish: "stop" });
+  assert.deepEqual(run.take(1, snapshot).corrected, []);
+  assert.equal(run.rounds.length, length);
+  assert.equal(numbersAfter(run.rounds, length).tokens, String(length));
+  assert.equal(new Replay().next(run.rounds, 0, Infinity).judged.length, length);
+});

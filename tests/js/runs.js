@@ -1,0 +1,41 @@
+// Rounds as the server sends them, for the tests.
+
+/** A drafted token; one without a fate is accepted. */
+export function drafted(id, more = {}) {
+  const usual = { text: ` ${id}`, fate: "accepted", p: 0.5, q: 0.5, raw_p: 0.3, raw_q: 0.6, u: 0.25 };
+  const token = { id, ...usual, top: [], ...more };
+  return { ...token, accept_prob: token.u === null ? null : Math.min(1, token.p / token.q) };
+}
+
+/** The target's own token; one without a fate is a bonus. */
+export function own(id, more = {}) {
+  const usual = { text: ` ${id}`, fate: "bonus", p: 0.5, q: null, raw_p: 0.3, raw_q: null, u: 0.25 };
+  return { id, ...usual, residual_mass: null, top: [], ...more };
+}
+
+/** Accepted, rejected, discarded; resampled. */
+export function rejection() {
+  const draft = [
+    drafted(1, { text: " a" }),
+    drafted(2, { text: " b", fate: "rejected", p: 0.2, q: 0.8, u: 0.5 }),
+    drafted(3, { text: " c", fate: "discarded", u: null }),
+  ];
+  const next = own(4, { text: " d", fate: "resampled", p: 0.5, q: 0.1, residual_mass: 0.8 });
+  return { draft, next, draft_ms: 10, verify_ms: 20 };
+}
+
+export function allAccepted(count = 2, draft_ms = 10, verify_ms = 20) {
+  const draft = Array.from({ length: count }, (_, at) => drafted(10 + at));
+  return { draft, next: own(20), draft_ms, verify_ms };
+}
+
+export function plain() {
+  return { draft: [], next: own(30, { fate: "sampled" }), draft_ms: 0, verify_ms: 20 };
+}
+
+export function update(since, rounds, more = {}) {
+  const numbers = { rounds: String(rounds.length) };
+  return { since, until: since + rounds.length, finish: null, rounds, numbers, ...more };
+}
+
+export const PROMPT = [{ id: 7, text: "Once", fate: "prompt" }];

@@ -1,0 +1,85 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { linked } from "../../specdemo/ui/static/run.js";
+import {
+  alternativesTo, drawnFrom, judgement, placeOf, roundInWords, valuesOf, verdictOn,
+} from "../../specdemo/ui/static/verdict.js";
+import { PROMPT, allAccepted, drafted, own, plain, rejection } from "./runs.js";
+
+const [accepted, rejected, discarded] = linked(rejection(), 3).draft;
+const resampled = rejected.round.next;
+const bonus = linked(allAccepted(2), 4).next;
+const sampled = linked(plain(), 5).next;
+
+test("each fate has its verdict in a sentence", () => {
+  assert.equal(verdictOn(PROMPT[0]), "Given: part of the prompt.");
+  assert.match(verdictOn(accepted), /^Accepted: u = 0.2500 is below min\(1, p\/q\) = 1 \(p is .*\)\.$/);
+  const replaced = 'Rejected: u = 0.5000 is not below min(1, p/q) = 0.2500. " d" was drawn in its place.';
+  assert.equal(verdictOn(rejected), replaced);
+  assert.match(verdictOn(discarded), /^Discarded without being judged: draft 2, " b", was rejected, /);
+  assert.match(verdictOn(resampled), /^Resampled: " b" was rejected, because u = 0.50.*\. This token /);
+  assert.match(verdictOn(resampled), /drawn in its place from the residual, .* with u = 0.2500\.$/);
+  assert.match(verdictOn(bonus), /^Bonus: all 2 drafts of the round were accepted, .* with u = 0.2500\.$/);
+  assert.match(verdictOn(linked(allAccepted(1), 0).next), /^Bonus: the round's only draft was accepted, /);
+  assert.match(verdictOn(sampled), /^Sampled: nothing was drafted in this round, .* with u = 0.2500\.$/);
+});
+
+test("a token after the end of the text says so", () => {
+  const draft = [drafted(1), drafted(2, { fate: "discarded" })];
+  const [, after] = linked({ draft, next: null, draft_ms: 1, verify_ms: 1 }, 0).draft;
+  assert.match(verdictOn(after), /^Discarded: u = .* is below .*, so it was accepted, but the text .*\.$/);
+  const [, refused] = linked({ ...rejection(), next: null }, 0).draft;
+  assert.match(verdictOn(refused), /Nothing was drawn in its place\.$/);
+});
+
+test("the judgement is what the numbers say, to the last digit", () => {
+  for (const [u, accept_prob] of [[0.1, 0.2], [0.2, 0.1], [0.3, 0.3], [0.3, 0.1 + 0.2], [0.1 + 0.2, 0.3]]) {
+    const numbers = /^u = (\S+) is (not )?below .* = (\S+)$/;
+    const [, drawn, not, threshold] = judgement({ u, accept_prob }).match(numbers);
+    assert.equal(not === undefined, u < accept_prob);
+    assert.equal(Number(drawn) < Number(threshold), u < accept_prob);
+  }
+  assert.match(judgement({ u: 0.5, accept_prob: 0 }), /not below .* = 0 \(p is 0, so .* never accepted\)$/);
+});
+
+test("a token's place is its round and its draft", () => {
+  const places = [PROMPT[0], accepted, discarded].map(placeOf);
+  assert.deepEqual(places, ["prompt", "round 3, draft 1 of 3", "round 3, draft 3 of 3"]);
+  assert.equal(placeOf(resampled), "round 3, the target's own");
+});
+
+test("the values are those of the token, and what it lacks is left out", () => {
+  const values = (token) => Object.fromEntries(valuesOf(token).map(([symbol, , value]) => [symbol, value]));
+  assert.deepEqual(values(PROMPT[0]), {});
+  assert.deepEqual(values(rejected), { p: 0.2, q: 0.8, "min(1, p/q)": 0.25, u: 0.5 });
+  assert.deepEqual(values(discarded), { p: 0.5, q: 0.5 });
+  assert.deepEqual(values(resampled), { p: 0.5, q: 0.1, "Σ (p − q)₊": 0.8, "(p − q)₊ / Σ": 0.5, u: 0.25 });
+  assert.deepEqual(values(sampled), { p: 0.5, u: 0.25 });
+});
+
+test("the alternatives begin with what was drawn, each from its distribution", () => {
+  const how = (drawn) => drawn && `${drawn.how} from ${drawn.from}`;
+  const rows = (token) => alternativesTo(token).map(({ id, drawn }) => [id, how(drawn)]);
+  const top = [[9, " x", 0.3, 0.1, 0.3, 0.1], [2, " b", 0.2, 0.8, 0.2, 0.8]];
+  const round = { ...rejection(), next: own(4, { fate: "resampled", q: 0.1, top }) };
+  const { draft: [first, second], next } = linked(round, 0);
+  second.top = top;
+  assert.deepEqual(rows(PROMPT[0]), []);
+  assert.deepEqual(rows(first), [[1, "drafted from q"]]);
+  assert.deepEqual(rows(second), [[2, "drafted from q"], [4, "drawn from residual"], [9, null]]);
+  assert.deepEqual(rows(next), rows(second));
+  assert.deepEqual(rows(bonus), [[20, "drawn from p"]]);
+  assert.equal(drawnFrom(sampled).from, "p");
+});
+
+test("an alternative's residual is what p exceeds q by", () => {
+  const top = [[8, " x", 0.75, 0.5, 0.3, 0.1], [9, " y", 0.5, 0.75, 0.3, 0.1], [7, " z", 0.5, null, 1, null]];
+  const rows = alternativesTo(linked({ ...plain(), next: own(8, { p: 0.75, q: 0.5, top }) }, 0).next);
+  assert.deepEqual(rows.map((row) => row.residual), [0.25, 0, null]);
+});
+
+test("a round is described by its drafts, tokens and times", () => {
+  const times = "drafting 10.0 ms, verifying 20.0 ms";
+  assert.equal(roundInWords(linked(rejection(), 3)), `round 3: 1 of 3 drafts accepted, 2 tokens, ${times}`);
+  assert.match(roundInWords(linked(plain(), 0)), /^round 0: nothing drafted, 1 token, drafting 0.0 ms, /);
+});

@@ -1,0 +1,91 @@
+"""The scripts load wherever the page is mounted, and only they are served."""
+
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from specdemo.ui.frame import STATIC, scripts_path
+from tests.web.conftest import RECORDED, serving
+from tests.web.screen import notice
+
+PREFIX = "/some/where"
+
+
+@contextmanager
+def prefixing(port: int):
+    """A reverse proxy that serves the port under a path prefix. Gives its address without the prefix."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not self.path.startswith(f"{PREFIX}/"):
+                return self.send_error(404)
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {**self.headers, "Accept-Encoding": "identity"}
+            connection = HTTPConnection("127.0.0.1", port)
+            connection.request(self.command, self.path.removeprefix(PREFIX), body, headers)
+            answer = connection.getresponse()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("transfer-encoding", "content-length", "connection"):
+                    self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError, HTTPException):  # one side has left
+                while part := answer.read1():
+                    self.wfile.write(part)
+
+        do_POST = do_GET
+
+        def log_message(self, *_) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
+        Thread(target=proxy.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{proxy.server_port}"
+        proxy.shutdown()
+
+
+@pytest.mark.slow
+def test_in_a_frame_of_another_site_behind_a_path_prefix(browser):
+    with serving(GRADIO_ROOT_PATH=PREFIX) as url, prefixing(urlsplit(url).port) as proxy:
+        page = browser.new_page()
+        requested, broken = [], []
+        page.on("request", lambda request: requested.append(request.url))
+        page.on("pageerror", lambda error: broken.append(str(error)))
+        page.on("console", lambda said: broken.append(said.text) if said.type == "error" else None)
+        page.set_content(f'<iframe src="{proxy}{PREFIX}/" width="1200" height="900"></iframe>')
+        frame = page.frame_locator("iframe")
+        frame.locator('.run:is([data-state="running"], [data-state="recorded"])').wait_for()
+        frame.locator(".stage [data-round]").first.wait_for()
+        frame.get_by_label("Max new tokens").first.fill("3")
+        frame.get_by_role("button", name="Generate").click()
+        frame.locator('.run[data-state="ended"]').wait_for()
+        assert broken == []
+        assert all(address.startswith((f"{proxy}{PREFIX}/", "data:", "blob:")) for address in requested)
+        assert any(scripts_path() in address for address in requested)
+        page.close()
+
+
+def test_a_script_that_cannot_be_loaded_is_reported_on_the_page(browser, url):
+    page = browser.new_page()
+    page.route("**/verdict.js", lambda route: route.abort())
+    page.goto(url)
+    assert notice(page, "error").startswith(
+        "This page's scripts could not be loaded or started. Reload the page"
+    )
+    page.close()
+
+
+def test_only_the_scripts_are_served(url):
+    address = f"{url}/{scripts_path()}"
+    for encoding in ("br", "identity", "br"):  # Gradio compresses what it sends
+        script = httpx.get(f"{address}/main.js", headers={"Accept-Encoding": encoding})
+        assert script.text == (STATIC / "main.js").read_text(encoding="utf-8")
+        assert script.headers["Content-Type"].startswith("text/javascript")
+        assert "immutable" in script.headers["Cache-Control"]
+    others = ["", "stage.css", "package.json", "../page.py", "..%2fpage.py", "%2e%2e/page.py", "..%5cpage.py"]
+    for path in (*others, "//etc/passwd", str(RECORDED), "../other/main.js"):
+        assert httpx.get(f"{address}/{path}").status_code == 404, path
