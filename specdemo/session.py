@@ -136,16 +136,15 @@ def _events(pair: Pair, started: Started, trace: Trace) -> Generator[Event, None
     try:
         decoder = _decoder(pair, started)
         rounds = decoder.decode(list(started.prompt_ids))
-        while trace.finish is None:
+        finished = None
+        while finished is None:
             with pair.runner.active():
                 event = next(rounds)
             if isinstance(event, Prefilled):
                 trace.stats = metrics.after_prefill(trace.stats, event.forwards, event.ms)
                 continue
             trace.add(event, decoder.emitter.pieces.flush())
-            if (
-                decoder.finish
-            ):  # set with the last round, so that the trace is whole when its consumer sees that round
+            if decoder.finish:  # before the yield, so that whoever sees the last round sees a whole trace
                 finished = trace.end(decoder.finish)
             yield event
     except Exception as error:

@@ -20,7 +20,7 @@ class Decision:
     accept_prob: Tensor  # [K] float64: a token is accepted when u < accept_prob, up to the first rejection
     accepted: Tensor  # [] int64: how many drafted tokens are accepted
     next: Tensor  # [] int64: the target's own token after them
-    residual_mass: Tensor  # [] float64: of max(p - q, 0) where `next` was drawn, before normalising; 1 after a full draft
+    residual_mass: Tensor  # [] float64: the sum of max(p - q, 0) where `next` was drawn; 1 after a full draft
 
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Decision]

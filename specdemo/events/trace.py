@@ -77,15 +77,13 @@ class Trace:
     @classmethod
     def from_json(cls, text: str) -> "Trace":
         """Raises ValueError: one sentence that names the first place in `text` that is wrong."""
-        fault: tuple[str, str] | None
         try:
             trace = _JSON.validate_json(text, strict=True)
-            fault = next(_faults(trace), None)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            fault = ".".join(map(str, first["loc"])) or "it", first["msg"]
-        if fault:
-            raise ValueError(f"this is not a {SCHEMA} file: {fault[0]}: {fault[1]}") from None
+            raise _not_a_trace(".".join(map(str, first["loc"])) or "it", first["msg"]) from None
+        for where, what in _faults(trace):
+            raise _not_a_trace(where, what)
         return trace
 
     def save(self, path: str | Path) -> None:
@@ -98,6 +96,10 @@ class Trace:
         except UnicodeDecodeError:
             raise ValueError(f"this is not a {SCHEMA} file: it is not UTF-8 text") from None
         return cls.from_json(text)
+
+
+def _not_a_trace(where: str, what: str) -> ValueError:
+    return ValueError(f"this is not a {SCHEMA} file: {where}: {what}")
 
 
 def _faults(trace: Trace) -> Iterator[tuple[str, str]]:

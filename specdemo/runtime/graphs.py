@@ -82,7 +82,7 @@ class Graphs:
             if static is not given:
                 static.copy_(given)
         captured.graph.replay()  # on the stream of the device that it was captured on
-        return captured.input, captured.output  # type: ignore[return-value]
+        return captured.input, captured.output
 
     def _add(self, key: tuple, step: Callable, value: object) -> bool:
         """Captures the step; False, and a blocker, when that fails."""

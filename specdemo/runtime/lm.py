@@ -50,9 +50,12 @@ class CachedLM:
     compiled: static forwards are fused by torch.compile, anew for each number of rows and each kv_length,
     which takes a minute for a large model."""
 
+    device: torch.device
+    vocab_size: int
+
     def __init__(self, model: PreTrainedModel, compiled: bool = False):
         self.model = model
-        self.device: torch.device = model.get_input_embeddings().weight.device
+        self.device = model.get_input_embeddings().weight.device
         self.dtype = model.dtype
         self.vocab_size = logits_width(model)
         self.static = False  # the mode of this run, see begin_run

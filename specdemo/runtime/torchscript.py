@@ -45,11 +45,8 @@ class TorchScriptLM(CachedLM):
             self.trusted.clear()
         owners = [owner for module in modules for owner in (module._parameters, module._buffers)]
         self._weights = [
-            (owner, name, weight)
-            for owner in owners
-            for name, weight in owner.items()
-            if weight is not None
-        ]  # fmt: skip
+            (owner, name, weight) for owner in owners for name, weight in owner.items() if weight is not None
+        ]
         if not all(is_dense(weight) for _, _, weight in self._weights):
             self.blocker = "quantised weights cannot be traced on a CPU"
         elif not self._checked:

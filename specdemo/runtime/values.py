@@ -41,10 +41,10 @@ def tensors_of(value: object) -> list[Tensor]:
 def with_tensors(value: T, tensors: Iterator[Tensor]) -> T:
     """The same value with other tensors, taken in the order of `tensors_of`."""
     if isinstance(value, Tensor):
-        return next(tensors)  # type: ignore[return-value]
+        return next(tensors)
     if is_dataclass(value):
         parts = {field.name: with_tensors(getattr(value, field.name), tensors) for field in fields(value)}
-        return replace(value, **parts)  # type: ignore[type-var]
+        return replace(value, **parts)
     return value
 
 

@@ -269,8 +269,8 @@ def _set_signature(generate: Callable, default: str) -> None:
 
 
 def _stage(first: str) -> gr.HTML:
-    """Numbers, legend, stage, inspector and timeline. Its value is the latest message, which main.js draws; its
-    frame never contains data.
+    """Numbers, legend, stage, inspector and timeline. Its value is the latest message, which main.js draws;
+    its frame never contains data.
 
     Not a subclass: Gradio writes a .pyi file next to the source of each.
     """
@@ -283,8 +283,8 @@ def _stage(first: str) -> gr.HTML:
 
 
 def _script_route() -> Route:
-    """Serves the scripts and no other file. Not a StaticFiles mount, which fails behind a proxy that removes a
-    path prefix."""
+    """Serves the scripts and no other file. Not a StaticFiles mount, which fails behind a proxy that removes
+    a path prefix."""
     contents = scripts()
     forever = {"Cache-Control": "public, max-age=31536000, immutable"}  # a changed script has another path
 

@@ -94,9 +94,10 @@ def test_longer_texts_pass_from_kv_length_to_kv_length(pair):
     params = replace(GREEDY, max_new_tokens=700)
     assert trace_of(pair, params).output_ids == trace_of(pair, params, capture=False).output_ids
     prompt = pair.tokenizer(PROMPT).input_ids * 60
-    assert trace_of(pair, replace(GREEDY, max_new_tokens=100), prompt).output_ids == trace_of(
-        pair, replace(GREEDY, max_new_tokens=100), prompt, capture=False
-    ).output_ids  # fmt: skip
+    assert (
+        trace_of(pair, replace(GREEDY, max_new_tokens=100), prompt).output_ids
+        == trace_of(pair, replace(GREEDY, max_new_tokens=100), prompt, capture=False).output_ids
+    )
 
 
 def test_a_step_that_cannot_be_captured_runs_as_it_is_and_says_why(monkeypatch):

@@ -19,9 +19,17 @@ def tiny_llama(seed, vocab_size=V, eos=None):
     """One layer, a few hundred weights, large ones, or every distribution would be flat."""
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=vocab_size, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=32, bos_token_id=None, eos_token_id=eos, pad_token_id=None, initializer_range=0.6,
-    )  # fmt: skip
+        vocab_size=vocab_size,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=32,
+        bos_token_id=None,
+        eos_token_id=eos,
+        pad_token_id=None,
+        initializer_range=0.6,
+    )
     return LlamaForCausalLM(config).eval()
 
 

@@ -262,11 +262,15 @@ def test_fit_to_be_recorded(name):
 
 def test_a_model_that_looks_at_its_own_numbers_cannot_be_recorded():
     looks = {
-        "item": lambda x: x[0, 0, 0].item(), "bool": lambda x: bool((x > 1e9).any()), "nonzero": lambda x: x.nonzero(),
-        "by mask": lambda x: x[x > 0], "tolist": lambda x: x.tolist(), "unique": lambda x: x.unique(),
+        "item": lambda x: x[0, 0, 0].item(),
+        "bool": lambda x: bool((x > 1e9).any()),
+        "nonzero": lambda x: x.nonzero(),
+        "by mask": lambda x: x[x > 0],
+        "tolist": lambda x: x.tolist(),
+        "unique": lambda x: x.unique(),
         "ones": lambda x: torch.ones(x[0, 0, 0].long().abs() + 1),
         "where": lambda x: torch.where(x > 0),
-    }  # fmt: skip
+    }
     for kind, look in looks.items():
         model = tiny("llama")
         model.model.norm.register_forward_hook(
@@ -280,24 +284,55 @@ RECURRENT = {
     "mamba2": dict(hidden_size=32, state_size=4, num_hidden_layers=2, num_heads=4, head_dim=16, n_groups=1),
     "rwkv": dict(hidden_size=32, attention_hidden_size=32, num_hidden_layers=2, context_length=64),
     "jamba": dict(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        attn_layer_period=2, attn_layer_offset=1, num_experts=2, mamba_d_state=4, use_mamba_kernels=False,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=2,
+        mamba_d_state=4,
+        use_mamba_kernels=False,
     ),
     "qwen3_next": dict(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-        layer_types=["linear_attention", "full_attention"], num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16,
-        shared_expert_intermediate_size=16, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=8,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+        num_experts=2,
+        num_experts_per_tok=1,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
         linear_value_head_dim=8,
     ),
     "falcon_h1": dict(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-        mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        mamba_d_ssm=32,
+        mamba_n_heads=4,
+        mamba_d_head=8,
+        mamba_d_state=4,
     ),
     "lfm2": dict(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
         layer_types=["conv", "full_attention"],
     ),
-}  # fmt: skip
+}
 
 
 def assert_refused(model, why):

@@ -92,12 +92,23 @@ def comes_home(name, args, output):
 @pytest.mark.parametrize(
     "looks",
     [
-        lambda x: x[0].item(), lambda x: bool(x.sum() > 0), lambda x: x.tolist(), lambda x: x.nonzero(), lambda x: x[x > 0],
-        lambda x: torch.where(x > 0), lambda x: torch.ones(x[0].long()), lambda x: torch.arange(x[0]), lambda x: x.masked_select(x > 0),
-        lambda x: x.unique(), lambda x: torch.equal(x, x + 0), lambda x: range(int(x[0])), lambda x: torch.zeros(9)[: x[1].long()],
-        lambda x: torch.repeat_interleave(x.long()), lambda x: x.index_put((x > 0,), x[:1]),
+        lambda x: x[0].item(),
+        lambda x: bool(x.sum() > 0),
+        lambda x: x.tolist(),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: torch.where(x > 0),
+        lambda x: torch.ones(x[0].long()),
+        lambda x: torch.arange(x[0]),
+        lambda x: x.masked_select(x > 0),
+        lambda x: x.unique(),
+        lambda x: torch.equal(x, x + 0),
+        lambda x: range(int(x[0])),
+        lambda x: torch.zeros(9)[: x[1].long()],
+        lambda x: torch.repeat_interleave(x.long()),
+        lambda x: x.index_put((x > 0,), x[:1]),
     ],
-)  # fmt: skip
+)
 def test_the_counter_counts(looks):
     with Waits() as waits:
         looks(torch.tensor([2.0, 1.0, 3.0]))

@@ -73,7 +73,7 @@ def metaspace():
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.train_from_iterator(
         TEXT, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>", *SPECIAL], show_progress=False)
-    )  # fmt: skip
+    )
     return wrapped(tokenizer)
 
 
@@ -83,8 +83,9 @@ def word_piece():
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.train_from_iterator(
-        TEXT, trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[UNK]", *SPECIAL], show_progress=False)
-    )  # fmt: skip
+        TEXT,
+        trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[UNK]", *SPECIAL], show_progress=False),
+    )
     return wrapped(tokenizer)
 
 

@@ -273,10 +273,20 @@ def broken_uniforms():
 @pytest.mark.parametrize(
     "broken",
     some_quick(
-        [broken_residual, broken_lookup, broken_temperature, broken_greedy, broken_threshold, broken_filter, broken_position, broken_uniforms],
-        broken_residual, broken_greedy,
+        [
+            broken_residual,
+            broken_lookup,
+            broken_temperature,
+            broken_greedy,
+            broken_threshold,
+            broken_filter,
+            broken_position,
+            broken_uniforms,
+        ],
+        broken_residual,
+        broken_greedy,
     ),
-)  # fmt: skip
+)
 def test_a_broken_engine_fails(broken):
     p = broken()
     assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
@@ -296,8 +306,11 @@ def test_token_for_token_like_the_naive_reference(sampler):
         expected = naive(
             lambda text: shaped(TableLM(TARGET).row(text), params),
             lambda text: shaped(TableLM(DRAFTER).row(text), params),
-            prompt, params.gamma, len(prompt) + 12, lambda this_round, k, seed=seed: uniforms(seed, this_round, k, CPU),
-        )  # fmt: skip
+            prompt,
+            params.gamma,
+            len(prompt) + 12,
+            lambda this_round, k, seed=seed: uniforms(seed, this_round, k, CPU),
+        )
         assert ids == expected
         texts.add(tuple(ids))
     assert len(texts) >= len(EVERY_PROMPT)
