@@ -83,7 +83,7 @@ class Trace:
             first = error.errors(include_url=False)[0]
             raise _not_a_trace(".".join(map(str, first["loc"])) or "it", first["msg"]) from None
         for where, what in _faults(trace):
-            raise _not_a_trace(where, what)
+            raise _not_a_trace(where, what) from None
         return trace
 
     def save(self, path: str | Path) -> None:

@@ -25,8 +25,11 @@ class LM(Protocol):
     """What the engine needs of a model. The tests' toy tables are LMs too."""
 
     vocab_size: int
-    device: torch.device
     buffer_epoch: int  # how often the cache has moved to larger buffers, which invalidates captured steps
+
+    @property
+    def device(self) -> torch.device:
+        """Where its logits are."""
 
     @property
     def kv_length(self) -> int:
@@ -50,12 +53,9 @@ class CachedLM:
     compiled: static forwards are fused by torch.compile, anew for each number of rows and each kv_length,
     which takes a minute for a large model."""
 
-    device: torch.device
-    vocab_size: int
-
     def __init__(self, model: PreTrainedModel, compiled: bool = False):
         self.model = model
-        self.device = model.get_input_embeddings().weight.device
+        self.device = torch.device(model.get_input_embeddings().weight.device)
         self.dtype = model.dtype
         self.vocab_size = logits_width(model)
         self.static = False  # the mode of this run, see begin_run

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from specdemo import PairError, Params, load_pair, stream
 from specdemo.loading.errors import LoadError
-from specdemo.loading.load import WARM_UP, _measure_steps, load, plan
+from specdemo.loading.load import load, plan
 from specdemo.loading.request import resolve
+from specdemo.runtime.graphs import EagerRunner
+from specdemo.runtime.runner import WARM_UP
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, random_weights, shorter, tiny, tokenizer
 
@@ -545,15 +548,16 @@ def test_a_load_says_its_steps_in_order(saved):
 def test_what_disturbs_the_timing_of_a_step_is_not_taken_for_the_step(saved, monkeypatch):
     """A page that is being served holds Python's lock at times, which must not count for a step."""
     pair = load_pair(target=saved / "target", drafter=saved / "drafter")
-    target, drafter, run = pair.steps()
-    calls, clock = Counter(), [0.0]
+    steps, calls, clock = pair.runner.begin_run(), Counter(), [0.0]
 
-    def disturbed(key, *step):
-        calls[key] += 1
-        clock[0] += 0.025 if calls[key] <= WARM_UP + 9 else 0.001
-        return run(key, *step)
+    class Disturbed(EagerRunner):
+        def __call__(self, key, step, value):
+            calls[key] += 1
+            clock[0] += 0.025 if calls[key] <= WARM_UP + 9 else 0.001
+            return value, step(value)
 
-    monkeypatch.setattr(pair, "steps", lambda: (target, drafter, disturbed))
-    monkeypatch.setattr("specdemo.loading.load.perf_counter", lambda: clock[0])
-    _measure_steps(pair)
-    assert pair.drafter_step_ms == pytest.approx(1) and pair.target_step_ms == pytest.approx(1)
+    steps = replace(steps, run_step=Disturbed(), run_drafting=Disturbed())
+    monkeypatch.setattr(pair.runner, "begin_run", lambda: steps)
+    monkeypatch.setattr("specdemo.runtime.clock.perf_counter", lambda: clock[0])
+    times = pair.runner.time_steps(gamma=4)
+    assert times.drafter_ms == pytest.approx(1) and times.target_ms == pytest.approx(1)
