@@ -25,7 +25,7 @@ from specdemo.events import DRAFT_WITH, Finished, Params, Round, Started, check_
 from specdemo.events.trace import Trace
 from specdemo.loading.errors import PairError, redacted
 from specdemo.loading.pair import Pair
-from specdemo.runtime.runner import Steps
+from specdemo.runtime.runner import RunSetup
 
 Event = Started | Round | Finished
 EMPTY = "prompt must not be empty: the target needs at least one token to continue"
@@ -175,7 +175,7 @@ def _decoder(pair: Pair, started: Started) -> Decoder:
     return Decoder(drafter, verifier, emitter, longest, params.seed, pair.runner.clock)
 
 
-def _drafter(pair: Pair, params: Params, sampler: Sampler, steps: Steps) -> Drafter:
+def _drafter(pair: Pair, params: Params, sampler: Sampler, steps: RunSetup) -> Drafter:
     vocab_size, device = steps.target.vocab_size, steps.target.device
     match params.draft_with:
         case "model":

@@ -23,7 +23,7 @@ from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
 from specdemo.events import Params
 from specdemo.runtime.clock import Clock
-from specdemo.runtime.graphs import EagerRunner
+from specdemo.runtime.graphs import EagerSteps
 
 CPU = torch.device("cpu")
 
@@ -164,7 +164,7 @@ def make_drafter(kind, sampler, vocab_size, drafter=None, ngram=2, context=math.
     """The drafter that `draft_with` names; `drafter` is a TableLM."""
     match kind:
         case "model":
-            run_step = run_step or EagerRunner()
+            run_step = run_step or EagerSteps()
             return ModelDrafter(drafter, context, sampler, vocab_size, CPU, run_step, gamma)
         case "lookup":
             return LookupDrafter(ngram, vocab_size, CPU)
@@ -210,7 +210,7 @@ def decoding(
 ) -> Decoding:
     """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by
     params.draft_with."""
-    sampler, run_step = sampler or Sampler(params), run_step or EagerRunner()
+    sampler, run_step = sampler or Sampler(params), run_step or EagerSteps()
     if drafter is None or isinstance(drafter, TableLM):
         vocab_size, gamma = target.vocab_size, params.gamma
         drafter = make_drafter(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from specdemo import load_pair
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.runner import Runner, Steps
+from specdemo.runtime.runner import Runner, RunSetup
 
 
 class RunnerOn(Runner):
@@ -30,7 +30,7 @@ class RunnerOn(Runner):
             lm.begin_run(static=not self._on_gpu or self.graphs.blocker is None)
         if self._on_gpu:
             self.graphs.begin_run([lm.model for lm in lms])
-        return Steps(target, drafter, self.run_step, self.run_step)
+        return RunSetup(target, drafter, self.run_step, self.run_step)
 
 
 def run_by(target, drafter, run_step, compiled=False):

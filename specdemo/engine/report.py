@@ -25,8 +25,6 @@ class Verified:
     residual_mass: Tensor  # [] float64
     p_exact: Tensor  # [B+1] bool: whether p is what the sampler asks for (see Sampler.shape)
     q_exact: Tensor  # [B] bool
-    target_is_nan: Tensor  # [B+1] bool: the target's probabilities are NaN there
-    drafter_is_nan: Tensor  # [B] bool
     token_ids: Tensor  # [B+1, 2+A] int64
     p: Tensor  # [B+1, 2+A] float64, like the next three
     q: Tensor
@@ -41,7 +39,7 @@ class Verified:
         return [list(zip(token_ids, probs, strict=True)) for token_ids, probs in rows]
 
 
-def verified(
+def gather(
     decision: Decision,
     *,
     p: Tensor,  # [B+1, V]
@@ -70,8 +68,6 @@ def verified(
         residual_mass=decision.residual_mass,
         p_exact=p_exact,
         q_exact=q_exact,
-        target_is_nan=raw_p[:, 0].isnan(),  # a softmax over a NaN is NaN everywhere
-        drafter_is_nan=raw_q[:, 0].isnan(),
         token_ids=token_ids,
         p=p.gather(1, token_ids),
         q=pad(q.gather(1, token_ids[:rows]), (0, 0, 0, 1)),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specdemo.engine.drafters import Draft
-from specdemo.engine.report import Verified, verified
+from specdemo.engine.report import DRAFTED, Verified, gather
 from specdemo.engine.rules import Rule
 from specdemo.engine.sampling import Sampler, Uniforms, probabilities
 from specdemo.runtime.device import to_device
@@ -70,14 +70,14 @@ class Verifier:
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch)
         key = ("verify", *shapes, self.sampler.key, self.rule, self.alternatives, self.wants_top)
         read, output = self.run_step(key, self.step, value)
-        home = self._checked(output.verified, draft.k)
+        on_host = self._checked(output.verified, draft.k)
         width = self.sampler.key
-        while not _is_exact(home, draft.k):  # rare: the nucleus of p is wider than what top-p looked at
+        while not _is_exact(on_host, draft.k):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
-            home = self._checked(self.judge(output.logits, read), draft.k)
-        if not home.q_exact[: draft.k].all() and self.sampler.key == width:
+            on_host = self._checked(self.judge(output.logits, read), draft.k)
+        if not on_host.q_exact[: draft.k].all() and self.sampler.key == width:
             self.sampler.widen()  # for the next rounds; this one is lossless all the same
-        return home
+        return on_host
 
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.last, value.drafted])  # [B+1]
@@ -93,7 +93,7 @@ class Verifier:
         p, exact = self.sampler.shape(logits)  # [B+1, V], [B+1]
         decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
         return pack(
-            verified(
+            gather(
                 decision,
                 p=p,
                 raw_p=probabilities(logits),
@@ -111,14 +111,15 @@ class Verifier:
 
     @staticmethod
     def _checked(packed: Packed, k: int) -> Verified:
-        home = to_host(packed, Verified)
-        if home.drafter_is_nan[:k].any():
+        on_host = to_host(packed, Verified)
+        # One NaN in the logits makes all of a softmax NaN.
+        if on_host.raw_q[:k, DRAFTED].isnan().any():
             raise RuntimeError(NAN.format("drafter"))
-        if home.target_is_nan[: k + 1].any():
+        if on_host.raw_p[: k + 1, DRAFTED].isnan().any():
             raise RuntimeError(NAN.format("target"))
-        return home
+        return on_host
 
 
-def _is_exact(home: Verified, k: int) -> bool:
+def _is_exact(on_host: Verified, k: int) -> bool:
     """At each position that the verdict depends on: those of the draft, and that of the next token."""
-    return bool(home.p_exact[:k].all() and home.p_exact[home.accepted])
+    return bool(on_host.p_exact[:k].all() and on_host.p_exact[on_host.accepted])

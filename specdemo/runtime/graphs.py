@@ -17,7 +17,7 @@ from specdemo.runtime.clock import Clock
 from specdemo.runtime.values import In, Out, tensors_of, with_tensors
 
 
-class EagerRunner:
+class EagerSteps:
     """Runs each step as it is, with as many rows as there are drafts."""
 
     def rows(self, k: int, gamma: int) -> int:

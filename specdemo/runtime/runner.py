@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specdemo.runtime.clock import Clock
-from specdemo.runtime.graphs import EagerRunner, Graphs
+from specdemo.runtime.graphs import EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM, context_of
 from specdemo.runtime.torchscript import TorchScriptLM
 from specdemo.runtime.values import RunStep
@@ -28,7 +28,7 @@ WARM_UP = 3  # forwards
 
 
 @dataclass(frozen=True)
-class Steps:
+class RunSetup:
     """What one run works with. `run_drafting` differs from `run_step` where the drafter is on another
     device."""
 
@@ -71,19 +71,18 @@ class Runner:
         return self._lm(self.target), self._lm(self.drafter) if self.drafter is not None else None
 
     def _lm(self, model: PreTrainedModel) -> CachedLM:
-        # In a larger model, Python's part of a forward is nothing beside the products, and a trace would
-        # spare nothing.
+        # A trace saves Python's share of a forward, which counts in small models only.
         if model.device.type == "cpu" and model.num_parameters() <= SMALL:
             return TorchScriptLM(model, self.clock)
         return CachedLM(model, compiled=self.capture == "compiled" and model.device.type == "cuda")
 
-    def begin_run(self) -> Steps:
+    def begin_run(self) -> RunSetup:
         """Chooses how the steps of the next run are run."""
         self._training = [module for model in self._models for module in model.modules() if module.training]
         with self.active():
             return self._begin_run()
 
-    def _begin_run(self) -> Steps:
+    def _begin_run(self) -> RunSetup:
         if any(lm and not lm.is_current for lm in self.lms):
             del self.lms
         target, drafter = self.lms
@@ -97,19 +96,18 @@ class Runner:
             use_graphs = self.graphs.blocker is None
         for lm in lms:
             lm.begin_run(static=may_capture if isinstance(lm, TorchScriptLM) else use_graphs and lm in on_gpu)
-        run_step = self.graphs if use_graphs else EagerRunner()
+        run_step = self.graphs if use_graphs else EagerSteps()
         elsewhere = drafter is not None and drafter.device != target.device
-        return Steps(target, drafter, run_step, EagerRunner() if elsewhere else run_step)
+        return RunSetup(target, drafter, run_step, EagerSteps() if elsewhere else run_step)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """For each step of a run: evaluation mode (a model given in memory may be in training, and is left as
         it was), and one CPU thread for small models.
 
-        Several threads are hardly faster for those, and wait for each other when another program is busy,
-        such as the browser that shows the run (the embedded pair on two cores: 248 against 242 tokens/s
-        alone, 100 against 255 beside one busy program). The number of threads is torch's own setting and so
-        the process's."""
+        With several threads those are hardly faster, and much slower when another program is busy, such as
+        the browser that shows the run. The embedded pair on two cores: 242 tokens/s with one thread and 248
+        with two; beside one busy program, 255 and 100. The setting is torch's own, for the whole process."""
         for module in self._training:
             module.training = False
         try:

@@ -5,7 +5,7 @@ A step takes one such value and gives another. That is all that is needed to cap
 outputs can be found by walking over the fields, and nothing is addressed by position."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -34,7 +34,7 @@ def tensors_of(value: object) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     if is_dataclass(value):
-        return [tensor for field in fields(value) for tensor in tensors_of(getattr(value, field.name))]
+        return [tensor for part in vars(value).values() for tensor in tensors_of(part)]
     return []
 
 
@@ -43,8 +43,7 @@ def with_tensors(value: T, tensors: Iterator[Tensor]) -> T:
     if isinstance(value, Tensor):
         return next(tensors)
     if is_dataclass(value):
-        parts = {field.name: with_tensors(getattr(value, field.name), tensors) for field in fields(value)}
-        return replace(value, **parts)
+        return replace(value, **{name: with_tensors(part, tensors) for name, part in vars(value).items()})
     return value
 
 
@@ -58,6 +57,7 @@ class Packed:
 
 
 def pack(value: object) -> Packed:
+    """float64 must hold the tensors' numbers exactly: bool, int64 below 2^53, or any float."""
     tensors = tensors_of(value)
     numbers = torch.cat([tensor.flatten().double() for tensor in tensors])
     return Packed(numbers, tuple((tensor.shape, tensor.dtype) for tensor in tensors))

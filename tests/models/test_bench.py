@@ -263,6 +263,7 @@ def run(capsys, options: str) -> tuple[dict, str]:
     return json.loads(out.splitlines()[-1]), out
 
 
+@pytest.mark.slow
 def test_bench_prints_a_table_and_json_last(capsys):
     result, out = run(capsys, "--max-new-tokens 8 --gamma 2")
     names = [row["name"] for row in result["rows"]]

@@ -1,4 +1,4 @@
-"""Steps that are recorded and played again: what they say is what the steps themselves say, whatever has
+"""RunSetup that are recorded and played again: what they say is what the steps themselves say, whatever has
 happened in between.
 
 `Graphs` is tried without CUDA, with recordings that are a step over its own static inputs into its own static
@@ -19,7 +19,7 @@ from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.engine.drafters.model import DraftInput
 from specdemo.engine.sampling import Sampler
 from specdemo.runtime.clock import Clock
-from specdemo.runtime.graphs import EagerRunner, Graph, Graphs
+from specdemo.runtime.graphs import EagerSteps, Graph, Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.torchscript import TorchScriptLM
 from specdemo.runtime.values import tensors_of, with_tensors
@@ -31,7 +31,7 @@ KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
 PROMPT = [5, 17, 3, 88, 5, 17, 3]
 
 
-class Filled(EagerRunner):
+class Filled(EagerSteps):
     """Every step as it is, but with as many rows as a recording has."""
 
     def rows(self, k, gamma):
@@ -178,7 +178,7 @@ def test_filled_rows_change_nothing(kind, shape):
                 **SHAPES[shape],
             )
             told = []
-            for run in (EagerRunner(), Filled()):
+            for run in (EagerSteps(), Filled()):
                 target, drafter = TableLM(TARGET), TableLM(DRAFTER) if kind == "model" else None
                 told.append(timeless(decoding(target, drafter, params, [2, 0, 1, 2, 0], run_step=run, **end)))
                 fed = target.fed
@@ -206,7 +206,7 @@ def test_a_wide_look_with_filled_rows_behind():
             alternatives=2,
         )
         told, tasks = [], []
-        for run in (EagerRunner(), Filled()):
+        for run in (EagerSteps(), Filled()):
             tasks.append(
                 decoding(TableLM(flat.expand(601, 600, 600)), None, params, [3, 1, 3, 1, 3], run_step=run)
             )
@@ -556,7 +556,7 @@ def test_nothing_is_recorded_on_zerogpu(monkeypatch):
 
 def test_asked_not_to_record():
     pair = load_pair(target=llama, drafter=near)
-    assert pair.runner.capture == "off" and isinstance(pair.runner.begin_run().run_step, EagerRunner)
+    assert pair.runner.capture == "off" and isinstance(pair.runner.begin_run().run_step, EagerSteps)
     rounds_of(pair, max_new_tokens=60)
     assert not any(lm._seen or lm.traces for lm in pair.runner.lms), (
         "models in memory may be has_hooks by their owner"

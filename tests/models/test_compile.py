@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.runtime.graphs import EagerRunner
+from specdemo.runtime.graphs import EagerSteps
 from tests.runners import run_by
 from tests.tiny import noisy, tiny
 
@@ -24,7 +24,7 @@ def test_a_compiled_pair_writes_the_same(name):
     expected = text_of(load_pair(target=target, drafter=drafter), params)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = run_by(target, drafter, EagerRunner(), compiled=True)
+    compiled = run_by(target, drafter, EagerSteps(), compiled=True)
     assert text_of(compiled, params) == expected
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 3, (
         "target and drafter, of one row, two and more"

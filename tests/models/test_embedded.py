@@ -43,6 +43,7 @@ def test_models_and_tokenizers_fit_together(good, poor):
     assert json.loads((EMBEDDED / "target" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+@pytest.mark.slow
 def test_greedy_text_is_the_targets_with_a_good_and_with_a_poor_drafter(good, poor):
     plain = [trace.output_ids for trace in run(good, temperature=0, draft_with="none")]
     for pair, lowest, highest in ((good, 0.65, 1), (poor, 0.05, 0.4)):
@@ -51,6 +52,7 @@ def test_greedy_text_is_the_targets_with_a_good_and_with_a_poor_drafter(good, po
         assert lowest < acceptance_rate(traces) < highest
 
 
+@pytest.mark.slow
 def test_sampled_drafts_are_accepted_by_the_quality_of_the_drafter(good, poor):
     assert acceptance_rate(run(good, temperature=0.8, top_p=0.9)) > 0.6
     assert 0.05 < acceptance_rate(run(poor, temperature=0.8, top_p=0.9)) < 0.4

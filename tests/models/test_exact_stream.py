@@ -61,11 +61,12 @@ PARAMS = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, ngram=2, 
 PROMPT = [3, 1, 4, 1, 5]
 
 
-@pytest.mark.parametrize("runs", [500, pytest.param(4000, marks=pytest.mark.slow)])
-def test_model_drafter(runs):
+@pytest.mark.slow
+def test_model_drafter(runs=4000):
     check(PARAMS, PROMPT, runs, target=tiny_llama(3), drafter=tiny_llama(6))
 
 
+@pytest.mark.slow
 def test_eos_in_the_vocabulary():
     target, drafter = tiny_llama(3, eos=EOS), tiny_llama(6, eos=EOS)
     check(
@@ -87,6 +88,7 @@ def test_a_drafter_of_another_width(width):
     check(params, [6, 1, 4, 1, 5], 500, target=tiny_llama(3), drafter=tiny_llama(6, width))
 
 
+@pytest.mark.slow
 def test_lookup():
     check(replace(PARAMS, draft_with="lookup"), [6, 0, 6, 0, 6], 500, target=tiny_llama(2), drafter=None)
 

@@ -77,8 +77,13 @@ CASES = {
 }
 
 
+def architectures(*quick: str) -> list:
+    """All twelve; those that the quick set leaves out are marked slow."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES]
+
+
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", architectures("llama", "gpt2", "gemma3"))
 def test_equals_generate(name, case):
     target, expected = target_of(name), expected_of(name)
     kind, params = CASES[case]
@@ -209,7 +214,7 @@ def eos_within_a_draft(expected, gamma):
     )
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", architectures("llama", "gpt2", "gemma3"))
 def test_eos_inside_an_accepted_draft(name):
     target = copy.deepcopy(target_of(name))
     eos = eos_within_a_draft(expected_of(name), gamma=4)

@@ -24,7 +24,7 @@ from specdemo import PairError, Params, load_pair, stream
 from specdemo.loading.errors import LoadError
 from specdemo.loading.load import load, plan
 from specdemo.loading.request import resolve
-from specdemo.runtime.graphs import EagerRunner
+from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.runner import WARM_UP
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, random_weights, shorter, tiny, tokenizer
@@ -550,7 +550,7 @@ def test_what_disturbs_the_timing_of_a_step_is_not_taken_for_the_step(saved, mon
     pair = load_pair(target=saved / "target", drafter=saved / "drafter")
     steps, calls, clock = pair.runner.begin_run(), Counter(), [0.0]
 
-    class Disturbed(EagerRunner):
+    class Disturbed(EagerSteps):
         def __call__(self, key, step, value):
             calls[key] += 1
             clock[0] += 0.025 if calls[key] <= WARM_UP + 9 else 0.001

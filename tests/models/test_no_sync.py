@@ -15,7 +15,7 @@ from specdemo.engine.drafters.model import DraftInput, ModelDrafter
 from specdemo.engine.sampling import Sampler, Uniforms, uniforms
 from specdemo.events import Params
 from specdemo.runtime.capturable import capture_blocker
-from specdemo.runtime.graphs import EagerRunner
+from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
 from tests.oracle import CPU, TableLM, decoding, random_table
 from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny
@@ -130,7 +130,7 @@ def test_the_counter_counts_nothing_else(harmless):
     assert not waits.found
 
 
-class Kept(EagerRunner):
+class Kept(EagerSteps):
     """Runs the steps, and keeps them with what they were given. With rows as a recording has them."""
 
     def __init__(self):

@@ -103,6 +103,7 @@ def test_resuming_after_a_kill_gives_the_same_weights(texts, tmp_path, monkeypat
     assert all(torch.equal(whole[key], killed[key]) for key in whole)
 
 
+@pytest.mark.slow
 def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(texts, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "NEW_TOKENS", 24)
     pair, again = tmp_path / "my pair", tmp_path / "again"
@@ -173,6 +174,7 @@ def test_no_card_is_written_for_models_that_do_not_belong_together(texts, tmp_pa
     assert "--tokens must be more" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_documents_without_spaces_and_longer_than_the_context(texts, tmp_path, capsys):
     assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
     assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
@@ -184,6 +186,7 @@ def test_documents_without_spaces_and_longer_than_the_context(texts, tmp_path, c
     assert "over the 1 held-out documents" in (tmp_path / "pair" / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_model_in_one_file_replaces_a_model_in_several_and_vice_versa(texts, tmp_path):
     """With files of both, transformers would load whichever it prefers."""
     for name, layers in (("one", "1"), ("two", "3"), ("three", "1")):

@@ -34,6 +34,7 @@ def test_standard_output_is_the_text_and_a_newline(capsys, tmp_path):
     assert "12 tokens" in err and "seed 3" in err and "acceptance rate" in err
 
 
+@pytest.mark.slow
 def test_the_trace_alone_goes_to_standard_output_when_asked_for(capsys):
     status, out, _ = run(capsys, "generate", "Once upon a time", *SHORT, "--trace", "-")
     assert status == 0 and json.loads(out)["params"]["seed"] == 3

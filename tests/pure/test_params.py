@@ -7,8 +7,8 @@ import pytest
 from specdemo import session
 from specdemo.engine import rules
 from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params
-from specdemo.runtime.graphs import EagerRunner
-from specdemo.runtime.runner import Steps
+from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.runner import RunSetup
 from tests.oracle import TableLM, random_table
 
 NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
@@ -70,6 +70,6 @@ def test_values_are_kept_in_their_own_type_and_cannot_change():
 def test_every_choice_is_implemented():
     assert set(rules.RULES) == set(RULES)
     target = TableLM(random_table(1))
-    steps = Steps(target, None, EagerRunner(), EagerRunner())
+    steps = RunSetup(target, None, EagerSteps(), EagerSteps())
     for name in set(DRAFT_WITH) - {"model"}:  # a name without a branch raises
         assert hasattr(session._drafter(None, Params(draft_with=name), None, steps), "propose")

@@ -13,7 +13,7 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.sampling import Nucleus, Sampler, draw, one_hot, probabilities, uniforms
 from specdemo.events import Params, Round
-from specdemo.runtime.graphs import EagerRunner
+from specdemo.runtime.graphs import EagerSteps
 from tests.oracle import CPU, TableLM, decoding, make_drafter, shaped
 
 BELOW_ONE = 1 - 2**-53  # the largest number that dice show
@@ -265,12 +265,12 @@ def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind):
     assert widened_late >= 3, "the test must show something"
 
 
-class Filled(EagerRunner):
+class Filled(EagerSteps):
     def rows(self, k, gamma):
         return gamma if k else 0
 
 
-@pytest.mark.parametrize("run_step", [EagerRunner(), Filled()])
+@pytest.mark.parametrize("run_step", [EagerSteps(), Filled()])
 def test_a_drafters_cut_nucleus_is_used_once_and_is_exact_from_the_next_round_on(run_step):
     """The draft was drawn from the q that is recorded, so its verdicts hold; the sampler then looks at more
     tokens."""

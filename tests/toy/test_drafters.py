@@ -9,7 +9,7 @@ from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params
-from specdemo.runtime.graphs import EagerRunner
+from specdemo.runtime.graphs import EagerSteps
 from tests.oracle import CPU, TableLM, pick, random_table, shaped
 
 V = 10
@@ -120,7 +120,7 @@ TABLE = random_table(4, V)
 
 
 def proposal(lm, text, k, draws, params, width=V, context=100):
-    drafter = ModelDrafter(lm, context, Sampler(params), width, CPU, EagerRunner(), 4)
+    drafter = ModelDrafter(lm, context, Sampler(params), width, CPU, EagerSteps(), 4)
     drafter.start(list(text))
     return drafter, drafter.propose(list(text), k, torch.tensor(draws, dtype=torch.float64))
 
