@@ -1,8 +1,8 @@
-"""Acceptance rules: pure functions of p, q, the drafted tokens and the uniform numbers. They generate no random
-numbers and read nothing else.
+"""Acceptance rules: pure functions of p, q, the drafted tokens and the uniform numbers. They generate no
+random numbers and read nothing else.
 
-A captured step has more rows than drafts: there q = 0 and u = inf, so that a rule rejects them. A rule is lossless when the tokens that it emits are distributed as the target's own.
-"""
+A captured step has more rows than drafts: there q = 0 and u = inf, so that a rule rejects them. A rule is
+lossless when the tokens that it emits are distributed as the target's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

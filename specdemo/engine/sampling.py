@@ -44,8 +44,8 @@ class Sampler:
     def shape(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """logits [N, V] -> probabilities [N, V], float64, and whether each row is exact [N], bool.
 
-        A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest of
-        them only. `widen` makes top-p look at more."""
+        A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest
+        of them only. `widen` makes top-p look at more."""
         logits = logits.double()
         exact = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
         if self.greedy:

@@ -1,4 +1,5 @@
-"""The rule on cases made by hand, several drafts long. That it is exact is shown in tests/toy/test_exact_table.py."""
+"""The rule on cases made by hand, several drafts long. That it is exact is shown in
+tests/toy/test_exact_table.py."""
 
 import pytest
 import torch
