@@ -57,15 +57,14 @@ class Decoder:
     @torch.no_grad()  # not inference_mode: quanto's packed int4 and int2 weights fail under it
     def _round(self, ids: list[int], index: int) -> Round:
         device = self.verifier.target.device
-        start, before_draft = self.clock.timestamp(), self.clock.timestamp(device)
+        start = self.clock.timestamp()
         k = min(self.verifier.gamma, self.longest - len(ids) - 1)
         u = uniforms(self.seed, index, self.verifier.rows(k), device)
 
+        before_draft = self.clock.timestamp(device)
         draft = self.drafter.propose(ids, k, u.draft)  # x_i drawn from q_i
         after_draft = self.clock.timestamp(device)
-        verified = self.verifier.verify(
-            ids, draft, u
-        )  # p_i from one forward; which x_i are accepted; the next token
+        verified = self.verifier.verify(ids, draft, u)  # p_i, the accepted x_i, one token more
         emitted = self.emitter.emit(verified, draft.k)  # fates, text, and whether that ends it
         if self.drafter.wants_top:
             drafted_ids = verified.token_ids[: draft.k, DRAFTED].tolist()

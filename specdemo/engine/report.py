@@ -1,4 +1,4 @@
-"""What comes home from the device after a round: the verdict, and the numbers that its record shows."""
+"""What comes home from the device after a round: the verdict, and the numbers that the trace shows."""
 
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ def gather(
     alternatives: int,
     wants_top: int,
 ) -> Verified:
-    """Gathers what the record needs out of a round's distributions, on the device."""
+    """Gathers what the trace needs of a round's distributions, on the device."""
     rows = len(drafted)
     next_id = decision.next.expand(rows + 1, 1)
     here = torch.cat([drafted[:, None], next_id[:1]])  # [B+1, 1]; the last row has no drafted token

@@ -42,7 +42,7 @@ class VerifyOutput:
 @dataclass(frozen=True)
 class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
-    `wants_top`: how many likely tokens are reported at each position for the record, and for the drafter to
+    `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from."""
 
     target: LM

@@ -18,8 +18,8 @@ class Timestamp:
 
 
 class Clock:
-    """Times drafting and verifying. A GPU works behind the host, so its times come from CUDA events, which
-    the host does not wait for."""
+    """Times drafting and verifying. A GPU works later than the host launches its work, so its times come from
+    CUDA events, which the host does not wait for."""
 
     def __init__(self) -> None:
         self._paused = 0.0  # seconds
