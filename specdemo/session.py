@@ -155,17 +155,17 @@ def _events(pair: Pair, started: Started, trace: Trace) -> Generator[Event, None
 
 def _decoder(pair: Pair, started: Started) -> Decoder:
     params = started.params
-    steps = pair.runner.begin_run()
+    setup = pair.runner.begin_run()
     sampler = Sampler(params)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
     stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))
-    drafter = _drafter(pair, params, sampler, steps)
+    drafter = _drafter(pair, params, sampler, setup)
     verifier = Verifier(
-        steps.target,
+        setup.target,
         sampler,
         RULES[params.rule],
-        steps.run_step,
+        setup.run_step,
         params.gamma,
         params.alternatives,
         drafter.wants_top,
@@ -175,13 +175,13 @@ def _decoder(pair: Pair, started: Started) -> Decoder:
     return Decoder(drafter, verifier, emitter, longest, params.seed, pair.runner.clock)
 
 
-def _drafter(pair: Pair, params: Params, sampler: Sampler, steps: RunSetup) -> Drafter:
-    vocab_size, device = steps.target.vocab_size, steps.target.device
+def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup) -> Drafter:
+    vocab_size, device = setup.target.vocab_size, setup.target.device
     match params.draft_with:
         case "model":
-            assert steps.drafter is not None, "stream has refused a pair without a drafter"
-            context, run_step = pair.drafter_context, steps.run_drafting
-            return ModelDrafter(steps.drafter, context, sampler, vocab_size, device, run_step, params.gamma)
+            assert setup.drafter is not None, "stream has refused a pair without a drafter"
+            context, run_step = pair.drafter_context, setup.run_drafting
+            return ModelDrafter(setup.drafter, context, sampler, vocab_size, device, run_step, params.gamma)
         case "lookup":
             return LookupDrafter(params.ngram, vocab_size, device)
         case "ngram":

@@ -19,17 +19,15 @@ class RunnerOn(Runner):
             self.graphs = run_step
             self.graphs.clock = self.clock
 
-    @property
-    def _on_gpu(self):
+    def _on_gpu(self, lm):
         return isinstance(self.run_step, Graphs)
 
     def _begin_run(self):
+        if isinstance(self.run_step, Graphs):
+            return super()._begin_run()
         target, drafter = self.lms
-        lms = [lm for lm in self.lms if lm]
-        for lm in lms:
-            lm.begin_run(static=not self._on_gpu or self.graphs.blocker is None)
-        if self._on_gpu:
-            self.graphs.begin_run([lm.model for lm in lms])
+        for lm in filter(None, self.lms):
+            lm.begin_run(static=True)
         return RunSetup(target, drafter, self.run_step, self.run_step)
 
 

@@ -47,6 +47,8 @@ def contestants(pair: Pair, params: Params, peers: bool) -> list[Contestant]:
 def ours(pair: Pair, name: str, params: Params, may_fail: bool = False) -> Contestant:
     def run(ids: list[int]) -> tuple[list[int], Trace]:
         trace = generate(pair, ids, params)
+        if may_fail and pair.runner.notes:
+            raise RuntimeError(pair.runner.notes[0])
         return trace.output_ids, trace
 
     return Contestant(name, run, may_fail)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from specdemo.runtime.lm import CachedLM, context_of
 
-LOOKS = "it looks at its own numbers on the way ({})"
+LOOKS = "its forward reads tensor values on the host ({})"
 
 
 @torch.no_grad()

@@ -88,7 +88,7 @@ class Graphs:
         """Captures the step; False, and a blocker, when that fails."""
         self.warming_up = f"warming up: capturing the {key[0]} step as one CUDA graph"
         try:
-            with self.clock.paused(), torch.cuda.device_of(tensors_of(value)[0]):
+            with torch.cuda.device_of(tensors_of(value)[0]), self.clock.paused():
                 self.graphs[key] = self._capture(key, step, value)
         except RuntimeError as error:  # running out of memory is one, too
             self.drop()

@@ -89,13 +89,16 @@ class Runner:
         lms = [lm for lm in self.lms if lm]
         self._hooked = self.capture != "off" and any(has_hooks(lm.model) for lm in lms)
         may_capture = self.capture != "off" and not self._hooked
-        on_gpu = [lm for lm in lms if lm.device.type == "cuda"]
+        on_gpu = [lm for lm in lms if self._on_gpu(lm)]
         use_graphs = may_capture and target in on_gpu
         if use_graphs:
             self.graphs.begin_run([lm.model for lm in on_gpu])
             use_graphs = self.graphs.blocker is None
         for lm in lms:
-            lm.begin_run(static=may_capture if isinstance(lm, TorchScriptLM) else use_graphs and lm in on_gpu)
+            if isinstance(lm, TorchScriptLM):
+                lm.begin_run(static=self.capture != "off" and not has_hooks(lm.model))
+            else:
+                lm.begin_run(static=use_graphs and lm in on_gpu)
         run_step = self.graphs if use_graphs else EagerSteps()
         elsewhere = drafter is not None and drafter.device != target.device
         return RunSetup(target, drafter, run_step, EagerSteps() if elsewhere else run_step)
@@ -132,9 +135,8 @@ class Runner:
     def _one_thread(self) -> bool:
         return self.target.device.type == "cpu" and self.target.num_parameters() <= SMALL
 
-    @property
-    def _on_gpu(self) -> bool:
-        return self.lms[0].device.type == "cuda"
+    def _on_gpu(self, lm: CachedLM) -> bool:
+        return lm.device.type == "cuda"
 
     @property
     def _models(self) -> list[PreTrainedModel]:
@@ -150,7 +152,7 @@ class Runner:
             for role, lm in zip(("target", "drafter"), self.lms, strict=True)
             if isinstance(lm, TorchScriptLM)
         }
-        if self._on_gpu:
+        if self._on_gpu(self.lms[0]):
             blockers["a round"] = self.graphs.blocker
         if self._hooked:
             blockers["a model"] = (
@@ -170,7 +172,8 @@ class Runner:
 
     @torch.no_grad()
     def time_steps(self, gamma: int) -> StepTimes:
-        """Times one-token forwards of both models, and captures what a run with this gamma needs.
+        """Times one-token forwards of both models. On a CPU it also captures the forwards of a run with this
+        gamma.
 
         A disturbance can only make a step slower (for example a page that is being served holds Python's
         lock), so each time is the lower quartile of many."""
@@ -189,8 +192,8 @@ class Runner:
         ids = torch.zeros(rows, dtype=torch.long, device=lm.device)
         start = torch.tensor(length, device=lm.device)
         if isinstance(lm, TorchScriptLM):
-            lm.trace_soon(1)
-            lm.trace_soon(rows)
+            lm.capture_soon(1)
+            lm.capture_soon(rows)
             for _ in range(WARM_UP):
                 lm.reserve(length, length + rows)
                 lm.forward(ids, start)
@@ -202,7 +205,8 @@ class Runner:
         while len(times) < WARM_UP + 3 or sum(times[WARM_UP:]) < (300 if len(times) < WARM_UP + 15 else 100):
             lm.reserve(length, length + rows)
             begun = self.clock.timestamp()
-            _, logits = run_step(("one-token", role), forward, OneToken(ids[:1], start))
+            key = ("one-token", role, lm.kv_length, lm.buffer_epoch)
+            _, logits = run_step(key, forward, OneToken(ids[:1], start))
             logits.flatten()[0].item()  # waits for the device
             times.append(self.clock.ms_between(begun, self.clock.timestamp()))
         return quantiles(times[WARM_UP:], n=4)[0]

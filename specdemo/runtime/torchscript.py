@@ -19,15 +19,15 @@ class TorchScriptLM(CachedLM):
     that number has come up often enough to be worth it, and valid for any kv_length. For each kv_length the
     first replay is compared with the model itself, bit by bit, before the trace is trusted."""
 
-    TRACE_AFTER = 8  # forwards of one number of rows
+    CAPTURE_AFTER = 8  # forwards of one number of rows
 
     def __init__(self, model: PreTrainedModel, clock: Clock):
         super().__init__(model)
         self.clock = clock
-        self.traces: dict[int, Callable] = {}  # number of rows -> traced forward
+        self.captures: dict[int, Callable] = {}  # number of rows -> traced forward
         self.trusted: set[tuple[int, int]] = set()  # (number of rows, kv_length)
-        self.warming_up: str | None = None  # what is being traced now, in words
-        self.blocker: str | None = None  # why nothing is traced any more
+        self.warming_up: str | None = None  # what is being captured now, in words
+        self.blocker: str | None = None  # why nothing is captured any more
         self._seen: Counter[int] = Counter()
         self._checked = False
         self._modules: list[torch.nn.Module] = []
@@ -41,23 +41,23 @@ class TorchScriptLM(CachedLM):
         modules = list(self.model.modules())
         if modules != self._modules:  # a module was replaced
             self._modules, self._checked = modules, False
-            self.traces.clear()
+            self.captures.clear()
             self.trusted.clear()
         owners = [owner for module in modules for owner in (module._parameters, module._buffers)]
         self._weights = [
             (owner, name, weight) for owner in owners for name, weight in owner.items() if weight is not None
         ]
         if not all(is_dense(weight) for _, _, weight in self._weights):
-            self.blocker = "quantised weights cannot be traced on a CPU"
+            self.blocker = "quantised weights cannot be captured on a CPU"
         elif not self._checked:
             self.blocker, self._checked = capture_blocker(self.model), True
         super().begin_run(self.blocker is None)
         self._inputs: list[Tensor] | None = None
 
-    def trace_soon(self, rows: int) -> None:
+    def capture_soon(self, rows: int) -> None:
         """This number of rows is sure to come up: its next forward is traced, and the trace is trusted after
         the second."""
-        self._seen[rows] = self.TRACE_AFTER
+        self._seen[rows] = self.CAPTURE_AFTER
 
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
         rows = len(ids)
@@ -67,27 +67,27 @@ class TorchScriptLM(CachedLM):
             return self._replay(rows, ids, start)
         logits = self.static_forward(ids, start)
         self._seen[rows] += 1
-        if self._seen[rows] >= self.TRACE_AFTER:
+        if self._seen[rows] >= self.CAPTURE_AFTER:
             with self.clock.paused():
                 try:
-                    self._trace_or_compare(rows, ids, start, logits)
+                    self._capture_or_compare(rows, ids, start, logits)
                 except Exception as error:
                     self.blocker = one_line(error)
         return logits
 
-    def _trace_or_compare(self, rows: int, ids: Tensor, start: Tensor, logits: Tensor) -> None:
-        if rows not in self.traces:
-            self.traces[rows] = self._trace(ids, start)
+    def _capture_or_compare(self, rows: int, ids: Tensor, start: Tensor, logits: Tensor) -> None:
+        if rows not in self.captures:
+            self.captures[rows] = self._capture(ids, start)
         elif torch.equal(self._replay(rows, ids, start), logits):
             self.trusted.add((rows, self.kv_length))
         else:
-            raise RuntimeError("its trace predicts something other than the model itself")
+            raise RuntimeError("what was captured predicts something other than the model itself")
 
     def reserve(self, start: int, length: int) -> None:
         super().reserve(start, length)
         self._inputs = None
 
-    def _trace_inputs(self) -> list[Tensor]:
+    def _capture_inputs(self) -> list[Tensor]:
         """Everything but the arguments. A trace takes them as inputs, because one that held them would never
         free them."""
         if self._inputs is None:
@@ -97,11 +97,11 @@ class TorchScriptLM(CachedLM):
 
     def _replay(self, rows: int, ids: Tensor, start: Tensor) -> Tensor:
         with torch.jit.optimized_execution(False):  # the same sums as the model's, not fused ones
-            return self.traces[rows](ids, start, *self._trace_inputs())
+            return self.captures[rows](ids, start, *self._capture_inputs())
 
-    def _trace(self, ids: Tensor, start: Tensor) -> Callable:
-        own = self._trace_inputs()
-        self.warming_up = f"warming up: tracing the forward of {len(ids)} rows"
+    def _capture(self, ids: Tensor, start: Tensor) -> Callable:
+        own = self._capture_inputs()
+        self.warming_up = f"warming up: capturing the forward of {len(ids)} rows"
 
         def forward(ids: Tensor, start: Tensor, *inputs: Tensor) -> Tensor:
             self._install(inputs)
@@ -122,7 +122,7 @@ class TorchScriptLM(CachedLM):
             self.warming_up = None
 
     def _install(self, inputs: list[Tensor] | tuple[Tensor, ...]) -> None:
-        """Puts the tensors of `_trace_inputs` where the model's forward finds them."""
+        """Puts the tensors of `_capture_inputs` where the model's forward finds them."""
         self.kv_ruler, *rest = inputs
         weights, cached = rest[: len(self._weights)], rest[len(self._weights) :]
         for (owner, name, _), weight in zip(self._weights, weights, strict=True):

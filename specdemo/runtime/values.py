@@ -5,7 +5,7 @@ A step takes one such value and gives another. That is all that is needed to cap
 outputs can be found by walking over the fields, and nothing is addressed by position."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Protocol, TypeVar
 
 import torch
@@ -34,7 +34,7 @@ def tensors_of(value: object) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     if is_dataclass(value):
-        return [tensor for part in vars(value).values() for tensor in tensors_of(part)]
+        return [tensor for field in fields(value) for tensor in tensors_of(getattr(value, field.name))]
     return []
 
 
@@ -43,7 +43,8 @@ def with_tensors(value: T, tensors: Iterator[Tensor]) -> T:
     if isinstance(value, Tensor):
         return next(tensors)
     if is_dataclass(value):
-        return replace(value, **{name: with_tensors(part, tensors) for name, part in vars(value).items()})
+        parts = {field.name: with_tensors(getattr(value, field.name), tensors) for field in fields(value)}
+        return replace(value, **parts)
     return value
 
 
@@ -67,6 +68,5 @@ def to_host(packed: Packed, kind: type[T]) -> T:
     """The packed value on the CPU, in one copy, which waits for the device. `kind`: its class, all fields
     tensors."""
     parts = packed.numbers.cpu().split([shape.numel() for shape, _ in packed.layout])
-    return kind(
-        *(part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, packed.layout, strict=True))
-    )
+    tensors = (part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, packed.layout, strict=True))
+    return kind(**{field.name: tensor for field, tensor in zip(fields(kind), tensors, strict=True)})

@@ -190,9 +190,9 @@ def test_transformers_accepts_the_same_drafts(shaped):
 
 def test_uncaptured_contestants_trace_nothing_and_write_the_same(shaped, monkeypatch):
     pair, follows = shaped
-    monkeypatch.setattr(TorchScriptLM, "TRACE_AFTER", 1)
-    traced, trace = [], TorchScriptLM._trace
-    monkeypatch.setattr(TorchScriptLM, "_trace", lambda *args: traced.append(1) or trace(*args))
+    monkeypatch.setattr(TorchScriptLM, "CAPTURE_AFTER", 1)
+    traced, trace = [], TorchScriptLM._capture
+    monkeypatch.setattr(TorchScriptLM, "_capture", lambda *args: traced.append(1) or trace(*args))
     prompt = follows.prompts(1)[0]
     uncaptured, _ = ours(pair.with_capture("off"), "x", GREEDY).run(prompt)
     assert not traced

@@ -1,4 +1,4 @@
-"""RunSetup that are recorded and played again: what they say is what the steps themselves say, whatever has
+"""Steps that are captured and replayed: what they say is what the steps themselves say, whatever has
 happened in between.
 
 `Graphs` is tried without CUDA, with recordings that are a step over its own static inputs into its own static
@@ -558,8 +558,8 @@ def test_asked_not_to_record():
     pair = load_pair(target=llama, drafter=near)
     assert pair.runner.capture == "off" and isinstance(pair.runner.begin_run().run_step, EagerSteps)
     rounds_of(pair, max_new_tokens=60)
-    assert not any(lm._seen or lm.traces for lm in pair.runner.lms), (
-        "models in memory may be has_hooks by their owner"
+    assert not any(lm._seen or lm.captures for lm in pair.runner.lms), (
+        "models in memory may have hooks of their owner"
     )
     assert pair.notes == [*pair.limits]
 
@@ -618,10 +618,10 @@ def on_disk(tmp_path_factory):
 def untraced(pair, prompt, **params):
     """The same steps with no trace made of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TorchScriptLM, "TRACE_AFTER", 10**9)
+        patch.setattr(TorchScriptLM, "CAPTURE_AFTER", 10**9)
         pair = pair.with_capture("auto")
         rounds = rounds_of(pair, prompt, **params)
-    assert not any(lm.traces for lm in pair.runner.lms)
+    assert not any(lm.captures for lm in pair.runner.lms)
     return rounds
 
 
@@ -705,7 +705,7 @@ def test_who_listens_hears_every_forward(on_disk, part, how):
 
 @pytest.mark.parametrize("where", [0, 100], ids=["everywhere", "behind the first span"])
 def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk, where):
-    own = TorchScriptLM._trace
+    own = TorchScriptLM._capture
 
     def lies(self, ids, start):
         trace = own(self, ids, start)
@@ -716,7 +716,7 @@ def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk,
 
         return a_little_off
 
-    monkeypatch.setattr(TorchScriptLM, "_trace", lies)
+    monkeypatch.setattr(TorchScriptLM, "_capture", lies)
     pair = load_pair(**on_disk)
     rounds = rounds_of(pair, "the cat", temperature=0.9, **LONG)
     assert {bool(lm.trusted) for lm in pair.runner.lms} == {where > 0}
@@ -731,7 +731,7 @@ def test_a_trace_that_cannot_be_made(monkeypatch, on_disk):
     def fails(self, ids, start):
         raise NotImplementedError("no tracing\nof this one")
 
-    monkeypatch.setattr(TorchScriptLM, "_trace", fails)
+    monkeypatch.setattr(TorchScriptLM, "_capture", fails)
     pair = load_pair(**on_disk)
     rounds = rounds_of(pair, "the cat", **LONG)
     assert any("no tracing of this one" in note for note in pair.notes)

@@ -14,8 +14,8 @@ def test_a_capture_belongs_to_its_model_alone():
     kept = len(torch.jit._state._python_cu.get_functions())
     lm = TorchScriptLM(tiny(), Clock())
     lm.begin_run(static=True)
-    lm.trace_soon(1)
+    lm.capture_soon(1)
     lm.reserve(0, 1)
     lm.forward(torch.tensor([5]), torch.tensor(0))
-    assert lm.traces and lm.blocker is None
+    assert lm.captures and lm.blocker is None
     assert len(torch.jit._state._python_cu.get_functions()) == kept

@@ -62,8 +62,8 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 @pytest.mark.slow
-def test_model_drafter(runs=4000):
-    check(PARAMS, PROMPT, runs, target=tiny_llama(3), drafter=tiny_llama(6))
+def test_model_drafter():
+    check(PARAMS, PROMPT, 4000, target=tiny_llama(3), drafter=tiny_llama(6))
 
 
 @pytest.mark.slow

@@ -325,7 +325,7 @@ def test_beyond_the_drafters_context_the_target_goes_on_alone(name, limit):
 # Forwards: each one counted where it happens, in the model.
 
 
-def has_hooks(target, forwards):
+def note_forwards(target, forwards):
     """Writes down each of the target's forwards: how much its cache held, and the ids that were fed."""
 
     def note(module, args, kwargs):
@@ -341,7 +341,7 @@ def test_no_committed_token_is_computed_twice(monkeypatch, draft_with, chunk):
     monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", chunk)
     for name in ("gemma3", "gpt2"):
         target, forwards = copy.deepcopy(target_of(name)), []
-        has_hooks(target, forwards)
+        note_forwards(target, forwards)
         trace = run_of(target, noisy(target_of(name)), gamma=4, draft_with=draft_with)
         assert_same(target, trace.output_ids, expected_of(name))
 

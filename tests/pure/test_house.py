@@ -26,7 +26,9 @@ TORCH_FREE = (
         "specdemo.events.trace",
         "specdemo.cli.terminal",
     ),
-    *("specdemo.ui.feed", "specdemo.ui.settings", "specdemo.ui.frame"),
+    *("specdemo.cli.options", "specdemo.cli.main", "specdemo.loading.catalog", "specdemo.loading.errors"),
+    *("specdemo.ui.feed", "specdemo.ui.settings", "specdemo.ui.frame", "specdemo.ui.wire"),
+    *("specdemo.bench.report", "specdemo.bench.picture"),
 )
 
 
@@ -39,7 +41,7 @@ def modules() -> dict[str, Path]:
     return named
 
 
-def imported(file: Path, lazily: bool = True) -> set[str]:
+def imported(file: Path) -> set[str]:
     """Modules that a file imports, within functions too; `if TYPE_CHECKING` is left out."""
     found = set()
     todo: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]

@@ -90,8 +90,8 @@ def test_a_visitor_reads_what_is_captured_and_what_cannot_be(models):
     pair, params = models.get(), Params()
     assert not any("captur" in line or "trac" in line for line in describe_pair(pair, params))
     target, _ = pair.runner.lms
-    target.warming_up = "warming up: tracing the forward of 5 rows"
-    assert list(describe_pair(pair, params))[-1] == "Warming up: tracing the forward of 5 rows."
+    target.warming_up = "warming up: capturing the forward of 5 rows"
+    assert list(describe_pair(pair, params))[-1] == "Warming up: capturing the forward of 5 rows."
     target.warming_up, target.blocker = None, "it is a test"
     try:
         why_not = "The target cannot be captured, and runs step by step, which is slower: it is a test."
