@@ -1,7 +1,7 @@
 """python -m specdemo: generate, bench, pairs.
 
-Torch and transformers take seconds to import, so commands import them only after everything that can be
-checked without them. What goes wrong is said in one sentence on standard error.
+Torch and transformers take seconds to import, so options and Params are checked before. (The names of pairs,
+devices and dtypes are checked after, with the request.) Errors are one sentence on standard error.
 """
 
 import json
@@ -46,9 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(command: Callable[[Namespace], int], arguments: Namespace, program: str = "specdemo") -> int:
     """Calls the command and returns its exit status. If it fails, prints one sentence and returns the status
     for it."""
-    os.environ.setdefault(
-        "TRANSFORMERS_VERBOSITY", "error"
-    )  # this program has its own words for what matters
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # what matters is said below
     try:
         return command(arguments)
     except (Failure, LoadError) as error:

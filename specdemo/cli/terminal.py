@@ -43,9 +43,7 @@ class Printer:
     def finish(self, text: str) -> None:
         """Writes the rest of `text`, the whole text as it was cut before a stop string, and a newline."""
         self._write_pending(len(text) - self.written)
-        self.out.write(
-            text[self.written :]
-        )  # an incomplete character, where the run was interrupted inside one
+        self.out.write(text[self.written :])  # an incomplete character, if the run was interrupted in one
         self.out.write("\n")
         self.out.flush()
 

@@ -47,9 +47,8 @@ class Judged:
     """A drafted token and its fate: "accepted", "rejected" or "discarded".
 
     Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token after the
-    rejection was
-    never judged: it is discarded, and its u and accept_prob are None. A token that was accepted after the end
-    of the text is discarded, too, and keeps its u and accept_prob.
+    rejection was never judged: it is discarded, and its u and accept_prob are None. A token that was accepted
+    after the end of the text is discarded, too, and keeps its u and accept_prob.
     """
 
     id: int

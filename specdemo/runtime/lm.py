@@ -193,9 +193,8 @@ class PositionalLayer(DynamicLayer):
         return self.lm.start
 
 
-@torch.inference_mode(
-    False
-)  # the buffers outlive a caller's inference mode, in which nobody else could write to them later
+# The buffers outlive a caller's inference mode, and could not be written to after it.
+@torch.inference_mode(False)
 def _longer(old: Tensor, length: int) -> Tensor:
     """`old` followed by zeros up to `length`. Not uninitialised memory: masked values are multiplied by 0,
     and NaN would survive that."""

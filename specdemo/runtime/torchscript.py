@@ -109,9 +109,7 @@ class TorchScriptLM(CachedLM):
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # about sizes read on the host: the first replays are compared
+                warnings.simplefilter("ignore")  # sizes are read on the host: the first replays are compared
                 # torch.jit.trace does these two, but registers the function with the process, which never
                 # frees it. torch.compile needs a C++ compiler, and torch.export is no faster than Python.
                 arguments = (ids, start, *own)

@@ -56,9 +56,9 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     boxes["top_p"] = slider("top_p", 0.01)
     boxes["min_p"] = slider("min_p", 0.01)
     boxes["max_new_tokens"] = gr.Number(first["max_new_tokens"], **_words("max_new_tokens"))
-    boxes["seed"] = gr.Textbox(
-        first["seed"], placeholder="a new one for each run", max_lines=1, **_words("seed")
-    )  # not gr.Number, which cannot be empty
+    # Not gr.Number, which cannot be empty.
+    hint = "a new one for each run"
+    boxes["seed"] = gr.Textbox(first["seed"], placeholder=hint, max_lines=1, **_words("seed"))
     with gr.Accordion("Chat", open=False):
         boxes["chat"] = gr.Checkbox(first["chat"], **_words("chat"))
         boxes["system"] = gr.Textbox(

@@ -275,9 +275,8 @@ def _stage(first: str) -> gr.HTML:
     Not a subclass: Gradio writes a .pyi file next to the source of each.
     """
     stage = gr.HTML(html_template=frame(), js_on_load=loader(), apply_default_css=False)
-    stage.postprocess = lambda value: (
-        value
-    )  # else it warns of <script> in what is data here, and never markup
+    # Gradio would warn about <script> in the value, which is data here and never markup.
+    stage.postprocess = lambda value: value
     stage.value = first
     return stage
 
@@ -299,10 +298,8 @@ def _script_route() -> Route:
 
 def launch(demo: gr.Blocks, host: str, port: int) -> str:
     """Serves the page from other threads; returns its address. OSError when it cannot listen there."""
-    fonts = {
-        "font": ("system-ui", "sans-serif"),
-        "font_mono": ("ui-monospace", "monospace"),
-    }  # of the visitor's own machine
+    # Fonts of the visitor's own machine.
+    fonts = {"font": ("system-ui", "sans-serif"), "font_mono": ("ui-monospace", "monospace")}
     colours = {
         "body_background_fill": "var(--page)",
         "body_text_color": "var(--ink)",
