@@ -78,7 +78,6 @@ def exactness(params, runs, prompts=None, eos=(), fates=None, **changes) -> floa
 
 # Greedy has one outcome per prompt, so it gets all prompts of two tokens that the target can have written.
 EVERY_PROMPT = [[a, b] for a in range(V) for b in range(V - 1)]
-sizes = pytest.mark.parametrize("runs", [QUICK, pytest.param(FULL, marks=pytest.mark.slow)])
 
 
 def some_quick(values, *quick):
@@ -86,8 +85,16 @@ def some_quick(values, *quick):
     return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-@sizes
-@pytest.mark.parametrize("sampler", some_quick(SAMPLERS, "top-p"))
+def with_runs(values, quick, full):
+    """Pairs of a value and a number of runs: all with QUICK, `full` also with FULL; slow but for `quick`."""
+    slow = pytest.mark.slow
+    few = [pytest.param(value, QUICK, marks=() if value in quick else slow) for value in values]
+    return few + [pytest.param(value, FULL, marks=slow) for value in full]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "runs"), with_runs(SAMPLERS, quick=["top-p"], full=["multinomial", "top-k with top-p"])
+)
 def test_every_sampler(sampler, runs):
     fates = Counter()
     p = exactness(SAMPLERS[sampler], runs, EVERY_PROMPT if sampler == "greedy" else None, fates=fates)
@@ -96,8 +103,7 @@ def test_every_sampler(sampler, runs):
         assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
 
 
-@sizes
-@pytest.mark.parametrize("kind", some_quick(DRAFTERS, "lookup"))
+@pytest.mark.parametrize(("kind", "runs"), with_runs(DRAFTERS, quick=["lookup"], full=["ngram"]))
 def test_every_drafter(kind, runs):
     fates = Counter()
     p = exactness(replace(PLAIN, draft_with=kind), runs, fates=fates)
@@ -120,9 +126,8 @@ def test_the_filters_filter():
 
 
 @pytest.mark.slow
-@sizes
 @pytest.mark.parametrize("width", [3, 8], ids=["narrower", "wider"])
-def test_a_drafter_of_another_width(width, runs):
+def test_a_drafter_of_another_width(width, runs=QUICK):
     logits = random_table(3, V, width)
     if (
         width > V

@@ -76,7 +76,7 @@ def prepared(page, tokens: int) -> None:
     """Sampling without filters, and going on after the end of a story."""
     choose(page, "Sampler", "multinomial")
     unfold(page, "Ending")
-    page.get_by_label("Go on").check()
+    page.get_by_label("Continue past").check()
     set_field(page, "Max new tokens", tokens)
     set_field(page, "Prompt", PROMPT)
 

@@ -103,7 +103,7 @@ def test_every_control_can_be_reached_and_changed(page):
     press(page, "Space", "Space")
     tab_to(page, "Stop strings")
     page.keyboard.type("never\never")
-    tab_to(page, "Go on")
+    tab_to(page, "Continue past")
     press(page, "Space")
     choose_by_keys(page, "Rule", "speculative")
     tab_to(page, "range slider for Alternatives")

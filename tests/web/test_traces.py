@@ -118,7 +118,7 @@ def test_its_settings_are_in_the_controls(shared, file):
         for name in ("Drafting method", "Sampler")
     }
     assert chosen == {"Drafting method": "an n-gram store, all lengths", "Sampler": "top-k with top-p"}
-    assert box(shared, "Go on").is_checked() and not box(shared, "Chat template").is_checked()
+    assert box(shared, "Continue past").is_checked() and not box(shared, "Chat template").is_checked()
     unfold(shared, "Ending", "Chat")
 
 
