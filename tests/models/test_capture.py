@@ -519,10 +519,12 @@ def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
     )
     (note,) = set(pair.notes) - set(pair.limits)
     assert "CUDA out of memory. Tried to allocate 2.00 GiB" in note and "\n" not in note
-    assert (
-        rounds_of(pair) == rounds_of(load_pair(target=llama, drafter=near))
-        and len(pair.runner.graphs.made) == fails - 1
-    )
+    again, plain = rounds_of(pair), rounds_of(load_pair(target=llama, drafter=near))
+    assert len(pair.runner.graphs.made) == fails - 1
+    if error is torch.OutOfMemoryError:  # there may be room by now, so capturing is tried in each run
+        assert_nearly_the_same(again, plain)
+    else:
+        assert again == plain
 
 
 def test_a_recording_that_fails_in_the_last_round():
