@@ -95,8 +95,8 @@ class CachedLM:
             self.buffer_epoch += 1
             for layer in self.layers:
                 layer.grow(self._capacity)
-        # [kv_length]: only its length is used. A traced forward can follow the length of a tensor, but not an
-        # int.
+        # [kv_length]: only its length is used. A captured forward can follow the length of a tensor, but not
+        # an int.
         self.kv_ruler = self._ruler_buffer[:kv_length]
 
     def _rounded(self, length: int) -> int:

@@ -71,7 +71,7 @@ class Runner:
         return self._lm(self.target), self._lm(self.drafter) if self.drafter is not None else None
 
     def _lm(self, model: PreTrainedModel) -> CachedLM:
-        # A trace saves Python's share of a forward, which counts in small models only.
+        # A capture saves Python's share of a forward, which counts in small models only.
         if model.device.type == "cpu" and model.num_parameters() <= SMALL:
             return TorchScriptLM(model, self.clock)
         return CachedLM(model, compiled=self.capture == "compiled" and model.device.type == "cuda")

@@ -1,4 +1,4 @@
-"""TorchScript traces of a model's forward on a CPU, which spare the time that Python takes for it."""
+"""TorchScript captures of a model's forward on a CPU, which spare the time that Python takes for it."""
 
 import warnings
 from collections import Counter
@@ -15,16 +15,16 @@ from specdemo.runtime.lm import CachedLM
 
 
 class TorchScriptLM(CachedLM):
-    """An `LM` on a CPU that replays traces of its static forwards: one for each number of rows, traced when
+    """An `LM` on a CPU that replays captures of its static forwards: one for each number of rows, made when
     that number has come up often enough to be worth it, and valid for any kv_length. For each kv_length the
-    first replay is compared with the model itself, bit by bit, before the trace is trusted."""
+    first replay is compared with the model itself, bit by bit, before the capture is trusted."""
 
     CAPTURE_AFTER = 8  # forwards of one number of rows
 
     def __init__(self, model: PreTrainedModel, clock: Clock):
         super().__init__(model)
         self.clock = clock
-        self.captures: dict[int, Callable] = {}  # number of rows -> traced forward
+        self.captures: dict[int, Callable] = {}  # number of rows -> captured forward
         self.trusted: set[tuple[int, int]] = set()  # (number of rows, kv_length)
         self.warming_up: str | None = None  # what is being captured now, in words
         self.blocker: str | None = None  # why nothing is captured any more
@@ -55,8 +55,8 @@ class TorchScriptLM(CachedLM):
         self._inputs: list[Tensor] | None = None
 
     def capture_soon(self, rows: int) -> None:
-        """This number of rows is sure to come up: its next forward is traced, and the trace is trusted after
-        the second."""
+        """This number of rows is sure to come up: its next forward is captured, and the capture is trusted
+        after the second."""
         self._seen[rows] = self.CAPTURE_AFTER
 
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
@@ -88,8 +88,8 @@ class TorchScriptLM(CachedLM):
         self._inputs = None
 
     def _capture_inputs(self) -> list[Tensor]:
-        """Everything but the arguments. A trace takes them as inputs, because one that held them would never
-        free them."""
+        """Everything but the arguments. A capture takes them as inputs, because one that held them would
+        never free them."""
         if self._inputs is None:
             cached = (tensor for layer in self.layers for tensor in (layer.keys, layer.values))
             self._inputs = [self.kv_ruler, *(weight for _, _, weight in self._weights), *cached]
