@@ -1,29 +1,38 @@
-"""The prompts: beginnings of stories, as token ids."""
+"""The prompts: sets of texts in assets/prompts, and beginnings of stories as token ids."""
 
+import json
 from collections.abc import Callable
+from functools import cache
+from itertools import chain, cycle, islice
 
+from specdemo.loading.catalog import EMBEDDED, ROOT
 from specdemo.loading.pair import Pair
 
 Prompts = Callable[[int, int | None], list[list[int]]]  # (how many, tokens each; None: as they are) -> [N][T]
 
-BEGINNINGS = (
-    "Once upon a time, there was a little girl named Lily. She loved to",
-    "One day, a small dog found a shiny red ball in the park. He",
-    "Tom and his sister wanted to build a big tower with their blocks. First,",
-    "The old farmer had a horse that would not eat. Every morning",
-    "It was raining, and Ben was sad because he could not play outside. His mom said,",
-    "A tiny bird fell out of its nest. It was scared and",
-    "Mia had a secret box under her bed. Inside the box",
-    "The bear and the rabbit were best friends, but one day they",
-    "There was a big boat on the lake. The captain looked at the sky and",
-    "Sam found a key in the garden. He did not know",
-)
+PROMPTS = ROOT / "assets" / "prompts"
+
+
+@cache
+def prompt_sets() -> dict[str, tuple[str, ...]]:
+    """The texts by the name of their set: "stories" for the embedded pair, the others for larger ones."""
+    files = [(PROMPTS / name).read_text(encoding="utf-8") for name in ("stories.json", "general.json")]
+    return {name: tuple(texts) for file in files for name, texts in json.loads(file).items()}
+
+
+def prompts_for(pair: Pair, count: int) -> list[str]:
+    """`count` texts that suit the pair: stories for embedded pairs, for others one text of each general set
+    in turn. After the last text the first comes again."""
+    stories, *general = prompt_sets().values()
+    is_embedded = pair.info.name.startswith(EMBEDDED.name)
+    texts = stories if is_embedded else chain.from_iterable(zip(*general, strict=True))
+    return list(islice(cycle(texts), count))
 
 
 def story_prompts(pair: Pair, count: int, length: int | None = None) -> list[list[int]]:
     """`count` prompts; after the last beginning the first comes again. For prompts of `length` tokens, the
     beginnings that come next are appended."""
-    beginnings = [pair.tokenizer(text).input_ids for text in BEGINNINGS]
+    beginnings = [pair.tokenizer(text).input_ids for text in prompt_sets()["stories"]]
     starts = [i % len(beginnings) for i in range(count)]
     if length is None:
         return [beginnings[start] for start in starts]

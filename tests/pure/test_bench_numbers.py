@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from itertools import chain
 from statistics import median
 from types import SimpleNamespace
 
@@ -22,7 +23,7 @@ from specdemo.bench.measure import (
     tokens_per_round,
 )
 from specdemo.bench.picture import draw
-from specdemo.bench.prompts import BEGINNINGS, story_prompts
+from specdemo.bench.prompts import prompt_sets, prompts_for, story_prompts
 from specdemo.bench.report import quantized_table, table
 from specdemo.bench.results import (
     Bound,
@@ -342,13 +343,36 @@ def test_without_sweeps_there_is_one_panel():
 
 def test_stories_are_continued_with_the_next_ones_to_any_length():
     pair = SimpleNamespace(tokenizer=tokenizer())
-    beginnings = [pair.tokenizer(text).input_ids for text in BEGINNINGS]
+    beginnings = [pair.tokenizer(text).input_ids for text in prompt_sets()["stories"]]
     assert story_prompts(pair, 12) == beginnings + beginnings[:2]
     one, two = story_prompts(pair, 2, 2000)
     assert len(one) == len(two) == 2000
     joined = sum(beginnings, []) * 9
     assert one == joined[:2000] and two == joined[len(beginnings[0]) :][:2000]
     assert story_prompts(pair, 1, 5) == [beginnings[0][:5]]
+
+
+def test_there_is_a_set_of_stories_and_five_general_ones_of_which_some_have_much_to_copy():
+    sets = prompt_sets()
+    assert list(sets) == ["stories", "conversation", "summary", "translation", "code", "retrieval"]
+    assert [len(texts) for texts in sets.values()] == [10, 4, 4, 4, 4, 4]
+    assert len(set(chain.from_iterable(sets.values()))) == 30
+    words = {name: [len(text.split()) for text in texts] for name, texts in sets.items()}
+    for name in ("summary", "translation", "retrieval"):
+        assert sum(150 <= count <= 300 for count in words[name]) >= 3, name
+
+
+def test_embedded_pairs_get_stories_and_others_each_general_set_in_turn():
+    def named(name):
+        return SimpleNamespace(info=SimpleNamespace(name=name))
+
+    sets = prompt_sets()
+    stories, general = sets["stories"], [texts for name, texts in sets.items() if name != "stories"]
+    for name in ("embedded", "embedded-poor"):
+        assert prompts_for(named(name), 12) == [*stories, *stories[:2]]
+    firsts, seconds = ([texts[i] for texts in general] for i in (0, 1))
+    assert prompts_for(named("qwen3-8b"), 7) == [*firsts, *seconds[:2]]
+    assert prompts_for(named("qwen3-8b"), 21)[20] == firsts[0]
 
 
 def test_the_cycle_goes_through_all_tokens_and_the_drafter_is_wrong_for_its_share():
