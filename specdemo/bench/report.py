@@ -1,6 +1,7 @@
 """A benchmark's result as text tables."""
 
-from specdemo.bench.results import Bound, Differences, NotRun, QuantizedRow, Result
+from specdemo.bench.methods import COLUMNS, cells, number, size
+from specdemo.bench.results import Bound, Differences, MethodsResult, NotRun, QuantizedRow, Result
 
 NAME = 34  # columns of a contestant's name
 
@@ -46,7 +47,7 @@ def _rows(result: Result) -> str:
             continue
         lines.append(
             f"{row.name:<{NAME}}{row.ms_per_token:>10.2f}{_range(row.ms_per_token_10_90):>16}"
-            f"{row.tokens_per_second:>10.1f}{row.x_plain:>9.2f}{_number(row.x_assisted):>12}"
+            f"{row.tokens_per_second:>10.1f}{row.x_plain:>9.2f}{number(row.x_assisted):>12}"
             f"   {row.equal_to_plain or '–'}"
         )
     return "\n".join(lines)
@@ -54,8 +55,8 @@ def _rows(result: Result) -> str:
 
 def _speculation(result: Result) -> str:
     lines = [
-        f"acceptance rate {_number(result.acceptance_rate, 3)}, "
-        f"{_number(result.mean_tokens_per_round)} tokens per round"
+        f"acceptance rate {number(result.acceptance_rate, 3)}, "
+        f"{number(result.mean_tokens_per_round)} tokens per round"
     ]
     if idle := result.host_ms:
         lines.append(
@@ -83,8 +84,8 @@ def _differing(result: Result, differing: Differences) -> str:
 
 def _roofline(result: Result) -> str:
     line = result.roofline
-    target = _size(line.target_bytes)
-    drafts = f" + {result.gamma} x {_size(line.drafter_bytes)}" if line.drafter_bytes else ""
+    target = size(line.target_bytes)
+    drafts = f" + {result.gamma} x {size(line.drafter_bytes)}" if line.drafter_bytes else ""
     return "\n".join(
         [
             f"roofline: memory is copied at {line.bandwidth / 1e9:,.1f} GB/s, read and written "
@@ -110,9 +111,9 @@ def _gammas(result: Result) -> str:
     for row in result.gammas:
         lines.append(
             f"{row.gamma:>6}{row.ms_per_token:>10.2f}{row.tokens_per_second:>10.1f}"
-            f"{_number(row.acceptance_rate, 3):>12}{_number(row.mean_tokens_per_round):>14}"
-            f"{_number(row.cost_ratio, 3):>8}{row.x_plain:>18.2f}"
-            f"{_number(row.expected_x_plain):>10}"
+            f"{number(row.acceptance_rate, 3):>12}{number(row.mean_tokens_per_round):>14}"
+            f"{number(row.cost_ratio, 3):>8}{row.x_plain:>18.2f}"
+            f"{number(row.expected_x_plain):>10}"
         )
     return "\n".join(lines)
 
@@ -126,10 +127,10 @@ def _contexts(result: Result) -> str:
     ]
     for row in result.contexts:
         lines.append(
-            f"{row.context:>8,}{row.prefill_ms:>11.1f}{_number(row.plain.round_ms):>10}"
-            f"{row.plain.ms_per_token:>10.2f}{_number(row.speculative.round_ms):>12}"
+            f"{row.context:>8,}{row.prefill_ms:>11.1f}{number(row.plain.round_ms):>10}"
+            f"{row.plain.ms_per_token:>10.2f}{number(row.speculative.round_ms):>12}"
             f"{row.speculative.ms_per_token:>10.2f}{row.x_plain:>18.2f}"
-            f"{_number(row.expected_x_plain):>10}"
+            f"{number(row.expected_x_plain):>10}"
         )
     return "\n".join(lines)
 
@@ -146,22 +147,29 @@ def quantized_table(rows: list[QuantizedRow]) -> str:
         x_plain = none.plain.ms_per_token / plain.ms_per_token if none else None
         x_drafted = none.speculative.ms_per_token / drafted.ms_per_token if none else None
         lines.append(
-            f"{row.quantize:<10}{plain.ms_per_token:>16.2f}{_number(x_plain):>8}"
-            f"{drafted.ms_per_token:>22.2f}{_range(drafted.ms_per_token_10_90):>16}{_number(x_drafted):>8}"
-            f"{_number(row.acceptance_rate, 3):>12}{row.bytes_held / 1e6:>10,.1f}"
+            f"{row.quantize:<10}{plain.ms_per_token:>16.2f}{number(x_plain):>8}"
+            f"{drafted.ms_per_token:>22.2f}{_range(drafted.ms_per_token_10_90):>16}{number(x_drafted):>8}"
+            f"{number(row.acceptance_rate, 3):>12}{row.bytes_held / 1e6:>10,.1f}"
         )
         lines += [f"{'':<10}{note}" for note in row.notes]
     lines.append("quantised weights are unpacked for every product: faster only if reading them takes longer")
     return "\n".join(lines)
 
 
-def _number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+def methods_table(result: MethodsResult) -> str:
+    """A line for each drafter, fastest first, and who wins."""
+    head = (
+        f"{result.target} on {result.device} ({result.device_name}), {result.dtype}, "
+        f"temperature {result.temperature:g}, {result.prompts} prompts x {result.repeats}, "
+        f"at most {result.max_new_tokens} tokens each, {result.date}; by the engine's clock, without prefill"
+    )
+    lines = [tuple(COLUMNS), *(tuple(cells(row).values()) for row in result.rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = "\n".join(
+        "  ".join([name.ljust(widths[0]), *map(str.rjust, texts, widths[1:])]) for name, *texts in lines
+    )
+    return "\n\n".join([head, table, result.winner])
 
 
 def _range(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.2f}-{ends[1]:.2f}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -140,3 +140,43 @@ class Result(Drafting):
     contexts: list[ContextRow] = field(default_factory=list)
     quantized: list[QuantizedRow] = field(default_factory=list)
     shapes: ShapesInfo | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodRow:
+    """One drafter over all prompts. Times are by the engine's clock, without prefill; tokens/s and speed-up
+    are of medians, what is given per round is a mean."""
+
+    name: str
+    draft_with: str
+    gamma: int | None  # None for "none"
+    drafted_per_round: float
+    accepted_per_round: float
+    tokens_per_round: float
+    acceptance_rate: float | None
+    draft_ms_per_round: float
+    verify_ms_per_round: float
+    tokens_per_second: float
+    speedup: float | None  # how many times as fast as the target alone; None if that was not measured
+    speedup_interval: tuple[float, float] | None  # of 90 %; None for too few samples, and for "none"
+    drafter_bytes: int | None  # of the drafter model's weights; None if there is none in use
+    texts_equal: str | None  # how many texts equal those of the target alone: "5 of 6"; greedy only
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodsResult:
+    """The drafters of one target, fastest first, and how they were measured."""
+
+    target: str
+    device: str
+    device_name: str
+    dtype: str | None
+    date: str
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+    prompts: int
+    repeats: int
+    rows: list[MethodRow]
+    winner: str  # a sentence on who wins and why

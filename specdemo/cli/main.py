@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdemo.cli.options import check_bench_options, pair_request, params_of, parser
 from specdemo.cli.terminal import Printer, summary
-from specdemo.events import Round
+from specdemo.events import Params, Round
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.loading.errors import LoadError, PairError, redacted
 
@@ -134,6 +134,8 @@ def _save(trace: "Trace", file: str) -> None:
 def _bench(arguments: Namespace) -> int:
     params, request = params_of(arguments), pair_request(arguments)
     check_bench_options(arguments)
+    if arguments.methods is not None:
+        return _compare(arguments, params, request)
     if arguments.plot is not None:
         _check_plot(arguments.plot)
 
@@ -163,6 +165,34 @@ def _bench(arguments: Namespace) -> int:
         _draw(result, arguments.plot)
     print(json.dumps(asdict(result)))
     return 0
+
+
+def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> int:
+    """The table of drafters. If it is interrupted, what is measured so far."""
+    from specdemo.bench.compare import compare, others_at_hand, result_of, settings_for
+    from specdemo.bench.prompts import prompts_for
+    from specdemo.bench.report import methods_table
+
+    pairs = [_load(request)]
+    if "model" in arguments.methods:
+        names = others_at_hand(pairs[0].info.name)
+        pairs += [_load(request | {"name": name}) for name in names]
+    settings = settings_for(pairs, list(dict.fromkeys([*arguments.methods, "none"])), params)
+    prompts = prompts_for(pairs[0], arguments.prompts)
+    rows, status = [], 0
+    try:
+        for so_far in compare(settings, prompts, arguments.repeats):
+            rows = so_far.rows
+            if so_far.measuring and sys.stderr.isatty():
+                say(f"{so_far.done} of {so_far.total} texts; now {so_far.measuring}")
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        status = say("interrupted: this is what was measured before", INTERRUPTED)
+    result = result_of(settings, arguments.prompts, arguments.repeats, rows)
+    print(methods_table(result))
+    print(json.dumps(asdict(result)))
+    return status
 
 
 def _shapes(arguments: Namespace) -> tuple["Pair", "ShapesInfo", "Prompts"]:

@@ -128,11 +128,26 @@ def _add_bench_options(parser: ArgumentParser) -> None:
         metavar="KIND,KIND",
         help="the pair again for each of these, like none,int8,int4,float8",
     )
+    add(
+        "--methods",
+        type=lambda text: list(dict.fromkeys(text.split(","))),
+        metavar="NAME,NAME",
+        help=f"a table of drafters instead, like {','.join(DRAFT_WITH)}; none is always measured, because the "
+        "speed-ups divide by it",
+    )
     add("--plot", metavar="FILE", help="draw the result: a .png or .svg file")
 
 
 def check_bench_options(arguments: Namespace) -> None:
-    """ValueError for options that do not go together, and for an unknown kind of weights."""
+    """ValueError for options that do not go together, and for an unknown method or kind of weights."""
+    if arguments.methods is not None:
+        for method in arguments.methods:
+            if method not in DRAFT_WITH:
+                names = f"{', '.join(DRAFT_WITH)}, separated by commas"
+                raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
+        for other in ("peers", "shapes", "gammas", "contexts", "quantize_sweep", "plot"):
+            if getattr(arguments, other):
+                raise ValueError(f"methods: give --methods or --{other.replace('_', '-')}, not both")
     if arguments.shapes is None and arguments.accept is not None:
         raise ValueError("accept is the acceptance rate of --shapes, so it needs --shapes")
     if arguments.shapes is not None:

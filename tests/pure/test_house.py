@@ -28,7 +28,7 @@ TORCH_FREE = (
     ),
     *("specdemo.cli.options", "specdemo.cli.main", "specdemo.loading.catalog", "specdemo.loading.errors"),
     *("specdemo.ui.feed", "specdemo.ui.settings", "specdemo.ui.frame", "specdemo.ui.wire"),
-    *("specdemo.bench.report", "specdemo.bench.picture"),
+    *("specdemo.bench.report", "specdemo.bench.methods", "specdemo.bench.picture"),
 )
 
 
