@@ -100,10 +100,13 @@ def winner(rows: Sequence[MethodRow]) -> str:
 
 
 def _without_plain(best: MethodRow, second: MethodRow) -> str:
-    return (
-        _sentence(f"{_called(best)} is fastest: {_tokens(best)}, {_called(second)} {_tokens(second)}")
-        + " The target alone has not been measured, so there is no interval, and a small lead can be noise."
+    sentence = (
+        f"{_called(best)} is fastest, with {_tokens(best)} before {_called(second)} with {_tokens(second)}"
     )
+    because = (
+        "The target alone has not been measured, so there is no interval, and a small lead can be noise."
+    )
+    return f"{_sentence(sentence)} {because}"
 
 
 def _without_intervals(best: MethodRow) -> str:

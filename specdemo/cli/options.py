@@ -132,8 +132,8 @@ def _add_bench_options(parser: ArgumentParser) -> None:
         "--methods",
         type=lambda text: list(dict.fromkeys(text.split(","))),
         metavar="NAME,NAME",
-        help=f"a table of drafters instead, like {','.join(DRAFT_WITH)}; none is always measured, because the "
-        "speed-ups divide by it",
+        help=f"a table of drafters instead, from {','.join(DRAFT_WITH)}; none is always measured, because "
+        "the speed-ups divide by it",
     )
     add("--plot", metavar="FILE", help="draw the result: a .png or .svg file")
 

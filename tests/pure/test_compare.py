@@ -1,0 +1,378 @@
+"""The comparison of drafters without its models: rows, intervals, who wins, and the table's texts."""
+
+import csv
+import json
+import re
+from dataclasses import asdict, fields, replace
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+
+from specdemo.bench.compare import (
+    Sample,
+    Setting,
+    methods_of,
+    others_at_hand,
+    result_of,
+    rows_of,
+    settings_for,
+    speedup_interval,
+)
+from specdemo.bench.methods import METHODS, cells, comparison_csv, is_noisy, winner
+from specdemo.bench.report import methods_table
+from specdemo.bench.results import MethodRow
+from specdemo.cli.main import main
+from specdemo.events import DRAFT_WITH, ByModel, PairInfo, Params
+from specdemo.events.metrics import fresh
+
+GREEDY = Params(temperature=0)
+
+
+def pair(name="some", drafter=True):
+    info = PairInfo(
+        name, "a target", "a drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
+    )
+    model = object() if drafter else None
+    return SimpleNamespace(info=info, drafter=model, bytes_held=SimpleNamespace(drafter=2_500_000))
+
+
+def setting(draft_with, params=GREEDY, name=None) -> Setting:
+    return Setting(name or draft_with, pair(), replace(params, draft_with=draft_with))
+
+
+def sample(ms_per_token=1.0, ids=(1, 2, 3, 4), rounds=2, **counts) -> Sample:
+    """Of four tokens, a quarter of whose time is drafting."""
+    ms = 4 * ms_per_token
+    stats = replace(fresh(), tokens=4, rounds=rounds, draft_ms=ms / 4, verify_ms=3 * ms / 4, **counts)
+    return Sample(stats, list(ids))
+
+
+# Rows
+
+
+def test_a_row_has_medians_of_times_and_means_of_rounds():
+    plain = [sample(ms, rounds=4, prefill_ms=1e6) for ms in (8, 16, 12)]
+    drafted = [
+        sample(4, drafted=6, accepted=2, rejected=1),
+        sample(8, drafted=4, accepted=1, rejected=2),
+        sample(1, rounds=1, drafted=5, accepted=3),
+    ]
+    first, last = rows_of([setting("none"), setting("model")], {"none": plain, "model": drafted})
+    assert (first.name, first.draft_with, first.gamma, first.samples) == ("model", "model", 4, 3)
+    assert first.tokens_per_second == 250 and first.speedup == 3, "the medians are 4 and 12 ms/token"
+    assert (first.drafted_per_round, first.accepted_per_round, first.tokens_per_round) == (3, 6 / 5, 12 / 5)
+    assert first.acceptance_rate == 6 / 9
+    assert first.draft_ms_per_round == (4 + 8 + 1) / 5
+    assert first.verify_ms_per_round == 3 * (4 + 8 + 1) / 5
+    assert first.drafter_bytes == 2_500_000 and first.texts_equal == "3 of 3"
+    assert (last.gamma, last.speedup, last.speedup_interval, last.drafter_bytes) == (None, 1, None, None)
+    assert last.tokens_per_second == 1000 / 12 and last.acceptance_rate is None, "prefill is left out"
+
+
+def test_rows_come_fastest_first():
+    times = {"none": 5, "lookup": 7, "ngram": 3, "model": 4}
+    rows = rows_of([setting(name) for name in times], {name: [sample(ms)] for name, ms in times.items()})
+    assert [row.name for row in rows] == ["ngram", "model", "none", "lookup"]
+    assert [row.drafter_bytes for row in rows] == [None, 2_500_000, None, None]
+
+
+def test_greedy_texts_are_compared_with_those_of_the_target_alone_and_sampled_ones_are_not():
+    samples = {"none": [sample(), sample(ids=[5, 6, 7, 8])], "lookup": [sample(), sample(ids=[5, 6, 7, 9])]}
+    both = [setting("none"), setting("lookup")]
+    assert {row.name: row.texts_equal for row in rows_of(both, samples)} == {
+        "none": "2 of 2",
+        "lookup": "1 of 2",
+    }
+    sampled = setting("lookup", replace(GREEDY, temperature=0.5))
+    assert {row.name: row.texts_equal for row in rows_of([both[0], sampled], samples)} == {
+        "none": "2 of 2",
+        "lookup": None,
+    }
+
+
+def test_without_the_target_alone_there_are_no_speedups():
+    rows = rows_of(
+        [setting("lookup"), setting("ngram")], {"lookup": [sample()] * 3, "ngram": [sample(2)] * 3}
+    )
+    assert [(row.speedup, row.speedup_interval, row.texts_equal) for row in rows] == [(None, None, None)] * 2
+
+
+def test_rows_of_an_unfinished_comparison_are_over_the_same_prompts():
+    settings = [setting("lookup"), setting("none")]
+    assert rows_of(settings, {"lookup": [], "none": []}) == []
+    (only,) = rows_of(settings, {"lookup": [sample(2)], "none": []})
+    assert only.name == "lookup" and only.speedup is None, "the first turn shows what it has"
+    rows = rows_of(settings, {"lookup": [sample(2), sample(100)], "none": [sample(4)]})
+    assert [(row.samples, row.tokens_per_second, row.speedup) for row in rows] == [(1, 500, 2), (1, 250, 1)]
+
+
+# Intervals
+
+
+def test_an_interval_contains_the_speedup_and_nothing_outside_of_the_samples():
+    plain, own = [10.0, 11.0, 12.0, 10.5, 11.5, 10.2], [5.0, 6.0, 5.5, 5.2, 7.0, 5.1]
+    low, high = speedup_interval(plain, own)
+    speedup = (10.5 + 11) / 2 / ((5.2 + 5.5) / 2)
+    assert min(plain) / max(own) < low < speedup < high < max(plain) / min(own)
+    assert speedup_interval(plain, own) == (low, high), "the same again: it is seeded"
+
+
+def test_samples_stay_in_pairs():
+    """Prompts differ by a factor of 10 here, and the speed-up is 2 on each."""
+    plain = [10.0, 100.0, 20.0, 50.0]
+    assert speedup_interval(plain, [ms / 2 for ms in plain]) == pytest.approx((2, 2))
+
+
+def test_an_interval_covers_90_percent_and_needs_3_samples():
+    assert speedup_interval([1.0, 2.0], [1.0, 1.0]) is None
+    assert speedup_interval([3.0] * 3, [1.0] * 3) == (3, 3)
+    # A sample that stands out is half of the resamples' median only if it is drawn often enough.
+    low, high = speedup_interval([1.0] * 19 + [100.0], [1.0] * 20)
+    assert (low, high) == (1, 1)
+    low, high = speedup_interval([1.0, 1.0, 100.0], [1.0] * 3)
+    assert (low, high) == (1, 100), "in 7 of 27 resamples it is drawn twice"
+
+
+# Settings
+
+
+def test_every_drafter_has_a_name_and_a_setting():
+    assert tuple(METHODS) == DRAFT_WITH
+    settings = methods_of(pair(), DRAFT_WITH, replace(GREEDY, gamma=2))
+    assert [each.name for each in settings] == list(METHODS.values())
+    assert [each.params for each in settings] == [
+        replace(GREEDY, gamma=2, draft_with=name) for name in DRAFT_WITH
+    ]
+
+
+def test_a_pair_without_a_drafter_cannot_be_compared_by_its_model():
+    alone = pair(drafter=False)
+    with pytest.raises(
+        ValueError, match=r'methods must not include "model" for this pair: it has no drafter'
+    ):
+        methods_of(alone, ["lookup", "model"], GREEDY)
+    assert [each.name for each in methods_of(alone, ["lookup", "none"], GREEDY)] == ["lookup", "target alone"]
+    with pytest.raises(ValueError, match="draft_with must be one of"):
+        methods_of(alone, ["magic"], GREEDY)
+
+
+def test_several_pairs_give_several_drafter_models_and_each_other_method_once():
+    one, two = pair("one"), pair("two")
+    settings = settings_for([one, two], ["lookup", "model", "none"], GREEDY)
+    assert [(each.name, each.pair) for each in settings] == [
+        ("drafter model (one)", one),
+        ("drafter model (two)", two),
+        ("lookup", one),
+        ("target alone", one),
+    ]
+    assert [each.name for each in settings_for([one, two], ["lookup"], GREEDY)] == ["lookup"]
+    assert [each.name for each in settings_for([one], ["model"], GREEDY)] == ["drafter model"]
+
+
+def test_other_drafters_for_the_same_target_that_need_no_download():
+    assert others_at_hand("embedded") == ["embedded-poor"]
+    assert others_at_hand("embedded-poor") == ["embedded"]
+    assert others_at_hand("qwen3-8b") == others_at_hand("some/target + some/drafter") == []
+
+
+# Who wins
+
+
+def made(name, speedup=1.0, interval=None, **changes) -> MethodRow:
+    kind = next((kind for kind, word in METHODS.items() if name.startswith(word)), "lookup")
+    values = dict(
+        name=name,
+        draft_with=kind,
+        gamma=None if kind == "none" else 4,
+        drafted_per_round=0.0 if kind == "none" else 4.0,
+        accepted_per_round=0.0 if kind == "none" else 2.104,
+        tokens_per_round=1.0 if kind == "none" else 3.104,
+        acceptance_rate=None if kind == "none" else 0.7,
+        draft_ms_per_round=0.0 if kind == "none" else 1.9,
+        verify_ms_per_round=6.0 if kind == "none" else 8.1,
+        tokens_per_second=100 * (speedup or 1),
+        speedup=speedup,
+        speedup_interval=interval,
+        drafter_bytes=5_000_000 if kind == "model" else None,
+        texts_equal="6 of 6",
+        samples=6,
+    )
+    return MethodRow(**values | changes)
+
+
+PLAIN = made("target alone")
+MODEL = made("drafter model", 1.9, (1.8, 2.0))
+
+SENTENCES = {
+    "nothing": ([], "Nothing has been measured yet."),
+    "one": ([MODEL], "Only the drafter model has been measured: 190.0 tokens/s."),
+    "no target alone": (
+        [made("gamma 4", None, tokens_per_second=20.04), made("gamma 2", None, tokens_per_second=10)],
+        "Gamma 4 is fastest, with 20.0 tokens/s before gamma 2 with 10.0 tokens/s. The target alone has not "
+        "been measured, so there is no interval, and a small lead can be noise.",
+    ),
+    "too few samples": (
+        [made("lookup", 1.234), PLAIN],
+        "So far lookup is the fastest drafter, with 1.23 x the target alone. Fewer than 3 samples give no "
+        "interval, so this can be noise.",
+    ),
+    "a winner": (
+        [MODEL, made("lookup", 1.2, (1.1, 1.3)), PLAIN],
+        "The drafter model is fastest: 1.90 x the target alone. It keeps 2.10 of 4.00 drafts a round, and "
+        "drafting takes 19% of its time.",
+    ),
+    "a winner by an unknown amount": (
+        [made("drafter model (b)", 2.0, (1.5, 2.5)), PLAIN],
+        "The drafter model (b) is fastest: 1.50 to 2.50 x the target alone, too noisy to say more. It keeps "
+        "2.10 of 4.00 drafts a round, and drafting takes 19% of its time.",
+    ),
+    "a tie of the fastest": (
+        [MODEL, made("lookup", 1.8, (1.7, 1.85)), made("n-gram store", 1.2, (1.1, 1.3)), PLAIN],
+        "The drafter model and lookup cannot be told apart: they reach 1.90 x and 1.80 x the target alone, "
+        "and their intervals overlap. Lookup needs no drafter model.",
+    ),
+    "a tie of three without a model": (
+        [
+            made(name, 1.5, (1.4, 1.6))
+            for name in ("lookup", "n-gram store", "one-level n-gram store")
+        ]
+        + [PLAIN],
+        "Lookup, the n-gram store and the one-level n-gram store cannot be told apart: they reach 1.50 x, "
+        "1.50 x and 1.50 x the target alone, and their intervals overlap.",
+    ),
+    "the fastest is not the surest": (
+        [made("lookup", 1.3, (0.95, 1.4)), made("n-gram store", 1.2, (1.1, 1.3)), PLAIN],
+        "Lookup and the n-gram store cannot be told apart: they reach 1.30 x and 1.20 x the target alone, "
+        "and their intervals overlap. Only with the n-gram store the whole interval is above 1.",
+    ),
+    "like the target alone": (
+        [made("lookup", 1.02, (0.97, 1.08)), PLAIN, made("n-gram store", 0.9, (0.8, 0.95))],
+        "Lookup cannot be told apart from the target alone: it reaches 1.02 x, and its interval of 0.97 to "
+        "1.08 includes 1. More prompts or repeats make intervals narrower.",
+    ),
+    "above 1 only before rounding": (
+        [made("lookup", 1.02, (1.003, 1.08)), PLAIN],
+        "Lookup cannot be told apart from the target alone: it reaches 1.02 x, and its interval of 1.00 to "
+        "1.08 includes 1. More prompts or repeats make intervals narrower.",
+    ),
+    "several like the target alone": (
+        [PLAIN, made("lookup", 0.99, (0.97, 1.08)), made("n-gram store", 0.9, (0.8, 1.0))],
+        "Lookup and the n-gram store cannot be told apart from the target alone: their intervals include 1. "
+        "More prompts or repeats make intervals narrower.",
+    ),
+    "noise": (
+        [made("lookup", 1.1, (0.8, 1.6)), PLAIN],
+        "It is too noisy to say whether lookup is faster than the target alone: the interval of its speed-up "
+        "is 0.80 to 1.60. More prompts or repeats make intervals narrower.",
+    ),
+    "nothing is faster": (
+        [PLAIN, made("lookup", 0.93, (0.9, 0.96), tokens_per_round=1.5, accepted_per_round=0.5)],
+        "Nothing beats the target alone here: lookup, the fastest drafter, reaches 0.93 x, because a round "
+        "with it brings 1.50 tokens and takes 1.67 times as long. It keeps 0.50 of 4.00 drafts a round, and "
+        "drafting takes 19% of its time.",
+    ),
+    "no reason that contradicts the medians": (
+        [PLAIN, made("lookup", 0.93, (0.9, 0.96), tokens_per_round=1.7)],
+        "Nothing beats the target alone here: lookup, the fastest drafter, reaches 0.93 x. It keeps 2.10 of "
+        "4.00 drafts a round, and drafting takes 19% of its time.",
+    ),
+    "nothing was drafted": (
+        [PLAIN, made("lookup", 0.97, (0.95, 0.99), tokens_per_round=1.0, drafted_per_round=0.001)],
+        "Nothing beats the target alone here: lookup, the fastest drafter, reaches 0.97 x, because a round "
+        "with it brings 1.00 tokens and takes 1.67 times as long. It found nothing to draft.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_who_wins_and_why(case):
+    rows, sentence = SENTENCES[case]
+    assert winner(rows) == sentence
+    assert len(re.findall(r"\.( |$)", sentence)) <= 2
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_every_factor_in_the_sentence_is_in_the_table(case):
+    rows, _ = SENTENCES[case]
+    table = " ".join(text for row in rows for text in cells(row).values())
+    for factor in re.findall(r"([\d.]+)(?: and| to [\d.]+)? x", winner(rows)):
+        assert factor in table
+
+
+# Texts
+
+
+def test_cells_are_rounded_and_say_when_it_is_too_noisy():
+    assert cells(MODEL) == {
+        "drafter": "drafter model",
+        "gamma": "4",
+        "drafted/round": "4.00",
+        "accepted/round": "2.10",
+        "tokens/round": "3.10",
+        "acceptance": "0.700",
+        "draft ms/round": "1.90",
+        "verify ms/round": "8.10",
+        "tokens/s": "190.0",
+        "speed-up (90 %)": "1.90 (1.80-2.00)",
+        "memory": "5.0 MB",
+        "same text": "6 of 6",
+    }
+    noisy = replace(MODEL, speedup_interval=(1.0, 1.51))
+    assert is_noisy(noisy) and cells(noisy)["speed-up (90 %)"] == "too noisy to say (1.00-1.51)"
+    assert not is_noisy(replace(MODEL, speedup_interval=(1.0, 1.5)))
+    plain = cells(PLAIN)
+    assert (plain["gamma"], plain["speed-up (90 %)"], plain["memory"]) == ("–", "1.00", "–")
+
+
+def test_the_csv_has_every_value_unrounded():
+    text = comparison_csv([MODEL, replace(PLAIN, name='a "b", c')])
+    first, second = csv.DictReader(StringIO(text))
+    expected = [field.name for field in fields(MethodRow) if field.name != "speedup_interval"]
+    assert set(first) == {*expected, "speedup_low", "speedup_high"}
+    assert (first["accepted_per_round"], first["speedup_low"], first["speedup_high"]) == (
+        "2.104",
+        "1.8",
+        "2.0",
+    )
+    assert (second["name"], second["gamma"], second["speedup_low"]) == ('a "b", c', "", "")
+    assert comparison_csv([]) == text.splitlines()[0] + "\r\n"
+
+
+def test_the_table_has_a_line_for_each_drafter_under_its_columns_and_the_sentence():
+    settings = [setting("model"), setting("none")]
+    result = result_of(settings, 2, 3, [MODEL, replace(PLAIN, texts_equal=None)])
+    text = methods_table(result)
+    lines = text.splitlines()
+    assert lines[0].startswith(
+        "a target on cpu (a CPU), float32, temperature 0, 2 prompts x 3, at most 200 tokens"
+    )
+    head, model, plain = lines[2:5]
+    assert model.split() == [part for text in cells(MODEL).values() for part in text.split()]
+    assert plain.startswith("target alone ") and plain.endswith("–")
+    assert len({len(line) for line in (head, model, plain)}) == 1, "columns end below each other"
+    assert lines[-1] == winner(result.rows)
+    assert json.loads(json.dumps(asdict(result)))["rows"][0]["speedup_interval"] == [1.8, 2.0]
+
+
+# Options
+
+ALLOWED = f"methods must be some of {', '.join(DRAFT_WITH)}, separated by commas, not"
+WRONG = {
+    "--methods model,magic": f"{ALLOWED} 'magic'",
+    "--methods=": f"{ALLOWED} ''",
+    "--methods none --peers": "methods: give --methods or --peers, not both",
+    "--methods none --shapes tiny": "methods: give --methods or --shapes, not both",
+    "--methods none --gammas 1": "methods: give --methods or --gammas, not both",
+    "--methods none --contexts 9": "methods: give --methods or --contexts, not both",
+    "--methods none --quantize-sweep none": "methods: give --methods or --quantize-sweep, not both",
+    "--methods none --plot x.png": "methods: give --methods or --plot, not both",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_a_wrong_request_is_one_sentence_before_anything_loads(capsys, monkeypatch, options):
+    monkeypatch.setattr("specdemo.cli.main._load", lambda request: pytest.fail("loaded"))
+    assert main(["bench", *options.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err == f"specdemo: {WRONG[options]}\n"
