@@ -1,0 +1,192 @@
+"""The comparison of drafters with models: turns, stopping, equal texts, and the command."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from specdemo import Params, generate, load_pair
+from specdemo.bench.compare import Setting, _generate, compare, methods_of, settings_for
+from specdemo.cli.main import main
+from specdemo.events import DRAFT_WITH
+from specdemo.loading.errors import PairError
+from specdemo.session import Run
+from tests.tiny import noisy, tiny
+
+GREEDY = Params(temperature=0, max_new_tokens=60, gamma=3, seed=0)
+PROMPTS = [[5, 9, 5, 9, 5], [7, 8, 9]]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    target = tiny()
+    return load_pair(target=target, drafter=noisy(target))
+
+
+@pytest.fixture
+def generated(monkeypatch) -> list[tuple[str, int, int]]:
+    """Each run that begins: what drafts, the prompt's length, and how many tokens it may write."""
+    begun, begin = [], Run.__init__
+
+    def init(run, pair, prompt, prompt_ids, params):
+        begun.append((params.draft_with, len(prompt_ids), params.max_new_tokens))
+        begin(run, pair, prompt, prompt_ids, params)
+
+    monkeypatch.setattr(Run, "__init__", init)
+    return begun
+
+
+def test_settings_take_turns_after_a_short_warm_up_on_the_longest_prompt(pair, generated):
+    settings = methods_of(pair, ["lookup", "none"], GREEDY)
+    every = list(compare(settings, PROMPTS, repeats=2))
+    assert generated[:2] == [("lookup", 5, 48), ("none", 5, 48)]
+    turn = [("lookup", 5, 60), ("none", 5, 60), ("lookup", 3, 60), ("none", 3, 60)]
+    assert generated[2:] == turn * 2
+    assert [(each.done, each.total) for each in every] == [(i + 1, 10) for i in range(10)]
+    assert [each.measuring for each in every] == ["target alone", "lookup"] * 4 + ["target alone", None]
+    assert [len(each.rows) for each in every[:5]] == [0, 0, 1, 2, 2]
+    assert [row.samples for row in every[-1].rows] == [4, 4]
+
+
+def test_greedy_rows_say_that_all_texts_are_equal(pair):
+    *_, last = compare(methods_of(pair, DRAFT_WITH, GREEDY), PROMPTS, repeats=2)
+    assert {row.draft_with for row in last.rows} == set(DRAFT_WITH)
+    assert [row.texts_equal for row in last.rows] == ["4 of 4"] * 5
+    speeds = [row.tokens_per_second for row in last.rows]
+    assert speeds == sorted(speeds, reverse=True)
+    by_kind = {row.draft_with: row for row in last.rows}
+    plain, model = by_kind["none"], by_kind["model"]
+    assert (plain.tokens_per_round, plain.drafted_per_round, plain.speedup) == (1, 0, 1)
+    low, high = model.speedup_interval
+    assert low <= model.speedup <= high
+    assert model.speedup == pytest.approx(model.tokens_per_second / plain.tokens_per_second)
+    assert model.drafter_bytes == pair.bytes_held.drafter
+
+
+def test_a_text_that_differs_from_the_targets_own_is_counted(pair):
+    """Against another target, so that they do differ."""
+    other = load_pair(target=tiny(seed=3))
+    settings = [*methods_of(pair, ["none"], GREEDY), *methods_of(other, ["lookup"], GREEDY)]
+    *_, last = compare(settings, PROMPTS, repeats=1)
+    assert {row.draft_with: row.texts_equal for row in last.rows} == {"none": "2 of 2", "lookup": "0 of 2"}
+
+
+def test_the_rows_and_traces_are_those_of_the_runs(pair):
+    settings = methods_of(pair, ["model", "none"], GREEDY)
+    *_, last = compare(settings, PROMPTS[:1], repeats=1)
+    model = next(row for row in last.rows if row.draft_with == "model")
+    trace, stats = last.traces["drafter model"], last.traces["drafter model"].stats
+    alone = generate(pair, PROMPTS[0], replace(GREEDY, draft_with="model"))
+    assert trace.output_ids == alone.output_ids and trace.finish == "length" and stats.tokens == 60
+    assert (
+        model.accepted_per_round == stats.accepted / stats.rounds == alone.stats.accepted / alone.stats.rounds
+    )
+    assert model.draft_ms_per_round == stats.draft_ms / stats.rounds
+    assert model.tokens_per_second == pytest.approx(1000 * 60 / (stats.draft_ms + stats.verify_ms))
+    assert model.speedup_interval is None and set(last.traces) == {"drafter model", "target alone"}
+
+
+def test_stopping_half_way_leaves_the_rows_so_far_and_frees_the_pair(pair, generated):
+    comparison = compare(methods_of(pair, ["model", "lookup", "none"], GREEDY), PROMPTS, repeats=2)
+    so_far = next(each for each in comparison if each.done == 7)
+    comparison.close()
+    assert len(generated) == 7, "nothing runs after that"
+    assert [row.samples for row in so_far.rows] == [1, 1, 1], "the second turn is not finished"
+    assert so_far.measuring == "lookup" and len(so_far.traces["drafter model"].prompt_ids) == 3
+    assert generate(pair, PROMPTS[0], GREEDY).finish == "length"
+
+
+def test_a_run_in_progress_is_closed_when_the_measurement_is_interrupted(pair, monkeypatch):
+    rounds, following = [], Run.__next__
+
+    def interrupted(run):
+        rounds.append(run)
+        if len(rounds) == 60:
+            raise KeyboardInterrupt
+        return following(run)
+
+    monkeypatch.setattr(Run, "__next__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(compare(methods_of(pair, ["none"], GREEDY), PROMPTS, repeats=1))
+    assert rounds[-1].trace.finish == "cancelled" and not pair.lock.locked()
+
+
+def test_a_run_is_not_continued_after_its_last_round(pair, monkeypatch):
+    """What the engine measures between the last round and Finished costs time and belongs to no row."""
+    pulled, following = [], Run.__next__
+
+    def pull(run):
+        assert run.trace.finish is None, "the text has ended"
+        event = following(run)
+        pulled.append(event)
+        return event
+
+    monkeypatch.setattr(Run, "__next__", pull)
+    *_, last = compare(methods_of(pair, ["none"], GREEDY), PROMPTS[:1], repeats=1)
+    assert len(pulled) == (1 + 48) + (1 + 60) and last.rows[0].tokens_per_round == 1
+
+
+def test_a_busy_pair_and_a_prompt_that_does_not_fit_are_refused(pair):
+    settings = methods_of(pair, ["none"], GREEDY)
+    with pair.lock, pytest.raises(PairError, match="busy"):
+        next(compare(settings, PROMPTS, 1))
+    with pytest.raises(ValueError, match="prompt must leave room"):
+        next(compare(settings, [[5], [5] * 300], 1))
+    assert not pair.lock.locked()
+
+
+def test_a_sweep_of_gammas_is_a_comparison_too(pair):
+    settings = [Setting(f"gamma {gamma}", pair, replace(GREEDY, gamma=gamma)) for gamma in (1, 4)]
+    *_, last = compare(settings, PROMPTS, repeats=1)
+    drafted = {row.gamma: row.drafted_per_round for row in last.rows}
+    assert 0.9 < drafted[1] <= 1 < 3 < drafted[4] <= 4
+    assert all(row.speedup is row.texts_equal is None for row in last.rows)
+
+
+def test_one_more_pair_is_one_more_row(pair):
+    target = tiny()
+    other = load_pair(target=target, drafter=tiny(seed=5))
+    other = replace(other, info=replace(other.info, name="other"))
+    *_, last = compare(settings_for([pair, other], ["model", "none"], GREEDY), PROMPTS, repeats=1)
+    accepted = {row.name: row.accepted_per_round for row in last.rows}
+    assert set(accepted) == {f"drafter model ({pair.info.name})", "drafter model (other)", "target alone"}
+    assert accepted["drafter model (other)"] < accepted[f"drafter model ({pair.info.name})"]
+
+
+# The command
+
+SHORT = ["bench", "--prompts", "1", "--max-new-tokens", "6"]
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_table_the_sentence_and_json_last(capsys):
+    assert main([*SHORT, "--repeats", "3", "--gamma", "2", "--methods", "model,lookup"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    result = json.loads(lines[-1])
+    names = {row["name"] for row in result["rows"]}
+    poor = "drafter model (embedded-poor)"
+    assert names == {"drafter model (embedded)", poor, "lookup", "target alone"}
+    for row in result["rows"]:
+        (line,) = (line for line in lines[:-2] if line.startswith(row["name"] + "  "))
+        assert f"{row['tokens_per_second']:.1f}" in line and line.endswith("3 of 3")
+        assert row["texts_equal"] == "3 of 3" and row["gamma"] in (2, None)
+    assert lines[-2] == result["winner"] and (result["prompts"], result["repeats"]) == (1, 3)
+
+
+def test_an_interrupted_command_prints_what_was_measured(capsys, monkeypatch):
+    made = []
+
+    def interrupted(*arguments):
+        if len(made) == 5:  # two warm-ups, a turn, and half of another
+            raise KeyboardInterrupt
+        made.append(arguments)
+        return _generate(*arguments)
+
+    monkeypatch.setattr("specdemo.bench.compare._generate", interrupted)
+    assert main([*SHORT, "--repeats", "3", "--methods", "lookup"]) == 130
+    out, err = capsys.readouterr()
+    assert [row["samples"] for row in json.loads(out.splitlines()[-1])["rows"]] == [1, 1]
+    assert err.splitlines()[-1] == "specdemo: interrupted: this is what was measured before"
+    made[:] = [None] * 5
+    assert main([*SHORT, "--methods", "lookup"]) == 130, "and nothing where nothing was measured"
+    assert capsys.readouterr().out == ""
