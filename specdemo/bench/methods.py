@@ -1,7 +1,7 @@
 """The table of drafters for its readers: its cells, its CSV, and who wins and why. Without torch."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from io import StringIO
 from itertools import takewhile
@@ -100,13 +100,10 @@ def winner(rows: Sequence[MethodRow]) -> str:
 
 
 def _without_plain(best: MethodRow, second: MethodRow) -> str:
-    sentence = (
-        f"{_called(best)} is fastest, with {_tokens(best)} before {_called(second)} with {_tokens(second)}"
-    )
-    because = (
-        "The target alone has not been measured, so there is no interval, and a small lead can be noise."
-    )
-    return f"{_sentence(sentence)} {because}"
+    second_has = f"{_called(second)} with {_tokens(second)}"
+    sentence = f"{_called(best)} is fastest, with {_tokens(best)} before {second_has}"
+    why = "The target alone has not been measured, so there is no interval, and a small lead can be noise."
+    return f"{_sentence(sentence)} {why}"
 
 
 def _without_intervals(best: MethodRow) -> str:
@@ -118,17 +115,14 @@ def _without_intervals(best: MethodRow) -> str:
 
 def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str:
     leader = faster[0]
-    tied = list(takewhile(lambda row: _high(row) >= _low(leader) and _low(row) <= _high(leader), drafters))
+    tied = list(takewhile(lambda row: _overlap(row, leader), drafters))
     if len(tied) == 1:
         much = ", too noisy to say more" if is_noisy(leader) else ""
-        return _sentence(f"{_called(leader)} is fastest: {_times(leader)} the target alone{much}") + _why(
-            leader
-        )
+        sentence = f"{_called(leader)} is fastest: {_times(leader)} the target alone{much}"
+        return _sentence(sentence) + _why(leader)
     names, speedups = _listed(map(_called, tied)), _listed(map(_times, tied))
-    sentence = (
-        f"{names} cannot be told apart: they reach {speedups} the target alone, and their intervals overlap"
-    )
-    return _sentence(sentence) + _what_decides(tied)
+    reach = f"they reach {speedups} the target alone, and their intervals overlap"
+    return _sentence(f"{names} cannot be told apart: {reach}") + _what_decides(tied)
 
 
 def _what_decides(tied: list[MethodRow]) -> str:
@@ -200,6 +194,10 @@ def _high(row: MethodRow) -> float:
     return _shown(row.speedup_interval[1])
 
 
+def _overlap(one: MethodRow, other: MethodRow) -> bool:
+    return _low(one) <= _high(other) and _low(other) <= _high(one)
+
+
 def _round_ms(row: MethodRow) -> float:
     return _shown(row.draft_ms_per_round) + _shown(row.verify_ms_per_round)
 
@@ -213,7 +211,7 @@ def _called(row: MethodRow) -> str:
     return f"the {row.name}" if row.name.startswith(WITH_ARTICLE) else row.name
 
 
-def _listed(names: Sequence[str] | map) -> str:
+def _listed(names: Iterable[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

@@ -157,7 +157,7 @@ def quantized_table(rows: list[QuantizedRow]) -> str:
 
 
 def methods_table(result: MethodsResult) -> str:
-    """A line for each drafter, fastest first, and who wins."""
+    """A line for each drafter, fastest first, then the notes and who wins."""
     head = (
         f"{result.target} on {result.device} ({result.device_name}), {result.dtype}, "
         f"temperature {result.temperature:g}, {result.prompts} prompts x {result.repeats}, "
@@ -168,7 +168,8 @@ def methods_table(result: MethodsResult) -> str:
     table = "\n".join(
         "  ".join([name.ljust(widths[0]), *map(str.rjust, texts, widths[1:])]) for name, *texts in lines
     )
-    return "\n\n".join([head, table, result.winner])
+    notes = "\n".join(f"note: {note}" for note in result.notes)
+    return "\n\n".join(part for part in (head, table, notes, result.winner) if part)
 
 
 def _range(ends: tuple[float, float]) -> str:

@@ -180,3 +180,4 @@ class MethodsResult:
     repeats: int
     rows: list[MethodRow]
     winner: str  # a sentence on who wins and why
+    notes: list[str]  # what a user should know of the pairs

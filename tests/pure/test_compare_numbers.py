@@ -34,7 +34,8 @@ def pair(name="some", drafter=True):
         name, "a target", "a drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
     )
     model = object() if drafter else None
-    return SimpleNamespace(info=info, drafter=model, bytes_held=SimpleNamespace(drafter=2_500_000))
+    held = SimpleNamespace(drafter=2_500_000)
+    return SimpleNamespace(info=info, drafter=model, bytes_held=held, notes=["a note"])
 
 
 def setting(draft_with, params=GREEDY, name=None) -> Setting:
@@ -351,7 +352,8 @@ def test_the_table_has_a_line_for_each_drafter_under_its_columns_and_the_sentenc
     assert model.split() == [part for text in cells(MODEL).values() for part in text.split()]
     assert plain.startswith("target alone ") and plain.endswith("–")
     assert len({len(line) for line in (head, model, plain)}) == 1, "columns end below each other"
-    assert lines[-1] == winner(result.rows)
+    assert lines[5:] == ["", "note: a note", "", winner(result.rows)]
+    assert "note" not in methods_table(replace(result, notes=[]))
     assert json.loads(json.dumps(asdict(result)))["rows"][0]["speedup_interval"] == [1.8, 2.0]
 
 
