@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Generator
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import takewhile
 from random import SystemRandom
 
 import torch
@@ -17,6 +18,7 @@ from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
 from specdemo.engine.emit import Emitter
 from specdemo.engine.loop import Decoder, Prefilled
+from specdemo.engine.plain import plain_rounds
 from specdemo.engine.rules import RULES
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
@@ -31,11 +33,14 @@ Event = Started | Round | Finished
 EMPTY = "prompt must not be empty: the target needs at least one token to continue"
 
 
-def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) -> "Run":
+def stream(
+    pair: Pair, prompt: str | list[int], params: Params | None = None, *, measure: bool = True
+) -> "Run":
     """Starts a run: an iterator of Started, one Round per target forward after the prefill, and Finished.
 
-    Raises ValueError for a prompt or Params that this pair cannot take, PairError while the pair is busy with
-    another run."""
+    measure: plain rounds are timed before Finished, in at most a tenth of the run's time, for
+    `stats.speedup`. Raises ValueError for a prompt or Params that this pair cannot take,
+    PairError while the pair is busy with another run."""
     params = Params() if params is None else params
     if not isinstance(params, Params):
         raise ValueError(f"params must be a Params, not {type(params).__name__}")
@@ -54,15 +59,17 @@ def stream(pair: Pair, prompt: str | list[int], params: Params | None = None) ->
     if not pair.lock.acquire(blocking=False):
         raise PairError("this pair is busy: finish, close or drop its other run first")
     try:
-        return Run(pair, prompt if isinstance(prompt, str) else "", prompt_ids, params)
+        return Run(pair, prompt if isinstance(prompt, str) else "", prompt_ids, params, measure)
     except BaseException:
         pair.lock.release()
         raise
 
 
-def generate(pair: Pair, prompt: str | list[int], params: Params | None = None) -> Trace:
+def generate(
+    pair: Pair, prompt: str | list[int], params: Params | None = None, *, measure: bool = True
+) -> Trace:
     """The whole run at once: its trace. Raises as `stream` does, and what fails while it runs."""
-    run = stream(pair, prompt, params)
+    run = stream(pair, prompt, params, measure=measure)
     for _ in run:
         pass
     return run.trace
@@ -75,25 +82,25 @@ class Run:
     Any thread may close it: the pair is free when `close` returns, at the latest one round later. A run that
     is dropped closes itself."""
 
-    def __init__(self, pair: Pair, prompt: str, prompt_ids: list[int], params: Params):
+    def __init__(self, pair: Pair, prompt: str, prompt_ids: list[int], params: Params, measure: bool):
         versions = {
             "specdemo": __version__,
             "torch": torch.__version__,
             "transformers": version("transformers"),
         }
         started = Started(pair.info, versions, params, prompt, tuple(prompt_ids))
-        self.trace = Trace.begin(started, metrics.fresh(pair.target_step_ms, pair.drafter_step_ms))
+        self.trace = Trace.begin(started)
         self._computing = threading.Lock()  # held while an event is computed
-        self._closing = False
+        self._closing = threading.Event()
         self._free = weakref.finalize(self, _free, pair, self.trace)
-        self._events = _events(pair, started, self.trace)
+        self._events = _events(pair, started, self.trace, self._closing, measure)
 
     def __iter__(self) -> "Run":
         return self
 
     def __next__(self) -> Event:
         with self._computing:
-            if self._closing:
+            if self._closing.is_set():
                 raise StopIteration
             try:
                 event = next(self._events)
@@ -107,7 +114,7 @@ class Run:
     def close(self) -> None:
         """Ends the run after the round that is being computed; the trace's `finish` is then "cancelled",
         unless the run had ended before."""
-        self._closing = True
+        self._closing.set()
         with self._computing:
             self._end()
 
@@ -131,26 +138,36 @@ def _free(pair: Pair, trace: Trace) -> None:
         pair.lock.release()
 
 
-def _events(pair: Pair, started: Started, trace: Trace) -> Generator[Event, None, None]:
+def _events(
+    pair: Pair, started: Started, trace: Trace, closing: threading.Event, measure: bool
+) -> Generator[Event, None, None]:
+    """closing: set when the run is to end early. measure: see `stream`."""
     yield started
     try:
         decoder = _decoder(pair, started)
         rounds = decoder.decode(list(started.prompt_ids))
-        finished = None
-        while finished is None:
+        while trace.finish is None:
             with pair.runner.active():
                 event = next(rounds)
             if isinstance(event, Prefilled):
                 trace.stats = metrics.after_prefill(trace.stats, event.forwards, event.ms)
                 continue
             trace.add(event, decoder.emitter.pieces.flush())
-            if decoder.finish:  # before the yield, so that whoever sees the last round sees a whole trace
-                finished = trace.end(decoder.finish)
+            if decoder.finish:  # before the yield, so that whoever sees the last round sees a whole text
+                trace.end(decoder.finish)
             yield event
+        if measure:
+            ids = [*started.prompt_ids, *trace.output_ids]
+            times = plain_rounds(decoder, Pieces(pair.tokenizer), ids, trace.stats)
+            with pair.runner.active():
+                times_ms = list(takewhile(lambda _: not closing.is_set(), times))
+            if not closing.is_set():
+                trace.stats = metrics.after_plain_rounds(trace.stats, times_ms)
     except Exception as error:
         trace.end("error", redacted(f"{type(error).__name__}: {error}"))
         raise
-    yield finished
+    assert trace.finished is not None
+    yield trace.finished
 
 
 def _decoder(pair: Pair, started: Started) -> Decoder:

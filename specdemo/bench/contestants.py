@@ -46,7 +46,7 @@ def contestants(pair: Pair, params: Params, peers: bool) -> list[Contestant]:
 
 def ours(pair: Pair, name: str, params: Params, may_fail: bool = False) -> Contestant:
     def run(ids: list[int]) -> tuple[list[int], Trace]:
-        trace = generate(pair, ids, params)
+        trace = generate(pair, ids, params, measure=False)
         if may_fail and pair.runner.notes:
             raise RuntimeError(pair.runner.notes[0])
         return trace.output_ids, trace

@@ -19,7 +19,7 @@ def device_idle(pair: Pair, prompt: list[int], params: Params) -> DeviceIdle | N
     """How long the device has nothing to do; None on a CPU. Profiling slows the host: an upper bound."""
     if pair.info.device == "cpu":
         return None
-    run = stream(pair, prompt, params)
+    run = stream(pair, prompt, params, measure=False)
     next(run), next(run)  # Started, and the round that comes with the prefill
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         while run.trace.finish is None:

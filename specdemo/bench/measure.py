@@ -11,9 +11,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from specdemo.bench.results import Differences, Drafting, Speed
-from specdemo.bench.theory import expected_speedup
 from specdemo.events import Stats
 from specdemo.events.metrics import ratio
+from specdemo.events.theory import expected_speedup
 from specdemo.events.trace import Trace
 
 

@@ -44,7 +44,7 @@ class Decoder:
         yield self._prefill(ids)
         index = 0
         while self.finish is None:
-            this_round = self._round(ids, index)
+            this_round = self.round(ids, index)
             ids += this_round.emitted
             index += 1
             yield this_round
@@ -55,7 +55,8 @@ class Decoder:
         return self.emitter.stop.finish
 
     @torch.no_grad()  # not inference_mode: quanto's packed int4 and int2 weights fail under it
-    def _round(self, ids: list[int], index: int) -> Round:
+    def round(self, ids: list[int], index: int) -> Round:
+        """One round after `ids`, the text so far; its uniform numbers are those of round `index`."""
         device = self.verifier.target.device
         start = self.clock.timestamp()
         k = min(self.verifier.gamma, self.longest - len(ids) - 1)

@@ -1,13 +1,16 @@
 """The numbers of a run, added up round by round, and the speed-ups that follow from them."""
 
 from dataclasses import replace
+from statistics import mean, quantiles
 
 from specdemo.events.rounds import Round, Stats
 
+FEWEST = 4  # plain rounds that make a target step
+NOISY = 2  # a spread whose ends differ by more than this factor says nothing
 
-def fresh(target_step_ms: float | None = None, drafter_step_ms: float | None = None) -> Stats:
-    """The numbers of a run before its first round. The step times are the pair's, measured when it was
-    loaded."""
+
+def fresh() -> Stats:
+    """The numbers of a run before its first round."""
     return Stats(
         tokens=0,
         rounds=0,
@@ -22,9 +25,9 @@ def fresh(target_step_ms: float | None = None, drafter_step_ms: float | None = N
         verify_ms=0.0,
         ttft_ms=None,
         tokens_per_second=None,
-        target_step_ms=target_step_ms,
-        drafter_step_ms=drafter_step_ms,
-        cost_ratio=ratio(drafter_step_ms, target_step_ms),
+        target_step_ms=None,
+        drafter_step_ms=None,
+        cost_ratio=None,
     )
 
 
@@ -39,13 +42,14 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
     rounds = stats.rounds + 1
     accepted = stats.accepted + fates.count("accepted")
     rejected = stats.rejected + fates.count("rejected")
+    drafted = stats.drafted + len(fates)
     draft_ms = stats.draft_ms + a_round.draft_ms
     verify_ms = stats.verify_ms + a_round.verify_ms
     return replace(
         stats,
         tokens=tokens,
         rounds=rounds,
-        drafted=stats.drafted + len(fates),
+        drafted=drafted,
         accepted=accepted,
         rejected=rejected,
         acceptance_rate=ratio(accepted, accepted + rejected),
@@ -55,6 +59,23 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
         verify_ms=verify_ms,
         ttft_ms=stats.prefill_ms + draft_ms + verify_ms if rounds == 1 else stats.ttft_ms,
         tokens_per_second=ratio(1000 * tokens, draft_ms + verify_ms),
+        drafter_step_ms=ratio(draft_ms, drafted),
+    )
+
+
+def after_plain_rounds(stats: Stats, times_ms: list[float]) -> Stats:
+    """Adds the target step, from plain rounds that were timed right behind the run. Fewer than FEWEST leave
+    it unknown."""
+    if len(times_ms) < FEWEST:
+        return stats
+    deciles = quantiles(times_ms, n=10, method="inclusive")
+    step_ms = mean(times_ms)  # not the median: the run's time, which it is compared with, has its outliers
+    return replace(
+        stats,
+        target_step_ms=step_ms,
+        target_step_spread=(deciles[0], deciles[-1]),
+        cost_ratio=ratio(stats.drafter_step_ms, step_ms),
+        speedup=ratio(step_ms * stats.tokens, stats.draft_ms + stats.verify_ms),
     )
 
 
@@ -63,16 +84,24 @@ def ratio(a: float | None, b: float | None) -> float | None:
     return a / b if a is not None and b else None
 
 
-def implied_speedup(stats: Stats, cost_ratio: float | None) -> float | None:
-    """Speed-up over plain decoding by Leviathan et al. 2023, theorem 3.8, with the run's measured tokens per
-    round and drafts per round. It assumes that verifying a draft takes no longer than one target step."""
-    if stats.mean_tokens_per_round is None or (stats.drafted and cost_ratio is None):
+def speedup_spread(stats: Stats) -> tuple[float, float] | None:
+    """The speed-ups for the ends of the target step's spread."""
+    if stats.speedup is None or not stats.target_step_ms or stats.target_step_spread is None:
         return None
-    return stats.mean_tokens_per_round / (stats.drafted / stats.rounds * (cost_ratio or 0) + 1)
+    low, high = (stats.speedup * end / stats.target_step_ms for end in stats.target_step_spread)
+    return low, high
 
 
-def measured_speedup(stats: Stats) -> float | None:
-    """Speed-up over a target that takes `target_step_ms` for every token."""
-    if stats.tokens_per_second is None or stats.target_step_ms is None:
+def is_noisy(stats: Stats) -> bool:
+    """Whether the spread is too wide for a speed-up to be told."""
+    spread = stats.target_step_spread
+    return spread is not None and spread[1] > NOISY * spread[0]
+
+
+def implied_speedup(stats: Stats) -> float | None:
+    """Speed-up over plain decoding by Leviathan et al. 2023, theorem 3.8, with the run's own tokens per
+    round, drafts per round and cost ratio. It assumes that verifying a draft takes no longer than a plain
+    round."""
+    if stats.mean_tokens_per_round is None or (stats.drafted and stats.cost_ratio is None):
         return None
-    return stats.tokens_per_second * stats.target_step_ms / 1000
+    return stats.mean_tokens_per_round / (stats.drafted / stats.rounds * (stats.cost_ratio or 0) + 1)

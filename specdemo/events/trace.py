@@ -35,9 +35,9 @@ class Trace:
     stats: Stats = field(default_factory=metrics.fresh)
 
     @classmethod
-    def begin(cls, started: Started, stats: Stats) -> "Trace":
+    def begin(cls, started: Started) -> "Trace":
         run = (started.pair, started.versions, started.params, started.prompt, started.prompt_ids)
-        return cls(SCHEMA, *run, stats=stats)
+        return cls(SCHEMA, *run)
 
     unfinished = ""  # an incomplete character at the end, which the next token may complete; not in the JSON
 
@@ -48,7 +48,7 @@ class Trace:
         self.unfinished = unfinished
         self.stats = metrics.after_round(self.stats, a_round)
 
-    def end(self, finish: Finish, error: str | None = None) -> Finished:
+    def end(self, finish: Finish, error: str | None = None) -> None:
         """Ends the trace. If the run was interrupted inside a character, its last token gets the incomplete
         character."""
         if finish in ("cancelled", "error") and self.unfinished:
@@ -57,7 +57,13 @@ class Trace:
             self.rounds[-1] = replace(last, next=replace(last.next, text=last.next.text + self.unfinished))
             self.text = self._before_stop(self.text + self.unfinished)
         self.finish, self.error = finish, error
-        return Finished(finish, error, tuple(self.output_ids), self.text, self.stats)
+
+    @property
+    def finished(self) -> Finished | None:
+        """The last event, None while the run goes on."""
+        if self.finish is None:
+            return None
+        return Finished(self.finish, self.error, tuple(self.output_ids), self.text, self.stats)
 
     def _before_stop(self, text: str) -> str:
         """The text before the first stop string in it."""
@@ -68,8 +74,8 @@ class Trace:
         """The run's events again, without its models."""
         yield Started(self.pair, self.versions, self.params, self.prompt, self.prompt_ids)
         yield from self.rounds
-        if self.finish:
-            yield Finished(self.finish, self.error, tuple(self.output_ids), self.text, self.stats)
+        if finished := self.finished:
+            yield finished
 
     def to_json(self) -> str:
         return _JSON.dump_json(self).decode()
@@ -123,7 +129,9 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "output_ids", "must be what the rounds add up to"
     if any(getattr(trace.stats, name) != getattr(counted, name) for name in COUNTED):
         yield "stats", "must be what the rounds add up to"
-    if not all(number is None or 0 <= number < LARGEST for number in astuple(trace.stats)):
+    *numbers, spread, speedup = astuple(trace.stats)
+    numbers += [speedup, *(spread or ())]
+    if not all(number is None or 0 <= number < LARGEST for number in numbers):
         yield "stats", "must be numbers that a run can have"
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import StringIO
 
 import torch
@@ -143,7 +143,7 @@ def bytes_of(skeleton: PreTrainedModel, dtype: torch.dtype, quantize: str | None
 
 
 def load(plan: Plan, on_progress: OnProgress = lambda *_: None) -> Pair:
-    """Loads a plan's models, checks that they fit each other and can be rewound, and times a step of each."""
+    """Loads a plan's models, checks that they fit each other and can be rewound, and warms them up."""
     parts = plan.request.parts
     on_progress("Reading the tokenizers", None)
     tokenizers = [_tokenizer(part) for part in parts]
@@ -160,9 +160,9 @@ def load(plan: Plan, on_progress: OnProgress = lambda *_: None) -> Pair:
             kind = type(model).__name__
             changed = "its predictions change when its cache is rewound"
             raise PairError(f"{part.role} {part.id} ({kind}) cannot be used: {changed}")
-    on_progress("Timing a step of each model", None)
-    times = pair.runner.time_steps(Params().gamma)
-    return replace(pair, target_step_ms=times.target_ms, drafter_step_ms=times.drafter_ms)
+    on_progress("Warming up", None)
+    pair.runner.warm_up(Params().gamma)
+    return pair
 
 
 def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:

@@ -31,9 +31,6 @@ class Pair:
     dtype_reason: str  # why the models have their dtypes
     limits: tuple[str, ...]  # what a user should know: what is not applied, what is limited
     runner: Runner
-    # One-token forwards; None for models given in memory, which are not timed.
-    target_step_ms: float | None = None
-    drafter_step_ms: float | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def with_capture(self, capture: Capture) -> "Pair":

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import quantiles
 from typing import Literal
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from specdemo.runtime.clock import Clock
@@ -36,22 +34,6 @@ class RunSetup:
     drafter: CachedLM | None
     run_step: RunStep
     run_drafting: RunStep
-
-
-@dataclass(frozen=True)
-class OneToken:
-    """What a plain step reads."""
-
-    ids: Tensor  # [1] int64
-    start: Tensor  # [] int64
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Milliseconds of a forward of one token; None for a model that is not there."""
-
-    target_ms: float
-    drafter_ms: float | None
 
 
 class Runner:
@@ -171,45 +153,26 @@ class Runner:
         return self.graphs.warming_up or next((what for what in tracing if what), None)
 
     @torch.no_grad()
-    def time_steps(self, gamma: int) -> StepTimes:
-        """Times one-token forwards of both models. On a CPU it also captures the forwards of a run with this
-        gamma.
-
-        A disturbance can only make a step slower (for example a page that is being served holds Python's
-        lock), so each time is the lower quartile of many."""
-        steps = self.begin_run()
+    def warm_up(self, gamma: int) -> None:
+        """Runs the forwards of a run with this gamma a few times, for what happens at their first use: on a
+        CPU small models are captured."""
+        setup = self.begin_run()
         with self.active():
-            target_ms = self._time_step("target", steps.target, steps.run_step, 1 + gamma)
-            drafter_ms = None
-            if steps.drafter is not None:
-                drafter_ms = self._time_step("drafter", steps.drafter, steps.run_drafting, 2)
-        return StepTimes(target_ms, drafter_ms)
+            for lm, rows in ((setup.target, 1 + gamma), (setup.drafter, 2)):
+                if lm is not None:
+                    self._warm_up(lm, rows)
 
-    def _time_step(self, role: str, lm: CachedLM, run_step: RunStep, rows: int) -> float:
-        """rows: of the other forward that a default run makes."""
+    @staticmethod
+    def _warm_up(lm: CachedLM, rows: int) -> None:
         length = max(0, int(min(32, context_of(lm.model) - rows)))
         lm.prefill(torch.zeros(length, dtype=torch.long))
-        ids = torch.zeros(rows, dtype=torch.long, device=lm.device)
         start = torch.tensor(length, device=lm.device)
-        if isinstance(lm, TorchScriptLM):
-            lm.capture_soon(1)
-            lm.capture_soon(rows)
+        for count in (1, rows):
+            if isinstance(lm, TorchScriptLM):
+                lm.capture_soon(count)
             for _ in range(WARM_UP):
-                lm.reserve(length, length + rows)
-                lm.forward(ids, start)
-
-        def forward(value: OneToken) -> Tensor:
-            return lm.forward(value.ids, value.start)
-
-        times: list[float] = []
-        while len(times) < WARM_UP + 3 or sum(times[WARM_UP:]) < (300 if len(times) < WARM_UP + 15 else 100):
-            lm.reserve(length, length + rows)
-            begun = self.clock.timestamp()
-            key = ("one-token", role, lm.kv_length, lm.buffer_epoch)
-            _, logits = run_step(key, forward, OneToken(ids[:1], start))
-            logits.flatten()[0].item()  # waits for the device
-            times.append(self.clock.ms_between(begun, self.clock.timestamp()))
-        return quantiles(times[WARM_UP:], n=4)[0]
+                lm.reserve(length, length + count)
+                lm.forward(torch.zeros(count, dtype=torch.long, device=lm.device), start)
 
 
 def has_hooks(model: PreTrainedModel) -> bool:

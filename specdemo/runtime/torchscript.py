@@ -2,7 +2,8 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -65,23 +66,35 @@ class TorchScriptLM(CachedLM):
             return super().forward(ids, start)
         if (rows, self.kv_length) in self.trusted:
             return self._replay(rows, ids, start)
+        if rows in self.captures:
+            return self._first_replay(rows, ids, start)
         logits = self.static_forward(ids, start)
         self._seen[rows] += 1
         if self._seen[rows] >= self.CAPTURE_AFTER:
-            with self.clock.paused():
-                try:
-                    self._capture_or_compare(rows, ids, start, logits)
-                except Exception as error:
-                    self.blocker = one_line(error)
+            with self._blocking_errors(), self.clock.paused():
+                self.captures[rows] = self._capture(ids, start)
         return logits
 
-    def _capture_or_compare(self, rows: int, ids: Tensor, start: Tensor, logits: Tensor) -> None:
-        if rows not in self.captures:
-            self.captures[rows] = self._capture(ids, start)
-        elif torch.equal(self._replay(rows, ids, start), logits):
+    def _first_replay(self, rows: int, ids: Tensor, start: Tensor) -> Tensor:
+        """The first replay for a kv_length. Only the replay is in the clock: later ones do without the
+        model."""
+        with self.clock.paused():
+            logits = self.static_forward(ids, start)
+        with self._blocking_errors():
+            replayed = self._replay(rows, ids, start)
+            with self.clock.paused():
+                if not torch.equal(replayed, logits):
+                    raise RuntimeError("what was captured predicts something other than the model itself")
             self.trusted.add((rows, self.kv_length))
-        else:
-            raise RuntimeError("what was captured predicts something other than the model itself")
+        return logits
+
+    @contextmanager
+    def _blocking_errors(self) -> Iterator[None]:
+        """An error ends all capturing, and never the run."""
+        try:
+            yield
+        except Exception as error:
+            self.blocker = one_line(error)
 
     def reserve(self, start: int, length: int) -> None:
         super().reserve(start, length)

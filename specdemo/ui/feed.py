@@ -2,22 +2,29 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.events import Alternative, Judged, Next, Params, Round, Stats, metrics
+from specdemo.events import Alternative, Finish, Judged, Next, Params, Round, metrics
+from specdemo.events.estimate import best_gamma, estimates
 from specdemo.events.trace import Trace
+from specdemo.events.verdict import verdict
+from specdemo.ui.settings import DRAFTERS, sampler_in_words
 from specdemo.ui.wire import (
     DraftToken,
     Kind,
     Message,
     NextToken,
     Notice,
+    Outcome,
     PromptToken,
+    Setting,
     TraceFile,
     Update,
     WireRound,
 )
+from specdemo.ui.wire import Estimate as WireEstimate
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
@@ -39,11 +46,17 @@ FATES = {
     ),
 }
 HIDEABLE = ("rejected", "discarded")
+MAIN_NUMBERS = ("speedup", "tokens_per_second", "acceptance_rate", "mean_tokens_per_round")
 IN_TEXT = ("accepted", "resampled", "bonus", "sampled")
 
 # Number: (its name on the page, its definition).
 NUMBERS = {
-    "tokens": ("tokens", "Tokens of the text so far, without the prompt."),
+    "speedup": (
+        "speed-up",
+        "The time of a plain round times the tokens, divided by the time spent drafting and verifying: how "
+        "many times as fast as the target alone. The plain rounds, with nothing drafted, were timed right "
+        "behind this run, on its own text.",
+    ),
     "tokens_per_second": (
         "tokens/s",
         "Tokens divided by the time spent drafting and verifying, measured by the engine's own clock.",
@@ -53,32 +66,40 @@ NUMBERS = {
         "Accepted drafts as a share of those that were judged: accepted / (accepted + rejected).",
     ),
     "mean_tokens_per_round": ("tokens/round", "Tokens divided by rounds. It is 1 when nothing is drafted."),
+    "tokens": ("tokens", "Tokens of the text so far, without the prompt."),
     "rounds": ("rounds", "A round is one draft and the target forward that judges it."),
-    "target_forwards": ("target forwards", "Forwards of the target: the prefill's, and one for each round."),
+    "target_forwards": (
+        "forwards with prefill",
+        "Forwards of the target: one for each round, and those of the prefill, which read the prompt.",
+    ),
     "saved": (
         "forwards saved",
         "How many more target forwards plain decoding would have needed: it takes one for each token, not "
         "one for each round.",
     ),
-    "cost_ratio": (
-        "cost ratio c",
-        "The time of a drafter step divided by the time of a target step, for one token each. Both were "
-        "timed when the pair was loaded. For a lookup or an n-gram store, this run's drafting time for each "
-        "drafted token takes the place of the drafter step.",
+    "target_step": (
+        "a plain round",
+        "The time of a round in which nothing is drafted, timed right behind this run, on its own text; in "
+        "brackets its 10th and 90th percentile.",
     ),
+    "drafter_step": ("a drafted token", "The time spent drafting, divided by the number of drafted tokens."),
+    "cost_ratio": ("cost ratio c", "The time of a drafted token divided by the time of a plain round."),
     "implied": (
         "speed-up implied",
         "Tokens per round / (drafted per round × c + 1): the speed-up over plain decoding that these numbers "
-        "imply if judging a whole draft takes no longer than one target step (Leviathan et al. 2023).",
-    ),
-    "measured": (
-        "speed-up timed",
-        "Tokens/s times the time of one target step: how much faster this run was than the target alone. The "
-        "step was timed with a short context when the pair was loaded.",
+        "imply if judging a whole draft takes no longer than a plain round (Leviathan et al. 2023).",
     ),
     "draft_ms": ("drafting", "Time spent drafting, in all rounds together."),
     "verify_ms": ("verifying", "Time spent verifying and judging, in all rounds together."),
-    "seed": ("seed", "The seed of this run's random numbers. The same seed and settings give the same text."),
+    "ttft_ms": (
+        "first tokens after",
+        "The time of the prefill, which reads the prompt, and of one round.",
+    ),
+    "seed": (
+        "seed",
+        "The seed of this run's random numbers. The same seed and the same settings give the same text. "
+        "Greedy decoding draws none.",
+    ),
     "finish": (
         "ended by",
         "eos: the model ended the text. stop: a stop string appeared. length: the text has the requested "
@@ -97,10 +118,12 @@ class RunFeed:
     def __init__(self, number: int, trace: Trace, tokenizer: Any = None, recorded: bool = False) -> None:
         self.number, self.trace, self.tokenizer, self.recorded = number, trace, tokenizer, recorded
         self.sent = 0  # rounds
+        self.ended = recorded  # its last numbers, which come behind the last round, are there
 
-    def update(self) -> Message:
+    def update(self, ended: bool) -> Message:
         """The rounds since the last update. A run whose last token may have been cut ends with a snapshot."""
-        finish = self.trace.finish
+        self.ended = ended
+        finish = self._finish
         if self.sent == 0 or finish in ("stop", "cancelled", "error"):
             message = self.snapshot()
         else:
@@ -110,25 +133,83 @@ class RunFeed:
 
     def snapshot(self, number: int | None = None) -> Message:
         """The whole run; it does not count as an update. number: a newer one, sent in place of the run's."""
-        update = self._rounds(0, self.trace.finish)
+        update = self._rounds(0, self._finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
+        update["whose"] = whose(self.trace, self.recorded)
+        update["setting"] = setting(self.trace)
         if self.recorded:
             update["recorded"] = True
         return {"run": number or self.number, "update": update}
 
-    def _rounds(self, since: int, finish: str | None) -> Update:
+    @property
+    def _finish(self) -> Finish | None:
+        return self.trace.finish if self.ended else None
+
+    def _rounds(self, since: int, finish: Finish | None) -> Update:
         """finish is read before the rounds: the run goes on, and an update that ends it must be complete."""
         trace, until = self.trace, len(self.trace.rounds)
         rounds = [wire_round(this_round) for this_round in trace.rounds[since:until]]
         if since == 0 and finish:
             cut_output(rounds, trace.text)
-        return {
+        result = verdict(trace.stats, finish)
+        update: Update = {
             "since": since,
             "until": until,
             "finish": finish,
             "rounds": rounds,
             "numbers": number_texts(trace),
+            "verdict": result.text,
+            "tone": result.tone,
         }
+        if finish:
+            update["outcome"] = outcome(trace)
+        return update
+
+
+def whose(trace: Trace, recorded: bool = False) -> str:
+    """Whose run it is: pair, drafter, gamma, sampler, seed, device."""
+    params, pair = trace.params, trace.pair
+    drafting = DRAFTERS[params.draft_with][0]
+    if params.draft_with == "model":
+        drafting = f"drafter {Path(printable(pair.drafter or 'model')).name}"
+    elif params.draft_with == "none":
+        drafting = "nothing drafted"
+    parts = [
+        f"{'Recorded run: ' if recorded else ''}{printable(pair.name)}",
+        drafting,
+        *([f"γ {params.gamma}"] if params.draft_with != "none" else []),
+        sampler_in_words(params),
+        *([f"seed {params.seed}"] if params.temperature else []),
+        f"{printable(pair.device)} ({printable(pair.device_name)})",
+    ]
+    return " · ".join(parts)
+
+
+def setting(trace: Trace) -> Setting:
+    params = trace.params
+    greedy = params.temperature == 0
+    return {
+        "pair": trace.pair.name,
+        "draft_with": params.draft_with,
+        "gamma": params.gamma,
+        "greedy": greedy,
+        "seed": None if greedy else params.seed,
+    }
+
+
+def outcome(trace: Trace) -> Outcome:
+    found = estimates(trace.rounds, trace.stats)
+    wire: list[WireEstimate] = [
+        {
+            "gamma": one.gamma,
+            "formula_tokens": one.formula_tokens,
+            "formula_speedup": one.formula_speedup,
+            "seen_tokens": one.seen_tokens,
+            "seen_speedup": one.seen_speedup,
+        }
+        for one in found
+    ]
+    return {"estimates": wire, "best_gamma": best_gamma(found)}
 
 
 def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[PromptToken]:
@@ -227,7 +308,8 @@ def cut_output(rounds: list[WireRound], text: str) -> None:
 def number_texts(trace: Trace) -> dict[str, str]:
     """The numbers as the page writes them; – for one that is not known (yet)."""
     stats = trace.stats
-    c = cost_ratio(stats, trace.params)
+    spread, measured = stats.target_step_spread, stats.target_step_spread is not None
+    noisy = metrics.is_noisy(stats)
 
     def write(value: float | None, pattern: str) -> str:
         return "–" if value is None else pattern.format(value)
@@ -240,21 +322,17 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "rounds": write(stats.rounds, "{:,}"),
         "target_forwards": write(stats.target_forwards, "{:,}"),
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
-        "cost_ratio": write(c, "{:.3f}"),
-        "implied": write(metrics.implied_speedup(stats, c), "{:.2f} ×"),
-        "measured": write(metrics.measured_speedup(stats), "{:.2f} ×"),
+        "speedup": "too noisy to say" if noisy else write(stats.speedup, "{:.2f} ×"),
+        "target_step": f"{stats.target_step_ms:.2f} ms ({spread[0]:.2f}–{spread[1]:.2f})" if spread else "–",
+        "drafter_step": write(stats.drafter_step_ms, "{:.2f} ms"),
+        "cost_ratio": write(stats.cost_ratio if measured else None, "{:.3f}"),
+        "implied": write(metrics.implied_speedup(stats) if measured else None, "{:.2f} ×"),
+        "ttft_ms": write(stats.ttft_ms, "{:,.0f} ms"),
         "draft_ms": write(stats.draft_ms, "{:,.0f} ms"),
         "verify_ms": write(stats.verify_ms, "{:,.0f} ms"),
-        "seed": str(trace.params.seed),
+        "seed": str(trace.params.seed) if trace.params.temperature else "–",
         "finish": trace.finish or "…",
     }
-
-
-def cost_ratio(stats: Stats, params: Params) -> float | None:
-    """c of this run's drafter. Only the drafter model's step is timed by itself."""
-    if params.draft_with == "model":
-        return stats.cost_ratio
-    return metrics.ratio(metrics.ratio(stats.draft_ms, stats.drafted), stats.target_step_ms)
 
 
 def notice(number: int, kind: Kind, *lines: str, share: float | None = None) -> Message:

@@ -7,9 +7,18 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
-from specdemo.ui.feed import FATES, HIDEABLE, NUMBERS
+from specdemo.ui.feed import FATES, HIDEABLE, MAIN_NUMBERS, NUMBERS
 
 STATIC = Path(__file__).parent / "static"
+TABS = {
+    "text": "Text",
+    "positions": "Where drafts die",
+    "gamma": "Gamma",
+    "race": "Race",
+    "compare": "Compare",
+    "exactness": "Exactness",
+}
+BESIDE_THE_TEXT = ("text", "positions")
 SPEEDS = {
     "1": "engine speed",
     "0.2": "1/5 of engine speed",
@@ -48,39 +57,56 @@ def loader() -> str:
 
 
 def frame() -> str:
-    numbers = "".join(
-        _number(key, name, definition, key == next(iter(NUMBERS)))
-        for key, (name, definition) in NUMBERS.items()
-    )
+    main = "".join(_number(key) for key in MAIN_NUMBERS)
+    others = "".join(_number(key) for key in NUMBERS if key not in MAIN_NUMBERS)
     legend = "".join(
         _legend_entry(fate, word, definition)
         for fate, (word, definition) in FATES.items()
         if fate != "prompt"
     )
+    tabs = "".join(
+        f'<button type="button" role="tab" id="tab-{name}" aria-controls="panel-{name}" data-tab="{name}" '
+        f'aria-selected="{"true" if name == "text" else "false"}">{words}</button>'
+        for name, words in TABS.items()
+    )
+    panels = "".join(
+        f'<section class="panel" data-testid="{name}" id="panel-{name}" role="tabpanel" '
+        f'aria-labelledby="tab-{name}"></section>'
+        for name in TABS
+        if name not in BESIDE_THE_TEXT
+    )
     speeds = "".join(f'<option value="{value}">{words}</option>' for value, words in SPEEDS.items())
     return (
-        '<div class="run" data-state="empty">'
-        f'<dl class="numbers" data-testid="metrics">{numbers}</dl>'
+        '<div class="run" data-state="empty" data-tab="text">'
+        '<p class="whose" data-testid="whose"></p>'
+        '<div class="outcome"><p class="verdict-line" data-testid="verdict" role="status"></p>'
+        f'<div class="metrics" data-testid="metrics"><dl class="numbers">{main}</dl>'
+        f'<details><summary>All numbers</summary><dl class="numbers">{others}</dl></details></div></div>'
         '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'
         '<progress max="1" aria-label="Loaded" hidden></progress></div>'
         '<div class="bar"><div class="legend" data-testid="legend" role="group" aria-label="Fates of tokens">'
         f"{legend}</div>"
         '<div class="replay" data-testid="replay"><button type="button" disabled>Replay</button>'
         f"<label>at <select>{speeds}</select></label></div></div>"
-        '<div class="workspace">'
+        f'<div class="tabs" role="tablist" aria-label="Views of the run">{tabs}</div>'
+        '<div class="workspace" id="panel-text" role="tabpanel" aria-labelledby="tab-text">'
         '<div class="stage hide-discarded" data-testid="stage" tabindex="0" role="group" '
         'aria-label="Text, token by token. Arrow keys move through it, Enter pins a token, Escape unpins it."'
         "></div>"
         '<div class="inspector" data-testid="inspector" role="region" aria-label="Inspector"></div>'
+        '<section class="panel" data-testid="positions" id="panel-positions" role="tabpanel" '
+        'aria-labelledby="tab-positions"></section>'
         '<div class="timeline" data-testid="timeline" role="region" aria-label="Timeline"></div>'
-        "</div></div>"
+        f"</div>{panels}</div>"
     )
 
 
-def _number(key: str, name: str, definition: str, first: bool) -> str:
+def _number(key: str) -> str:
     """Tab comes to the first number, and arrow keys to the others."""
+    name, definition = NUMBERS[key]
+    tab_index = 0 if key == MAIN_NUMBERS[0] else -1
     return (
-        f'<div tabindex="{0 if first else -1}"><dt>{escape(name)}</dt><dd data-number="{key}">–</dd>'
+        f'<div tabindex="{tab_index}"><dt>{escape(name)}</dt><dd data-number="{key}">–</dd>'
         f'<dd class="definition">{escape(definition)}</dd></div>'
     )
 

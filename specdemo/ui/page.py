@@ -118,7 +118,7 @@ def build(models: Models) -> gr.Blocks:
                     note = {}
                     if (state := (report.pair.runner.warming_up, report.pair.notes)) != shown:
                         shown, note = state, notice(number, "note", *describe_pair(report.pair, params))
-                    yield json.dumps(feed.update() | note)
+                    yield json.dumps(feed.update(report.ended) | note)
         except Exception as error:
             if session.number == number:
                 session.waiting = False

@@ -112,6 +112,16 @@ def values_of(params: Params) -> Values:
     }
 
 
+def sampler_in_words(params: Params) -> str:
+    """ "greedy", or the filters that are on with their values."""
+    if params.temperature == 0:
+        return "greedy"
+    words = [f"temperature {params.temperature:g}"]
+    on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
+    words += [f"{CONTROLS[field][0].lower()} {getattr(params, field):g}" for field in on]
+    return ", ".join(words)
+
+
 def _escaped(stop: str) -> str:
     return stop.replace("\\", r"\\").replace("\n", r"\n")
 

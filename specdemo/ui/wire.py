@@ -58,11 +58,40 @@ class WireRound(TypedDict):
     verify_ms: float
 
 
-class Update(TypedDict):
-    """Rounds `since` to `until` (exclusive) of a run, and its numbers as the page writes them.
+class Estimate(TypedDict):
+    """What a draft length would bring, estimated from one run; see events/estimate.py."""
 
-    A snapshot has since = 0 and the prompt. finish is None while the run goes on. recorded: the run is played
-    from a file.
+    gamma: int
+    formula_tokens: float
+    formula_speedup: float | None
+    seen_tokens: float
+    seen_speedup: float | None
+
+
+class Outcome(TypedDict):
+    """What is known of a run when it has ended. best_gamma: of the estimates; None where they have no
+    speed-up."""
+
+    estimates: list[Estimate]
+    best_gamma: int | None
+
+
+class Setting(TypedDict):
+    """How a run was made. seed: None where nothing was drawn (greedy)."""
+
+    pair: str
+    draft_with: str
+    gamma: int
+    greedy: bool
+    seed: int | None
+
+
+class Update(TypedDict):
+    """Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether
+    speculation pays.
+
+    A snapshot has since = 0, the prompt, the setting, and whose run it is in words. finish is None while the
+    run goes on; with it comes the outcome. recorded: the run is played from a file.
     """
 
     since: int
@@ -70,7 +99,12 @@ class Update(TypedDict):
     finish: str | None
     rounds: list[WireRound]
     numbers: dict[str, str]
+    verdict: str
+    tone: Literal["neutral", "faster", "slower"]
     prompt: NotRequired[list[PromptToken]]
+    whose: NotRequired[str]
+    setting: NotRequired[Setting]
+    outcome: NotRequired[Outcome]
     recorded: NotRequired[bool]
 
 
@@ -93,10 +127,82 @@ class TraceFile(TypedDict):
     requested_at: int
 
 
+class Lane(TypedDict):
+    """One run of a race. ms: drafting and verifying of all rounds. Its tokens come without alternatives."""
+
+    title: str
+    tokens: int
+    forwards: int
+    ms: float
+    prefill_ms: float
+    rounds: list[WireRound]
+
+
+class Race(TypedDict):
+    """Two runs of the same prompt and seed, and what came out, in words."""
+
+    prompt: str
+    lanes: list[Lane]
+    verdict: str
+
+
+class GammaPoint(TypedDict):
+    """A measured draft length; gamma 0 is plain decoding. low, high: the speed-up's interval."""
+
+    gamma: int
+    speedup: float | None
+    low: float | None
+    high: float | None
+    tokens_per_round: float
+    runs: int
+
+
+class MethodRow(TypedDict):
+    """A row of the comparison; see bench/compare.py. texts_equal: None where texts were sampled."""
+
+    name: str
+    drafted_per_round: float
+    accepted_per_round: float
+    tokens_per_round: float
+    draft_ms_per_round: float
+    verify_ms_per_round: float
+    tokens_per_second: float
+    speedup: float | None
+    speedup_interval: list[float] | None
+    noisy: bool
+    drafter_bytes: int | None
+    texts_equal: str | None
+    samples: int
+
+
+class Comparison(TypedDict):
+    """The rows so far, the fastest first; who wins, in words; and the same as files to save."""
+
+    rows: list[MethodRow]
+    winner: str
+    csv: str
+    json: str
+
+
+class Measurement(TypedDict):
+    """What an instrument measures: all of it so far. whose: what is measured, in words. text: what goes on or
+    what went wrong. share: done, from 0 to 1."""
+
+    kind: Literal["race", "gamma", "compare"]
+    state: Literal["waiting", "running", "ended", "stopped", "failed"]
+    whose: str
+    text: str
+    share: float | None
+    race: NotRequired[Race]
+    gammas: NotRequired[list[GammaPoint]]
+    comparison: NotRequired[Comparison]
+
+
 class Message(TypedDict):
-    """One message: the number of its run, which grows from run to run, and any of three parts."""
+    """One message: the number of its run, which grows from run to run, and any of four parts."""
 
     run: int
     update: NotRequired[Update]
     notice: NotRequired[Notice]
     file: NotRequired[TraceFile]
+    measurement: NotRequired[Measurement]

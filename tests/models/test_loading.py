@@ -10,9 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +22,6 @@ from specdemo import PairError, Params, load_pair, stream
 from specdemo.loading.errors import LoadError
 from specdemo.loading.load import load, plan
 from specdemo.loading.request import resolve
-from specdemo.runtime.graphs import EagerSteps
-from specdemo.runtime.runner import WARM_UP
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, random_weights, shorter, tiny, tokenizer
 
@@ -98,7 +94,6 @@ def test_a_pair_from_two_directories(saved):
     assert pair.info.device == "cpu" and pair.info.dtype.target == pair.info.dtype.drafter == "float32"
     assert pair.info.quantize.target is None and pair.info.quantize.drafter is None
     assert pair.dtype_reason.startswith("float32: ")
-    assert pair.target_step_ms > 0 and pair.drafter_step_ms > 0
     assert pair.bytes_held.target == 4 * sum(
         weights.numel() for weights in pair.target.parameters()
     ) + buffers(pair.target)
@@ -135,7 +130,7 @@ def test_models_in_memory_are_left_as_they_are():
         and pair.info.target == "LlamaForCausalLM"
         and pair.info.dtype.target == "bfloat16"
     )
-    assert pair.dtype_reason == "as given" and pair.target_step_ms is None
+    assert pair.dtype_reason == "as given"
     list(stream(pair, [1, 2, 3], GREEDY))
     assert target.training and target.dtype == torch.bfloat16
     assert all(torch.equal(weights, before[name]) for name, weights in target.state_dict().items())
@@ -540,24 +535,6 @@ def test_a_load_says_its_steps_in_order(saved):
         "Loading the weights",
         "Loading the weights",
         "Checking that the caches can be rewound",
-        "Timing a step",
+        "Warming up",
     ]
     assert all(share is None for _, share in told)
-
-
-def test_what_disturbs_the_timing_of_a_step_is_not_taken_for_the_step(saved, monkeypatch):
-    """A page that is being served holds Python's lock at times, which must not count for a step."""
-    pair = load_pair(target=saved / "target", drafter=saved / "drafter")
-    steps, calls, clock = pair.runner.begin_run(), Counter(), [0.0]
-
-    class Disturbed(EagerSteps):
-        def __call__(self, key, step, value):
-            calls[key] += 1
-            clock[0] += 0.025 if calls[key] <= WARM_UP + 9 else 0.001
-            return value, step(value)
-
-    steps = replace(steps, run_step=Disturbed(), run_drafting=Disturbed())
-    monkeypatch.setattr(pair.runner, "begin_run", lambda: steps)
-    monkeypatch.setattr("specdemo.runtime.clock.perf_counter", lambda: clock[0])
-    times = pair.runner.time_steps(gamma=4)
-    assert times.drafter_ms == pytest.approx(1) and times.target_ms == pytest.approx(1)

@@ -150,7 +150,7 @@ def keys(data: dict) -> str:
 def test_hostile_strings_survive(tmp_path, text):
     info = replace(PAIR, name=text, target=text, device_name=text)
     params = Params(stop=(text + "!",), chat=True, system=text)
-    trace = Trace.begin(Started(info, {text: text}, params, text, (1,)), metrics.fresh())
+    trace = Trace.begin(Started(info, {text: text}, params, text, (1,)))
     own = Next(7, text, "sampled", 1.0, None, 1.0, None, 0.5, None, ((7, text, 1.0, None, 1.0, None),))
     trace.add(Round(0, (), own, (7,), 0.0, 0.0))
     trace.end("error", error=text)
@@ -300,7 +300,7 @@ def test_a_trace_that_is_still_being_written_can_be_saved():
 )
 def test_the_text_is_cut_before_the_first_stop_string(stops, kept):
     """The first in the text, not in the list; the ids are kept whole."""
-    trace = Trace.begin(Started(PAIR, {}, Params(stop=stops), "", (1,)), metrics.fresh())
+    trace = Trace.begin(Started(PAIR, {}, Params(stop=stops), "", (1,)))
     for index, piece in enumerate(["ab", "cd"]):
         trace.add(
             Round(

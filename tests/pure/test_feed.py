@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started, metrics
+from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started
 from specdemo.events.trace import Trace
 from specdemo.ui.feed import (
     FATES,
@@ -59,7 +59,7 @@ ROUNDS = (
 
 
 def trace(*rounds: Round, finish: str | None = None, **params) -> Trace:
-    trace = Trace.begin(Started(INFO, {}, Params(seed=7, **params), "x", (100, 101)), metrics.fresh())
+    trace = Trace.begin(Started(INFO, {}, Params(seed=7, **params), "x", (100, 101)))
     for this_round in rounds:
         trace.add(this_round)
     if finish:

@@ -14,7 +14,8 @@ FLOORS = [  # a module imports from its own folder and from floors above its own
     {"runtime"},
     {"engine", "loading"},
     {"session"},
-    {"bench", "ui"},
+    {"bench"},
+    {"ui"},
     {"cli", "training"},
     {"__main__"},
 ]

@@ -20,23 +20,38 @@ def a_round(*fates, own_id=305, draft_ms=0.0, verify_ms=0.0, index=0):
     return Round(index, draft, own, emitted if own is None else (*emitted, own_id), draft_ms, verify_ms)
 
 
-def folded(*rounds, forwards=1, prefill_ms=5.0, **steps):
-    stats = metrics.after_prefill(metrics.fresh(**steps), forwards, prefill_ms)
+def folded(*rounds, forwards=1, prefill_ms=5.0, plain_ms=()):
+    stats = metrics.after_prefill(metrics.fresh(), forwards, prefill_ms)
     for one in rounds:
         stats = metrics.after_round(stats, one)
-    return stats
+    return metrics.after_plain_rounds(stats, list(plain_ms))
 
 
 def test_the_example_of_the_trace_format():
     example = a_round("accepted", "rejected", "discarded", draft_ms=1.2, verify_ms=3.4)
-    stats = folded(example, target_step_ms=2.9, drafter_step_ms=0.4)
+    stats = folded(example, plain_ms=[2.7, 2.8, 2.8, 3.0, 3.2])
     assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted, stats.rejected) == (2, 1, 3, 1, 1)
     assert (stats.acceptance_rate, stats.mean_tokens_per_round, stats.target_forwards) == (0.5, 2.0, 2)
     assert (stats.prefill_ms, stats.draft_ms, stats.verify_ms) == (5.0, 1.2, 3.4)
     assert stats.ttft_ms == pytest.approx(9.6)
     assert stats.tokens_per_second == pytest.approx(434.8, abs=0.05)
-    assert (stats.target_step_ms, stats.drafter_step_ms) == (2.9, 0.4)
+    assert (stats.target_step_ms, stats.drafter_step_ms) == (pytest.approx(2.9), pytest.approx(0.4))
+    assert stats.target_step_spread == (pytest.approx(2.74), pytest.approx(3.12))
     assert stats.cost_ratio == pytest.approx(0.138, abs=0.0005)
+    assert stats.speedup == pytest.approx(1.26, abs=0.005)
+    low, high = metrics.speedup_spread(stats)
+    assert (low, high) == (pytest.approx(2.74 * 2 / 4.6), pytest.approx(3.12 * 2 / 4.6))
+    assert not metrics.is_noisy(stats)
+
+
+def test_too_few_plain_rounds_give_no_speed_up():
+    stats = folded(a_round("accepted", draft_ms=1, verify_ms=4), plain_ms=[3.0] * (metrics.FEWEST - 1))
+    assert stats.target_step_ms is stats.target_step_spread is stats.speedup is stats.cost_ratio is None
+    assert stats.drafter_step_ms == 1 and metrics.speedup_spread(stats) is None
+
+
+def test_a_wide_spread_is_noise():
+    assert metrics.is_noisy(folded(a_round(verify_ms=3.0), plain_ms=[1.0, 1.1, 2.9, 3.0]))
 
 
 def test_several_rounds_add_up():
@@ -70,7 +85,7 @@ def test_nothing_over_nothing_is_none():
         is empty.cost_ratio
         is None
     )
-    plain = folded(a_round(verify_ms=2.0), target_step_ms=2.0)
+    plain = folded(a_round(verify_ms=2.0), plain_ms=[2.0] * 4)
     assert plain.acceptance_rate is plain.cost_ratio is plain.drafter_step_ms is None
     assert (plain.mean_tokens_per_round, plain.target_step_ms, plain.tokens_per_second) == (1.0, 2.0, 500.0)
     assert folded(a_round()).tokens_per_second is None, "no time was measured"

@@ -4,9 +4,10 @@
 import { find } from "./dom.js";
 import { makeInspector } from "./inspector.js";
 import { makeReader } from "./reader.js";
-import { Replay, numbersAfter } from "./replay.js";
+import { Replay, numbersAfter, soFarInWords } from "./replay.js";
 import { Run } from "./run.js";
 import { makeText } from "./text.js";
+import { makeTabs } from "./tabs.js";
 import { makeTimeline } from "./timeline.js";
 
 /** @import { Message, Notice, TraceFile, Update } from "./messages.js" */
@@ -37,6 +38,7 @@ export function start({ element, props, watch, trigger }) {
   });
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, makeInspector(part("inspector")), timeline);
+  const tabs = makeTabs(page, {});
   const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
   const speedSelect = /** @type {HTMLSelectElement} */ (find(part("replay"), "select"));
 
@@ -62,6 +64,7 @@ export function start({ element, props, watch, trigger }) {
     const message = JSON.parse(props.value || '{"run": -1}');
     if (message.run < run.number) return; // late, of an older run
     if (message.file) return save(message.file);
+    if (message.measurement) return tabs.take(message.measurement);
     const kind = message.notice?.kind;
     if (message.update) take(message.run, message.update, kind === "recorded");
     else if (message.run > run.number && kind === "wait") wait(message.run);
@@ -185,9 +188,19 @@ export function start({ element, props, watch, trigger }) {
     const playing = replay.speed < Infinity && busy;
     const soFar = () => ({ ...numbersAfter(run.rounds, replay.judged), seed: run.numbers.seed });
     showNumbers(playing ? soFar() : run.numbers);
+    showVerdict(playing);
+    tabs.show(run);
     if (!busy) replay.speed = Infinity;
     replayButton.textContent = replay.speed < Infinity ? "Skip" : "Replay";
     replayButton.disabled = !run.complete || run.rounds.length === 0;
+  }
+
+  /** @param {boolean} playing whether only a part of the run is shown */
+  function showVerdict(playing) {
+    part("whose").textContent = run.whose;
+    const line = part("verdict");
+    line.dataset.tone = playing ? "neutral" : run.tone;
+    line.textContent = playing ? soFarInWords(run.rounds, replay.judged) : run.verdict;
   }
 
   /** @param {Record<string, string>} numbers */

@@ -55,15 +55,48 @@
  */
 
 /**
- * Rounds `since` to `until` (exclusive) of a run, and its numbers as the page writes them. A snapshot has
- * since = 0 and the prompt. finish is null while the run goes on. recorded: the run is played from a file.
+ * What a draft length would bring, estimated from one run; see events/estimate.py.
+ * @typedef {object} Estimate
+ * @property {number} gamma
+ * @property {number} formula_tokens
+ * @property {number | null} formula_speedup
+ * @property {number} seen_tokens
+ * @property {number | null} seen_speedup
+ */
+
+/**
+ * What is known of a run when it has ended. best_gamma: of the estimates; null where they have no speed-up.
+ * @typedef {object} Outcome
+ * @property {Estimate[]} estimates
+ * @property {number | null} best_gamma
+ */
+
+/**
+ * How a run was made. seed: null where nothing was drawn (greedy).
+ * @typedef {object} Setting
+ * @property {string} pair
+ * @property {string} draft_with
+ * @property {number} gamma
+ * @property {boolean} greedy
+ * @property {number | null} seed
+ */
+
+/**
+ * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
+ * pays. A snapshot has since = 0, the prompt, the setting, and whose run it is in words. finish is null while
+ * the run goes on; with it comes the outcome. recorded: the run is played from a file.
  * @typedef {object} Update
  * @property {number} since
  * @property {number} until
  * @property {string | null} finish
  * @property {WireRound[]} rounds
  * @property {Record<string, string>} numbers
+ * @property {string} verdict
+ * @property {"neutral" | "faster" | "slower"} tone
  * @property {PromptToken[]} [prompt]
+ * @property {string} [whose]
+ * @property {Setting} [setting]
+ * @property {Outcome} [outcome]
  * @property {boolean} [recorded]
  */
 
@@ -84,12 +117,84 @@
  */
 
 /**
- * One message: the number of the run that it is about, which grows from run to run, and any of three parts.
+ * One run of a race. ms: drafting and verifying of all rounds. Its tokens come without alternatives.
+ * @typedef {object} Lane
+ * @property {string} title
+ * @property {number} tokens
+ * @property {number} forwards
+ * @property {number} ms
+ * @property {number} prefill_ms
+ * @property {WireRound[]} rounds
+ */
+
+/**
+ * Two runs of the same prompt and seed, and what came out, in words.
+ * @typedef {object} Race
+ * @property {string} prompt
+ * @property {Lane[]} lanes
+ * @property {string} verdict
+ */
+
+/**
+ * A measured draft length; gamma 0 is plain decoding. low, high: the speed-up's interval.
+ * @typedef {object} GammaPoint
+ * @property {number} gamma
+ * @property {number | null} speedup
+ * @property {number | null} low
+ * @property {number | null} high
+ * @property {number} tokens_per_round
+ * @property {number} runs
+ */
+
+/**
+ * A row of the comparison; see bench/compare.py. texts_equal: null where texts were sampled.
+ * @typedef {object} MethodRow
+ * @property {string} name
+ * @property {number} drafted_per_round
+ * @property {number} accepted_per_round
+ * @property {number} tokens_per_round
+ * @property {number} draft_ms_per_round
+ * @property {number} verify_ms_per_round
+ * @property {number} tokens_per_second
+ * @property {number | null} speedup
+ * @property {number[] | null} speedup_interval
+ * @property {boolean} noisy
+ * @property {number | null} drafter_bytes
+ * @property {string | null} texts_equal
+ * @property {number} samples
+ */
+
+/**
+ * The rows so far, the fastest first; who wins, in words; and the same as files to save.
+ * @typedef {object} Comparison
+ * @property {MethodRow[]} rows
+ * @property {string} winner
+ * @property {string} csv
+ * @property {string} json
+ */
+
+/**
+ * What an instrument measures: all of it so far. whose: what is measured, in words. text: what goes on or what
+ * went wrong. share: done, from 0 to 1.
+ * @typedef {object} Measurement
+ * @property {"race" | "gamma" | "compare"} kind
+ * @property {"waiting" | "running" | "ended" | "stopped" | "failed"} state
+ * @property {string} whose
+ * @property {string} text
+ * @property {number | null} share
+ * @property {Race} [race]
+ * @property {GammaPoint[]} [gammas]
+ * @property {Comparison} [comparison]
+ */
+
+/**
+ * One message: the number of the run that it is about, which grows from run to run, and any of four parts.
  * @typedef {object} Message
  * @property {number} run
  * @property {Update} [update]
  * @property {Notice} [notice]
  * @property {TraceFile} [file]
+ * @property {Measurement} [measurement]
  */
 
 export {};

@@ -88,3 +88,14 @@ export function numbersAfter(rounds, count) {
   if (count) numbers.mean_tokens_per_round = (tokens / count).toFixed(2);
   return numbers;
 }
+
+/**
+ * The verdict while only the first `count` rounds are visible.
+ * @param {Round[]} rounds
+ * @param {number} count
+ */
+export function soFarInWords(rounds, count) {
+  const tokens = Number(numbersAfter(rounds, count).tokens);
+  const forwards = `${count} target forward${count === 1 ? "" : "s"}`;
+  return count ? `${tokens} token${tokens === 1 ? "" : "s"} in ${forwards} so far.` : "";
+}

@@ -2,7 +2,7 @@
 // The run that the page knows, put together from the server's updates. Its tokens are the wire objects
 // themselves, each with its round and its place in the draft added.
 
-/** @import { DraftToken, NextToken, PromptToken, Update, WireRound } from "./messages.js" */
+/** @import { DraftToken, NextToken, Outcome, PromptToken, Setting, Update, WireRound } from "./messages.js" */
 /** @typedef {Omit<WireRound, "draft" | "next">} RoundTimes */
 /** @typedef {RoundTimes & { index: number, draft: Drafted[], next: Own | null }} Round */
 /** @typedef {DraftToken & { round: Round, place: number }} Drafted */
@@ -17,6 +17,14 @@ export class Run {
   rounds = [];
   /** @type {Record<string, string>} */
   numbers = {};
+  whose = "";
+  verdict = "";
+  /** @type {"neutral" | "faster" | "slower"} */
+  tone = "neutral";
+  /** @type {Setting | null} */
+  setting = null;
+  /** What is known when the run has ended. @type {Outcome | null} */
+  outcome = null;
   /** @type {string | null} */
   finish = null;
   recorded = false;
@@ -29,10 +37,11 @@ export class Run {
   /**
    * Begins another run.
    * @param {number} number
-   * @param {Pick<Update, "prompt" | "recorded">} update
+   * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting">} update
    */
-  begin(number, { prompt = [], recorded = false }) {
-    Object.assign(this, { number, prompt, recorded, rounds: [], numbers: {}, finish: null });
+  begin(number, { prompt = [], recorded = false, whose = "", setting }) {
+    const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, finish: null };
+    Object.assign(this, { number, prompt, recorded, whose, setting: setting ?? null, ...fresh });
   }
 
   /**
@@ -55,6 +64,9 @@ export class Run {
     }
     this.finish = finish;
     this.numbers = numbers;
+    this.verdict = update.verdict;
+    this.tone = update.tone;
+    this.outcome = update.outcome ?? null;
     return { result: same ? "continued" : "begun", corrected };
   }
 

@@ -1,0 +1,86 @@
+"""What other draft lengths would have brought, estimated from the stored p and q of one run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from specdemo.events.params import LIMITS
+from specdemo.events.rounds import Round, Stats
+from specdemo.events.theory import expected_speedup, expected_tokens
+
+FEWEST = 5  # judged drafts at a place; places with fewer are taken to be like all places together
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8), which takes all places
+    of a draft alike and verifying for as long as a plain round. `seen`: by the acceptance at each place and
+    the times that this run had. Speed-ups are None where the run has no target step."""
+
+    gamma: int
+    formula_tokens: float  # a round
+    formula_speedup: float | None
+    seen_tokens: float
+    seen_speedup: float | None
+
+
+def estimates(rounds: Sequence[Round], stats: Stats) -> list[Estimate]:
+    """For gamma 0 to the largest that Params allows; empty if nothing was judged."""
+    by_place = _acceptance_by_place(rounds)
+    judged = [prob for probs in by_place for prob in probs]
+    if not judged:
+        return []
+    alpha = mean(judged)
+    made = _share_of_rounds_with_a_draft(rounds)
+    tokens, drafts, going_on = 1.0, 0.0, 1.0
+    found = [Estimate(0, 1.0, _speedup(stats, 1.0, 0.0), 1.0, _speedup(stats, 1.0, 0.0))]
+    for gamma in range(1, int(LIMITS["gamma"][2]) + 1):
+        probs = by_place[gamma - 1] if gamma <= len(by_place) else []
+        accepted = mean(probs) if len(probs) >= FEWEST else alpha
+        going_on *= accepted
+        tokens += made * going_on
+        drafts += made
+        formula_speedup = None
+        if stats.cost_ratio is not None:
+            formula_speedup = expected_speedup(alpha, gamma, stats.cost_ratio)
+        seen_speedup = _speedup(stats, tokens, drafts)
+        found.append(Estimate(gamma, expected_tokens(alpha, gamma), formula_speedup, tokens, seen_speedup))
+    return found
+
+
+def best_gamma(found: Sequence[Estimate]) -> int | None:
+    """The shortest draft length whose estimated speed-up is within 1 % of the largest."""
+    known = [(one.gamma, one.seen_speedup) for one in found if one.seen_speedup is not None]
+    if not known:
+        return None
+    largest = max(speedup for _, speedup in known)
+    return next(gamma for gamma, speedup in known if speedup >= 0.99 * largest)
+
+
+def _acceptance_by_place(rounds: Sequence[Round]) -> list[list[float]]:
+    """accept_prob of the drafts that were judged, by their place in the draft."""
+    places: list[list[float]] = []
+    for one in rounds:
+        for place, token in enumerate(one.draft):
+            if token.accept_prob is None:
+                break
+            if place == len(places):
+                places.append([])
+            places[place].append(token.accept_prob)
+    return places
+
+
+def _share_of_rounds_with_a_draft(rounds: Sequence[Round]) -> float:
+    """1 for a drafter model; a lookup may find nothing. The last round does not count: the end of the text
+    may leave it without room for a draft."""
+    counted = rounds[:-1] or rounds
+    return mean(bool(one.draft) for one in counted)
+
+
+def _speedup(stats: Stats, tokens: float, drafts: float) -> float | None:
+    """With this run's times: a drafted token costs its drafting, and what it adds to the target's forward."""
+    if stats.target_step_ms is None or not stats.drafted:
+        return None
+    drafting_ms = stats.draft_ms / stats.drafted
+    added_ms = max(0.0, (stats.verify_ms - stats.rounds * stats.target_step_ms) / stats.drafted)
+    return tokens * stats.target_step_ms / (stats.target_step_ms + drafts * (drafting_ms + added_ms))

@@ -1,0 +1,67 @@
+"""Whether speculation paid in a run, in one or two sentences. The page and the command line say the same,
+because both ask here."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from specdemo.events.metrics import is_noisy, speedup_spread
+from specdemo.events.rounds import Finish, Stats
+from specdemo.events.theory import break_even
+
+Tone = Literal["neutral", "faster", "slower"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    text: str
+    tone: Tone
+
+
+def verdict(stats: Stats, finish: Finish | None) -> Verdict:
+    if not stats.tokens:
+        return Verdict("No token was generated." if finish else "", "neutral")
+    tokens = f"{stats.tokens:,} token{'' if stats.tokens == 1 else 's'}"
+    forwards = f"{stats.rounds:,} target forward{'' if stats.rounds == 1 else 's'}"
+    if finish is None:
+        return Verdict(f"{tokens} in {forwards} so far.", "neutral")
+    if stats.drafted:
+        counted = f"{tokens} in {forwards}; the target alone needs {stats.tokens:,}."
+    else:
+        counted = f"{tokens} in {forwards}: nothing was drafted."
+    text, tone = _measured(stats, finish)
+    return Verdict(f"{text} {counted}" if tone == "slower" else f"{counted} {text}", tone)
+
+
+def _measured(stats: Stats, finish: Finish) -> tuple[str, Tone]:
+    spread, speedup = speedup_spread(stats), stats.speedup
+    if spread is None or speedup is None:
+        is_older = stats.target_step_ms is not None  # the trace of a version that timed it elsewhere
+        why = {"cancelled": ": it was stopped", "error": ": it failed"}.get(finish, ": it was too short")
+        return f"No speed-up was measured{'' if is_older else why}.", "neutral"
+    low, high = spread
+    between = f"between {low:.2f} × and {high:.2f} ×"
+    if is_noisy(stats):
+        return f"Too noisy to say how fast it was: {between}.", "neutral"
+    if not stats.drafted:
+        return f"Measured here against itself: {speedup:.2f} × ({between}).", "neutral"
+    if low <= 1 <= high:
+        return f"Measured here: {speedup:.2f} ×, about as fast as the target alone ({between}).", "neutral"
+    if speedup > 1:
+        return f"Measured here: {speedup:.2f} × faster ({between}).", "faster"
+    return f"{speedup:.2f} ×: slower here ({between}). {_why_slower(stats)}", "slower"
+
+
+def _why_slower(stats: Stats) -> str:
+    assert stats.target_step_ms is not None and stats.acceptance_rate is not None
+    run_ms = stats.draft_ms + stats.verify_ms
+    why = (
+        f"Drafting takes {stats.draft_ms / run_ms:.0%} of the time and {stats.acceptance_rate:.0%} of the "
+        "judged drafts are accepted"
+    )
+    needed = break_even(stats.drafted / stats.rounds, run_ms / stats.rounds / stats.target_step_ms)
+    if needed is None:
+        return f"{why}; with rounds this slow it would not pay even if all were."
+    # The formula takes drafts to be accepted independently, and can be off by a little.
+    return (
+        f"{why}; at this gamma it pays from {needed:.0%} on." if needed > stats.acceptance_rate else f"{why}."
+    )

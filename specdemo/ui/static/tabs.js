@@ -1,0 +1,65 @@
+// @ts-check
+// The tabs over the stage: each shows one view of the run. A view is told of the run when it becomes visible,
+// and again when the run changes while it is.
+
+import { find } from "./dom.js";
+
+/** @import { Measurement } from "./messages.js" */
+/** @import { Run } from "./run.js" */
+/**
+ * @typedef {object} Panel
+ * @property {(run: Run) => void} [show] draws the run, as far as it is known
+ * @property {(measurement: Measurement) => void} [take] takes what the server has measured for this panel
+ */
+
+/**
+ * @param {HTMLElement} page
+ * @param {Record<string, Panel>} panels by the tab's name
+ */
+export function makeTabs(page, panels) {
+  const list = find(page, ".tabs");
+  const buttons = /** @type {HTMLElement[]} */ ([...list.querySelectorAll("[role=tab]")]);
+  /** @type {Run | null} */
+  let known = null;
+  list.addEventListener("click", onClick);
+  list.addEventListener("keydown", onKey);
+  select("text");
+  return { select, show, take };
+
+  /** @param {string} name */
+  function select(name) {
+    page.dataset.tab = name;
+    for (const button of buttons) {
+      const selected = button.dataset.tab === name;
+      button.setAttribute("aria-selected", String(selected));
+      button.tabIndex = selected ? 0 : -1;
+    }
+    if (known) panels[name]?.show?.(known);
+  }
+
+  /** @param {Run} run */
+  function show(run) {
+    known = run;
+    panels[page.dataset.tab ?? ""]?.show?.(run);
+  }
+
+  /** @param {Measurement} measurement */
+  function take(measurement) {
+    panels[measurement.kind]?.take?.(measurement);
+  }
+
+  /** @param {MouseEvent} event */
+  function onClick(event) {
+    const button = event.target instanceof Element ? event.target.closest("[role=tab]") : null;
+    if (button instanceof HTMLElement) select(button.dataset.tab ?? "text");
+  }
+
+  /** @param {KeyboardEvent} event */
+  function onKey({ key, target }) {
+    const at = buttons.indexOf(/** @type {HTMLElement} */ (target));
+    const next = { ArrowRight: buttons[at + 1], ArrowLeft: buttons[at - 1] }[key];
+    if (at < 0 || !next) return;
+    select(next.dataset.tab ?? "text");
+    next.focus();
+  }
+}

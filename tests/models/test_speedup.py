@@ -1,0 +1,123 @@
+"""The speed-up that a run measures beside itself. Each bound is on a ratio of times of the same run."""
+
+import multiprocessing
+from statistics import median
+from time import perf_counter
+
+import pytest
+
+from specdemo import Params, Trace, generate, load_pair, stream
+from specdemo.engine.drafters import NoDrafter
+from specdemo.engine.loop import Decoder
+from specdemo.engine.plain import SHARE
+from specdemo.events import metrics
+
+PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
+LONG = {"ignore_eos": True, "max_new_tokens": 160, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair()
+
+
+def runs(pair, count=5, **params) -> list[Trace]:
+    return [generate(pair, PROMPT, Params(**LONG | params)) for _ in range(count)]
+
+
+def assert_honest(pair) -> None:
+    """Plain decoding reads 1 within its spread in most runs, and c is what the run's own times give."""
+    plain = [trace.stats for trace in runs(pair, 9, draft_with="none")]
+    spreads = [metrics.speedup_spread(stats) for stats in plain]
+    assert sum(low <= 1 <= high for low, high in spreads) > len(plain) / 2, spreads
+    assert median(stats.speedup for stats in plain) == pytest.approx(1, abs=0.2)
+    agree = []
+    for trace in runs(pair, 5, draft_with="model"):
+        stats, again = trace.stats, generate(pair, PROMPT, Params(**LONG, draft_with="none")).stats
+        assert stats.cost_ratio == pytest.approx(stats.draft_ms / stats.drafted / stats.target_step_ms)
+        # The milliseconds a plain run shows, right after it.
+        agree.append(stats.target_step_ms / (again.verify_ms / again.tokens))
+    assert median(agree) == pytest.approx(1, abs=0.2)
+
+
+def test_plain_decoding_reads_one_and_c_agrees_with_the_runs_own_times(pair):
+    assert_honest(pair)
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.slow
+def test_the_same_beside_a_busy_neighbour(pair):
+    neighbours = [multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(2)]
+    for neighbour in neighbours:
+        neighbour.start()
+    try:
+        assert_honest(pair)
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+
+
+def test_it_is_unknown_while_the_run_goes_on_and_after_a_cancelled_one(pair):
+    with stream(pair, PROMPT, Params(**LONG)) as run:
+        for _ in range(40):
+            next(run)
+            assert run.trace.stats.target_step_ms is run.trace.stats.speedup is None
+            assert run.trace.stats.cost_ratio is None
+    assert run.trace.finish == "cancelled" and run.trace.stats.target_step_ms is None
+    assert run.trace.stats.drafter_step_ms > 0, "this is the run's own"
+
+
+def test_plain_rounds_are_spread_over_the_text_and_take_a_tenth_at_most(pair, monkeypatch):
+    places, each = [], Decoder.round
+
+    def spy(self, ids, index):
+        places.append((len(ids), isinstance(self.drafter, NoDrafter)))
+        return each(self, ids, index)
+
+    monkeypatch.setattr(Decoder, "round", spy)
+    params = Params(**LONG)
+    start = perf_counter()
+    with stream(pair, PROMPT, params) as run:
+        next(event for event in run if run.trace.finish)
+        until_last_round, rounds = perf_counter() - start, len(places)
+        assert not any(plain for _, plain in places) and run.trace.stats.speedup is None
+        last = list(run)[-1]
+        took = perf_counter() - start - until_last_round
+    assert last.stats == run.trace.stats and last.stats.speedup > 0
+    assert all(plain for _, plain in places[rounds:]), "they come behind the last round"
+    lengths, prompt = [length for length, _ in places[rounds:]], len(run.trace.prompt_ids)
+    assert lengths == sorted(set(lengths)) and lengths[0] == prompt and lengths[-1] > prompt + 100
+    assert took < 1.5 * SHARE * until_last_round
+    places.clear()
+    alone = generate(pair, PROMPT, params, measure=False)
+    assert len(places) == rounds and alone.stats.speedup is None
+    assert [without_times(one) for one in run.trace.rounds] == [without_times(one) for one in alone.rounds]
+
+
+def test_a_run_that_is_closed_meanwhile_has_ended_and_has_no_speed_up(pair, monkeypatch):
+    run = stream(pair, PROMPT, Params(**LONG))
+    each = Decoder.round
+
+    def closes(self, ids, index):
+        if isinstance(self.drafter, NoDrafter):
+            run._closing.set()  # as another thread's close() does first
+        return each(self, ids, index)
+
+    monkeypatch.setattr(Decoder, "round", closes)
+    list(run)
+    run.close()
+    assert run.trace.finish == "length" and run.trace.stats.speedup is None
+    assert not pair.lock.locked()
+
+
+def without_times(one):
+    return one.draft, one.next, one.emitted
+
+
+def test_a_short_run_times_none(pair):
+    trace = generate(pair, PROMPT, Params(max_new_tokens=8, seed=1))
+    assert trace.stats.target_step_ms is None and trace.stats.tokens_per_second > 0
