@@ -1,6 +1,6 @@
 """Drafters in turns on the same prompts, as a table that grows while they are measured."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from random import Random
@@ -85,10 +85,14 @@ def others_at_hand(name: str) -> list[str]:
 
 
 def compare(
-    settings: Sequence[Setting], prompts: Sequence[str | list[int]], repeats: int
+    settings: Sequence[Setting],
+    prompts: Sequence[str | list[int]],
+    repeats: int,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
     """Measures every setting on every prompt `repeats` times, in turns, after a warm-up of each. Yields what
-    is measured so far after each generation. To stop, close the iterator.
+    is measured so far after each generation. To stop, close the iterator; is_stopped, asked after each round,
+    stops within a generation, which then does not count.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
     assert len({setting.name for setting in settings}) == len(settings), "each needs a name of its own"
@@ -105,7 +109,10 @@ def compare(
     traces: dict[str, Trace] = {}
     rows: list[MethodRow] = []
     for done, (setting, prompt, new_tokens) in enumerate(todo, start=1):
-        trace = _generate(setting.pair, prompt, replace(setting.params, max_new_tokens=new_tokens))
+        params = replace(setting.params, max_new_tokens=new_tokens)
+        trace = _generate(setting.pair, prompt, params, is_stopped)
+        if trace.finish == "cancelled":
+            return
         if done > len(warm_ups):
             traces[setting.name] = trace
             samples[setting.name].append(Sample(trace.stats, trace.output_ids))
@@ -115,11 +122,10 @@ def compare(
         yield Comparison(done, len(todo), following, rows, dict(traces))
 
 
-def _generate(pair: Pair, prompt: str | list[int], params: Params) -> Trace:
-    """Up to the last round: what the engine measures after it is not needed here."""
-    with stream(pair, prompt, params) as run:
+def _generate(pair: Pair, prompt: str | list[int], params: Params, is_stopped: Callable[[], bool]) -> Trace:
+    with stream(pair, prompt, params, measure=False) as run:
         for _ in run:
-            if run.trace.finish is not None:
+            if is_stopped():
                 break
     return run.trace
 

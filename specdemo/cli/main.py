@@ -95,7 +95,8 @@ def _generate(arguments: Namespace) -> int:
             for note in pair.notes:
                 if note not in known_notes:
                     say(note)
-            say(summary(run.trace.stats, run.trace.finish, run.trace.params.seed))
+            for line in summary(run.trace.stats, run.trace.finish, run.trace.params):
+                say(line)
     return 0
 
 

@@ -7,7 +7,8 @@ error, and only where both are the same screen, so that each is shown before the
 import os
 from typing import TextIO
 
-from specdemo.events import Round, Stats
+from specdemo.events import Finish, Params, Round, Stats
+from specdemo.events.verdict import verdict
 
 STYLES = {
     "accepted": "\033[4;32m",  # green, underlined
@@ -75,21 +76,23 @@ class Printer:
             file.flush()
 
 
-def summary(stats: Stats, finish: str | None, seed: int | None) -> str:
-    """A run's numbers in one line."""
+def summary(stats: Stats, finish: Finish | None, params: Params) -> tuple[str, str]:
+    """Two lines: whether speculation paid, and the run's numbers."""
 
     def write(value: float | None, pattern: str) -> str:
         return "–" if value is None else pattern.format(value)
 
     per_round = write(stats.mean_tokens_per_round, "{:.2f}")
-    return ", ".join(
+    numbers = ", ".join(
         (
             f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
             f"acceptance rate {write(stats.acceptance_rate, '{:.0%}')}",
             f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s",
+            f"cost ratio {write(stats.cost_ratio, '{:.3f}')}",
             f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
-            f"{stats.target_forwards} target forwards",
+            f"{stats.target_forwards} target forwards with prefill",
             f"ended by {finish}",
-            f"seed {seed}",
+            f"seed {params.seed}" if params.temperature else "greedy",
         )
     )
+    return verdict(stats, finish).text, numbers

@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specdemo.events import Params
+from specdemo.events import Params, check_number
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import POOR
 from specdemo.loading.errors import PairError
@@ -30,9 +30,11 @@ from specdemo.session import Run, check_prompt
 from specdemo.ui.controls import QUIET, controls, keep_hints_current
 from specdemo.ui.feed import RunFeed, describe_pair, describe_recorded, notice, trace_file
 from specdemo.ui.frame import STATIC, frame, loader, scripts, scripts_path
+from specdemo.ui.instruments import KINDS, measure, request_of
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import RunQueue, Waiting, follow, sentence
 from specdemo.ui.settings import NAMES, choice_of, params_of, values_of, weights_of
+from specdemo.ui.wire import Measurement
 
 HERE = Path(__file__).parent
 RECORDED = HERE.parents[1] / "assets" / "traces" / "first.json"
@@ -75,6 +77,7 @@ class PageSession:
         self.feed: RunFeed | None = None
         self.run: Run | None = None
         self.waiting = False  # for a run to begin
+        self.measurement: Measurement | None = None  # the latest, while it goes on
         self.pair: str | None = None  # the visitor's own choice, while an example has set another pair
 
     def begin(self) -> int:
@@ -124,8 +127,42 @@ def build(models: Models) -> gr.Blocks:
                 session.waiting = False
                 yield json.dumps(whole(session) | notice(number, "error", sentence(error)))
 
+    async def measure_on_stage(
+        session: PageSession, prompt: str, *held: Any, event: gr.EventData
+    ) -> AsyncIterator[str]:
+        """What an instrument asks for: JSON texts for the stage's panels."""
+
+        def message(measurement: Measurement) -> str:
+            return json.dumps({"run": session.number, "measurement": measurement})
+
+        asked = event._data if isinstance(event._data, dict) else {}
+        kind = asked.get("kind") if asked.get("kind") in KINDS else "compare"
+        latest: Measurement = {"kind": kind, "state": "waiting", "whose": "", "text": "", "share": None}
+        try:
+            values = dict(zip(NAMES, held, strict=True))
+            request = request_of(asked, Choice(**choice_of(values)), prompt, params_of(values))
+            async with aclosing(measure(models, queue, request)) as measurements:
+                async for latest in measurements:
+                    session.measurement = latest
+                    yield message(latest)
+        except Exception as error:
+            yield message(latest | {"state": "failed", "text": sentence(error), "share": None})
+        session.measurement = None
+
+    def choose_gamma(event: gr.EventData, draft_with: str) -> tuple:
+        """The drafting method and the draft length that the gamma panel takes over; 0 is plain decoding."""
+        gamma = check_number("gamma", event._data["gamma"] or 1)
+        if not event._data["gamma"]:
+            return "none", gr.update()
+        return "model" if draft_with == "none" else draft_with, gamma
+
     def stop(session: PageSession) -> str:
-        """Ends the run, or the replay, and shows all of it. Gradio cancels the event that waits or runs."""
+        """Ends the run, the replay or the measurement, and shows all of it. Gradio cancels the event that
+        waits or runs."""
+        if session.measurement:
+            stopped = session.measurement | {"state": "stopped", "text": "Stopped.", "share": None}
+            session.measurement = None
+            return json.dumps({"run": session.number, "measurement": stopped})
         if session.run:
             session.run.close()
             return json.dumps(whole(session))
@@ -240,7 +277,18 @@ def build(models: Models) -> gr.Blocks:
         started.then(**hints_event)  # more is known about a pair that is loaded now
         filled = [prompt, *(settings[name] for name in ("pair", "draft_with", "gamma", "sampler"))]
         examples.click(apply_example, [session, examples, settings["pair"]], filled, **QUIET)
-        end.click(stop, session, stage, cancels=[started], **QUIET)
+        measured = stage.apply(
+            measure_on_stage,
+            [session, *everything],
+            stage,
+            show_progress="hidden",
+            trigger_mode="multiple",
+            concurrency_limit=None,
+            api_visibility="private",
+        )
+        taken_over = [settings["draft_with"], settings["gamma"]]
+        stage.select(choose_gamma, settings["draft_with"], taken_over, **QUIET)
+        gr.on([end.click, stage.stop], stop, session, stage, cancels=[started, measured], **QUIET)
         # The page asks for the whole state after it has missed a message.
         stage.submit(lambda session: json.dumps(whole(session)), session, stage, **QUIET)
         keep.click(save_trace, session, stage, **QUIET)

@@ -113,10 +113,9 @@ async def follow(
     Progress when the run has begun, at most every REPORT_PERIOD when there are new rounds, and when it has
     ended. Errors are raised. Closing or cancelling this generator closes the run or leaves the queue.
     """
-    if models.loaded(choice) is None:
-        async with aclosing(_load(models, choice)) as loading:
-            async for waiting in loading:
-                yield waiting
+    async with aclosing(loaded(models, choice)) as loading:
+        async for waiting in loading:
+            yield waiting
     started: Future[tuple[Pair, Run]] = Future()
 
     def work(ticket: Ticket) -> None:
@@ -128,15 +127,11 @@ async def follow(
                     break
 
     ticket = queue.join(work)
-    begun, done = _awaitable(started), _awaitable(ticket.done)
+    begun, done = awaitable(started), awaitable(ticket.done)
     try:
-        shown = 0
-        while not (begun.done() or done.done()):
-            if (ahead := ticket.ahead) not in (0, shown):
-                shown = ahead
-                yield Waiting(f"You are number {ahead} in line …", None)
-            period = QUEUE_PERIOD * max(1, shown / 10)
-            await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
+        async with aclosing(turn_of(ticket, begun, done)) as in_line:
+            async for waiting in in_line:
+                yield waiting
         reported = None
         while not done.done():
             pair, run = begun.result()
@@ -152,9 +147,22 @@ async def follow(
         ticket.cancel()
 
 
-async def _load(models: Models, choice: Choice) -> AsyncIterator[Waiting]:
-    """Loads in a thread of its own, so that a visitor can leave meanwhile. A load that has begun then goes on
-    for the next visitor; one that has not begun never does."""
+async def turn_of(ticket: Ticket, begun: asyncio.Future, done: asyncio.Future) -> AsyncIterator[Waiting]:
+    """Waits until the ticket's work has begun (or is done), and tells the place in the line meanwhile."""
+    shown = 0
+    while not (begun.done() or done.done()):
+        if (ahead := ticket.ahead) not in (0, shown):
+            shown = ahead
+            yield Waiting(f"You are number {ahead} in line …", None)
+        period = QUEUE_PERIOD * max(1, shown / 10)
+        await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def loaded(models: Models, choice: Choice) -> AsyncIterator[Waiting]:
+    """Waits until the pair is loaded. It loads in a thread of its own, so that a visitor can leave meanwhile.
+    A load that has begun then goes on for the next visitor; one that has not begun never does."""
+    if models.loaded(choice) is not None:
+        return
     start, left = time.monotonic(), threading.Event()
     latest: deque[tuple[str, float | None]] = deque(maxlen=1)
     latest.append((f"Loading the pair {choice.pair or models.default}", None))
@@ -164,7 +172,7 @@ async def _load(models: Models, choice: Choice) -> AsyncIterator[Waiting]:
 
     pair: Future[Pair] = Future()
     threading.Thread(target=_fulfil, args=(pair, load), daemon=True).start()
-    loading, shown = _awaitable(pair), None
+    loading, shown = awaitable(pair), None
     try:
         while not loading.done():
             doing, share = latest[0]
@@ -188,7 +196,7 @@ def _fulfil(future: Future, function: Callable[..., Any], *arguments: Any) -> No
         future.set_exception(error)
 
 
-def _awaitable(future: Future) -> asyncio.Future:
+def awaitable(future: Future) -> asyncio.Future:
     """For asyncio.wait, which does not cancel what it waits for."""
     awaitable = asyncio.wrap_future(future)
     # Marks an exception as seen: nobody looks at it after the visitor has left.

@@ -157,28 +157,12 @@ class GammaPoint(TypedDict):
     runs: int
 
 
-class MethodRow(TypedDict):
-    """A row of the comparison; see bench/compare.py. texts_equal: None where texts were sampled."""
-
-    name: str
-    drafted_per_round: float
-    accepted_per_round: float
-    tokens_per_round: float
-    draft_ms_per_round: float
-    verify_ms_per_round: float
-    tokens_per_second: float
-    speedup: float | None
-    speedup_interval: list[float] | None
-    noisy: bool
-    drafter_bytes: int | None
-    texts_equal: str | None
-    samples: int
-
-
 class Comparison(TypedDict):
-    """The rows so far, the fastest first; who wins, in words; and the same as files to save."""
+    """The table so far, as text, the fastest drafter first; who wins, in words; and the same as files to
+    save."""
 
-    rows: list[MethodRow]
+    columns: list[str]
+    rows: list[list[str]]
     winner: str
     csv: str
     json: str

@@ -28,9 +28,10 @@ def generated(monkeypatch) -> list[tuple[str, int, int]]:
     """Each run that begins: what drafts, the prompt's length, and how many tokens it may write."""
     begun, begin = [], Run.__init__
 
-    def init(run, pair, prompt, prompt_ids, params):
+    def init(run, pair, prompt, prompt_ids, params, measure):
+        assert not measure, "the comparison measures plain decoding itself"
         begun.append((params.draft_with, len(prompt_ids), params.max_new_tokens))
-        begin(run, pair, prompt, prompt_ids, params)
+        begin(run, pair, prompt, prompt_ids, params, measure)
 
     monkeypatch.setattr(Run, "__init__", init)
     return begun
@@ -93,7 +94,7 @@ def test_stopping_half_way_leaves_the_rows_so_far_and_frees_the_pair(pair, gener
     assert len(generated) == 7, "nothing runs after that"
     assert [row.samples for row in so_far.rows] == [1, 1, 1], "the second turn is not finished"
     assert so_far.measuring == "lookup" and len(so_far.traces["drafter model"].prompt_ids) == 3
-    assert generate(pair, PROMPTS[0], GREEDY).finish == "length"
+    assert generate(pair, PROMPTS[0], GREEDY, measure=False).finish == "length"
 
 
 def test_a_run_in_progress_is_closed_when_the_measurement_is_interrupted(pair, monkeypatch):
@@ -111,19 +112,12 @@ def test_a_run_in_progress_is_closed_when_the_measurement_is_interrupted(pair, m
     assert rounds[-1].trace.finish == "cancelled" and not pair.lock.locked()
 
 
-def test_a_run_is_not_continued_after_its_last_round(pair, monkeypatch):
-    """What the engine measures between the last round and Finished costs time and belongs to no row."""
-    pulled, following = [], Run.__next__
-
-    def pull(run):
-        assert run.trace.finish is None, "the text has ended"
-        event = following(run)
-        pulled.append(event)
-        return event
-
-    monkeypatch.setattr(Run, "__next__", pull)
-    *_, last = compare(methods_of(pair, ["none"], GREEDY), PROMPTS[:1], repeats=1)
-    assert len(pulled) == (1 + 48) + (1 + 60) and last.rows[0].tokens_per_round == 1
+def test_it_can_be_stopped_within_a_generation_which_then_does_not_count(pair):
+    asked = iter(range(1_000))
+    settings = methods_of(pair, ["none"], GREEDY)
+    every = list(compare(settings, PROMPTS, repeats=1, is_stopped=lambda: next(asked) > 49 + 61 + 20))
+    assert [each.done for each in every] == [1, 2], "the warm-up and one generation"
+    assert every[-1].rows[0].samples == 1 and not pair.lock.locked()
 
 
 def test_a_busy_pair_and_a_prompt_that_does_not_fit_are_refused(pair):

@@ -63,9 +63,7 @@ def any_trace(seed, rounds=5):
         min_p=dice.random(),
         stop=("\n\n", "é"),
     )
-    trace = Trace.begin(
-        Started(PAIR, {"specdemo": "0"}, params, text(), (1, 2, 3)), metrics.fresh(1 + number(), number())
-    )
+    trace = Trace.begin(Started(PAIR, {"specdemo": "0"}, params, text(), (1, 2, 3)))
     trace.stats = metrics.after_prefill(trace.stats, 1, number())
     for index in range(rounds):
         accepted = Judged(
@@ -79,6 +77,7 @@ def any_trace(seed, rounds=5):
             7, text(), "resampled", number(), number(), number(), number(), dice.random(), number(), top()
         )
         trace.add(Round(index, (accepted, rejected, discarded), own, (4, 7), dice.random(), dice.random()))
+    trace.stats = metrics.after_plain_rounds(trace.stats, [1 + number() for _ in range(6)])
     trace.end("length")
     return trace
 
@@ -312,5 +311,6 @@ def test_the_text_is_cut_before_the_first_stop_string(stops, kept):
                 0.0,
             )
         )
-    finished = trace.end("stop")
+    trace.end("stop")
+    finished = trace.finished
     assert (finished.text, trace.text, finished.output_ids) == (kept, kept, (0, 1))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started
+from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started, metrics
 from specdemo.events.trace import Trace
+from specdemo.events.verdict import verdict
 from specdemo.ui.feed import (
     FATES,
     HIDEABLE,
@@ -18,14 +19,19 @@ from specdemo.ui.feed import (
     describe_recorded,
     notice,
     number_texts,
+    outcome,
     trace_file,
+    whose,
 )
 from specdemo.ui.wire import (
     DraftToken,
+    Estimate,
     Message,
     NextToken,
     Notice,
+    Outcome,
     PromptToken,
+    Setting,
     TraceFile,
     Update,
     WireRound,
@@ -77,7 +83,7 @@ def output(update: Update) -> str:
 
 
 def test_tokens_come_in_reading_order_with_their_fates():
-    update = RunFeed(1, trace(*ROUNDS)).update()["update"]
+    update = RunFeed(1, trace(*ROUNDS)).update(False)["update"]
     assert [(token["id"], token["text"], token["fate"]) for token in tokens(update)] == [
         *((1, " a", "accepted"), (2, " b", "rejected"), (3, " c", "discarded"), (4, " d", "resampled")),
         *((5, " e", "accepted"), (6, "\n", "bonus")),
@@ -89,7 +95,7 @@ def test_tokens_come_in_reading_order_with_their_fates():
 
 
 def test_what_decides_is_not_rounded_and_what_is_only_drawn_is():
-    (only,) = RunFeed(1, trace(ROUNDS[0])).update()["update"]["rounds"]
+    (only,) = RunFeed(1, trace(ROUNDS[0])).update(False)["update"]["rounds"]
     accepted, _, discarded = only["draft"]
     top = [(41, " x", 0.333333, 0.666667, 0.123457, 1e-12), (42, " y", 0.0, 0.99999999, 0.0, 1.0)]
     decisive = {"p": 1 / 3, "q": 2 / 3, "u": 1 / 7, "accept_prob": 0.5}
@@ -117,23 +123,28 @@ def test_every_object_has_the_fields_of_its_type():
     objects += [(WireRound, this_round) for this_round in update["rounds"]]
     objects += [(PromptToken, token) for token in update["prompt"]]
     objects += [(DraftToken if "accept_prob" in token else NextToken, token) for token in tokens(update)]
+    objects += [(Outcome, update["outcome"]), (Setting, update["setting"])]
+    objects += [(Estimate, estimate) for estimate in update["outcome"]["estimates"]]
     for kind, value in objects:
-        assert value.keys() == kind.__annotations__.keys()
+        assert value.keys() == kind.__annotations__.keys() - ({"measurement"} if kind is Message else set())
 
 
 def test_updates_continue_where_the_last_one_ended():
     record = trace(*ROUNDS[:1])
     feed = RunFeed(1, record)
-    rounds = feed.update()["update"]["rounds"]
+    rounds = feed.update(False)["update"]["rounds"]
     for this_round in ROUNDS[1:]:
         record.add(this_round)
-        update = feed.update()["update"]
+        update = feed.update(False)["update"]
         ends = (update["since"], update["until"], update["finish"])
         assert ends == (this_round.index, this_round.index + 1, None) and "prompt" not in update
         rounds += update["rounds"]
     record.end("length")
-    last = {"since": 4, "until": 4, "finish": "length", "rounds": [], "numbers": number_texts(record)}
-    assert feed.update() == {"run": 1, "update": last}
+    assert feed.update(False)["update"]["finish"] is None, "its last numbers are not there"
+    update = feed.update(True)["update"]
+    assert (update["since"], update["until"], update["finish"], update["rounds"]) == (4, 4, "length", [])
+    assert update["numbers"] == number_texts(record) and update["outcome"] == outcome(record)
+    assert update["verdict"] == verdict(record.stats, "length").text
     snapshot = feed.snapshot()["update"]
     assert snapshot["rounds"] == rounds and output(snapshot) == record.text
 
@@ -141,22 +152,22 @@ def test_updates_continue_where_the_last_one_ended():
 def test_a_snapshot_does_not_count_as_an_update():
     record = trace(*ROUNDS[:2])
     feed = RunFeed(1, record)
-    feed.update()
+    feed.update(False)
     record.add(ROUNDS[2])
     assert feed.snapshot(9) == feed.snapshot(9)
     assert feed.snapshot(9)["run"] == 9 and feed.snapshot()["run"] == 1
-    assert feed.update()["update"]["since"] == 2
+    assert feed.update(False)["update"]["since"] == 2
 
 
 @pytest.mark.parametrize("finish", ["stop", "cancelled", "error"])
 def test_a_text_that_may_be_cut_ends_with_a_snapshot(finish):
     record = trace(*ROUNDS[:3], stop=("<END>",))
     feed = RunFeed(1, record)
-    feed.update()
+    feed.update(False)
     record.add(ROUNDS[3])
     record.end(finish)
     assert record.text == " a d e\n f"
-    update = feed.update()["update"]
+    update = feed.update(True)["update"]
     assert (update["since"], update["until"], update["finish"]) == (0, 4, finish)
     assert update["numbers"]["finish"] == finish and output(update) == record.text
     assert [token["text"] for token in tokens(update)[-3:]] == [" f", "", " h"], "only the output is cut"
@@ -176,8 +187,8 @@ def test_a_text_in_a_file_that_does_not_fit_its_tokens_cuts_nothing():
 
 
 def test_a_recorded_run_is_marked():
-    update = RunFeed(1, trace(*ROUNDS, finish="length"), recorded=True).update()["update"]
-    assert update["recorded"] is True and "recorded" not in RunFeed(1, trace()).update()["update"]
+    update = RunFeed(1, trace(*ROUNDS, finish="length"), recorded=True).update(True)["update"]
+    assert update["recorded"] is True and "recorded" not in RunFeed(1, trace()).update(False)["update"]
     assert "toy on a CPU" in describe_recorded(trace()) and "γ 4" in describe_recorded(trace())
 
 
@@ -187,7 +198,7 @@ def test_the_prompt_is_there_in_pieces():
             return bytes(token_id for token_id in ids if token_id).decode("utf-8", errors="replace")
 
     def prompt(recorded: bool = False) -> list[str]:
-        update = RunFeed(1, record, Bytes(), recorded).update()["update"]
+        update = RunFeed(1, record, Bytes(), recorded).update(False)["update"]
         return [token["text"] for token in update["prompt"]]
 
     record = trace()
@@ -202,27 +213,45 @@ def test_numbers_are_written_out_and_missing_ones_are_a_dash():
     numbers = number_texts(trace(*ROUNDS))
     assert numbers["acceptance_rate"] == "75%" and numbers["mean_tokens_per_round"] == "1.50"
     assert numbers["verify_ms"] == "8 ms" and numbers["saved"] == "2"
-    assert numbers["cost_ratio"] == numbers["implied"] == numbers["measured"] == "–", "no step was timed"
+    unknown = ("speedup", "target_step", "cost_ratio", "implied")
+    assert {numbers[name] for name in unknown} == {"–"}, "no plain round was timed"
     assert number_texts(trace())["tokens_per_second"] == "–"
     assert set(numbers) == set(NUMBERS) and numbers["seed"] == "7"
+    assert number_texts(trace(temperature=0.0))["seed"] == "–", "greedy decoding draws nothing"
 
 
 def test_speed_ups_follow_from_the_other_numbers():
     record = trace(*ROUNDS)
-    record.stats = replace(record.stats, target_step_ms=4.0, drafter_step_ms=1.0, cost_ratio=0.25)
-    assert record.stats.drafted / record.stats.rounds == 1.5
+    record.stats = metrics.after_plain_rounds(record.stats, [3.0, 4.0, 4.0, 5.0])
     assert record.stats.tokens_per_second == pytest.approx(6000 / 11)
     numbers = number_texts(record)
-    assert numbers["cost_ratio"] == "0.250" and numbers["implied"] == "1.09 ×"  # 1.5/1.375
-    assert numbers["measured"] == "2.18 ×"  # 6*4/11
-    record.params = replace(record.params, draft_with="lookup")
-    assert number_texts(record)["cost_ratio"] == "0.125", "a lookup has no step: 3 ms for 6 drafted, by 4 ms"
+    assert numbers["target_step"] == "4.00 ms (3.30–4.70)" and numbers["drafter_step"] == "0.50 ms"
+    assert numbers["cost_ratio"] == "0.125" and numbers["implied"] == "1.26 ×"  # 1.5/(1.5*0.125+1)
+    assert numbers["speedup"] == "2.18 ×"  # 6*4/11
+    record.stats = metrics.after_plain_rounds(record.stats, [1.0, 1.0, 4.0, 9.0])
+    assert number_texts(record)["speedup"] == "too noisy to say"
+
+
+def test_an_older_file_whose_step_was_timed_elsewhere_has_no_speed_up():
+    record = trace(*ROUNDS, finish="length")
+    record.stats = replace(record.stats, target_step_ms=4.0, cost_ratio=0.25)
+    assert number_texts(record)["speedup"] == number_texts(record)["cost_ratio"] == "–"
+    update = RunFeed(1, record, recorded=True).snapshot()["update"]
+    assert update["verdict"].endswith("No speed-up was measured.") and update["tone"] == "neutral"
+
+
+def test_a_line_says_whose_run_it_is():
+    assert whose(trace(temperature=0.8, top_p=0.9)) == (
+        "toy · drafter drafter · γ 4 · temperature 0.8, top-p 0.9 · seed 7 · cpu (a CPU)"
+    )
+    greedy = whose(trace(temperature=0.0, draft_with="none"), recorded=True)
+    assert greedy == "Recorded run: toy · nothing drafted · greedy · cpu (a CPU)"
 
 
 def test_messages_are_ascii_json_whatever_the_text_holds():
     nasty = "</script>${x}\ud800\u2028\x00"
     feed = RunFeed(1, trace(Round(0, (), own(1, nasty, "sampled"), (1,), 0.0, 1.0)))
-    text = json.dumps(feed.update() | notice(1, "error", nasty))
+    text = json.dumps(feed.update(False) | notice(1, "error", nasty))
     message = json.loads(text)
     assert text.isascii() and message["notice"]["text"] == nasty
     assert message["update"]["rounds"][0]["next"]["text"] == nasty

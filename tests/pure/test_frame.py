@@ -4,7 +4,7 @@ import re
 import shutil
 from html.parser import HTMLParser
 
-from specdemo.ui.feed import FATES, HIDEABLE, NUMBERS
+from specdemo.ui.feed import FATES, HIDEABLE, MAIN_NUMBERS, NUMBERS
 from specdemo.ui.frame import SPEEDS, STATIC, frame, loader, scripts_path
 
 
@@ -39,10 +39,16 @@ def test_nothing_in_it_is_a_template():
 
 
 def test_it_has_every_number_and_every_hook():
-    assert values("data-number") == list(NUMBERS)
-    assert {"stage", "inspector", "timeline", "metrics", "notice", "legend", "replay"} == set(
-        values("data-testid")
-    )
+    assert sorted(values("data-number")) == sorted(NUMBERS)
+    assert tuple(values("data-number")[:4]) == MAIN_NUMBERS
+    hooks = {"stage", "inspector", "timeline", "metrics", "notice", "legend", "replay", "whose", "verdict"}
+    assert hooks | {"race", "gamma", "compare", "positions", "exactness"} == set(values("data-testid"))
+
+
+def test_each_tab_has_its_panel():
+    tabs = [element for element in elements() if element.get("role") == "tab"]
+    panels = {element["id"] for element in elements() if element.get("role") == "tabpanel"}
+    assert {tab["aria-controls"] for tab in tabs} == panels and len(tabs) == len(panels)
 
 
 def test_the_legend_has_every_fate_and_switches_for_what_can_be_hidden():

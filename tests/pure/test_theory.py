@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdemo.bench import theory
+from specdemo.events import theory
 
 
 @pytest.mark.parametrize(("alpha", "cost", "gamma", "speedup"), [(0.8, 0.05, 8, 3.09), (0.6, 0.2, 2, 1.40)])

@@ -147,27 +147,10 @@
  */
 
 /**
- * A row of the comparison; see bench/compare.py. texts_equal: null where texts were sampled.
- * @typedef {object} MethodRow
- * @property {string} name
- * @property {number} drafted_per_round
- * @property {number} accepted_per_round
- * @property {number} tokens_per_round
- * @property {number} draft_ms_per_round
- * @property {number} verify_ms_per_round
- * @property {number} tokens_per_second
- * @property {number | null} speedup
- * @property {number[] | null} speedup_interval
- * @property {boolean} noisy
- * @property {number | null} drafter_bytes
- * @property {string | null} texts_equal
- * @property {number} samples
- */
-
-/**
- * The rows so far, the fastest first; who wins, in words; and the same as files to save.
+ * The table so far, as text, the fastest drafter first; who wins, in words; and the same as files to save.
  * @typedef {object} Comparison
- * @property {MethodRow[]} rows
+ * @property {string[]} columns
+ * @property {string[][]} rows
  * @property {string} winner
  * @property {string} csv
  * @property {string} json

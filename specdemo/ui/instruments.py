@@ -1,0 +1,242 @@
+"""What the page measures on request: a race, draft lengths, drafters. Without Gradio.
+
+All three are comparisons (bench/compare.py) of settings on prompts. A measurement waits in the same line as
+any run, and what is measured before it is stopped stays.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, replace
+from random import SystemRandom
+from typing import Any, Literal
+
+from specdemo.bench.compare import Comparison, Setting, compare, others_at_hand, result_of, settings_for
+from specdemo.bench.methods import COLUMNS, cells, comparison_csv, is_noisy, winner
+from specdemo.bench.prompts import prompts_for
+from specdemo.bench.results import MethodRow
+from specdemo.events import DRAFT_WITH, Params
+from specdemo.events.trace import Trace
+from specdemo.loading.pair import Pair
+from specdemo.session import check_prompt
+from specdemo.ui import wire
+from specdemo.ui.feed import cut_output, wire_round
+from specdemo.ui.models import Choice, Models
+from specdemo.ui.queue import RunQueue, Ticket, awaitable, loaded, turn_of
+from specdemo.ui.settings import DRAFTERS, sampler_in_words
+
+Kind = Literal["race", "gamma", "compare"]
+KINDS: tuple[Kind, ...] = ("race", "gamma", "compare")
+ALONE = "the target alone"
+GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)
+REPEATS = 3  # of each setting on one prompt
+SET_SIZE = 5  # prompts in a set
+PERIOD = 0.3  # s between two looks at a measurement
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a visitor wants to be measured. prompts: for a comparison, "this" prompt or a "set"."""
+
+    kind: Kind
+    prompts: Literal["this", "set"]
+    choice: Choice
+    prompt: str
+    params: Params
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared. whose: the same in words."""
+
+    settings: list[Setting]
+    prompts: Sequence[str]
+    repeats: int
+    whose: str
+
+
+def request_of(wanted: object, choice: Choice, prompt: str, params: Params) -> Request:
+    """wanted: what the page's script asks for. ValueError: one sentence."""
+    asked = wanted if isinstance(wanted, dict) else {}
+    kind, prompts = asked.get("kind"), asked.get("prompts", "this")
+    if kind not in KINDS or prompts not in ("this", "set"):
+        raise ValueError(f"a measurement must be one of {', '.join(KINDS)}, not {ascii(wanted)[:60]}")
+    if prompts == "this":
+        check_prompt(prompt)
+    if kind != "compare" and params.draft_with == "none":
+        raise ValueError("Drafting method is none, so there is nothing to measure: choose a drafter first")
+    if params.seed is None:
+        params = replace(params, seed=SystemRandom().randrange(2**32))
+    return Request(kind, prompts, choice, prompt, params)
+
+
+async def measure(models: Models, queue: RunQueue, request: Request) -> AsyncIterator[wire.Measurement]:
+    """Yields all that is measured so far, whenever there is more. Errors are raised. Closing or cancelling
+    this generator stops the measurement."""
+    choices = [request.choice]
+    if request.kind == "compare":
+        name = request.choice.pair or models.default
+        choices += [replace(request.choice, pair=other) for other in others_at_hand(name)]
+    told: wire.Measurement = {
+        "kind": request.kind,
+        "state": "waiting",
+        "whose": "",
+        "text": "",
+        "share": None,
+    }
+    for choice in choices:
+        async with aclosing(loaded(models, choice)) as loading:
+            async for waiting in loading:
+                yield told | {"text": waiting.sentence, "share": waiting.share}
+    started: Future[Plan] = Future()
+    latest: deque[Comparison] = deque(maxlen=1)
+
+    def work(ticket: Ticket) -> None:
+        plan = PLANS[request.kind](request, [models.get(choice) for choice in choices])
+        started.set_result(plan)
+        for so_far in compare(plan.settings, plan.prompts, plan.repeats, lambda: ticket.cancelled):
+            latest.append(so_far)
+            if ticket.cancelled:
+                break
+
+    ticket = queue.join(work)
+    begun, done = awaitable(started), awaitable(ticket.done)
+    try:
+        async with aclosing(turn_of(ticket, begun, done)) as in_line:
+            async for waiting in in_line:
+                yield told | {"text": waiting.sentence}
+        if done.done():
+            done.result()  # raises what went wrong before it began
+        plan = begun.result()
+        told |= {"whose": plan.whose, "state": "running", "text": "Warming up …", "share": 0.0}
+        yield told
+        shown = None
+        while not done.done():
+            if latest and latest[0] is not shown:
+                shown = latest[0]
+                told |= {"text": f"Measuring {shown.measuring} …", "share": shown.done / shown.total}
+                told |= found(request, plan, shown)
+                yield told
+            await asyncio.wait([done], timeout=PERIOD)
+        done.result()
+        yield told | found(request, plan, latest[0]) | {"state": "ended", "text": "", "share": None}
+    finally:
+        ticket.cancel()
+
+
+def _race(request: Request, pairs: list[Pair]) -> Plan:
+    params = request.params
+    settings = [
+        Setting(ALONE, pairs[0], replace(params, draft_with="none")),
+        Setting(f"{DRAFTERS[params.draft_with][0]}, γ {params.gamma}", pairs[0], params),
+    ]
+    return Plan(settings, [request.prompt], 1, _in_words(pairs, params))
+
+
+def _gammas(request: Request, pairs: list[Pair]) -> Plan:
+    params = request.params
+    settings = [Setting(ALONE, pairs[0], replace(params, draft_with="none"))]
+    settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in GAMMAS]
+    drafting = DRAFTERS[params.draft_with][0]
+    return Plan(settings, [request.prompt], REPEATS, f"{_in_words(pairs, params)}, {drafting}")
+
+
+def _drafters(request: Request, pairs: list[Pair]) -> Plan:
+    names = [name for name in DRAFT_WITH if name != "model" or pairs[0].drafter is not None]
+    settings = settings_for(pairs, names, request.params)
+    where = f"{_in_words(pairs, request.params)}, γ {request.params.gamma}"
+    if request.prompts == "this":
+        return Plan(settings, [request.prompt], REPEATS, f"{where}, this prompt {REPEATS} times")
+    prompts = prompts_for(pairs[0], SET_SIZE)
+    return Plan(settings, prompts, 1, f"{where}, a set of {SET_SIZE} prompts")
+
+
+PLANS: dict[Kind, Callable[[Request, list[Pair]], Plan]] = {
+    "race": _race,
+    "gamma": _gammas,
+    "compare": _drafters,
+}
+
+
+def _in_words(pairs: list[Pair], params: Params) -> str:
+    seed = f", seed {params.seed}" if params.temperature else ""
+    info = pairs[0].info
+    return f"{info.name} on {info.device_name}, {sampler_in_words(params)}{seed}"
+
+
+def found(request: Request, plan: Plan, so_far: Comparison) -> dict[str, Any]:
+    """The part of a measurement that has the results."""
+    result: dict[str, Any] = {}
+    if request.kind == "race" and len(so_far.traces) == 2:
+        result["race"] = race_of([so_far.traces[each.name] for each in plan.settings], plan.settings)
+    elif request.kind == "gamma" and so_far.rows:
+        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=lambda row: row.gamma or 0)]
+    elif request.kind == "compare" and so_far.rows:
+        result["comparison"] = comparison_of(plan, so_far.rows)
+    return result
+
+
+def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
+    lanes = [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)]
+    return {"prompt": traces[0].prompt, "lanes": lanes, "verdict": same_text(*traces)}
+
+
+def _lane(trace: Trace, title: str) -> wire.Lane:
+    rounds = [wire_round(one) for one in trace.rounds]
+    cut_output(rounds, trace.text)
+    for one in rounds:
+        for token in (*one["draft"], one["next"]):
+            if token:
+                token["top"] = []
+    return {
+        "title": title,
+        "tokens": trace.stats.tokens,
+        "forwards": trace.stats.rounds,
+        "ms": trace.stats.draft_ms + trace.stats.verify_ms,
+        "prefill_ms": trace.stats.prefill_ms,
+        "rounds": rounds,
+    }
+
+
+def same_text(alone: Trace, drafted: Trace) -> str:
+    """In what sense the two texts of a race are the same."""
+    if alone.params.temperature:
+        return (
+            "Two texts, one distribution: with drafts the random numbers are used in another way, so the "
+            "words can differ, but both texts are drawn from the target's own distribution."
+        )
+    pairs = list(zip(alone.output_ids, drafted.output_ids, strict=False))
+    equal = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    length = max(len(alone.output_ids), len(drafted.output_ids))
+    if equal == length:
+        return f"Identical: {equal:,} of {length:,} tokens, compared."
+    return (
+        f"The texts differ from token {equal + 1:,} on: in {alone.pair.dtype.target} a forward of several "
+        "tokens rounds differently from one of a single token, and two tokens were about equally likely."
+    )
+
+
+def gamma_point(row: MethodRow) -> wire.GammaPoint:
+    low, high = row.speedup_interval or (None, None)
+    return {
+        "gamma": row.gamma or 0,
+        "speedup": None if is_noisy(row) else row.speedup,
+        "low": low,
+        "high": high,
+        "tokens_per_round": row.tokens_per_round,
+        "runs": row.samples,
+    }
+
+
+def comparison_of(plan: Plan, rows: list[MethodRow]) -> wire.Comparison:
+    result = result_of(plan.settings, len(plan.prompts), plan.repeats, rows)
+    return {
+        "columns": list(COLUMNS),
+        "rows": [list(cells(row).values()) for row in rows],
+        "winner": winner(rows),
+        "csv": comparison_csv(rows),
+        "json": json.dumps(asdict(result), indent=1),
+    }

@@ -1,0 +1,115 @@
+"""What the page measures on request: a race, draft lengths, drafters, with the embedded pair and without a
+page."""
+
+import asyncio
+import json
+from contextlib import aclosing
+
+import pytest
+
+from specdemo import Params
+from specdemo.ui import instruments
+from specdemo.ui.instruments import measure, request_of
+from specdemo.ui.models import Choice, Models
+from specdemo.ui.queue import RunQueue
+
+PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
+GREEDY = Params(temperature=0, max_new_tokens=40, seed=1)
+USUAL = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
+
+
+@pytest.fixture(scope="module")
+def models():
+    return Models(USUAL)
+
+
+@pytest.fixture(scope="module")
+def queue():
+    return RunQueue()
+
+
+def measured(models, queue, wanted, params=GREEDY, most=None):
+    """All messages of a measurement; `most` stops it after that many."""
+
+    async def follow():
+        request, messages = request_of(wanted, Choice(), PROMPT, params), []
+        async with aclosing(measure(models, queue, request)) as measurements:
+            async for message in measurements:
+                messages.append(json.loads(json.dumps(message)))
+                if len(messages) == most:
+                    break
+        return messages
+
+    return asyncio.run(follow())
+
+
+def test_a_greedy_race_has_two_identical_texts(models, queue):
+    *_, last = measured(models, queue, {"kind": "race"})
+    alone, drafted = last["race"]["lanes"]
+    assert last["state"] == "ended" and last["share"] is None
+    assert text_of(alone) == text_of(drafted) and alone["tokens"] == drafted["tokens"] == 40
+    assert last["race"]["verdict"] == "Identical: 40 of 40 tokens, compared."
+    assert alone["forwards"] == 40 > drafted["forwards"]
+    for lane in (alone, drafted):
+        times = [one["draft_ms"] + one["verify_ms"] for one in lane["rounds"]]
+        assert lane["ms"] == pytest.approx(sum(times), rel=1e-4)
+
+
+def text_of(lane) -> str:
+    tokens = [token for one in lane["rounds"] for token in (*one["draft"], one["next"]) if token]
+    return "".join(token["text"] for token in tokens if token["fate"] not in ("rejected", "discarded"))
+
+
+def test_a_sampled_race_says_in_what_sense_the_texts_are_the_same(models, queue):
+    *_, last = measured(models, queue, {"kind": "race"}, Params(max_new_tokens=20))
+    assert last["race"]["verdict"].startswith("Two texts, one distribution")
+    assert "seed " in last["whose"], "one was drawn, for both lanes"
+
+
+def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monkeypatch):
+    monkeypatch.setattr(instruments, "GAMMAS", (2, 5))
+    *_, last = measured(models, queue, {"kind": "gamma"})
+    plain, *points = last["gammas"]
+    assert (plain["gamma"], plain["speedup"], plain["low"]) == (0, 1, None)
+    assert [point["gamma"] for point in points] == [2, 5]
+    for point in points:
+        assert point["runs"] == 3 and point["low"] <= point["high"]
+        assert 1 < point["tokens_per_round"] <= point["gamma"] + 1
+
+
+def test_the_drafters_of_a_target_are_compared(models, queue, monkeypatch):
+    monkeypatch.setattr(instruments, "REPEATS", 1)
+    messages = measured(models, queue, {"kind": "compare", "prompts": "this"})
+    shares = [message["share"] for message in messages if message["state"] == "running"]
+    assert shares == sorted(shares) and shares[0] == 0, "it tells how far it is"
+    table = messages[-1]["comparison"]
+    names = {row[0] for row in table["rows"]}
+    assert {"drafter model (embedded)", "drafter model (embedded-poor)", "lookup", "target alone"} <= names
+    assert all(len(row) == len(table["columns"]) for row in table["rows"]) and table["winner"]
+    assert len(json.loads(table["json"])["rows"]) == len(table["rows"]) == table["csv"].count("\n") - 1
+
+
+def test_stopping_leaves_what_is_measured_and_frees_the_engine(models, queue):
+    messages = measured(models, queue, {"kind": "compare", "prompts": "set"}, most=14)
+    assert messages[-1]["state"] == "running" and messages[-1]["comparison"]["rows"]
+    *_, last = measured(models, queue, {"kind": "race"})
+    assert last["state"] == "ended"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "params", "sentence"),
+    [
+        ({"kind": "other"}, GREEDY, "a measurement must be one of"),
+        (None, GREEDY, "a measurement must be one of"),
+        ({"kind": "compare", "prompts": "all"}, GREEDY, "a measurement must be one of"),
+        ({"kind": "race"}, Params(draft_with="none"), "Drafting method is none"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(wanted, params, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        request_of(wanted, Choice(), PROMPT, params)
+
+
+def test_an_unusable_prompt_is_refused_before_anything_is_loaded():
+    with pytest.raises(ValueError, match="prompt must not be empty"):
+        request_of({"kind": "race"}, Choice(), "", GREEDY)

@@ -1,0 +1,80 @@
+"""What other draft lengths would bring: against runs of a model whose acceptance is known by construction."""
+
+from random import Random
+
+import pytest
+
+from specdemo.events import Judged, Next, Round, metrics
+from specdemo.events.estimate import best_gamma, estimates
+from specdemo.events.theory import expected_speedup, expected_tokens
+
+STEP, DRAFT, ADDED = 10.0, 1.0, 0.5  # ms: a plain round, a drafted token, a token more to verify
+
+
+def token(prob, u):
+    judged = None if u is None else prob
+    fate = "discarded" if u is None else "accepted" if u < prob else "rejected"
+    return Judged(1, "", prob, 1.0, prob, 1.0, u, judged, fate, ())
+
+
+def simulated(gamma, acceptance, count=4000, seed=0):
+    """Rounds of a drafter whose drafts are accepted with probability acceptance(place)."""
+    dice, rounds = Random(seed), []
+    for index in range(count):
+        draft, alive = [], True
+        for place in range(gamma):
+            u = dice.random() if alive else None
+            draft.append(token(acceptance(place), u))
+            alive = alive and u < acceptance(place)
+        kept = sum(one.fate == "accepted" for one in draft)
+        source = "sampled" if not gamma else "bonus" if kept == gamma else "resampled"
+        own = Next(2, "", source, 0.5, None, 0.5, None, 0.5, None, ())
+        times = (gamma * DRAFT, STEP + gamma * ADDED)
+        rounds.append(Round(index, tuple(draft), own, (1,) * kept + (2,), *times))
+    return rounds
+
+
+def stats_of(rounds, step=STEP):
+    stats = metrics.fresh()
+    for one in rounds:
+        stats = metrics.after_round(stats, one)
+    return metrics.after_plain_rounds(stats, [step] * 10 if step else [])
+
+
+@pytest.mark.parametrize("acceptance", [lambda place: 0.8, lambda place: 0.9 - 0.1 * place])
+def test_the_estimates_of_one_run_are_what_runs_of_other_lengths_measure(acceptance):
+    rounds = simulated(6, acceptance)
+    found = estimates(rounds, stats_of(rounds))
+    assert [one.gamma for one in found] == list(range(17))
+    for gamma in range(7):
+        other = stats_of(simulated(gamma, acceptance, seed=gamma + 1))
+        assert found[gamma].seen_tokens == pytest.approx(other.mean_tokens_per_round, rel=0.03)
+        assert found[gamma].seen_speedup == pytest.approx(other.speedup, rel=0.03)
+
+
+def test_the_formula_is_leviathans():
+    rounds = simulated(4, lambda place: 0.7)
+    stats = stats_of(rounds)
+    for one in estimates(rounds, stats)[1:]:
+        assert one.formula_tokens == pytest.approx(expected_tokens(0.7, one.gamma))
+        assert one.formula_speedup == pytest.approx(expected_speedup(0.7, one.gamma, DRAFT / STEP))
+    assert estimates(rounds, stats)[0].formula_speedup == 1.0
+
+
+def test_the_best_is_the_shortest_within_a_hundredth_of_the_largest():
+    rounds = simulated(4, lambda place: 0.7)
+    found = estimates(rounds, stats_of(rounds))
+    best, largest = best_gamma(found), max(one.seen_speedup for one in found)
+    assert found[best].seen_speedup >= 0.99 * largest > found[best - 1].seen_speedup
+
+
+def test_without_a_target_step_there_are_tokens_and_no_speed_ups():
+    rounds = simulated(4, lambda place: 0.7, count=50)
+    found = estimates(rounds, stats_of(rounds, step=None))
+    assert all(one.formula_speedup is one.seen_speedup is None for one in found)
+    assert found[4].seen_tokens > 2 and best_gamma(found) is None
+
+
+def test_plain_decoding_has_nothing_to_estimate_from():
+    rounds = simulated(0, lambda place: 0.5, count=20)
+    assert estimates(rounds, stats_of(rounds)) == []
