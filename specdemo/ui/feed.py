@@ -193,6 +193,10 @@ def setting(trace: Trace) -> Setting:
         "draft_with": params.draft_with,
         "gamma": params.gamma,
         "greedy": greedy,
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
         "seed": None if greedy else params.seed,
     }
 

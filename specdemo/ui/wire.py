@@ -77,12 +77,17 @@ class Outcome(TypedDict):
 
 
 class Setting(TypedDict):
-    """How a run was made. seed: None where nothing was drawn (greedy)."""
+    """How a run was made. top_k 0, top_p 1 and min_p 0 are off. seed: None where nothing was drawn
+    (greedy)."""
 
     pair: str
     draft_with: str
     gamma: int
     greedy: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
     seed: int | None
 
 

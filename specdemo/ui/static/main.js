@@ -36,8 +36,9 @@ export function start({ element, props, watch, trigger }) {
     jump: (index) => reader.jump(index),
     point: (index) => reader.pointAtRound(index),
   });
+  const inspector = makeInspector(part("inspector"), () => run.setting);
   /** @type {Reader} */
-  const reader = makeReader(page, stage, text, makeInspector(part("inspector")), timeline);
+  const reader = makeReader(page, stage, text, inspector, timeline);
   const tabs = makeTabs(page, {});
   const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
   const speedSelect = /** @type {HTMLSelectElement} */ (find(part("replay"), "select"));

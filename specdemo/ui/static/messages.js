@@ -72,12 +72,16 @@
  */
 
 /**
- * How a run was made. seed: null where nothing was drawn (greedy).
+ * How a run was made. top_k 0, top_p 1 and min_p 0 are off. seed: null where nothing was drawn (greedy).
  * @typedef {object} Setting
  * @property {string} pair
  * @property {string} draft_with
  * @property {number} gamma
  * @property {boolean} greedy
+ * @property {number} temperature
+ * @property {number} top_k
+ * @property {number} top_p
+ * @property {number} min_p
  * @property {number | null} seed
  */
 
