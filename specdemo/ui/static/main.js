@@ -3,6 +3,7 @@
 
 import { find } from "./dom.js";
 import { makeInspector } from "./inspector.js";
+import { makePositions } from "./positions.js";
 import { makeReader } from "./reader.js";
 import { Replay, numbersAfter, soFarInWords } from "./replay.js";
 import { Run } from "./run.js";
@@ -39,7 +40,7 @@ export function start({ element, props, watch, trigger }) {
   const inspector = makeInspector(part("inspector"), () => run.setting);
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, inspector, timeline);
-  const tabs = makeTabs(page, {});
+  const tabs = makeTabs(page, { positions: makePositions(page, part("positions"), text) });
   const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
   const speedSelect = /** @type {HTMLSelectElement} */ (find(part("replay"), "select"));
 
@@ -108,6 +109,7 @@ export function start({ element, props, watch, trigger }) {
     showNumbers({});
     revealStage();
     rewind(Infinity);
+    tabs.show(run);
   }
 
   // On a narrow screen it is below the button that was pressed.

@@ -108,7 +108,8 @@ function whyZero(raw_p, setting) {
     return `: the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
   }
   const filters = filtersOf(setting).join(" or ");
-  const why = filters ? `${filters} removed it` : `too little for temperature ${written(setting.temperature)}`;
+  const cold = `too little for temperature ${written(setting.temperature)}`;
+  const why = filters ? `${filters} removed it` : cold;
   return `: ${why}; before the sampler, at temperature 1 and unfiltered, the target gave it ${before}`;
 }
 
