@@ -213,7 +213,7 @@ def outcome(trace: Trace) -> Outcome:
         }
         for one in found
     ]
-    return {"estimates": wire, "best_gamma": best_gamma(found)}
+    return {"estimates": wire, "best_gamma": best_gamma(found), "text": trace.text}
 
 
 def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[PromptToken]:

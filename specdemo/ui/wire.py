@@ -70,10 +70,11 @@ class Estimate(TypedDict):
 
 class Outcome(TypedDict):
     """What is known of a run when it has ended. best_gamma: of the estimates; None where they have no
-    speed-up."""
+    speed-up. text: as it was recorded, for the page to compare with its tokens."""
 
     estimates: list[Estimate]
     best_gamma: int | None
+    text: str
 
 
 class Setting(TypedDict):

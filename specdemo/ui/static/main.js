@@ -2,6 +2,7 @@
 // Draws a run: takes the server's messages, and shows what of the run is visible now.
 
 import { find } from "./dom.js";
+import { makeExactness } from "./exactness.js";
 import { makeInspector } from "./inspector.js";
 import { makePositions } from "./positions.js";
 import { makeReader } from "./reader.js";
@@ -40,7 +41,10 @@ export function start({ element, props, watch, trigger }) {
   const inspector = makeInspector(part("inspector"), () => run.setting);
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, inspector, timeline);
-  const tabs = makeTabs(page, { positions: makePositions(page, part("positions"), text) });
+  const tabs = makeTabs(page, {
+    positions: makePositions(page, part("positions"), text),
+    exactness: makeExactness(part("exactness"), reader.pinned),
+  });
   const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
   const speedSelect = /** @type {HTMLSelectElement} */ (find(part("replay"), "select"));
 

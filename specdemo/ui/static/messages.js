@@ -66,9 +66,11 @@
 
 /**
  * What is known of a run when it has ended. best_gamma: of the estimates; null where they have no speed-up.
+ * text: as it was recorded, for the page to compare with its tokens.
  * @typedef {object} Outcome
  * @property {Estimate[]} estimates
  * @property {number | null} best_gamma
+ * @property {string} text
  */
 
 /**

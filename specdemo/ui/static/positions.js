@@ -84,7 +84,8 @@ export function makePositions(page, panel, text) {
     for (const button of panel.querySelectorAll("button")) {
       button.setAttribute("aria-pressed", String(button.closest("tr")?.dataset.row === key));
     }
-    part(".outlined-now").textContent = row ? outlinedInWords(row) : HINT;
+    const words = row ? outlinedInWords(row) : HINT;
+    if (part(".outlined-now").textContent !== words) part(".outlined-now").textContent = words; // it is read out
   }
 
   /** @param {Row} row */
