@@ -10,6 +10,7 @@ import { INVISIBLE, codeOf } from "./format.js";
 /** @typedef {ReturnType<typeof makeText>} Text */
 
 export const NOT_IN_TEXT = '[data-fate="rejected"], [data-fate="discarded"]';
+const MANY = 5; // signs, marks on them not counted; fewer can be too narrow for a finger (touch.css)
 const BLOCK = 150; // tokens; a longer block is cut
 
 /** @param {HTMLElement} stage */
@@ -136,6 +137,9 @@ export function makeText(stage) {
    */
   function fill(element, text) {
     const word = make("b");
+    const signs = [...text.trim()].filter((sign) => !/\p{M}/u.test(sign)).length;
+    if (signs < MANY) element.style.setProperty("--signs", String(signs));
+    else element.style.removeProperty("--signs");
     if (text.trim() === "" && !INVISIBLE.test(text)) {
       word.className = text === "" ? "none" : "space";
       word.textContent = text;
