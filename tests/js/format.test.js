@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  apart, codeOf, digits, inQuotes, milliseconds, roundedUp, short,
+  apart, codeOf, digits, inQuotes, milliseconds, percent, roundedUp, short,
 } from "../../specdemo/ui/static/format.js";
 
 test("a number has four significant digits, and 0 and 1 only where they are exact", () => {
@@ -27,6 +27,12 @@ test("two numbers are written with the digits that tell them apart", () => {
 
 test("milliseconds have a decimal below 100", () => {
   assert.deepEqual([0.04, 99.94, 100.4].map(milliseconds), ["0.0 ms", "99.9 ms", "100 ms"]);
+});
+
+test("a share is rounded as the server rounds it: between two to the even one", () => {
+  const shares = [[1, 8], [3, 8], [81, 121], [29, 200], [23, 40], [0, 3], [3, 3]];
+  const written = shares.map(([part, whole]) => percent(part, whole));
+  assert.deepEqual(written, ["12%", "38%", "67%", "14%", "57%", "0%", "100%"]);
 });
 
 test("a text in quotes shows what cannot be seen", () => {

@@ -36,6 +36,18 @@ export function apart(a, b) {
   return [String(a), String(b)];
 }
 
+/**
+ * A share in whole percent, rounded to the even one of two as the server does.
+ * @param {number} part
+ * @param {number} whole
+ */
+export function percent(part, whole) {
+  const value = (part / whole) * 100;
+  const down = Math.floor(value);
+  const up = value - down === 0.5 ? down % 2 === 1 : value - down > 0.5;
+  return `${up ? down + 1 : down}%`;
+}
+
 /** @param {number} value */
 export function milliseconds(value) {
   return `${value < 100 ? value.toFixed(1) : value.toFixed(0)} ms`;

@@ -7,6 +7,7 @@ import { apart, digits, inQuotes, short } from "./format.js";
 import { isDrafted } from "./run.js";
 import { alternativesTo, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
 
+/** @import { Setting } from "./messages.js" */
 /** @import { Token } from "./run.js" */
 /** @import { Column, Row } from "./verdict.js" */
 /** @typedef {ReturnType<typeof makeInspector>} Inspector */
@@ -66,8 +67,11 @@ const INSPECTOR = `
 /** @type {Record<Column, [heading: string, name: string]>} */
 const COLUMNS = { p: ["p", "target"], q: ["q", "drafter"], residual: ["(p − q)₊", "residual"] };
 
-/** @param {HTMLElement} panel */
-export function makeInspector(panel) {
+/**
+ * @param {HTMLElement} panel
+ * @param {() => Setting | null} setting of the run on the stage
+ */
+export function makeInspector(panel, setting) {
   panel.innerHTML = INSPECTOR;
   const part = (/** @type {string} */ selector) => find(panel, selector);
   const likely = /** @type {HTMLTableElement} */ (part(".likely"));
@@ -99,7 +103,7 @@ export function makeInspector(panel) {
     part(".what small").textContent = token.id === null ? "" : `token ${token.id}`;
     part(".unpin").hidden = !pinned;
     part(".where").textContent = placeOf(token);
-    part(".verdict").textContent = verdictOn(token);
+    part(".verdict").textContent = verdictOn(token, setting());
     showJudgement(token);
     showValues(token);
     showLikely(token);

@@ -2,7 +2,9 @@
 // Draws a run: takes the server's messages, and shows what of the run is visible now.
 
 import { find } from "./dom.js";
+import { makeExactness } from "./exactness.js";
 import { makeInspector } from "./inspector.js";
+import { makePositions } from "./positions.js";
 import { makeReader } from "./reader.js";
 import { Replay, numbersAfter, soFarInWords } from "./replay.js";
 import { Run } from "./run.js";
@@ -36,9 +38,13 @@ export function start({ element, props, watch, trigger }) {
     jump: (index) => reader.jump(index),
     point: (index) => reader.pointAtRound(index),
   });
+  const inspector = makeInspector(part("inspector"), () => run.setting);
   /** @type {Reader} */
-  const reader = makeReader(page, stage, text, makeInspector(part("inspector")), timeline);
-  const tabs = makeTabs(page, {});
+  const reader = makeReader(page, stage, text, inspector, timeline);
+  const tabs = makeTabs(page, {
+    positions: makePositions(page, part("positions"), text),
+    exactness: makeExactness(part("exactness"), reader.pinned),
+  });
   const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
   const speedSelect = /** @type {HTMLSelectElement} */ (find(part("replay"), "select"));
 
@@ -107,6 +113,7 @@ export function start({ element, props, watch, trigger }) {
     showNumbers({});
     revealStage();
     rewind(Infinity);
+    tabs.show(run);
   }
 
   // On a narrow screen it is below the button that was pressed.

@@ -32,7 +32,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
   stage.addEventListener("keydown", onKey);
   page.addEventListener("keydown", (event) => event.key === "Escape" && unpin());
   page.addEventListener("unpin", unpin);
-  return { clear, releaseHidden, pointAtRound, jump };
+  return { clear, releaseHidden, pointAtRound, jump, pinned: () => pinned };
 
   function clear() {
     pin(null);

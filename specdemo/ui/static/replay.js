@@ -2,6 +2,7 @@
 // The replay: which rounds are visible when. It goes by the engine's own times, stretched; this module has no
 // clock of its own and is given the time (ms) at every call.
 
+import { percent } from "./format.js";
 import { acceptedIn, rejectedIn } from "./run.js";
 
 /** @import { Round } from "./run.js" */
@@ -84,7 +85,7 @@ export function numbersAfter(rounds, count) {
   /** @type {Record<string, string>} */
   const numbers = { tokens: String(tokens), rounds: String(count), saved: String(tokens - count) };
   const judged = accepted + rejected;
-  if (judged) numbers.acceptance_rate = `${Math.round((100 * accepted) / judged)}%`;
+  if (judged) numbers.acceptance_rate = percent(accepted, judged);
   if (count) numbers.mean_tokens_per_round = (tokens / count).toFixed(2);
   return numbers;
 }

@@ -10,6 +10,7 @@ import { INVISIBLE, codeOf } from "./format.js";
 /** @typedef {ReturnType<typeof makeText>} Text */
 
 export const NOT_IN_TEXT = '[data-fate="rejected"], [data-fate="discarded"]';
+const MANY = 5; // signs, marks on them not counted; fewer can be too narrow for a finger (touch.css)
 const BLOCK = 150; // tokens; a longer block is cut
 
 /** @param {HTMLElement} stage */
@@ -18,6 +19,8 @@ export function makeText(stage) {
   const tokens = new WeakMap();
   /** @type {WeakMap<Token, HTMLElement>} */
   const elements = new WeakMap();
+  /** @type {Set<Token>} */
+  let outlined = new Set();
   /** @type {HTMLElement | null} */
   let block = null; // where tokens are added
   let following = true; // the end stays in view until the reader scrolls back
@@ -28,7 +31,7 @@ export function makeText(stage) {
   document.addEventListener("copy", onCopy);
   new ResizeObserver(onResize).observe(stage);
   clear();
-  return { clear, add, rewrite, reflow, shown, isShown, tokenAt, elementOf };
+  return { clear, add, rewrite, reflow, outline, reveal, shown, isShown, tokenAt, elementOf };
 
   function clear(follow = true) {
     cancelAnimationFrame(frame);
@@ -113,6 +116,7 @@ export function makeText(stage) {
     span.dataset.token = token.id === null ? "" : String(token.id);
     if (token.fate !== "prompt") span.dataset.round = String(token.round.index);
     if (span.matches(NOT_IN_TEXT)) span.setAttribute("role", "deletion"); // for screen readers
+    span.classList.toggle("outlined", outlined.has(token));
     tokens.set(span, token);
     elements.set(token, span);
     fill(span, token.text);
@@ -133,6 +137,9 @@ export function makeText(stage) {
    */
   function fill(element, text) {
     const word = make("b");
+    const signs = [...text.trim()].filter((sign) => !/\p{M}/u.test(sign)).length;
+    if (signs < MANY) element.style.setProperty("--signs", String(signs));
+    else element.style.removeProperty("--signs");
     if (text.trim() === "" && !INVISIBLE.test(text)) {
       word.className = text === "" ? "none" : "space";
       word.textContent = text;
@@ -158,6 +165,24 @@ export function makeText(stage) {
       mark.dataset.sign = codeOf(character);
     }
     return mark;
+  }
+
+  /**
+   * Outlines these tokens and no others; those that are not there yet, when they appear.
+   * @param {Token[]} chosen
+   */
+  function outline(chosen) {
+    for (const token of outlined) elements.get(token)?.classList.remove("outlined");
+    outlined = new Set(chosen);
+    for (const token of chosen) elements.get(token)?.classList.add("outlined");
+  }
+
+  /** @param {Token | undefined} token is scrolled to, and the page no farther than to the stage */
+  function reveal(token) {
+    const element = token && elements.get(token);
+    if (!element?.isConnected) return;
+    stage.scrollIntoView({ block: "nearest" });
+    stage.scrollTop += element.getBoundingClientRect().top - stage.getBoundingClientRect().top - 40;
   }
 
   /** The tokens that can be seen, in reading order. */

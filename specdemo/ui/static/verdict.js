@@ -4,6 +4,7 @@
 import { apart, digits, inQuotes, milliseconds } from "./format.js";
 import { acceptedIn, isDrafted, rejectedIn } from "./run.js";
 
+/** @import { Setting } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @typedef {"p" | "q" | "residual"} Column */
 
@@ -37,8 +38,11 @@ export function placeOf(token) {
     : `round ${index}, the target's own`;
 }
 
-/** @param {Token} token */
-export function verdictOn(token) {
+/**
+ * @param {Token} token
+ * @param {Setting | null} setting of its run
+ */
+export function verdictOn(token, setting = null) {
   switch (token.fate) {
     case "prompt":
       return "Given: part of the prompt.";
@@ -47,7 +51,7 @@ export function verdictOn(token) {
     case "rejected": {
       const { next } = token.round;
       const then = `${next ? inQuotes(next.text) : "Nothing"} was drawn in its place.`;
-      return `Rejected: ${judgement(token)}. ${then}`;
+      return `Rejected: ${judgement(token, setting)}. ${then}`;
     }
     case "discarded": {
       if (token.u !== null) {
@@ -61,7 +65,7 @@ export function verdictOn(token) {
     case "resampled": {
       const replaced = replacedBy(token);
       const why = replaced
-        ? `${inQuotes(replaced.text)} was rejected, because ${judgement(replaced)}`
+        ? `${inQuotes(replaced.text)} was rejected, because ${judgement(replaced, setting)}`
         : "the draft here was rejected";
       const how = "This token was drawn in its place from the residual, the part of p that exceeds q,";
       return `Resampled: ${why}. ${how} with u = ${digits(token.u)}.`;
@@ -81,14 +85,49 @@ export function verdictOn(token) {
 
 /**
  * How u compares with the acceptance probability.
- * @param {Pick<Drafted, "u" | "accept_prob">} token one that was judged
+ * @param {Pick<Drafted, "u" | "accept_prob" | "raw_p">} token one that was judged
+ * @param {Setting | null} setting
  */
-export function judgement({ u, accept_prob }) {
+export function judgement({ u, accept_prob, raw_p }, setting = null) {
   if (u === null || accept_prob === null) return "it was judged";
   const [drawn, least] = apart(u, accept_prob);
-  const why = { 1: " (p is at least q, so it is always accepted)", 0: " (p is 0, so it is never accepted)" };
-  const always = accept_prob === 1 || accept_prob === 0 ? why[accept_prob] : "";
-  return `u = ${drawn} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}${always}`;
+  const always = accept_prob === 1 ? " (p is at least q, so it is always accepted)" : "";
+  const never = accept_prob === 0 ? ` (p is 0${whyZero(raw_p, setting)})` : "";
+  return `u = ${drawn} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}${always}${never}`;
+}
+
+/**
+ * Why p is 0. Which of several filters removed a token is not recorded.
+ * @param {number} raw_p
+ * @param {Setting | null} setting
+ */
+function whyZero(raw_p, setting) {
+  if (!setting || raw_p === 0) return ", so it is never accepted";
+  const before = digits(raw_p, 2);
+  if (setting.greedy) {
+    return `: the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
+  }
+  const filters = filtersOf(setting).join(" or ");
+  const cold = `too little for temperature ${written(setting.temperature)}`;
+  const why = filters ? `${filters} removed it` : cold;
+  return `: ${why}; before the sampler, at temperature 1 and unfiltered, the target gave it ${before}`;
+}
+
+/**
+ * The filters that are on, with their values.
+ * @param {Setting} setting
+ */
+function filtersOf({ top_k, top_p, min_p }) {
+  const filters = [];
+  if (top_k > 0) filters.push(`top-k ${top_k}`);
+  if (top_p < 1) filters.push(`top-p ${written(top_p)}`);
+  if (min_p > 0) filters.push(`min-p ${written(min_p)}`);
+  return filters;
+}
+
+/** @param {number} value of a control, as the line above the run has it */
+function written(value) {
+  return String(Number(value.toPrecision(6)));
 }
 
 /**
