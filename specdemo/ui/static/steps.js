@@ -5,7 +5,7 @@
 
 import { digits, inQuotes } from "./format.js";
 import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
-import { judgement } from "./verdict.js";
+import { comparison } from "./verdict.js";
 
 /** @import { Drafted, Own, Round } from "./run.js" */
 /**
@@ -125,8 +125,8 @@ export function onTheWay(rounds, from, to, limit) {
  * @param {Place} to
  */
 export function between(rounds, from, to) {
-  /** @type {(Drafted | Own)[]} */
-  const [gone, added] = [[], []];
+  /** @type {{ gone: (Drafted | Own)[], added: (Drafted | Own)[] }} */
+  const { gone, added } = { gone: [], added: [] };
   /** @type {{ token: Drafted, waits: boolean }[]} */
   const drafted = [];
   const first = Math.min(from.round, to.round);
@@ -193,8 +193,8 @@ export function inWords(rounds, place, stride) {
   const step = stepTo(rounds, place);
   if (!step) return "The prompt. Nothing has been drafted yet.";
   if (stride === "round" && place.step === 0) return roundDone(step.round);
-  if (step.kind === "drafted") return draftedInWords(step.token);
-  return step.kind === "judged" ? judgedInWords(step.token) : drawnInWords(step.token);
+  if (step.kind === "drawn") return drawnInWords(step.token);
+  return step.kind === "drafted" ? draftedInWords(step.token) : judgedInWords(step.token);
 }
 
 /** @param {Round} round */
@@ -223,11 +223,12 @@ function draftedInWords({ text, round, place }) {
 /** @param {Drafted} token */
 function judgedInWords(token) {
   const { text, fate, round } = token;
-  const verdict = `${inQuotes(text)} is ${fate}: ${judgement(token)}.`;
+  const verdict = `${inQuotes(text)} is ${fate}: ${comparison(token)}.`;
   const dropped = round.draft.length - judgedIn(round.draft).length;
   if (token !== judgedIn(round.draft).at(-1)) return verdict;
   const ends = !round.next && fate === "accepted" ? " The text ends here." : "";
-  return `${verdict}${ends}${dropped ? ` ${count(dropped, "draft")} after it dropped.` : ""}`;
+  const rest = `${count(dropped, "draft")} after it ${dropped === 1 ? "is" : "are"} dropped`;
+  return `${verdict}${ends}${dropped ? ` The ${rest}.` : ""}`;
 }
 
 /** @param {Own | null} token */
