@@ -104,3 +104,13 @@ test("a round is described by its drafts, tokens and times", () => {
   assert.equal(roundInWords(linked(rejection(), 3)), `round 3: 1 of 3 drafts accepted, 2 tokens, ${times}`);
   assert.match(roundInWords(linked(plain(), 0)), /^round 0: nothing drafted, 1 token, drafting 0.0 ms, /);
 });
+
+test("what comes later in the round is not given away", () => {
+  const drafted = "Drafted with probability q = 0.8000. The target has not judged it yet.";
+  assert.equal(verdictOn(rejected, null, "draft"), drafted);
+  assert.deepEqual(valuesOf(rejected, "draft").map(([symbol]) => symbol), ["q"]);
+  assert.deepEqual(alternativesTo(rejected, "draft"), []);
+  const judged = "Rejected: u = 0.5000 is not below min(1, p/q) = 0.2500.";
+  assert.equal(verdictOn(rejected, null, "verdict"), judged);
+  assert.deepEqual(alternativesTo(rejected, "verdict").map(({ id }) => id), [2]);
+});

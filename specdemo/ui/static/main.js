@@ -6,7 +6,9 @@ import { makeExactness } from "./exactness.js";
 import { makeInspector } from "./inspector.js";
 import { makePositions } from "./positions.js";
 import { makeReader } from "./reader.js";
-import { Replay, numbersAfter, soFarInWords } from "./replay.js";
+import { makeLecture } from "./lecture.js";
+import { makePlayer } from "./player.js";
+import { numbersAfter, soFarInWords } from "./replay.js";
 import { Run } from "./run.js";
 import { makeText } from "./text.js";
 import { makeTabs } from "./tabs.js";
@@ -14,10 +16,7 @@ import { makeTimeline } from "./timeline.js";
 
 /** @import { Message, Notice, TraceFile, Update } from "./messages.js" */
 /** @import { Reader } from "./reader.js" */
-/** @import { Round } from "./run.js" */
 
-const LARGEST_STEP = 200; // tokens drawn at once; more would keep the page from answering
-const TICK = 50; // ms between two steps of a replay
 const SLOW = 0.1; // the speed of the first recorded run, slow enough to be watched
 const PATIENCE = 2000; // ms until a snapshot is requested again
 
@@ -45,20 +44,13 @@ export function start({ element, props, watch, trigger }) {
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness"), reader.pinned),
   });
-  const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
-  const speedSelect = /** @type {HTMLSelectElement} */ (find(part("replay"), "select"));
-
   const run = new Run();
-  const replay = new Replay();
-  /** @type {Round | null} */
-  let open = null; // the round whose draft is on the stage and waits for its verdict
+  const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
+  makeLecture(page, player, text);
   let requestedAt = -Infinity; // when a snapshot was requested
   let hasPlayed = false;
-  let timer = 0;
 
   part("metrics").addEventListener("keydown", moveAlongNumbers);
-  replayButton.addEventListener("click", replayOrSkip);
-  speedSelect.addEventListener("change", changeSpeed);
   part("legend").addEventListener("click", hideOrShow);
   watch("value", receive);
   receive();
@@ -91,18 +83,18 @@ export function start({ element, props, watch, trigger }) {
     requestedAt = -Infinity;
     if (result === "begun") begin(opened);
     for (const token of corrected) text.rewrite(token);
-    proceed();
+    player.proceed();
+    tabs.show(run);
   }
 
   /** @param {boolean} opened */
   function begin(opened) {
     const plays = opened && run.recorded && !matchMedia("(prefers-reduced-motion: reduce)").matches;
-    if (plays) speedSelect.value = hasPlayed ? "1" : String(SLOW);
-    hasPlayed = true;
-    page.dataset.state = "running";
     const live = !run.complete;
     if (live) revealStage();
-    rewind(plays ? Number(speedSelect.value) : Infinity, plays || live);
+    if (plays) player.play(hasPlayed ? "1" : String(SLOW));
+    else player.begin(live);
+    hasPlayed = true;
   }
 
   /** @param {number} number of a run that waits for its turn */
@@ -112,7 +104,7 @@ export function start({ element, props, watch, trigger }) {
     page.dataset.state = "waiting";
     showNumbers({});
     revealStage();
-    rewind(Infinity);
+    player.begin();
     tabs.show(run);
   }
 
@@ -146,68 +138,16 @@ export function start({ element, props, watch, trigger }) {
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }
 
-  // The screen. A run that goes on is drawn as it comes. A replay goes by the engine's own times, stretched:
-  // in slow motion a round's draft appears first, and its verdict after the time that judging took.
+  // The screen.
 
-  /** @param {number} speed */
-  function rewind(speed, follow = true) {
-    clearTimeout(timer);
-    reader.clear();
-    text.clear(follow);
-    timeline.clear();
-    open = null;
-    replay.restart(speed, performance.now());
-    text.add(run.prompt);
-  }
-
-  function proceed() {
-    clearTimeout(timer);
-    const { judged, drafted } = replay.next(run.rounds, performance.now(), LARGEST_STEP);
-    for (const round of judged) {
-      if (round === open) close(round);
-      else text.add(round.draft);
-      if (round.next) text.add([round.next]);
-    }
-    timeline.add(judged);
-    if (drafted && !open) showDraft(drafted);
-    const busy = replay.judged < run.rounds.length;
-    if (busy) timer = window.setTimeout(proceed, replay.speed < Infinity ? TICK : 0);
-    settle(busy || !run.complete);
-  }
-
-  /** @param {Round} round whose draft appears as it is before it is judged */
-  function showDraft(round) {
-    open = round;
-    text.add(round.draft);
-    for (const token of round.draft) text.elementOf(token).classList.add("open");
-  }
-
-  /** @param {Round} round */
-  function close(round) {
-    for (const token of round.draft) text.elementOf(token).classList.remove("open");
-    open = null;
-  }
-
-  /** @param {boolean} busy */
-  function settle(busy) {
-    page.dataset.state = busy ? "running" : run.recorded ? "recorded" : "ended";
-    stage.setAttribute("aria-busy", String(busy));
-    const playing = replay.speed < Infinity && busy;
-    const soFar = () => ({ ...numbersAfter(run.rounds, replay.judged), seed: run.numbers.seed });
-    showNumbers(playing ? soFar() : run.numbers);
-    showVerdict(playing);
-    tabs.show(run);
-    if (!busy) replay.speed = Infinity;
-    replayButton.textContent = replay.speed < Infinity ? "Skip" : "Replay";
-    replayButton.disabled = !run.complete || run.rounds.length === 0;
-  }
-
-  /** @param {boolean} playing whether only a part of the run is shown */
-  function showVerdict(playing) {
+  /** @param {number | null} visible how many rounds are, where it is not the whole run that is shown */
+  function showOutcome(visible) {
+    const soFar = () => ({ ...numbersAfter(run.rounds, visible ?? 0), seed: run.numbers.seed });
+    showNumbers(visible === null ? run.numbers : soFar());
     part("whose").textContent = run.whose;
     const line = part("verdict");
-    line.dataset.tone = playing ? "neutral" : run.tone;
-    line.textContent = playing ? soFarInWords(run.rounds, replay.judged) : run.verdict;
+    line.dataset.tone = visible === null ? run.tone : "neutral";
+    line.textContent = visible === null ? run.verdict : soFarInWords(run.rounds, visible);
   }
 
   /** @param {Record<string, string>} numbers */
@@ -216,16 +156,6 @@ export function start({ element, props, watch, trigger }) {
       const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
       if (number.textContent !== written) number.textContent = written;
     }
-  }
-
-  function replayOrSkip() {
-    if (replay.speed < Infinity) replay.speed = Infinity;
-    else rewind(Number(speedSelect.value));
-    proceed();
-  }
-
-  function changeSpeed() {
-    if (replay.speed < Infinity) replay.setSpeed(Number(speedSelect.value), performance.now());
   }
 
   /** @param {MouseEvent} event */

@@ -16,13 +16,14 @@ export class Replay {
   #now = 0; // screen ms, when #time was set
 
   /**
-   * From the first round on.
    * @param {number} speed
    * @param {number} now
+   * @param {number} judged the rounds that are visible already
+   * @param {number} time engine ms since the last of those was judged
    */
-  restart(speed, now) {
-    Object.assign(this, { speed, judged: 0 });
-    this.#time = 0;
+  restart(speed, now, judged = 0, time = 0) {
+    Object.assign(this, { speed, judged });
+    this.#time = time;
     this.#now = now;
   }
 

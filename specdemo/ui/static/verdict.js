@@ -7,6 +7,10 @@ import { acceptedIn, isDrafted, rejectedIn } from "./run.js";
 /** @import { Setting } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @typedef {"p" | "q" | "residual"} Column */
+/**
+ * How far a token's round is known: its draft, or the token's verdict, too, or all of it.
+ * @typedef {"draft" | "verdict" | "all"} Known
+ */
 
 /**
  * A row of the table of likely tokens. drawn: from which distribution the token was really drawn, if it was.
@@ -41,8 +45,10 @@ export function placeOf(token) {
 /**
  * @param {Token} token
  * @param {Setting | null} setting of its run
+ * @param {Known} known
  */
-export function verdictOn(token, setting = null) {
+export function verdictOn(token, setting = null, known = "all") {
+  if (known === "draft") return waitingInWords(token);
   switch (token.fate) {
     case "prompt":
       return "Given: part of the prompt.";
@@ -50,8 +56,8 @@ export function verdictOn(token, setting = null) {
       return `Accepted: ${judgement(token)}.`;
     case "rejected": {
       const { next } = token.round;
-      const then = `${next ? inQuotes(next.text) : "Nothing"} was drawn in its place.`;
-      return `Rejected: ${judgement(token, setting)}. ${then}`;
+      const then = ` ${next ? inQuotes(next.text) : "Nothing"} was drawn in its place.`;
+      return `Rejected: ${judgement(token, setting)}.${known === "all" ? then : ""}`;
     }
     case "discarded": {
       if (token.u !== null) {
@@ -84,16 +90,24 @@ export function verdictOn(token, setting = null) {
 }
 
 /**
+ * Of a drafted token that waits for its verdict.
+ * @param {Token} token
+ */
+function waitingInWords(token) {
+  const q = token.fate === "prompt" || token.q === null ? "" : ` with probability q = ${digits(token.q)}`;
+  return `Drafted${q}. The target has not judged it yet.`;
+}
+
+/**
  * How u compares with the acceptance probability.
  * @param {Pick<Drafted, "u" | "accept_prob" | "raw_p">} token one that was judged
  * @param {Setting | null} setting
  */
 export function judgement({ u, accept_prob, raw_p }, setting = null) {
   if (u === null || accept_prob === null) return "it was judged";
-  const [drawn, least] = apart(u, accept_prob);
   const always = accept_prob === 1 ? " (p is at least q, so it is always accepted)" : "";
   const never = accept_prob === 0 ? ` (p is 0${whyZero(raw_p, setting)})` : "";
-  return `u = ${drawn} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}${always}${never}`;
+  return `${comparison({ u, accept_prob })}${always}${never}`;
 }
 
 /**
@@ -131,11 +145,22 @@ function written(value) {
 }
 
 /**
- * Symbol, meaning and value of each number that the token has.
+ * The same without its reason.
+ * @param {Pick<Drafted, "u" | "accept_prob">} token one that was judged
+ */
+export function comparison({ u, accept_prob }) {
+  if (u === null || accept_prob === null) return "it was judged";
+  const [drawn, least] = apart(u, accept_prob);
+  return `u = ${drawn} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}`;
+}
+
+/**
+ * Symbol, meaning and value of each number that the token has; without its verdict only q.
  * @param {Token} token
+ * @param {Known} known
  * @returns {[symbol: string, meaning: string, value: number][]}
  */
-export function valuesOf(token) {
+export function valuesOf(token, known = "all") {
   if (token.fate === "prompt") return [];
   const { p, q, u } = token;
   /** @type {[string, string, number | null][]} */
@@ -149,22 +174,24 @@ export function valuesOf(token) {
     rows.push(["(p − q)₊ / Σ", "probability in the residual", share]);
   }
   rows.push(["u", "uniform random number", u]);
-  return rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
+  const values = rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
+  return known === "draft" ? values.filter(([symbol]) => symbol === "q") : values;
 }
 
 /**
  * The tokens that were really drawn at the token's place, and then the likeliest others there.
  * @param {Token} token
+ * @param {Known} known
  * @returns {Row[]}
  */
-export function alternativesTo(token) {
-  if (token.fate === "prompt") return [];
+export function alternativesTo(token, known = "all") {
+  if (token.fate === "prompt" || known === "draft") return [];
   /** @type {Map<number, Row>} */
   const rows = new Map();
   for (const [id, text, p, q, raw_p, raw_q] of token.top) {
     rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residual(p, q), drawn: null });
   }
-  for (const drawn of drawnAt(token)) {
+  for (const drawn of known === "all" ? drawnAt(token) : [token]) {
     const { id, text, p, q, raw_p, raw_q } = drawn;
     rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residual(p, q), drawn: drawnFrom(drawn) });
   }
