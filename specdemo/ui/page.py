@@ -318,7 +318,8 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
     }  # of stage.css, which has them for both themes
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="zinc", **fonts)
     theme.set(**colours, **{f"{name}_dark": colour for name, colour in colours.items()})
-    css = "\n".join((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in ("stage", "panels"))
+    sheets = ("stage", "panels", "instruments")
+    css = "\n".join((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in sheets)
     demo.launch(
         server_name=host,
         server_port=port,

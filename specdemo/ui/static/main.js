@@ -1,7 +1,8 @@
 // @ts-check
 // Draws a run: takes the server's messages, and shows what of the run is visible now.
 
-import { find } from "./dom.js";
+import { makeCompare } from "./compare.js";
+import { find, saveFile } from "./dom.js";
 import { makeInspector } from "./inspector.js";
 import { makeReader } from "./reader.js";
 import { Replay, numbersAfter, soFarInWords } from "./replay.js";
@@ -10,7 +11,8 @@ import { makeText } from "./text.js";
 import { makeTabs } from "./tabs.js";
 import { makeTimeline } from "./timeline.js";
 
-/** @import { Message, Notice, TraceFile, Update } from "./messages.js" */
+/** @import { Message, Notice, Update } from "./messages.js" */
+/** @import { Request } from "./measuring.js" */
 /** @import { Reader } from "./reader.js" */
 /** @import { Round } from "./run.js" */
 
@@ -25,7 +27,7 @@ const PATIENCE = 2000; // ms until a snapshot is requested again
  * @param {HTMLElement} gradio.element
  * @param {{ value?: string }} gradio.props
  * @param {(prop: string, callback: () => void) => void} gradio.watch
- * @param {(event: string) => void} gradio.trigger
+ * @param {(event: string, data?: object) => void} gradio.trigger
  */
 export function start({ element, props, watch, trigger }) {
   const page = find(element, ".run");
@@ -38,7 +40,13 @@ export function start({ element, props, watch, trigger }) {
   });
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, makeInspector(part("inspector")), timeline);
-  const tabs = makeTabs(page, {});
+  const server = {
+    measure: (/** @type {Request} */ request) => trigger("apply", request),
+    stop: () => trigger("stop"),
+  };
+  const tabs = makeTabs(page, {
+    compare: makeCompare(part("compare"), server),
+  });
   const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
   const speedSelect = /** @type {HTMLSelectElement} */ (find(part("replay"), "select"));
 
@@ -63,7 +71,7 @@ export function start({ element, props, watch, trigger }) {
     /** @type {Message} */
     const message = JSON.parse(props.value || '{"run": -1}');
     if (message.run < run.number) return; // late, of an older run
-    if (message.file) return save(message.file);
+    if (message.file) return saveFile(message.file.name, message.file.text);
     if (message.measurement) return tabs.take(message.measurement);
     const kind = message.notice?.kind;
     if (message.update) take(message.run, message.update, kind === "recorded");
@@ -128,15 +136,6 @@ export function start({ element, props, watch, trigger }) {
     const progress = /** @type {HTMLProgressElement} */ (find(page, "progress"));
     progress.hidden = share === null;
     progress.value = share ?? 0;
-  }
-
-  /** @param {TraceFile} file */
-  function save({ name, text }) {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-    link.download = name;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }
 
   // The screen. A run that goes on is drawn as it comes. A replay goes by the engine's own times, stretched:

@@ -1,0 +1,105 @@
+// @ts-check
+// The comparison: drafters on the same prompts, as a table that grows while they are measured.
+
+import { appendAll, find, make, saveFile } from "./dom.js";
+import { isGoingOn, makeMeasuring } from "./measuring.js";
+import { COLUMNS, samplesInWords } from "./rows.js";
+
+/** @import { Request, Server } from "./measuring.js" */
+/** @import { Comparison, Measurement, MethodRow } from "./messages.js" */
+/** @import { Panel } from "./tabs.js" */
+
+const COMPARE = `
+  <div class="measuring"></div>
+  <p class="result" role="status"></p>
+  <div class="keeping"><button type="button" data-saves="csv" disabled>Save CSV</button>
+    <button type="button" data-saves="json" disabled>Save JSON</button>
+    <button type="button" class="clear" disabled>Clear</button></div>
+  <p class="of" id="comparison-of"></p>
+  <div class="scrolls" tabindex="0" role="group" aria-label="Drafters, the fastest first">
+    <table aria-labelledby="comparison-of"><thead><tr></tr></thead><tbody></tbody></table></div>`;
+const TYPES = { csv: "text/csv", json: "application/json" };
+/** @type {Record<string, Request>} */
+const REQUESTS = {
+  "Compare drafters on this prompt": { kind: "compare", prompts: "this" },
+  "Compare drafters on a set of prompts": { kind: "compare", prompts: "set" },
+};
+const WHAT = "Each drafter in turn, and the target alone, by the engine’s clock, without prefill.";
+const EMPTY = "Nothing has been compared yet.";
+
+/**
+ * @param {HTMLElement} panel
+ * @param {Server} server
+ * @returns {Panel}
+ */
+export function makeCompare(panel, server) {
+  panel.innerHTML = COMPARE;
+  const part = (/** @type {string} */ selector) => find(panel, selector);
+  const measuring = makeMeasuring(part(".measuring"), server, REQUESTS, WHAT);
+  const buttons = /** @type {HTMLButtonElement[]} */ ([...panel.querySelectorAll(".keeping button")]);
+  /** @type {Comparison | null} */
+  let comparison = null;
+  let whose = ""; // of the comparison
+  appendAll(part("thead tr"), Object.keys(COLUMNS).map(heading));
+  part(".keeping").addEventListener("click", onClick);
+  fill(false);
+  return { take };
+
+  /** @param {Measurement} measurement */
+  function take(measurement) {
+    measuring.take(measurement);
+    panel.dataset.state = measurement.state;
+    if (measurement.comparison) {
+      comparison = measurement.comparison;
+      whose = measurement.whose;
+    }
+    fill(isGoingOn(measurement.state));
+  }
+
+  /** @param {boolean} busy */
+  function fill(busy) {
+    const rows = comparison?.rows ?? [];
+    part(".of").textContent = [whose, samplesInWords(rows)].filter(Boolean).join(" · ") || EMPTY;
+    part(".result").textContent = comparison?.winner ?? "";
+    part("tbody").replaceChildren();
+    appendAll(part("tbody"), rows.map(draw));
+    for (const button of buttons) button.disabled = busy || !rows.length;
+  }
+
+  /** @param {PointerEvent | MouseEvent} event */
+  function onClick({ target }) {
+    if (!(target instanceof HTMLElement) || !comparison) return;
+    const kind = target.dataset.saves;
+    if (kind === "csv" || kind === "json") {
+      saveFile(`specdemo-comparison.${kind}`, comparison[kind], TYPES[kind]);
+    } else if (target.classList.contains("clear")) {
+      comparison = null;
+      whose = "";
+      fill(false);
+    }
+  }
+}
+
+/** @param {string} column */
+function heading(column) {
+  const [name, perRound] = column.split(/(?<=\/)(?=round)/);
+  const cell = make("th", name);
+  if (perRound) cell.append(make("wbr"), perRound); // a line may end there
+  cell.scope = "col";
+  return cell;
+}
+
+/** @param {MethodRow} row */
+function draw(row) {
+  const line = make("tr");
+  line.dataset.row = row.name;
+  for (const [column, text] of Object.entries(COLUMNS)) {
+    const [value, interval] = text(row).split(/(?= \()/);
+    const cell = column === "drafter" ? make("th", text(row)) : make("td", value);
+    if (cell.tagName === "TH") cell.scope = "row";
+    else if (interval) cell.append(" ", make("small", interval.trim()));
+    cell.dataset.column = column;
+    line.append(cell);
+  }
+  return line;
+}
