@@ -3,6 +3,7 @@
 
 import { makeCompare } from "./compare.js";
 import { find, saveFile } from "./dom.js";
+import { makeGamma } from "./gamma.js";
 import { makeInspector } from "./inspector.js";
 import { makeReader } from "./reader.js";
 import { Replay, numbersAfter, soFarInWords } from "./replay.js";
@@ -43,8 +44,10 @@ export function start({ element, props, watch, trigger }) {
   const server = {
     measure: (/** @type {Request} */ request) => trigger("apply", request),
     stop: () => trigger("stop"),
+    choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
   };
   const tabs = makeTabs(page, {
+    gamma: makeGamma(part("gamma"), server),
     compare: makeCompare(part("compare"), server),
   });
   const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
