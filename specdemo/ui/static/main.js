@@ -5,6 +5,7 @@ import { makeCompare } from "./compare.js";
 import { find, saveFile } from "./dom.js";
 import { makeGamma } from "./gamma.js";
 import { makeInspector } from "./inspector.js";
+import { makeRace } from "./race.js";
 import { makeReader } from "./reader.js";
 import { Replay, numbersAfter, soFarInWords } from "./replay.js";
 import { Run } from "./run.js";
@@ -48,6 +49,7 @@ export function start({ element, props, watch, trigger }) {
   };
   const tabs = makeTabs(page, {
     gamma: makeGamma(part("gamma"), server),
+    race: makeRace(part("race"), server),
     compare: makeCompare(part("compare"), server),
   });
   const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
