@@ -40,7 +40,7 @@ HERE = Path(__file__).parent
 RECORDED = HERE.parents[1] / "assets" / "traces" / "first.json"
 # bytes; 10,000 tokens with five alternatives take about 11 million, and several times that in memory
 LARGEST_TRACE = 16 * 2**20
-STYLES = ("stage", "panels", "positions", "exactness", "touch", "lecture")
+STYLES = ("stage", "panels", "positions", "exactness", "touch", "lecture", "instruments")
 TITLE = "Speculative decoding, token by token"
 INTRODUCTION = (
     "A small drafter guesses a few tokens ahead, and the target checks all of them in one forward. Guesses "

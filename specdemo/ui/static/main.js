@@ -1,10 +1,13 @@
 // @ts-check
 // Draws a run: takes the server's messages, and shows what of the run is visible now.
 
-import { find } from "./dom.js";
+import { makeCompare } from "./compare.js";
+import { find, saveFile } from "./dom.js";
 import { makeExactness } from "./exactness.js";
+import { makeGamma } from "./gamma.js";
 import { makeInspector } from "./inspector.js";
 import { makePositions } from "./positions.js";
+import { makeRace } from "./race.js";
 import { makeReader } from "./reader.js";
 import { makeLecture } from "./lecture.js";
 import { makePlayer } from "./player.js";
@@ -14,7 +17,8 @@ import { makeText } from "./text.js";
 import { makeTabs } from "./tabs.js";
 import { makeTimeline } from "./timeline.js";
 
-/** @import { Message, Notice, TraceFile, Update } from "./messages.js" */
+/** @import { Message, Notice, Update } from "./messages.js" */
+/** @import { Request } from "./measuring.js" */
 /** @import { Reader } from "./reader.js" */
 
 const SLOW = 0.1; // the speed of the first recorded run, slow enough to be watched
@@ -26,7 +30,7 @@ const PATIENCE = 2000; // ms until a snapshot is requested again
  * @param {HTMLElement} gradio.element
  * @param {{ value?: string }} gradio.props
  * @param {(prop: string, callback: () => void) => void} gradio.watch
- * @param {(event: string) => void} gradio.trigger
+ * @param {(event: string, data?: object) => void} gradio.trigger
  */
 export function start({ element, props, watch, trigger }) {
   const page = find(element, ".run");
@@ -40,9 +44,17 @@ export function start({ element, props, watch, trigger }) {
   const inspector = makeInspector(part("inspector"), () => run.setting);
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, inspector, timeline);
+  const server = {
+    measure: (/** @type {Request} */ request) => trigger("apply", request),
+    stop: () => trigger("stop"),
+    choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
+  };
   const tabs = makeTabs(page, {
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness"), reader.pinned),
+    gamma: makeGamma(part("gamma"), server),
+    race: makeRace(part("race"), server),
+    compare: makeCompare(part("compare"), server),
   });
   const run = new Run();
   const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
@@ -61,7 +73,7 @@ export function start({ element, props, watch, trigger }) {
     /** @type {Message} */
     const message = JSON.parse(props.value || '{"run": -1}');
     if (message.run < run.number) return; // late, of an older run
-    if (message.file) return save(message.file);
+    if (message.file) return saveFile(message.file.name, message.file.text);
     if (message.measurement) return tabs.take(message.measurement);
     const kind = message.notice?.kind;
     if (message.update) take(message.run, message.update, kind === "recorded");
@@ -127,15 +139,6 @@ export function start({ element, props, watch, trigger }) {
     const progress = /** @type {HTMLProgressElement} */ (find(page, "progress"));
     progress.hidden = share === null;
     progress.value = share ?? 0;
-  }
-
-  /** @param {TraceFile} file */
-  function save({ name, text }) {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-    link.download = name;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   }
 
   // The screen.
