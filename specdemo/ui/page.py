@@ -129,7 +129,7 @@ def build(models: Models) -> gr.Blocks:
                 yield json.dumps(whole(session) | notice(number, "error", sentence(error)))
 
     async def measure_on_stage(
-        session: PageSession, prompt: str, *held: Any, event: gr.EventData
+        event: gr.EventData, session: PageSession, prompt: str, *held: Any
     ) -> AsyncIterator[str]:
         """What an instrument asks for: JSON texts for the stage's panels."""
 
