@@ -6,6 +6,7 @@ from specdemo.events import Round
 from tests.web.screen import (
     IN_TEXT,
     fates,
+    generate,
     inspector,
     joined,
     number,
@@ -13,6 +14,7 @@ from tests.web.screen import (
     open_trace,
     recorded,
     tokens,
+    wait_for_rounds,
     wait_for_state,
 )
 
@@ -288,8 +290,8 @@ def test_on_a_narrow_window_the_inspector_is_still_beside_the_text_when_a_token_
 
 def test_while_a_run_goes_on_the_player_waits(visit, endless):
     page = visit(endless, still=True)
-    page.get_by_role("button", name="Generate").click()
-    wait_for_state(page, "running")
+    generate(page, max_new_tokens=30_000)
+    wait_for_rounds(page)
     assert scrubber(page).is_disabled() and button(page, "One round back").is_disabled()
     page.get_by_role("button", name="Stop").click()
     wait_for_state(page, "ended")
