@@ -11,16 +11,15 @@ from specdemo.ui.models import Choice, Models
 from specdemo.ui.settings import (
     AS_STARTED,
     CONTROLS,
-    DEFAULTS,
     DRAFTERS,
     DTYPES,
+    FIRST,
     NAMES,
     QUANTIZE,
     RULE_WORDS,
     SAMPLERS,
     choice_of,
     hints,
-    values_of,
     visible,
 )
 
@@ -33,8 +32,7 @@ QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 def controls(models: Models) -> dict[str, gr.components.Component]:
     """The components by name, placed in the layout where this is called."""
-    first = values_of(DEFAULTS)
-    shown = visible(first | {"chat": False})
+    first, shown = FIRST, visible(FIRST)
 
     def slider(name: str, step: float) -> gr.Slider:
         _, low, high = LIMITS[name]

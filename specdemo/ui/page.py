@@ -33,7 +33,7 @@ from specdemo.ui.frame import STATIC, frame, loader, scripts, scripts_path
 from specdemo.ui.instruments import KINDS, measure, request_of
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import RunQueue, Waiting, follow, sentence
-from specdemo.ui.settings import NAMES, choice_of, params_of, values_of, weights_of
+from specdemo.ui.settings import FIRST, NAMES, choice_of, params_of, values_of, weights_of
 from specdemo.ui.wire import Measurement
 
 HERE = Path(__file__).parent
@@ -47,17 +47,13 @@ INTRODUCTION = (
     "so the text has exactly the same distribution as if the target had written it alone."
 )
 STORY = "One day, a girl named Mia found a tiny kitten in the rain."
-EXAMPLES = {  # label: (prompt, pair, drafting method, gamma, sampler)
-    "A story, sampled": (STORY, None, "model", 4, "top-p"),
-    "The same, greedy": (STORY, None, "model", 4, "greedy"),
-    "A story, with a poor drafter": (STORY, POOR, "model", 4, "top-p"),
-    "Drafts that are too long": (
-        "Tom and his dog went to the park. They saw a big red",
-        None,
-        "model",
-        12,
-        "multinomial",
-    ),
+# label: (prompt, pair, drafting method, gamma, sampler). What is to be compared shares prompt and sampler.
+EXAMPLES = {
+    "A story, sampled": (STORY, None, "model", 4, FIRST["sampler"]),
+    "Drafts that are too long": (STORY, None, "model", 16, FIRST["sampler"]),
+    "A story, with a poor drafter": (STORY, POOR, "model", 4, FIRST["sampler"]),
+    "The target alone": (STORY, None, "none", 4, FIRST["sampler"]),
+    "A story, greedy": (STORY, None, "model", 4, "greedy"),
     "Copying instead of a drafter": (
         '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang',
         None,
@@ -65,7 +61,6 @@ EXAMPLES = {  # label: (prompt, pair, drafting method, gamma, sampler)
         4,
         "greedy",
     ),
-    "The target alone": ("The old bear was very sad because", None, "none", 4, "top-p"),
 }
 
 

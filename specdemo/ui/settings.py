@@ -130,6 +130,10 @@ def _unescaped(line: str) -> str:
     return re.sub(r"\\([n\\])", lambda found: "\n" if found[1] == "n" else "\\", line)
 
 
+# What the controls hold at first: no filters, so that the coin of the rule often has to decide.
+FIRST = values_of(DEFAULTS) | {"sampler": "multinomial"}
+
+
 def whole_number(text: str) -> int | str | None:
     """A text box's content as a number: None if it is empty. Any other text is returned as it is, for Params
     to reject."""
