@@ -338,13 +338,17 @@ def number_texts(trace: Trace) -> dict[str, str]:
 def notice(number: int, kind: Kind, *lines: str, share: float | None = None) -> Message:
     """A message with a notice alone, which `|` can add to a message with an update."""
     text: Notice = {"kind": kind, "text": "\n".join(lines), "share": share}
+    if kind == "error":
+        text["at"] = time.time_ns()
     return {"run": number, "notice": text}
 
 
 def trace_file(number: int, trace: Trace) -> Message:
     """The trace as a file for the visitor to save."""
     file: TraceFile = {
-        "name": f"specdemo-seed-{trace.params.seed}.json",
+        "name": f"specdemo-seed-{trace.params.seed}.json"
+        if trace.params.temperature
+        else "specdemo-greedy.json",
         "text": trace.to_json(),
         "requested_at": time.time_ns(),
     }

@@ -33,7 +33,16 @@ from specdemo.ui.frame import STATIC, frame, loader, scripts, scripts_path
 from specdemo.ui.instruments import KINDS, measure, request_of
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import RunQueue, Waiting, follow, sentence
-from specdemo.ui.settings import FIRST, NAMES, choice_of, params_of, values_of, weights_of
+from specdemo.ui.settings import (
+    FIRST,
+    NAMES,
+    about_file,
+    choice_of,
+    in_labels,
+    params_of,
+    values_of,
+    weights_of,
+)
 from specdemo.ui.wire import Measurement
 
 HERE = Path(__file__).parent
@@ -98,7 +107,7 @@ def build(models: Models) -> gr.Blocks:
             params, choice = params_of(values), Choice(**choice_of(values))
             check_prompt(prompt)
         except Exception as error:  # what is on the stage stays there, and goes on
-            yield json.dumps(notice(session.number, "error", sentence(error)))
+            yield json.dumps(notice(session.number, "error", in_labels(sentence(error))))
             return
         number, feed, shown = session.begin(), None, None
         session.waiting = True
@@ -120,7 +129,7 @@ def build(models: Models) -> gr.Blocks:
         except Exception as error:
             if session.number == number:
                 session.waiting = False
-                yield json.dumps(whole(session) | notice(number, "error", sentence(error)))
+                yield json.dumps(whole(session) | notice(number, "error", in_labels(sentence(error))))
 
     async def measure_on_stage(
         session: PageSession, prompt: str, *held: Any, event: gr.EventData
@@ -141,7 +150,8 @@ def build(models: Models) -> gr.Blocks:
                     session.measurement = latest
                     yield message(latest)
         except Exception as error:
-            yield message(latest | {"state": "failed", "text": sentence(error), "share": None})
+            failure = {"state": "failed", "text": in_labels(sentence(error)), "share": None}
+            yield message(latest | failure)
         session.measurement = None
 
     def choose_gamma(event: gr.EventData, draft_with: str) -> tuple:
@@ -183,7 +193,7 @@ def build(models: Models) -> gr.Blocks:
         try:
             trace = Trace.load(file)
         except ValueError as error:
-            return json.dumps(notice(session.number, "error", sentence(error))), prompt, *held
+            return json.dumps(notice(session.number, "error", about_file(str(error)))), prompt, *held
         finally:
             Path(file).unlink(missing_ok=True)  # the visitor has it
         known = trace.pair.name in models.arguments
@@ -236,8 +246,8 @@ def build(models: Models) -> gr.Blocks:
             with gr.Column(elem_id="ask"):
                 prompt = gr.Textbox(next(iter(EXAMPLES.values()))[0], label="Prompt", lines=3, max_lines=12)
                 with gr.Row():
-                    go = gr.Button("Generate", variant="primary", min_width=100)
-                    end = gr.Button("Stop", min_width=100)
+                    go = gr.Button("Generate", variant="primary", min_width=100, elem_id="go")
+                    end = gr.Button("Stop", min_width=100, elem_id="end")
                 with gr.Row():
                     keep = gr.Button("Save trace", size="sm", min_width=100)
                     open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=100)

@@ -112,11 +112,13 @@ Kind = Literal["wait", "note", "error", "recorded"]
 
 
 class Notice(TypedDict):
-    """Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known."""
+    """Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns)
+    makes the same error twice two different messages."""
 
     kind: Kind
     text: str
     share: float | None
+    at: NotRequired[int]
 
 
 class TraceFile(TypedDict):

@@ -1,6 +1,7 @@
 // @ts-check
 // Draws a run: takes the server's messages, and shows what of the run is visible now.
 
+import { watchControls } from "./controls.js";
 import { find } from "./dom.js";
 import { makeInspector } from "./inspector.js";
 import { makeReader } from "./reader.js";
@@ -39,6 +40,10 @@ export function start({ element, props, watch, trigger }) {
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, makeInspector(part("inspector")), timeline);
   const tabs = makeTabs(page, {});
+  const controls = watchControls({
+    asked: () => { forgetError(); controls.allowStop(true); },
+    refused: (sentence) => showNotice({ kind: "error", text: sentence, share: null }),
+  });
   const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
   const speedSelect = /** @type {HTMLSelectElement} */ (find(part("replay"), "select"));
 
@@ -48,6 +53,7 @@ export function start({ element, props, watch, trigger }) {
   let open = null; // the round whose draft is on the stage and waits for its verdict
   let requestedAt = -Infinity; // when a snapshot was requested
   let hasPlayed = false;
+  let measuring = false;
   let timer = 0;
 
   part("metrics").addEventListener("keydown", moveAlongNumbers);
@@ -64,13 +70,24 @@ export function start({ element, props, watch, trigger }) {
     const message = JSON.parse(props.value || '{"run": -1}');
     if (message.run < run.number) return; // late, of an older run
     if (message.file) return save(message.file);
-    if (message.measurement) return tabs.take(message.measurement);
+    if (message.measurement) {
+      measuring = ["waiting", "running"].includes(message.measurement.state);
+      controls.allowStop(measuring || isLive());
+      return tabs.take(message.measurement);
+    }
     const kind = message.notice?.kind;
     if (message.update) take(message.run, message.update, kind === "recorded");
     else if (message.run > run.number && kind === "wait") wait(message.run);
     else if (page.dataset.state === "waiting" && kind !== "wait") page.dataset.state = "empty";
     run.number = Math.max(run.number, message.run);
     if (message.notice) showNotice(message.notice);
+    controls.allowStop(measuring || isLive());
+  }
+
+  // Whether the server waits for a run or is at it; a replay can be skipped, but there is nothing to stop.
+  function isLive() {
+    const { state } = page.dataset;
+    return state === "waiting" || (state === "running" && !run.complete);
   }
 
   /**
@@ -128,6 +145,11 @@ export function start({ element, props, watch, trigger }) {
     const progress = /** @type {HTMLProgressElement} */ (find(page, "progress"));
     progress.hidden = share === null;
     progress.value = share ?? 0;
+  }
+
+  // What was wrong with the request before says nothing about the next one.
+  function forgetError() {
+    if (part("notice").dataset.kind === "error") showNotice({ kind: "note", text: "", share: null });
   }
 
   /** @param {TraceFile} file */

@@ -101,11 +101,13 @@
  */
 
 /**
- * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known.
+ * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns) makes
+ * the same error twice two different messages.
  * @typedef {object} Notice
  * @property {"wait" | "note" | "error" | "recorded"} kind
  * @property {string} text
  * @property {number | null} share
+ * @property {number} [at]
  */
 
 /**

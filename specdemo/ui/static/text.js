@@ -91,7 +91,8 @@ export function makeText(stage) {
     stage.append(joined);
     move(all, joined);
     for (const empty of before) empty.remove();
-    place?.scrollIntoView({ block: "start" }); // what was read stays in view
+    // What was read stays in view; scrollIntoView would scroll the page, too.
+    if (place) stage.scrollTop += place.getBoundingClientRect().top - top;
     frame ||= requestAnimationFrame(afterLayout);
   }
 
