@@ -27,6 +27,7 @@ from specdemo.events.trace import Trace
 from specdemo.loading.catalog import POOR
 from specdemo.loading.errors import PairError
 from specdemo.session import Run, check_prompt
+from specdemo.ui import links
 from specdemo.ui.controls import QUIET, controls, keep_hints_current
 from specdemo.ui.feed import RunFeed, describe_pair, describe_recorded, notice, trace_file
 from specdemo.ui.frame import STATIC, frame, loader, scripts, scripts_path
@@ -73,6 +74,10 @@ EXAMPLES = {
 }
 
 
+# Gradio calls it with what an event's inputs hold; the second one becomes the address's query.
+ADDRESS = "(session, address, ...held) => [session, location.search, ...held]"
+
+
 class PageSession:
     """What the server remembers about one open page: what its stage shows, and the run that goes on there."""
 
@@ -82,6 +87,8 @@ class PageSession:
         self.run: Run | None = None
         self.waiting = False  # for a run to begin
         self.measurement: Measurement | None = None  # the latest, while it goes on
+        self.runs_link = False  # the page's address asks for a run that has not been asked for yet
+        self.note = ""  # about the page's address, for the next run's notice
         self.pair: str | None = None  # the visitor's own choice, while an example has set another pair
 
     def begin(self) -> int:
@@ -110,6 +117,7 @@ def build(models: Models) -> gr.Blocks:
             yield json.dumps(notice(session.number, "error", in_labels(sentence(error))))
             return
         number, feed, shown = session.begin(), None, None
+        remarks, session.note = [session.note] if session.note else [], ""
         session.waiting = True
         try:
             async with aclosing(follow(models, queue, choice, prompt, params)) as reports:
@@ -120,16 +128,43 @@ def build(models: Models) -> gr.Blocks:
                         yield json.dumps(notice(number, "wait", report.sentence, share=report.share))
                         continue
                     if feed is None:
-                        feed = session.feed = RunFeed(number, report.run.trace, report.pair.tokenizer)
+                        trace = report.run.trace
+                        link = links.write(prompt, trace.pair.name, choice_of(values), trace.params)
+                        feed = session.feed = RunFeed(number, trace, report.pair.tokenizer, link=link)
                         session.run, session.waiting = report.run, False
                     note = {}
                     if (state := (report.pair.runner.warming_up, report.pair.notes)) != shown:
-                        shown, note = state, notice(number, "note", *describe_pair(report.pair, params))
+                        shown, note = (
+                            state,
+                            notice(number, "note", *remarks, *describe_pair(report.pair, params)),
+                        )
                     yield json.dumps(feed.update(report.ended) | note)
         except Exception as error:
             if session.number == number:
                 session.waiting = False
                 yield json.dumps(whole(session) | notice(number, "error", in_labels(sentence(error))))
+
+    def open_link(session: PageSession, query: str, prompt: str, *held: Any) -> tuple:
+        """What the page's address says, in the controls; what is wrong with it, on the stage."""
+        same = (gr.skip(), prompt, *held)
+        try:
+            link = links.read(query, models.arguments)
+        except ValueError as error:
+            return json.dumps(notice(session.number, "error", in_labels(sentence(error)))), *same[1:]
+        session.runs_link, session.note = link.runs, link.note
+        values = dict(zip(NAMES, held, strict=True)) | link.values
+        said = json.dumps(notice(session.number, "note", link.note)) if link.note else same[0]
+        return said, prompt if link.prompt is None else link.prompt, *(values[name] for name in NAMES)
+
+    async def run_link(session: PageSession, *asked: Any) -> AsyncIterator[Any]:
+        """The run that the address asks for, if it does."""
+        if not session.runs_link:
+            yield gr.skip()
+            return
+        session.runs_link = False
+        async with aclosing(run_on_stage(session, *asked)) as texts:
+            async for text in texts:
+                yield text
 
     async def measure_on_stage(
         session: PageSession, prompt: str, *held: Any, event: gr.EventData
@@ -249,13 +284,15 @@ def build(models: Models) -> gr.Blocks:
                     go = gr.Button("Generate", variant="primary", min_width=100, elem_id="go")
                     end = gr.Button("Stop", min_width=100, elem_id="end")
                 with gr.Row():
-                    keep = gr.Button("Save trace", size="sm", min_width=100)
-                    open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=100)
+                    keep = gr.Button("Save trace", size="sm", min_width=80)
+                    open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=80)
+                    gr.Button("Copy link", size="sm", min_width=80, elem_id="copy")
                 # Below the buttons, which then do not move when it appears.
                 prompt_hint = gr.Markdown(visible=False, elem_id="hint")
             with gr.Column(elem_id="show"):
                 first = recorded.snapshot() | notice(1, "recorded", describe_recorded(recorded.trace))
                 stage = _stage(json.dumps(first))
+            address = gr.Textbox(visible=False)
             with gr.Column(elem_id="settings"):
                 settings = controls(models)
                 examples = gr.Dataset(
@@ -269,16 +306,19 @@ def build(models: Models) -> gr.Blocks:
 
         hints_event = keep_hints_current(demo, models, prompt, prompt_hint, settings)
         everything = [prompt, *settings.values()]
-        started = gr.on(
-            [go.click, prompt.submit],
-            run_on_stage,
-            [session, *everything],
-            stage,
-            show_progress="hidden",
-            trigger_mode="multiple",  # the later one ends the earlier
-            concurrency_limit=None,  # visitors wait in `queue`, which tells them their place
-            api_visibility="private",
-        )
+        running = {
+            "inputs": [session, *everything],
+            "outputs": stage,
+            "show_progress": "hidden",
+            "trigger_mode": "multiple",  # the later one ends the earlier
+            "concurrency_limit": None,  # visitors wait in `queue`, which tells them their place
+            "api_visibility": "private",
+        }
+        started = gr.on([go.click, prompt.submit], run_on_stage, **running)
+        linked = demo.load(
+            open_link, [session, address, *everything], [stage, *everything], js=ADDRESS, **QUIET
+        ).then(run_link, **running)
+        linked.then(**hints_event)
         started.then(**hints_event)  # more is known about a pair that is loaded now
         filled = [prompt, *(settings[name] for name in ("pair", "draft_with", "gamma", "sampler"))]
         examples.click(apply_example, [session, examples, settings["pair"]], filled, **QUIET)
@@ -293,7 +333,7 @@ def build(models: Models) -> gr.Blocks:
         )
         taken_over = [settings["draft_with"], settings["gamma"]]
         stage.select(choose_gamma, settings["draft_with"], taken_over, **QUIET)
-        gr.on([end.click, stage.stop], stop, session, stage, cancels=[started, measured], **QUIET)
+        gr.on([end.click, stage.stop], stop, session, stage, cancels=[started, linked, measured], **QUIET)
         # The page asks for the whole state after it has missed a message.
         stage.submit(lambda session: json.dumps(whole(session)), session, stage, **QUIET)
         keep.click(save_trace, session, stage, **QUIET)

@@ -90,8 +90,9 @@ class Update(TypedDict):
     """Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether
     speculation pays.
 
-    A snapshot has since = 0, the prompt, the setting, and whose run it is in words. finish is None while the
-    run goes on; with it comes the outcome. recorded: the run is played from a file.
+    A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address
+    that asks for the run. finish is None while the run goes on; with it comes the outcome. recorded: the run
+    is played from a file.
     """
 
     since: int
@@ -104,6 +105,7 @@ class Update(TypedDict):
     prompt: NotRequired[list[PromptToken]]
     whose: NotRequired[str]
     setting: NotRequired[Setting]
+    link: NotRequired[str]
     outcome: NotRequired[Outcome]
     recorded: NotRequired[bool]
 

@@ -6,10 +6,11 @@ const LARGEST_FILE = 16 * 2 ** 20; // bytes; the server refuses larger ones, too
 
 /**
  * @param {object} page
+ * @param {() => void} page.copy called when the link is to be copied
  * @param {() => void} page.asked called when a run is asked for, before the server knows
  * @param {(sentence: string) => void} page.refused called with what is wrong with a file
  */
-export function watchControls({ asked, refused }) {
+export function watchControls({ copy, asked, refused }) {
   document.addEventListener("blur", keepNumber, true);
   document.addEventListener("keydown", onKey, true);
   document.addEventListener("click", onClick, true);
@@ -44,7 +45,9 @@ export function watchControls({ asked, refused }) {
 
   /** @param {MouseEvent} event */
   function onClick({ target }) {
-    if (target instanceof Element && target.closest("button#go")) asked();
+    if (!(target instanceof Element)) return;
+    if (target.closest("button#go")) asked();
+    if (target.closest("button#copy")) copy();
   }
 
   /** @param {Event} event */

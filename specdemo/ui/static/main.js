@@ -1,6 +1,7 @@
 // @ts-check
 // Draws a run: takes the server's messages, and shows what of the run is visible now.
 
+import { copyAddress, makeAddress } from "./address.js";
 import { watchControls } from "./controls.js";
 import { find } from "./dom.js";
 import { makeInspector } from "./inspector.js";
@@ -40,7 +41,10 @@ export function start({ element, props, watch, trigger }) {
   /** @type {Reader} */
   const reader = makeReader(page, stage, text, makeInspector(part("inspector")), timeline);
   const tabs = makeTabs(page, {});
+  const address = makeAddress();
+  page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
   const controls = watchControls({
+    copy: async () => showNotice({ kind: "wait", text: await copyAddress(), share: null }),
     asked: () => { forgetError(); controls.allowStop(true); },
     refused: (sentence) => showNotice({ kind: "error", text: sentence, share: null }),
   });
@@ -100,14 +104,17 @@ export function start({ element, props, watch, trigger }) {
     if (result === "known") return;
     if (result === "missed") return requestSnapshot();
     requestedAt = -Infinity;
-    if (result === "begun") begin(opened);
+    if (result === "begun") {
+      address.begin(update.link ?? "");
+      begin(opened);
+    }
     for (const token of corrected) text.rewrite(token);
     proceed();
   }
 
   /** @param {boolean} opened */
   function begin(opened) {
-    const plays = opened && run.recorded && !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const plays = opened && !address.wants() && run.recorded && !matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (plays) speedSelect.value = hasPlayed ? "1" : String(SLOW);
     hasPlayed = true;
     page.dataset.state = "running";
@@ -212,9 +219,23 @@ export function start({ element, props, watch, trigger }) {
     showNumbers(playing ? soFar() : run.numbers);
     showVerdict(playing);
     tabs.show(run);
+    address.takeWanted(pinAt);
     if (!busy) replay.speed = Infinity;
     replayButton.textContent = replay.speed < Infinity ? "Skip" : "Replay";
     replayButton.disabled = !run.complete || run.rounds.length === 0;
+  }
+
+  /**
+   * Pins a token that the address asks for; false while it is not on the stage.
+   * @param {number} index of its round
+   * @param {number} place in the draft; behind it is the round's own token
+   */
+  function pinAt(index, place) {
+    const round = index < replay.judged ? run.rounds[index] : undefined;
+    const token = round && (round.draft[place] ?? (place === round.draft.length ? round.next : null));
+    if (!token || !text.isShown(token)) return false;
+    reader.choose(token);
+    return true;
   }
 
   /** @param {boolean} playing whether only a part of the run is shown */

@@ -32,7 +32,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
   stage.addEventListener("keydown", onKey);
   page.addEventListener("keydown", (event) => event.key === "Escape" && unpin());
   page.addEventListener("unpin", unpin);
-  return { clear, releaseHidden, pointAtRound, jump };
+  return { clear, releaseHidden, pointAtRound, jump, choose };
 
   function clear() {
     pin(null);
@@ -82,6 +82,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
     pinned = token;
     mark(pinned, true);
     page.toggleAttribute("data-pinned", token !== null);
+    page.dispatchEvent(new CustomEvent("pin", { detail: token }));
     lightPinned();
     if (!token) return;
     inspector.show(token, true);
@@ -215,12 +216,17 @@ export function makeReader(page, stage, text, inspector, timeline) {
     timeline.light(index, reveal);
   }
 
+  /** @param {Token} token to be pinned, as by a click */
+  function choose(token) {
+    setTabStop(token);
+    pin(token);
+  }
+
   /** @param {number} index */
   function jump(index) {
     light(index, true);
     const first = lit.map(text.tokenAt).find(text.isShown);
     if (!first) return;
-    setTabStop(first);
-    pin(first);
+    choose(first);
   }
 }
