@@ -85,6 +85,8 @@ export function start({ element, props, watch, trigger }) {
     else if (page.dataset.state === "waiting" && kind !== "wait") page.dataset.state = "empty";
     run.number = Math.max(run.number, message.run);
     if (message.notice) showNotice(message.notice);
+    // The first message, with the recorded run, can have been replaced before this script was there.
+    if (page.dataset.state === "empty") requestSnapshot();
     controls.allowStop(measuring || isLive());
   }
 
