@@ -199,6 +199,10 @@ def setting(trace: Trace) -> Setting:
         "draft_with": params.draft_with,
         "gamma": params.gamma,
         "greedy": greedy,
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
         "seed": None if greedy else params.seed,
     }
 
@@ -215,7 +219,7 @@ def outcome(trace: Trace) -> Outcome:
         }
         for one in found
     ]
-    return {"estimates": wire, "best_gamma": best_gamma(found)}
+    return {"estimates": wire, "best_gamma": best_gamma(found), "text": trace.text}
 
 
 def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[PromptToken]:

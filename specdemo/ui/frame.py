@@ -24,7 +24,16 @@ SPEEDS = {
     "0.2": "1/5 of engine speed",
     "0.1": "1/10 of engine speed",
     "0.04": "1/25 of engine speed",
+    "steps": "a step a second",
 }
+# A button of the player: (its move, its sign, its name, its key).
+MOVES = (
+    ("round-back", "«", "One round back", "←"),
+    ("token-back", "‹", "One token back", "Shift ←"),
+    ("token-on", "›", "One token on", "Shift →"),
+    ("round-on", "»", "One round on", "→"),
+)
+LECTURE_KEYS = "Space plays · → next round · ← back · ↓ ↑ by token · L leaves"
 # Gradio runs this as a function body. The base address is the one from which Gradio loads its own scripts, so
 # these load wherever the page does: in a frame, behind a path prefix, on any host and port.
 LOADER = """
@@ -75,7 +84,6 @@ def frame() -> str:
         for name in TABS
         if name not in BESIDE_THE_TEXT
     )
-    speeds = "".join(f'<option value="{value}">{words}</option>' for value, words in SPEEDS.items())
     return (
         '<div class="run" data-state="empty" data-tab="text">'
         '<p class="whose" data-testid="whose"></p>'
@@ -85,10 +93,8 @@ def frame() -> str:
         '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'
         '<progress max="1" aria-label="Loaded" hidden></progress></div>'
         '<div class="bar"><div class="legend" data-testid="legend" role="group" aria-label="Fates of tokens">'
-        f"{legend}</div>"
-        '<div class="replay" data-testid="replay"><button type="button" disabled>Replay</button>'
-        f"<label>at <select>{speeds}</select></label></div></div>"
-        f'<div class="tabs" role="tablist" aria-label="Views of the run">{tabs}</div>'
+        f"{legend}</div></div>"
+        f'<div class="tabs" role="tablist" aria-label="Views of the run">{tabs}</div>{_player()}'
         '<div class="workspace" id="panel-text" role="tabpanel" aria-labelledby="tab-text">'
         '<div class="stage hide-discarded" data-testid="stage" tabindex="0" role="group" '
         'aria-label="Text, token by token. Arrow keys move through it, Enter pins a token, Escape unpins it."'
@@ -98,6 +104,26 @@ def frame() -> str:
         'aria-labelledby="tab-positions"></section>'
         '<div class="timeline" data-testid="timeline" role="region" aria-label="Timeline"></div>'
         f"</div>{panels}</div>"
+    )
+
+
+def _player() -> str:
+    """Its line of what has happened is always there, so that nothing moves when it is filled."""
+    moves = "".join(
+        f'<button type="button" data-move="{move}" aria-label="{name}" title="{name} ({key})" disabled>{sign}'
+        "</button>"
+        for move, sign, name, key in MOVES
+    )
+    speeds = "".join(f'<option value="{value}">{words}</option>' for value, words in SPEEDS.items())
+    return (
+        '<div class="replay" data-testid="replay" role="group" aria-label="Player">'
+        '<div class="moves"><button type="button" data-move="play" disabled>Replay</button>'
+        f'{moves}<button type="button" data-move="end" title="To the end" disabled>Skip</button></div>'
+        '<input type="range" class="scrubber" min="0" max="0" value="0" aria-label="Place in the run" '
+        f'disabled><span class="place"></span><label>at <select>{speeds}</select></label>'
+        '<button type="button" class="lecture" aria-pressed="false" '
+        'title="Large text and no controls, for a projector">Lecture</button>'
+        f'<p class="said"></p><p class="keys">{LECTURE_KEYS}</p></div>'
     )
 
 

@@ -50,6 +50,7 @@ HERE = Path(__file__).parent
 RECORDED = HERE.parents[1] / "assets" / "traces" / "first.json"
 # bytes; 10,000 tokens with five alternatives take about 11 million, and several times that in memory
 LARGEST_TRACE = 16 * 2**20
+STYLES = ("stage", "panels", "positions", "exactness", "touch", "lecture", "instruments")
 TITLE = "Speculative decoding, token by token"
 INTRODUCTION = (
     "A small drafter guesses a few tokens ahead, and the target checks all of them in one forward. Guesses "
@@ -411,7 +412,7 @@ def launch(demo: gr.Blocks, host: str, port: int) -> str:
     }  # of stage.css, which has them for both themes
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="zinc", **fonts)
     theme.set(**colours, **{f"{name}_dark": colour for name, colour in colours.items()})
-    css = "\n".join((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in ("stage", "panels"))
+    css = "\n".join((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in STYLES)
     demo.launch(
         server_name=host,
         server_port=port,

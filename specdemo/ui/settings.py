@@ -244,7 +244,7 @@ def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") 
     if pair and pair.drafter is None and values["draft_with"] == "model":
         yield "draft_with", "this pair has no drafter model: choose another method"
     if pair and values["chat"] and not getattr(pair.tokenizer, "chat_template", None):
-        yield "chat", "this pair's tokenizer has no chat template, so the run would be refused"
+        yield "chat", "this pair's tokenizer has no chat template, so the run would fail"
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
         yield "pair", f"{_pair_line(values['pair'], needs)}; HF_TOKEN is not set here"
     if not needs.fits:

@@ -70,19 +70,25 @@ class Estimate(TypedDict):
 
 class Outcome(TypedDict):
     """What is known of a run when it has ended. best_gamma: of the estimates; None where they have no
-    speed-up."""
+    speed-up. text: as it was recorded, for the page to compare with its tokens."""
 
     estimates: list[Estimate]
     best_gamma: int | None
+    text: str
 
 
 class Setting(TypedDict):
-    """How a run was made. seed: None where nothing was drawn (greedy)."""
+    """How a run was made. top_k 0, top_p 1 and min_p 0 are off. seed: None where nothing was drawn
+    (greedy)."""
 
     pair: str
     draft_with: str
     gamma: int
     greedy: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
     seed: int | None
 
 

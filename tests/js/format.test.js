@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  apart, codeOf, digits, inQuotes, milliseconds, roundedUp, short,
+  apart, codeOf, digits, fixed, grouped, inQuotes, milliseconds, percent, roundedUp, short, times,
 } from "../../specdemo/ui/static/format.js";
 
 test("a number has four significant digits, and 0 and 1 only where they are exact", () => {
@@ -29,6 +29,12 @@ test("milliseconds have a decimal below 100", () => {
   assert.deepEqual([0.04, 99.94, 100.4].map(milliseconds), ["0.0 ms", "99.9 ms", "100 ms"]);
 });
 
+test("a share is rounded as the server rounds it: between two to the even one", () => {
+  const shares = [[1, 8], [3, 8], [81, 121], [29, 200], [23, 40], [0, 3], [3, 3]];
+  const written = shares.map(([part, whole]) => percent(part, whole));
+  assert.deepEqual(written, ["12%", "38%", "67%", "14%", "57%", "0%", "100%"]);
+});
+
 test("a text in quotes shows what cannot be seen", () => {
   const written = {
     "": "no text",
@@ -50,3 +56,16 @@ test("a scale ends at 1, 2, 3 or 5 times a power of ten", () => {
   const scales = { 0.001: 0.001, 0.7: 1, 1: 1, 1.2: 2, 2.5: 3, 4: 5, 7: 10, 61: 100, 0.03: 0.03 };
   for (const [value, expected] of Object.entries(scales)) assert.equal(roundedUp(Number(value)), expected);
 });
+
+test("a number exactly between two is rounded to the even one, as the server does", () => {
+  const written = [0.125, 0.375, 2.625, 2.675, 1.005, 0.1].map((value) => fixed(value));
+  assert.deepEqual(written, ["0.12", "0.38", "2.62", "2.67", "1.00", "0.10"]);
+  assert.deepEqual([0.5, 1.5, 2.5].map((value) => fixed(value, 0)), ["0", "2", "2"]);
+});
+
+test("thousands are apart", () => {
+  assert.deepEqual([0, 12, 999.5, 1234567].map((value) => grouped(value)), ["0", "12", "1,000", "1,234,567"]);
+  assert.equal(grouped(1234.56, 1), "1,234.6");
+});
+
+test("a speed-up has two decimals", () => assert.equal(times(1.834), "1.83 ×"));

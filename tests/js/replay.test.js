@@ -45,6 +45,13 @@ test("a change of speed does not change what has passed", () => {
   assert.deepEqual(seen(replay.next(ROUNDS, 1211, 200)), [[0], null]);
 });
 
+test("a replay can go on from any round, and from a draft that is there already", () => {
+  const replay = new Replay();
+  replay.restart(0.1, 1000, 1, 10);
+  assert.deepEqual(seen(replay.next(ROUNDS, 1001, 200)), [[], 1]);
+  assert.deepEqual(seen(replay.next(ROUNDS, 1301, 200)), [[1], 2]);
+});
+
 test("rounds that come later are awaited", () => {
   const replay = replayed(Infinity);
   assert.deepEqual(seen(replay.next(ROUNDS.slice(0, 1), 1000, 200)), [[0], null]);

@@ -4,7 +4,7 @@ import { linked } from "../../specdemo/ui/static/run.js";
 import {
   alternativesTo, drawnFrom, judgement, placeOf, roundInWords, valuesOf, verdictOn,
 } from "../../specdemo/ui/static/verdict.js";
-import { PROMPT, allAccepted, drafted, own, plain, rejection } from "./runs.js";
+import { PROMPT, SETTING, allAccepted, drafted, own, plain, rejection } from "./runs.js";
 
 const [accepted, rejected, discarded] = linked(rejection(), 3).draft;
 const resampled = rejected.round.next;
@@ -28,8 +28,8 @@ test("a token after the end of the text says so", () => {
   const draft = [drafted(1), drafted(2, { fate: "discarded" })];
   const [, after] = linked({ draft, next: null, draft_ms: 1, verify_ms: 1 }, 0).draft;
   assert.match(verdictOn(after), /^Discarded: u = .* is below .*, so it was accepted, but the text .*\.$/);
-  const [, refused] = linked({ ...rejection(), next: null }, 0).draft;
-  assert.match(verdictOn(refused), /Nothing was drawn in its place\.$/);
+  const [, last] = linked({ ...rejection(), next: null }, 0).draft;
+  assert.match(verdictOn(last), /Nothing was drawn in its place\.$/);
 });
 
 test("the judgement is what the numbers say, to the last digit", () => {
@@ -40,6 +40,27 @@ test("the judgement is what the numbers say, to the last digit", () => {
     assert.equal(Number(drawn) < Number(threshold), u < accept_prob);
   }
   assert.match(judgement({ u: 0.5, accept_prob: 0 }), /not below .* = 0 \(p is 0, so .* never accepted\)$/);
+});
+
+test("where p is 0, the verdict says what made it so and what the target gave the token before", () => {
+  const zero = { fate: "rejected", p: 0, q: 0.5, raw_p: 0.0314159, u: 0.5 };
+  const why = (more, setting) => {
+    const round = linked({ ...rejection(), draft: [drafted(1, { ...zero, ...more })] }, 0);
+    const [token] = round.draft;
+    assert.ok(verdictOn(round.next, setting).includes(judgement(token, setting)), "so does what replaced it");
+    return verdictOn(token, setting).match(/\(p is 0(.*)\)\. " d" was drawn/)[1];
+  };
+  const before = "before the sampler, at temperature 1 and unfiltered, the target gave it 0.031";
+  assert.equal(why({}, SETTING), `: top-p 0.9 removed it; ${before}`);
+  const all = { ...SETTING, top_k: 40, min_p: 0.05 };
+  assert.equal(why({}, all), `: top-k 40 or top-p 0.9 or min-p 0.05 removed it; ${before}`);
+  const unfiltered = { ...SETTING, temperature: 0.01, top_p: 1 };
+  assert.equal(why({}, unfiltered), `: too little for temperature 0.01; ${before}`);
+  const greedy = { ...SETTING, greedy: true, temperature: 0 };
+  const another = "the target's likeliest token is another one";
+  assert.equal(why({}, greedy), `: ${another}; at temperature 1 it gave this one 0.031`);
+  assert.equal(why({ raw_p: 0 }, SETTING), ", so it is never accepted");
+  assert.equal(why({}, null), ", so it is never accepted");
 });
 
 test("a token's place is its round and its draft", () => {
@@ -82,4 +103,14 @@ test("a round is described by its drafts, tokens and times", () => {
   const times = "drafting 10.0 ms, verifying 20.0 ms";
   assert.equal(roundInWords(linked(rejection(), 3)), `round 3: 1 of 3 drafts accepted, 2 tokens, ${times}`);
   assert.match(roundInWords(linked(plain(), 0)), /^round 0: nothing drafted, 1 token, drafting 0.0 ms, /);
+});
+
+test("what comes later in the round is not given away", () => {
+  const drafted = "Drafted with probability q = 0.8000. The target has not judged it yet.";
+  assert.equal(verdictOn(rejected, null, "draft"), drafted);
+  assert.deepEqual(valuesOf(rejected, "draft").map(([symbol]) => symbol), ["q"]);
+  assert.deepEqual(alternativesTo(rejected, "draft"), []);
+  const judged = "Rejected: u = 0.5000 is not below min(1, p/q) = 0.2500.";
+  assert.equal(verdictOn(rejected, null, "verdict"), judged);
+  assert.deepEqual(alternativesTo(rejected, "verdict").map(({ id }) => id), [2]);
 });

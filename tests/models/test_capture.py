@@ -115,7 +115,7 @@ def captured(target, drafter=None, graphs=None):
 def rounds_of(pair, prompt=PROMPT, **params):
     rounds = [
         event
-        for event in stream(pair, prompt, Params(**{"seed": 3, "max_new_tokens": 40} | params))
+        for event in stream(pair, prompt, Params(**{"seed": 3, "max_new_tokens": 40} | params), measure=False)
         if isinstance(event, Round)
     ]
     return timeless(rounds)

@@ -17,7 +17,8 @@ class Elements(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.elements.append({"tag": tag, **dict(attributes)})
-        self.open.append(tag)
+        if tag != "input":  # which is never closed
+            self.open.append(tag)
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag

@@ -241,9 +241,13 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
     tab_to(page, "Replay")
     press(page, "Enter")
     wait_for_state(page, "running")
-    press(page, "Enter")  # it is called Skip now
+    press(page, "Space")  # it is called Pause now
+    wait_for_state(page, "paused")
+    tab_to(page, "Skip")
+    press(page, "Enter")
     wait_for_state(page, "recorded")
     assert tokens(page) == before_replay
+    tab_to(page, "Place in the run")
     tab_to(page, "at ")
     speed = page.get_by_test_id("replay").get_by_role("combobox")
     before = speed.input_value()

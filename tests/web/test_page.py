@@ -190,7 +190,7 @@ def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     page.locator("#hint").get_by_text("must not be empty").wait_for()
     unfold(page, "Chat", "Weights")
     page.get_by_label("Chat template").check()
-    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would be refused").wait_for()
+    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would fail").wait_for()
     choose(page, "Number format of the weights", "bfloat16")
     page.get_by_text("⚠ on a CPU bfloat16 is slower than float32").wait_for()
     page.get_by_label("Chat template").uncheck()

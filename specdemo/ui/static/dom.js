@@ -35,3 +35,16 @@ export function find(from, selector) {
   if (!found) throw new Error(`there is no ${selector}`);
   return found;
 }
+
+/**
+ * Offers the visitor a file to save.
+ * @param {string} name
+ * @param {string} text
+ */
+export function saveFile(name, text, type = "application/json") {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

@@ -36,6 +36,48 @@ export function apart(a, b) {
   return [String(a), String(b)];
 }
 
+/**
+ * A share in whole percent, rounded to the even one of two as the server does.
+ * @param {number} part
+ * @param {number} whole
+ */
+export function percent(part, whole) {
+  const value = (part / whole) * 100;
+  const down = Math.floor(value);
+  const up = value - down === 0.5 ? down % 2 === 1 : value - down > 0.5;
+  return `${up ? down + 1 : down}%`;
+}
+
+/**
+ * A number with thousands apart.
+ * @param {number} value
+ */
+export function grouped(value, decimals = 0) {
+  const [whole, fraction] = fixed(value, decimals).split(".");
+  const apart = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+  return fraction ? `${apart}.${fraction}` : apart;
+}
+
+/**
+ * A number with this many decimals. One that is exactly between two is rounded as Python does, to the even
+ * one: the server's sentences have the same number.
+ * @param {number} value
+ */
+export function fixed(value, decimals = 2) {
+  const halves = value * 2 ** (decimals + 1); // only a whole number of these is exactly between two
+  if (!Number.isInteger(halves) || halves % 2 === 0) return value.toFixed(decimals);
+  const below = Math.floor(value * 10 ** decimals);
+  return ((below % 2 === 0 ? below : below + 1) / 10 ** decimals).toFixed(decimals);
+}
+
+/**
+ * A speed-up.
+ * @param {number} value
+ */
+export function times(value) {
+  return `${fixed(value)} ×`;
+}
+
 /** @param {number} value */
 export function milliseconds(value) {
   return `${value < 100 ? value.toFixed(1) : value.toFixed(0)} ms`;

@@ -7,8 +7,9 @@ import { apart, digits, inQuotes, short } from "./format.js";
 import { isDrafted } from "./run.js";
 import { alternativesTo, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
 
+/** @import { Setting } from "./messages.js" */
 /** @import { Token } from "./run.js" */
-/** @import { Column, Row } from "./verdict.js" */
+/** @import { Column, Known, Row } from "./verdict.js" */
 /** @typedef {ReturnType<typeof makeInspector>} Inspector */
 
 // MathML for f(x) and for max(p(x) − q(x), 0).
@@ -66,8 +67,11 @@ const INSPECTOR = `
 /** @type {Record<Column, [heading: string, name: string]>} */
 const COLUMNS = { p: ["p", "target"], q: ["q", "drafter"], residual: ["(p − q)₊", "residual"] };
 
-/** @param {HTMLElement} panel */
-export function makeInspector(panel) {
+/**
+ * @param {HTMLElement} panel
+ * @param {() => Setting | null} setting of the run on the stage
+ */
+export function makeInspector(panel, setting) {
   panel.innerHTML = INSPECTOR;
   const part = (/** @type {string} */ selector) => find(panel, selector);
   const likely = /** @type {HTMLTableElement} */ (part(".likely"));
@@ -95,34 +99,38 @@ export function makeInspector(panel) {
    * @param {Token} token
    * @param {boolean} pinned
    * @param {boolean} chosen pinned, or reached by keyboard; what the pointer passes is not read out
+   * @param {Known} known what comes later is not given away
    */
-  function show(token, pinned, chosen = pinned) {
+  function show(token, pinned, chosen = pinned, known = "all") {
+    const fate = known === "draft" ? "pending" : token.fate;
     part(".spoken").setAttribute("aria-live", chosen ? "polite" : "off");
     panel.scrollTop = 0;
     part(".hint").hidden = true;
     part(".facts").hidden = false;
-    panel.dataset.shows = token.fate;
+    panel.dataset.shows = fate;
     part(".what code").textContent = inQuotes(token.text);
-    part(".what .token").textContent = token.fate;
-    part(".what .token").className = `token ${token.fate}`;
+    part(".what .token").textContent = fate;
+    part(".what .token").className = `token ${fate}`;
     part(".what small").textContent = token.id === null ? "" : `token ${token.id}`;
     part(".unpin").hidden = !pinned;
     part(".where").textContent = placeOf(token);
-    part(".verdict").textContent = verdictOn(token);
-    showJudgement(token);
-    showValues(token);
-    showLikely(token);
+    part(".verdict").textContent = verdictOn(token, setting(), known);
+    showJudgement(token, known);
+    showValues(token, known);
+    showLikely(token, known);
   }
 
   /**
    * How the token was judged, or the one that it replaced: u on a bar from 0 to 1.
    * @param {Token} token
+   * @param {Known} known
    */
-  function showJudgement(token) {
+  function showJudgement(token, known) {
     const replaced = replacedBy(token);
     const judged = replaced ?? token;
     const bar = part(".judgement");
-    bar.hidden = !(isDrafted(judged) && judged.u !== null && judged.accept_prob !== null);
+    const isJudged = isDrafted(judged) && judged.u !== null && judged.accept_prob !== null;
+    bar.hidden = known === "draft" || !isJudged;
     if (!isDrafted(judged) || judged.u === null || judged.accept_prob === null) return;
     const { u, accept_prob: threshold } = judged;
     const [writtenU, writtenThreshold] = apart(u, threshold);
@@ -151,19 +159,25 @@ export function makeInspector(panel) {
     side.className = to - from < 0.22 ? "narrow" : u < (from + to) / 2 ? "right" : "left";
   }
 
-  /** @param {Token} token */
-  function showValues(token) {
+  /**
+   * @param {Token} token
+   * @param {Known} known
+   */
+  function showValues(token, known) {
     part(".values").replaceChildren();
-    for (const [symbol, meaning, value] of valuesOf(token)) {
+    for (const [symbol, meaning, value] of valuesOf(token, known)) {
       const number = make("dd", digits(value));
       number.title = String(value);
       part(".values").append(make("div", make("dt", symbol, make("small", meaning)), number));
     }
   }
 
-  /** @param {Token} token */
-  function showLikely(token) {
-    const rows = alternativesTo(token);
+  /**
+   * @param {Token} token
+   * @param {Known} known
+   */
+  function showLikely(token, known) {
+    const rows = alternativesTo(token, known);
     const recorded = token.fate !== "prompt" && token.top.length > 0;
     const title = recorded ? "The likeliest tokens here" : "No other tokens are recorded here";
     likely.hidden = rows.length === 0;

@@ -2,22 +2,27 @@
 // Draws a run: takes the server's messages, and shows what of the run is visible now.
 
 import { copyAddress, makeAddress } from "./address.js";
+import { makeCompare } from "./compare.js";
 import { watchControls } from "./controls.js";
-import { find } from "./dom.js";
+import { find, saveFile } from "./dom.js";
+import { makeExactness } from "./exactness.js";
+import { makeGamma } from "./gamma.js";
 import { makeInspector } from "./inspector.js";
+import { makePositions } from "./positions.js";
+import { makeRace } from "./race.js";
 import { makeReader } from "./reader.js";
-import { Replay, numbersAfter, soFarInWords } from "./replay.js";
+import { makeLecture } from "./lecture.js";
+import { makePlayer } from "./player.js";
+import { numbersAfter, soFarInWords } from "./replay.js";
 import { Run } from "./run.js";
 import { makeText } from "./text.js";
 import { makeTabs } from "./tabs.js";
 import { makeTimeline } from "./timeline.js";
 
-/** @import { Message, Notice, TraceFile, Update } from "./messages.js" */
+/** @import { Message, Notice, Update } from "./messages.js" */
+/** @import { Request } from "./measuring.js" */
 /** @import { Reader } from "./reader.js" */
-/** @import { Round } from "./run.js" */
 
-const LARGEST_STEP = 200; // tokens drawn at once; more would keep the page from answering
-const TICK = 50; // ms between two steps of a replay
 const SLOW = 0.1; // the speed of the first recorded run, slow enough to be watched
 const PATIENCE = 2000; // ms until a snapshot is requested again
 
@@ -27,7 +32,7 @@ const PATIENCE = 2000; // ms until a snapshot is requested again
  * @param {HTMLElement} gradio.element
  * @param {{ value?: string }} gradio.props
  * @param {(prop: string, callback: () => void) => void} gradio.watch
- * @param {(event: string) => void} gradio.trigger
+ * @param {(event: string, data?: object) => void} gradio.trigger
  */
 export function start({ element, props, watch, trigger }) {
   const page = find(element, ".run");
@@ -38,9 +43,21 @@ export function start({ element, props, watch, trigger }) {
     jump: (index) => reader.jump(index),
     point: (index) => reader.pointAtRound(index),
   });
+  const inspector = makeInspector(part("inspector"), () => run.setting);
   /** @type {Reader} */
-  const reader = makeReader(page, stage, text, makeInspector(part("inspector")), timeline);
-  const tabs = makeTabs(page, {});
+  const reader = makeReader(page, stage, text, inspector, timeline);
+  const server = {
+    measure: (/** @type {Request} */ request) => trigger("apply", request),
+    stop: () => trigger("stop"),
+    choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
+  };
+  const tabs = makeTabs(page, {
+    positions: makePositions(page, part("positions"), text),
+    exactness: makeExactness(part("exactness"), reader.pinned),
+    gamma: makeGamma(part("gamma"), server),
+    race: makeRace(part("race"), server),
+    compare: makeCompare(part("compare"), server),
+  });
   const address = makeAddress();
   page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
   const controls = watchControls({
@@ -48,21 +65,14 @@ export function start({ element, props, watch, trigger }) {
     asked: () => { forgetError(); controls.allowStop(true); },
     refused: (sentence) => showNotice({ kind: "error", text: sentence, share: null }),
   });
-  const replayButton = /** @type {HTMLButtonElement} */ (find(part("replay"), "button"));
-  const speedSelect = /** @type {HTMLSelectElement} */ (find(part("replay"), "select"));
-
   const run = new Run();
-  const replay = new Replay();
-  /** @type {Round | null} */
-  let open = null; // the round whose draft is on the stage and waits for its verdict
+  const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
+  makeLecture(page, player, text);
   let requestedAt = -Infinity; // when a snapshot was requested
   let hasPlayed = false;
   let measuring = false;
-  let timer = 0;
 
   part("metrics").addEventListener("keydown", moveAlongNumbers);
-  replayButton.addEventListener("click", replayOrSkip);
-  speedSelect.addEventListener("change", changeSpeed);
   part("legend").addEventListener("click", hideOrShow);
   watch("value", receive);
   receive();
@@ -73,7 +83,7 @@ export function start({ element, props, watch, trigger }) {
     /** @type {Message} */
     const message = JSON.parse(props.value || '{"run": -1}');
     if (message.run < run.number) return; // late, of an older run
-    if (message.file) return save(message.file);
+    if (message.file) return saveFile(message.file.name, message.file.text);
     if (message.measurement) {
       measuring = ["waiting", "running"].includes(message.measurement.state);
       controls.allowStop(measuring || isLive());
@@ -111,18 +121,18 @@ export function start({ element, props, watch, trigger }) {
       begin(opened);
     }
     for (const token of corrected) text.rewrite(token);
-    proceed();
+    player.proceed();
+    tabs.show(run);
   }
 
   /** @param {boolean} opened */
   function begin(opened) {
     const plays = opened && !address.wants() && run.recorded && !matchMedia("(prefers-reduced-motion: reduce)").matches;
-    if (plays) speedSelect.value = hasPlayed ? "1" : String(SLOW);
-    hasPlayed = true;
-    page.dataset.state = "running";
     const live = !run.complete;
     if (live) revealStage();
-    rewind(plays ? Number(speedSelect.value) : Infinity, plays || live);
+    if (plays) player.play(hasPlayed ? "1" : String(SLOW));
+    else player.begin(live);
+    hasPlayed = true;
   }
 
   /** @param {number} number of a run that waits for its turn */
@@ -132,7 +142,8 @@ export function start({ element, props, watch, trigger }) {
     page.dataset.state = "waiting";
     showNumbers({});
     revealStage();
-    rewind(Infinity);
+    player.begin();
+    tabs.show(run);
   }
 
   // On a narrow screen it is below the button that was pressed.
@@ -161,70 +172,17 @@ export function start({ element, props, watch, trigger }) {
     if (part("notice").dataset.kind === "error") showNotice({ kind: "note", text: "", share: null });
   }
 
-  /** @param {TraceFile} file */
-  function save({ name, text }) {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-    link.download = name;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-  }
+  // The screen.
 
-  // The screen. A run that goes on is drawn as it comes. A replay goes by the engine's own times, stretched:
-  // in slow motion a round's draft appears first, and its verdict after the time that judging took.
-
-  /** @param {number} speed */
-  function rewind(speed, follow = true) {
-    clearTimeout(timer);
-    reader.clear();
-    text.clear(follow);
-    timeline.clear();
-    open = null;
-    replay.restart(speed, performance.now());
-    text.add(run.prompt);
-  }
-
-  function proceed() {
-    clearTimeout(timer);
-    const { judged, drafted } = replay.next(run.rounds, performance.now(), LARGEST_STEP);
-    for (const round of judged) {
-      if (round === open) close(round);
-      else text.add(round.draft);
-      if (round.next) text.add([round.next]);
-    }
-    timeline.add(judged);
-    if (drafted && !open) showDraft(drafted);
-    const busy = replay.judged < run.rounds.length;
-    if (busy) timer = window.setTimeout(proceed, replay.speed < Infinity ? TICK : 0);
-    settle(busy || !run.complete);
-  }
-
-  /** @param {Round} round whose draft appears as it is before it is judged */
-  function showDraft(round) {
-    open = round;
-    text.add(round.draft);
-    for (const token of round.draft) text.elementOf(token).classList.add("open");
-  }
-
-  /** @param {Round} round */
-  function close(round) {
-    for (const token of round.draft) text.elementOf(token).classList.remove("open");
-    open = null;
-  }
-
-  /** @param {boolean} busy */
-  function settle(busy) {
-    page.dataset.state = busy ? "running" : run.recorded ? "recorded" : "ended";
-    stage.setAttribute("aria-busy", String(busy));
-    const playing = replay.speed < Infinity && busy;
-    const soFar = () => ({ ...numbersAfter(run.rounds, replay.judged), seed: run.numbers.seed });
-    showNumbers(playing ? soFar() : run.numbers);
-    showVerdict(playing);
-    tabs.show(run);
+  /** @param {number | null} visible how many rounds are, where it is not the whole run that is shown */
+  function showOutcome(visible) {
+    const soFar = () => ({ ...numbersAfter(run.rounds, visible ?? 0), seed: run.numbers.seed });
+    showNumbers(visible === null ? run.numbers : soFar());
+    part("whose").textContent = run.whose;
+    const line = part("verdict");
+    line.dataset.tone = visible === null ? run.tone : "neutral";
+    line.textContent = visible === null ? run.verdict : soFarInWords(run.rounds, visible);
     address.takeWanted(pinAt);
-    if (!busy) replay.speed = Infinity;
-    replayButton.textContent = replay.speed < Infinity ? "Skip" : "Replay";
-    replayButton.disabled = !run.complete || run.rounds.length === 0;
   }
 
   /**
@@ -233,19 +191,11 @@ export function start({ element, props, watch, trigger }) {
    * @param {number} place in the draft; behind it is the round's own token
    */
   function pinAt(index, place) {
-    const round = index < replay.judged ? run.rounds[index] : undefined;
+    const round = run.rounds[index];
     const token = round && (round.draft[place] ?? (place === round.draft.length ? round.next : null));
-    if (!token || !text.isShown(token)) return false;
+    if (!token || !text.isOnStage(token) || !text.isShown(token)) return false;
     reader.choose(token);
     return true;
-  }
-
-  /** @param {boolean} playing whether only a part of the run is shown */
-  function showVerdict(playing) {
-    part("whose").textContent = run.whose;
-    const line = part("verdict");
-    line.dataset.tone = playing ? "neutral" : run.tone;
-    line.textContent = playing ? soFarInWords(run.rounds, replay.judged) : run.verdict;
   }
 
   /** @param {Record<string, string>} numbers */
@@ -254,16 +204,6 @@ export function start({ element, props, watch, trigger }) {
       const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
       if (number.textContent !== written) number.textContent = written;
     }
-  }
-
-  function replayOrSkip() {
-    if (replay.speed < Infinity) replay.speed = Infinity;
-    else rewind(Number(speedSelect.value));
-    proceed();
-  }
-
-  function changeSpeed() {
-    if (replay.speed < Infinity) replay.setSpeed(Number(speedSelect.value), performance.now());
   }
 
   /** @param {MouseEvent} event */

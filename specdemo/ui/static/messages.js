@@ -66,18 +66,24 @@
 
 /**
  * What is known of a run when it has ended. best_gamma: of the estimates; null where they have no speed-up.
+ * text: as it was recorded, for the page to compare with its tokens.
  * @typedef {object} Outcome
  * @property {Estimate[]} estimates
  * @property {number | null} best_gamma
+ * @property {string} text
  */
 
 /**
- * How a run was made. seed: null where nothing was drawn (greedy).
+ * How a run was made. top_k 0, top_p 1 and min_p 0 are off. seed: null where nothing was drawn (greedy).
  * @typedef {object} Setting
  * @property {string} pair
  * @property {string} draft_with
  * @property {number} gamma
  * @property {boolean} greedy
+ * @property {number} temperature
+ * @property {number} top_k
+ * @property {number} top_p
+ * @property {number} min_p
  * @property {number | null} seed
  */
 

@@ -7,6 +7,7 @@ import { NOT_IN_TEXT, hasSelection } from "./text.js";
 
 /** @import { Inspector } from "./inspector.js" */
 /** @import { Token } from "./run.js" */
+/** @import { Known } from "./verdict.js" */
 /** @import { Text } from "./text.js" */
 /** @import { Timeline } from "./timeline.js" */
 /** @typedef {ReturnType<typeof makeReader>} Reader */
@@ -25,6 +26,12 @@ export function makeReader(page, stage, text, inspector, timeline) {
   let tabStop = null; // the token that Tab comes to; until there is one, the stage itself
   /** @type {Element[]} */
   let lit = [];
+  /** @type {Token | null} */
+  let seen = null; // what the inspector shows
+  /** @type {Known} */
+  let seenAs = "all"; // how far its round was known when it was shown
+  /** @type {Token | null} */
+  let now = null; // the token of the step that the player has just made
   stage.addEventListener("pointerover", (event) => point(text.tokenAt(event.target)));
   stage.addEventListener("pointerleave", () => lightPinned());
   stage.addEventListener("click", onClick);
@@ -32,12 +39,63 @@ export function makeReader(page, stage, text, inspector, timeline) {
   stage.addEventListener("keydown", onKey);
   page.addEventListener("keydown", (event) => event.key === "Escape" && unpin());
   page.addEventListener("unpin", unpin);
-  return { clear, releaseHidden, pointAtRound, jump, choose };
+  return {
+    clear, refresh, releaseHidden, pointAtRound, jump, choose, present, withdraw, pinned: () => pinned,
+  };
 
   function clear() {
-    pin(null);
+    present(null);
     setTabStop(null);
-    inspector.clear();
+  }
+
+  // After the stage has changed: some tokens may have left, and others got their verdicts.
+  function refresh() {
+    releaseHidden();
+    if (seen && knownOf(seen) !== seenAs) show(seen, seen === pinned);
+  }
+
+  /**
+   * Shows what a step of the player was about, in place of anything else.
+   * @param {Token | null} token
+   */
+  function present(token) {
+    if (now) text.elementOf(now).classList.remove("now");
+    now = token;
+    pin(null);
+    if (!token) {
+      seen = null;
+      return inspector.clear();
+    }
+    text.elementOf(token).classList.add("now");
+    light(roundOf(token), true);
+    show(token, false);
+  }
+
+  // What was presented is no longer what has just happened.
+  function withdraw() {
+    if (now && now === seen && !pinned) return present(null);
+    if (now) text.elementOf(now).classList.remove("now");
+    now = null;
+  }
+
+  /**
+   * @param {Token} token
+   * @param {boolean} isPinned
+   */
+  function show(token, isPinned, chosen = isPinned) {
+    seen = token;
+    seenAs = knownOf(token);
+    inspector.show(token, isPinned, chosen, seenAs);
+  }
+
+  /**
+   * @param {Token} token
+   * @returns {Known}
+   */
+  function knownOf(token) {
+    if (text.isOpen(token)) return "draft";
+    const own = token.fate === "prompt" ? null : token.round.next;
+    return own && !text.isOnStage(own) ? "verdict" : "all";
   }
 
   // A token that is hidden now can be neither pinned nor reached by Tab.
@@ -53,7 +111,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
   function point(token, chosen = false) {
     if (!token) return;
     light(roundOf(token), chosen);
-    if (!pinned) inspector.show(token, false, chosen);
+    if (!pinned) show(token, false, chosen);
   }
 
   /** @param {number | null} index of a round in the timeline */
@@ -85,7 +143,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
     page.dispatchEvent(new CustomEvent("pin", { detail: token }));
     lightPinned();
     if (!token) return;
-    inspector.show(token, true);
+    show(token, true);
     text.elementOf(token).scrollIntoView({ block: "nearest" });
   }
 
@@ -94,6 +152,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
     const element = text.elementOf(pinned);
     const takesFocus = !stage.contains(document.activeElement) && element.hasAttribute("tabindex");
     pin(null);
+    seen = null;
     inspector.clear();
     if (takesFocus) element.focus({ preventScroll: true }); // the button that had it is gone
   }
@@ -186,11 +245,12 @@ export function makeReader(page, stage, text, inspector, timeline) {
     tabStop = token;
     stage.tabIndex = token ? -1 : 0;
     if (!token) return;
+    const fate = text.isOpen(token) ? "pending" : token.fate;
     const where = token.fate === "prompt" ? "" : ` in round ${token.round.index}`;
     const attributes = {
       tabindex: "0",
       role: "button",
-      "aria-label": `${token.text.trim() || JSON.stringify(token.text)}, ${token.fate}${where}`,
+      "aria-label": `${token.text.trim() || JSON.stringify(token.text)}, ${fate}${where}`,
       "aria-pressed": String(token === pinned),
     };
     for (const [name, value] of Object.entries(attributes)) text.elementOf(token).setAttribute(name, value);

@@ -2,6 +2,7 @@
 // The replay: which rounds are visible when. It goes by the engine's own times, stretched; this module has no
 // clock of its own and is given the time (ms) at every call.
 
+import { percent } from "./format.js";
 import { acceptedIn, rejectedIn } from "./run.js";
 
 /** @import { Round } from "./run.js" */
@@ -15,13 +16,14 @@ export class Replay {
   #now = 0; // screen ms, when #time was set
 
   /**
-   * From the first round on.
    * @param {number} speed
    * @param {number} now
+   * @param {number} judged the rounds that are visible already
+   * @param {number} time engine ms since the last of those was judged
    */
-  restart(speed, now) {
-    Object.assign(this, { speed, judged: 0 });
-    this.#time = 0;
+  restart(speed, now, judged = 0, time = 0) {
+    Object.assign(this, { speed, judged });
+    this.#time = time;
     this.#now = now;
   }
 
@@ -84,7 +86,7 @@ export function numbersAfter(rounds, count) {
   /** @type {Record<string, string>} */
   const numbers = { tokens: String(tokens), rounds: String(count), saved: String(tokens - count) };
   const judged = accepted + rejected;
-  if (judged) numbers.acceptance_rate = `${Math.round((100 * accepted) / judged)}%`;
+  if (judged) numbers.acceptance_rate = percent(accepted, judged);
   if (count) numbers.mean_tokens_per_round = (tokens / count).toFixed(2);
   return numbers;
 }

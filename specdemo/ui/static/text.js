@@ -10,6 +10,7 @@ import { INVISIBLE, codeOf } from "./format.js";
 /** @typedef {ReturnType<typeof makeText>} Text */
 
 export const NOT_IN_TEXT = '[data-fate="rejected"], [data-fate="discarded"]';
+const MANY = 5; // signs, marks on them not counted; fewer can be too narrow for a finger (touch.css)
 const BLOCK = 150; // tokens; a longer block is cut
 
 /** @param {HTMLElement} stage */
@@ -18,6 +19,8 @@ export function makeText(stage) {
   const tokens = new WeakMap();
   /** @type {WeakMap<Token, HTMLElement>} */
   const elements = new WeakMap();
+  /** @type {Set<Token>} */
+  let outlined = new Set();
   /** @type {HTMLElement | null} */
   let block = null; // where tokens are added
   let following = true; // the end stays in view until the reader scrolls back
@@ -28,13 +31,16 @@ export function makeText(stage) {
   document.addEventListener("copy", onCopy);
   new ResizeObserver(onResize).observe(stage);
   clear();
-  return { clear, add, rewrite, reflow, shown, isShown, tokenAt, elementOf };
+  return {
+    clear, add, removeFrom, setOpen, isOpen, isOnStage, follow, rewrite, reflow, outline, reveal, shown,
+    isShown, tokenAt, elementOf,
+  };
 
-  function clear(follow = true) {
+  function clear(follows = true) {
     cancelAnimationFrame(frame);
     stage.replaceChildren();
     block = null;
-    following = follow;
+    following = follows;
     scrolledTo = 0;
     frame = 0;
   }
@@ -44,6 +50,44 @@ export function makeText(stage) {
     if (!added.length) return;
     if (!block) stage.append((block = makeBlock("run-on")));
     appendAll(block, added.map((token) => elements.get(token) ?? draw(token)));
+    frame ||= requestAnimationFrame(afterLayout);
+  }
+
+  /** @param {Token} token the first of those at the end that leave the stage */
+  function removeFrom(token) {
+    const range = document.createRange();
+    range.setStartBefore(elementOf(token));
+    range.setEnd(stage, stage.childNodes.length);
+    range.deleteContents();
+    block = /** @type {HTMLElement | null} */ (stage.lastElementChild);
+    frame ||= requestAnimationFrame(afterLayout);
+  }
+
+  /**
+   * @param {Token} token a drafted one
+   * @param {boolean} open whether it waits for its verdict
+   */
+  function setOpen(token, open) {
+    const element = elementOf(token);
+    if (open === isOpen(token)) return;
+    element.classList.toggle("open", open);
+    element.dataset.fate = open ? "pending" : token.fate;
+    if (element.getAttribute("role") !== "button") setRole(element);
+  }
+
+  /** @param {Token} token */
+  function isOpen(token) {
+    return elements.get(token)?.dataset.fate === "pending";
+  }
+
+  /** @param {Token} token */
+  function isOnStage(token) {
+    return Boolean(elements.get(token)?.isConnected);
+  }
+
+  // Brings the end into view and keeps it there.
+  function follow() {
+    following = true;
     frame ||= requestAnimationFrame(afterLayout);
   }
 
@@ -91,8 +135,7 @@ export function makeText(stage) {
     stage.append(joined);
     move(all, joined);
     for (const empty of before) empty.remove();
-    // What was read stays in view; scrollIntoView would scroll the page, too.
-    if (place) stage.scrollTop += place.getBoundingClientRect().top - top;
+    if (place) stage.scrollTop += place.getBoundingClientRect().top - top; // what was read stays in view
     frame ||= requestAnimationFrame(afterLayout);
   }
 
@@ -113,11 +156,21 @@ export function makeText(stage) {
     span.dataset.fate = token.fate;
     span.dataset.token = token.id === null ? "" : String(token.id);
     if (token.fate !== "prompt") span.dataset.round = String(token.round.index);
-    if (span.matches(NOT_IN_TEXT)) span.setAttribute("role", "deletion"); // for screen readers
+    setRole(span);
+    span.classList.toggle("outlined", outlined.has(token));
     tokens.set(span, token);
     elements.set(token, span);
     fill(span, token.text);
     return span;
+  }
+
+  /**
+   * For screen readers.
+   * @param {HTMLElement} element
+   */
+  function setRole(element) {
+    if (element.matches(NOT_IN_TEXT)) element.setAttribute("role", "deletion");
+    else element.removeAttribute("role");
   }
 
   /** @param {Token} token whose text has changed */
@@ -134,6 +187,9 @@ export function makeText(stage) {
    */
   function fill(element, text) {
     const word = make("b");
+    const signs = [...text.trim()].filter((sign) => !/\p{M}/u.test(sign)).length;
+    if (signs < MANY) element.style.setProperty("--signs", String(signs));
+    else element.style.removeProperty("--signs");
     if (text.trim() === "" && !INVISIBLE.test(text)) {
       word.className = text === "" ? "none" : "space";
       word.textContent = text;
@@ -161,6 +217,24 @@ export function makeText(stage) {
     return mark;
   }
 
+  /**
+   * Outlines these tokens and no others; those that are not there yet, when they appear.
+   * @param {Token[]} chosen
+   */
+  function outline(chosen) {
+    for (const token of outlined) elements.get(token)?.classList.remove("outlined");
+    outlined = new Set(chosen);
+    for (const token of chosen) elements.get(token)?.classList.add("outlined");
+  }
+
+  /** @param {Token | undefined} token is scrolled to, and the page no farther than to the stage */
+  function reveal(token) {
+    const element = token && elements.get(token);
+    if (!element?.isConnected) return;
+    stage.scrollIntoView({ block: "nearest" });
+    stage.scrollTop += element.getBoundingClientRect().top - stage.getBoundingClientRect().top - 40;
+  }
+
   /** The tokens that can be seen, in reading order. */
   function shown() {
     return [...stage.querySelectorAll("[data-token]")].map(tokenOf).filter(isShown);
@@ -168,7 +242,8 @@ export function makeText(stage) {
 
   /** @param {Token | undefined} token */
   function isShown(token) {
-    return Boolean(token) && !stage.classList.contains(`hide-${token?.fate}`);
+    return token !== undefined && isOnStage(token)
+      && !stage.classList.contains(`hide-${elementOf(token).dataset.fate}`);
   }
 
   /**
@@ -217,7 +292,7 @@ export function makeText(stage) {
     if (!stage.contains(range.startContainer)) range.setStart(stage, 0);
     if (!stage.contains(range.endContainer)) range.setEnd(stage, stage.childNodes.length);
     const copied = range.cloneContents();
-    for (const dropped of copied.querySelectorAll(NOT_IN_TEXT)) dropped.remove();
+    for (const dropped of copied.querySelectorAll(`${NOT_IN_TEXT}, .open`)) dropped.remove();
     event.clipboardData?.setData("text/plain", copied.textContent ?? "");
     event.preventDefault();
   }

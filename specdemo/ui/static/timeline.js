@@ -47,7 +47,7 @@ export function makeTimeline(strip, { jump, point }) {
   rail.addEventListener("focusin", (event) => pointAt(event.target));
   rail.addEventListener("focusout", () => pointAt(null));
   clear();
-  return { clear, add, light };
+  return { clear, add, cut, light };
 
   function clear() {
     cancelAnimationFrame(frame);
@@ -79,6 +79,18 @@ export function makeTimeline(strip, { jump, point }) {
     // Only when their number has doubled: a new scale paints every column again.
     if (Math.floor(Math.log2(costs.length)) > Math.floor(Math.log2(before))) setScale();
     if (following && !frame) frame = requestAnimationFrame(showEnd);
+  }
+
+  /** @param {number} count the first rounds, which stay */
+  function cut(count) {
+    for (const mark of marks.splice(count)) mark.remove();
+    costs.length = 2 * count;
+    if (lit !== null && lit >= count) light(null);
+    if (tabStop >= count) {
+      tabStop = 0;
+      if (marks[0]) marks[0].tabIndex = 0;
+    }
+    strip.dataset.rounds = String(marks.length);
   }
 
   /** @param {Round} round */

@@ -4,8 +4,13 @@
 import { apart, digits, inQuotes, milliseconds } from "./format.js";
 import { acceptedIn, isDrafted, rejectedIn } from "./run.js";
 
+/** @import { Setting } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @typedef {"p" | "q" | "residual"} Column */
+/**
+ * How far a token's round is known: its draft, or the token's verdict, too, or all of it.
+ * @typedef {"draft" | "verdict" | "all"} Known
+ */
 
 /**
  * A row of the table of likely tokens. drawn: from which distribution the token was really drawn, if it was.
@@ -37,8 +42,13 @@ export function placeOf(token) {
     : `round ${index}, the target's own`;
 }
 
-/** @param {Token} token */
-export function verdictOn(token) {
+/**
+ * @param {Token} token
+ * @param {Setting | null} setting of its run
+ * @param {Known} known
+ */
+export function verdictOn(token, setting = null, known = "all") {
+  if (known === "draft") return waitingInWords(token);
   switch (token.fate) {
     case "prompt":
       return "Given: part of the prompt.";
@@ -46,8 +56,8 @@ export function verdictOn(token) {
       return `Accepted: ${judgement(token)}.`;
     case "rejected": {
       const { next } = token.round;
-      const then = `${next ? inQuotes(next.text) : "Nothing"} was drawn in its place.`;
-      return `Rejected: ${judgement(token)}. ${then}`;
+      const then = ` ${next ? inQuotes(next.text) : "Nothing"} was drawn in its place.`;
+      return `Rejected: ${judgement(token, setting)}.${known === "all" ? then : ""}`;
     }
     case "discarded": {
       if (token.u !== null) {
@@ -61,7 +71,7 @@ export function verdictOn(token) {
     case "resampled": {
       const replaced = replacedBy(token);
       const why = replaced
-        ? `${inQuotes(replaced.text)} was rejected, because ${judgement(replaced)}`
+        ? `${inQuotes(replaced.text)} was rejected, because ${judgement(replaced, setting)}`
         : "the draft here was rejected";
       const how = "This token was drawn in its place from the residual, the part of p that exceeds q,";
       return `Resampled: ${why}. ${how} with u = ${digits(token.u)}.`;
@@ -80,23 +90,77 @@ export function verdictOn(token) {
 }
 
 /**
- * How u compares with the acceptance probability.
- * @param {Pick<Drafted, "u" | "accept_prob">} token one that was judged
+ * Of a drafted token that waits for its verdict.
+ * @param {Token} token
  */
-export function judgement({ u, accept_prob }) {
-  if (u === null || accept_prob === null) return "it was judged";
-  const [drawn, least] = apart(u, accept_prob);
-  const why = { 1: " (p is at least q, so it is always accepted)", 0: " (p is 0, so it is never accepted)" };
-  const always = accept_prob === 1 || accept_prob === 0 ? why[accept_prob] : "";
-  return `u = ${drawn} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}${always}`;
+function waitingInWords(token) {
+  const q = token.fate === "prompt" || token.q === null ? "" : ` with probability q = ${digits(token.q)}`;
+  return `Drafted${q}. The target has not judged it yet.`;
 }
 
 /**
- * Symbol, meaning and value of each number that the token has.
+ * How u compares with the acceptance probability.
+ * @param {Pick<Drafted, "u" | "accept_prob" | "raw_p">} token one that was judged
+ * @param {Setting | null} setting
+ */
+export function judgement({ u, accept_prob, raw_p }, setting = null) {
+  if (u === null || accept_prob === null) return "it was judged";
+  const always = accept_prob === 1 ? " (p is at least q, so it is always accepted)" : "";
+  const never = accept_prob === 0 ? ` (p is 0${whyZero(raw_p, setting)})` : "";
+  return `${comparison({ u, accept_prob })}${always}${never}`;
+}
+
+/**
+ * Why p is 0. Which of several filters removed a token is not recorded.
+ * @param {number} raw_p
+ * @param {Setting | null} setting
+ */
+function whyZero(raw_p, setting) {
+  if (!setting || raw_p === 0) return ", so it is never accepted";
+  const before = digits(raw_p, 2);
+  if (setting.greedy) {
+    return `: the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
+  }
+  const filters = filtersOf(setting).join(" or ");
+  const cold = `too little for temperature ${written(setting.temperature)}`;
+  const why = filters ? `${filters} removed it` : cold;
+  return `: ${why}; before the sampler, at temperature 1 and unfiltered, the target gave it ${before}`;
+}
+
+/**
+ * The filters that are on, with their values.
+ * @param {Setting} setting
+ */
+function filtersOf({ top_k, top_p, min_p }) {
+  const filters = [];
+  if (top_k > 0) filters.push(`top-k ${top_k}`);
+  if (top_p < 1) filters.push(`top-p ${written(top_p)}`);
+  if (min_p > 0) filters.push(`min-p ${written(min_p)}`);
+  return filters;
+}
+
+/** @param {number} value of a control, as the line above the run has it */
+function written(value) {
+  return String(Number(value.toPrecision(6)));
+}
+
+/**
+ * The same without its reason.
+ * @param {Pick<Drafted, "u" | "accept_prob">} token one that was judged
+ */
+export function comparison({ u, accept_prob }) {
+  if (u === null || accept_prob === null) return "it was judged";
+  const [drawn, least] = apart(u, accept_prob);
+  return `u = ${drawn} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}`;
+}
+
+/**
+ * Symbol, meaning and value of each number that the token has; without its verdict only q.
  * @param {Token} token
+ * @param {Known} known
  * @returns {[symbol: string, meaning: string, value: number][]}
  */
-export function valuesOf(token) {
+export function valuesOf(token, known = "all") {
   if (token.fate === "prompt") return [];
   const { p, q, u } = token;
   /** @type {[string, string, number | null][]} */
@@ -110,22 +174,24 @@ export function valuesOf(token) {
     rows.push(["(p − q)₊ / Σ", "probability in the residual", share]);
   }
   rows.push(["u", "uniform random number", u]);
-  return rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
+  const values = rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
+  return known === "draft" ? values.filter(([symbol]) => symbol === "q") : values;
 }
 
 /**
  * The tokens that were really drawn at the token's place, and then the likeliest others there.
  * @param {Token} token
+ * @param {Known} known
  * @returns {Row[]}
  */
-export function alternativesTo(token) {
-  if (token.fate === "prompt") return [];
+export function alternativesTo(token, known = "all") {
+  if (token.fate === "prompt" || known === "draft") return [];
   /** @type {Map<number, Row>} */
   const rows = new Map();
   for (const [id, text, p, q, raw_p, raw_q] of token.top) {
     rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residual(p, q), drawn: null });
   }
-  for (const drawn of drawnAt(token)) {
+  for (const drawn of known === "all" ? drawnAt(token) : [token]) {
     const { id, text, p, q, raw_p, raw_q } = drawn;
     rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residual(p, q), drawn: drawnFrom(drawn) });
   }

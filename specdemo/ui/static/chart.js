@@ -1,0 +1,204 @@
+// @ts-check
+// What draft lengths bring: the rows that the table writes and the chart draws, and where the chart has them.
+
+import { fixed, times } from "./format.js";
+
+/** @import { Estimate, GammaPoint, Outcome } from "./messages.js" */
+/** @import { Run } from "./run.js" */
+/**
+ * A draft length: what is estimated for it, and what was measured. best: of the estimates, of what was
+ * measured.
+ * @typedef {object} Row
+ * @property {number} gamma
+ * @property {Estimate | null} estimate
+ * @property {GammaPoint | null} point
+ * @property {{ estimated: boolean, measured: boolean }} best
+ * @property {boolean} isOwn the run's own
+ */
+/** @typedef {"formula" | "seen" | "measured"} Line */
+/** @typedef {"speedup" | "tokens"} Measure */
+/** @typedef {{ gamma: number, x: number, y: number, value: number, low: number, high: number }} Mark */
+/** @typedef {ReturnType<typeof scaleOf>} Scale */
+
+/** @type {Line[]} */
+export const LINES = ["formula", "seen", "measured"];
+export const LONGEST = 16; // gamma
+const NEARLY = 0.99; // of the fastest: as in specdemo/events/estimate.py
+const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
+const MOST_TICKS = 6;
+const MARGIN = { left: 38, right: 10, top: 24, bottom: 38 }; // px
+
+/**
+ * @param {Outcome | null} outcome
+ * @param {GammaPoint[]} points
+ * @param {number | null} own the run's own gamma
+ * @returns {Row[]} none where nothing is known
+ */
+export function rowsOf(outcome, points, own) {
+  const estimates = outcome?.estimates ?? [];
+  if (!estimates.length && !points.length) return [];
+  const fastest = bestMeasured(points);
+  return Array.from({ length: LONGEST + 1 }, (_, gamma) => ({
+    gamma,
+    estimate: estimates.find((one) => one.gamma === gamma) ?? null,
+    point: points.find((one) => one.gamma === gamma) ?? null,
+    best: { estimated: outcome?.best_gamma === gamma, measured: fastest === gamma },
+    isOwn: own === gamma,
+  }));
+}
+
+/**
+ * The shortest of the measured draft lengths whose speed-up is within 1 % of the largest.
+ * @param {GammaPoint[]} points
+ */
+export function bestMeasured(points) {
+  const known = points.filter(({ speedup }) => speedup !== null).sort((a, b) => a.gamma - b.gamma);
+  const largest = known.reduce((most, { speedup }) => Math.max(most, speedup ?? 0), 0);
+  return known.find(({ speedup }) => (speedup ?? 0) >= NEARLY * largest)?.gamma ?? null;
+}
+
+/**
+ * A row's value in a line of a chart; null where it is not known.
+ * @param {Row} row
+ * @param {Measure} measure
+ * @param {Line} line
+ */
+export function valueOf({ estimate, point }, measure, line) {
+  if (line === "measured") return (measure === "speedup" ? point?.speedup : point?.tokens_per_round) ?? null;
+  return estimate?.[`${line}_${measure}`] ?? null;
+}
+
+/**
+ * The row's texts, as the table writes them.
+ * @param {Row} row
+ */
+export function cellsOf(row) {
+  const text = (/** @type {Measure} */ measure, /** @type {Line} */ line) => {
+    const value = valueOf(row, measure, line);
+    return value === null ? "–" : fixed(value);
+  };
+  const { low = null, high = null } = row.point ?? {};
+  return {
+    speedupFormula: text("speedup", "formula"),
+    speedupSeen: text("speedup", "seen"),
+    speedupMeasured: text("speedup", "measured"),
+    tokensFormula: text("tokens", "formula"),
+    tokensSeen: text("tokens", "seen"),
+    tokensMeasured: text("tokens", "measured"),
+    interval: low === null || high === null ? "" : `${fixed(low)}-${fixed(high)}`,
+  };
+}
+
+/**
+ * The row in words, for its column of the chart.
+ * @param {Row} row
+ */
+export function rowInWords(row) {
+  const cells = cellsOf(row);
+  const parts = [];
+  if (cells.speedupSeen !== "–") parts.push(`${cells.speedupSeen} × estimated`);
+  if (cells.speedupMeasured !== "–") {
+    parts.push(`${cells.speedupMeasured} × measured${cells.interval && ` (${cells.interval})`}`);
+  }
+  if (cells.tokensSeen !== "–") parts.push(`${cells.tokensSeen} tokens a round estimated`);
+  return `${nameOf(row.gamma)}: ${parts.join(", ") || "nothing is known"}`;
+}
+
+/** @param {number} gamma */
+export function nameOf(gamma) {
+  return gamma === 0 ? "target alone" : `γ ${gamma}`;
+}
+
+/**
+ * The best draft lengths in words, each with its gamma.
+ * @param {Row[]} rows
+ * @returns {{ gamma: number, words: string }[]}
+ */
+export function bestInWords(rows) {
+  const found = [];
+  const estimated = rows.find(({ best }) => best.estimated);
+  const measured = rows.find(({ best }) => best.measured);
+  if (estimated) found.push({ row: estimated, how: "estimate", line: /** @type {Line} */ ("seen") });
+  if (measured) found.push({ row: measured, how: "measured", line: /** @type {Line} */ ("measured") });
+  return found.map(({ row, how, line }) => {
+    const { interval } = line === "measured" ? cellsOf(row) : { interval: "" };
+    const speedup = `${times(valueOf(row, "speedup", line) ?? 1)}${interval && ` (${interval})`}`;
+    return { gamma: row.gamma, words: `Best ${how}: ${nameOf(row.gamma)}, ${speedup}` };
+  });
+}
+
+/**
+ * Why the estimates of a run are missing, or their speed-ups; nothing where all are there.
+ * @param {Pick<Run, "complete" | "finish" | "recorded" | "rounds" | "outcome">} run
+ */
+export function whatIsMissing({ complete, finish, recorded, rounds, outcome }) {
+  if (!complete) return "The estimates come when the run has ended.";
+  if (!outcome) return "This run had not ended when it was saved, so there is nothing to estimate from.";
+  if (!outcome.estimates.length) {
+    const drafted = rounds.some(({ draft }) => draft.length);
+    const nothing = drafted ? "No draft was judged" : "Nothing was drafted";
+    return `${nothing} in this run, so there is nothing to estimate from.`;
+  }
+  if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) return "";
+  const why = { cancelled: "it was stopped", error: "it failed" }[finish ?? ""];
+  const short = recorded ? "its file has none, or it was too short" : "it was too short";
+  return `No speed-up can be estimated: no plain round was timed behind this run, because ${why ?? short}.`;
+}
+
+/**
+ * The chart's axes in pixels.
+ * @param {Row[]} rows
+ * @param {Measure} measure
+ * @param {number} width
+ * @param {number} height
+ */
+export function scaleOf(rows, measure, width, height) {
+  const values = rows.flatMap((row) => LINES.map((line) => valueOf(row, measure, line) ?? 0));
+  const largest = Math.max(1, values.reduce((most, value) => Math.max(most, value), 0));
+  const highs = rows.map(({ point }) => (measure === "speedup" ? point?.high : null) ?? 0);
+  // An interval may be wide beyond measure; it is cut then.
+  const reach = highs.reduce((most, high) => Math.max(most, Math.min(high, 1.5 * largest)), largest);
+  const step = STEPS.find((one) => reach / one <= MOST_TICKS - 1) ?? 10;
+  const count = Math.ceil(reach / step - 1e-9);
+  const top = count * step;
+  const column = (width - MARGIN.left - MARGIN.right) / (LONGEST + 1);
+  const bottom = height - MARGIN.bottom;
+  return {
+    top,
+    column,
+    ticks: Array.from({ length: count + 1 }, (_, at) => Number((at * step).toFixed(1))),
+    left: MARGIN.left,
+    right: width - MARGIN.right,
+    ceiling: MARGIN.top,
+    floor: bottom,
+    x: (/** @type {number} */ gamma) => MARGIN.left + (gamma + 0.5) * column,
+    y: (/** @type {number} */ value) => bottom - (Math.min(value, top) / top) * (bottom - MARGIN.top),
+  };
+}
+
+/**
+ * Where a line's values are; rows without one are left out.
+ * @param {Row[]} rows
+ * @param {Measure} measure
+ * @param {Line} line
+ * @param {Scale} scale
+ * @returns {Mark[]}
+ */
+export function marksOf(rows, measure, line, scale) {
+  return rows.flatMap((row) => {
+    const value = valueOf(row, measure, line);
+    if (value === null) return [];
+    const hasInterval = line === "measured" && measure === "speedup";
+    const [low, high] = hasInterval ? [row.point?.low ?? value, row.point?.high ?? value] : [value, value];
+    const { gamma } = row;
+    return [{ gamma, x: scale.x(gamma), y: scale.y(value), value, low: scale.y(low), high: scale.y(high) }];
+  });
+}
+
+/**
+ * The way through the marks, for an SVG path.
+ * @param {Pick<Mark, "x" | "y">[]} marks
+ */
+export function pathThrough(marks) {
+  return marks.map(({ x, y }, at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+}

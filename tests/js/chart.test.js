@@ -1,0 +1,118 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import {
+  LINES, bestInWords, bestMeasured, cellsOf, marksOf, pathThrough, rowInWords, rowsOf, scaleOf, whatIsMissing,
+} from "../../specdemo/ui/static/chart.js";
+import { fixed } from "../../specdemo/ui/static/format.js";
+
+const estimate = (gamma, more = {}) => ({
+  gamma, formula_tokens: 1 + gamma / 3, formula_speedup: 1 + gamma / 7, seen_tokens: 1 + gamma / 4,
+  seen_speedup: 1 + gamma / 9, ...more,
+});
+const point = (gamma, speedup, low = null, high = null) => (
+  { gamma, speedup, low, high, tokens_per_round: 1 + gamma / 5, runs: 3 }
+);
+const all = (more = {}) => Array.from({ length: 17 }, (_, gamma) => estimate(gamma, more));
+const OUTCOME = { estimates: all(), best_gamma: 16 };
+const UNKNOWN = { estimates: all({ seen_speedup: null }), best_gamma: null };
+const POINTS = [point(0, 1), point(2, 1.234, 1.1, 1.4), point(4, 1.3, 1.2, 9), point(8, 0.9, 0.85, 0.95)];
+const ROWS = rowsOf(OUTCOME, POINTS, 4);
+const MEASURES = ["speedup", "tokens"];
+
+test("there is a row for each draft length, and none where nothing is known", () => {
+  assert.deepEqual(ROWS.map(({ gamma }) => gamma), Array.from({ length: 17 }, (_, gamma) => gamma));
+  assert.deepEqual(ROWS.filter(({ isOwn }) => isOwn).map(({ gamma }) => gamma), [4]);
+  assert.deepEqual(rowsOf(null, [], 4), []);
+  assert.deepEqual(rowsOf({ estimates: [], best_gamma: null }, [], null), []);
+  assert.equal(rowsOf(null, POINTS, null).length, 17);
+});
+
+test("the chart has the numbers of the table", () => {
+  for (const measure of MEASURES) {
+    const scale = scaleOf(ROWS, measure, 600, 300);
+    const valueAt = (y) => ((scale.floor - y) / (scale.floor - scale.ceiling)) * scale.top;
+    for (const line of LINES) {
+      const name = measure + line[0].toUpperCase() + line.slice(1);
+      const inTable = ROWS.map((row) => [row.gamma, cellsOf(row)[name]]).filter(([, text]) => text !== "–");
+      const marks = marksOf(ROWS, measure, line, scale);
+      assert.deepEqual(marks.map(({ gamma, value }) => [gamma, fixed(value)]), inTable);
+      assert.ok(inTable.length >= 4);
+      for (const { gamma, x, y, value } of marks) {
+        assert.ok(Math.abs(valueAt(y) - value) < 1e-9 && x === scale.x(gamma));
+      }
+    }
+  }
+});
+
+test("what is measured has its interval, and a wide one is cut", () => {
+  const scale = scaleOf(ROWS, "speedup", 600, 300);
+  const [plain, two, four] = marksOf(ROWS, "speedup", "measured", scale);
+  assert.deepEqual([plain.low, plain.high], [plain.y, plain.y]);
+  assert.ok(two.low > two.y && two.y > two.high);
+  assert.equal(four.high, scale.ceiling);
+  assert.equal(cellsOf(ROWS[2]).interval, "1.10-1.40");
+  assert.equal(cellsOf(ROWS[0]).interval, "");
+  const tokens = marksOf(ROWS, "tokens", "measured", scale);
+  assert.ok(tokens.every(({ low, high, y }) => low === y && high === y));
+});
+
+test("the axes hold all lines, and end at a tick", () => {
+  for (const largest of [0.5, 1, 1.05, 2.31, 4.9, 17, 120]) {
+    const estimates = all({ seen_speedup: largest, formula_speedup: null });
+    const rows = rowsOf({ estimates, best_gamma: 0 }, [], 4);
+    const { top, ticks, left, right, x, y, floor, ceiling } = scaleOf(rows, "speedup", 390, 200);
+    assert.ok(top >= Math.max(1, largest) && ticks[0] === 0 && Math.abs(ticks.at(-1) - top) < 1e-9);
+    assert.ok(largest > 30 || ticks.length <= 7);
+    assert.deepEqual([y(0), Math.round(y(top))], [floor, ceiling]);
+    assert.ok(x(0) > left && x(16) < right);
+  }
+});
+
+test("the best that was measured is the shortest within 1 % of the fastest", () => {
+  assert.equal(bestMeasured(POINTS), 4);
+  assert.equal(bestMeasured([point(8, 1.5), point(4, 1.49), point(2, 1.4)]), 4);
+  assert.equal(bestMeasured([point(0, 1), point(4, 0.7)]), 0);
+  assert.equal(bestMeasured([point(4, null)]), null);
+  assert.equal(bestMeasured([]), null);
+});
+
+test("the best are said with the numbers of the table", () => {
+  const words = bestInWords(ROWS).map(({ gamma, words }) => [gamma, words]);
+  const seen = cellsOf(ROWS[16]).speedupSeen;
+  assert.deepEqual(words, [
+    [16, `Best estimate: γ 16, ${seen} ×`], [4, "Best measured: γ 4, 1.30 × (1.20-9.00)"],
+  ]);
+  const alone = rowsOf({ estimates: all(), best_gamma: 0 }, [], 4);
+  assert.deepEqual(bestInWords(alone), [{ gamma: 0, words: "Best estimate: target alone, 1.00 ×" }]);
+  assert.deepEqual(bestInWords(rowsOf(UNKNOWN, [], 4)), []);
+});
+
+test("a column says the numbers of its row", () => {
+  const cells = cellsOf(ROWS[2]);
+  const speedups = `${cells.speedupSeen} × estimated, 1.23 × measured (1.10-1.40)`;
+  assert.equal(rowInWords(ROWS[2]), `γ 2: ${speedups}, ${cells.tokensSeen} tokens a round estimated`);
+  assert.match(rowInWords(rowsOf(null, POINTS, null)[3]), /^γ 3: nothing is known$/);
+});
+
+test("a line leaves out what is not known", () => {
+  const rows = rowsOf(UNKNOWN, [], 4);
+  const scale = scaleOf(rows, "speedup", 600, 300);
+  assert.equal(pathThrough(marksOf(rows, "speedup", "seen", scale)), "");
+  assert.equal(cellsOf(rows[3]).speedupSeen, "–");
+  assert.equal(pathThrough([{ x: 1, y: 2 }, { x: 3.14159, y: 4 }]), "M1.0 2.0L3.1 4.0");
+});
+
+test("a sentence says why estimates are missing", () => {
+  const rounds = [{ draft: [{}] }];
+  const ended = { complete: true, finish: "eos", recorded: false, rounds, outcome: OUTCOME };
+  const missing = (more) => whatIsMissing({ ...ended, ...more });
+  const none = { estimates: [], best_gamma: null };
+  assert.equal(missing({}), "");
+  assert.match(missing({ complete: false, outcome: null }), /when the run has ended/);
+  assert.match(missing({ recorded: true, finish: null, outcome: null }), /had not ended when it was saved/);
+  assert.match(missing({ rounds: [{ draft: [] }], outcome: none }), /^Nothing was drafted/);
+  assert.match(missing({ outcome: none }), /^No draft was judged/);
+  assert.match(missing({ outcome: UNKNOWN }), /it was too short\.$/);
+  assert.match(missing({ outcome: UNKNOWN, finish: "cancelled" }), /it was stopped\.$/);
+  assert.match(missing({ outcome: UNKNOWN, recorded: true }), /its file has none/);
+});

@@ -1,0 +1,94 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { deathsIn, inWords, kindOf } from "../../specdemo/ui/static/deaths.js";
+import { percent } from "../../specdemo/ui/static/format.js";
+import { numbersAfter } from "../../specdemo/ui/static/replay.js";
+import { linked } from "../../specdemo/ui/static/run.js";
+import { PROMPT, allAccepted, drafted, own, plain, rejection } from "./runs.js";
+
+const ROUNDS = [rejection, allAccepted, plain, rejection].map((made, index) => linked(made(), index));
+
+/** The rows that are not empty, as [accepted, rejected] by key. */
+function counts(rows) {
+  const some = rows.filter(({ tokens }) => tokens.length);
+  return Object.fromEntries(some.map(({ key, accepted, rejected }) => [key, [accepted, rejected]]));
+}
+
+/** One round that rejects its draft at each of these places, from 1. */
+function rejectedAt(...places) {
+  return places.map((place, index) => {
+    const draft = Array.from({ length: place }, (_, at) => drafted(at));
+    Object.assign(draft[place - 1], { fate: "rejected" });
+    return linked({ draft, next: own(9, { fate: "resampled" }), draft_ms: 1, verify_ms: 1 }, index);
+  });
+}
+
+function sentence(...places) {
+  return inWords(deathsIn({ prompt: [], rounds: rejectedAt(...places) }));
+}
+
+test("every judged draft is in one row of each table, and the sums are the run's numbers", () => {
+  const { places, kinds, all } = deathsIn({ prompt: PROMPT, rounds: ROUNDS });
+  assert.deepEqual(counts(places), { "place-1": [3, 0], "place-2": [1, 2] });
+  assert.deepEqual(places.map(({ label }) => label), ["place 1", "place 2", "place 3"]);
+  assert.deepEqual(counts(kinds), { start: [2, 2], digits: [2, 0] });
+  for (const rows of [places, kinds, [all]]) {
+    const sum = (of) => rows.reduce((so, row) => so + of(row), 0);
+    assert.deepEqual([sum((row) => row.accepted), sum((row) => row.rejected)], [4, 2]);
+    assert.equal(sum((row) => row.tokens.length), 6, "reached is accepted and rejected together");
+  }
+  assert.equal(percent(all.accepted, all.tokens.length), numbersAfter(ROUNDS, 4).acceptance_rate);
+  assert.ok(all.tokens.every((token) => token.fate === "accepted" || token.fate === "rejected"));
+});
+
+test("a draft that was accepted behind the end of the text is in no row, as it is in no rate", () => {
+  const draft = [drafted(1), drafted(2, { fate: "discarded" }), drafted(3, { fate: "rejected" })];
+  const rounds = [linked({ draft, next: null, draft_ms: 1, verify_ms: 1 }, 0)];
+  const { places, all } = deathsIn({ prompt: [], rounds });
+  assert.deepEqual(counts(places), { "place-1": [1, 0], "place-3": [0, 1] });
+  assert.equal(percent(all.accepted, 2), numbersAfter(rounds, 1).acceptance_rate);
+});
+
+test("a run in which nothing was drafted has no rows of tokens", () => {
+  const { places, kinds, all } = deathsIn({ prompt: PROMPT, rounds: [linked(plain(), 0)] });
+  assert.deepEqual([places, counts(kinds), all.tokens], [[], {}, []]);
+});
+
+test("the kind of a token follows from its text and from what is before it", () => {
+  const kinds = [
+    ["Once", " upon", "start"], ["", "Once", "start"], ["the", "re", "inside"], ["don", "'t", "inside"],
+    ["well", "-known", "inside"], ["said ", "'hello", "start"], ["foo", "_bar", "inside"],
+    ["a girl named", " Mia", "name"], ["a girl.", " Mia", "start"], ["a girl.\n\n", "Mia", "start"],
+    ['she said, "', "Mia", "start"], ['"Yes," ', "Mia", "name"], ['she said."', " Mia", "start"],
+    ["a girl named M", "ia", "inside"], ["(", "Mia", "start"], ["by (", "Mia", "name"],
+    ["a", ",", "punctuation"], ["a", ' "', "punctuation"], ["a", " =", "punctuation"],
+    ["a", "👍", "punctuation"],
+    ["a", " 12", "digits"], ["1", "2", "digits"], ["a", " ٣", "digits"], ["a", " 3D", "start"],
+    ["a", "\n", "line"], ["a", ".\n", "line"], ["a", "", "other"], ["a", "  ", "other"],
+    ["Жила", " была", "start"], ["звали", " Маша", "name"], ["Ма", "ша", "inside"],
+    ["小さな", "猫", "start"], ["小", "さな", "start"], ["猫", "。", "punctuation"],
+    ["ในวัน", "ที่", "start"], ["न", "ा", "inside"],
+  ];
+  for (const [before, text, kind] of kinds) assert.equal(kindOf(text, before), kind, `${before}|${text}`);
+});
+
+test("what is before a token is the text, without what was rejected", () => {
+  const first = { draft: [drafted(1, { text: " named" }), drafted(2, { text: ".", fate: "rejected" })] };
+  const second = { draft: [drafted(3, { text: " Mia" })], next: own(4) };
+  const rounds = [
+    linked({ ...first, next: own(5, { text: " Anna", fate: "resampled" }), draft_ms: 1, verify_ms: 1 }, 0),
+    linked({ ...second, draft_ms: 1, verify_ms: 1 }, 1),
+  ];
+  assert.deepEqual(counts(deathsIn({ prompt: PROMPT, rounds }).kinds).name, [1, 0]);
+});
+
+test("the sentence follows from the table of places", () => {
+  assert.equal(sentence(1, 1, 1, 2, 3), "3 of the 5 rejections come at place 1, more than at any other.");
+  assert.equal(sentence(1, 2, 2, 3), "Half of the rejections come at place 2, more than at any other.");
+  assert.equal(sentence(1, 1, 2, 2), "Half of the rejections come at each of place 1 and place 2.");
+  assert.equal(sentence(1, 2, 3), "1 of the 3 rejections comes at each of place 1, place 2 and place 3.");
+  assert.equal(sentence(2, 2), "All 2 rejections come at place 2.");
+  assert.equal(sentence(2), "The only rejection comes at place 2.");
+  const none = inWords(deathsIn({ prompt: [], rounds: [linked(allAccepted(), 0)] }));
+  assert.equal(none, "No draft died: every token that was judged was accepted.");
+});

@@ -1,0 +1,77 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import {
+  courseOf, leadOf, lengthOf, placeAt, timeInWords, usualSpeed,
+} from "../../specdemo/ui/static/racing.js";
+import { allAccepted, plain, rejection } from "./runs.js";
+
+const lane = (rounds, ms, tokens) => (
+  { title: "", forwards: rounds.length, prefill_ms: 1, rounds, ms, tokens }
+);
+
+// Its rounds end at 30, 70 and 90 ms and bring 2, 3 and 1 tokens.
+const course = () => courseOf(lane([rejection(), allAccepted(2, 10, 30), plain()], 90, 6));
+
+test("the tokens of a round are there when the round is over", () => {
+  const seen = [0, 29.9, 30, 69, 70, 89].map((ms) => placeAt(course(), ms));
+  assert.deepEqual(seen.map(({ rounds }) => rounds), [0, 0, 1, 1, 2, 2]);
+  assert.deepEqual(seen.map(({ tokens }) => tokens), [0, 0, 2, 2, 5, 5]);
+});
+
+test("a lane's clock stops at its finish", () => {
+  assert.deepEqual(placeAt(course(), 50), { rounds: 1, tokens: 2, ms: 50, finished: false });
+  for (const ms of [90, 1000]) {
+    assert.deepEqual(placeAt(course(), ms), { rounds: 3, tokens: 6, ms: 90, finished: true });
+  }
+});
+
+test("a lane ends at its own time and length, whatever its rounds add up to", () => {
+  for (const ms of [89.99, 90.01]) {
+    const cutText = 5; // tokens
+    const rounded = courseOf(lane([rejection(), allAccepted(2, 10, 30), plain()], ms, cutText));
+    assert.equal(placeAt(rounded, ms).finished, true);
+    assert.equal(placeAt(rounded, ms - 0.001).finished, false);
+    assert.equal(placeAt(rounded, ms).tokens, 5);
+    assert.deepEqual([...rounded.ends].sort((a, b) => a - b), rounded.ends);
+  }
+});
+
+test("a lane without a round is finished", () => {
+  assert.deepEqual(placeAt(courseOf(lane([], 0, 0)), 0), { rounds: 0, tokens: 0, ms: 0, finished: true });
+});
+
+test("the race is over when the last lane is, and is played in about ten seconds", () => {
+  assert.equal(lengthOf([{ ms: 10 }, { ms: 30 }, { ms: 20 }]), 30);
+  const speeds = [1, 0.5, 0.2, 0.1];
+  const usual = [9000, 20_000, 5000, 2000, 900, 20].map((ms) => usualSpeed(ms, speeds));
+  assert.deepEqual(usual, [1, 1, 0.5, 0.2, 0.1, 0.1]);
+});
+
+test("a finished lane has its time, and what a token took", () => {
+  const usual = "2,813 ms for 118 tokens: 42.0 tokens/s, 23.84 ms a token";
+  assert.equal(timeInWords({ ms: 2812.64, tokens: 118 }), usual);
+  assert.equal(timeInWords({ ms: 20, tokens: 1 }), "20 ms for 1 token: 50.0 tokens/s, 20.00 ms a token");
+  assert.equal(timeInWords({ ms: 20, tokens: 0 }), "20 ms for 0 tokens");
+});
+
+test("the lane that finishes first says how much faster it is", () => {
+  const lanes = [{ ms: 2000, tokens: 100 }, { ms: 1000, tokens: 100 }];
+  assert.equal(leadOf(lanes, 0), null);
+  assert.deepEqual(leadOf(lanes, 1), { factor: "2.00 × as fast", why: "" });
+  assert.equal(leadOf(lanes.toReversed(), 0).factor, "2.00 × as fast");
+});
+
+test("texts of different lengths are compared by the time of a token", () => {
+  const longer = leadOf([{ ms: 2000, tokens: 100 }, { ms: 1000, tokens: 80 }], 1);
+  assert.equal(longer.factor, "1.60 × as fast");
+  assert.match(longer.why, /the time a token takes; the texts differ in length/);
+  const slower = leadOf([{ ms: 2000, tokens: 100 }, { ms: 1000, tokens: 40 }], 1);
+  assert.equal(slower.factor, "0.80 × as fast");
+  assert.match(slower.why, /first because its text is shorter/);
+});
+
+test("one of two lanes is first, also in a dead heat, and without a token there is no factor", () => {
+  const same = [{ ms: 10, tokens: 5 }, { ms: 10, tokens: 5 }];
+  assert.deepEqual([0, 1].map((at) => leadOf(same, at)?.factor), ["1.00 × as fast", undefined]);
+  assert.equal(leadOf([{ ms: 10, tokens: 0 }, { ms: 20, tokens: 5 }], 0), null);
+});

@@ -1,0 +1,134 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import {
+  addends, differenceInWords, identityAt, isExact, massAt, recomputed, tokenToDraw,
+} from "../../specdemo/ui/static/recompute.js";
+import { linked } from "../../specdemo/ui/static/run.js";
+import { PROMPT, allAccepted, drafted, own, plain, rejection } from "./runs.js";
+
+/** A run that has ended, with the numbers and the text that its rounds bring, unless others are given. */
+function ended(rounds, more = {}) {
+  const inText = rounds.flatMap(({ draft, next }) => [...draft, next])
+    .filter((token) => token && token.fate !== "rejected" && token.fate !== "discarded");
+  const outcome = { estimates: [], best_gamma: null, text: inText.map(({ text }) => text).join("") };
+  const numbers = { tokens: inText.length.toLocaleString("en-US") };
+  return { rounds: rounds.map(linked), numbers, outcome, complete: true, ...more };
+}
+
+function verdicts(run) {
+  const { verdicts, follow, accepted, rejected, behindEnd } = recomputed(run);
+  return { verdicts, follow, accepted, rejected, behindEnd };
+}
+
+function brokenRound(round, ...more) {
+  const { brokenRounds } = recomputed(ended([round, ...more]));
+  return brokenRounds.map(([{ index }, what]) => `${index}: ${what}`);
+}
+
+test("every verdict of a right run follows, and each judged token has one", () => {
+  const run = ended([rejection(), allAccepted(), plain()]);
+  assert.deepEqual(verdicts(run), { verdicts: 4, follow: 4, accepted: 3, rejected: 1, behindEnd: 0 });
+  assert.ok(isExact(recomputed(run)));
+});
+
+test("every verdict of the recorded run follows, to the last bit", () => {
+  const file = new URL("../../assets/traces/first.json", import.meta.url);
+  const trace = JSON.parse(readFileSync(file, "utf-8"));
+  const rounds = trace.rounds.map(({ next, ...round }) => (
+    { ...round, next: next && { ...next, fate: next.source } }
+  ));
+  const run = ended(rounds, { outcome: { estimates: [], best_gamma: null, text: trace.text } });
+  const { accepted, rejected } = trace.stats;
+  const judged = accepted + rejected;
+  assert.deepEqual(verdicts(run), { verdicts: judged, follow: judged, accepted, rejected, behindEnd: 0 });
+  assert.ok(isExact(recomputed(run)));
+  const probabilities = rounds.flatMap(({ draft }) => draft).filter(({ u }) => u !== null);
+  assert.ok(probabilities.every(({ p, q, accept_prob }) => accept_prob === Math.min(1, p / q)));
+});
+
+test("a verdict that does not follow is named with its place and its numbers", () => {
+  const differences = (token) => {
+    const run = ended([{ ...allAccepted(), draft: [token] }]);
+    assert.equal(recomputed(run).follow, 0);
+    return recomputed(run).differences.map(differenceInWords);
+  };
+  const where = "round 0, draft 1 of 1: ";
+  const wrong = drafted(1, { p: 0.2, q: 0.8, u: 0.5 });
+  const not = "u = 0.5000 is not below min(1, p/q) = 0.2500";
+  assert.deepEqual(differences(wrong), [`${where}${not}, but it was accepted`]);
+  const other = { ...drafted(1), accept_prob: 0.9 };
+  assert.deepEqual(differences(other), [`${where}min(1, p/q) is 1, but 0.9000 was recorded`]);
+  assert.match(differences(drafted(1, { q: 0 }))[0], /q is 0, so it cannot have been drafted$/);
+  assert.match(differences(drafted(1, { fate: "rejected" }))[0], /u = 0.2500 is below .*, but it was rejected$/);
+});
+
+test("a device's rounding of p/q in the last bit is no difference", () => {
+  const token = drafted(1, { p: 0.1, q: 0.3, u: 0.2 });
+  token.accept_prob += 1e-16;
+  assert.ok(isExact(recomputed(ended([{ ...allAccepted(), draft: [token] }]))));
+});
+
+test("a token that was accepted behind the end of the text has a verdict, and is in no rate", () => {
+  const draft = [drafted(1), drafted(2, { fate: "discarded" })];
+  const run = ended([{ draft, next: null, draft_ms: 1, verify_ms: 1 }]);
+  assert.deepEqual(verdicts(run), { verdicts: 2, follow: 2, accepted: 1, rejected: 0, behindEnd: 1 });
+  assert.ok(isExact(recomputed(run)));
+});
+
+test("a round has at most one rejection, nothing judged behind it, and then the target's own token", () => {
+  const rejected = () => drafted(1, { fate: "rejected", p: 0.2, q: 0.8, u: 0.5 });
+  const with_ = (more) => ({ ...rejection(), ...more });
+  assert.deepEqual(brokenRound(with_({ draft: [rejected(), rejected()] })), ["0: 2 drafts were rejected"]);
+  const behind = with_({ draft: [rejected(), drafted(2, { fate: "discarded" })] });
+  assert.deepEqual(brokenRound(behind), ["0: a draft behind the rejection was judged"]);
+  const before = with_({ draft: [drafted(1, { u: null, fate: "discarded" }), rejected()] });
+  assert.deepEqual(brokenRound(before), ["0: a draft was not judged"]);
+  const kind = "0: the target's own token is bonus, and should be resampled";
+  assert.deepEqual(brokenRound(with_({ next: own(4) })), [kind]);
+  assert.deepEqual(brokenRound(with_({ next: null }), plain()), ["0: the target's own token is missing"]);
+  assert.deepEqual(brokenRound(with_({ next: null })), [], "the text may end in a draft");
+  const dropped = { ...allAccepted(), draft: [drafted(1, { fate: "discarded" })] };
+  assert.deepEqual(brokenRound(dropped), ["0: a draft was accepted, but is not in the text"]);
+});
+
+test("the text is the accepted tokens and the target's own", () => {
+  const broken = (more) => recomputed(ended([rejection(), plain()], more)).brokenText;
+  const outcome = { estimates: [], best_gamma: null, text: " a d something else" };
+  assert.equal(broken({}), null);
+  assert.equal(broken({ outcome }), "the tokens do not join to the recorded text");
+  assert.equal(broken({ numbers: { tokens: "1,003" } }), "the rounds bring 3 tokens, but the text has 1003");
+  assert.equal(broken({ numbers: { tokens: "9" }, complete: false }), null, "a run that goes on is ahead");
+});
+
+test("the identity is drawn at the pinned token, at the first rejection, or at the first draft", () => {
+  const [accepting, rejecting, last] = [allAccepted(), rejection(), plain()].map(linked);
+  const [first] = accepting.draft;
+  const rejected = rejecting.draft[1];
+  assert.equal(tokenToDraw([accepting, rejecting], first), first);
+  assert.equal(tokenToDraw([accepting, rejecting], rejecting.next), rejecting.next);
+  for (const nothing of [null, PROMPT[0], accepting.next, rejecting.draft[2], last.next]) {
+    assert.equal(tokenToDraw([accepting, rejecting], nothing), rejected);
+  }
+  assert.equal(tokenToDraw([last, accepting], null), first);
+  assert.equal(tokenToDraw([last], null), null);
+});
+
+test("the two ways to a token add up to p, also as they are written", () => {
+  const top = [[8, " x", 0.4004, 0.1004, 0, 0], [9, " y", 0.1, 0.4, 0, 0]];
+  const draft = [drafted(1, { fate: "rejected", p: 0, q: 0.5, top })];
+  const [token] = linked({ ...rejection(), draft }, 0).draft;
+  const rows = identityAt(token).map(({ text, kept, p, written }) => [text, kept, p, written]);
+  assert.deepEqual(rows, [
+    [" 1", 0, 0, ["0.000", "0.000", "0.000"]],
+    [" d", 0.1, 0.5, ["0.100", "0.400", "0.500"]],
+    [" x", 0.1004, 0.4004, ["0.100", "0.300", "0.400"]],
+    [" y", 0.1, 0.1, ["0.100", "0.000", "0.100"]],
+  ]);
+  for (let p = 0; p <= 1; p += 0.0137) {
+    const [kept, added, whole] = addends(p, p * 0.37).map(Number);
+    assert.equal((kept + added).toFixed(3), whole.toFixed(3));
+  }
+  assert.equal(massAt(token), 0.8);
+  assert.equal(massAt(linked(allAccepted(), 0).draft[0]), null);
+});

@@ -1,0 +1,168 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { linked, tokensOf } from "../../specdemo/ui/static/run.js";
+import {
+  after, before, between, draftedIn, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn, stepsTo,
+} from "../../specdemo/ui/static/steps.js";
+import { allAccepted, drafted, plain, rejection } from "./runs.js";
+
+const START = { round: 0, step: 0 };
+
+/** The text ended with the draft's first token; the second was accepted too late. */
+function ended() {
+  const draft = [drafted(40, { text: " end" }), drafted(41, { fate: "discarded" })];
+  return { draft, next: null, draft_ms: 10, verify_ms: 20 };
+}
+
+// Every fate: 3 drafted, 2 judged, 1 drawn; 2, 2, 1; 1 drawn; 2, 1, none.
+const ROUNDS = [rejection(), allAccepted(), plain(), ended()].map(linked);
+
+function walk(step, from, stride) {
+  const places = [from];
+  for (let at = step(ROUNDS, from, stride); isBefore(at, places.at(-1)) || isBefore(places.at(-1), at);) {
+    places.push(at);
+    at = step(ROUNDS, at, stride);
+  }
+  return places;
+}
+
+const PLACES = walk(after, START, "token");
+
+/** The stage as a list: what each token shows as. */
+class Stage {
+  tokens = [];
+  waits = new Map();
+  at = START;
+
+  go(to, rounds = ROUNDS) {
+    const { gone, added, drafted } = between(rounds, this.at, to);
+    const kept = this.tokens.length - gone.length;
+    assert.deepEqual(this.tokens.slice(kept), gone, "only tokens at the end leave");
+    this.tokens = [...this.tokens.slice(0, kept), ...added];
+    for (const { token, waits } of drafted) this.waits.set(token, waits);
+    this.at = to;
+    return this;
+  }
+
+  get seen() {
+    return this.tokens.map((token) => `${token.text}:${this.waits.get(token) ? "?" : token.fate}`);
+  }
+}
+
+test("a round has a step for each token that is drafted, judged and drawn", () => {
+  assert.deepEqual(ROUNDS.map(stepsIn), [6, 5, 1, 3]);
+  assert.equal(stepsIn(linked({ draft: [], next: null, draft_ms: 0, verify_ms: 0 }, 0)), 1);
+});
+
+test("by token every step is passed, by round every end of a round, and both ways", () => {
+  assert.equal(PLACES.length, 6 + 5 + 1 + 3 + 1);
+  assert.deepEqual(PLACES.slice(4, 8), [4, 5].map((step) => ({ round: 0, step })).concat(
+    [0, 1].map((step) => ({ round: 1, step })),
+  ));
+  assert.deepEqual(PLACES.at(-1), endOf(ROUNDS));
+  assert.deepEqual(walk(before, endOf(ROUNDS), "token"), PLACES.toReversed());
+  const ends = [0, 1, 2, 3, 4].map((round) => ({ round, step: 0 }));
+  assert.deepEqual(walk(after, START, "round"), ends);
+  assert.deepEqual(walk(before, endOf(ROUNDS), "round"), ends.toReversed());
+  assert.deepEqual(after(ROUNDS, { round: 0, step: 4 }, "round"), { round: 1, step: 0 });
+  assert.deepEqual(before(ROUNDS, { round: 1, step: 2 }, "round"), { round: 1, step: 0 });
+});
+
+test("a place is a number of steps, and the other way round", () => {
+  PLACES.forEach((place, steps) => {
+    assert.equal(stepsTo(ROUNDS, place), steps);
+    assert.deepEqual(placeAfter(ROUNDS, steps), place);
+  });
+  assert.deepEqual(placeAfter(ROUNDS, 1000), endOf(ROUNDS));
+});
+
+test("the draft comes first and waits, then the verdicts fall one by one, then the own token is drawn", () => {
+  const stage = new Stage();
+  const seen = PLACES.slice(0, 7).map((place) => stage.go(place).seen.join(""));
+  assert.deepEqual(seen, [
+    "",
+    " a:?",
+    " a:? b:?",
+    " a:? b:? c:?",
+    " a:accepted b:? c:?",
+    " a:accepted b:rejected c:discarded",
+    " a:accepted b:rejected c:discarded d:resampled",
+  ]);
+});
+
+test("where the text ends inside the draft, the last verdict completes the round", () => {
+  const stage = new Stage().go({ round: 3, step: 2 });
+  assert.deepEqual(stage.seen.slice(-2), [" end:?", " 41:?"]);
+  assert.deepEqual(stage.go(endOf(ROUNDS)).seen.slice(-2), [" end:accepted", " 41:discarded"]);
+});
+
+test("every way to a place leads to the same stage", () => {
+  const direct = PLACES.map((place) => new Stage().go(place).seen);
+  const stage = new Stage();
+  PLACES.forEach((place, at) => assert.deepEqual(stage.go(place).seen, direct[at]));
+  PLACES.toReversed().forEach((place, at) => assert.deepEqual(stage.go(place).seen, direct.at(-1 - at)));
+  for (const [from, one] of PLACES.entries()) {
+    for (const [to, other] of PLACES.entries()) {
+      assert.deepEqual(new Stage().go(one).go(other).seen, direct[to], `from ${from} to ${to}`);
+    }
+  }
+  const all = ROUNDS.flatMap(tokensOf).map(({ text, fate }) => `${text}:${fate}`);
+  assert.deepEqual(direct.at(-1), all);
+});
+
+test("a round of nothing but discarded tokens, as a file may have it, can be passed", () => {
+  const draft = [drafted(1, { fate: "discarded", u: null })];
+  const odd = [linked({ draft, next: null, draft_ms: 1, verify_ms: 1 }, 0)];
+  assert.deepEqual(after(odd, START, "token"), endOf(odd));
+  assert.deepEqual(new Stage().go(endOf(odd), odd).seen, [" 1:discarded"]);
+  assert.deepEqual(draftedIn(odd[0]), START);
+});
+
+test("a draft waits as a whole where the slow replay shows it", () => {
+  assert.deepEqual(ROUNDS.map(draftedIn).map(({ step }) => step), [3, 2, 0, 2]);
+  assert.ok(new Stage().go(draftedIn(ROUNDS[0])).seen.every((token) => token.endsWith("?")));
+});
+
+test("a long way forward is made in parts, and back it goes at once", () => {
+  const many = Array.from({ length: 100 }, (_, index) => linked(allAccepted(4), index));
+  assert.deepEqual(onTheWay(many, START, endOf(many), 60), { round: 10, step: 0 });
+  assert.deepEqual(onTheWay(many, { round: 95, step: 2 }, endOf(many), 60), endOf(many));
+  assert.deepEqual(onTheWay(many, endOf(many), START, 60), START);
+  assert.deepEqual(onTheWay(many, { round: 3, step: 1 }, { round: 3, step: 4 }, 60), { round: 3, step: 4 });
+});
+
+test("each step knows its token", () => {
+  assert.equal(stepTo(ROUNDS, START), null);
+  const steps = PLACES.slice(1).map((place) => stepTo(ROUNDS, place));
+  const seen = steps.map(({ kind, token, round }) => `${round.index} ${kind}${token.text}`);
+  assert.deepEqual(seen, [
+    "0 drafted a", "0 drafted b", "0 drafted c", "0 judged a", "0 judged b", "0 drawn d",
+    "1 drafted 10", "1 drafted 11", "1 judged 10", "1 judged 11", "1 drawn 20",
+    "2 drawn 30",
+    "3 drafted end", "3 drafted 41", "3 judged end",
+  ]);
+});
+
+test("each step is told in words", () => {
+  const told = PLACES.map((place) => inWords(ROUNDS, place, "token"));
+  assert.equal(told[0], "The prompt. Nothing has been drafted yet.");
+  assert.equal(told[1], '" a" is drafted, 1 of 3. It waits for its verdict.');
+  assert.equal(told[3], '" c" is drafted. Now 3 tokens wait for their verdict.');
+  assert.equal(told[4], '" a" is accepted: u = 0.2500 is below min(1, p/q) = 1.');
+  const rejected = '" b" is rejected: u = 0.5000 is not below min(1, p/q) = 0.2500.';
+  assert.equal(told[5], `${rejected} The 1 draft after it is dropped.`);
+  assert.equal(told[6], '" d" is resampled from the residual in place of " b" with u = 0.2500.');
+  assert.equal(told[11], 'The whole draft was accepted: " 20" is drawn from p as bonus with u = 0.2500.');
+  assert.equal(told[12], 'Nothing was drafted: " 30" is sampled from p with u = 0.2500.');
+  assert.match(told[15], /^" end" is accepted: .*\. The text ends here\. The 1 draft after it is dropped\.$/);
+});
+
+test("a round is told in words", () => {
+  const told = ROUNDS.map(({ index }) => inWords(ROUNDS, { round: index + 1, step: 0 }, "round"));
+  assert.deepEqual(told, [
+    '1 of 3 drafted tokens accepted; " d" resampled from the residual.',
+    '2 of 2 drafted tokens accepted; " 20" drawn from p as bonus.',
+    'Nothing was drafted; " 30" sampled from p.',
+    "1 of 2 drafted tokens accepted; the text ends here.",
+  ]);
+});

@@ -1,0 +1,305 @@
+"""The player in a real browser: a run is walked by round and by token, both ways, and shown in a lecture."""
+
+import pytest
+
+from specdemo.events import Round
+from tests.web.screen import (
+    IN_TEXT,
+    fates,
+    inspector,
+    joined,
+    number,
+    on_stage,
+    open_trace,
+    recorded,
+    tokens,
+    wait_for_state,
+)
+
+pytestmark = pytest.mark.slow
+
+SIZES = """selectors => selectors.flatMap((selector) => [...document.querySelectorAll(selector)]
+  .filter((e) => e.checkVisibility() && e.textContent.trim())
+  .map((e) => [selector, parseFloat(getComputedStyle(e).fontSize)]))"""
+HALLS = [(1920, 1080), (1280, 800)]
+
+
+@pytest.fixture(scope="module")
+def opened(visit_for_all, bare, every_fate):
+    file, trace = every_fate
+    page = visit_for_all(bare, still=True)
+    open_trace(page, file)
+    wait_for_state(page, "recorded")
+    return page, trace
+
+
+@pytest.fixture
+def player(opened):
+    """A page with all of a run on its stage, the focus on the scrubber, and the run's trace."""
+    page, trace = opened
+    if page.locator(".run[data-lecture]").count():
+        page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    button(page, "Skip").click()
+    scrubber(page).focus()
+    return page, trace
+
+
+def button(page, name: str):
+    return page.get_by_test_id("replay").get_by_role("button", name=name, exact=True)
+
+
+def scrubber(page):
+    return page.get_by_role("slider", name="Place in the run")
+
+
+def scrub(page, share: float) -> None:
+    scrubber(page).evaluate(
+        "(e, share) => { e.value = Math.round(e.max * share); e.dispatchEvent(new Event('input')); }", share
+    )
+
+
+def said(page) -> str:
+    return page.locator(".replay .said").text_content()
+
+
+def press(page, key: str, times: int = 1) -> None:
+    for _ in range(times):
+        page.keyboard.press(key)
+
+
+def steps_of(one: Round) -> int:
+    judged = [token for token in one.draft if token.fate != "discarded"]
+    return len(one.draft) + len(judged) + (one.next is not None)
+
+
+def of_rounds(trace, count: int) -> list[tuple]:
+    return [token for token in recorded(trace) if int(token[2]) < count]
+
+
+def test_the_keys_go_by_round_back_and_forth(player):
+    page, trace = player
+    count = len(trace.rounds)
+    press(page, "ArrowLeft", 3)
+    assert page.locator(".run").get_attribute("data-state") == "paused"
+    assert on_stage(page) == of_rounds(trace, count - 3) and number(page, "rounds") == str(count - 3)
+    assert page.locator(".place").text_content() == f"{count - 3} of {count} rounds"
+    assert page.get_by_test_id("timeline").locator(".mark").count() == count - 3
+    button(page, "One round back").click()
+    assert on_stage(page) == of_rounds(trace, count - 4)
+    kept = [token for _, token in fates(trace.rounds[count - 5])][-1]
+    assert inspector(page).locator(".what small").text_content() == f"token {kept.id}"
+    scrubber(page).focus()
+    press(page, "ArrowRight", 9)
+    wait_for_state(page, "recorded")
+    assert on_stage(page) == recorded(trace) and number(page, "rounds") == str(count)
+    assert joined(tokens(page), *IN_TEXT) == trace.text
+
+
+def test_by_token_the_draft_waits_then_is_judged_then_the_own_token_is_drawn(player):
+    page, trace = player
+    at, one = next(
+        (at, one)
+        for at, one in enumerate(trace.rounds)
+        if [token.fate for token in one.draft[:2]] == ["accepted", "rejected"] and len(one.draft) > 2
+    )
+    page.evaluate("document.querySelector('.scrubber').focus()")
+    press(page, "Home")
+    assert on_stage(page) == [] and number(page, "tokens") == "0"
+    press(page, "ArrowRight", at)
+    before = of_rounds(trace, at)
+    assert on_stage(page) == before
+    shown = []
+    for _ in range(steps_of(one)):
+        press(page, "Shift+ArrowRight")
+        shown.append(([fate for fate, *_ in on_stage(page)[len(before) :]], said(page)))
+    size = len(one.draft)
+    for step in range(size):
+        assert shown[step][0] == ["pending"] * (step + 1)
+    assert f"Now {size} tokens wait for their verdict." in shown[size - 1][1]
+    assert shown[size][0] == ["accepted"] + ["pending"] * (size - 1) and "is accepted: u = " in shown[size][1]
+    fallen = ["accepted", "rejected"] + ["discarded"] * (size - 2)
+    assert shown[size + 1][0] == fallen and "is rejected: u = " in shown[size + 1][1]
+    assert shown[size + 2][0] == [*fallen, "resampled"] and "from the residual" in shown[size + 2][1]
+    for step in reversed(range(steps_of(one) - 1)):
+        press(page, "Shift+ArrowLeft")
+        assert ([fate for fate, *_ in on_stage(page)[len(before) :]], said(page)) == shown[step]
+    press(page, "ArrowLeft")
+    assert on_stage(page) == before
+
+
+def test_the_inspector_shows_the_step_and_nothing_of_what_comes_later(player):
+    page, trace = player
+    one = next(one for one in trace.rounds if one.draft and one.draft[0].fate == "rejected")
+    press(page, "Home")
+    press(page, "ArrowRight", trace.rounds.index(one))
+    press(page, "Shift+ArrowRight")
+    shown = inspector(page)
+    assert shown.locator(".what .token").text_content() == "pending"
+    assert not shown.locator(".judgement").is_visible() and not shown.locator(".likely").is_visible()
+    press(page, "Shift+ArrowRight", len(one.draft))
+    assert (
+        shown.locator(".what .token").text_content() == "rejected"
+        and shown.locator(".judgement").is_visible()
+    )
+    assert "was drawn" not in shown.locator(".verdict").text_content()
+    press(page, "Shift+ArrowRight")
+    assert shown.locator(".what small").text_content() == f"token {one.next.id}"
+    assert shown.locator(".likely .residual.drawn").count() == 1
+    assert page.locator(".stage .now").get_attribute("data-token") == str(one.next.id)
+
+
+def test_the_scrubber_goes_anywhere(player):
+    page, trace = player
+    for share in (0.5, 0.1, 0.9, 0.3):
+        scrub(page, share)
+        steps, at = int(scrubber(page).input_value()), 0
+        while steps >= steps_of(trace.rounds[at]):
+            steps -= steps_of(trace.rounds[at])
+            at += 1
+        complete = of_rounds(trace, at)
+        shown = on_stage(page)
+        assert shown[: len(complete)] == complete and number(page, "rounds") == str(at)
+        assert len(shown) - len(complete) == min(steps, len(trace.rounds[at].draft))
+        assert page.locator(".verdict-line").text_content().endswith("target forwards so far.")
+        assert (
+            scrubber(page).get_attribute("aria-valuetext").startswith(f"{at} of {len(trace.rounds)} rounds")
+        )
+    scrub(page, 1)
+    wait_for_state(page, "recorded")
+    assert on_stage(page) == recorded(trace) and joined(tokens(page), *IN_TEXT) == trace.text
+    assert "so far" not in page.locator(".verdict-line").text_content()
+
+
+def test_space_plays_from_here_and_pauses(player):
+    page, trace = player
+    page.get_by_test_id("replay").get_by_role("combobox").select_option("0.04")
+    scrub(page, 0.5)
+    at = len(on_stage(page))
+    scrubber(page).focus()
+    press(page, "Space")
+    wait_for_state(page, "running")
+    page.wait_for_function("at => document.querySelectorAll('.stage [data-round]').length > at + 3", arg=at)
+    press(page, "Space")
+    wait_for_state(page, "paused")
+    page.wait_for_timeout(200)
+    held = on_stage(page)
+    page.wait_for_timeout(600)
+    assert on_stage(page) == held and len(held) < len(recorded(trace))
+    press(page, "Space")
+    wait_for_state(page, "running")
+    button(page, "Skip").click()
+    wait_for_state(page, "recorded")
+    assert on_stage(page) == recorded(trace)
+
+
+def test_a_step_a_second_tells_what_happens(player):
+    page, _ = player
+    page.get_by_test_id("replay").get_by_role("combobox").select_option("steps")
+    button(page, "Replay").click()
+    page.locator(".said").get_by_text("is drafted").wait_for()
+    assert page.locator(".said").get_attribute("aria-live") == "off"
+    assert page.locator(".stage .open").count() >= 1
+    button(page, "Pause").click()
+    assert page.locator(".said").get_attribute("aria-live") == "polite"
+    page.get_by_test_id("replay").get_by_role("combobox").select_option("1")
+
+
+def test_the_stage_keeps_its_own_arrow_keys(player):
+    page, trace = player
+    page.get_by_test_id("stage").focus()
+    press(page, "ArrowRight", 2)
+    assert on_stage(page) == recorded(trace)
+    assert page.evaluate("document.activeElement.closest('.stage') !== null")
+
+
+def test_nothing_moves_when_the_player_says_something(player):
+    page, _ = player
+    top = page.get_by_test_id("stage").bounding_box()
+    scrub(page, 0.5)
+    assert said(page) and page.get_by_test_id("stage").bounding_box() == pytest.approx(top, abs=0.5)
+
+
+@pytest.mark.parametrize(("width", "height"), HALLS)
+def test_a_lecture_can_be_read_from_the_last_row(player, width, height):
+    page, trace = player
+    page.set_viewport_size({"width": width, "height": height})
+    button(page, "Lecture").click()
+    press(page, "ArrowLeft", 12)  # the last nine have no drafts
+    press(page, "ArrowDown")
+    sizes = page.evaluate(SIZES, [".stage", ".stage b"])
+    assert sizes and all(28 <= size <= 32 for _, size in sizes)
+    outcome = page.evaluate(SIZES, [".verdict-line", ".whose", "dl.numbers dt", "dl.numbers dd", ".said"])
+    assert len(outcome) >= 10 and all(size >= 22 for _, size in outcome), outcome
+    panel = page.evaluate(SIZES, [".inspector :is(p, span, small, code, dt, dd, th, td, caption)", ".keys"])
+    assert panel and all(size >= 20 for _, size in panel), panel
+    stage, beside = page.get_by_test_id("stage").bounding_box(), inspector(page).bounding_box()
+    assert beside["x"] >= stage["x"] + stage["width"] and beside["x"] + beside["width"] <= width
+    assert stage["height"] > height / 2 and stage["width"] > width / 2
+    assert page.evaluate("[scrollX, document.documentElement.scrollWidth]") == [0, width]
+    for gone in ("Generate", "Stop", "Save trace"):
+        assert not page.get_by_role("button", name=gone).is_visible()
+    assert not page.locator("h1").is_visible() and not page.locator("footer").first.is_visible()
+    word = page.locator(".stage .open > b").first
+    assert word.evaluate("e => getComputedStyle(e).borderTopStyle") == "dashed"
+    press(page, "Escape")
+    page.locator(".run:not([data-lecture])").wait_for()
+    assert page.get_by_role("button", name="Generate").is_visible() and page.locator("h1").is_visible()
+    assert page.get_by_test_id("stage").evaluate("e => parseFloat(getComputedStyle(e).fontSize)") < 24
+
+
+def test_in_a_lecture_a_presenter_s_keys_work_wherever_the_focus_is(player):
+    page, trace = player
+    count = len(trace.rounds)
+    button(page, "Lecture").click()
+    for focus in (None, ".stage", '[data-move="end"]'):
+        if focus:
+            page.locator(focus).focus()
+        press(page, "End")
+        press(page, "PageUp", 3)
+        press(page, "PageDown")
+        assert on_stage(page) == of_rounds(trace, count - 2)
+        press(page, "ArrowLeft")
+        press(page, "ArrowRight")
+        press(page, "ArrowUp")
+        assert number(page, "rounds") == str(count - 3)
+        press(page, "ArrowDown")
+        assert on_stage(page) == of_rounds(trace, count - 2)
+    page.get_by_test_id("replay").get_by_role("combobox").select_option("0.04")
+    page.locator('[data-move="end"]').focus()
+    press(page, "Space")
+    wait_for_state(page, "running")
+    press(page, "Space")
+    wait_for_state(page, "paused")
+    press(page, "l")
+    page.locator(".run:not([data-lecture])").wait_for()
+    page.get_by_test_id("replay").get_by_role("combobox").select_option("1")
+
+
+def test_on_a_narrow_window_the_inspector_is_still_beside_the_text_when_a_token_is_pinned(player):
+    page, _ = player
+    page.set_viewport_size({"width": 900, "height": 700})
+    button(page, "Lecture").click()
+    page.locator('.stage [data-fate="accepted"] > b').last.click()
+    stage, beside = page.get_by_test_id("stage").bounding_box(), inspector(page).bounding_box()
+    assert beside["x"] >= stage["x"] + stage["width"] and beside["x"] + beside["width"] <= 900
+    press(page, "Escape")
+
+
+def test_while_a_run_goes_on_the_player_waits(visit, endless):
+    page = visit(endless, still=True)
+    page.get_by_role("button", name="Generate").click()
+    wait_for_state(page, "running")
+    assert scrubber(page).is_disabled() and button(page, "One round back").is_disabled()
+    page.get_by_role("button", name="Stop").click()
+    wait_for_state(page, "ended")
+    assert scrubber(page).is_enabled()
+    rounds = int(number(page, "rounds").replace(",", ""))
+    button(page, "One round back").click()
+    assert number(page, "rounds") == str(rounds - 1)
+
+
+def test_the_page_does_not_scroll_by_itself(visit, bare):
+    page = visit(bare, still=True)
+    page.wait_for_timeout(300)
+    assert page.evaluate("scrollY") == 0
