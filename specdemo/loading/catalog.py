@@ -61,3 +61,6 @@ CATALOGUE = {
               "sliding windows, padded vocabulary", gated=True),
     )
 }  # fmt: skip
+
+# The ids of models that the hub gives out only to accounts that have accepted their terms.
+GATED = {place for entry in CATALOGUE.values() if entry.gated for place in (entry.target, entry.drafter)}

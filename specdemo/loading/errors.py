@@ -25,6 +25,11 @@ class LoadError(PairError):
     """The request was right, but loading failed (broken files, no connection, no memory)."""
 
 
+def gated_error(role: str, model_id: str) -> LoadError:
+    accept = "accept its terms on its hub page, then set HF_TOKEN to a token of that account"
+    return LoadError(f"{role}: {model_id} is gated: {accept}")
+
+
 @contextmanager
 def load_errors(role: str, model_id: str, part: str = "config.json") -> Iterator[None]:
     """Turns the libraries' errors into one sentence that names the model and the part of it that was being
@@ -52,8 +57,7 @@ def load_errors(role: str, model_id: str, part: str = "config.json") -> Iterator
 def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairError:
     path, causes = Path(model_id), _causes(error)
     if "GatedRepoError" in causes:
-        accept = "accept its terms on its hub page, then set HF_TOKEN to a token of that account"
-        return LoadError(f"{role}: {model_id} is gated: {accept}")
+        return gated_error(role, model_id)
     if "RepositoryNotFoundError" in causes:
         return PairError(f"{role}: the hub has no model {model_id} that this account may read")
     if not path.is_dir() and ("/" not in model_id or path.parent.is_dir()):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from io import StringIO
 
 import torch
+from huggingface_hub import constants, get_token, try_to_load_from_cache
 from tqdm import tqdm
 from transformers import (
     AutoConfig,
@@ -17,8 +18,8 @@ from transformers import (
 )
 
 from specdemo.events import ByModel, PairInfo, Params
-from specdemo.loading.catalog import QUANTIZE
-from specdemo.loading.errors import LoadError, PairError, load_errors
+from specdemo.loading.catalog import GATED, QUANTIZE
+from specdemo.loading.errors import LoadError, PairError, gated_error, load_errors
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import ROLES, ByRole, Part, Request, resolve
 from specdemo.runtime.device import cpu_name, memory_of
@@ -82,6 +83,7 @@ class Plan:
 
 def plan(request: Request) -> Plan:
     """How a request would be loaded, from the models' configs alone. Raises as `load_pair` does."""
+    check_access(request)
     planned = plan_from(request, [read_skeleton(part.role, part.place) for part in request.parts])
     names = [f"{part.role} {part.id}" for part in request.parts]
     for name, part, size in zip(names, request.parts, planned.sizes, strict=True):
@@ -89,6 +91,16 @@ def plan(request: Request) -> Plan:
     if len({part.device for part in request.parts}) == 1:
         _check_memory(f"{' and '.join(names)} need", sum(planned.sizes), request.device)
     return planned
+
+
+def check_access(request: Request) -> None:
+    """LoadError, without a request to the hub, if a model is gated, not on this machine, and there is no
+    token. A mirror may have other rules, so it is asked."""
+    if get_token() or constants.ENDPOINT != constants._HF_DEFAULT_ENDPOINT:
+        return
+    for part in request.parts:
+        if part.place in GATED and not isinstance(try_to_load_from_cache(part.place, "config.json"), str):
+            raise gated_error(part.role, part.id)
 
 
 def _check_memory(models_need: str, size: int, device: str) -> None:

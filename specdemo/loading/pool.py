@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from specdemo.loading.errors import PairError
-from specdemo.loading.load import OnProgress, Plan, load, plan
+from specdemo.loading.load import OnProgress, Plan, check_access, load, plan
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import Request
 from specdemo.runtime.device import memory_of
@@ -41,6 +41,7 @@ class ModelPool:
         """
         if pair := self.loaded(request):
             return pair
+        check_access(request)  # before waiting for another pair's load
         self.listeners.append(on_progress)
         try:
             with self.loading:

@@ -11,16 +11,15 @@ from specdemo.ui.models import Choice, Models
 from specdemo.ui.settings import (
     AS_STARTED,
     CONTROLS,
-    DEFAULTS,
     DRAFTERS,
     DTYPES,
+    FIRST,
     NAMES,
     QUANTIZE,
     RULE_WORDS,
     SAMPLERS,
     choice_of,
     hints,
-    values_of,
     visible,
 )
 
@@ -33,15 +32,14 @@ QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 def controls(models: Models) -> dict[str, gr.components.Component]:
     """The components by name, placed in the layout where this is called."""
-    first = values_of(DEFAULTS)
-    shown = visible(first | {"chat": False})
+    first, shown = FIRST, visible(FIRST)
 
     def slider(name: str, step: float) -> gr.Slider:
         _, low, high = LIMITS[name]
         return gr.Slider(low, high, first[name], step=step, visible=shown.get(name, True), **_words(name))
 
     def dropdown(name: str, choices: Sequence, value: str) -> gr.Dropdown:
-        return gr.Dropdown(choices, value=value, **_words(name))
+        return gr.Dropdown(choices, value=value, visible=shown.get(name, True), **_words(name))
 
     boxes = {}
     boxes["pair"] = dropdown("pair", list(models.arguments), models.default)
@@ -64,7 +62,9 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         boxes["system"] = gr.Textbox(
             first["system"], lines=2, max_lines=6, visible=shown["system"], **_words("system")
         )
-    with gr.Accordion("Ending, rule, alternatives", open=False):
+    with gr.Accordion(
+        "Ending, alternatives" if len(RULE_WORDS) == 1 else "Ending, rule, alternatives", open=False
+    ):
         boxes["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
         boxes["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
         boxes["rule"] = dropdown("rule", [(words, rule) for rule, words in RULE_WORDS.items()], first["rule"])

@@ -112,11 +112,15 @@ class RunFeed:
     """One run for one page: updates with the rounds since the last update, or a snapshot of everything.
 
     number: grows from run to run, so that the page can ignore late messages of an older run.
-    tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it.
+    tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it. link:
+    the query of the address that asks for the run.
     """
 
-    def __init__(self, number: int, trace: Trace, tokenizer: Any = None, recorded: bool = False) -> None:
+    def __init__(
+        self, number: int, trace: Trace, tokenizer: Any = None, recorded: bool = False, link: str = ""
+    ) -> None:
         self.number, self.trace, self.tokenizer, self.recorded = number, trace, tokenizer, recorded
+        self.link = link
         self.sent = 0  # rounds
         self.ended = recorded  # its last numbers, which come behind the last round, are there
 
@@ -137,6 +141,8 @@ class RunFeed:
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
         update["whose"] = whose(self.trace, self.recorded)
         update["setting"] = setting(self.trace)
+        if self.link:
+            update["link"] = self.link
         if self.recorded:
             update["recorded"] = True
         return {"run": number or self.number, "update": update}
@@ -342,13 +348,17 @@ def number_texts(trace: Trace) -> dict[str, str]:
 def notice(number: int, kind: Kind, *lines: str, share: float | None = None) -> Message:
     """A message with a notice alone, which `|` can add to a message with an update."""
     text: Notice = {"kind": kind, "text": "\n".join(lines), "share": share}
+    if kind == "error":
+        text["at"] = time.time_ns()
     return {"run": number, "notice": text}
 
 
 def trace_file(number: int, trace: Trace) -> Message:
     """The trace as a file for the visitor to save."""
     file: TraceFile = {
-        "name": f"specdemo-seed-{trace.params.seed}.json",
+        "name": f"specdemo-seed-{trace.params.seed}.json"
+        if trace.params.temperature
+        else "specdemo-greedy.json",
         "text": trace.to_json(),
         "requested_at": time.time_ns(),
     }

@@ -27,13 +27,23 @@ from specdemo.events.trace import Trace
 from specdemo.loading.catalog import POOR
 from specdemo.loading.errors import PairError
 from specdemo.session import Run, check_prompt
+from specdemo.ui import links
 from specdemo.ui.controls import QUIET, controls, keep_hints_current
 from specdemo.ui.feed import RunFeed, describe_pair, describe_recorded, notice, trace_file
 from specdemo.ui.frame import STATIC, frame, loader, scripts, scripts_path
 from specdemo.ui.instruments import KINDS, measure, request_of
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import RunQueue, Waiting, follow, sentence
-from specdemo.ui.settings import NAMES, choice_of, params_of, values_of, weights_of
+from specdemo.ui.settings import (
+    FIRST,
+    NAMES,
+    about_file,
+    choice_of,
+    in_labels,
+    params_of,
+    values_of,
+    weights_of,
+)
 from specdemo.ui.wire import Measurement
 
 HERE = Path(__file__).parent
@@ -48,17 +58,13 @@ INTRODUCTION = (
     "so the text has exactly the same distribution as if the target had written it alone."
 )
 STORY = "One day, a girl named Mia found a tiny kitten in the rain."
-EXAMPLES = {  # label: (prompt, pair, drafting method, gamma, sampler)
-    "A story, sampled": (STORY, None, "model", 4, "top-p"),
-    "The same, greedy": (STORY, None, "model", 4, "greedy"),
-    "A story, with a poor drafter": (STORY, POOR, "model", 4, "top-p"),
-    "Drafts that are too long": (
-        "Tom and his dog went to the park. They saw a big red",
-        None,
-        "model",
-        12,
-        "multinomial",
-    ),
+# label: (prompt, pair, drafting method, gamma, sampler). What is to be compared shares prompt and sampler.
+EXAMPLES = {
+    "A story, sampled": (STORY, None, "model", 4, FIRST["sampler"]),
+    "Drafts that are too long": (STORY, None, "model", 16, FIRST["sampler"]),
+    "A story, with a poor drafter": (STORY, POOR, "model", 4, FIRST["sampler"]),
+    "The target alone": (STORY, None, "none", 4, FIRST["sampler"]),
+    "A story, greedy": (STORY, None, "model", 4, "greedy"),
     "Copying instead of a drafter": (
         '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang',
         None,
@@ -66,8 +72,11 @@ EXAMPLES = {  # label: (prompt, pair, drafting method, gamma, sampler)
         4,
         "greedy",
     ),
-    "The target alone": ("The old bear was very sad because", None, "none", 4, "top-p"),
 }
+
+
+# Gradio calls it with what an event's inputs hold; the second one becomes the address's query.
+ADDRESS = "(session, address, ...held) => [session, location.search, ...held]"
 
 
 class PageSession:
@@ -79,6 +88,8 @@ class PageSession:
         self.run: Run | None = None
         self.waiting = False  # for a run to begin
         self.measurement: Measurement | None = None  # the latest, while it goes on
+        self.runs_link = False  # the page's address asks for a run that has not been asked for yet
+        self.note = ""  # about the page's address, for the next run's notice
         self.pair: str | None = None  # the visitor's own choice, while an example has set another pair
 
     def begin(self) -> int:
@@ -104,9 +115,10 @@ def build(models: Models) -> gr.Blocks:
             params, choice = params_of(values), Choice(**choice_of(values))
             check_prompt(prompt)
         except Exception as error:  # what is on the stage stays there, and goes on
-            yield json.dumps(notice(session.number, "error", sentence(error)))
+            yield json.dumps(notice(session.number, "error", in_labels(sentence(error))))
             return
         number, feed, shown = session.begin(), None, None
+        remarks, session.note = [session.note] if session.note else [], ""
         session.waiting = True
         try:
             async with aclosing(follow(models, queue, choice, prompt, params)) as reports:
@@ -117,16 +129,43 @@ def build(models: Models) -> gr.Blocks:
                         yield json.dumps(notice(number, "wait", report.sentence, share=report.share))
                         continue
                     if feed is None:
-                        feed = session.feed = RunFeed(number, report.run.trace, report.pair.tokenizer)
+                        trace = report.run.trace
+                        link = links.write(prompt, trace.pair.name, choice_of(values), trace.params)
+                        feed = session.feed = RunFeed(number, trace, report.pair.tokenizer, link=link)
                         session.run, session.waiting = report.run, False
                     note = {}
                     if (state := (report.pair.runner.warming_up, report.pair.notes)) != shown:
-                        shown, note = state, notice(number, "note", *describe_pair(report.pair, params))
+                        shown, note = (
+                            state,
+                            notice(number, "note", *remarks, *describe_pair(report.pair, params)),
+                        )
                     yield json.dumps(feed.update(report.ended) | note)
         except Exception as error:
             if session.number == number:
                 session.waiting = False
-                yield json.dumps(whole(session) | notice(number, "error", sentence(error)))
+                yield json.dumps(whole(session) | notice(number, "error", in_labels(sentence(error))))
+
+    def open_link(session: PageSession, query: str, prompt: str, *held: Any) -> tuple:
+        """What the page's address says, in the controls; what is wrong with it, on the stage."""
+        same = (gr.skip(), prompt, *held)
+        try:
+            link = links.read(query, models.arguments)
+        except ValueError as error:
+            return json.dumps(notice(session.number, "error", in_labels(sentence(error)))), *same[1:]
+        session.runs_link, session.note = link.runs, link.note
+        values = dict(zip(NAMES, held, strict=True)) | link.values
+        said = json.dumps(notice(session.number, "note", link.note)) if link.note else same[0]
+        return said, prompt if link.prompt is None else link.prompt, *(values[name] for name in NAMES)
+
+    async def run_link(session: PageSession, *asked: Any) -> AsyncIterator[Any]:
+        """The run that the address asks for, if it does."""
+        if not session.runs_link:
+            yield gr.skip()
+            return
+        session.runs_link = False
+        async with aclosing(run_on_stage(session, *asked)) as texts:
+            async for text in texts:
+                yield text
 
     async def measure_on_stage(
         event: gr.EventData, session: PageSession, prompt: str, *held: Any
@@ -147,7 +186,8 @@ def build(models: Models) -> gr.Blocks:
                     session.measurement = latest
                     yield message(latest)
         except Exception as error:
-            yield message(latest | {"state": "failed", "text": sentence(error), "share": None})
+            failure = {"state": "failed", "text": in_labels(sentence(error)), "share": None}
+            yield message(latest | failure)
         session.measurement = None
 
     def choose_gamma(event: gr.EventData, draft_with: str) -> tuple:
@@ -189,7 +229,7 @@ def build(models: Models) -> gr.Blocks:
         try:
             trace = Trace.load(file)
         except ValueError as error:
-            return json.dumps(notice(session.number, "error", sentence(error))), prompt, *held
+            return json.dumps(notice(session.number, "error", about_file(str(error)))), prompt, *held
         finally:
             Path(file).unlink(missing_ok=True)  # the visitor has it
         known = trace.pair.name in models.arguments
@@ -242,16 +282,18 @@ def build(models: Models) -> gr.Blocks:
             with gr.Column(elem_id="ask"):
                 prompt = gr.Textbox(next(iter(EXAMPLES.values()))[0], label="Prompt", lines=3, max_lines=12)
                 with gr.Row():
-                    go = gr.Button("Generate", variant="primary", min_width=100)
-                    end = gr.Button("Stop", min_width=100)
+                    go = gr.Button("Generate", variant="primary", min_width=100, elem_id="go")
+                    end = gr.Button("Stop", min_width=100, elem_id="end")
                 with gr.Row():
-                    keep = gr.Button("Save trace", size="sm", min_width=100)
-                    open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=100)
+                    keep = gr.Button("Save trace", size="sm", min_width=80)
+                    open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=80)
+                    gr.Button("Copy link", size="sm", min_width=80, elem_id="copy")
                 # Below the buttons, which then do not move when it appears.
                 prompt_hint = gr.Markdown(visible=False, elem_id="hint")
             with gr.Column(elem_id="show"):
                 first = recorded.snapshot() | notice(1, "recorded", describe_recorded(recorded.trace))
                 stage = _stage(json.dumps(first))
+            address = gr.Textbox(visible=False)
             with gr.Column(elem_id="settings"):
                 settings = controls(models)
                 examples = gr.Dataset(
@@ -265,16 +307,19 @@ def build(models: Models) -> gr.Blocks:
 
         hints_event = keep_hints_current(demo, models, prompt, prompt_hint, settings)
         everything = [prompt, *settings.values()]
-        started = gr.on(
-            [go.click, prompt.submit],
-            run_on_stage,
-            [session, *everything],
-            stage,
-            show_progress="hidden",
-            trigger_mode="multiple",  # the later one ends the earlier
-            concurrency_limit=None,  # visitors wait in `queue`, which tells them their place
-            api_visibility="private",
-        )
+        running = {
+            "inputs": [session, *everything],
+            "outputs": stage,
+            "show_progress": "hidden",
+            "trigger_mode": "multiple",  # the later one ends the earlier
+            "concurrency_limit": None,  # visitors wait in `queue`, which tells them their place
+            "api_visibility": "private",
+        }
+        started = gr.on([go.click, prompt.submit], run_on_stage, **running)
+        linked = demo.load(
+            open_link, [session, address, *everything], [stage, *everything], js=ADDRESS, **QUIET
+        ).then(run_link, **running)
+        linked.then(**hints_event)
         started.then(**hints_event)  # more is known about a pair that is loaded now
         filled = [prompt, *(settings[name] for name in ("pair", "draft_with", "gamma", "sampler"))]
         examples.click(apply_example, [session, examples, settings["pair"]], filled, **QUIET)
@@ -289,7 +334,7 @@ def build(models: Models) -> gr.Blocks:
         )
         taken_over = [settings["draft_with"], settings["gamma"]]
         stage.select(choose_gamma, settings["draft_with"], taken_over, **QUIET)
-        gr.on([end.click, stage.stop], stop, session, stage, cancels=[started, measured], **QUIET)
+        gr.on([end.click, stage.stop], stop, session, stage, cancels=[started, linked, measured], **QUIET)
         # The page asks for the whole state after it has missed a message.
         stage.submit(lambda session: json.dumps(whole(session)), session, stage, **QUIET)
         keep.click(save_trace, session, stage, **QUIET)

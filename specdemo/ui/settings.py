@@ -79,8 +79,10 @@ UNCHANGED = ("draft_with", "gamma", "ngram", "rule", "max_new_tokens", "ignore_e
 
 
 def params_of(values: Values) -> Params:
-    """The Params for what the controls hold; raises ValueError as Params does."""
+    """The Params for what the controls hold; raises ValueError as Params does. What a hidden control holds
+    has no effect, so it cannot be wrong."""
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
+    values = values | {name: FIRST[name] for name in _hidden_and_wrong(values)}
     return Params(
         **{field: values[field] if field in filters else off for field, off in OFF.items()},
         **{field: values[field] for field in UNCHANGED},
@@ -88,6 +90,24 @@ def params_of(values: Values) -> Params:
         stop=tuple(_unescaped(line) for line in values["stop"].split("\n") if line),
         system=values["system"] if values["chat"] and values["system"] else None,
     )
+
+
+def _hidden_and_wrong(values: Values) -> list[str]:
+    return [
+        name for name, shown in visible(values).items() if not shown and _wrong_number(name, values[name])
+    ]
+
+
+def _wrong_number(name: str, value: object) -> bool:
+    """Whether it is a number's control that holds what Params would refuse."""
+    value = whole_number(str(value)) if name == "seed" else value
+    if name not in LIMITS or (name == "seed" and value is None):
+        return False
+    try:
+        check_number(name, value)
+    except ValueError:
+        return True
+    return False
 
 
 def values_of(params: Params) -> Values:
@@ -130,6 +150,10 @@ def _unescaped(line: str) -> str:
     return re.sub(r"\\([n\\])", lambda found: "\n" if found[1] == "n" else "\\", line)
 
 
+# What the controls hold at first: no filters, so that the coin of the rule often has to decide.
+FIRST = values_of(DEFAULTS) | {"sampler": "multinomial"}
+
+
 def whole_number(text: str) -> int | str | None:
     """A text box's content as a number: None if it is empty. Any other text is returned as it is, for Params
     to reject."""
@@ -139,10 +163,11 @@ def whole_number(text: str) -> int | str | None:
 
 def visible(values: Values) -> dict[str, bool]:
     """Which controls have an effect with the others as they are. Those that are always shown are left out."""
-    filters, drafting = SAMPLERS[values["sampler"]], DRAFTERS[values["draft_with"]][1]
+    filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
+    drafting = DRAFTERS.get(values["draft_with"], ("", ()))[1]
     shown = {field: field in filters for field in OFF}
     shown |= {field: field in drafting for field in ("gamma", "ngram")}
-    return shown | {"system": bool(values["chat"])}
+    return shown | {"seed": bool(filters), "rule": len(RULE_WORDS) > 1, "system": bool(values["chat"])}
 
 
 def hints(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") -> dict[str, str]:
@@ -176,8 +201,6 @@ def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") 
     context = pair.context if pair else None
     context_end = f"prompt and text together end at the target's context of {context or 0:,.0f} tokens"
     filters = SAMPLERS[values["sampler"]]
-    if values["sampler"] == "greedy" and values["seed"].strip():
-        yield "seed", "greedy decoding draws no random numbers, so the seed changes nothing"
     if "temperature" in filters and values["temperature"] == 0:
         yield "temperature", "0 is greedy: p and q are one-hot, and the filters change nothing"
     if "top_k" in filters and values["top_k"] in (0, 1):
@@ -228,19 +251,15 @@ def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") 
         yield "pair", f"{_pair_line(values['pair'], needs)}: more than this machine has"
     shown = visible(values)
     for name in LIMITS:
-        value = whole_number(values[name]) if name == "seed" else values[name]
-        if shown.get(name, True) and not (name == "seed" and value is None):
-            try:
-                check_number(name, value)
-            except ValueError:
-                yield name, f"must be {allowed(name)}"
+        if shown.get(name, True) and _wrong_number(name, values[name]):
+            yield name, f"must be {allowed(name)}"
     for name, text in (("prompt", prompt), ("stop", values["stop"]), ("system", values["system"])):
         try:
             check_text(name, text)
         except ValueError as error:
             yield name, str(error)
     if not prompt:
-        yield "prompt", "must not be empty: the target needs at least one token to continue"
+        yield "prompt", "must not be empty"  # why is said when a run is asked for
 
 
 def _length(prompt: str, pair: "Pair") -> int | None:
@@ -256,6 +275,31 @@ def _length(prompt: str, pair: "Pair") -> int | None:
 
 def _whole(value: object) -> bool:
     return isinstance(value, (int, float)) and float(value).is_integer()
+
+
+def in_labels(sentence: str) -> str:
+    """A sentence about a wrong request as the page says it: a field's name at its start becomes the label of
+    the field's control."""
+    labels = {"prompt": "Prompt"} | {name: label for name, (label, _) in CONTROLS.items()}
+    field, space, rest = sentence.partition(" ")
+    if field not in labels:
+        return sentence
+    return f"{labels[field]}{space}{re.sub(r', not None$', ', and the box is empty', rest)}"
+
+
+def about_file(sentence: str) -> str:
+    """What is wrong with a file that was to be opened, in plain words; sentence: the trace's own."""
+    _, _, problem = sentence.partition(" file: ")
+    where, _, what = problem.partition(": ")
+    place = re.match(r"rounds\.(\d+)", where)
+    if "Value error, " in what:
+        return f"The file cannot be opened: {in_labels(what.partition('Value error, ')[2])}"
+    if "UTF-8" in problem or (where == "it" and "JSON" in what):
+        return "The file is not a trace: it is not JSON text, or only a part of it"
+    if where in ("it", "schema"):
+        return "The file is not a trace of this program, or of a version that this one cannot read"
+    part = f"round {place[1]}" if place else where.partition(".")[0].replace("_", " ")
+    return f"The file cannot be opened: its {part} cannot be that of a run"
 
 
 def choice_of(values: Values) -> dict[str, str | None]:

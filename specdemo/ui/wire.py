@@ -96,8 +96,9 @@ class Update(TypedDict):
     """Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether
     speculation pays.
 
-    A snapshot has since = 0, the prompt, the setting, and whose run it is in words. finish is None while the
-    run goes on; with it comes the outcome. recorded: the run is played from a file.
+    A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address
+    that asks for the run. finish is None while the run goes on; with it comes the outcome. recorded: the run
+    is played from a file.
     """
 
     since: int
@@ -110,6 +111,7 @@ class Update(TypedDict):
     prompt: NotRequired[list[PromptToken]]
     whose: NotRequired[str]
     setting: NotRequired[Setting]
+    link: NotRequired[str]
     outcome: NotRequired[Outcome]
     recorded: NotRequired[bool]
 
@@ -118,11 +120,13 @@ Kind = Literal["wait", "note", "error", "recorded"]
 
 
 class Notice(TypedDict):
-    """Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known."""
+    """Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns)
+    makes the same error twice two different messages."""
 
     kind: Kind
     text: str
     share: float | None
+    at: NotRequired[int]
 
 
 class TraceFile(TypedDict):

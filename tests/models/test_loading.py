@@ -434,6 +434,18 @@ def test_what_the_hub_does_not_give(hub):
     assert denied.startswith("target: ") and "own/refused" in denied and "HF_TOKEN" in denied
 
 
+@pytest.mark.parametrize("request_", [{"name": "llama-3.2-3b"}, {"target": "google/gemma-3-4b-pt"}])
+def test_a_gated_model_without_a_token_is_refused_before_any_request(hub, monkeypatch, request_):
+    from specdemo.loading import load
+
+    Hub.shown.clear()
+    monkeypatch.setattr(load, "get_token", lambda: None)
+    with hub(Hub):
+        monkeypatch.setattr(constants, "_HF_DEFAULT_ENDPOINT", constants.ENDPOINT)
+        said = rejected(**request_, kind=LoadError)
+    assert "is gated: accept its terms" in said and "HF_TOKEN" in said and not Hub.shown
+
+
 class Files(http.server.SimpleHTTPRequestHandler):
     """Hands out the files of a directory as the model hub does: slowly where they are weights."""
 

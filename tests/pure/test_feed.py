@@ -111,7 +111,8 @@ def test_what_decides_is_not_rounded_and_what_is_only_drawn_is():
 
 
 def test_every_object_has_the_fields_of_its_type():
-    message = RunFeed(1, trace(*ROUNDS, finish="length"), recorded=True).snapshot() | notice(1, "note", "x")
+    feed = RunFeed(1, trace(*ROUNDS, finish="length"), recorded=True, link="gamma=4")
+    message = feed.snapshot() | notice(1, "error", "x")
     message |= trace_file(1, trace())
     update = message["update"]
     objects = [

@@ -1,29 +1,38 @@
 """The controls: what they hold is what Params gets, and what is shown next to them is true."""
 
+import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, check_number
+from specdemo.events.trace import Trace
 from specdemo.loading.request import resolve
 from specdemo.ui.settings import (
     AS_STARTED,
     CONTROLS,
     DRAFTERS,
     DTYPES,
+    FIRST,
     NAMES,
     OFF,
     QUANTIZE,
     RULE_WORDS,
     SAMPLERS,
+    about_file,
     choice_of,
     hints,
+    in_labels,
     params_of,
     values_of,
     visible,
     weights_of,
 )
+from tests.sentences import assert_one_sentence
+
+FIRST_TRACE = Path(__file__).resolve().parents[2] / "assets" / "traces" / "first.json"
 
 
 @dataclass
@@ -131,6 +140,8 @@ def test_controls_that_do_not_matter_are_out_of_the_way():
         True,
         False,
     ]
+    assert visible(holding())["seed"] and not visible(holding(sampler="greedy"))["seed"]
+    assert visible(holding())["rule"] == (len(RULES) > 1), "a choice of one is none"
     assert not visible(holding())["system"] and visible(holding(chat=True))["system"]
 
 
@@ -140,6 +151,62 @@ def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
         with pytest.raises(ValueError, match="seed must be a whole number from 0 to"):
             params_of(holding(seed=nonsense))
     assert params_of(holding(system="ignored", chat=False)).system is None
+
+
+def test_what_is_hidden_has_no_effect_and_so_cannot_be_wrong():
+    hidden = {"gamma": 99, "ngram": None, "seed": "x", "temperature": 9}
+    params = params_of(holding(draft_with="none", sampler="greedy", **hidden))
+    assert params == Params(draft_with="none", temperature=0.0, top_p=1.0)
+    with pytest.raises(ValueError, match="gamma must be a whole number from 1 to 16, not 99"):
+        params_of(holding(gamma=99))
+
+
+def test_the_first_run_samples_without_filters():
+    assert params_of(holding(**FIRST)) == Params(top_p=1.0)
+
+
+@pytest.mark.parametrize(
+    "sentence, said",
+    [
+        ("max_new_tokens must be from 1, not 0", "Max new tokens must be from 1, not 0"),
+        ("gamma must be from 1, not None", "Draft length γ must be from 1, and the box is empty"),
+        ("prompt must not be empty", "Prompt must not be empty"),
+        ("this pair is busy", "this pair is busy"),
+        ("", ""),
+    ],
+)
+def test_errors_name_the_label_that_the_page_shows(sentence, said):
+    assert in_labels(sentence) == said
+
+
+def said_of(change) -> str:
+    whole = json.loads(FIRST_TRACE.read_text(encoding="utf-8"))
+    text = change(whole) or json.dumps(whole)
+    with pytest.raises(ValueError) as wrong:
+        Trace.from_json(text)
+    return about_file(str(wrong.value))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda whole: "once upon a time", "not JSON text, or only a part of it"),
+        (lambda whole: json.dumps(whole)[:100], "not JSON text, or only a part of it"),
+        (lambda whole: "[]", "not a trace of this program"),
+        (lambda whole: whole.update(schema="specdemo.trace/9"), "a version that this one cannot read"),
+        (
+            lambda whole: whole["params"].update(gamma=17),
+            "Draft length γ must be a whole number from 1 to 16",
+        ),
+        (lambda whole: whole["rounds"][3].update(index=9), "its round 3 cannot be"),
+        (lambda whole: whole.update(output_ids=[]), "its output ids cannot be"),
+        (lambda whole: whole.pop("prompt") and None, "its prompt cannot be"),
+    ],
+)
+def test_a_wrong_file_is_told_of_in_plain_words(change, words):
+    said = said_of(change)
+    assert words in said and "schema" not in said and "_" not in said
+    assert_one_sentence(said)
 
 
 def test_nothing_to_warn_of_at_first():
@@ -155,7 +222,6 @@ def test_nothing_to_warn_of_at_first():
 @pytest.mark.parametrize(
     "control, values, words",
     [
-        ("seed", {"sampler": "greedy", "seed": "3"}, "changes nothing"),
         ("seed", {"seed": "x"}, "must be a whole number from 0 to"),
         ("temperature", {"temperature": 0}, "0 is greedy"),
         ("temperature", {"temperature": 3}, "must be a number from 0 to 2"),

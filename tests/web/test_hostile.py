@@ -67,7 +67,7 @@ def test_in_a_system_prompt_and_a_seed(page):
     generate(page, HOSTILE[3], seed=HOSTILE[3], max_new_tokens=2)
     assert HOSTILE[3][:30] in notice(page, "error")
     generate(page, seed=1)
-    page.get_by_test_id("notice").get_by_text("chat").wait_for()  # this tokenizer has no template
+    page.get_by_test_id("notice").get_by_text("Chat template").wait_for()  # this tokenizer has no template
     nothing_ran(page)
 
 
@@ -155,7 +155,7 @@ def test_half_a_surrogate_pair_is_refused_in_a_sentence(page, text):
     surrogate = next(sign for sign in text if 0xD800 <= ord(sign) < 0xE000)
     assert (
         notice(page, "error")
-        == f"prompt must be Unicode text, but holds the lone surrogate U+{ord(surrogate):04X}"
+        == f"Prompt must be Unicode text, but holds the lone surrogate U+{ord(surrogate):04X}"
     )
     page.get_by_label("Prompt", exact=True).blur()
     page.locator("#hint").get_by_text("lone surrogate").wait_for()

@@ -146,7 +146,7 @@ def test_a_mistake_during_a_run_is_told_and_the_run_goes_on(visit, endless):
     generate(page, max_new_tokens=30_000)
     wait_for_rounds(page)
     generate(page, max_new_tokens=0)
-    assert notice(page, "error").startswith("max_new_tokens must be")
+    assert notice(page, "error").startswith("Max new tokens must be")
     before = int(number(page, "rounds").replace(",", ""))
     wait_for_rounds(page, before + 20)
     page.get_by_role("button", name="Stop").click()

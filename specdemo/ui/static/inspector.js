@@ -77,6 +77,7 @@ export function makeInspector(panel, setting) {
   const likely = /** @type {HTMLTableElement} */ (part(".likely"));
   const unpin = () => panel.dispatchEvent(new CustomEvent("unpin", { bubbles: true }));
   part(".unpin").addEventListener("click", unpin);
+  part(".formulas").addEventListener("toggle", showFormulas);
   clear();
   return { show, clear };
 
@@ -84,6 +85,14 @@ export function makeInspector(panel, setting) {
     part(".hint").hidden = false;
     part(".facts").hidden = true;
     panel.dataset.shows = "nothing";
+  }
+
+  // They open at the inspector's top, and not below its end.
+  function showFormulas() {
+    const formulas = /** @type {HTMLDetailsElement} */ (part(".formulas"));
+    if (!formulas.open) return;
+    panel.scrollTop += formulas.getBoundingClientRect().top - panel.getBoundingClientRect().top;
+    formulas.scrollIntoView({ block: "nearest" }); // where the page is what scrolls
   }
 
   /**

@@ -1,7 +1,9 @@
 // @ts-check
 // Draws a run: takes the server's messages, and shows what of the run is visible now.
 
+import { copyAddress, makeAddress } from "./address.js";
 import { makeCompare } from "./compare.js";
+import { watchControls } from "./controls.js";
 import { find, saveFile } from "./dom.js";
 import { makeExactness } from "./exactness.js";
 import { makeGamma } from "./gamma.js";
@@ -56,11 +58,19 @@ export function start({ element, props, watch, trigger }) {
     race: makeRace(part("race"), server),
     compare: makeCompare(part("compare"), server),
   });
+  const address = makeAddress();
+  page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
+  const controls = watchControls({
+    copy: async () => showNotice({ kind: "wait", text: await copyAddress(), share: null }),
+    asked: () => { forgetError(); controls.allowStop(true); },
+    refused: (sentence) => showNotice({ kind: "error", text: sentence, share: null }),
+  });
   const run = new Run();
   const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
   makeLecture(page, player, text);
   let requestedAt = -Infinity; // when a snapshot was requested
   let hasPlayed = false;
+  let measuring = false;
 
   part("metrics").addEventListener("keydown", moveAlongNumbers);
   part("legend").addEventListener("click", hideOrShow);
@@ -74,13 +84,26 @@ export function start({ element, props, watch, trigger }) {
     const message = JSON.parse(props.value || '{"run": -1}');
     if (message.run < run.number) return; // late, of an older run
     if (message.file) return saveFile(message.file.name, message.file.text);
-    if (message.measurement) return tabs.take(message.measurement);
+    if (message.measurement) {
+      measuring = ["waiting", "running"].includes(message.measurement.state);
+      controls.allowStop(measuring || isLive());
+      return tabs.take(message.measurement);
+    }
     const kind = message.notice?.kind;
     if (message.update) take(message.run, message.update, kind === "recorded");
     else if (message.run > run.number && kind === "wait") wait(message.run);
     else if (page.dataset.state === "waiting" && kind !== "wait") page.dataset.state = "empty";
     run.number = Math.max(run.number, message.run);
     if (message.notice) showNotice(message.notice);
+    // The first message, with the recorded run, can have been replaced before this script was there.
+    if (page.dataset.state === "empty") requestSnapshot();
+    controls.allowStop(measuring || isLive());
+  }
+
+  // Whether the server waits for a run or is at it; a replay can be skipped, but there is nothing to stop.
+  function isLive() {
+    const { state } = page.dataset;
+    return state === "waiting" || (state === "running" && !run.complete);
   }
 
   /**
@@ -93,7 +116,10 @@ export function start({ element, props, watch, trigger }) {
     if (result === "known") return;
     if (result === "missed") return requestSnapshot();
     requestedAt = -Infinity;
-    if (result === "begun") begin(opened);
+    if (result === "begun") {
+      address.begin(update.link ?? "");
+      begin(opened);
+    }
     for (const token of corrected) text.rewrite(token);
     player.proceed();
     tabs.show(run);
@@ -101,7 +127,7 @@ export function start({ element, props, watch, trigger }) {
 
   /** @param {boolean} opened */
   function begin(opened) {
-    const plays = opened && run.recorded && !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const plays = opened && !address.wants() && run.recorded && !matchMedia("(prefers-reduced-motion: reduce)").matches;
     const live = !run.complete;
     if (live) revealStage();
     if (plays) player.play(hasPlayed ? "1" : String(SLOW));
@@ -141,6 +167,11 @@ export function start({ element, props, watch, trigger }) {
     progress.value = share ?? 0;
   }
 
+  // What was wrong with the request before says nothing about the next one.
+  function forgetError() {
+    if (part("notice").dataset.kind === "error") showNotice({ kind: "note", text: "", share: null });
+  }
+
   // The screen.
 
   /** @param {number | null} visible how many rounds are, where it is not the whole run that is shown */
@@ -151,6 +182,20 @@ export function start({ element, props, watch, trigger }) {
     const line = part("verdict");
     line.dataset.tone = visible === null ? run.tone : "neutral";
     line.textContent = visible === null ? run.verdict : soFarInWords(run.rounds, visible);
+    address.takeWanted(pinAt);
+  }
+
+  /**
+   * Pins a token that the address asks for; false while it is not on the stage.
+   * @param {number} index of its round
+   * @param {number} place in the draft; behind it is the round's own token
+   */
+  function pinAt(index, place) {
+    const round = run.rounds[index];
+    const token = round && (round.draft[place] ?? (place === round.draft.length ? round.next : null));
+    if (!token || !text.isOnStage(token) || !text.isShown(token)) return false;
+    reader.choose(token);
+    return true;
   }
 
   /** @param {Record<string, string>} numbers */

@@ -89,8 +89,9 @@
 
 /**
  * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
- * pays. A snapshot has since = 0, the prompt, the setting, and whose run it is in words. finish is null while
- * the run goes on; with it comes the outcome. recorded: the run is played from a file.
+ * pays. A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address
+ * that asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the run is
+ * played from a file.
  * @typedef {object} Update
  * @property {number} since
  * @property {number} until
@@ -102,16 +103,19 @@
  * @property {PromptToken[]} [prompt]
  * @property {string} [whose]
  * @property {Setting} [setting]
+ * @property {string} [link]
  * @property {Outcome} [outcome]
  * @property {boolean} [recorded]
  */
 
 /**
- * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known.
+ * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns) makes
+ * the same error twice two different messages.
  * @typedef {object} Notice
  * @property {"wait" | "note" | "error" | "recorded"} kind
  * @property {string} text
  * @property {number | null} share
+ * @property {number} [at]
  */
 
 /**

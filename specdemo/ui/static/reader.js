@@ -40,7 +40,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
   page.addEventListener("keydown", (event) => event.key === "Escape" && unpin());
   page.addEventListener("unpin", unpin);
   return {
-    clear, refresh, releaseHidden, pointAtRound, jump, present, withdraw, pinned: () => pinned,
+    clear, refresh, releaseHidden, pointAtRound, jump, choose, present, withdraw, pinned: () => pinned,
   };
 
   function clear() {
@@ -140,6 +140,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
     pinned = token;
     mark(pinned, true);
     page.toggleAttribute("data-pinned", token !== null);
+    page.dispatchEvent(new CustomEvent("pin", { detail: token }));
     lightPinned();
     if (!token) return;
     show(token, true);
@@ -275,12 +276,17 @@ export function makeReader(page, stage, text, inspector, timeline) {
     timeline.light(index, reveal);
   }
 
+  /** @param {Token} token to be pinned, as by a click */
+  function choose(token) {
+    setTabStop(token);
+    pin(token);
+  }
+
   /** @param {number} index */
   function jump(index) {
     light(index, true);
     const first = lit.map(text.tokenAt).find(text.isShown);
     if (!first) return;
-    setTabStop(first);
-    pin(first);
+    choose(first);
   }
 }

@@ -1,0 +1,100 @@
+"""Links: what a run writes into an address is what the address asks for, and everything else is text."""
+
+import json
+import re
+
+import pytest
+
+from specdemo.events import Params
+from specdemo.ui.frame import STATIC
+from specdemo.ui.links import LONGEST, OTHERS, read, write
+from specdemo.ui.settings import AS_STARTED, params_of
+from tests.sentences import assert_one_sentence
+
+PAIRS = ("embedded", "a + b")
+NONE = dict.fromkeys(("dtype", "quantize", "quantize_drafter"))
+
+
+def asked(link) -> Params:
+    return params_of(link.values)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        Params(seed=3),
+        Params(temperature=0.0, top_p=1.0),
+        Params(top_k=7, top_p=1.0, seed=2**53 - 1, temperature=1.25),
+        Params(draft_with="ngram", ngram=5, gamma=9, stop=("a&b=c", "\n\n", "+ %"), ignore_eos=True),
+        Params(chat=True, system="Be brief & <b>bold</b>.", alternatives=0, max_new_tokens=7),
+    ],
+)
+@pytest.mark.parametrize("prompt", ["Once", "é日本🙂 \n\t&prompt=x#y?z", '<img onerror="1">', " "])
+def test_what_a_run_writes_is_what_its_address_asks_for(params, prompt):
+    link = read(write(prompt, "a + b", NONE, params), PAIRS)
+    assert (link.prompt, link.values["pair"], link.runs, link.note) == (prompt, "a + b", True, "")
+    assert asked(link) == params
+    assert link.values["dtype"] == AS_STARTED
+
+
+def test_weights_travel_too():
+    link = read(write("Once", "embedded", NONE | {"quantize": "int8"}, Params()), PAIRS)
+    assert link.values["quantize"] == "int8" and link.values["quantize_drafter"] == AS_STARTED
+
+
+def test_what_an_address_leaves_out_is_as_in_the_api():
+    assert asked(read("?prompt=Once", PAIRS)) == Params()
+    assert "pair" not in read("gamma=2", PAIRS).values and read("gamma=2", PAIRS).prompt is None
+
+
+@pytest.mark.parametrize("query", ["", "?", "__theme=dark", "run=1", "token=3.0", "view=api"])
+def test_an_address_without_settings_changes_no_control(query):
+    link = read(query, PAIRS)
+    assert link.values == {} and link.prompt is None and link.note == ""
+
+
+@pytest.mark.parametrize(
+    "query, sentence",
+    [
+        ("gamma=99", "gamma must be a whole number from 1 to 16, not 99"),
+        ("gamma=x", "gamma must be a whole number from 1 to 16, not 'x'"),
+        ("gamma=", "gamma must be a whole number from 1 to 16, not ''"),
+        ("temperature=nan", "temperature must be a number from 0 to 2, not nan"),
+        ("seed=-1", "seed must be a whole number"),
+        ("seed=" + "9" * 5000, "seed must be a whole number"),
+        ("chat=maybe", "chat must be true or false, not 'maybe'"),
+        ("draft_with=magic", "draft_with must be one of model"),
+        ("rule=x", "rule must be one of"),
+        ("stop=", "stop must be"),
+        ("pair=nobody", "pair must be one of embedded, a + b, not 'nobody'"),
+        ("dtype=int3", "dtype must be one of"),
+        ("run=yes", "run must be 0 or 1, not 'yes'"),
+        ("token=1", "token must be ROUND.PLACE"),
+        ("token=<img>", "token must be ROUND.PLACE"),
+    ],
+)
+def test_what_is_wrong_is_refused_in_a_sentence(query, sentence):
+    with pytest.raises(ValueError) as refused:
+        read(query, PAIRS)
+    assert str(refused.value).startswith(sentence)
+    assert_one_sentence(str(refused.value))
+
+
+def test_unknown_names_are_ignored_with_a_note():
+    link = read("gamma=3&foo=1&<b>=2&__theme=dark", PAIRS)
+    assert asked(link).gamma == 3
+    assert link.note == "Not known in an address, and so ignored: foo, <b>."
+    many = read("&".join(f"{'n' * 1000}{at}=1" for at in range(1000)), PAIRS).note
+    assert len(many) < 400 and many.endswith("and others.")
+
+
+def test_a_prompt_that_is_too_long_for_an_address_is_left_out_and_nothing_runs():
+    query = write("x" * 9_000, "embedded", NONE, Params(gamma=2))
+    assert len(query) <= LONGEST
+    link = read(query, PAIRS)
+    assert link.prompt is None and not link.runs and asked(link).gamma == 2
+
+
+def test_the_script_keeps_the_same_foreign_names():
+    script = (STATIC / "address.js").read_text(encoding="utf-8")
+    assert json.loads(re.search(r"OTHERS = (\[.*?\])", script)[1]) == list(OTHERS)

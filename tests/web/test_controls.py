@@ -1,0 +1,77 @@
+"""What the controls do in a real browser besides holding values: refusals, Stop, and the keys for a run."""
+
+import pytest
+
+from tests.web.conftest import RECORDED
+from tests.web.screen import box, choose, choose_file, generate, notice, open_trace, set_field, wait_for_state
+
+
+@pytest.fixture
+def page(visit, bare):
+    """Over a server whose pair never comes, so that every run waits."""
+    return visit(bare, still=True)
+
+
+def stop(page):
+    return page.get_by_role("button", name="Stop")
+
+
+@pytest.mark.parametrize("typed", ["99", "0", ""])
+def test_a_number_beyond_its_slider_stays_and_is_refused(page, typed):
+    set_field(page, "Draft length γ", typed)
+    page.get_by_text("⚠ must be a whole number from 1 to 16").wait_for()
+    assert box(page, "Draft length γ").input_value() == typed
+    generate(page)
+    wrong = f"not {typed}" if typed else "and the box is empty"
+    assert notice(page, "error") == f"Draft length γ must be a whole number from 1 to 16, {wrong}"
+    assert stop(page).is_disabled(), "nothing has begun"
+
+
+def test_stop_can_be_pressed_exactly_while_there_is_something_to_stop(page):
+    assert stop(page).is_disabled()
+    assert page.evaluate("document.querySelector('#go').click(), !document.querySelector('#end').disabled"), (
+        "at once, before the server has answered"
+    )
+    wait_for_state(page, "waiting")
+    assert stop(page).is_enabled()
+    stop(page).click()
+    wait_for_state(page, "recorded")
+    assert stop(page).is_disabled()
+
+
+@pytest.mark.parametrize("label", ["Prompt", "Seed", "Max new tokens"])
+@pytest.mark.parametrize("keys", ["Control+Enter", "Meta+Enter"])
+def test_control_and_enter_starts_a_run_from_any_control(page, label, keys):
+    box(page, label).press(keys)
+    wait_for_state(page, "waiting")
+    assert "\n" not in box(page, "Prompt").input_value()
+
+
+def test_an_error_is_shown_once_and_goes_with_what_it_was_about(page, tmp_path):
+    large, broken = tmp_path / "large.json", tmp_path / "broken.json"
+    large.write_bytes(b"x" * (17 * 2**20))
+    broken.write_text("once")
+    said = page.get_by_test_id("notice")
+    for file, words in ((broken, "not JSON"), (large, "17.0 MB"), (broken, "not JSON"), (large, "17.0 MB")):
+        choose_file(page, file)
+        said.get_by_text(words).wait_for()
+        assert page.locator(".toast-body").count() == 0
+    open_trace(page, RECORDED)
+    assert notice(page, "recorded").startswith("A recorded run")
+    generate(page, "")
+    assert (
+        notice(page, "error") == "Prompt must not be empty: the target needs at least one token to continue"
+    )
+    generate(page, "Once")
+    page.locator('[data-testid="notice"][data-kind="error"]').wait_for(state="detached")
+
+
+def test_what_has_no_effect_is_not_there(page):
+    seed, rule = page.get_by_label("Seed"), page.get_by_role("combobox", name="Rule")
+    choose(page, "Sampler", "greedy")
+    seed.wait_for(state="detached")
+    page.get_by_role("button", name="Ending").click()
+    page.get_by_label("Stop strings").wait_for()
+    assert rule.count() == 0, "there is one rule"
+    choose(page, "Sampler", "top-p")
+    seed.wait_for()
