@@ -126,8 +126,9 @@ def build(models: Models) -> gr.Blocks:
 
     def stop(session: PageSession) -> str:
         """Ends the run, or the replay, and shows all of it. Gradio cancels the event that waits or runs."""
-        if session.run:
+        if session.run and session.feed:
             session.run.close()
+            session.feed.ended = True  # the event that would report it may be gone already
             return json.dumps(whole(session))
         waiting = session.waiting
         session.begin()
