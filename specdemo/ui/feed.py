@@ -177,7 +177,8 @@ def whose(trace: Trace, recorded: bool = False) -> str:
     params, pair = trace.params, trace.pair
     drafting = DRAFTERS[params.draft_with][0]
     if params.draft_with == "model":
-        drafting = f"drafter {Path(printable(pair.drafter or 'model')).name}"
+        # Of a hub id or a directory, the two last parts.
+        drafting = f"drafter {'/'.join(Path(printable(pair.drafter or 'model')).parts[-2:])}"
     elif params.draft_with == "none":
         drafting = "nothing drafted"
     parts = [

@@ -221,9 +221,11 @@ def same_text(alone: Trace, drafted: Trace) -> str:
 
 def gamma_point(row: MethodRow) -> wire.GammaPoint:
     low, high = row.speedup_interval or (None, None)
+    is_plain = row.draft_with == "none"
     return {
         "gamma": row.gamma or 0,
-        "speedup": None if is_noisy(row) else row.speedup,
+        # Without an interval, or with a wide one, it says nothing.
+        "speedup": row.speedup if is_plain or (low is not None and not is_noisy(row)) else None,
         "low": low,
         "high": high,
         "tokens_per_round": row.tokens_per_round,

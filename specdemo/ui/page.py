@@ -204,8 +204,9 @@ def build(models: Models) -> gr.Blocks:
             stopped = session.measurement | {"state": "stopped", "text": "Stopped.", "share": None}
             session.measurement = None
             return json.dumps({"run": session.number, "measurement": stopped})
-        if session.run:
+        if session.run and session.feed:
             session.run.close()
+            session.feed.ended = True  # the event that would report it may be gone already
             return json.dumps(whole(session))
         waiting = session.waiting
         session.begin()

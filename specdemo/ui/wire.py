@@ -157,7 +157,8 @@ class Race(TypedDict):
 
 
 class GammaPoint(TypedDict):
-    """A measured draft length; gamma 0 is plain decoding. low, high: the speed-up's interval."""
+    """A measured draft length; gamma 0 is plain decoding. low, high: the speed-up's interval. speedup: None
+    where there is no interval yet, or a wide one."""
 
     gamma: int
     speedup: float | None

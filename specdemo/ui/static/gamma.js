@@ -222,6 +222,7 @@ function drawRow(row) {
     cell.dataset.column = name;
     if (name === "speedupSeen" && row.best.estimated) cell.append(make("b", STAR));
     if (name === "speedupMeasured" && row.best.measured) cell.append(make("b", STAR));
+    if (name === "speedupMeasured" && interval && text === "–") cell.textContent = "too noisy to say";
     if (name === "speedupMeasured" && interval) cell.append(" ", make("small", `(${interval})`));
     line.append(cell);
   }

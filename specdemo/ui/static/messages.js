@@ -146,7 +146,8 @@
  */
 
 /**
- * A measured draft length; gamma 0 is plain decoding. low, high: the speed-up's interval.
+ * A measured draft length; gamma 0 is plain decoding. low, high: the speed-up's interval. speedup: null where
+ * there is no interval yet, or a wide one.
  * @typedef {object} GammaPoint
  * @property {number} gamma
  * @property {number | null} speedup
