@@ -1,0 +1,124 @@
+"""Race, gamma and comparison in a real browser, over the embedded pair."""
+
+import csv
+import json
+
+import pytest
+
+from tests.web.screen import generate, notice, run, set_field
+
+pytestmark = pytest.mark.slow
+PROMPT = "Once upon a time, there was a little fox"
+DONE = 180_000  # ms
+
+
+def tab(page, name: str, kind: str):
+    page.get_by_role("tab", name=name).click()
+    panel = page.get_by_test_id(kind)
+    panel.wait_for()
+    return panel
+
+
+def wait_for_state(page, kind: str, state: str) -> None:
+    script = "([kind, state]) => document.querySelector(`[data-testid=${kind}]`).dataset.state === state"
+    page.wait_for_function(script, arg=[kind, state], timeout=DONE)
+
+
+@pytest.fixture(scope="module")
+def page(visit_for_all, url):
+    """A page whose last run was greedy and short."""
+    page = visit_for_all(url, still=True)
+    page.get_by_role("combobox", name="Sampler").click()
+    page.get_by_role("option", name="greedy", exact=True).click()
+    run(page, PROMPT, max_new_tokens=24)
+    return page
+
+
+def test_a_greedy_race_ends_with_two_identical_texts(page):
+    panel = tab(page, "Race", "race")
+    panel.get_by_role("button", name="Race:").click()
+    wait_for_state(page, "race", "ended")
+    panel.get_by_text("Identical: 24 of 24 tokens, compared.").wait_for()
+    texts = [
+        panel.locator(f"[data-lane='{lane}'] .stage").evaluate(
+            "stage => [...stage.querySelectorAll('[data-fate]')]"
+            ".filter(({dataset}) => !['rejected', 'discarded', 'prompt'].includes(dataset.fate))"
+            ".map(({textContent}) => textContent).join('')"
+        )
+        for lane in (0, 1)
+    ]
+    assert texts[0] == texts[1] != ""
+    fates = panel.locator("[data-lane='0'] .stage [data-fate]:not([data-fate=prompt])")
+    assert set(fates.evaluate_all("tokens => tokens.map(({dataset}) => dataset.fate)")) == {"sampled"}
+
+
+def test_measured_draft_lengths_are_laid_over_the_estimate_and_one_is_taken_over(page):
+    panel = tab(page, "Gamma", "gamma")
+    panel.get_by_text("estimate", exact=False).first.wait_for()
+    panel.get_by_role("button", name="Measure these points").click()
+    wait_for_state(page, "gamma", "ended")
+    measured = panel.locator("td[data-column='tokensMeasured']").all_text_contents()
+    assert [at for at, text in enumerate(measured) if text != "–"] == [0, 1, 2, 3, 4, 6, 8, 12, 16]
+    assert measured[0] == "1.00"
+    panel.locator("button[data-gamma='6']").first.click()
+    slider = page.get_by_role("slider", name="Draft length").or_(page.get_by_label("Draft length"))
+    page.wait_for_function("slider => slider.value === '6'", arg=slider.first.element_handle())
+
+
+def test_the_comparison_is_kept_saved_and_cleared(page):
+    panel = tab(page, "Compare", "compare")
+    panel.get_by_role("button", name="on this prompt").click()
+    wait_for_state(page, "compare", "ended")
+    rows = panel.locator("tbody tr")
+    names = rows.evaluate_all("rows => rows.map(({dataset}) => dataset.row)")
+    assert {"target alone", "lookup", "drafter model (embedded)"} <= set(names)
+    same = rows.locator("td[data-column='same text']").all_text_contents()
+    assert set(same) == {"3 of 3"}
+    with page.expect_download() as download:
+        panel.get_by_role("button", name="Save CSV").click()
+    lines = list(csv.DictReader(download.value.path().read_text(encoding="utf-8").splitlines()))
+    with page.expect_download() as download:
+        panel.get_by_role("button", name="Save JSON").click()
+    whole = json.loads(download.value.path().read_text(encoding="utf-8"))
+    assert [line["name"] for line in lines] == [row["name"] for row in whole["rows"]] == names
+    page.get_by_role("tab", name="Text").click()
+    run(page, PROMPT, max_new_tokens=8)
+    tab(page, "Compare", "compare")
+    assert rows.count() == len(names), "another run leaves it"
+    panel.get_by_role("button", name="Clear").click()
+    assert rows.count() == 0
+
+
+def test_a_stopped_measurement_leaves_what_it_has_and_frees_the_engine(page):
+    set_field(page, "Max new tokens", 60)
+    panel = tab(page, "Compare", "compare")
+    panel.get_by_role("button", name="on a set of prompts").click()
+    panel.locator("tbody tr").first.wait_for(timeout=DONE)
+    panel.get_by_role("button", name="Stop").click()
+    wait_for_state(page, "compare", "stopped")
+    assert panel.locator("tbody tr").count() >= 1
+    page.get_by_role("tab", name="Text").click()
+    run(page, PROMPT, max_new_tokens=8)
+
+
+def test_what_cannot_be_measured_gets_its_sentence(page):
+    panel = tab(page, "Race", "race")
+    page.get_by_role("combobox", name="Drafting method").click()
+    page.get_by_role("option", name="none: plain decoding", exact=True).click()
+    panel.get_by_role("button", name="Race:").click()
+    wait_for_state(page, "race", "failed")
+    assert "choose a drafter first" in panel.inner_text()
+
+
+def test_a_failed_load_leaves_the_stage_to_the_run_that_it_names(visit, url):
+    """The gated pair is refused at once; the run before it stays, under its own name."""
+    page = visit(url, still=True)
+    run(page, PROMPT, max_new_tokens=8)
+    whose = page.get_by_test_id("whose").text_content()
+    assert whose.startswith("embedded ·")
+    page.get_by_role("combobox", name="Pair").click()
+    page.get_by_role("option", name="llama-3.2-3b", exact=True).click()
+    generate(page)
+    assert "HF_TOKEN" in notice(page, "error")
+    assert page.get_by_test_id("whose").text_content() == whose
+    assert "8 tokens in" in page.get_by_test_id("verdict").text_content()
