@@ -78,7 +78,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
 
 def _words(name: str) -> dict[str, str | None]:
     label, info = CONTROLS[name]
-    return {"label": label, "info": info or None}
+    return {"label": label, "info": info or None, "elem_id": f"set-{name}"}
 
 
 def keep_hints_current(

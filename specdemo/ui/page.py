@@ -53,9 +53,9 @@ LARGEST_TRACE = 16 * 2**20
 STYLES = ("stage", "panels", "positions", "exactness", "touch", "lecture", "instruments")
 TITLE = "Speculative decoding, token by token"
 INTRODUCTION = (
-    "A small drafter guesses a few tokens ahead, and the target checks all of them in one forward. Guesses "
-    "that it accepts cost next to nothing; the first one that it rejects is replaced by a token of its own, "
-    "so the text has exactly the same distribution as if the target had written it alone."
+    "A large language model goes through all of its weights for each word. Here a small model guesses "
+    "the next few words, and the large one checks them all at once: it keeps the good ones and replaces the "
+    "first bad one. The text is exactly as random as if the large one had written it alone, and often faster."
 )
 STORY = "One day, a girl named Mia found a tiny kitten in the rain."
 # label: (prompt, pair, drafting method, gamma, sampler). What is to be compared shares prompt and sampler.
@@ -282,13 +282,13 @@ def build(models: Models) -> gr.Blocks:
         with gr.Row(elem_id="layout"):
             with gr.Column(elem_id="ask"):
                 prompt = gr.Textbox(next(iter(EXAMPLES.values()))[0], label="Prompt", lines=3, max_lines=12)
-                with gr.Row():
+                with gr.Row(elem_id="start"):
                     go = gr.Button("Generate", variant="primary", min_width=100, elem_id="go")
                     end = gr.Button("Stop", min_width=100, elem_id="end")
-                with gr.Row():
-                    keep = gr.Button("Save trace", size="sm", min_width=80)
-                    open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=80)
-                    gr.Button("Copy link", size="sm", min_width=80, elem_id="copy")
+                with gr.Row(elem_id="keep"):
+                    keep = gr.Button("Save trace", size="sm", min_width=60)
+                    open_ = gr.UploadButton("Open trace", file_types=[".json"], size="sm", min_width=60)
+                    gr.Button("Copy link", size="sm", min_width=60, elem_id="copy")
                 # Below the buttons, which then do not move when it appears.
                 prompt_hint = gr.Markdown(visible=False, elem_id="hint")
             with gr.Column(elem_id="show"):

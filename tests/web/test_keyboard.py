@@ -205,8 +205,8 @@ def test_the_timeline_can_be_walked_and_jumped_from(reading):
 def test_the_numbers_say_what_they_mean_when_they_have_the_focus(reading):
     page = reading
     box = page.get_by_test_id("metrics")
-    tab_to(page, "tokens")
-    assert box.locator(".definition:visible").all_text_contents() == [NUMBERS["tokens"][1]]
+    tab_to(page, "speed-up")
+    assert box.locator(".definition:visible").all_text_contents() == [NUMBERS["speedup"][1]]
     press(page, "ArrowRight")
     assert NUMBERS["tokens_per_second"][1] == box.locator(".definition:visible").text_content()
     press(page, "ArrowLeft", "Tab")

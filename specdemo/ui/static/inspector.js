@@ -92,7 +92,6 @@ export function makeInspector(panel, setting) {
     const formulas = /** @type {HTMLDetailsElement} */ (part(".formulas"));
     if (!formulas.open) return;
     panel.scrollTop += formulas.getBoundingClientRect().top - panel.getBoundingClientRect().top;
-    formulas.scrollIntoView({ block: "nearest" }); // where the page is what scrolls
   }
 
   /**

@@ -4,7 +4,7 @@
 import { copyAddress, makeAddress } from "./address.js";
 import { makeCompare } from "./compare.js";
 import { watchControls } from "./controls.js";
-import { find, saveFile } from "./dom.js";
+import { find, make, saveFile } from "./dom.js";
 import { makeExactness } from "./exactness.js";
 import { makeGamma } from "./gamma.js";
 import { makeInspector } from "./inspector.js";
@@ -181,8 +181,18 @@ export function start({ element, props, watch, trigger }) {
     part("whose").textContent = run.whose;
     const line = part("verdict");
     line.dataset.tone = visible === null ? run.tone : "neutral";
-    line.textContent = visible === null ? run.verdict : soFarInWords(run.rounds, visible);
+    const words = visible === null ? run.verdict : soFarInWords(run.rounds, visible);
+    if (line.textContent !== words) line.replaceChildren(...inTwo(words));
     address.takeWanted(pinAt);
+  }
+
+  /**
+   * The first sentence, which is large, and the others.
+   * @param {string} words
+   */
+  function inTwo(words) {
+    const [, first, rest] = /^(.+?[.!?] )(.+)$/s.exec(words) ?? [, words, ""];
+    return [make("b", first ?? ""), make("span", rest ?? "")];
   }
 
   /**

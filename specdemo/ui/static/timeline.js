@@ -4,8 +4,8 @@
 // stay cheap.
 
 import { appendAll, find, make } from "./dom.js";
-import { roundedUp } from "./format.js";
 import { acceptedIn } from "./run.js";
+import { scaleFor } from "./scale.js";
 import { roundInWords } from "./verdict.js";
 
 /** @import { Round } from "./run.js" */
@@ -32,6 +32,7 @@ export function makeTimeline(strip, { jump, point }) {
   const marks = []; // by the round's index
   /** @type {number[]} */
   let costs = []; // milliseconds of everything that was drafted and verified
+  let longest = 0; // milliseconds of a full bar; 0 until there is one
   let tallest = 0; // the most bricks in a column
   /** @type {number | null} */
   let lit = null; // the round that is lit
@@ -54,6 +55,7 @@ export function makeTimeline(strip, { jump, point }) {
     rail.replaceChildren();
     marks.length = 0;
     costs = [];
+    longest = 0;
     tallest = 0;
     lit = null;
     tabStop = 0;
@@ -115,17 +117,14 @@ export function makeTimeline(strip, { jump, point }) {
   function setHeight(most) {
     tallest = most;
     rail.style.setProperty("--bricks", String(most));
-    rail.style.setProperty("--brick", most > 9 ? "4px" : "6px");
   }
 
-  // The longest bar is a round number of milliseconds that nearly all costs stay below; longer ones end
-  // there.
   function setScale() {
-    const sorted = Float64Array.from(costs).sort();
-    const usual = 1.25 * sorted[Math.floor(0.95 * (sorted.length - 1))];
-    const longest = roundedUp(Math.max(usual, 0.001));
+    const before = longest;
+    longest = scaleFor(costs, longest);
+    if (longest === before) return;
     rail.style.setProperty("--longest", String(longest));
-    scale.textContent = `, a full bar is ${longest} ms or more`;
+    scale.textContent = `, full: ${longest} ms`;
   }
 
   // In a frame of its own, when the layout is due anyway.
@@ -159,9 +158,19 @@ export function makeTimeline(strip, { jump, point }) {
     point(index);
   }
 
+  /**
+   * The round whose column is nearest: beside the last one, or where a finger missed.
+   * @param {number} x
+   */
+  function nearest(x) {
+    if (!marks.length) return null;
+    const { left, width } = marks[0].getBoundingClientRect();
+    return Math.min(Math.max(Math.floor((x - left) / width), 0), marks.length - 1);
+  }
+
   /** @param {MouseEvent} event */
   function onClick(event) {
-    const index = roundOf(event.target);
+    const index = roundOf(event.target) ?? nearest(event.clientX);
     if (index === null) return;
     setTabStop(index);
     jump(index);
