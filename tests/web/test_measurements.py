@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.web.screen import generate, notice, run, set_field
+from tests.web.screen import box, generate, notice, run, set_field
 
 pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time, there was a little fox"
@@ -61,8 +61,7 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_and_one_is_taken_over
     assert [at for at, text in enumerate(measured) if text != "–"] == [0, 1, 2, 3, 4, 6, 8, 12, 16]
     assert measured[0] == "1.00"
     panel.locator("button[data-gamma='6']").first.click()
-    slider = page.get_by_role("slider", name="Draft length").or_(page.get_by_label("Draft length"))
-    page.wait_for_function("slider => slider.value === '6'", arg=slider.first.element_handle())
+    page.wait_for_function("box => box.value === '6'", arg=box(page, "Draft length γ").element_handle())
 
 
 def test_the_comparison_is_kept_saved_and_cleared(page):
