@@ -79,8 +79,8 @@ def frame() -> str:
         for name, words in TABS.items()
     )
     panels = "".join(
-        f'<section class="panel" data-testid="{name}" id="panel-{name}" role="tabpanel" '
-        f'aria-labelledby="tab-{name}"></section>'
+        f'<section class="panel{"" if name == "exactness" else " measured"}" data-testid="{name}" '
+        f'id="panel-{name}" role="tabpanel" aria-labelledby="tab-{name}"></section>'
         for name in TABS
         if name not in BESIDE_THE_TEXT
     )
