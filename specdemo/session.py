@@ -3,6 +3,7 @@
 import threading
 import weakref
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import takewhile
@@ -156,16 +157,16 @@ def _events(
             if decoder.finish:  # before the yield, so that whoever sees the last round sees a whole text
                 trace.end(decoder.finish)
             yield event
-        if measure:
-            ids = [*started.prompt_ids, *trace.output_ids]
-            times = plain_rounds(decoder, Pieces(pair.tokenizer), ids, trace.stats)
-            with pair.runner.active():
-                times_ms = list(takewhile(lambda _: not closing.is_set(), times))
-            if not closing.is_set():
-                trace.stats = metrics.after_plain_rounds(trace.stats, times_ms)
     except Exception as error:
         trace.end("error", redacted(f"{type(error).__name__}: {error}"))
         raise
+    if measure:
+        times = plain_rounds(decoder, Pieces(pair.tokenizer), list(started.prompt_ids) + trace.output_ids, trace.stats)
+        # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.
+        with suppress(RuntimeError), pair.runner.active():
+            times_ms = list(takewhile(lambda _: not closing.is_set(), times))
+            if not closing.is_set():
+                trace.stats = metrics.after_plain_rounds(trace.stats, times_ms)
     assert trace.finished is not None
     yield trace.finished
 

@@ -4,7 +4,6 @@ import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from io import StringIO
-from itertools import takewhile
 
 from specdemo.bench.results import MethodRow
 
@@ -115,7 +114,7 @@ def _without_intervals(best: MethodRow) -> str:
 
 def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str:
     leader = faster[0]
-    tied = list(takewhile(lambda row: _overlap(row, leader), drafters))
+    tied = [row for row in drafters if _overlap(row, leader)]
     if len(tied) == 1:
         much = ", too noisy to say more" if is_noisy(leader) else ""
         sentence = f"{_called(leader)} is fastest: {_times(leader)} the target alone{much}"

@@ -1,4 +1,4 @@
-"""What the target alone takes for a token, timed right behind a run: on its text, in its cache, under its
+"""What the target alone takes for a token, timed right after a run: on its text, in its cache, under its
 load."""
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ MOST = 30  # rounds
 
 def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats) -> Iterator[float]:
     """Milliseconds of plain rounds (nothing drafted) at places spread over the text of a run that has ended.
-    None if there is no time for as many as a target step needs.
+    Yields none if there is no time for as many as a target step needs.
 
     decoder: the run's. pieces: fresh ones. ids: prompt and text. What the rounds write into the cache is what
     it holds there already."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from specdemo.events.metrics import is_noisy
 from specdemo.events.params import LIMITS
 from specdemo.events.rounds import Round, Stats
 from specdemo.events.theory import expected_speedup, expected_tokens
@@ -15,7 +16,7 @@ FEWEST = 5  # judged drafts at a place; places with fewer are taken to be like a
 class Estimate:
     """One draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8), which takes all places
     of a draft alike and verifying for as long as a plain round. `seen`: by the acceptance at each place and
-    the times that this run had. Speed-ups are None where the run has no target step."""
+    the times that this run had. Speed-ups are None where the run has no target step, or a noisy one."""
 
     gamma: int
     formula_tokens: float  # a round
@@ -31,17 +32,18 @@ def estimates(rounds: Sequence[Round], stats: Stats) -> list[Estimate]:
     if not judged:
         return []
     alpha = mean(judged)
-    made = _share_of_rounds_with_a_draft(rounds)
+    made_at = _share_of_rounds_with_a_draft(rounds)
     tokens, drafts, going_on = 1.0, 0.0, 1.0
     found = [Estimate(0, 1.0, _speedup(stats, 1.0, 0.0), 1.0, _speedup(stats, 1.0, 0.0))]
     for gamma in range(1, int(LIMITS["gamma"][2]) + 1):
         probs = by_place[gamma - 1] if gamma <= len(by_place) else []
         accepted = mean(probs) if len(probs) >= FEWEST else alpha
         going_on *= accepted
+        made = made_at[min(gamma, len(made_at)) - 1]
         tokens += made * going_on
         drafts += made
         formula_speedup = None
-        if stats.cost_ratio is not None:
+        if _is_timed(stats) and stats.cost_ratio is not None:
             formula_speedup = expected_speedup(alpha, gamma, stats.cost_ratio)
         seen_speedup = _speedup(stats, tokens, drafts)
         found.append(Estimate(gamma, expected_tokens(alpha, gamma), formula_speedup, tokens, seen_speedup))
@@ -70,16 +72,20 @@ def _acceptance_by_place(rounds: Sequence[Round]) -> list[list[float]]:
     return places
 
 
-def _share_of_rounds_with_a_draft(rounds: Sequence[Round]) -> float:
-    """1 for a drafter model; a lookup may find nothing. The last round does not count: the end of the text
-    may leave it without room for a draft."""
-    counted = rounds[:-1] or rounds
-    return mean(bool(one.draft) for one in counted)
+def _share_of_rounds_with_a_draft(rounds: Sequence[Round]) -> list[float]:
+    """By place, how many of the rounds have a draft there: all for a drafter model, while a lookup may find
+    less. The last round does not count: the end of the text may leave it without room for a draft."""
+    lengths = [len(one.draft) for one in (rounds[:-1] or rounds)]
+    return [mean(length > place for length in lengths) for place in range(max(lengths))] or [0.0]
+
+
+def _is_timed(stats: Stats) -> bool:
+    return stats.target_step_spread is not None and not is_noisy(stats)
 
 
 def _speedup(stats: Stats, tokens: float, drafts: float) -> float | None:
     """With this run's times: a drafted token costs its drafting, and what it adds to the target's forward."""
-    if stats.target_step_ms is None or not stats.drafted:
+    if not _is_timed(stats) or stats.target_step_ms is None or not stats.drafted:
         return None
     drafting_ms = stats.draft_ms / stats.drafted
     added_ms = max(0.0, (stats.verify_ms - stats.rounds * stats.target_step_ms) / stats.drafted)

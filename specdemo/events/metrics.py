@@ -1,7 +1,7 @@
 """The numbers of a run, added up round by round, and the speed-ups that follow from them."""
 
 from dataclasses import replace
-from statistics import mean, quantiles
+from statistics import median, quantiles
 
 from specdemo.events.rounds import Round, Stats
 
@@ -64,12 +64,12 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
 
 
 def after_plain_rounds(stats: Stats, times_ms: list[float]) -> Stats:
-    """Adds the target step, from plain rounds that were timed right behind the run. Fewer than FEWEST leave
+    """Adds the target step, from plain rounds that were timed right after the run. Fewer than FEWEST leave
     it unknown."""
     if len(times_ms) < FEWEST:
         return stats
     deciles = quantiles(times_ms, n=10, method="inclusive")
-    step_ms = mean(times_ms)  # not the median: the run's time, which it is compared with, has its outliers
+    step_ms = median(times_ms)
     return replace(
         stats,
         target_step_ms=step_ms,

@@ -104,7 +104,7 @@ class Round:
 class Stats:
     """The numbers of a run so far; metrics.py computes them. A quotient 0/0 is None.
 
-    target_step_ms: a plain round (nothing drafted), timed on this run's own text right behind it;
+    target_step_ms: a plain round (nothing drafted), timed on this run's own text right after it;
     target_step_spread: its 10th and 90th percentile. They are None while the run goes on, after a cancelled
     one, and where too few plain rounds were timed; so are cost_ratio and speedup, which divide by them.
     speedup: how many times as fast as the target alone; 1 within the spread for plain decoding.

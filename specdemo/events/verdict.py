@@ -35,10 +35,10 @@ def verdict(stats: Stats, finish: Finish | None) -> Verdict:
 def _measured(stats: Stats, finish: Finish) -> tuple[str, Tone]:
     spread, speedup = speedup_spread(stats), stats.speedup
     if spread is None or speedup is None:
-        is_older = stats.target_step_ms is not None  # the trace of a version that timed it elsewhere
-        why = {"cancelled": ": it was stopped", "error": ": it failed"}.get(finish, ": it was too short")
-        return f"No speed-up was measured{'' if is_older else why}.", "neutral"
-    low, high = spread
+        why = {"cancelled": "it was stopped", "error": "it failed"}
+        unknown = "fewer plain rounds than it takes were timed after it"
+        return f"No speed-up was measured: {why.get(finish, unknown)}.", "neutral"
+    low, high = (round(end, 2) for end in spread)  # as they are shown
     between = f"between {low:.2f} × and {high:.2f} ×"
     if is_noisy(stats):
         return f"Too noisy to say how fast it was: {between}.", "neutral"
@@ -62,6 +62,6 @@ def _why_slower(stats: Stats) -> str:
     if needed is None:
         return f"{why}; with rounds this slow it would not pay even if all were."
     # The formula takes drafts to be accepted independently, and can be off by a little.
-    return (
-        f"{why}; at this gamma it pays from {needed:.0%} on." if needed > stats.acceptance_rate else f"{why}."
-    )
+    if round(needed, 2) <= round(stats.acceptance_rate, 2):
+        return f"{why}."
+    return f"{why}; at this gamma it pays from {needed:.0%} on."

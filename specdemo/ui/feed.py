@@ -79,7 +79,7 @@ NUMBERS = {
     ),
     "target_step": (
         "a plain round",
-        "The time of a round in which nothing is drafted, timed right behind this run, on its own text; in "
+        "The time of a round in which nothing is drafted, timed right after this run, on its own text; in "
         "brackets its 10th and 90th percentile.",
     ),
     "drafter_step": ("a drafted token", "The time spent drafting, divided by the number of drafted tokens."),
@@ -149,7 +149,8 @@ class RunFeed:
 
     @property
     def _finish(self) -> Finish | None:
-        return self.trace.finish if self.ended else None
+        # Nothing is measured after a run that was cancelled or has failed.
+        return self.trace.finish if self.ended or self.trace.finish in ("cancelled", "error") else None
 
     def _rounds(self, since: int, finish: Finish | None) -> Update:
         """finish is read before the rounds: the run goes on, and an update that ends it must be complete."""
@@ -319,8 +320,8 @@ def cut_output(rounds: list[WireRound], text: str) -> None:
 def number_texts(trace: Trace) -> dict[str, str]:
     """The numbers as the page writes them; – for one that is not known (yet)."""
     stats = trace.stats
-    spread, measured = stats.target_step_spread, stats.target_step_spread is not None
-    noisy = metrics.is_noisy(stats)
+    spread, noisy = stats.target_step_spread, metrics.is_noisy(stats)
+    measured = spread is not None and not noisy
 
     def write(value: float | None, pattern: str) -> str:
         return "–" if value is None else pattern.format(value)

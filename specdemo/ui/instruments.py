@@ -117,12 +117,17 @@ async def measure(models: Models, queue: RunQueue, request: Request) -> AsyncIte
         while not done.done():
             if latest and latest[0] is not shown:
                 shown = latest[0]
-                told |= {"text": f"Measuring {shown.measuring} …", "share": shown.done / shown.total}
+                if shown.rows and shown.measuring:
+                    told["text"] = f"Measuring {shown.measuring} …"
+                told["share"] = shown.done / shown.total
                 told |= found(request, plan, shown)
                 yield told
             await asyncio.wait([done], timeout=PERIOD)
+        told |= found(request, plan, latest[0]) if latest else {}
+        if done.exception():
+            yield told  # what came before it failed
         done.result()
-        yield told | found(request, plan, latest[0]) | {"state": "ended", "text": "", "share": None}
+        yield told | {"state": "ended", "text": "", "share": None}
     finally:
         ticket.cancel()
 
@@ -133,7 +138,7 @@ def _race(request: Request, pairs: list[Pair]) -> Plan:
         Setting(ALONE, pairs[0], replace(params, draft_with="none")),
         Setting(f"{DRAFTERS[params.draft_with][0]}, γ {params.gamma}", pairs[0], params),
     ]
-    return Plan(settings, [request.prompt], 1, _in_words(pairs, params))
+    return Plan(settings, [request.prompt], 1, f"{_in_words(pairs, params)}, one run each")
 
 
 def _gammas(request: Request, pairs: list[Pair]) -> Plan:
@@ -213,9 +218,13 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     length = max(len(alone.output_ids), len(drafted.output_ids))
     if equal == length:
         return f"Identical: {equal:,} of {length:,} tokens, compared."
+    dtype = alone.pair.dtype.target
+    if dtype == "float32":
+        return f"The texts differ from token {equal + 1:,} on. In float32 they must not: please report this."
     return (
-        f"The texts differ from token {equal + 1:,} on: in {alone.pair.dtype.target} a forward of several "
-        "tokens rounds differently from one of a single token, and two tokens were about equally likely."
+        f"The texts differ from token {equal + 1:,} on. In {dtype} a forward of several tokens rounds "
+        "differently from one of a single token, which can decide between two tokens that are about equally "
+        "likely."
     )
 
 

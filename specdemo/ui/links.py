@@ -53,7 +53,8 @@ def read(query: str, pairs: Collection[str]) -> Link:
 
 
 def write(prompt: str, pair: str, weights: dict[str, str | None], params: Params) -> str:
-    """The query of a run. A prompt that is too long for an address is left out, and then nothing runs."""
+    """The query of a run. What is too long for an address is left out, the prompt first, and the link then does
+    not start a run."""
     items: list[tuple[str, Any]] = [("prompt", prompt), ("pair", pair)]
     for name, default in FIELDS.items():
         value = getattr(params, name)
@@ -63,7 +64,9 @@ def write(prompt: str, pair: str, weights: dict[str, str | None], params: Params
             items.append((name, str(value).lower() if isinstance(value, bool) else value))
     items += [(name, weights[name]) for name in WEIGHTS if weights.get(name)]
     query = urlencode([*items, ("run", 1)])
-    return query if len(query) <= LONGEST else urlencode(items[1:])
+    if len(query) > LONGEST:
+        query = urlencode(items[1:])
+    return query if len(query) <= LONGEST else ""
 
 
 def _value(name: str, text: str) -> object:

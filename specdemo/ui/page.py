@@ -4,6 +4,7 @@ A visitor's run happens in the server. At most every 100 ms, what is new is sent
 which the page's scripts draw. Closing the generator (Stop, a closed tab, a cancelled API job) closes the run.
 """
 
+import asyncio
 import json
 import os
 import time
@@ -33,7 +34,7 @@ from specdemo.ui.feed import RunFeed, describe_pair, describe_recorded, notice, 
 from specdemo.ui.frame import STATIC, frame, loader, scripts, scripts_path
 from specdemo.ui.instruments import KINDS, measure, request_of
 from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import RunQueue, Waiting, follow, sentence
+from specdemo.ui.queue import REPORT_PERIOD, RunQueue, Waiting, follow, sentence
 from specdemo.ui.settings import (
     FIRST,
     NAMES,
@@ -87,7 +88,8 @@ class PageSession:
         self.feed: RunFeed | None = None
         self.run: Run | None = None
         self.waiting = False  # for a run to begin
-        self.measurement: Measurement | None = None  # the latest, while it goes on
+        self.measuring: object | None = None  # which measurement goes on
+        self.measurement: Measurement | None = None  # the latest of it
         self.runs_link = False  # the page's address asks for a run that has not been asked for yet
         self.note = ""  # about the page's address, for the next run's notice
         self.pair: str | None = None  # the visitor's own choice, while an example has set another pair
@@ -96,8 +98,15 @@ class PageSession:
         """Makes room on the stage for something new, and returns its number. Messages with an older number
         are ignored."""
         self.number = max(self.number + 1, time.time_ns() // 1_000_000)
+        if self.feed:
+            self.feed.ended = True  # nobody follows its run any more
         self.run, self.waiting = None, False
         return self.number
+
+    def end_run(self) -> None:
+        if self.run and self.feed:
+            self.run.close()
+            self.feed.ended = True  # the event that would report it may be gone already
 
 
 def build(models: Models) -> gr.Blocks:
@@ -178,40 +187,56 @@ def build(models: Models) -> gr.Blocks:
         asked = event._data if isinstance(event._data, dict) else {}
         kind = asked.get("kind") if asked.get("kind") in KINDS else "compare"
         latest: Measurement = {"kind": kind, "state": "waiting", "whose": "", "text": "", "share": None}
+        own = session.measuring = object()  # it ends the one before
+        session.measurement = latest
         try:
             values = dict(zip(NAMES, held, strict=True))
             request = request_of(asked, Choice(**choice_of(values)), prompt, params_of(values))
             async with aclosing(measure(models, queue, request)) as measurements:
                 async for latest in measurements:
+                    if session.measuring is not own:  # stopped, or another one has begun
+                        return
                     session.measurement = latest
                     yield message(latest)
+            # Once more, since a message that another follows at once may never be seen.
+            await asyncio.sleep(REPORT_PERIOD)
+            yield message(latest)
         except Exception as error:
-            failure = {"state": "failed", "text": in_labels(sentence(error)), "share": None}
-            yield message(latest | failure)
-        session.measurement = None
+            if session.measuring is own:
+                failure = {"state": "failed", "text": in_labels(sentence(error)), "share": None}
+                yield message(latest | failure)
+        finally:
+            if session.measuring is own:
+                session.measuring = session.measurement = None
 
     def choose_gamma(event: gr.EventData, draft_with: str) -> tuple:
         """The drafting method and the draft length that the gamma panel takes over; 0 is plain decoding."""
-        gamma = check_number("gamma", event._data["gamma"] or 1)
-        if not event._data["gamma"]:
+        gamma = event._data.get("gamma") if isinstance(event._data, dict) else None
+        if type(gamma) is int and gamma == 0:
             return "none", gr.update()
+        try:
+            gamma = check_number("gamma", gamma)
+        except ValueError as error:
+            raise gr.Error(in_labels(str(error)), print_exception=False) from None
         return "model" if draft_with == "none" else draft_with, gamma
 
     def stop(session: PageSession) -> str:
-        """Ends the run, the replay or the measurement, and shows all of it. Gradio cancels the event that
-        waits or runs."""
+        """Ends the run or the replay, and the measurement, and shows all of it. Gradio cancels the events
+        that wait or run."""
+        message: dict[str, Any] = {}
         if session.measurement:
-            stopped = session.measurement | {"state": "stopped", "text": "Stopped.", "share": None}
-            session.measurement = None
-            return json.dumps({"run": session.number, "measurement": stopped})
-        if session.run and session.feed:
-            session.run.close()
-            session.feed.ended = True  # the event that would report it may be gone already
-            return json.dumps(whole(session))
+            stopped = {"state": "stopped", "text": "Stopped.", "share": None}
+            message = {"run": session.number, "measurement": session.measurement | stopped}
+            session.measuring = session.measurement = None
+            if not (session.waiting or (session.run and session.run.trace.finish is None)):
+                return json.dumps(message)
+        if session.run:
+            session.end_run()
+            return json.dumps(message | whole(session))
         waiting = session.waiting
         session.begin()
         stopped = notice(session.number, "note", "Stopped before the run began.") if waiting else {}
-        return json.dumps(whole(session) | stopped)
+        return json.dumps(message | whole(session) | stopped)
 
     def apply_example(session: PageSession, index: int, chosen: str) -> tuple:
         """The values of the controls that an example sets. If it needs another pair than the chosen one, the

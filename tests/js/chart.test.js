@@ -112,7 +112,7 @@ test("a sentence says why estimates are missing", () => {
   assert.match(missing({ recorded: true, finish: null, outcome: null }), /had not ended when it was saved/);
   assert.match(missing({ rounds: [{ draft: [] }], outcome: none }), /^Nothing was drafted/);
   assert.match(missing({ outcome: none }), /^No draft was judged/);
-  assert.match(missing({ outcome: UNKNOWN }), /it was too short\.$/);
+  assert.match(missing({ outcome: UNKNOWN }), /too few plain rounds were timed after it\.$/);
   assert.match(missing({ outcome: UNKNOWN, finish: "cancelled" }), /it was stopped\.$/);
   assert.match(missing({ outcome: UNKNOWN, recorded: true }), /its file has none/);
 });

@@ -8,6 +8,7 @@ import { find, make, saveFile } from "./dom.js";
 import { makeExactness } from "./exactness.js";
 import { makeGamma } from "./gamma.js";
 import { makeInspector } from "./inspector.js";
+import { isGoingOn } from "./measuring.js";
 import { makePositions } from "./positions.js";
 import { makeRace } from "./race.js";
 import { makeReader } from "./reader.js";
@@ -85,9 +86,10 @@ export function start({ element, props, watch, trigger }) {
     if (message.run < run.number) return; // late, of an older run
     if (message.file) return saveFile(message.file.name, message.file.text);
     if (message.measurement) {
-      measuring = ["waiting", "running"].includes(message.measurement.state);
+      measuring = isGoingOn(message.measurement.state);
+      tabs.take(message.measurement);
       controls.allowStop(measuring || isLive());
-      return tabs.take(message.measurement);
+      if (!message.update) return;
     }
     const kind = message.notice?.kind;
     if (message.update) take(message.run, message.update, kind === "recorded");

@@ -3,6 +3,7 @@
 // and again when the run changes while it is.
 
 import { find } from "./dom.js";
+import { isGoingOn } from "./measuring.js";
 
 /** @import { Measurement } from "./messages.js" */
 /** @import { Run } from "./run.js" */
@@ -21,6 +22,8 @@ export function makeTabs(page, panels) {
   const buttons = /** @type {HTMLElement[]} */ ([...list.querySelectorAll("[role=tab]")]);
   /** @type {Run | null} */
   let known = null;
+  /** @type {Measurement | null} */
+  let measured = null;
   list.addEventListener("click", onClick);
   list.addEventListener("keydown", onKey);
   select("text");
@@ -43,8 +46,13 @@ export function makeTabs(page, panels) {
     panels[page.dataset.tab ?? ""]?.show?.(run);
   }
 
+  // A measurement ends the one before, which another panel may be waiting for.
   /** @param {Measurement} measurement */
   function take(measurement) {
+    if (measured && measured.kind !== measurement.kind && isGoingOn(measured.state)) {
+      panels[measured.kind]?.take?.({ ...measured, state: "stopped", text: "Stopped.", share: null });
+    }
+    measured = measurement;
     panels[measurement.kind]?.take?.(measurement);
   }
 
