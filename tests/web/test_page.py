@@ -253,7 +253,7 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
     assert 5 < rates[0] < rates[1] - 25
 
     choose(page, "Pair", "smollm2-1.7b")
-    page.get_by_text("The target alone", exact=True).click()
+    page.locator("#examples").get_by_text("The target alone").click()
     drafts("none: plain decoding")
     held("smollm2-1.7b")
     page.get_by_text("A story, with a poor drafter").click()
@@ -262,7 +262,7 @@ def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
     held("smollm2-1.7b")  # the visitor's own choice, not the server's
 
     choose(page, "Pair", "embedded-poor")
-    page.get_by_text("The target alone", exact=True).click()
+    page.locator("#examples").get_by_text("The target alone").click()
     drafts("none: plain decoding")
     held("embedded-poor")  # chosen by hand, so it stays
 
