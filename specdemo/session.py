@@ -161,7 +161,9 @@ def _events(
         trace.end("error", redacted(f"{type(error).__name__}: {error}"))
         raise
     if measure:
-        times = plain_rounds(decoder, Pieces(pair.tokenizer), list(started.prompt_ids) + trace.output_ids, trace.stats)
+        times = plain_rounds(
+            decoder, Pieces(pair.tokenizer), list(started.prompt_ids) + trace.output_ids, trace.stats
+        )
         # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.
         with suppress(RuntimeError), pair.runner.active():
             times_ms = list(takewhile(lambda _: not closing.is_set(), times))

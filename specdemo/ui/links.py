@@ -53,8 +53,8 @@ def read(query: str, pairs: Collection[str]) -> Link:
 
 
 def write(prompt: str, pair: str, weights: dict[str, str | None], params: Params) -> str:
-    """The query of a run. What is too long for an address is left out, the prompt first, and the link then does
-    not start a run."""
+    """The query of a run. What is too long for an address is left out, the prompt first, and the link then
+    does not start a run."""
     items: list[tuple[str, Any]] = [("prompt", prompt), ("pair", pair)]
     for name, default in FIELDS.items():
         value = getattr(params, name)

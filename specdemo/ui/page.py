@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from html import escape
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -191,7 +191,10 @@ def build(models: Models) -> gr.Blocks:
         session.measurement = latest
         try:
             values = dict(zip(NAMES, held, strict=True))
-            request = request_of(asked, Choice(**choice_of(values)), prompt, params_of(values))
+            params = params_of(values)
+            if params.seed is None and session.feed:  # that of the run which it is compared with
+                params = replace(params, seed=session.feed.trace.params.seed)
+            request = request_of(asked, Choice(**choice_of(values)), prompt, params)
             async with aclosing(measure(models, queue, request)) as measurements:
                 async for latest in measurements:
                     if session.measuring is not own:  # stopped, or another one has begun
@@ -327,7 +330,7 @@ def build(models: Models) -> gr.Blocks:
                     samples=[[values[0]] for values in EXAMPLES.values()],
                     sample_labels=list(EXAMPLES),
                     type="index",
-                    label="Examples",
+                    label="Examples: choose one, then press Generate",
                     elem_id="examples",
                 )
 

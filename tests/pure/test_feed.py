@@ -238,7 +238,7 @@ def test_an_older_file_whose_step_was_timed_elsewhere_has_no_speed_up():
     record.stats = replace(record.stats, target_step_ms=4.0, cost_ratio=0.25)
     assert number_texts(record)["speedup"] == number_texts(record)["cost_ratio"] == "–"
     update = RunFeed(1, record, recorded=True).snapshot()["update"]
-    assert update["verdict"].endswith("No speed-up was measured.") and update["tone"] == "neutral"
+    assert update["verdict"].endswith("were timed after it.") and update["tone"] == "neutral"
 
 
 def test_a_line_says_whose_run_it_is():

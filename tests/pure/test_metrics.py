@@ -29,7 +29,7 @@ def folded(*rounds, forwards=1, prefill_ms=5.0, plain_ms=()):
 
 def test_the_example_of_the_trace_format():
     example = a_round("accepted", "rejected", "discarded", draft_ms=1.2, verify_ms=3.4)
-    stats = folded(example, plain_ms=[2.7, 2.8, 2.8, 3.0, 3.2])
+    stats = folded(example, plain_ms=[2.7, 2.8, 2.9, 3.0, 3.2])
     assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted, stats.rejected) == (2, 1, 3, 1, 1)
     assert (stats.acceptance_rate, stats.mean_tokens_per_round, stats.target_forwards) == (0.5, 2.0, 2)
     assert (stats.prefill_ms, stats.draft_ms, stats.verify_ms) == (5.0, 1.2, 3.4)
@@ -95,3 +95,9 @@ def test_the_stats_of_before_are_left_alone():
     before = folded()
     metrics.after_round(before, a_round("accepted"))
     assert before == folded()
+
+
+def test_one_disturbed_plain_round_makes_no_speed_up_outside_its_own_interval():
+    stats = folded(a_round("accepted", verify_ms=20.0), plain_ms=[10.0] * 29 + [160.0])
+    low, high = metrics.speedup_spread(stats)
+    assert low <= stats.speedup <= high and stats.speedup == 1

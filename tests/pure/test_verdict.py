@@ -62,7 +62,12 @@ def test_plain_decoding_is_measured_against_itself():
 
 
 @pytest.mark.parametrize(
-    ("finish", "why"), [("cancelled", "it was stopped"), ("error", "it failed"), ("eos", "fewer plain rounds than it takes were timed after it")]
+    ("finish", "why"),
+    [
+        ("cancelled", "it was stopped"),
+        ("error", "it failed"),
+        ("eos", "fewer plain rounds than it takes were timed after it"),
+    ],
 )
 def test_what_was_not_measured_is_said(finish, why):
     assert verdict(stats(step=()), finish).text.endswith(f"No speed-up was measured: {why}.")

@@ -53,6 +53,7 @@ export function rowsOf(outcome, points, own) {
  */
 export function bestMeasured(points) {
   const known = points.filter(({ speedup }) => speedup !== null).sort((a, b) => a.gamma - b.gamma);
+  if (!known.some(({ gamma }) => gamma > 0)) return null; // the target alone has nobody to be compared with
   const largest = known.reduce((most, { speedup }) => Math.max(most, speedup ?? 0), 0);
   return known.find(({ speedup }) => (speedup ?? 0) >= NEARLY * largest)?.gamma ?? null;
 }

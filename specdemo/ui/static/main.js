@@ -184,7 +184,8 @@ export function start({ element, props, watch, trigger }) {
     const line = part("verdict");
     line.dataset.tone = visible === null ? run.tone : "neutral";
     const words = visible === null ? run.verdict : soFarInWords(run.rounds, visible);
-    if (line.textContent !== words) line.replaceChildren(...inTwo(words));
+    const [first, rest] = inTwo(words);
+    if (line.textContent !== words) line.replaceChildren(first, rest);
     address.takeWanted(pinAt);
   }
 
@@ -215,6 +216,7 @@ export function start({ element, props, watch, trigger }) {
     for (const number of page.querySelectorAll("[data-number]")) {
       const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
       if (number.textContent !== written) number.textContent = written;
+      number.classList.toggle("in-words", /[a-z]{3}/.test(written));
     }
   }
 
