@@ -174,6 +174,19 @@ def test_a_text_that_may_be_cut_ends_with_a_snapshot(finish):
     assert [token["text"] for token in tokens(update)[-3:]] == [" f", "", " h"], "only the output is cut"
 
 
+@pytest.mark.parametrize(
+    ("finish", "shown"), [("length", None), ("eos", None), ("error", "error"), ("cancelled", "cancelled")]
+)
+def test_a_run_that_nobody_follows_any_more_has_ended_where_nothing_is_measured_after_it(finish, shown):
+    record = trace(*ROUNDS)
+    feed = RunFeed(1, record)
+    feed.update(False)
+    record.end(finish)
+    assert feed.snapshot()["update"]["finish"] == shown
+    feed.ended = True
+    assert feed.snapshot()["update"]["finish"] == finish
+
+
 def test_names_in_a_file_are_cut_and_escaped():
     record = trace(finish="length")
     record.pair = replace(INFO, name="\u202e<b>" + "x" * 300)
