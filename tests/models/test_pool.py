@@ -146,7 +146,7 @@ def test_two_who_ask_at_once_get_one_pair_and_both_are_told(three):
         thread.join(60)
     assert pairs[0] is pairs[1] and told[0] == told[1] and len(told[0]) > 3 and not pool.listeners
     assert told[0][0] == ("Reading the models' configs", None) and told[0][-1] == (
-        "Timing a step of each model",
+        "Warming up",
         None,
     )
 
