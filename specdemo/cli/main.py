@@ -95,7 +95,7 @@ def _generate(arguments: Namespace) -> int:
             for note in pair.notes:
                 if note not in known_notes:
                     say(note)
-            for line in summary(run.trace.stats, run.trace.finish, run.trace.params):
+            for line in summary(run.trace.stats, run.trace.finish, run.trace.params, run.trace.rounds):
                 say(line)
     return 0
 

@@ -5,6 +5,7 @@ error, and only where both are the same screen, so that each is shown before the
 """
 
 import os
+from collections.abc import Sequence
 from typing import TextIO
 
 from specdemo.events import Finish, Params, Round, Stats
@@ -76,7 +77,7 @@ class Printer:
             file.flush()
 
 
-def summary(stats: Stats, finish: Finish | None, params: Params) -> tuple[str, str]:
+def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequence[Round]) -> tuple[str, str]:
     """Two lines: whether speculation paid, and the run's numbers."""
 
     def write(value: float | None, pattern: str) -> str:
@@ -95,4 +96,4 @@ def summary(stats: Stats, finish: Finish | None, params: Params) -> tuple[str, s
             f"seed {params.seed}" if params.temperature else "greedy",
         )
     )
-    return verdict(stats, finish).text, numbers
+    return verdict(stats, finish, rounds).text, numbers

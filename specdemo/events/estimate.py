@@ -1,7 +1,7 @@
 """What other draft lengths would have brought, estimated from the stored p and q of one run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean
 
 from specdemo.events.metrics import is_noisy
@@ -31,6 +31,8 @@ def estimates(rounds: Sequence[Round], stats: Stats) -> list[Estimate]:
     judged = [prob for probs in by_place for prob in probs]
     if not judged:
         return []
+    if stats.target_step_spread is None or is_noisy(stats, rounds):
+        stats = replace(stats, target_step_ms=None, cost_ratio=None)
     alpha = mean(judged)
     made_at = _share_of_rounds_with_a_draft(rounds)
     tokens, drafts, going_on = 1.0, 0.0, 1.0
@@ -43,7 +45,7 @@ def estimates(rounds: Sequence[Round], stats: Stats) -> list[Estimate]:
         tokens += made * going_on
         drafts += made
         formula_speedup = None
-        if _is_timed(stats) and stats.cost_ratio is not None:
+        if stats.cost_ratio is not None:
             formula_speedup = expected_speedup(alpha, gamma, stats.cost_ratio)
         seen_speedup = _speedup(stats, tokens, drafts)
         found.append(Estimate(gamma, expected_tokens(alpha, gamma), formula_speedup, tokens, seen_speedup))
@@ -79,13 +81,9 @@ def _share_of_rounds_with_a_draft(rounds: Sequence[Round]) -> list[float]:
     return [mean(length > place for length in lengths) for place in range(max(lengths))] or [0.0]
 
 
-def _is_timed(stats: Stats) -> bool:
-    return stats.target_step_spread is not None and not is_noisy(stats)
-
-
 def _speedup(stats: Stats, tokens: float, drafts: float) -> float | None:
     """With this run's times: a drafted token costs its drafting, and what it adds to the target's forward."""
-    if not _is_timed(stats) or stats.target_step_ms is None or not stats.drafted:
+    if stats.target_step_ms is None or not stats.drafted:
         return None
     drafting_ms = stats.draft_ms / stats.drafted
     added_ms = max(0.0, (stats.verify_ms - stats.rounds * stats.target_step_ms) / stats.drafted)

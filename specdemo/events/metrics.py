@@ -1,5 +1,6 @@
 """The numbers of a run, added up round by round, and the speed-ups that follow from them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median, quantiles
 
@@ -92,10 +93,22 @@ def speedup_spread(stats: Stats) -> tuple[float, float] | None:
     return low, high
 
 
-def is_noisy(stats: Stats) -> bool:
-    """Whether the spread is too wide for a speed-up to be told."""
-    spread = stats.target_step_spread
-    return spread is not None and spread[1] > NOISY * spread[0]
+def is_noisy(stats: Stats, rounds: Sequence[Round]) -> bool:
+    """Whether a spread is too wide for a speed-up to be told: that of the plain rounds, or that of the run's
+    own rounds, which then had another load than the plain ones."""
+    if stats.target_step_spread is None:
+        return False
+    usual = max(map(_length, rounds), default=0)
+    times_ms = [one.verify_ms for one in rounds if _length(one) == usual]
+    spreads = [stats.target_step_spread]
+    if len(times_ms) >= FEWEST:
+        deciles = quantiles(times_ms, n=10, method="inclusive")
+        spreads.append((deciles[0], deciles[-1]))
+    return any(high > NOISY * low for low, high in spreads)
+
+
+def _length(one: Round) -> int:
+    return len(one.draft)
 
 
 def implied_speedup(stats: Stats) -> float | None:

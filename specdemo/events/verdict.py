@@ -1,11 +1,12 @@
 """Whether speculation paid in a run, in one or two sentences. The page and the command line say the same,
 because both ask here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from specdemo.events.metrics import is_noisy, speedup_spread
-from specdemo.events.rounds import Finish, Stats
+from specdemo.events.rounds import Finish, Round, Stats
 from specdemo.events.theory import break_even
 
 Tone = Literal["neutral", "faster", "slower"]
@@ -17,7 +18,7 @@ class Verdict:
     tone: Tone
 
 
-def verdict(stats: Stats, finish: Finish | None) -> Verdict:
+def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round]) -> Verdict:
     if not stats.tokens:
         return Verdict("No token was generated." if finish else "", "neutral")
     tokens = f"{stats.tokens:,} token{'' if stats.tokens == 1 else 's'}"
@@ -28,11 +29,11 @@ def verdict(stats: Stats, finish: Finish | None) -> Verdict:
         counted = f"{tokens} in {forwards}; the target alone needs {stats.tokens:,}."
     else:
         counted = f"{tokens} in {forwards}: nothing was drafted."
-    text, tone = _measured(stats, finish)
+    text, tone = _measured(stats, finish, rounds)
     return Verdict(f"{text} {counted}" if tone == "slower" else f"{counted} {text}", tone)
 
 
-def _measured(stats: Stats, finish: Finish) -> tuple[str, Tone]:
+def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[str, Tone]:
     spread, speedup = speedup_spread(stats), stats.speedup
     if spread is None or speedup is None:
         why = {"cancelled": "it was stopped", "error": "it failed"}
@@ -40,8 +41,8 @@ def _measured(stats: Stats, finish: Finish) -> tuple[str, Tone]:
         return f"No speed-up was measured: {why.get(finish, unknown)}.", "neutral"
     low, high = (round(end, 2) for end in spread)  # as they are shown
     between = f"between {low:.2f} × and {high:.2f} ×"
-    if is_noisy(stats):
-        return f"Too noisy to say how fast it was: {between}.", "neutral"
+    if is_noisy(stats, rounds):
+        return "Too noisy to say how fast it was: its times vary by more than a factor of 2.", "neutral"
     if not stats.drafted:
         return f"Measured here against itself: {speedup:.2f} × ({between}).", "neutral"
     if low <= 1 <= high:

@@ -158,7 +158,7 @@ class RunFeed:
         rounds = [wire_round(this_round) for this_round in trace.rounds[since:until]]
         if since == 0 and finish:
             cut_output(rounds, trace.text)
-        result = verdict(trace.stats, finish)
+        result = verdict(trace.stats, finish, trace.rounds)
         update: Update = {
             "since": since,
             "until": until,
@@ -320,7 +320,7 @@ def cut_output(rounds: list[WireRound], text: str) -> None:
 def number_texts(trace: Trace) -> dict[str, str]:
     """The numbers as the page writes them; – for one that is not known (yet)."""
     stats = trace.stats
-    spread, noisy = stats.target_step_spread, metrics.is_noisy(stats)
+    spread, noisy = stats.target_step_spread, metrics.is_noisy(stats, trace.rounds)
     measured = spread is not None and not noisy
 
     def write(value: float | None, pattern: str) -> str:

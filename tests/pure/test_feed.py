@@ -145,7 +145,7 @@ def test_updates_continue_where_the_last_one_ended():
     update = feed.update(True)["update"]
     assert (update["since"], update["until"], update["finish"], update["rounds"]) == (4, 4, "length", [])
     assert update["numbers"] == number_texts(record) and update["outcome"] == outcome(record)
-    assert update["verdict"] == verdict(record.stats, "length").text
+    assert update["verdict"] == verdict(record.stats, "length", record.rounds).text
     snapshot = feed.snapshot()["update"]
     assert snapshot["rounds"] == rounds and output(snapshot) == record.text
 

@@ -41,7 +41,7 @@ def test_the_example_of_the_trace_format():
     assert stats.speedup == pytest.approx(1.26, abs=0.005)
     low, high = metrics.speedup_spread(stats)
     assert (low, high) == (pytest.approx(2.74 * 2 / 4.6), pytest.approx(3.12 * 2 / 4.6))
-    assert not metrics.is_noisy(stats)
+    assert not metrics.is_noisy(stats, ())
 
 
 def test_too_few_plain_rounds_give_no_speed_up():
@@ -51,7 +51,7 @@ def test_too_few_plain_rounds_give_no_speed_up():
 
 
 def test_a_wide_spread_is_noise():
-    assert metrics.is_noisy(folded(a_round(verify_ms=3.0), plain_ms=[1.0, 1.1, 2.9, 3.0]))
+    assert metrics.is_noisy(folded(a_round(verify_ms=3.0), plain_ms=[1.0, 1.1, 2.9, 3.0]), ())
 
 
 def test_several_rounds_add_up():

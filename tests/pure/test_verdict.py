@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import metrics
+from specdemo.events import Round, metrics
 from specdemo.events.theory import break_even, expected_tokens
 from specdemo.events.verdict import verdict
 
@@ -18,7 +18,7 @@ def stats(step=(10.0, 10.5, 11.0, 11.5), **more):
 
 
 def test_faster():
-    found = verdict(stats(), "eos")
+    found = verdict(stats(), "eos", ())
     assert found.tone == "faster"
     assert found.text == (
         "100 tokens in 40 target forwards; the target alone needs 100. "
@@ -28,7 +28,7 @@ def test_faster():
 
 def test_slower_says_why_and_from_which_acceptance_rate_it_pays():
     slow = stats(draft_ms=900.0, verify_ms=900.0)
-    found = verdict(slow, "length")
+    found = verdict(slow, "length", ())
     assert found.tone == "slower" and found.text.startswith("0.60 ×: slower here")
     assert "Drafting takes 50% of the time and 67% of the judged drafts are accepted" in found.text
     needed = int(re.search(r"it pays from (\d+)% on", found.text)[1]) / 100
@@ -37,26 +37,33 @@ def test_slower_says_why_and_from_which_acceptance_rate_it_pays():
 
 
 def test_slower_beyond_all_hope():
-    found = verdict(stats(draft_ms=3000.0), "length")
+    found = verdict(stats(draft_ms=3000.0), "length", ())
     assert "it would not pay even if all were" in found.text
 
 
 def test_as_fast_as_the_target_alone():
-    found = verdict(stats(draft_ms=500.0, step=(9.0, 9.5, 10.5, 11.0)), "length")
+    found = verdict(stats(draft_ms=500.0, step=(9.0, 9.5, 10.5, 11.0)), "length", ())
     assert found.tone == "neutral" and "about as fast as the target alone" in found.text
 
 
 def test_noise_is_said_and_no_speed_up_is_told():
-    found = verdict(stats(step=(5.0, 9.0, 14.0, 19.0)), "length")
+    found = verdict(stats(step=(5.0, 9.0, 14.0, 19.0)), "length", ())
     assert "Too noisy to say" in found.text and found.tone == "neutral"
     assert f"{stats(step=(5.0, 9.0, 14.0, 19.0)).speedup:.2f} ×" not in found.text
+
+
+def test_a_run_that_was_disturbed_itself_is_noise_too():
+    quiet, loud = (Round(0, (), None, (), 0.0, verify_ms) for verify_ms in (10.0, 30.0))
+    assert verdict(stats(), "length", [quiet] * 8).tone == "faster"
+    assert verdict(stats(), "length", [quiet] * 4 + [loud] * 4).text.startswith("100 tokens in 40")
+    assert "Too noisy to say" in verdict(stats(), "length", [quiet] * 4 + [loud] * 4).text
 
 
 def test_plain_decoding_is_measured_against_itself():
     alone = stats(
         rounds=100, drafted=0, accepted=0, rejected=0, acceptance_rate=None, draft_ms=0.0, verify_ms=1075.0
     )
-    text = verdict(alone, "length").text
+    text = verdict(alone, "length", ()).text
     assert text.startswith("100 tokens in 100 target forwards: nothing was drafted.")
     assert "against itself: 1.00 ×" in text
 
@@ -70,15 +77,15 @@ def test_plain_decoding_is_measured_against_itself():
     ],
 )
 def test_what_was_not_measured_is_said(finish, why):
-    assert verdict(stats(step=()), finish).text.endswith(f"No speed-up was measured: {why}.")
+    assert verdict(stats(step=()), finish, ()).text.endswith(f"No speed-up was measured: {why}.")
 
 
 def test_while_it_goes_on_and_with_nothing():
-    assert verdict(stats(step=()), None).text == "100 tokens in 40 target forwards so far."
-    assert verdict(metrics.fresh(), None).text == ""
-    assert verdict(metrics.fresh(), "cancelled").text == "No token was generated."
+    assert verdict(stats(step=()), None, ()).text == "100 tokens in 40 target forwards so far."
+    assert verdict(metrics.fresh(), None, ()).text == ""
+    assert verdict(metrics.fresh(), "cancelled", ()).text == "No token was generated."
     one = stats(step=(), tokens=1, rounds=1)
-    assert verdict(one, None).text == "1 token in 1 target forward so far."
+    assert verdict(one, None, ()).text == "1 token in 1 target forward so far."
 
 
 @pytest.mark.parametrize("gamma", [1, 3.5, 8])
