@@ -77,7 +77,7 @@ EXAMPLES = {
 
 
 # Gradio calls it with what an event's inputs hold; the second one becomes the address's query.
-ADDRESS = "(session, address, ...held) => [session, location.search, ...held]"
+ADDRESS = "(session, address) => [session, location.search]"
 
 
 class PageSession:
@@ -154,17 +154,21 @@ def build(models: Models) -> gr.Blocks:
                 session.waiting = False
                 yield json.dumps(whole(session) | notice(number, "error", in_labels(sentence(error))))
 
-    def open_link(session: PageSession, query: str, prompt: str, *held: Any) -> tuple:
-        """What the page's address says, in the controls; what is wrong with it, on the stage."""
-        same = (gr.skip(), prompt, *held)
+    def open_link(session: PageSession, query: str) -> tuple:
+        """What the page's address says, in the controls; what is wrong with it, on the stage.
+
+        The other controls are skipped, since the visitor may have changed them meanwhile.
+        """
+        skipped = gr.skip()
         try:
             link = links.read(query, models.arguments)
         except ValueError as error:
-            return json.dumps(notice(session.number, "error", in_labels(sentence(error)))), *same[1:]
+            said = json.dumps(notice(session.number, "error", in_labels(sentence(error))))
+            return said, skipped, *(skipped for _ in NAMES)
         session.runs_link, session.note = link.runs, link.note
-        values = dict(zip(NAMES, held, strict=True)) | link.values
-        said = json.dumps(notice(session.number, "note", link.note)) if link.note else same[0]
-        return said, prompt if link.prompt is None else link.prompt, *(values[name] for name in NAMES)
+        said = json.dumps(notice(session.number, "note", link.note)) if link.note else skipped
+        prompt = skipped if link.prompt is None else link.prompt
+        return said, prompt, *(link.values.get(name, skipped) for name in NAMES)
 
     async def run_link(session: PageSession, *asked: Any) -> AsyncIterator[Any]:
         """The run that the address asks for, if it does."""
@@ -258,7 +262,8 @@ def build(models: Models) -> gr.Blocks:
         try:
             trace = Trace.load(file)
         except ValueError as error:
-            return json.dumps(notice(session.number, "error", about_file(str(error)))), prompt, *held
+            wrong = json.dumps(notice(session.number, "error", about_file(str(error))))
+            return wrong, *(gr.skip() for _ in ("prompt", *NAMES))
         finally:
             Path(file).unlink(missing_ok=True)  # the visitor has it
         known = trace.pair.name in models.arguments
@@ -345,9 +350,9 @@ def build(models: Models) -> gr.Blocks:
             "api_visibility": "private",
         }
         started = gr.on([go.click, prompt.submit], run_on_stage, **running)
-        linked = demo.load(
-            open_link, [session, address, *everything], [stage, *everything], js=ADDRESS, **QUIET
-        ).then(run_link, **running)
+        linked = demo.load(open_link, [session, address], [stage, *everything], js=ADDRESS, **QUIET).then(
+            run_link, **running
+        )
         linked.then(**hints_event)
         started.then(**hints_event)  # more is known about a pair that is loaded now
         filled = [prompt, *(settings[name] for name in ("pair", "draft_with", "gamma", "sampler"))]

@@ -127,3 +127,19 @@ def test_a_prompt_that_is_too_long_for_a_link_is_left_out_and_the_copy_says_so(v
     assert "prompt" not in address(page) and "run" not in address(page) and len(page.url) < 8_000
     page.get_by_role("button", name="Copy link").click()
     page.get_by_test_id("notice").get_by_text("without the prompt").wait_for()
+
+
+def test_a_late_answer_to_the_address_leaves_what_was_typed_meanwhile(desk, url):
+    """On a slow line the page can be used before the server has answered to its address."""
+    page, held = desk.new_page(), []
+    page.route("**/gradio_api/run/**", lambda route: held.append(route))
+    page.goto(f"{url}/?gamma=2")
+    page.get_by_role("button", name="Generate").wait_for()
+    page.wait_for_timeout(1_000)
+    box(page, "Prompt").fill("mine")
+    assert held, "the server has been asked"
+    for route in held:
+        route.continue_()
+    page.wait_for_function("box => box.value === '2'", arg=box(page, "Draft length γ").element_handle())
+    assert box(page, "Prompt").input_value() == "mine"
+    page.close()
