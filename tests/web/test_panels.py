@@ -233,13 +233,15 @@ def test_with_nothing_drafted_both_tabs_say_so(seen, tmp_path):
     show(page, trace, tmp_path)
 
 
-def test_the_verdict_says_which_filter_removed_a_token(seen):
+def test_the_verdict_says_which_filter_removed_a_token(seen, generated, tmp_path):
     page, trace = seen
-    assert trace.params.top_p == 0.9
-    at, token = removed(trace)
+    filtered = generated(trace.prompt, top_p=0.9, max_new_tokens=100)
+    at, token = removed(filtered)
+    show(page, filtered, tmp_path)
     verdict = verdict_on(page, at)
     assert "(p is 0: top-p 0.9 removed it; before the sampler" in verdict
     assert given(verdict) == pytest.approx(token.raw_p, rel=0.05)
+    show(page, trace, tmp_path)
 
 
 def test_the_verdict_on_a_greedy_rejection_says_that_another_token_is_likeliest(seen, generated, tmp_path):

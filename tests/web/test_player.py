@@ -85,7 +85,7 @@ def test_the_keys_go_by_round_back_and_forth(player):
     press(page, "ArrowLeft", 3)
     assert page.locator(".run").get_attribute("data-state") == "paused"
     assert on_stage(page) == of_rounds(trace, count - 3) and number(page, "rounds") == str(count - 3)
-    assert page.locator(".place").text_content() == f"{count - 3} of {count} rounds"
+    assert page.locator(".replay .place").text_content() == f"{count - 3} of {count} rounds"
     assert page.get_by_test_id("timeline").locator(".mark").count() == count - 3
     button(page, "One round back").click()
     assert on_stage(page) == of_rounds(trace, count - 4)
@@ -254,7 +254,7 @@ def test_in_a_lecture_a_presenter_s_keys_work_wherever_the_focus_is(player):
     page, trace = player
     count = len(trace.rounds)
     button(page, "Lecture").click()
-    for focus in (None, ".stage", '[data-move="end"]'):
+    for focus in (None, '[data-testid="stage"]', '[data-move="end"]'):
         if focus:
             page.locator(focus).focus()
         press(page, "End")
