@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 
 from specdemo.events import LIMITS
+from specdemo.ui.hints import hints
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.settings import (
     AS_STARTED,
@@ -19,7 +20,6 @@ from specdemo.ui.settings import (
     RULE_WORDS,
     SAMPLERS,
     choice_of,
-    hints,
     visible,
 )
 

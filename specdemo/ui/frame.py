@@ -7,7 +7,7 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
-from specdemo.ui.feed import FATES, HIDEABLE, MAIN_NUMBERS, NUMBERS
+from specdemo.ui.texts import FATES, HIDEABLE, MAIN_NUMBERS, NUMBERS
 
 STATIC = Path(__file__).parent / "static"
 TABS = {

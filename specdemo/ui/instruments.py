@@ -73,6 +73,13 @@ def request_of(wanted: object, choice: Choice, prompt: str, params: Params) -> R
     return Request(kind, prompts, choice, prompt, params)
 
 
+def nothing_yet(wanted: object) -> wire.Measurement:
+    """A measurement of which nothing is known yet. wanted: as request_of takes it."""
+    kind = wanted.get("kind") if isinstance(wanted, dict) else None
+    kind = kind if kind in KINDS else "compare"
+    return {"kind": kind, "state": "waiting", "whose": "", "text": "", "share": None}
+
+
 async def measure(models: Models, queue: RunQueue, request: Request) -> AsyncIterator[wire.Measurement]:
     """Yields all that is measured so far, whenever there is more. Errors are raised. Closing or cancelling
     this generator stops the measurement."""
@@ -80,13 +87,7 @@ async def measure(models: Models, queue: RunQueue, request: Request) -> AsyncIte
     if request.kind == "compare":
         name = request.choice.pair or models.default
         choices += [replace(request.choice, pair=other) for other in others_at_hand(name)]
-    told: wire.Measurement = {
-        "kind": request.kind,
-        "state": "waiting",
-        "whose": "",
-        "text": "",
-        "share": None,
-    }
+    told = nothing_yet({"kind": request.kind})
     for choice in choices:
         async with aclosing(loaded(models, choice)) as loading:
             async for waiting in loading:

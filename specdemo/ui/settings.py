@@ -1,21 +1,13 @@
-"""The page's controls: their labels and texts, their values as Params and back, and warnings about what is
-chosen.
+"""The page's controls: their labels and texts, and their values as Params and back.
 
 Without torch and without Gradio.
 """
 
-import os
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from specdemo.events import LIMITS, PairInfo, Params, allowed, check_number, check_text
+from specdemo.events import LIMITS, PairInfo, Params, check_number
 from specdemo.loading import catalog
-from specdemo.loading.catalog import CATALOGUE
-
-if TYPE_CHECKING:
-    from specdemo.loading.pair import Pair
-    from specdemo.ui.models import Needs
 
 Values = dict[str, Any]  # what each control holds, by its name
 
@@ -94,11 +86,11 @@ def params_of(values: Values) -> Params:
 
 def _hidden_and_wrong(values: Values) -> list[str]:
     return [
-        name for name, shown in visible(values).items() if not shown and _wrong_number(name, values[name])
+        name for name, shown in visible(values).items() if not shown and is_wrong_number(name, values[name])
     ]
 
 
-def _wrong_number(name: str, value: object) -> bool:
+def is_wrong_number(name: str, value: object) -> bool:
     """Whether it is a number's control that holds what Params would refuse."""
     value = whole_number(str(value)) if name == "seed" else value
     if name not in LIMITS or (name == "seed" and value is None):
@@ -168,113 +160,6 @@ def visible(values: Values) -> dict[str, bool]:
     shown = {field: field in filters for field in OFF}
     shown |= {field: field in drafting for field in ("gamma", "ngram")}
     return shown | {"seed": bool(filters), "rule": len(RULE_WORDS) > 1, "system": bool(values["chat"])}
-
-
-def hints(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") -> dict[str, str]:
-    """The text next to each control and to the prompt: its usual text, or a warning about a run that is
-    impossible or pointless. needs: of the chosen pair. pair: the chosen pair if it is loaded."""
-    texts = {name: usual for name, (_, usual) in CONTROLS.items()}
-    texts |= {"prompt": "", "pair": _pair_line(values["pair"], needs)}
-    for name, warning in _warnings(values, prompt, needs, pair):
-        texts[name] = f"⚠ {warning}"
-    for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
-        if size:
-            texts[name] += f"; {'takes' if needs.loaded else 'would take about'} {size / 1e6:,.1f} MB"
-    if pair is not None and not texts["dtype"]:
-        texts["dtype"] = pair.dtype_reason
-    return texts
-
-
-def _pair_line(name: str, needs: "Needs") -> str:
-    about = f"{CATALOGUE[name].about}; " if name in CATALOGUE else ""
-    amount = f"{needs.total / 1e9:,.1f} GB" if needs.total >= 1e9 else f"{needs.total / 1e6:,.0f} MB"
-    takes = "takes" if needs.loaded else "needs about"
-    line = f"{about}{takes} {amount} of {needs.memory / 1e9:,.0f} GB on {needs.device}"
-    if needs.gated and not needs.loaded:
-        line += "; gated: needs HF_TOKEN of an account that has accepted its terms"
-    return line if needs.loaded else f"{line}; tried: {needs.tried}"
-
-
-def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") -> Iterator[tuple[str, str]]:
-    """(control, warning). The last one for a control is shown, so the more serious ones come later."""
-    vocabulary = pair.vocab_size if pair else None
-    context = pair.context if pair else None
-    context_end = f"prompt and text together end at the target's context of {context or 0:,.0f} tokens"
-    filters = SAMPLERS[values["sampler"]]
-    if "temperature" in filters and values["temperature"] == 0:
-        yield "temperature", "0 is greedy: p and q are one-hot, and the filters change nothing"
-    if "top_k" in filters and values["top_k"] in (0, 1):
-        yield (
-            "top_k",
-            "0 is off: nothing is filtered" if values["top_k"] == 0 else "1 keeps one token, which is greedy",
-        )
-    if "top_k" in filters and vocabulary and _whole(values["top_k"]) and values["top_k"] >= vocabulary:
-        yield "top_k", f"the vocabulary has {vocabulary:,} tokens: nothing is filtered"
-    if "top_p" in filters and values["top_p"] == 1:
-        yield "top_p", "1 is off: nothing is filtered"
-    if "min_p" in filters and values["min_p"] == 0:
-        yield "min_p", "0 is off: nothing is filtered"
-    are_whole = _whole(values["gamma"]) and _whole(values["max_new_tokens"])
-    if values["draft_with"] != "none" and are_whole and values["gamma"] >= values["max_new_tokens"] > 0:
-        yield (
-            "gamma",
-            f"a draft is never longer than the rest of the text: at most {values['max_new_tokens'] - 1} here",
-        )
-    if context and _whole(values["max_new_tokens"]) and values["max_new_tokens"] >= context:
-        yield "max_new_tokens", context_end
-    length = _length(prompt, pair) if pair and not values["chat"] else None
-    if length and length >= context:
-        yield (
-            "prompt",
-            f"has {length:,} tokens, but the target's context of {context:,.0f} needs room for one more",
-        )
-    elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
-        yield "max_new_tokens", context_end
-    if values["alternatives"] == 0:
-        yield "alternatives", "the inspector will show only the token itself"
-    on_cpu = needs.device.startswith("cpu")
-    for name in ("quantize", "quantize_drafter"):
-        if on_cpu and values[name] not in (AS_STARTED, "none"):
-            yield name, "on a CPU quantised weights save memory, not time"
-    if on_cpu and values["dtype"] in ("bfloat16", "float16"):
-        yield (
-            "dtype",
-            f"on a CPU {values['dtype']} is slower than float32, and its rounding can change greedy output",
-        )
-    if pair and pair.drafter is None and values["draft_with"] == "model":
-        yield "draft_with", "this pair has no drafter model: choose another method"
-    if pair and values["chat"] and not getattr(pair.tokenizer, "chat_template", None):
-        yield "chat", "this pair's tokenizer has no chat template, so the run would fail"
-    if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):
-        yield "pair", f"{_pair_line(values['pair'], needs)}; HF_TOKEN is not set here"
-    if not needs.fits:
-        yield "pair", f"{_pair_line(values['pair'], needs)}: more than this machine has"
-    shown = visible(values)
-    for name in LIMITS:
-        if shown.get(name, True) and _wrong_number(name, values[name]):
-            yield name, f"must be {allowed(name)}"
-    for name, text in (("prompt", prompt), ("stop", values["stop"]), ("system", values["system"])):
-        try:
-            check_text(name, text)
-        except ValueError as error:
-            yield name, str(error)
-    if not prompt:
-        yield "prompt", "must not be empty"  # why is said when a run is asked for
-
-
-def _length(prompt: str, pair: "Pair") -> int | None:
-    """The prompt's length in tokens; None if it cannot be found out, or not quickly."""
-    try:
-        check_text("prompt", prompt)
-    except ValueError:
-        return None
-    if not prompt or not pair.tokenizer or len(prompt) > 256 * pair.context:
-        return None
-    return len(pair.tokenizer(prompt).input_ids)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, (int, float)) and float(value).is_integer()
 
 
 def in_labels(sentence: str) -> str:

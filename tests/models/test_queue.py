@@ -12,9 +12,9 @@ import pytest
 
 from specdemo import PairError, Params, stream
 from specdemo.loading.errors import LoadError
-from specdemo.ui.feed import describe_pair
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import Progress, RunQueue, Ticket, Waiting, follow
+from specdemo.ui.texts import describe_pair
 from tests.tiny import noisy, tiny, tokenizer
 
 PROMPT = "the cat sat"

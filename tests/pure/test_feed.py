@@ -10,19 +10,8 @@ import pytest
 from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started, metrics
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
-from specdemo.ui.feed import (
-    FATES,
-    HIDEABLE,
-    IN_TEXT,
-    NUMBERS,
-    RunFeed,
-    describe_recorded,
-    notice,
-    number_texts,
-    outcome,
-    trace_file,
-    whose,
-)
+from specdemo.ui.feed import IN_TEXT, RunFeed, notice, outcome, trace_file
+from specdemo.ui.texts import FATES, HIDEABLE, NUMBERS, describe_recorded, number_texts, whose
 from specdemo.ui.wire import (
     DraftToken,
     Estimate,

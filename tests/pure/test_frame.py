@@ -4,8 +4,8 @@ import re
 import shutil
 from html.parser import HTMLParser
 
-from specdemo.ui.feed import FATES, HIDEABLE, MAIN_NUMBERS, NUMBERS
 from specdemo.ui.frame import SPEEDS, STATIC, frame, loader, scripts_path
+from specdemo.ui.texts import FATES, HIDEABLE, MAIN_NUMBERS, NUMBERS
 
 
 class Elements(HTMLParser):

@@ -28,7 +28,8 @@ TORCH_FREE = (
         "specdemo.cli.terminal",
     ),
     *("specdemo.cli.options", "specdemo.cli.main", "specdemo.loading.catalog", "specdemo.loading.errors"),
-    *("specdemo.ui.feed", "specdemo.ui.settings", "specdemo.ui.frame", "specdemo.ui.wire"),
+    *("specdemo.ui.feed", "specdemo.ui.texts", "specdemo.ui.frame", "specdemo.ui.wire"),
+    *("specdemo.ui.settings", "specdemo.ui.hints"),
     *("specdemo.bench.report", "specdemo.bench.methods", "specdemo.bench.picture"),
 )
 
@@ -111,6 +112,6 @@ def test_gradio_and_the_loaders_live_in_one_place_each():
     for name, file in modules().items():
         names = imported(file)
         assert ("gradio" in {module.split(".")[0] for module in names}) == (
-            name in ("ui.page", "ui.controls")
+            name in ("ui.page", "ui.handlers", "ui.controls")
         ), name
         assert not loaders & names or name == "loading.load" or name.startswith("training"), name

@@ -10,6 +10,7 @@ import pytest
 from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, check_number
 from specdemo.events.trace import Trace
 from specdemo.loading.request import resolve
+from specdemo.ui.hints import hints
 from specdemo.ui.settings import (
     AS_STARTED,
     CONTROLS,
@@ -23,7 +24,6 @@ from specdemo.ui.settings import (
     SAMPLERS,
     about_file,
     choice_of,
-    hints,
     in_labels,
     params_of,
     values_of,

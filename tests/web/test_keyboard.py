@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdemo.ui.feed import NUMBERS
+from specdemo.ui.texts import NUMBERS
 from tests.web.screen import (
     first_token,
     inspector,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from specdemo.ui.feed import NUMBERS, number_texts
+from specdemo.ui.texts import NUMBERS, number_texts
 from tests.web.screen import inspector, number, on_stage, open_trace, recorded, wait_for_state
 
 pytestmark = pytest.mark.slow

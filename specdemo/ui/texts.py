@@ -1,0 +1,172 @@
+"""The words of the page about a run: fates, numbers and their definitions, whose run it is, how it was made.
+
+Without torch and without Gradio.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdemo.events import Params, metrics
+from specdemo.events.trace import Trace
+from specdemo.ui.settings import DRAFTERS, sampler_in_words
+
+if TYPE_CHECKING:
+    from specdemo.loading.pair import Pair
+
+# Fate: (its word in the legend, its definition). The style sheet has one style for each.
+FATES = {
+    "prompt": ("prompt", "The text that was given."),
+    "accepted": ("accepted", "Drafted, and accepted by the target: u < min(1, p/q)."),
+    "rejected": ("rejected", "Drafted, and rejected by the target: u ≥ min(1, p/q). Not part of the text."),
+    "resampled": (
+        "resampled",
+        "The target's own token in place of a rejected one, drawn from the part of p that exceeds q.",
+    ),
+    "bonus": ("bonus", "The target's own token after a draft that was accepted in full."),
+    "sampled": ("sampled", "The target's own token in a round in which nothing was drafted."),
+    "discarded": (
+        "discarded",
+        "Drafted after a rejection or after the end of the text, and so dropped. Not part of the text.",
+    ),
+}
+HIDEABLE = ("rejected", "discarded")
+MAIN_NUMBERS = ("speedup", "tokens_per_second", "acceptance_rate", "mean_tokens_per_round")
+
+# Number: (its name on the page, its definition).
+NUMBERS = {
+    "speedup": (
+        "speed-up",
+        "The time of a plain round times the tokens, divided by the time spent drafting and verifying: how "
+        "many times as fast as the target alone. The plain rounds, with nothing drafted, were timed right "
+        "after this run, on its own text.",
+    ),
+    "tokens_per_second": (
+        "tokens/s",
+        "Tokens divided by the time spent drafting and verifying, measured by the engine's own clock.",
+    ),
+    "acceptance_rate": (
+        "acceptance rate",
+        "Accepted drafts as a share of those that were judged: accepted / (accepted + rejected).",
+    ),
+    "mean_tokens_per_round": ("tokens/round", "Tokens divided by rounds. It is 1 when nothing is drafted."),
+    "tokens": ("tokens", "Tokens of the text so far, without the prompt."),
+    "rounds": ("rounds", "A round is one draft and the target forward that judges it."),
+    "target_forwards": (
+        "forwards with prefill",
+        "Forwards of the target: one for each round, and those of the prefill, which read the prompt.",
+    ),
+    "saved": (
+        "forwards saved",
+        "How many more target forwards plain decoding would have needed: it takes one for each token, not "
+        "one for each round.",
+    ),
+    "target_step": (
+        "a plain round",
+        "The time of a round in which nothing is drafted, timed right after this run, on its own text; in "
+        "brackets its 10th and 90th percentile.",
+    ),
+    "drafter_step": ("a drafted token", "The time spent drafting, divided by the number of drafted tokens."),
+    "cost_ratio": ("cost ratio c", "The time of a drafted token divided by the time of a plain round."),
+    "implied": (
+        "speed-up implied",
+        "Tokens per round / (drafted per round × c + 1): the speed-up over plain decoding that these numbers "
+        "imply if judging a whole draft takes no longer than a plain round (Leviathan et al. 2023).",
+    ),
+    "draft_ms": ("drafting", "Time spent drafting, in all rounds together."),
+    "verify_ms": ("verifying", "Time spent verifying and judging, in all rounds together."),
+    "ttft_ms": (
+        "first tokens after",
+        "The time of the prefill, which reads the prompt, and of one round.",
+    ),
+    "seed": (
+        "seed",
+        "The seed of this run's random numbers. The same seed and the same settings give the same text. "
+        "Greedy decoding draws none.",
+    ),
+    "finish": (
+        "ended by",
+        "eos: the model ended the text. stop: a stop string appeared. length: the text has the requested "
+        "length. cancelled: Stop was pressed.",
+    ),
+}
+
+
+def whose(trace: Trace, recorded: bool = False) -> str:
+    """Whose run it is: pair, drafter, gamma, sampler, seed, device."""
+    params, pair = trace.params, trace.pair
+    drafting = DRAFTERS[params.draft_with][0]
+    if params.draft_with == "model":
+        # Of a hub id or a directory, the two last parts.
+        drafting = f"drafter {'/'.join(Path(printable(pair.drafter or 'model')).parts[-2:])}"
+    elif params.draft_with == "none":
+        drafting = "nothing drafted"
+    parts = [
+        f"{'Recorded run: ' if recorded else ''}{printable(pair.name)}",
+        drafting,
+        *([f"γ {params.gamma}"] if params.draft_with != "none" else []),
+        sampler_in_words(params),
+        *([f"seed {params.seed}"] if params.temperature else []),
+        f"{printable(pair.device)} ({printable(pair.device_name)})",
+    ]
+    return " · ".join(parts)
+
+
+def number_texts(trace: Trace) -> dict[str, str]:
+    """The numbers as the page writes them; – for one that is not known (yet)."""
+    stats = trace.stats
+    spread, noisy = stats.target_step_spread, metrics.is_noisy(stats, trace.rounds)
+    measured = spread is not None and not noisy
+
+    def write(value: float | None, pattern: str) -> str:
+        return "–" if value is None else pattern.format(value)
+
+    return {
+        "tokens": write(stats.tokens, "{:,}"),
+        "tokens_per_second": write(stats.tokens_per_second, "{:,.1f}"),
+        "acceptance_rate": write(stats.acceptance_rate, "{:.0%}"),
+        "mean_tokens_per_round": write(stats.mean_tokens_per_round, "{:.2f}"),
+        "rounds": write(stats.rounds, "{:,}"),
+        "target_forwards": write(stats.target_forwards, "{:,}"),
+        "saved": write(stats.tokens - stats.rounds, "{:,}"),
+        "speedup": "too noisy to say" if noisy else write(stats.speedup, "{:.2f} ×"),
+        "target_step": f"{stats.target_step_ms:.2f} ms ({spread[0]:.2f}–{spread[1]:.2f})" if spread else "–",
+        "drafter_step": write(stats.drafter_step_ms, "{:.2f} ms"),
+        "cost_ratio": write(stats.cost_ratio if measured else None, "{:.3f}"),
+        "implied": write(metrics.implied_speedup(stats) if measured else None, "{:.2f} ×"),
+        "ttft_ms": write(stats.ttft_ms, "{:,.0f} ms"),
+        "draft_ms": write(stats.draft_ms, "{:,.0f} ms"),
+        "verify_ms": write(stats.verify_ms, "{:,.0f} ms"),
+        "seed": str(trace.params.seed) if trace.params.temperature else "–",
+        "finish": trace.finish or "…",
+    }
+
+
+def describe_pair(pair: "Pair", params: Params) -> Iterator[str]:
+    """Sentences about the pair and this run: device, dtype and why, bytes held, and the pair's notes."""
+    info, held = pair.info, pair.bytes_held
+    drafter = f" and {held.drafter / 1e6:,.1f} MB for the drafter" if held.drafter else ""
+    yield f"{info.name} on {info.device} ({info.device_name}), {pair.dtype_reason}."
+    yield f"Weights held: {held.target / 1e6:,.1f} MB for the target{drafter}."
+    if params.draft_with == "none":
+        yield "Drafting is off: every token is one forward of the target."
+    for note in (*pair.notes, *((pair.runner.warming_up,) if pair.runner.warming_up else ())):
+        yield note[:1].upper() + note[1:] + "."
+
+
+def describe_recorded(trace: Trace) -> str:
+    """A sentence about where and how a recorded run was made."""
+    pair, params = trace.pair, trace.params
+    name, device, dtype = (
+        printable(text) for text in (pair.name, pair.device_name, pair.dtype.target or "no dtype")
+    )
+    unfinished = "" if trace.finish else " It had not ended when it was saved."
+    return (
+        f"A recorded run, played without models: {name} on {device}, {dtype}; drafted with "
+        f"{params.draft_with}, γ {params.gamma}, temperature {params.temperature:g}.{unfinished}"
+    )
+
+
+def printable(text: str) -> str:
+    """A name out of a file for use in a sentence: at most 80 characters, with unprintable ones escaped."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text[:80])
