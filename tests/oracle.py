@@ -74,7 +74,7 @@ def shaped(logits: torch.Tensor, params: Params) -> np.ndarray:
 
 
 def enumerated(p_of, prompt, length, eos=()) -> dict[tuple[int, ...], float]:
-    """Every possible continuation of `length` tokens (fewer behind an eos) and its exact probability."""
+    """Every possible continuation of `length` tokens (fewer after an eos) and its exact probability."""
     texts = {(): 1.0}
     for _ in range(length):
         longer = {}
@@ -148,7 +148,7 @@ class TableLM:
         return int(len(ids) > 0)
 
     def row(self, text):
-        """The logits behind a text, without a cache."""
+        """The logits after a text, without a cache."""
         return self.logits[text[-2] if len(text) > 1 else -1, text[-1]]
 
 

@@ -41,7 +41,7 @@ test("every judged draft is in one row of each table, and the sums are the run's
   assert.ok(all.tokens.every((token) => token.fate === "accepted" || token.fate === "rejected"));
 });
 
-test("a draft that was accepted behind the end of the text is in no row, as it is in no rate", () => {
+test("a draft that was accepted after the end of the text is in no row, as it is in no rate", () => {
   const draft = [drafted(1), drafted(2, { fate: "discarded" }), drafted(3, { fate: "rejected" })];
   const rounds = [linked({ draft, next: null, draft_ms: 1, verify_ms: 1 }, 0)];
   const { places, all } = deathsIn({ prompt: [], rounds });

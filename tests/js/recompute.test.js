@@ -17,8 +17,8 @@ function ended(rounds, more = {}) {
 }
 
 function verdicts(run) {
-  const { verdicts, follow, accepted, rejected, behindEnd } = recomputed(run);
-  return { verdicts, follow, accepted, rejected, behindEnd };
+  const { verdicts, follow, accepted, rejected, afterEnd } = recomputed(run);
+  return { verdicts, follow, accepted, rejected, afterEnd };
 }
 
 function brokenRound(round, ...more) {
@@ -28,7 +28,7 @@ function brokenRound(round, ...more) {
 
 test("every verdict of a right run follows, and each judged token has one", () => {
   const run = ended([rejection(), allAccepted(), plain()]);
-  assert.deepEqual(verdicts(run), { verdicts: 4, follow: 4, accepted: 3, rejected: 1, behindEnd: 0 });
+  assert.deepEqual(verdicts(run), { verdicts: 4, follow: 4, accepted: 3, rejected: 1, afterEnd: 0 });
   assert.ok(isExact(recomputed(run)));
 });
 
@@ -41,7 +41,7 @@ test("every verdict of the recorded run follows, to the last bit", () => {
   const run = ended(rounds, { outcome: { estimates: [], best_gamma: null, text: trace.text } });
   const { accepted, rejected } = trace.stats;
   const judged = accepted + rejected;
-  assert.deepEqual(verdicts(run), { verdicts: judged, follow: judged, accepted, rejected, behindEnd: 0 });
+  assert.deepEqual(verdicts(run), { verdicts: judged, follow: judged, accepted, rejected, afterEnd: 0 });
   assert.ok(isExact(recomputed(run)));
   const probabilities = rounds.flatMap(({ draft }) => draft).filter(({ u }) => u !== null);
   assert.ok(probabilities.every(({ p, q, accept_prob }) => accept_prob === Math.min(1, p / q)));
@@ -69,19 +69,19 @@ test("a device's rounding of p/q in the last bit is no difference", () => {
   assert.ok(isExact(recomputed(ended([{ ...allAccepted(), draft: [token] }]))));
 });
 
-test("a token that was accepted behind the end of the text has a verdict, and is in no rate", () => {
+test("a token that was accepted after the end of the text has a verdict, and is in no rate", () => {
   const draft = [drafted(1), drafted(2, { fate: "discarded" })];
   const run = ended([{ draft, next: null, draft_ms: 1, verify_ms: 1 }]);
-  assert.deepEqual(verdicts(run), { verdicts: 2, follow: 2, accepted: 1, rejected: 0, behindEnd: 1 });
+  assert.deepEqual(verdicts(run), { verdicts: 2, follow: 2, accepted: 1, rejected: 0, afterEnd: 1 });
   assert.ok(isExact(recomputed(run)));
 });
 
-test("a round has at most one rejection, nothing judged behind it, and then the target's own token", () => {
+test("a round has at most one rejection, nothing judged after it, and then the target's own token", () => {
   const rejected = () => drafted(1, { fate: "rejected", p: 0.2, q: 0.8, u: 0.5 });
   const with_ = (more) => ({ ...rejection(), ...more });
   assert.deepEqual(brokenRound(with_({ draft: [rejected(), rejected()] })), ["0: 2 drafts were rejected"]);
-  const behind = with_({ draft: [rejected(), drafted(2, { fate: "discarded" })] });
-  assert.deepEqual(brokenRound(behind), ["0: a draft behind the rejection was judged"]);
+  const after = with_({ draft: [rejected(), drafted(2, { fate: "discarded" })] });
+  assert.deepEqual(brokenRound(after), ["0: a draft after the rejection was judged"]);
   const before = with_({ draft: [drafted(1, { u: null, fate: "discarded" }), rejected()] });
   assert.deepEqual(brokenRound(before), ["0: a draft was not judged"]);
   const kind = "0: the target's own token is bonus, and should be resampled";

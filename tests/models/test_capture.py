@@ -163,7 +163,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_filled_rows_change_nothing(kind, shape):
-    """To the last bit, at the end of the text, of the target's context and of the drafter's, and behind an
+    """To the last bit, at the end of the text, of the target's context and of the drafter's, and after an
     eos."""
     filled = 0
     for end in (dict(), dict(context=14), dict(drafter_context=9), dict(eos=[2])):
@@ -187,8 +187,8 @@ def test_filled_rows_change_nothing(kind, shape):
     assert (filled > 0) == (kind != "none"), "the test must show something"
 
 
-def test_a_wide_look_with_filled_rows_behind():
-    """The rows behind hold nothing that anybody should wait for: a nucleus that is too wide there is no
+def test_a_wide_look_with_filled_rows_after_it():
+    """The rows after it hold nothing that anybody should wait for: a nucleus that is too wide there is no
     reason to look again."""
     flat = torch.randn(600, 600, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     flat[:, 5:] -= 30  # a text of four tokens
@@ -424,7 +424,7 @@ def test_a_wider_look_is_another_recording():
 
 
 @pytest.mark.slow
-def test_judging_again_behind_a_recording_that_has_spoiled_the_draft():
+def test_judging_again_after_a_recording_that_has_spoiled_the_draft():
     """The verifying step was recorded first, by a run that looked things up; the drafting one's outputs lie
     in what it uses."""
     target = tiny("llama", vocab_size=600).requires_grad_(False)
@@ -705,7 +705,7 @@ def test_who_listens_hears_every_forward(on_disk, part, how):
     assert len(calls) == len(rounds) + 1 and pair.notes == [*pair.limits]
 
 
-@pytest.mark.parametrize("where", [0, 100], ids=["everywhere", "behind the first span"])
+@pytest.mark.parametrize("where", [0, 100], ids=["everywhere", "after the first span"])
 def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk, where):
     own = TorchScriptLM._capture
 

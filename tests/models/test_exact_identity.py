@@ -12,7 +12,7 @@ RANDOM = np.random.default_rng(5)
 
 
 def judge(p, q, token, coin, next_u):
-    """The rule on a draft of one token; the row behind it is never needed here."""
+    """The rule on a draft of one token; the row after it is never needed here."""
     numbers = (torch.tensor([number], dtype=torch.float64) for number in (coin, next_u))
     return speculative(torch.tensor(np.stack([p, p])), torch.tensor(q[None]), torch.tensor([token]), *numbers)
 
@@ -22,7 +22,7 @@ def accept_probs(p, q):
 
 
 def residual(p, q):
-    """The distribution behind a rejection, to the last bits: where the token that a number draws changes, by
+    """The distribution after a rejection, to the last bits: where the token that a number draws changes, by
     bisection. The coin 1 is above every accept_prob, so even a sure acceptance is refused."""
     token = int(q.argmax())
 
@@ -31,7 +31,7 @@ def residual(p, q):
         assert decision.accepted == 0
         return decision.next.item()
 
-    ends = []  # ends[x]: the smallest u that draws a token behind x
+    ends = []  # ends[x]: the smallest u that draws a token after x
     for x in range(len(p) - 1):
         low, high = 0.0, 1.0
         if drawn(0.0) > x:

@@ -228,7 +228,7 @@ def test_eos_inside_an_accepted_draft(name):
     assert trace.finish == "eos"
     last = trace.rounds[-1]
     assert last.next is None and last.draft[-1].id == eos and last.draft[-1].fate == "accepted"
-    assert len(last.draft) < 4  # a draft ends behind an eos
+    assert len(last.draft) < 4  # a draft ends after an eos
 
     near = run_of(target, noisy(target), gamma=4)
     assert_same(target, near.output_ids, expected)
@@ -352,7 +352,7 @@ def test_no_committed_token_is_computed_twice(monkeypatch, draft_with, chunk):
             1 + len(this_round.draft) for this_round in trace.rounds
         )
 
-        # The cache after each forward, and how often it took in each token of the text behind the text's own
+        # The cache after each forward, and how often it took in each token of the text after the text's own
         # beginning.
         text = PROMPT + trace.output_ids
         held, computed = [], [0] * len(text)

@@ -91,7 +91,7 @@ def test_forwards_that_follow_each_other_need_reach_only_once(mode):
 @modes
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "opt", "mistral"])
 @torch.no_grad()
-def test_what_stands_behind_never_shows(name, mode):
+def test_what_stands_after_the_text_never_shows(name, mode):
     """Even where it is far from any number that a model would put there."""
     model = tiny(name)
     lm, ids = lm_of(model, mode), random.Random(2).choices(range(VOCAB), k=40)
@@ -194,7 +194,7 @@ def test_the_cache_lies_where_it_lay_while_there_is_room(mode):
 
 
 @torch.no_grad()
-def test_rows_behind_the_models_last_position():
+def test_rows_after_the_models_last_position():
     """They only fill a recording up, and what they say does not count; those before them do."""
     for name in ("gpt2", "opt", "llama"):
         model = tiny(name, **({"n_positions": 32} if name == "gpt2" else {"max_position_embeddings": 32}))

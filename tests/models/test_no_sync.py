@@ -217,7 +217,7 @@ class Enough(Exception):
 
 
 class Stopped(Kept):
-    """Ends a round behind the verifying step: what comes then is to look at the numbers."""
+    """Ends a round after the verifying step: what comes then is to look at the numbers."""
 
     def __call__(self, key, step, value):
         result = super().__call__(key, step, value)

@@ -1,4 +1,4 @@
-"""A visitor's run behind the page: the choice and what it needs, the queue, the steps, and leaving at any
+"""A visitor's run without the page: the choice and what it needs, the queue, the steps, and leaving at any
 moment."""
 
 import asyncio

@@ -33,7 +33,7 @@ def test_equal_distributions_accept_everything_whatever_the_coins():
     p = [[0.2, 0.3, 0.5], [0.6, 0.4, 0.0], [0.1, 0.1, 0.8]]
     decision = judge(p, p[:2], [2, 1], [1 - 2**-53] * 2, 0.15)
     assert decision.accept_prob.tolist() == [1, 1]
-    assert (decision.accepted, decision.next) == (2, 1), "and the bonus comes from p behind the draft"
+    assert (decision.accepted, decision.next) == (2, 1), "and the bonus comes from p after the draft"
 
 
 def test_the_first_refusal_ends_it():

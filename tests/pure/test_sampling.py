@@ -214,7 +214,7 @@ V = 600
 
 
 def some_flat(seed, flat):
-    """Logits for a TableLM; behind the tokens `flat` hundreds are in the nucleus, behind others a few."""
+    """Logits for a TableLM; after the tokens `flat` hundreds are in the nucleus, after others a few."""
     logits = torch.randn(V, V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 4
     logits[list(flat)] /= 20
     return logits.expand(V + 1, V, V)

@@ -95,7 +95,7 @@ def test_ngrams_of_short_new_texts_draft_nothing(text):
 
 
 def test_learning_teaches_several_continuations_of_one_forward():
-    """Also behind drafts that were refused: the target has said what it thinks there."""
+    """Also after drafts that were refused: the target has said what it thinks there."""
     drafter = NgramDrafter(2, True, V, CPU)
     assert ids_of(drafter, [1, 2]) == []
     drafter.learn([1, 2], [3], [[(7, 0.6), (8, 0.3)], [(9, 0.8), (1, 0.1)]])

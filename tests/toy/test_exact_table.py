@@ -184,7 +184,7 @@ def accepts_the_likelier(p, q, drafted, u_accept, u_next):
     return speculative(p, q, drafted, half, u_next)
 
 
-def argmax_behind_soft_verdicts(p, q, drafted, u_accept, u_next):
+def argmax_after_soft_verdicts(p, q, drafted, u_accept, u_next):
     """Judges by p/q, then takes the target's argmax: greedy everywhere but in the verdict."""
     decision = speculative(p, q, drafted, u_accept, u_next)
     return Decision(
@@ -201,7 +201,7 @@ class RecordsRawQ(ModelDrafter):
 
 
 class NeverGoesBack(TableLM):
-    """Writes behind what its cache holds, whatever position it is told: refused drafts stay in its
+    """Writes after what its cache holds, whatever position it is told: refused drafts stay in its
     context."""
 
     def forward(self, ids, start):
@@ -237,7 +237,7 @@ def broken_greedy():
     changes = {
         "drafter": lambda sampler: model_drafter(sampler, kind=RecordsRawQ),
         "sampler": soft,
-        "rule": argmax_behind_soft_verdicts,
+        "rule": argmax_after_soft_verdicts,
     }
     return exactness(SAMPLERS["greedy"], QUICK, EVERY_PROMPT, **changes)
 

@@ -105,7 +105,7 @@ def test_what_was_not_judged_has_no_u():
     accepted, rejected, discarded = play("bae")[0][0].draft
     assert (accepted.accept_prob, rejected.accept_prob, discarded.accept_prob) == (1.0, 0.0, None)
     assert accepted.u is not None and rejected.u is not None and discarded.u is None
-    assert (discarded.p, discarded.q) == (0.0, 1.0), "behind a: p is at b"
+    assert (discarded.p, discarded.q) == (0.0, 1.0), "after a: p is at b"
 
 
 def test_an_eos_inside_the_draft_ends_the_draft_and_the_text():
@@ -137,7 +137,7 @@ def rounds_end(expected):
 
 
 def test_a_stop_string_inside_the_draft():
-    """What stands behind it: accepted ones keep their numbers, and the refused one was judged, too."""
+    """What stands after it: accepted ones keep their numbers, and the refused one was judged, too."""
     rounds, finish = play("bcda", params=replace(GREEDY, stop=("bc",)))
     assert (fates(rounds[0]), rounds[0].next, finish) == ("b+c+d.a-", None, "stop")
     assert spelled(rounds[0].emitted) == "bc"
@@ -225,7 +225,7 @@ def test_target_forwards_are_prefill_and_rounds_and_no_committed_token_is_fed_tw
 
 
 def test_the_cache_between_rounds_holds_the_text_but_for_its_last_token():
-    """Refused drafts may stand behind it: the next round writes over them."""
+    """Refused drafts may stand after it: the next round writes over them."""
     target, text, refused = TableLM(TARGET), [2, 0, 1], 0
     for event in decoding(target, TableLM(DRAFTER), SAMPLED, text):
         text = text + list(getattr(event, "emitted", ()))
@@ -356,7 +356,7 @@ def test_alternatives_are_the_likeliest_under_both(alternatives):
 
 
 def broken_at(logits, last):
-    """What a model with broken weights says behind one token."""
+    """What a model with broken weights says after one token."""
     logits = logits.clone()
     logits[:, LETTERS.index(last)] = torch.nan
     return logits
@@ -365,7 +365,7 @@ def broken_at(logits, last):
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("last", "abcd")
 def test_nan_from_the_target_is_an_error_at_whichever_place(temperature, last):
-    """The draft b c a e is judged behind a, b, c and a; its bonus would stand behind e. The last one named is
+    """The draft b c a e is judged after a, b, c and a; its bonus would stand after e. The last one named is
     refused."""
     task = decoding(
         TableLM(broken_at(ALPHABET, last)), Script("bcde"), replace(GREEDY, temperature=temperature), [0]
@@ -377,7 +377,7 @@ def test_nan_from_the_target_is_an_error_at_whichever_place(temperature, last):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_nan_never_enters_the_record_unnoticed(temperature):
-    """Greedy takes NaN for the largest logit: the target's nonsense can agree with a draft, and stand behind
+    """Greedy takes NaN for the largest logit: the target's nonsense can agree with a draft, and stand after
     a refusal."""
     for last, draft in product("abcde", ["aaaa", "bcda", "eeee", "bacd"]):
         params = replace(GREEDY, temperature=temperature, alternatives=V)
@@ -390,7 +390,7 @@ def test_nan_never_enters_the_record_unnoticed(temperature):
         for place in (*this_round.draft, this_round.next):
             numbers = [place.p, place.raw_p, *(row[i] for row in place.top for i in (2, 4))]
             assert not any(map(math.isnan, numbers)), (
-                f"nothing is said of the nonsense behind {last} with the draft {draft}"
+                f"nothing is said of the nonsense after {last} with the draft {draft}"
             )
 
 

@@ -143,7 +143,7 @@ export function whatIsMissing({ complete, finish, recorded, rounds, outcome }) {
   if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) return "";
   const why = { cancelled: "it was stopped", error: "it failed" }[finish ?? ""];
   const short = `${recorded ? "its file has none, or " : ""}too few plain rounds were timed after it`;
-  return `No speed-up can be estimated: no plain round was timed behind this run, because ${why ?? short}.`;
+  return `No speed-up can be estimated: no plain round was timed after this run, because ${why ?? short}.`;
 }
 
 /**

@@ -41,13 +41,13 @@ const REACH = 40; // as many characters before a token say whether it begins a w
 const INSIDE = /[\p{L}\p{M}\p{N}]['’_‐-]?$/u;
 const UNSPACED =
   /^[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Thai}\p{scx=Laoo}\p{scx=Khmr}\p{scx=Mymr}]/u;
-// Behind the end of another one, which quotes and brackets may follow, or behind an opening quote.
+// After the end of another one, which quotes and brackets may follow, or after an opening quote.
 const SENTENCE_BEGINS =
   /(?:^|[.!?…‽。！？।؟\r\n])[\s\p{Ps}\p{Pe}\p{Pi}\p{Pf}"']*$|["'“„«‹‘¿¡]$/u;
 
 /**
  * What is counted is what the acceptance rate counts: the accepted and the rejected. A draft that was
- * accepted behind the end of the text is discarded; it was judged, but is in no rate, and so in no row.
+ * accepted after the end of the text is discarded; it was judged, but is in no rate, and so in no row.
  * @param {Pick<Run, "prompt" | "rounds">} run
  * @returns {Deaths}
  */

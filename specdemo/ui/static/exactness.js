@@ -86,12 +86,12 @@ export function makeExactness(panel, pinned) {
    * @param {Recomputed} found
    */
   function showChecks(run, found) {
-    const { accepted, rejected, behindEnd, differences, brokenRounds, brokenText } = found;
+    const { accepted, rejected, afterEnd, differences, brokenRounds, brokenText } = found;
     const own = run.rounds.filter(({ next }) => next).length;
     const rounds = `${run.rounds.length - brokenRounds.length} of ${run.rounds.length} rounds`;
-    const behind = behindEnd ? `, ${behindEnd} accepted behind the end of the text and dropped` : "";
-    const fates = `${accepted} accepted, ${rejected} rejected${behind}`;
-    const order = "At most one rejection a round, nothing judged behind it, then the target's own token";
+    const after = afterEnd ? `, ${afterEnd} accepted after the end of the text and dropped` : "";
+    const fates = `${accepted} accepted, ${rejected} rejected${after}`;
+    const order = "At most one rejection a round, nothing judged after it, then the target's own token";
     const sum = `${accepted} + ${own} = ${accepted + own}`;
     /** @type {[holds: boolean, what: string][]} */
     const checks = [

@@ -201,7 +201,7 @@ export function start({ element, props, watch, trigger }) {
   /**
    * Pins a token that the address asks for; false while it is not on the stage.
    * @param {number} index of its round
-   * @param {number} place in the draft; behind it is the round's own token
+   * @param {number} place in the draft; after it is the round's own token
    */
   function pinAt(index, place) {
     const round = run.rounds[index];

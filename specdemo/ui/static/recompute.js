@@ -10,13 +10,13 @@ import { alternativesTo, judgement, placeOf } from "./verdict.js";
 
 /**
  * verdicts: how many tokens were judged; follow: how many of the verdicts are those that p, q and u give.
- * behindEnd: tokens accepted behind the end of the text, which are in no rate.
+ * afterEnd: tokens accepted after the end of the text, which are in no rate.
  * @typedef {object} Recomputed
  * @property {number} verdicts
  * @property {number} follow
  * @property {number} accepted
  * @property {number} rejected
- * @property {number} behindEnd
+ * @property {number} afterEnd
  * @property {Difference[]} differences
  * @property {[round: Round, what: string][]} brokenRounds
  * @property {string | null} brokenText
@@ -33,7 +33,7 @@ export function recomputed(run) {
   const { rounds } = run;
   /** @type {Recomputed} */
   const found = {
-    verdicts: 0, follow: 0, accepted: 0, rejected: 0, behindEnd: 0, differences: [], brokenRounds: [],
+    verdicts: 0, follow: 0, accepted: 0, rejected: 0, afterEnd: 0, differences: [], brokenRounds: [],
     brokenText: wrongText(run),
   };
   for (const round of rounds) {
@@ -45,7 +45,7 @@ export function recomputed(run) {
       else found.follow++;
       if (token.fate === "accepted") found.accepted++;
       else if (token.fate === "rejected") found.rejected++;
-      else found.behindEnd++;
+      else found.afterEnd++;
     }
     const what = wrongRound(round, round === rounds.at(-1));
     if (what) found.brokenRounds.push([round, what]);
@@ -86,7 +86,7 @@ function wrongRound({ draft, next }, isLast) {
   const at = draft.findIndex(({ fate }) => fate === "rejected");
   const toJudge = at < 0 ? draft.length : at + 1;
   const wrong = draft.findIndex(({ u }, place) => (u === null) !== (place >= toJudge));
-  if (wrong >= 0) return wrong < toJudge ? "a draft was not judged" : "a draft behind the rejection was judged";
+  if (wrong >= 0) return wrong < toJudge ? "a draft was not judged" : "a draft after the rejection was judged";
   if (!next) return isLast ? null : "the target's own token is missing";
   const source = at >= 0 ? "resampled" : draft.length ? "bonus" : "sampled";
   if (next.fate !== source) return `the target's own token is ${next.fate}, and should be ${source}`;
