@@ -183,7 +183,7 @@ def about_file(sentence: str) -> str:
         return "The file is not a trace: it is not JSON text, or only a part of it"
     if where in ("it", "schema"):
         return "The file is not a trace of this program, or of a version that this one cannot read"
-    part = f"round {place[1]}" if place else where.partition(".")[0].replace("_", " ")
+    part = f"round {int(place[1]) + 1}" if place else where.partition(".")[0].replace("_", " ")
     return f"The file cannot be opened: its {part} cannot be that of a run"
 
 

@@ -53,7 +53,7 @@ test("a verdict that does not follow is named with its place and its numbers", (
     assert.equal(recomputed(run).follow, 0);
     return recomputed(run).differences.map(differenceInWords);
   };
-  const where = "round 0, draft 1 of 1: ";
+  const where = "round 1, draft 1 of 1: ";
   const wrong = drafted(1, { p: 0.2, q: 0.8, u: 0.5 });
   const not = "u = 0.5000 is not below min(1, p/q) = 0.2500";
   assert.deepEqual(differences(wrong), [`${where}${not}, but it was accepted`]);

@@ -65,8 +65,8 @@ test("where p is 0, the verdict says what made it so and what the target gave th
 
 test("a token's place is its round and its draft", () => {
   const places = [PROMPT[0], accepted, discarded].map(placeOf);
-  assert.deepEqual(places, ["prompt", "round 3, draft 1 of 3", "round 3, draft 3 of 3"]);
-  assert.equal(placeOf(resampled), "round 3, the target's own");
+  assert.deepEqual(places, ["prompt", "round 4, draft 1 of 3", "round 4, draft 3 of 3"]);
+  assert.equal(placeOf(resampled), "round 4, the target's own");
 });
 
 test("the values are those of the token, and what it lacks is left out", () => {
@@ -101,8 +101,8 @@ test("an alternative's residual is what p exceeds q by", () => {
 
 test("a round is described by its drafts, tokens and times", () => {
   const times = "drafting 10.0 ms, verifying 20.0 ms";
-  assert.equal(roundInWords(linked(rejection(), 3)), `round 3: 1 of 3 drafts accepted, 2 tokens, ${times}`);
-  assert.match(roundInWords(linked(plain(), 0)), /^round 0: nothing drafted, 1 token, drafting 0.0 ms, /);
+  assert.equal(roundInWords(linked(rejection(), 3)), `round 4: 1 of 3 drafts accepted, 2 tokens, ${times}`);
+  assert.match(roundInWords(linked(plain(), 0)), /^round 1: nothing drafted, 1 token, drafting 0.0 ms, /);
 });
 
 test("what comes later in the round is not given away", () => {

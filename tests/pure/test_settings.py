@@ -198,7 +198,7 @@ def said_of(change) -> str:
             lambda whole: whole["params"].update(gamma=17),
             "Draft length γ must be a whole number from 1 to 16",
         ),
-        (lambda whole: whole["rounds"][3].update(index=9), "its round 3 cannot be"),
+        (lambda whole: whole["rounds"][3].update(index=9), "its round 4 cannot be"),
         (lambda whole: whole.update(output_ids=[]), "its output ids cannot be"),
         (lambda whole: whole.pop("prompt") and None, "its prompt cannot be"),
     ],

@@ -191,13 +191,13 @@ def test_the_timeline_can_be_walked_and_jumped_from(reading):
     page = reading
     tab_to(page, "round ")
     press(page, "Home", "ArrowRight", "ArrowRight", "ArrowLeft")
-    assert page.evaluate(FOCUS).startswith("round 1: ")
-    assert page.get_by_test_id("timeline").locator(".readout").text_content().startswith("round 1: ")
+    assert page.evaluate(FOCUS).startswith("round 2: ")
+    assert page.get_by_test_id("timeline").locator(".readout").text_content().startswith("round 2: ")
     lit = page.locator(".stage [data-round='1'] > b").first
     assert lit.evaluate("e => getComputedStyle(e).boxShadow") != "none"
     press(page, "Enter")
     inspector(page).get_by_role("button", name="pinned").wait_for()
-    assert inspector(page).locator(".where").text_content().startswith("round 1, ")
+    assert inspector(page).locator(".where").text_content().startswith("round 2, ")
     press(page, "End", "Home", "Escape")
     inspector(page).get_by_role("button", name="pinned").wait_for(state="hidden")
 

@@ -53,7 +53,7 @@ def test_a_link_runs_and_shows_what_the_api_gives(opened, generated):
     assert on_stage(opened) == recorded(trace) and joined(tokens(opened), *IN_TEXT) == trace.text
     assert box(opened, "Draft length γ").input_value() == "3" and box(opened, "Seed").input_value() == "5"
     assert box(opened, "Prompt").input_value() == PROMPT
-    assert inspector(opened).locator(".where").text_content().startswith("round 2, ")
+    assert inspector(opened).locator(".where").text_content().startswith("round 3, ")
     held = address(opened)
     assert held["__theme"] == "dark" and held["token"] == "2.0" and held["run"] == "1"
     assert {name: held[name] for name in ("prompt", "pair", "seed", "gamma")} == {
@@ -85,7 +85,7 @@ def test_reload_back_and_a_copied_link_show_the_same_again(opened):
     assert on_stage(page) == first
     page.goto(copied)
     shows(page, "Tom")
-    assert on_stage(page) == second and inspector(page).locator(".where").text_content().startswith("round 0")
+    assert on_stage(page) == second and inspector(page).locator(".where").text_content().startswith("round 1, ")
 
 
 def test_settings_without_run_fill_the_controls_only(visit, bare):

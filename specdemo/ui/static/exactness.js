@@ -107,7 +107,7 @@ export function makeExactness(panel, pinned) {
     }
     const all = [
       ...differences.map(differenceInWords),
-      ...brokenRounds.map(([{ index }, what]) => `round ${index}: ${what}`),
+      ...brokenRounds.map(([{ index }, what]) => `round ${index + 1}: ${what}`),
       ...(brokenText ? [brokenText] : []),
     ];
     part(".differing").replaceChildren();

@@ -246,7 +246,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
     stage.tabIndex = token ? -1 : 0;
     if (!token) return;
     const fate = text.isOpen(token) ? "pending" : token.fate;
-    const where = token.fate === "prompt" ? "" : ` in round ${token.round.index}`;
+    const where = token.fate === "prompt" ? "" : ` in round ${token.round.index + 1}`;
     const attributes = {
       tabindex: "0",
       role: "button",

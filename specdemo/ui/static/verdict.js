@@ -38,8 +38,8 @@ export function placeOf(token) {
   if (token.fate === "prompt") return "prompt";
   const { index, draft } = token.round;
   return isDrafted(token)
-    ? `round ${index}, draft ${token.place + 1} of ${draft.length}`
-    : `round ${index}, the target's own`;
+    ? `round ${index + 1}, draft ${token.place + 1} of ${draft.length}`
+    : `round ${index + 1}, the target's own`;
 }
 
 /**
@@ -234,5 +234,5 @@ export function roundInWords(round) {
   const drafts = draft.length ? `${accepted} of ${draft.length} drafts accepted` : "nothing drafted";
   const tokens = accepted + (next ? 1 : 0);
   const times = `drafting ${milliseconds(draft_ms)}, verifying ${milliseconds(verify_ms)}`;
-  return `round ${index}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}`;
+  return `round ${index + 1}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}`;
 }
