@@ -7,7 +7,7 @@ from io import StringIO
 
 from specdemo.bench.results import MethodRow
 
-METHODS = {  # Params.draft_with: its name in the table
+METHODS = {  # Params.draft_with: its name, in the table and on the page
     "model": "drafter model",
     "lookup": "lookup",
     "ngram": "n-gram store",

@@ -12,7 +12,7 @@ from specdemo.ui.models import Choice, Models
 from specdemo.ui.settings import (
     AS_STARTED,
     CONTROLS,
-    DRAFTERS,
+    DRAFTER_LABELS,
     DTYPES,
     FIRST,
     NAMES,
@@ -44,7 +44,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     boxes = {}
     boxes["pair"] = dropdown("pair", list(models.arguments), models.default)
     boxes["draft_with"] = dropdown(
-        "draft_with", [(words, name) for name, (words, _) in DRAFTERS.items()], first["draft_with"]
+        "draft_with", [(label, name) for name, label in DRAFTER_LABELS.items()], first["draft_with"]
     )
     boxes["gamma"] = slider("gamma", 1)
     boxes["ngram"] = slider("ngram", 1)

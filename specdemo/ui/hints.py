@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdemo.events import LIMITS, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
-from specdemo.ui.settings import AS_STARTED, CONTROLS, SAMPLERS, Values, is_wrong_number, visible
+from specdemo.ui.settings import AS_STARTED, CONTROLS, DRAFTERS, SAMPLERS, Values, is_wrong_number, visible
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
@@ -18,6 +18,8 @@ def hints(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") -> d
     impossible or pointless. needs: of the chosen pair. pair: the chosen pair if it is loaded."""
     texts = {name: usual for name, (_, usual) in CONTROLS.items()}
     texts |= {"prompt": "", "pair": _pair_line(values["pair"], needs)}
+    if values["draft_with"] in DRAFTERS:
+        texts["draft_with"] = f"{DRAFTERS[values['draft_with']][0]}; {texts['draft_with']}"
     for name, warning in _warnings(values, prompt, needs, pair):
         texts[name] = f"⚠ {warning}"
     for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):

@@ -15,7 +15,7 @@ from random import SystemRandom
 from typing import Any, Literal
 
 from specdemo.bench.compare import Comparison, Setting, compare, others_at_hand, result_of, settings_for
-from specdemo.bench.methods import COLUMNS, cells, comparison_csv, is_noisy, winner
+from specdemo.bench.methods import COLUMNS, METHODS, cells, comparison_csv, is_noisy, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.bench.results import MethodRow
 from specdemo.events import DRAFT_WITH, Params
@@ -26,11 +26,11 @@ from specdemo.ui import wire
 from specdemo.ui.feed import cut_output, wire_round
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.queue import RunQueue, Ticket, awaitable, loaded, turn_of
-from specdemo.ui.settings import DRAFTERS, sampler_in_words
+from specdemo.ui.settings import sampler_in_words
 
 Kind = Literal["race", "gamma", "compare"]
 KINDS: tuple[Kind, ...] = ("race", "gamma", "compare")
-ALONE = "the target alone"
+ALONE = METHODS["none"]
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)
 REPEATS = 3  # of each setting on one prompt
 SET_SIZE = 5  # prompts in a set
@@ -137,7 +137,7 @@ def _race(request: Request, pairs: list[Pair]) -> Plan:
     params = request.params
     settings = [
         Setting(ALONE, pairs[0], replace(params, draft_with="none")),
-        Setting(f"{DRAFTERS[params.draft_with][0]}, γ {params.gamma}", pairs[0], params),
+        Setting(f"{METHODS[params.draft_with]}, γ {params.gamma}", pairs[0], params),
     ]
     return Plan(settings, [request.prompt], 1, f"{_in_words(pairs, params)}, one run each")
 
@@ -146,7 +146,7 @@ def _gammas(request: Request, pairs: list[Pair]) -> Plan:
     params = request.params
     settings = [Setting(ALONE, pairs[0], replace(params, draft_with="none"))]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in GAMMAS]
-    drafting = DRAFTERS[params.draft_with][0]
+    drafting = METHODS[params.draft_with]
     return Plan(settings, [request.prompt], REPEATS, f"{_in_words(pairs, params)}, {drafting}")
 
 

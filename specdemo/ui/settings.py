@@ -6,6 +6,7 @@ Without torch and without Gradio.
 import re
 from typing import Any
 
+from specdemo.bench.methods import METHODS
 from specdemo.events import LIMITS, PairInfo, Params, check_number
 from specdemo.loading import catalog
 
@@ -23,14 +24,18 @@ SAMPLERS = {
 }
 OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
-# Drafting method: (its name on the page, the fields of Params that it uses).
+# Drafting method: (what it does, the fields of Params that it uses). Its name is in METHODS.
 DRAFTERS = {
-    "model": ("the drafter model", ("gamma",)),
-    "lookup": ("a lookup in the text so far", ("gamma", "ngram")),
-    "ngram": ("an n-gram store, all lengths", ("gamma", "ngram")),
-    "ngram-one-level": ("an n-gram store, one length", ("gamma", "ngram")),
-    "none": ("none: plain decoding", ()),
+    "model": ("a smaller model writes the drafts", ("gamma",)),
+    "lookup": ("copies what followed the same words earlier in the text", ("gamma", "ngram")),
+    "ngram": ("n-grams of all lengths, counted in the text so far, write the drafts", ("gamma", "ngram")),
+    "ngram-one-level": (
+        "n-grams of one length, counted in the text so far, write the drafts",
+        ("gamma", "ngram"),
+    ),
+    "none": ("plain decoding", ()),
 }
+DRAFTER_LABELS = METHODS | {"none": "none: the target alone"}
 RULE_WORDS = {"speculative": "speculative: accept when u < min(1, p/q)"}
 
 AS_STARTED = "as the server was started"

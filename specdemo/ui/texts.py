@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdemo.bench.methods import METHODS
 from specdemo.events import Params, metrics
 from specdemo.events.trace import Trace
-from specdemo.ui.settings import DRAFTERS, sampler_in_words
+from specdemo.ui.settings import sampler_in_words
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
@@ -95,7 +96,7 @@ NUMBERS = {
 def whose(trace: Trace, recorded: bool = False) -> str:
     """Whose run it is: pair, drafter, gamma, sampler, seed, device."""
     params, pair = trace.params, trace.pair
-    drafting = DRAFTERS[params.draft_with][0]
+    drafting = METHODS[params.draft_with]
     if params.draft_with == "model":
         # Of a hub id or a directory, the two last parts.
         drafting = f"drafter {'/'.join(Path(printable(pair.drafter or 'model')).parts[-2:])}"

@@ -75,7 +75,7 @@ def run_by_keys(page) -> None:
 def test_every_control_can_be_reached_and_changed(page):
     tab_to(page, "Prompt")
     type_over(page, "Tom and Tom and")
-    choose_by_keys(page, "Drafting method", "an n-gram store, all lengths")
+    choose_by_keys(page, "Drafting method", "n-gram store")
     page.get_by_role("slider", name="N-gram length").wait_for()
     tab_to(page, "range slider for Draft length")
     press(page, "ArrowRight", "ArrowRight")

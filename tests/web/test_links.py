@@ -85,7 +85,9 @@ def test_reload_back_and_a_copied_link_show_the_same_again(opened):
     assert on_stage(page) == first
     page.goto(copied)
     shows(page, "Tom")
-    assert on_stage(page) == second and inspector(page).locator(".where").text_content().startswith("round 1, ")
+    assert on_stage(page) == second and inspector(page).locator(".where").text_content().startswith(
+        "round 1, "
+    )
 
 
 def test_settings_without_run_fill_the_controls_only(visit, bare):

@@ -103,7 +103,7 @@ def test_a_stopped_measurement_leaves_what_it_has_and_frees_the_engine(page):
 def test_what_cannot_be_measured_gets_its_sentence(page):
     panel = tab(page, "Race", "race")
     page.get_by_role("combobox", name="Drafting method").click()
-    page.get_by_role("option", name="none: plain decoding", exact=True).click()
+    page.get_by_role("option", name="none: the target alone", exact=True).click()
     panel.get_by_role("button", name="Race:").click()
     wait_for_state(page, "race", "failed")
     assert "choose a drafter first" in panel.inner_text()

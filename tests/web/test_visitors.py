@@ -67,7 +67,7 @@ def test_loading_says_how_it_goes_on_and_can_be_given_up(visit, bare):
 
 def test_stop_ends_the_run_at_once_and_the_next_one_works(visit, endless):
     page = visit(endless)
-    choose(page, "Drafting method", "none: plain decoding")
+    choose(page, "Drafting method", "none: the target alone")
     generate(page, max_new_tokens=LONG)
     wait_for_rounds(page)
     page.get_by_role("button", name="Stop").click()

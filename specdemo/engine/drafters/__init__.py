@@ -1,5 +1,5 @@
 """Drafters. A new one is a file here with the methods of `Drafter`, a branch in session.py, and its name in
-DRAFT_WITH (events/params.py) and DRAFTERS (ui/settings.py)."""
+DRAFT_WITH (events/params.py), METHODS (bench/methods.py) and DRAFTERS (ui/settings.py)."""
 
 from dataclasses import dataclass
 from typing import Protocol
