@@ -63,7 +63,7 @@ def wait_for_state(page, state: str) -> None:
 
 def wait_for_rounds(page, count: int = 5) -> None:
     page.wait_for_function(
-        "count => document.querySelector('.run').dataset.state === 'running' && "
+        "count => document.querySelector('.run')?.dataset.state === 'running' && "
         "Number(document.querySelector('[data-number=\"rounds\"]').textContent.replaceAll(',', '')) > count",
         arg=count,
     )
