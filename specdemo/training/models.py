@@ -18,6 +18,7 @@ from transformers import (
 from specdemo.training.data import BOS, EOS, PAD, BadInput
 from specdemo.training.options import TrainingOptions
 
+LARGEST_FILE = "9MB"  # of a model's weights
 HISTORY_FILE = "training.json"  # in a model's folder: how the model was trained
 CONTEXT = 1024  # tokens
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -72,7 +73,7 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pat
     for pattern in ("*.safetensors", "*.safetensors.index.json", HISTORY_FILE):
         for file in folder.glob(pattern):
             file.unlink()
-    model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="9MB")
+    model.to(torch.bfloat16).save_pretrained(folder, max_shard_size=LARGEST_FILE)
     tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)  # safetensors creates them readable by their owner only

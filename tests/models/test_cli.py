@@ -287,7 +287,8 @@ def test_a_terminal_shows_accepted_rejected_and_resampled_in_their_colours():
 
 @pytest.mark.slow
 def test_no_color_is_respected():
-    assert "\033[4" not in on_a_terminal(NO_COLOR="1") and "\033[9" not in on_a_terminal(NO_COLOR="1")
+    shown = on_a_terminal(NO_COLOR="1")
+    assert "\033[4" not in shown and "\033[9" not in shown
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.training import report, train
+from specdemo.training import models, report, train
 from specdemo.training.__main__ import main
 from specdemo.training.data import BOS, EOS, Rows, encode_documents, read_documents, shared_tokenizer
 
@@ -187,28 +187,19 @@ def test_documents_without_spaces_and_longer_than_the_context(texts, tmp_path, c
 
 
 @pytest.mark.slow
-def test_a_model_in_one_file_replaces_a_model_in_several_and_vice_versa(texts, tmp_path):
+def test_a_model_in_one_file_replaces_a_model_in_several_and_vice_versa(texts, tmp_path, monkeypatch):
     """With files of both, transformers would load whichever it prefers."""
-    for name, layers in (("one", "1"), ("two", "3"), ("three", "1")):
-        work = [
-            "--work",
-            str(tmp_path / name),
-            "--layers",
-            layers,
-            "--hidden",
-            "512",
-            "--ffn",
-            "1024",
-            "--tokens",
-            "1",
-        ]
+    for name, layers, largest in (("one", "1", "9MB"), ("two", "3", "20KB"), ("three", "1", "9MB")):
+        monkeypatch.setattr(models, "LARGEST_FILE", largest)
+        work = ["--work", str(tmp_path / name), "--layers", layers, "--tokens", "1"]
         assert train_tiny("target", texts, tmp_path, *work) == 0
         model, _ = train.load(tmp_path / "pair" / "target")
         state = torch.load(tmp_path / name / "target.pt", weights_only=True)["model"]
         assert all(
             torch.equal(value, state[key].bfloat16().float()) for key, value in model.state_dict().items()
         )
-        assert len(list((tmp_path / "pair" / "target").glob("*.safetensors"))) == (1 if layers == "1" else 2)
+        files = len(list((tmp_path / "pair" / "target").glob("*.safetensors")))
+        assert files == 1 if largest == "9MB" else files > 1
 
 
 @pytest.mark.slow

@@ -86,10 +86,13 @@ def some_quick(values, *quick):
 
 
 def with_runs(values, quick, full):
-    """Pairs of a value and a number of runs: all with QUICK, `full` also with FULL; slow but for `quick`."""
+    """Pairs of a value and a number of runs: FULL for those in `full`, which has the runs of QUICK among its
+    own, QUICK for the others. Slow but for `quick`."""
     slow = pytest.mark.slow
-    few = [pytest.param(value, QUICK, marks=() if value in quick else slow) for value in values]
-    return few + [pytest.param(value, FULL, marks=slow) for value in full]
+    return [
+        pytest.param(value, FULL if value in full else QUICK, marks=() if value in quick else slow)
+        for value in values
+    ]
 
 
 @pytest.mark.parametrize(
