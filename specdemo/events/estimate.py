@@ -14,9 +14,10 @@ FEWEST = 5  # judged drafts at a place; places with fewer are taken to be like a
 
 @dataclass(frozen=True)
 class Estimate:
-    """One draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8), which takes all places
-    of a draft alike and verifying for as long as a plain round. `seen`: by the acceptance at each place and
-    the times that this run had. Speed-ups are None where the run has no target step, or a noisy one."""
+    """One draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8) from the run's p and q;
+    it takes all places of a draft alike and verifying for as long as a plain round. `seen`: by the share of
+    drafts that were accepted at each place and the times that this run had, so that its own draft length gets
+    its own figures. Speed-ups are None where the run has no target step, or a noisy one."""
 
     gamma: int
     formula_tokens: float  # a round
@@ -27,20 +28,20 @@ class Estimate:
 
 def estimates(rounds: Sequence[Round], stats: Stats) -> list[Estimate]:
     """For gamma 0 to the largest that Params allows; empty if nothing was judged."""
-    by_place = _acceptance_by_place(rounds)
-    judged = [prob for probs in by_place for prob in probs]
+    by_place = _verdicts_by_place(rounds)
+    judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
         return []
     if stats.target_step_spread is None or is_noisy(stats, rounds):
         stats = replace(stats, target_step_ms=None, cost_ratio=None)
-    alpha = mean(judged)
+    alpha = mean(probability for probability, _ in judged)
+    everywhere = mean(accepted for _, accepted in judged)
     made_at = _share_of_rounds_with_a_draft(rounds)
     tokens, drafts, going_on = 1.0, 0.0, 1.0
     found = [Estimate(0, 1.0, _speedup(stats, 1.0, 0.0), 1.0, _speedup(stats, 1.0, 0.0))]
     for gamma in range(1, int(LIMITS["gamma"][2]) + 1):
-        probs = by_place[gamma - 1] if gamma <= len(by_place) else []
-        accepted = mean(probs) if len(probs) >= FEWEST else alpha
-        going_on *= accepted
+        verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
+        going_on *= mean(accepted for _, accepted in verdicts) if len(verdicts) >= FEWEST else everywhere
         made = made_at[min(gamma, len(made_at)) - 1]
         tokens += made * going_on
         drafts += made
@@ -61,16 +62,17 @@ def best_gamma(found: Sequence[Estimate]) -> int | None:
     return next(gamma for gamma, speedup in known if speedup >= 0.99 * largest)
 
 
-def _acceptance_by_place(rounds: Sequence[Round]) -> list[list[float]]:
-    """accept_prob of the drafts that were judged, by their place in the draft."""
-    places: list[list[float]] = []
+def _verdicts_by_place(rounds: Sequence[Round]) -> list[list[tuple[float, bool]]]:
+    """accept_prob of the drafts that were judged, and whether they were accepted, by their place in the
+    draft."""
+    places: list[list[tuple[float, bool]]] = []
     for one in rounds:
         for place, token in enumerate(one.draft):
-            if token.accept_prob is None:
+            if token.accept_prob is None or token.u is None:
                 break
             if place == len(places):
                 places.append([])
-            places[place].append(token.accept_prob)
+            places[place].append((token.accept_prob, token.u < token.accept_prob))
     return places
 
 

@@ -8,6 +8,7 @@ from specdemo.events import Judged, Next, Round, metrics
 from specdemo.events.estimate import best_gamma, estimates
 from specdemo.events.theory import expected_speedup, expected_tokens
 
+LUCKY = 2  # the seed of a run that is not like the average one
 STEP, DRAFT, ADDED = 10.0, 1.0, 0.5  # ms: a plain round, a drafted token, a token more to verify
 
 
@@ -50,6 +51,16 @@ def test_the_estimates_of_one_run_are_what_runs_of_other_lengths_measure(accepta
         other = stats_of(simulated(gamma, acceptance, seed=gamma + 1))
         assert found[gamma].seen_tokens == pytest.approx(other.mean_tokens_per_round, rel=0.03)
         assert found[gamma].seen_speedup == pytest.approx(other.speedup, rel=0.03)
+
+
+def test_at_its_own_draft_length_a_run_is_estimated_to_be_what_it_was():
+    """However lucky it was: both figures stand next to each other."""
+    rounds = simulated(4, lambda place: 0.7, count=80, seed=LUCKY)
+    stats = stats_of(rounds)
+    own = estimates(rounds, stats)[4]
+    assert own.seen_tokens == pytest.approx(stats.mean_tokens_per_round, rel=0.01)
+    assert own.seen_speedup == pytest.approx(stats.speedup, rel=0.01)
+    assert stats.mean_tokens_per_round != pytest.approx(expected_tokens(0.7, 4), rel=0.02)
 
 
 def test_the_formula_is_leviathans():
