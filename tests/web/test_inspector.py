@@ -61,7 +61,7 @@ def test_it_shows_the_numbers_of_the_trace_whole_and_as_bars(seen, fate):
     one, _, token = every[place]
     shown = point(page.locator(".stage [data-round]").nth(place))
     assert (shown["quote"], shown["fate"]) == (json.dumps(token.text, ensure_ascii=False), fate)
-    assert shown["id"] == f"token {token.id}" and shown["where"].startswith(f"round {one.index}, ")
+    assert shown["id"] == f"token {token.id}" and shown["where"].startswith(f"round {one.index + 1}, ")
     assert shown["verdict"].startswith(fate.capitalize())
     assert shown["values"] == numbers_of(token)
 

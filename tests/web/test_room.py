@@ -85,3 +85,15 @@ def test_the_timeline_fits_its_width_and_keeps_its_scale(visit, bare):
     assert many["width"] == pytest.approx(3, abs=0.1) and many["scrolls"]
     assert [one["scales"] for one in (few, some, many)] == [1, 1, 1]
     assert found["jumps"] == [4], "a tap beside the columns goes to the nearest one"
+
+
+@pytest.mark.parametrize("width, height", [(820, 1180), (1024, 768), (1280, 800)])
+def test_wider_than_a_phone_the_inspector_is_beside_the_text(visit, bare, width, height):
+    page = visit(bare, still=True)
+    wait_for_state(page, "recorded")
+    page.set_viewport_size({"width": width, "height": height})
+    page.locator(".stage [data-round]").first.click()
+    inspector(page).get_by_role("button", name="pinned").wait_for()
+    stage, reason = page.get_by_test_id("stage").bounding_box(), inspector(page).bounding_box()
+    assert stage["x"] + stage["width"] <= reason["x"] and reason["x"] + reason["width"] <= width
+    assert abs(stage["y"] - reason["y"]) < 2 and stage["width"] > 300

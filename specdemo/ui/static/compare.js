@@ -82,7 +82,7 @@ export function makeCompare(panel, server) {
 
 /** @param {string} column */
 function heading(column) {
-  const [name, perRound] = column.split(/(?<=\/)(?=round)/);
+  const [name, perRound] = column.replace(" %", "\u00a0%").split(/(?<=\/)(?=round)/);
   const cell = make("th", name);
   if (perRound) cell.append(make("wbr"), perRound); // a line may end there
   cell.scope = "col";
