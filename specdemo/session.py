@@ -24,7 +24,7 @@ from specdemo.engine.rules import RULES
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
-from specdemo.events import DRAFT_WITH, Finished, Params, Round, Started, check_text, metrics
+from specdemo.events import Finished, Params, Round, Started, check_text, metrics
 from specdemo.events.trace import Trace
 from specdemo.loading.errors import PairError, redacted
 from specdemo.loading.pair import Pair
@@ -49,8 +49,7 @@ def stream(
         raise ValueError("system is part of the chat template, so it needs chat to be true")
     prompt_ids = _encode(pair, prompt, params)
     if params.draft_with == "model" and pair.drafter is None:
-        others = ", ".join(name for name in DRAFT_WITH if name != "model")
-        raise ValueError(f'draft_with must be one of {others} for this pair: it has no drafter for "model"')
+        raise ValueError('draft_with must not be "model" for this pair: it has no drafter model')
     if params.stop and pair.tokenizer is None:
         raise ValueError(
             "stop must be empty for this pair: without a tokenizer there is no text to find a string in"

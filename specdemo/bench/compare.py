@@ -188,7 +188,7 @@ def speedup_interval(plain_ms: list[float], ms: list[float]) -> tuple[float, flo
 
 
 def result_of(
-    settings: Sequence[Setting], prompts: int, repeats: int, rows: list[MethodRow]
+    settings: Sequence[Setting], prompts: Sequence[str], repeats: int, rows: list[MethodRow]
 ) -> MethodsResult:
     """The rows with how they were measured, for JSON. The first setting stands for all of them."""
     info, params = settings[0].pair.info, settings[0].params
@@ -199,9 +199,12 @@ def result_of(
         dtype=info.dtype.target,
         date=date.today().isoformat(),
         temperature=params.temperature,
+        top_k=params.top_k,
         top_p=params.top_p,
+        min_p=params.min_p,
+        seed=params.seed,
         max_new_tokens=params.max_new_tokens,
-        prompts=prompts,
+        prompts=list(prompts),
         repeats=repeats,
         rows=rows,
         winner=winner(rows),

@@ -16,7 +16,7 @@ METHODS = {  # Params.draft_with: its name, in the table and on the page
 }
 WITH_ARTICLE = (METHODS["model"], METHODS["ngram"], METHODS["ngram-one-level"], METHODS["none"])
 
-FEWEST_SAMPLES = 3  # of each of two drafters, for an interval
+FEWEST_SAMPLES = 5  # of each of two drafters, for an interval
 NOISY = 1.5  # an interval whose ends differ by more than this factor says nothing
 
 COLUMNS: dict[str, Callable[[MethodRow], str]] = {
@@ -29,7 +29,7 @@ COLUMNS: dict[str, Callable[[MethodRow], str]] = {
     "draft ms/round": lambda row: number(row.draft_ms_per_round),
     "verify ms/round": lambda row: number(row.verify_ms_per_round),
     "tokens/s": lambda row: number(row.tokens_per_second, 1),
-    "speed-up (90 %)": lambda row: _speedup(row),
+    "speed-up (90%)": lambda row: _speedup(row),
     "memory": lambda row: "–" if row.drafter_bytes is None else size(row.drafter_bytes),
     "same text": lambda row: row.texts_equal or "–",
 }
@@ -52,7 +52,7 @@ def _speedup(row: MethodRow) -> str:
     if row.speedup_interval is None:
         return number(row.speedup)
     low, high = map(number, row.speedup_interval)
-    return f"{'too noisy to say' if is_noisy(row) else number(row.speedup)} ({low}-{high})"
+    return f"{'too noisy to say' if is_noisy(row) else number(row.speedup)} ({low}–{high})"
 
 
 def is_noisy(row: MethodRow) -> bool:
@@ -99,15 +99,16 @@ def winner(rows: Sequence[MethodRow]) -> str:
 
 
 def _without_plain(best: MethodRow, second: MethodRow) -> str:
-    second_has = f"{_called(second)} with {_tokens(second)}"
-    sentence = f"{_called(best)} is fastest, with {_tokens(best)} before {second_has}"
+    sentence = (
+        f"{_called(best)} is fastest, with {_tokens(best)}; {_called(second)} reaches {_tokens(second)}"
+    )
     why = "The target alone has not been measured, so there is no interval, and a small lead can be noise."
     return f"{_sentence(sentence)} {why}"
 
 
 def _without_intervals(best: MethodRow) -> str:
     return (
-        _sentence(f"so far {_called(best)} is the fastest drafter, with {_times(best)} the target alone")
+        _sentence(f"so far {_called(best)} is the fastest drafter, at {_times(best)} the target alone")
         + f" Fewer than {FEWEST_SAMPLES} samples give no interval, so this can be noise."
     )
 
@@ -128,7 +129,7 @@ def _what_decides(tied: list[MethodRow]) -> str:
     """What is known of drafters that are about as fast."""
     above = [_called(row) for row in tied if _low(row) > 1]
     if len(above) < len(tied):
-        return f" Only with {_listed(above)} the whole interval is above 1."
+        return f" Only for {_listed(above)} is the whole interval above 1."
     light = [_called(row) for row in tied if row.drafter_bytes is None]
     if 0 < len(light) < len(tied):
         return " " + _sentence(f"{_listed(light)} {'needs' if len(light) == 1 else 'need'} no drafter model")
@@ -176,7 +177,7 @@ def _why(row: MethodRow) -> str:
 
 def _times(row: MethodRow) -> str:
     """The speed-up as a factor, or its interval where that is too wide."""
-    return f"{number(_low(row))} to {number(_high(row))} x" if is_noisy(row) else f"{number(row.speedup)} x"
+    return f"{number(_low(row))} to {number(_high(row))} ×" if is_noisy(row) else f"{number(row.speedup)} ×"
 
 
 def _tokens(row: MethodRow) -> str:

@@ -160,7 +160,7 @@ def methods_table(result: MethodsResult) -> str:
     """A line for each drafter, fastest first, then the notes and who wins."""
     head = (
         f"{result.target} on {result.device} ({result.device_name}), {result.dtype}, "
-        f"temperature {result.temperature:g}, {result.prompts} prompts x {result.repeats}, "
+        f"temperature {result.temperature:g}, {len(result.prompts)} prompts x {result.repeats}, "
         f"at most {result.max_new_tokens} tokens each, {result.date}; by the engine's clock, without prefill"
     )
     lines = [tuple(COLUMNS), *(tuple(cells(row).values()) for row in result.rows)]

@@ -158,7 +158,7 @@ class MethodRow:
     verify_ms_per_round: float
     tokens_per_second: float
     speedup: float | None  # how many times as fast as the target alone; None if that was not measured
-    speedup_interval: tuple[float, float] | None  # of 90 %; None for too few samples, and for "none"
+    speedup_interval: tuple[float, float] | None  # of 90%; None for too few samples, and for "none"
     drafter_bytes: int | None  # of the drafter model's weights; None if there is none in use
     texts_equal: str | None  # how many texts equal those of the target alone: "5 of 6"; greedy only
     samples: int
@@ -174,9 +174,12 @@ class MethodsResult:
     dtype: str | None
     date: str
     temperature: float
+    top_k: int
     top_p: float
+    min_p: float
+    seed: int | None  # None: another one for each run
     max_new_tokens: int
-    prompts: int
+    prompts: list[str]
     repeats: int
     rows: list[MethodRow]
     winner: str  # a sentence on who wins and why

@@ -190,7 +190,7 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
         if not rows:
             raise
         status = say("interrupted: this is what was measured before", INTERRUPTED)
-    result = result_of(settings, arguments.prompts, arguments.repeats, rows)
+    result = result_of(settings, prompts, arguments.repeats, rows)
     print(methods_table(result))
     print(json.dumps(asdict(result)))
     return status

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from specdemo.events import Finish, Params, Round, Stats
+from specdemo.events.metrics import is_noisy
 from specdemo.events.verdict import verdict
 
 STYLES = {
@@ -89,7 +90,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
             f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
             f"acceptance rate {write(stats.acceptance_rate, '{:.0%}')}",
             f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s",
-            f"cost ratio {write(stats.cost_ratio, '{:.3f}')}",
+            f"cost ratio {write(None if is_noisy(stats, rounds) else stats.cost_ratio, '{:.3f}')}",
             f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
             f"{stats.target_forwards} target forwards with prefill",
             f"ended by {finish}",

@@ -71,9 +71,7 @@ class Params:
         if isinstance(self.stop, list):
             object.__setattr__(self, "stop", tuple(self.stop))
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
-            raise ValueError(
-                f"stop must be a list or tuple of strings that are not empty, not {_shown(self.stop)}"
-            )
+            raise ValueError(f"stop must be a list of strings, none of them empty, not {_shown(self.stop)}")
         for field in ("ignore_eos", "chat"):
             if not isinstance(getattr(self, field), bool):
                 raise ValueError(f"{field} must be true or false, not {_shown(getattr(self, field))}")

@@ -37,7 +37,7 @@ def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[st
     spread, speedup = speedup_spread(stats), stats.speedup
     if spread is None or speedup is None:
         why = {"cancelled": "it was stopped", "error": "it failed"}
-        unknown = "fewer plain rounds than it takes were timed after it"
+        unknown = "too few plain rounds were timed after it"
         return f"No speed-up was measured: {why.get(finish, unknown)}.", "neutral"
     low, high = (round(end, 2) for end in spread)  # as they are shown
     between = f"between {low:.2f} × and {high:.2f} ×"

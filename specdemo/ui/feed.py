@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.events import Alternative, Finish, Judged, Next, Round
+from specdemo.events import Alternative, Finish, Judged, Next, Round, metrics
 from specdemo.events.estimate import best_gamma, estimates
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
@@ -96,7 +96,6 @@ def setting(trace: Trace) -> Setting:
     params = trace.params
     greedy = params.temperature == 0
     return {
-        "pair": trace.pair.name,
         "draft_with": params.draft_with,
         "gamma": params.gamma,
         "greedy": greedy,
@@ -104,7 +103,6 @@ def setting(trace: Trace) -> Setting:
         "top_k": params.top_k,
         "top_p": params.top_p,
         "min_p": params.min_p,
-        "seed": None if greedy else params.seed,
     }
 
 
@@ -120,7 +118,12 @@ def outcome(trace: Trace) -> Outcome:
         }
         for one in found
     ]
-    return {"estimates": wire, "best_gamma": best_gamma(found), "text": trace.text}
+    return {
+        "estimates": wire,
+        "best_gamma": best_gamma(found),
+        "noisy": metrics.is_noisy(trace.stats, trace.rounds),
+        "text": trace.text,
+    }
 
 
 def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[PromptToken]:

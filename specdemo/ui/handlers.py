@@ -136,14 +136,18 @@ class Handlers:
             return json.dumps({"run": session.number, "measurement": measurement})
 
         latest = nothing_yet(event._data)
-        own = session.measuring = object()  # it ends the one before
-        session.measurement = latest
         try:
             values = dict(zip(NAMES, held, strict=True))
             params = params_of(values)
             if params.seed is None and session.feed:  # that of the run which it is compared with
                 params = replace(params, seed=session.feed.trace.params.seed)
             request = request_of(event._data, Choice(**choice_of(values)), prompt, params)
+        except Exception as error:  # what is being measured goes on
+            yield message(failed(latest, error))
+            return
+        own = session.measuring = object()  # it ends the one before
+        session.measurement = latest
+        try:
             async with aclosing(measure(self.models, self.queue, request)) as measurements:
                 async for latest in measurements:
                     if session.measuring is not own:  # stopped, or another one has begun
@@ -156,7 +160,7 @@ class Handlers:
                 yield message(latest)
         except Exception as error:
             if session.measuring is own:
-                yield message(latest | {"state": "failed", "text": _words_of(error), "share": None})
+                yield message(failed(latest, error))
         finally:
             if session.measuring is own:
                 session.measuring = session.measurement = None
@@ -219,6 +223,10 @@ class Handlers:
 
 def wrong(number: int, error: Exception) -> Message:
     return notice(number, "error", _words_of(error))
+
+
+def failed(latest: Measurement, error: Exception) -> Measurement:
+    return latest | {"state": "failed", "text": _words_of(error), "share": None}
 
 
 def _words_of(error: Exception) -> str:

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from specdemo.events import LIMITS, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
-from specdemo.ui.settings import AS_STARTED, CONTROLS, DRAFTERS, SAMPLERS, Values, is_wrong_number, visible
+from specdemo.ui.settings import (
+    AS_STARTED,
+    CONTROLS,
+    DRAFTERS,
+    SAMPLERS,
+    Values,
+    in_labels,
+    is_wrong_number,
+    visible,
+)
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
@@ -102,7 +111,7 @@ def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") 
         try:
             check_text(name, text)
         except ValueError as error:
-            yield name, str(error)
+            yield name, in_labels(str(error))
     if not prompt:
         yield "prompt", "must not be empty"  # why is said when a run is asked for
 

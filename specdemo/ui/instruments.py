@@ -6,6 +6,7 @@ any run, and what is measured before it is stopped stays.
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
@@ -31,9 +32,10 @@ from specdemo.ui.settings import sampler_in_words
 Kind = Literal["race", "gamma", "compare"]
 KINDS: tuple[Kind, ...] = ("race", "gamma", "compare")
 ALONE = METHODS["none"]
-GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)
-REPEATS = 3  # of each setting on one prompt
+GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
+REPEATS = 5  # of each setting on one prompt
 SET_SIZE = 5  # prompts in a set
+SHOWN = 40  # characters of a prompt, to tell it from others
 PERIOD = 0.3  # s between two looks at a measurement
 
 
@@ -77,7 +79,14 @@ def nothing_yet(wanted: object) -> wire.Measurement:
     """A measurement of which nothing is known yet. wanted: as request_of takes it."""
     kind = wanted.get("kind") if isinstance(wanted, dict) else None
     kind = kind if kind in KINDS else "compare"
-    return {"kind": kind, "state": "waiting", "whose": "", "text": "", "share": None}
+    return {
+        "id": time.time_ns() // 1_000_000,
+        "kind": kind,
+        "state": "waiting",
+        "whose": "",
+        "text": "",
+        "share": None,
+    }
 
 
 async def measure(models: Models, queue: RunQueue, request: Request) -> AsyncIterator[wire.Measurement]:
@@ -139,25 +148,25 @@ def _race(request: Request, pairs: list[Pair]) -> Plan:
         Setting(ALONE, pairs[0], replace(params, draft_with="none")),
         Setting(f"{METHODS[params.draft_with]}, γ {params.gamma}", pairs[0], params),
     ]
-    return Plan(settings, [request.prompt], 1, f"{_in_words(pairs, params)}, one run each")
+    return Plan(settings, [request.prompt], 1, f"{_in_words(pairs, request)}, one run each")
 
 
 def _gammas(request: Request, pairs: list[Pair]) -> Plan:
     params = request.params
+    gammas = sorted({*GAMMAS, params.gamma})
     settings = [Setting(ALONE, pairs[0], replace(params, draft_with="none"))]
-    settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in GAMMAS]
+    settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in gammas]
     drafting = METHODS[params.draft_with]
-    return Plan(settings, [request.prompt], REPEATS, f"{_in_words(pairs, params)}, {drafting}")
+    return Plan(settings, [request.prompt], REPEATS, f"{_in_words(pairs, request)}, {drafting}")
 
 
 def _drafters(request: Request, pairs: list[Pair]) -> Plan:
     names = [name for name in DRAFT_WITH if name != "model" or pairs[0].drafter is not None]
     settings = settings_for(pairs, names, request.params)
-    where = f"{_in_words(pairs, request.params)}, γ {request.params.gamma}"
+    whose = f"{_in_words(pairs, request)}, γ {request.params.gamma}"
     if request.prompts == "this":
-        return Plan(settings, [request.prompt], REPEATS, f"{where}, this prompt {REPEATS} times")
-    prompts = prompts_for(pairs[0], SET_SIZE)
-    return Plan(settings, prompts, 1, f"{where}, a set of {SET_SIZE} prompts")
+        return Plan(settings, [request.prompt], REPEATS, f"{whose}, {REPEATS} times")
+    return Plan(settings, prompts_for(pairs[0], SET_SIZE), 1, whose)
 
 
 PLANS: dict[Kind, Callable[[Request, list[Pair]], Plan]] = {
@@ -167,10 +176,13 @@ PLANS: dict[Kind, Callable[[Request, list[Pair]], Plan]] = {
 }
 
 
-def _in_words(pairs: list[Pair], params: Params) -> str:
+def _in_words(pairs: list[Pair], request: Request) -> str:
+    info, params = pairs[0].info, request.params
     seed = f", seed {params.seed}" if params.temperature else ""
-    info = pairs[0].info
-    return f"{info.name} on {info.device_name}, {sampler_in_words(params)}{seed}"
+    start = " ".join(request.prompt.split())
+    start = start if len(start) <= SHOWN else f"{start[:SHOWN]}…"
+    prompts = f"“{start}”" if request.prompts == "this" else f"a set of {SET_SIZE} prompts"
+    return f"{prompts}, {info.name} on {info.device_name}, {sampler_in_words(params)}{seed}"
 
 
 def found(request: Request, plan: Plan, so_far: Comparison) -> dict[str, Any]:
@@ -187,7 +199,7 @@ def found(request: Request, plan: Plan, so_far: Comparison) -> dict[str, Any]:
 
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
     lanes = [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)]
-    return {"prompt": traces[0].prompt, "lanes": lanes, "verdict": same_text(*traces)}
+    return {"lanes": lanes, "verdict": same_text(*traces)}
 
 
 def _lane(trace: Trace, title: str) -> wire.Lane:
@@ -200,7 +212,6 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
     return {
         "title": title,
         "tokens": trace.stats.tokens,
-        "forwards": trace.stats.rounds,
         "ms": trace.stats.draft_ms + trace.stats.verify_ms,
         "prefill_ms": trace.stats.prefill_ms,
         "rounds": rounds,
@@ -219,13 +230,10 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     length = max(len(alone.output_ids), len(drafted.output_ids))
     if equal == length:
         return f"Identical: {equal:,} of {length:,} tokens, compared."
-    dtype = alone.pair.dtype.target
-    if dtype == "float32":
-        return f"The texts differ from token {equal + 1:,} on. In float32 they must not: please report this."
     return (
-        f"The texts differ from token {equal + 1:,} on. In {dtype} a forward of several tokens rounds "
-        "differently from one of a single token, which can decide between two tokens that are about equally "
-        "likely."
+        f"The texts differ from token {equal + 1:,} on. In {alone.pair.dtype.target} a forward of several "
+        "tokens rounds differently from one of a single token, which can decide between two tokens that are "
+        "about equally likely."
     )
 
 
@@ -244,7 +252,7 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
 
 
 def comparison_of(plan: Plan, rows: list[MethodRow]) -> wire.Comparison:
-    result = result_of(plan.settings, len(plan.prompts), plan.repeats, rows)
+    result = result_of(plan.settings, plan.prompts, plan.repeats, rows)
     return {
         "columns": list(COLUMNS),
         "rows": [list(cells(row).values()) for row in rows],

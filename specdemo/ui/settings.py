@@ -189,7 +189,7 @@ def about_file(sentence: str) -> str:
     if where in ("it", "schema"):
         return "The file is not a trace of this program, or of a version that this one cannot read"
     part = f"round {int(place[1]) + 1}" if place else where.partition(".")[0].replace("_", " ")
-    return f"The file cannot be opened: its {part} cannot be that of a run"
+    return f"The file cannot be opened: something is wrong in its {part}"
 
 
 def choice_of(values: Values) -> dict[str, str | None]:

@@ -88,7 +88,7 @@ NUMBERS = {
     "finish": (
         "ended by",
         "eos: the model ended the text. stop: a stop string appeared. length: the text has the requested "
-        "length. cancelled: Stop was pressed.",
+        "length. cancelled: Stop was pressed. error: the run failed.",
     ),
 }
 
@@ -150,22 +150,17 @@ def describe_pair(pair: "Pair", params: Params) -> Iterator[str]:
     yield f"{info.name} on {info.device} ({info.device_name}), {pair.dtype_reason}."
     yield f"Weights held: {held.target / 1e6:,.1f} MB for the target{drafter}."
     if params.draft_with == "none":
-        yield "Drafting is off: every token is one forward of the target."
+        yield "Drafting is off: every token takes one forward of the target."
     for note in (*pair.notes, *((pair.runner.warming_up,) if pair.runner.warming_up else ())):
         yield note[:1].upper() + note[1:] + "."
 
 
 def describe_recorded(trace: Trace) -> str:
     """A sentence about where and how a recorded run was made."""
-    pair, params = trace.pair, trace.params
-    name, device, dtype = (
-        printable(text) for text in (pair.name, pair.device_name, pair.dtype.target or "no dtype")
-    )
+    dtype = f" in {printable(trace.pair.dtype.target)}" if trace.pair.dtype.target else ""
     unfinished = "" if trace.finish else " It had not ended when it was saved."
-    return (
-        f"A recorded run, played without models: {name} on {device}, {dtype}; drafted with "
-        f"{params.draft_with}, γ {params.gamma}, temperature {params.temperature:g}.{unfinished}"
-    )
+    device = printable(trace.pair.device_name)
+    return f"A recorded run, played without models. It was made on {device}{dtype}.{unfinished}"
 
 
 def printable(text: str) -> str:

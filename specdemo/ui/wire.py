@@ -70,18 +70,18 @@ class Estimate(TypedDict):
 
 class Outcome(TypedDict):
     """What is known of a run when it has ended. best_gamma: of the estimates; None where they have no
-    speed-up. text: as it was recorded, for the page to compare with its tokens."""
+    speed-up. noisy: its times vary too much for one. text: as it was recorded, for the page to compare with
+    its tokens."""
 
     estimates: list[Estimate]
     best_gamma: int | None
+    noisy: bool
     text: str
 
 
 class Setting(TypedDict):
-    """How a run was made. top_k 0, top_p 1 and min_p 0 are off. seed: None where nothing was drawn
-    (greedy)."""
+    """How a run was made. top_k 0, top_p 1 and min_p 0 are off."""
 
-    pair: str
     draft_with: str
     gamma: int
     greedy: bool
@@ -89,7 +89,6 @@ class Setting(TypedDict):
     top_k: int
     top_p: float
     min_p: float
-    seed: int | None
 
 
 class Update(TypedDict):
@@ -142,7 +141,6 @@ class Lane(TypedDict):
 
     title: str
     tokens: int
-    forwards: int
     ms: float
     prefill_ms: float
     rounds: list[WireRound]
@@ -151,7 +149,6 @@ class Lane(TypedDict):
 class Race(TypedDict):
     """Two runs of the same prompt and seed, and what came out, in words."""
 
-    prompt: str
     lanes: list[Lane]
     verdict: str
 
@@ -180,9 +177,10 @@ class Comparison(TypedDict):
 
 
 class Measurement(TypedDict):
-    """What an instrument measures: all of it so far. whose: what is measured, in words. text: what goes on or
-    what went wrong. share: done, from 0 to 1."""
+    """What an instrument measures: all of it so far. id: another one for each measurement. whose: what is
+    measured, in words. text: what goes on or what went wrong. share: done, from 0 to 1."""
 
+    id: int
     kind: Literal["race", "gamma", "compare"]
     state: Literal["waiting", "running", "ended", "stopped", "failed"]
     whose: str

@@ -80,10 +80,10 @@ test("the best are said with the numbers of the table", () => {
   const words = bestInWords(ROWS).map(({ gamma, words }) => [gamma, words]);
   const seen = cellsOf(ROWS[16]).speedupSeen;
   assert.deepEqual(words, [
-    [16, `Best estimate: γ 16, ${seen} ×`], [4, "Best measured: γ 4, 1.30 × (1.20-9.00)"],
+    [16, `Best by the estimate: γ 16, ${seen} ×`], [4, "Best as measured: γ 4, 1.30 × (1.20-9.00)"],
   ]);
   const alone = rowsOf({ estimates: all(), best_gamma: 0 }, [], 4);
-  assert.deepEqual(bestInWords(alone), [{ gamma: 0, words: "Best estimate: target alone, 1.00 ×" }]);
+  assert.deepEqual(bestInWords(alone), [{ gamma: 0, words: "Best by the estimate: target alone, 1.00 ×" }]);
   assert.deepEqual(bestInWords(rowsOf(UNKNOWN, [], 4)), []);
 });
 
@@ -104,15 +104,15 @@ test("a line leaves out what is not known", () => {
 
 test("a sentence says why estimates are missing", () => {
   const rounds = [{ draft: [{}] }];
-  const ended = { complete: true, finish: "eos", recorded: false, rounds, outcome: OUTCOME };
+  const ended = { complete: true, finish: "eos", rounds, outcome: OUTCOME };
   const missing = (more) => whatIsMissing({ ...ended, ...more });
   const none = { estimates: [], best_gamma: null };
   assert.equal(missing({}), "");
   assert.match(missing({ complete: false, outcome: null }), /when the run has ended/);
-  assert.match(missing({ recorded: true, finish: null, outcome: null }), /had not ended when it was saved/);
+  assert.match(missing({ finish: null, outcome: null }), /had not ended when it was saved/);
   assert.match(missing({ rounds: [{ draft: [] }], outcome: none }), /^Nothing was drafted/);
   assert.match(missing({ outcome: none }), /^No draft was judged/);
   assert.match(missing({ outcome: UNKNOWN }), /too few plain rounds were timed after it\.$/);
+  assert.match(missing({ outcome: { ...UNKNOWN, noisy: true } }), /its times vary by more than a factor of 2\.$/);
   assert.match(missing({ outcome: UNKNOWN, finish: "cancelled" }), /it was stopped\.$/);
-  assert.match(missing({ outcome: UNKNOWN, recorded: true }), /its file has none/);
 });

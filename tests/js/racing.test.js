@@ -64,7 +64,7 @@ test("the lane that finishes first says how much faster it is", () => {
 test("texts of different lengths are compared by the time of a token", () => {
   const longer = leadOf([{ ms: 2000, tokens: 100 }, { ms: 1000, tokens: 80 }], 1);
   assert.equal(longer.factor, "1.60 × as fast");
-  assert.match(longer.why, /the time a token takes; the texts differ in length/);
+  assert.match(longer.why, /by time per token; the texts differ in length/);
   const slower = leadOf([{ ms: 2000, tokens: 100 }, { ms: 1000, tokens: 40 }], 1);
   assert.equal(slower.factor, "0.80 × as fast");
   assert.match(slower.why, /first because its text is shorter/);

@@ -152,7 +152,7 @@ test("each step is told in words", () => {
   const rejected = '" b" is rejected: u = 0.5000 is not below min(1, p/q) = 0.2500.';
   assert.equal(told[5], `${rejected} The 1 draft after it is dropped.`);
   assert.equal(told[6], '" d" is resampled from the residual in place of " b" with u = 0.2500.');
-  assert.equal(told[11], 'The whole draft was accepted: " 20" is drawn from p as bonus with u = 0.2500.');
+  assert.equal(told[11], 'The whole draft was accepted: " 20" is drawn from p as the bonus token with u = 0.2500.');
   assert.equal(told[12], 'Nothing was drafted: " 30" is sampled from p with u = 0.2500.');
   assert.match(told[15], /^" end" is accepted: .*\. The text ends here\. The 1 draft after it is dropped\.$/);
 });
@@ -161,7 +161,7 @@ test("a round is told in words", () => {
   const told = ROUNDS.map(({ index }) => inWords(ROUNDS, { round: index + 1, step: 0 }, "round"));
   assert.deepEqual(told, [
     '1 of 3 drafted tokens accepted; " d" resampled from the residual.',
-    '2 of 2 drafted tokens accepted; " 20" drawn from p as bonus.',
+    '2 of 2 drafted tokens accepted; " 20" drawn from p as the bonus token.',
     'Nothing was drafted; " 30" sampled from p.',
     "1 of 2 drafted tokens accepted; the text ends here.",
   ]);

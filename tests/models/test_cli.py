@@ -105,7 +105,7 @@ WRONG = {
     "--alternatives 51": "alternatives must be a whole number from 0 to 50, not 51",
     "--draft-with magic": "draft_with must be one of model, lookup",
     "--rule magic": "rule must be one of speculative, not 'magic'",
-    "--stop=": "stop must be a list or tuple of strings that are not empty",
+    "--stop=": "stop must be a list of strings, none of them empty",
     "--system x": "system is part of the chat template",
     "--chat": "chat must be false for this pair: its tokenizer has no chat template",
     "--pair nosuch": "pair must be one of embedded, ",

@@ -38,19 +38,29 @@ def calm_runs(pair, count: int, prompt: str = PROMPT, **params) -> list[Trace]:
 
 
 def assert_honest(pair) -> None:
-    """Plain decoding reads 1 within its spread, and c is what the run's own times give. Of several runs,
-    since another program may begin or end between a run and what is timed after it."""
+    """Plain decoding reads 1 within its spread, and c agrees with the milliseconds of the run within 20%.
+    Tried three times, since another program may begin or end between a run and what is timed after it."""
+    measured = []
+    for _ in range(3):
+        within, plain, agreement = honesty(pair)
+        measured.append((within, plain, agreement))
+        if within >= 3 and plain == pytest.approx(1, abs=0.2) and agreement == pytest.approx(1, abs=0.2):
+            return
+    raise AssertionError(f"of five plain runs within their spread, their speed-up, agreement: {measured}")
+
+
+def honesty(pair) -> tuple[int, float, float]:
+    """How many of five plain runs read 1 within their spread, the median of what they read, and the median of
+    a target step as it was timed after a run with drafts by one that a plain run right after it had."""
     plain = [trace.stats for trace in calm_runs(pair, 5, draft_with="none")]
     spreads = [metrics.speedup_spread(stats) for stats in plain]
-    assert sum(low <= 1 <= high for low, high in spreads) >= 2, spreads
-    assert median(stats.speedup for stats in plain) == pytest.approx(1, abs=0.25)
+    within = sum(low <= 1 <= high for low, high in spreads)
     agree = []
     for trace in calm_runs(pair, 3, draft_with="model"):
         stats, again = trace.stats, generate(pair, PROMPT, Params(**LONG, draft_with="none")).stats
         assert stats.cost_ratio == pytest.approx(stats.draft_ms / stats.drafted / stats.target_step_ms)
-        # The milliseconds a plain run shows, right after it.
         agree.append(stats.target_step_ms / (again.verify_ms / again.tokens))
-    assert median(agree) == pytest.approx(1, abs=0.3)
+    return within, median(stats.speedup for stats in plain), median(agree)
 
 
 def test_plain_decoding_reads_one_and_c_agrees_with_the_runs_own_times(pair):

@@ -178,9 +178,11 @@ def test_a_run_that_nobody_follows_any_more_has_ended_where_nothing_is_measured_
 
 def test_names_in_a_file_are_cut_and_escaped():
     record = trace(finish="length")
-    record.pair = replace(INFO, name="\u202e<b>" + "x" * 300)
+    strange = "\u202e<b>" + "x" * 300
+    record.pair = replace(INFO, name=strange, device_name=strange)
     sentence = describe_recorded(record)
-    assert sentence.startswith("A recorded run, played without models: \\u202e<b>xxx") and len(sentence) < 300
+    assert "It was made on \\u202e<b>xxx" in sentence and len(sentence) < 200
+    assert whose(record).startswith("\\u202e<b>xxx") and len(whose(record)) < 300
 
 
 def test_a_text_in_a_file_that_does_not_fit_its_tokens_cuts_nothing():
@@ -192,7 +194,7 @@ def test_a_text_in_a_file_that_does_not_fit_its_tokens_cuts_nothing():
 def test_a_recorded_run_is_marked():
     update = RunFeed(1, trace(*ROUNDS, finish="length"), recorded=True).update(True)["update"]
     assert update["recorded"] is True and "recorded" not in RunFeed(1, trace()).update(False)["update"]
-    assert "toy on a CPU" in describe_recorded(trace()) and "γ 4" in describe_recorded(trace())
+    assert "made on a CPU in float32" in describe_recorded(trace())
 
 
 def test_the_prompt_is_there_in_pieces():

@@ -198,9 +198,9 @@ def said_of(change) -> str:
             lambda whole: whole["params"].update(gamma=17),
             "Draft length γ must be a whole number from 1 to 16",
         ),
-        (lambda whole: whole["rounds"][3].update(index=9), "its round 4 cannot be"),
-        (lambda whole: whole.update(output_ids=[]), "its output ids cannot be"),
-        (lambda whole: whole.pop("prompt") and None, "its prompt cannot be"),
+        (lambda whole: whole["rounds"][3].update(index=9), "something is wrong in its round 4"),
+        (lambda whole: whole.update(output_ids=[]), "something is wrong in its output ids"),
+        (lambda whole: whole.pop("prompt") and None, "something is wrong in its prompt"),
     ],
 )
 def test_a_wrong_file_is_told_of_in_plain_words(change, words):

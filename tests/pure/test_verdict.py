@@ -73,7 +73,7 @@ def test_plain_decoding_is_measured_against_itself():
     [
         ("cancelled", "it was stopped"),
         ("error", "it failed"),
-        ("eos", "fewer plain rounds than it takes were timed after it"),
+        ("eos", "too few plain rounds were timed after it"),
     ],
 )
 def test_what_was_not_measured_is_said(finish, why):

@@ -55,7 +55,7 @@ def test_a_greedy_race_ends_with_two_identical_texts(page):
 def test_measured_draft_lengths_are_laid_over_the_estimate_and_one_is_taken_over(page):
     panel = tab(page, "Gamma", "gamma")
     panel.get_by_text("estimate", exact=False).first.wait_for()
-    panel.get_by_role("button", name="Measure these points").click()
+    panel.get_by_role("button", name="Measure some of these lengths").click()
     wait_for_state(page, "gamma", "ended")
     measured = panel.locator("td[data-column='tokensMeasured']").all_text_contents()
     assert [at for at, text in enumerate(measured) if text != "–"] == [0, 1, 2, 3, 4, 6, 8, 12, 16]
@@ -72,7 +72,7 @@ def test_the_comparison_is_kept_saved_and_cleared(page):
     names = rows.evaluate_all("rows => rows.map(({dataset}) => dataset.row)")
     assert {"target alone", "lookup", "drafter model (embedded)"} <= set(names)
     same = rows.locator("td[data-column='same text']").all_text_contents()
-    assert set(same) == {"3 of 3"}
+    assert set(same) == {"5 of 5"}
     with page.expect_download() as download:
         panel.get_by_role("button", name="Save CSV").click()
     lines = list(csv.DictReader(download.value.path().read_text(encoding="utf-8").splitlines()))
@@ -95,18 +95,31 @@ def test_a_stopped_measurement_leaves_what_it_has_and_frees_the_engine(page):
     panel.locator("tbody tr").first.wait_for(timeout=DONE)
     panel.get_by_role("button", name="Stop").click()
     wait_for_state(page, "compare", "stopped")
-    assert panel.locator("tbody tr").count() >= 1
+    assert panel.locator("tbody tr").count() >= 1 and panel.locator("table").count() == 1
+    panel.get_by_role("button", name="on this prompt").click()
+    panel.locator("table").nth(1).wait_for(timeout=DONE)
+    panel.get_by_role("button", name="Stop").click()
+    wait_for_state(page, "compare", "stopped")
+    assert [PROMPT in line for line in panel.locator(".of").all_text_contents()] == [True, False], (
+        "newest first"
+    )
     page.get_by_role("tab", name="Text").click()
     run(page, PROMPT, max_new_tokens=8)
 
 
-def test_what_cannot_be_measured_gets_its_sentence(page):
+def test_what_cannot_be_measured_gets_its_sentence_and_ends_no_other_measurement(page):
+    comparison = tab(page, "Compare", "compare")
+    comparison.get_by_role("button", name="on a set of prompts").click()
+    wait_for_state(page, "compare", "running")
     panel = tab(page, "Race", "race")
     page.get_by_role("combobox", name="Drafting method").click()
     page.get_by_role("option", name="none: the target alone", exact=True).click()
     panel.get_by_role("button", name="Race:").click()
     wait_for_state(page, "race", "failed")
     assert "choose a drafter first" in panel.inner_text()
+    wait_for_state(page, "compare", "running")
+    page.get_by_role("button", name="Stop", exact=True).first.click()
+    wait_for_state(page, "compare", "stopped")
 
 
 def test_a_failed_load_leaves_the_stage_to_the_run_that_it_names(visit, url):

@@ -177,7 +177,7 @@ def test_a_verdict_that_does_not_follow_is_listed(seen, tmp_path):
     judged = trace.stats.accepted + trace.stats.rejected
     said = panel.inner_text()
     assert f"{judged - 1} of {judged} verdicts follow" in said
-    assert f"round {at}, draft 1 of {len(one.draft)}: u = 0.9500 is not below" in said
+    assert f"round {at + 1}, draft 1 of {len(one.draft)}: u = 0.9500 is not below" in said
     assert panel.locator("[data-holds='false']").count() == 1
     show(page, trace, tmp_path)
 

@@ -34,8 +34,16 @@ TIMELINE = """async ([scripts, counts]) => {
     ({ index, draft: [], next: null, draft_ms: 1, verify_ms: 10 })));
   const { right, top } = rail.getBoundingClientRect();
   rail.dispatchEvent(new MouseEvent("click", { bubbles: true, clientX: right - 5, clientY: top + 20 }));
+  const rounds = Array.from({ length: 20 }, (_, index) =>
+    ({ index, draft: [], next: null, draft_ms: 1, verify_ms: index < 5 ? 10 : 100 }));
+  const scale = () => rail.style.getPropertyValue("--longest");
+  timeline.clear();
+  for (const round of rounds) timeline.add([round]);
+  const before = scale();
+  timeline.cut(3);
+  const walked = rounds.slice(3).map((round) => { timeline.add([round]); return scale(); });
   strip.remove();
-  return { seen, jumps };
+  return { seen, jumps, isKept: walked.every((each) => each === before) };
 }"""
 
 
@@ -84,6 +92,7 @@ def test_the_timeline_fits_its_width_and_keeps_its_scale(visit, bare):
     assert 10 <= some["width"] < 11 and not some["scrolls"]
     assert many["width"] == pytest.approx(3, abs=0.1) and many["scrolls"]
     assert [one["scales"] for one in (few, some, many)] == [1, 1, 1]
+    assert found["isKept"], "walking back and on again changes it as little"
     assert found["jumps"] == [4], "a tap beside the columns goes to the nearest one"
 
 

@@ -48,7 +48,7 @@ def test_a_click_jumps_to_the_round_and_pins_its_first_token(seen):
     for index in (len(trace.rounds) - 1, 2):
         marks(page).nth(index).click()
         inspector(page).get_by_role("button", name="pinned").wait_for()
-        assert inspector(page).locator(".where").text_content().startswith(f"round {index}, ")
+        assert inspector(page).locator(".where").text_content().startswith(f"round {index + 1}, ")
         pinned = page.locator(".stage .pinned")
         assert pinned.get_attribute("data-round") == str(index)
         stage, token = page.get_by_test_id("stage").bounding_box(), pinned.locator("b").bounding_box()

@@ -97,7 +97,9 @@ def test_an_opened_trace_is_shown_without_a_model(shared, file, trace):
         number(shared, "tokens") == "40"
         and number(shared, "tokens_per_second") == f"{trace.stats.tokens_per_second:,.1f}"
     )
-    assert notice(shared, "recorded").startswith("A recorded run, played without models: ")
+    assert notice(shared, "recorded").startswith("A recorded run, played without models. ")
+    shared.get_by_role("button", name="Copy link").click()
+    shared.get_by_test_id("notice").get_by_text("Not copied: this run was opened from a file").wait_for()
     assert shared.get_by_test_id("timeline").locator(".mark").count() == len(trace.rounds)
     at, first = next((at, token) for at, token in enumerate(recorded(trace)) if token[3].strip())
     shared.locator(".stage [data-round]").nth(at).locator("b").hover()
@@ -184,7 +186,7 @@ def test_a_trace_of_a_pair_that_the_server_does_not_know_keeps_the_chosen_pair(s
     )
     before = shared.get_by_role("combobox", name="Pair", exact=True).input_value()
     open_trace(shared, file)
-    assert notice(shared, "recorded").startswith("A recorded run, played without models: nobody knows on ")
+    assert notice(shared, "recorded").startswith("A recorded run, played without models. It was made on ")
     assert shared.get_by_role("combobox", name="Pair", exact=True).input_value() == before
     choose(shared, "Sampler", "greedy")  # the page goes on
     box(shared, "Temperature").wait_for(state="detached")

@@ -110,6 +110,8 @@ def test_who_waits_knows_their_place_can_give_up_and_gets_a_turn_otherwise(visit
         generate(page, f"visitor {place}", max_new_tokens=3)
         page.get_by_test_id("notice").get_by_text(f"You are number {place} in line").wait_for()
         assert notice(page, "wait") and tokens(page) == []
+        for told in ("verdict", "whose"):
+            assert page.get_by_test_id(told).text_content() == "", "that of the run before is gone, too"
     second.get_by_role("button", name="Stop").click()
     assert notice(second, "note") == "Stopped before the run began."
     third.get_by_test_id("notice").get_by_text("You are number 1 in line").wait_for()

@@ -19,10 +19,11 @@ export function makeAddress() {
   let replaces = given.get("run") === "1"; // the first run is the address's own
   let isFirst = true;
   let isOurs = !replaces; // whether what is on the stage is what the address asks for
+  let isLinked = true; // whether an address can ask for what is on the stage
   given.delete("token");
   shown = ours(given);
   addEventListener("popstate", onBack);
-  return { begin, pin, takeWanted, wants: () => wanted !== null };
+  return { begin, pin, takeWanted, copy, wants: () => wanted !== null };
 
   /**
    * @param {string} link the query of the run that has begun; empty for what no address can ask for
@@ -31,6 +32,7 @@ export function makeAddress() {
     const kept = isFirst;
     isFirst = false;
     if (kept && !link) return; // the recorded run that every page shows at first
+    isLinked = link !== "";
     const query = new URLSearchParams(link);
     const isSame = ours(query) === shown;
     if (isOurs && !isSame) wanted = null; // it was of another run
@@ -94,19 +96,25 @@ export function makeAddress() {
   function ours(query) {
     return [...query].filter(([name]) => !isForeign(name)).map(([name, value]) => `${name}=${value}`).sort().join("&");
   }
-}
 
-/**
- * Copies the page's address; says what there is to say, or nothing.
- * @returns {Promise<string>}
- */
-export async function copyAddress() {
-  const query = new URLSearchParams(location.search);
-  const lacks = query.has("pair") && !query.has("prompt");
-  try {
-    await navigator.clipboard.writeText(location.href);
-  } catch {
-    return `The browser does not let this page copy; the link is ${location.href}`;
+  /**
+   * Copies the page's address; says how that went.
+   * @returns {Promise<string>}
+   */
+  async function copy() {
+    if (!isLinked) {
+      return "Not copied: this run was opened from a file, or its settings are too long for a link. Save its trace "
+        + "instead.";
+    }
+    const query = new URLSearchParams(location.search);
+    const lacks = query.has("pair") && !query.has("prompt");
+    try {
+      await navigator.clipboard.writeText(location.href);
+    } catch {
+      return `The browser does not let this page copy; the link is ${location.href}`;
+    }
+    return lacks
+      ? "Copied, without the prompt, which is too long for a link."
+      : "Copied: the link to what is on the stage.";
   }
-  return lacks ? "Copied, without the prompt, which is too long for a link." : "Copied: the link to what is on the stage.";
 }

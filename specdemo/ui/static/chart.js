@@ -119,20 +119,20 @@ export function bestInWords(rows) {
   const found = [];
   const estimated = rows.find(({ best }) => best.estimated);
   const measured = rows.find(({ best }) => best.measured);
-  if (estimated) found.push({ row: estimated, how: "estimate", line: /** @type {Line} */ ("seen") });
-  if (measured) found.push({ row: measured, how: "measured", line: /** @type {Line} */ ("measured") });
+  if (estimated) found.push({ row: estimated, how: "Best by the estimate", line: /** @type {Line} */ ("seen") });
+  if (measured) found.push({ row: measured, how: "Best as measured", line: /** @type {Line} */ ("measured") });
   return found.map(({ row, how, line }) => {
     const { interval } = line === "measured" ? cellsOf(row) : { interval: "" };
     const speedup = `${times(valueOf(row, "speedup", line) ?? 1)}${interval && ` (${interval})`}`;
-    return { gamma: row.gamma, words: `Best ${how}: ${nameOf(row.gamma)}, ${speedup}` };
+    return { gamma: row.gamma, words: `${how}: ${nameOf(row.gamma)}, ${speedup}` };
   });
 }
 
 /**
  * Why the estimates of a run are missing, or their speed-ups; nothing where all are there.
- * @param {Pick<Run, "complete" | "finish" | "recorded" | "rounds" | "outcome">} run
+ * @param {Pick<Run, "complete" | "finish" | "rounds" | "outcome">} run
  */
-export function whatIsMissing({ complete, finish, recorded, rounds, outcome }) {
+export function whatIsMissing({ complete, finish, rounds, outcome }) {
   if (!complete) return "The estimates come when the run has ended.";
   if (!outcome) return "This run had not ended when it was saved, so there is nothing to estimate from.";
   if (!outcome.estimates.length) {
@@ -141,9 +141,10 @@ export function whatIsMissing({ complete, finish, recorded, rounds, outcome }) {
     return `${nothing} in this run, so there is nothing to estimate from.`;
   }
   if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) return "";
-  const why = { cancelled: "it was stopped", error: "it failed" }[finish ?? ""];
-  const short = `${recorded ? "its file has none, or " : ""}too few plain rounds were timed after it`;
-  return `No speed-up can be estimated: no plain round was timed after this run, because ${why ?? short}.`;
+  const ended = { cancelled: "it was stopped", error: "it failed" }[finish ?? ""];
+  const few = "too few plain rounds were timed after it";
+  const why = outcome.noisy ? "its times vary by more than a factor of 2" : ended ?? few;
+  return `No speed-up can be estimated from this run: ${why}.`;
 }
 
 /**

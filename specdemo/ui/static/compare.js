@@ -1,5 +1,6 @@
 // @ts-check
-// The comparison: drafters on the same prompts, as a table that grows while they are measured.
+// The comparison: drafters on the same prompts, as a table that grows while they are measured. Earlier tables
+// stay below it until they are cleared.
 
 import { appendAll, find, make, saveFile } from "./dom.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
@@ -10,13 +11,16 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 
 const COMPARE = `
   <div class="measuring"></div>
+  <p class="empty">Nothing has been compared yet.</p>
+  <button type="button" class="clear" hidden>Clear</button>
+  <div class="comparisons"></div>`;
+const COMPARISON = `
   <p class="result" role="status"></p>
-  <div class="keeping"><button type="button" data-saves="csv" disabled>Save CSV</button>
-    <button type="button" data-saves="json" disabled>Save JSON</button>
-    <button type="button" class="clear" disabled>Clear</button></div>
-  <p class="of" id="comparison-of"></p>
+  <p class="of"></p>
   <div class="scrolls" tabindex="0" role="group" aria-label="Drafters, the fastest first">
-    <table aria-labelledby="comparison-of"><thead><tr></tr></thead><tbody></tbody></table></div>`;
+    <table><thead><tr></tr></thead><tbody></tbody></table></div>
+  <div class="keeping"><button type="button" data-saves="csv" disabled>Save CSV</button>
+    <button type="button" data-saves="json" disabled>Save JSON</button></div>`;
 const TYPES = { csv: "text/csv", json: "application/json" };
 /** @type {Record<string, Request>} */
 const REQUESTS = {
@@ -24,7 +28,6 @@ const REQUESTS = {
   "Compare drafters on a set of prompts": { kind: "compare", prompts: "set" },
 };
 const WHAT = "Each drafter in turn, and the target alone, by the engine’s clock, without prefill.";
-const EMPTY = "Nothing has been compared yet.";
 
 /**
  * @param {HTMLElement} panel
@@ -35,54 +38,81 @@ export function makeCompare(panel, server) {
   panel.innerHTML = COMPARE;
   const part = (/** @type {string} */ selector) => find(panel, selector);
   const measuring = makeMeasuring(part(".measuring"), server, REQUESTS, WHAT);
-  const buttons = /** @type {HTMLButtonElement[]} */ ([...panel.querySelectorAll(".keeping button")]);
-  /** @type {Comparison | null} */
-  let comparison = null;
-  let whose = ""; // of the comparison
-  part(".keeping").addEventListener("click", onClick);
-  fill(false);
+  /** By the id of the measurement. @type {Map<number, ReturnType<typeof makeTable>>} */
+  const tables = new Map();
+  part(".clear").addEventListener("click", clear);
   return { take };
 
   /** @param {Measurement} measurement */
   function take(measurement) {
     measuring.take(measurement);
     panel.dataset.state = measurement.state;
-    if (measurement.comparison) {
-      comparison = measurement.comparison;
-      whose = measurement.whose;
-    }
-    fill(isGoingOn(measurement.state));
+    const { id, comparison, whose, state } = measurement;
+    if (comparison) tableOf(id).fill(comparison, whose, isGoingOn(state));
+    showWhatThereIs(isGoingOn(state));
+  }
+
+  /** @param {number} id */
+  function tableOf(id) {
+    const table = tables.get(id) ?? makeTable();
+    if (!tables.has(id)) part(".comparisons").prepend(table.element);
+    tables.set(id, table);
+    return table;
   }
 
   /** @param {boolean} busy */
-  function fill(busy) {
-    const { columns = [], rows = [] } = comparison ?? {};
-    part(".of").textContent = whose || EMPTY;
-    part(".result").textContent = comparison?.winner ?? "";
+  function showWhatThereIs(busy) {
+    part(".empty").hidden = tables.size > 0;
+    part(".clear").hidden = tables.size === 0;
+    part(".clear").toggleAttribute("disabled", busy);
+  }
+
+  function clear() {
+    tables.clear();
+    part(".comparisons").replaceChildren();
+    showWhatThereIs(false);
+  }
+}
+
+function makeTable() {
+  const element = make("section");
+  element.innerHTML = COMPARISON;
+  const part = (/** @type {string} */ selector) => find(element, selector);
+  const buttons = /** @type {HTMLButtonElement[]} */ ([...element.querySelectorAll(".keeping button")]);
+  /** @type {Comparison | null} */
+  let comparison = null;
+  part(".keeping").addEventListener("click", save);
+  return { element, fill };
+
+  /**
+   * @param {Comparison} news
+   * @param {string} whose
+   * @param {boolean} busy
+   */
+  function fill(news, whose, busy) {
+    comparison = news;
+    part(".of").textContent = whose;
+    part("table").setAttribute("aria-label", whose);
+    part(".result").textContent = news.winner;
     part("thead tr").replaceChildren();
-    appendAll(part("thead tr"), columns.map(heading));
+    appendAll(part("thead tr"), news.columns.map(heading));
     part("tbody").replaceChildren();
-    appendAll(part("tbody"), rows.map((row) => draw(columns, row)));
-    for (const button of buttons) button.disabled = busy || !rows.length;
+    appendAll(part("tbody"), news.rows.map((row) => draw(news.columns, row)));
+    for (const button of buttons) button.disabled = busy;
   }
 
   /** @param {PointerEvent | MouseEvent} event */
-  function onClick({ target }) {
-    if (!(target instanceof HTMLElement) || !comparison) return;
-    const kind = target.dataset.saves;
-    if (kind === "csv" || kind === "json") {
+  function save({ target }) {
+    const kind = target instanceof HTMLElement ? target.dataset.saves : "";
+    if (comparison && (kind === "csv" || kind === "json")) {
       saveFile(`specdemo-comparison.${kind}`, comparison[kind], TYPES[kind]);
-    } else if (target.classList.contains("clear")) {
-      comparison = null;
-      whose = "";
-      fill(false);
     }
   }
 }
 
 /** @param {string} column */
 function heading(column) {
-  const [name, perRound] = column.replace(" %", "\u00a0%").split(/(?<=\/)(?=round)/);
+  const [name, perRound] = column.split(/(?<=\/)(?=round)/);
   const cell = make("th", name);
   if (perRound) cell.append(make("wbr"), perRound); // a line may end there
   cell.scope = "col";

@@ -30,7 +30,7 @@ export const KINDS = {
     "Starts a word: no letter or digit is directly before it. In scripts without spaces, every token.",
   ],
   name: ["name", "Starts a word with a capital letter where no sentence begins, as most names do."],
-  inside: ["inside a word", "Goes on with a word: a letter or digit is directly before it."],
+  inside: ["inside a word", "Continues a word: a letter or digit is directly before it."],
   punctuation: ["punctuation", "Punctuation and other signs, without a letter or digit."],
   digits: ["digits", "Digits, without a letter."],
   line: ["line end", "Has a line break in it."],
@@ -124,7 +124,7 @@ export function kindOf(text, before) {
 export function inWords({ places, all }) {
   const { rejected } = all;
   if (!rejected) return "No draft died: every token that was judged was accepted.";
-  const most = places.reduce((least, row) => Math.max(least, row.rejected), 0);
+  const most = places.reduce((most, row) => Math.max(most, row.rejected), 0);
   const worst = places.filter((row) => row.rejected === most).map(({ label }) => label);
   if (rejected === 1) return `The only rejection comes at ${worst[0]}.`;
   if (most === rejected) return `All ${rejected} rejections come at ${worst[0]}.`;

@@ -19,8 +19,8 @@ const EXACTNESS = `
       <ul class="differing"></ul>
       <h2>Why the text is the target's own</h2>
       <p>The drafter proposes a token with probability q, and the target accepts it with min(1, p/q): both
-        together have the probability min(p, q). What is missing to p is (p − q)₊, and from just that a token
-        is drawn after a rejection. So each token comes with the target's own p, whatever the drafter guesses:
+        together have the probability min(p, q). What is missing from p is (p − q)₊, and after a rejection
+        a token is drawn from exactly that. So each token comes with the target's own p, whatever the drafter guesses:
         a bad drafter costs time and changes nothing else.</p>
       <p>Greedy text is identical, word for word: only the target's likeliest token is ever accepted, or drawn
         instead (where two are almost equally likely, rounding can choose the other). Sampled text has the same distribution, not the same words: over many runs each text comes as often as from the

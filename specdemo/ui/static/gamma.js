@@ -1,6 +1,6 @@
 // @ts-check
 // Draft lengths: what each would bring, estimated from the run on the stage, and what was measured. A click
-// takes one over.
+// uses one.
 
 import {
   LINES, bestInWords, cellsOf, marksOf, nameOf, pathThrough, rowInWords, rowsOf, scaleOf, valueOf,
@@ -24,7 +24,7 @@ const GAMMA = `
         than a plain round</li>
       <li data-line="seen">estimate, by the acceptance seen at each place</li>
       <li data-line="measured">measured, with its interval</li>
-      <li>★ best: the shortest γ within 1 % of the fastest</li></ul>
+      <li>★ best: the shortest γ within 1% of the fastest</li></ul>
     <div class="charts">
       <figure><figcaption>Speed-up over the target alone</figcaption>
         <div class="chart" data-measure="speedup"></div></figure>
@@ -33,7 +33,7 @@ const GAMMA = `
     </div>
     <p class="readout" aria-hidden="true"></p>
     <p class="of"></p>
-    <div class="scrolls"><table aria-label="Draft lengths: arrow keys move, Enter takes one over">
+    <div class="scrolls"><table aria-label="Draft lengths: arrow keys move, Enter uses one">
       <thead><tr><th rowspan="2" scope="col">γ</th><th colspan="3" scope="colgroup">speed-up</th>
         <th colspan="3" scope="colgroup">tokens a round</th></tr>
       <tr><th scope="col">formula</th><th scope="col">seen</th><th scope="col">measured</th>
@@ -41,10 +41,10 @@ const GAMMA = `
       <tbody></tbody></table></div>
   </div>`;
 const WHAT = "What each draft length would bring is estimated from the p and q of the run on the stage. One "
-  + "press measures some of them, too.";
-const HINT = "Point at a draft length for its numbers; a click takes it over.";
+  + "press also measures some of them.";
+const HINT = "Point at a draft length to see its numbers; click to use it.";
 /** @type {Record<string, Request>} */
-const REQUESTS = { "Measure these points": { kind: "gamma" } };
+const REQUESTS = { "Measure some of these lengths": { kind: "gamma" } };
 const SVG = "http://www.w3.org/2000/svg";
 const STAR = " ★";
 
@@ -210,8 +210,8 @@ function drawRow(row) {
   button.type = "button";
   button.tabIndex = -1;
   button.dataset.gamma = String(row.gamma);
-  button.title = `${nameOf(row.gamma)}: take it over`;
-  button.setAttribute("aria-label", `Take over ${nameOf(row.gamma)}`);
+  button.title = `Use ${nameOf(row.gamma)}`;
+  button.setAttribute("aria-label", `Use ${nameOf(row.gamma)}`);
   const head = make("th", button);
   head.scope = "row";
   if (row.isOwn) head.append(make("small", "this run"));

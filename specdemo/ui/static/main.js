@@ -1,14 +1,13 @@
 // @ts-check
 // Draws a run: takes the server's messages, and shows what of the run is visible now.
 
-import { copyAddress, makeAddress } from "./address.js";
+import { makeAddress } from "./address.js";
 import { makeCompare } from "./compare.js";
 import { watchControls } from "./controls.js";
 import { find, make, saveFile } from "./dom.js";
 import { makeExactness } from "./exactness.js";
 import { makeGamma } from "./gamma.js";
 import { makeInspector } from "./inspector.js";
-import { isGoingOn } from "./measuring.js";
 import { makePositions } from "./positions.js";
 import { makeRace } from "./race.js";
 import { makeReader } from "./reader.js";
@@ -62,7 +61,7 @@ export function start({ element, props, watch, trigger }) {
   const address = makeAddress();
   page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
   const controls = watchControls({
-    copy: async () => showNotice({ kind: "wait", text: await copyAddress(), share: null }),
+    copy: async () => showNotice({ kind: "wait", text: await address.copy(), share: null }),
     asked: () => { forgetError(); controls.allowStop(true); },
     refused: (sentence) => showNotice({ kind: "error", text: sentence, share: null }),
   });
@@ -86,8 +85,7 @@ export function start({ element, props, watch, trigger }) {
     if (message.run < run.number) return; // late, of an older run
     if (message.file) return saveFile(message.file.name, message.file.text);
     if (message.measurement) {
-      measuring = isGoingOn(message.measurement.state);
-      tabs.take(message.measurement);
+      measuring = tabs.take(message.measurement);
       controls.allowStop(measuring || isLive());
       if (!message.update) return;
     }
@@ -142,7 +140,7 @@ export function start({ element, props, watch, trigger }) {
     run.begin(number, {});
     hasPlayed = true;
     page.dataset.state = "waiting";
-    showNumbers({});
+    showOutcome(null); // nothing yet: what the run before brought is not this one's
     revealStage();
     player.begin();
     tabs.show(run);

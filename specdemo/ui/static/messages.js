@@ -66,17 +66,17 @@
 
 /**
  * What is known of a run when it has ended. best_gamma: of the estimates; null where they have no speed-up.
- * text: as it was recorded, for the page to compare with its tokens.
+ * noisy: its times vary too much for one. text: as it was recorded, for the page to compare with its tokens.
  * @typedef {object} Outcome
  * @property {Estimate[]} estimates
  * @property {number | null} best_gamma
+ * @property {boolean} noisy
  * @property {string} text
  */
 
 /**
- * How a run was made. top_k 0, top_p 1 and min_p 0 are off. seed: null where nothing was drawn (greedy).
+ * How a run was made. top_k 0, top_p 1 and min_p 0 are off.
  * @typedef {object} Setting
- * @property {string} pair
  * @property {string} draft_with
  * @property {number} gamma
  * @property {boolean} greedy
@@ -84,7 +84,6 @@
  * @property {number} top_k
  * @property {number} top_p
  * @property {number} min_p
- * @property {number | null} seed
  */
 
 /**
@@ -131,7 +130,6 @@
  * @typedef {object} Lane
  * @property {string} title
  * @property {number} tokens
- * @property {number} forwards
  * @property {number} ms
  * @property {number} prefill_ms
  * @property {WireRound[]} rounds
@@ -140,7 +138,6 @@
 /**
  * Two runs of the same prompt and seed, and what came out, in words.
  * @typedef {object} Race
- * @property {string} prompt
  * @property {Lane[]} lanes
  * @property {string} verdict
  */
@@ -168,9 +165,10 @@
  */
 
 /**
- * What an instrument measures: all of it so far. whose: what is measured, in words. text: what goes on or what
- * went wrong. share: done, from 0 to 1.
+ * What an instrument measures: all of it so far. id: another one for each measurement. whose: what is measured,
+ * in words. text: what goes on or what went wrong. share: done, from 0 to 1.
  * @typedef {object} Measurement
+ * @property {number} id
  * @property {"race" | "gamma" | "compare"} kind
  * @property {"waiting" | "running" | "ended" | "stopped" | "failed"} state
  * @property {string} whose

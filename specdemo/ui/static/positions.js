@@ -91,7 +91,7 @@ export function makePositions(page, panel, text) {
   /** @param {Row} row */
   function outlinedInWords({ tokens, accepted, rejected }) {
     const hidden = tokens.some((token) => !text.isShown(token));
-    const more = hidden ? " The legend shows the rejected." : "";
+    const more = hidden ? " Some are hidden: press “rejected” in the legend to see them." : "";
     return `Outlined in the text: ${accepted} accepted, ${rejected} rejected.${more}`;
   }
 }
@@ -119,7 +119,7 @@ function makeTable(table, title) {
    * @param {Row} all
    */
   function fill(rows, all) {
-    const most = rows.reduce((least, { tokens }) => Math.max(least, tokens.length), 1);
+    const most = rows.reduce((most, { tokens }) => Math.max(most, tokens.length), 1);
     for (const key of known.keys()) if (!rows.some((row) => row.key === key)) remove(key);
     rows.forEach((row, at) => {
       const line = known.get(row.key) ?? tableRow(row);

@@ -32,7 +32,8 @@ const RACE = `
     <article class="lane" data-lane="1"></article></div>
   <p class="result" role="status"></p>
   <p class="prefill"></p>`;
-const WHAT = "The same prompt and seed, one run after the other on the free device; then both on one clock.";
+const WHAT = "The target alone and your setting run one after the other, with the same prompt and seed; then both are "
+  + "played on one clock.";
 /** @type {Record<string, Request>} */
 const REQUESTS = { "Race: the target alone against this setting": { kind: "race" } };
 const TITLES = ["The target alone", "This setting"]; // until there is a race
@@ -86,7 +87,7 @@ export function makeRace(panel, server) {
     again.disabled = speedSelect.disabled = false;
     const [one, other] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
     const clock = "The clock counts drafting and verifying.";
-    part(".prefill").textContent = `${clock} Reading the prompt came before: ${one} and ${other}.`;
+    part(".prefill").textContent = `${clock} Reading the prompt before that took ${one} and ${other}.`;
     rewind();
   }
 

@@ -94,6 +94,6 @@ export function leadOf(lanes, at) {
   const ratio = other.ms / other.tokens / (own.ms / own.tokens);
   const factor = `${times(ratio)} as fast`;
   if (own.tokens === other.tokens) return { factor, why: "" };
-  if (ratio >= 1) return { factor, why: "by the time a token takes; the texts differ in length" };
-  return { factor, why: "by the time a token takes; it is first because its text is shorter" };
+  if (ratio >= 1) return { factor, why: "by time per token; the texts differ in length" };
+  return { factor, why: "by time per token; it finishes first because its text is shorter" };
 }

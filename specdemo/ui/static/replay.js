@@ -2,7 +2,7 @@
 // The replay: which rounds are visible when. It goes by the engine's own times, stretched; this module has no
 // clock of its own and is given the time (ms) at every call.
 
-import { percent } from "./format.js";
+import { grouped, percent } from "./format.js";
 import { acceptedIn, rejectedIn } from "./run.js";
 
 /** @import { Round } from "./run.js" */
@@ -84,7 +84,7 @@ export function numbersAfter(rounds, count) {
     tokens += acceptedIn(round) + (round.next ? 1 : 0);
   }
   /** @type {Record<string, string>} */
-  const numbers = { tokens: String(tokens), rounds: String(count), saved: String(tokens - count) };
+  const numbers = { tokens: grouped(tokens), rounds: grouped(count), saved: grouped(tokens - count) };
   const judged = accepted + rejected;
   if (judged) numbers.acceptance_rate = percent(accepted, judged);
   if (count) numbers.mean_tokens_per_round = (tokens / count).toFixed(2);
@@ -97,7 +97,7 @@ export function numbersAfter(rounds, count) {
  * @param {number} count
  */
 export function soFarInWords(rounds, count) {
-  const tokens = Number(numbersAfter(rounds, count).tokens);
-  const forwards = `${count} target forward${count === 1 ? "" : "s"}`;
-  return count ? `${tokens} token${tokens === 1 ? "" : "s"} in ${forwards} so far.` : "";
+  const { tokens } = numbersAfter(rounds, count);
+  const forwards = `${grouped(count)} target forward${count === 1 ? "" : "s"}`;
+  return count ? `${tokens} token${tokens === "1" ? "" : "s"} in ${forwards} so far.` : "";
 }

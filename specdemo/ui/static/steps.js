@@ -207,7 +207,7 @@ function roundDone(round) {
 
 const SOURCES = {
   resampled: "resampled from the residual",
-  bonus: "drawn from p as bonus",
+  bonus: "drawn from p as the bonus token",
   sampled: "sampled from p",
 };
 
@@ -236,7 +236,7 @@ function drawnInWords(token) {
   if (!token) return "The text ends here.";
   const [text, u] = [inQuotes(token.text), `with u = ${digits(token.u)}`];
   if (token.fate === "sampled") return `Nothing was drafted: ${text} is sampled from p ${u}.`;
-  if (token.fate === "bonus") return `The whole draft was accepted: ${text} is drawn from p as bonus ${u}.`;
+  if (token.fate === "bonus") return `The whole draft was accepted: ${text} is drawn from p as the bonus token ${u}.`;
   const replaced = rejectedIn(token.round);
   const instead = replaced ? ` in place of ${inQuotes(replaced.text)}` : "";
   return `${text} is resampled from the residual${instead} ${u}.`;

@@ -46,14 +46,19 @@ export function makeTabs(page, panels) {
     panels[page.dataset.tab ?? ""]?.show?.(run);
   }
 
-  // A measurement ends the one before, which another panel may be waiting for.
-  /** @param {Measurement} measurement */
+  /**
+   * Gives it to its panel; says whether a measurement goes on. One that has begun ends the one before, which
+   * another panel may be waiting for.
+   * @param {Measurement} measurement
+   */
   function take(measurement) {
-    if (measured && measured.kind !== measurement.kind && isGoingOn(measured.state)) {
+    const begun = isGoingOn(measurement.state);
+    if (begun && measured && measured.kind !== measurement.kind && isGoingOn(measured.state)) {
       panels[measured.kind]?.take?.({ ...measured, state: "stopped", text: "Stopped.", share: null });
     }
-    measured = measurement;
+    if (begun || measured?.id === measurement.id) measured = measurement;
     panels[measurement.kind]?.take?.(measurement);
+    return measured !== null && isGoingOn(measured.state);
   }
 
   /** @param {MouseEvent} event */

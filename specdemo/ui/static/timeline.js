@@ -73,9 +73,9 @@ export function makeTimeline(strip, { jump, point }) {
     strip.dataset.rounds = String(marks.length);
     const before = costs.length;
     let most = tallest;
-    for (const { draft, draft_ms, verify_ms } of rounds) {
+    for (const { index, draft, draft_ms, verify_ms } of rounds) {
       most = Math.max(most, draft.length + 1);
-      costs.push(draft_ms, verify_ms);
+      if (2 * index >= costs.length) costs.push(draft_ms, verify_ms);
     }
     if (most > tallest) setHeight(most);
     // Only when their number has doubled: a new scale paints every column again.
@@ -83,10 +83,10 @@ export function makeTimeline(strip, { jump, point }) {
     if (following && !frame) frame = requestAnimationFrame(showEnd);
   }
 
+  // The costs stay, and with them the scale: the same rounds come again.
   /** @param {number} count the first rounds, which stay */
   function cut(count) {
     for (const mark of marks.splice(count)) mark.remove();
-    costs.length = 2 * count;
     if (lit !== null && lit >= count) light(null);
     if (tabStop >= count) {
       tabStop = 0;
