@@ -50,7 +50,7 @@ test("what is measured has its interval, and a wide one is cut", () => {
   assert.deepEqual([plain.low, plain.high], [plain.y, plain.y]);
   assert.ok(two.low > two.y && two.y > two.high);
   assert.equal(four.high, scale.ceiling);
-  assert.equal(cellsOf(ROWS[2]).interval, "1.10-1.40");
+  assert.equal(cellsOf(ROWS[2]).interval, "1.10–1.40");
   assert.equal(cellsOf(ROWS[0]).interval, "");
   const tokens = marksOf(ROWS, "tokens", "measured", scale);
   assert.ok(tokens.every(({ low, high, y }) => low === y && high === y));
@@ -80,7 +80,7 @@ test("the best are said with the numbers of the table", () => {
   const words = bestInWords(ROWS).map(({ gamma, words }) => [gamma, words]);
   const seen = cellsOf(ROWS[16]).speedupSeen;
   assert.deepEqual(words, [
-    [16, `Best by the estimate: γ 16, ${seen} ×`], [4, "Best as measured: γ 4, 1.30 × (1.20-9.00)"],
+    [16, `Best by the estimate: γ 16, ${seen} ×`], [4, "Best as measured: γ 4, 1.30 × (1.20–9.00)"],
   ]);
   const alone = rowsOf({ estimates: all(), best_gamma: 0 }, [], 4);
   assert.deepEqual(bestInWords(alone), [{ gamma: 0, words: "Best by the estimate: target alone, 1.00 ×" }]);
@@ -89,7 +89,7 @@ test("the best are said with the numbers of the table", () => {
 
 test("a column says the numbers of its row", () => {
   const cells = cellsOf(ROWS[2]);
-  const speedups = `${cells.speedupSeen} × estimated, 1.23 × measured (1.10-1.40)`;
+  const speedups = `${cells.speedupSeen} × estimated, 1.23 × measured (1.10–1.40)`;
   assert.equal(rowInWords(ROWS[2]), `γ 2: ${speedups}, ${cells.tokensSeen} tokens a round estimated`);
   assert.match(rowInWords(rowsOf(null, POINTS, null)[3]), /^γ 3: nothing is known$/);
 });

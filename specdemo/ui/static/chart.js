@@ -86,7 +86,7 @@ export function cellsOf(row) {
     tokensFormula: text("tokens", "formula"),
     tokensSeen: text("tokens", "seen"),
     tokensMeasured: text("tokens", "measured"),
-    interval: low === null || high === null ? "" : `${fixed(low)}-${fixed(high)}`,
+    interval: low === null || high === null ? "" : `${fixed(low)}–${fixed(high)}`,
   };
 }
 
