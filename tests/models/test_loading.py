@@ -468,7 +468,7 @@ class Files(http.server.SimpleHTTPRequestHandler):
             whole, pieces = file.read_bytes(), 20 if file.suffix == ".safetensors" else 1
             for at in range(0, size, size // pieces + 1):
                 self.wfile.write(whole[at : at + size // pieces + 1])
-                time.sleep(0.05 if pieces > 1 else 0)
+                time.sleep(0.15 if pieces > 1 else 0)
 
     def do_HEAD(self):
         self.respond(send=False)

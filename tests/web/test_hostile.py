@@ -116,7 +116,8 @@ def test_in_a_trace(shared, hostile, name, tmp_path):
     wait_for_state(page, "recorded")
     assert on_stage(page) == recorded(hostile)
     assert joined(tokens(page), "prompt") == "".join(HOSTILE)
-    assert HOSTILE[0] in notice(page, "recorded") and name in notice(page, "recorded")
+    assert HOSTILE[0] in notice(page, "recorded")
+    assert name in page.get_by_test_id("whose").text_content()
     assert number(page, "seed") == str(hostile.params.seed)
     unfold(page, "Chat", "Ending")
     assert (
