@@ -17,14 +17,15 @@ from transformers import (
     QuantoConfig,
 )
 
-from specdemo.events import ByModel, PairInfo, Params
+from specdemo.events import Params
+from specdemo.loading.assemble import check_same_tokenizer, dtype_name, pair_of
 from specdemo.loading.catalog import GATED, QUANTIZE
 from specdemo.loading.errors import LoadError, PairError, gated_error, load_errors
 from specdemo.loading.pair import Pair
-from specdemo.loading.request import ROLES, ByRole, Part, Request, resolve
-from specdemo.runtime.device import cpu_name, memory_of
-from specdemo.runtime.lm import can_rewind, context_of, positional_cache
-from specdemo.runtime.runner import Capture, Runner
+from specdemo.loading.request import ByRole, Part, Request, resolve
+from specdemo.runtime.device import memory_of
+from specdemo.runtime.lm import can_rewind
+from specdemo.runtime.runner import Capture
 from specdemo.runtime.skinny_linear import use_skinny_linear
 
 # Without this, transformers asks on the terminal whether to run program code that comes with a model.
@@ -163,7 +164,7 @@ def load(plan: Plan, on_progress: OnProgress = lambda *_: None) -> Pair:
         check_same_tokenizer(*tokenizers, *(part.id for part in parts))
     models = [_load(part, dtype, on_progress) for part, dtype in zip(parts, plan.dtypes, strict=True)]
     quantized = [part.quantize for part in parts]
-    pair = _pair(
+    pair = pair_of(
         plan.request.name, models, [part.id for part in parts], quantized, tokenizers[0], plan.reason
     )
     on_progress("Checking that the caches can be rewound", None)
@@ -189,11 +190,7 @@ def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
         )
     else:
         dtype, reason = torch.bfloat16, "float32 would take more than half of this machine's memory"
-    return dtype, f"{_name(dtype)}: {reason}"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return dtype, f"{dtype_name(dtype)}: {reason}"
 
 
 def _tokenizer(part: Part) -> PreTrainedTokenizerBase:
@@ -255,84 +252,4 @@ def _pair_in_memory(
     names = [model.name_or_path or type(model).__name__ for model in models]
     # A captured forward would bypass the owner's hooks and patched methods.
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
-    return _pair(" + ".join(names), models, names, [None] * len(models), tokenizer, "as given", capture)
-
-
-def _pair(
-    name: str,
-    models: list[PreTrainedModel],
-    ids: list[str],
-    quantized: list[str | None],
-    tokenizer: PreTrainedTokenizerBase | None,
-    reason: str,
-    capture: Capture = "auto",
-) -> Pair:
-    for role, model, model_id in zip(ROLES, models, ids, strict=False):
-        try:
-            positional_cache(model)
-        except ValueError as error:
-            raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
-    device = models[0].get_input_embeddings().weight.device
-    device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
-    dtypes = [_name(model.dtype) for model in models]
-    info = PairInfo(
-        name, *_both(ids), str(device), device_name, ByModel(*_both(dtypes)), ByModel(*_both(quantized))
-    )
-    target, drafter = _both(models)
-    limits = _ignored_processors(target)
-    if drafter is not None and (context := context_of(drafter)) < context_of(target):
-        limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
-    return Pair(target, drafter, tokenizer, info, reason, tuple(limits), Runner(target, drafter, capture))
-
-
-def _both(things: list) -> tuple:
-    """The target's, and the drafter's or None."""
-    return things[0], things[1] if len(things) == 2 else None
-
-
-# Options of a generation config that change the target's distribution: the value that switches each off.
-PROCESSORS = {
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "bad_words_ids": None,
-    "min_length": 0,
-    "min_new_tokens": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "exponential_decay_length_penalty": None,
-    "guidance_scale": None,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-}
-
-
-def _ignored_processors(target: PreTrainedModel) -> list[str]:
-    config = target.generation_config
-    ignored = [name for name, off in PROCESSORS.items() if getattr(config, name, None) not in (None, off)]
-    if not ignored:
-        return []
-    return [f"not applied, though the target's generation config asks for it: {', '.join(ignored)}"]
-
-
-def check_same_tokenizer(
-    target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, target_id: str, drafter_id: str
-) -> None:
-    """PairError unless both tokenizers have the same token for every id that both have, and split text
-    alike."""
-    ours = {token_id: word for word, token_id in target.get_vocab().items()}
-    theirs = {token_id: word for word, token_id in drafter.get_vocab().items()}
-    for token_id in sorted(ours.keys() & theirs.keys()):
-        if ours[token_id] != theirs[token_id]:
-            raise PairError(
-                f"drafter {drafter_id} has another tokenizer than target {target_id}: id {token_id} is "
-                f"{ascii(theirs[token_id])} in the drafter's and {ascii(ours[token_id])} in the target's"
-            )
-    probe = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
-    if target(probe).input_ids != drafter(probe).input_ids:
-        where = f"drafter {drafter_id} has another tokenizer than target {target_id}"
-        raise PairError(f"{where}: they split the same text differently")
+    return pair_of(" + ".join(names), models, names, [None] * len(models), tokenizer, "as given", capture)

@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
     try:
         if isinstance(options, ReportOptions):
-            from specdemo.training.report import write_card  # imports the engine, which training doesn't need
+            from specdemo.training.card import write_card  # imports the engine, which training doesn't need
 
             write_card(options)
         elif isinstance(options, TargetOptions):

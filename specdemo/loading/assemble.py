@@ -1,0 +1,96 @@
+"""Makes a pair of loaded models: what they must have in common, and what a user should know of them."""
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from specdemo.events import ByModel, PairInfo
+from specdemo.loading.errors import PairError
+from specdemo.loading.pair import Pair
+from specdemo.loading.request import ROLES
+from specdemo.runtime.device import cpu_name
+from specdemo.runtime.lm import context_of, positional_cache
+from specdemo.runtime.runner import Capture, Runner
+
+
+def pair_of(
+    name: str,
+    models: list[PreTrainedModel],
+    ids: list[str],
+    quantized: list[str | None],
+    tokenizer: PreTrainedTokenizerBase | None,
+    reason: str,
+    capture: Capture = "auto",
+) -> Pair:
+    for role, model, model_id in zip(ROLES, models, ids, strict=False):
+        try:
+            positional_cache(model)
+        except ValueError as error:
+            raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
+    device = models[0].get_input_embeddings().weight.device
+    device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+    dtypes = [dtype_name(model.dtype) for model in models]
+    info = PairInfo(
+        name, *_both(ids), str(device), device_name, ByModel(*_both(dtypes)), ByModel(*_both(quantized))
+    )
+    target, drafter = _both(models)
+    limits = _ignored_processors(target)
+    if drafter is not None and (context := context_of(drafter)) < context_of(target):
+        limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
+    return Pair(target, drafter, tokenizer, info, reason, tuple(limits), Runner(target, drafter, capture))
+
+
+def _both(things: list) -> tuple:
+    """The target's, and the drafter's or None."""
+    return things[0], things[1] if len(things) == 2 else None
+
+
+# Options of a generation config that change the target's distribution: the value that switches each off.
+PROCESSORS = {
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "bad_words_ids": None,
+    "min_length": 0,
+    "min_new_tokens": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+}
+
+
+def _ignored_processors(target: PreTrainedModel) -> list[str]:
+    config = target.generation_config
+    ignored = [name for name, off in PROCESSORS.items() if getattr(config, name, None) not in (None, off)]
+    if not ignored:
+        return []
+    return [f"not applied, though the target's generation config asks for it: {', '.join(ignored)}"]
+
+
+def check_same_tokenizer(
+    target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, target_id: str, drafter_id: str
+) -> None:
+    """PairError unless both tokenizers have the same token for every id that both have, and split text
+    alike."""
+    ours = {token_id: word for word, token_id in target.get_vocab().items()}
+    theirs = {token_id: word for word, token_id in drafter.get_vocab().items()}
+    for token_id in sorted(ours.keys() & theirs.keys()):
+        if ours[token_id] != theirs[token_id]:
+            raise PairError(
+                f"drafter {drafter_id} has another tokenizer than target {target_id}: id {token_id} is "
+                f"{ascii(theirs[token_id])} in the drafter's and {ascii(ours[token_id])} in the target's"
+            )
+    probe = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
+    if target(probe).input_ids != drafter(probe).input_ids:
+        where = f"drafter {drafter_id} has another tokenizer than target {target_id}"
+        raise PairError(f"{where}: they split the same text differently")
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
