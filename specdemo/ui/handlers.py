@@ -166,7 +166,7 @@ class Handlers:
                 session.measuring = session.measurement = None
 
     def choose_gamma(self, event: gr.EventData, draft_with: str) -> tuple:
-        """The drafting method and the draft length that the gamma panel takes over; 0 is plain decoding."""
+        """The drafting method and the draft length chosen in the gamma panel; 0 is plain decoding."""
         gamma = event._data.get("gamma") if isinstance(event._data, dict) else None
         if type(gamma) is int and gamma == 0:
             return "none", gr.update()

@@ -43,8 +43,8 @@ TITLE = "Speculative decoding, token by token"
 INTRODUCTION = (
     "A large language model goes through all of its weights for each word. Here a small model guesses "
     "the next few words, and the large one checks them all at once: it keeps the good ones and replaces the "
-    "first bad one. The text is exactly as random as if the large one had written it alone, and it is often "
-    "there sooner."
+    "first bad one. The text is exactly as random as if the large one had written it alone, and it often "
+    "arrives sooner."
 )
 STORY = "One day, a girl named Mia found a tiny kitten in the rain."
 # label: (prompt, pair, drafting method, gamma, sampler). What is to be compared shares prompt and sampler.
