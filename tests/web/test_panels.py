@@ -276,6 +276,19 @@ def given(verdict: str) -> float:
     return float(re.search(r"gave (?:it|this one) ([\d.]+)\)", verdict)[1])
 
 
+def test_words_in_place_of_a_number_stay_in_their_place(seen, tmp_path):
+    page, trace = seen
+    show(page, replace(trace, stats=replace(trace.stats, target_step_spread=(1.0, 99.0))), tmp_path)
+    page.get_by_role("tab", name="Text").click()
+    speedup = page.locator('[data-number="speedup"]')
+    assert speedup.text_content() == "too noisy to say"
+    for width in (1920, 1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert speedup.evaluate("e => e.scrollWidth <= e.clientWidth"), width
+    page.set_viewport_size({"width": 1280, "height": 800})
+    show(page, trace, tmp_path)
+
+
 def test_a_finger_can_hit_every_token(browser, visit, bare):
     phone = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = visit(bare, still=True, context=phone)
