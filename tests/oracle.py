@@ -18,7 +18,7 @@ from specdemo.engine.drafters.ngram import NgramDrafter
 from specdemo.engine.emit import Emitter
 from specdemo.engine.loop import Decoder
 from specdemo.engine.rules import speculative
-from specdemo.engine.sampling import Sampler
+from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
 from specdemo.events import Params
@@ -26,6 +26,7 @@ from specdemo.runtime.clock import Clock
 from specdemo.runtime.graphs import EagerSteps
 
 CPU = torch.device("cpu")
+ROUNDING = 1e-6  # of probabilities, which are float32
 
 
 def naive(p_of, q_of, text, gamma, length, uniforms):
@@ -71,6 +72,24 @@ def shaped(logits: torch.Tensor, params: Params) -> np.ndarray:
         p /= p.sum()
     p[p < params.min_p * p.max()] = 0
     return p / p.sum()
+
+
+def settings_of(sampler: Sampler) -> Settings:
+    """The sampler's numbers as a step reads them."""
+    return Settings.of(torch.tensor(sampler.numbers, dtype=torch.float64))
+
+
+def shaped_by(sampler: Sampler, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sampler's probabilities, and whether they are exact."""
+    return sampler.shape(logits, settings_of(sampler))
+
+
+def nearly_equal(probs, expected) -> bool:
+    """Whether probabilities are equal but for float32: its logits have 24 bits, so that a probability can be
+    off by a few units of 2^-24 times its logarithm."""
+    probs, expected = np.asarray(probs, dtype=float), np.asarray(expected, dtype=float)
+    bound = ROUNDING / 2 * expected * (1 - np.log(np.maximum(expected, 1e-300)))
+    return bool((abs(probs - expected) <= bound + torch.finfo(torch.float32).tiny).all())
 
 
 def enumerated(p_of, prompt, length, eos=()) -> dict[tuple[int, ...], float]:
@@ -141,7 +160,7 @@ class TableLM:
         before = [self.ids[i - 1] if i else -1 for i in range(start, len(self.ids))]
         return self.logits[before, self.ids[start:]]
 
-    def prefill(self, ids):
+    def prefill(self, ids, is_over=lambda: False):
         if len(ids):
             self.reserve(0, len(ids))
             self.forward(ids, torch.tensor(0))

@@ -26,7 +26,7 @@ class Verified:
     p_exact: Tensor  # [B+1] bool: whether p is what the sampler asks for (see Sampler.shape)
     q_exact: Tensor  # [B] bool
     token_ids: Tensor  # [B+1, 2+A] int64
-    p: Tensor  # [B+1, 2+A] float64, like the next three
+    p: Tensor  # [B+1, 2+A] float64, like the next three: float32 numbers, unrounded
     q: Tensor
     raw_p: Tensor
     raw_q: Tensor
@@ -69,12 +69,12 @@ def gather(
         p_exact=p_exact,
         q_exact=q_exact,
         token_ids=token_ids,
-        p=p.gather(1, token_ids),
-        q=pad(q.gather(1, token_ids[:rows]), (0, 0, 0, 1)),
-        raw_p=raw_p.gather(1, token_ids),
-        raw_q=pad(raw_q.gather(1, token_ids[:rows]), (0, 0, 0, 1)),
+        p=p.gather(1, token_ids).double(),
+        q=pad(q.gather(1, token_ids[:rows]), (0, 0, 0, 1)).double(),
+        raw_p=raw_p.gather(1, token_ids).double(),
+        raw_q=pad(raw_q.gather(1, token_ids[:rows]), (0, 0, 0, 1)).double(),
         likely_ids=likely.indices,
-        likely_p=likely.values,
+        likely_p=likely.values.double(),
     )
 
 

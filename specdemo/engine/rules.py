@@ -2,7 +2,8 @@
 random numbers and read nothing else.
 
 A captured step has more rows than drafts: there q = 0 and u = inf, so that a rule rejects them. A rule is
-lossless when the tokens that it emits are distributed as the target's own."""
+lossless when the tokens that it emits are distributed as the target's own. p and q are float32 over the
+vocabulary; what decides and what is recorded is taken from them in float64."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,19 +32,20 @@ def speculative(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next:
     p(x)/q(x)); at the first rejection draw from norm(max(p - q, 0)); with no rejection draw one more token
     from p.
 
-    p [K+1, V], q [K, V], drafted [K] (drawn from q), u_accept [K], u_next [1]; all but `drafted` float64. K
-    may be 0."""
+    p [K+1, V], q [K, V], drafted [K] (drawn from q), u_accept [K], u_next [1], both float64. K may be 0."""
     k = len(drafted)
-    p_drafted = p[:k].gather(1, drafted[:, None])[:, 0]  # [K]
-    q_drafted = q.gather(1, drafted[:, None])[:, 0]  # [K]
+    p_drafted = p[:k].gather(1, drafted[:, None])[:, 0].double()  # [K]
+    q_drafted = q.gather(1, drafted[:, None])[:, 0].double()  # [K]
     accept_prob = (p_drafted / q_drafted).clamp(max=1.0)
     accepted = (u_accept < accept_prob).long().cumprod(0).sum()
 
     # After a full draft q counts as 0 everywhere, and the residual is p itself: the bonus is no special case.
-    q_next = torch.cat([q, torch.zeros_like(p[:1])])[accepted[None]]  # [1, V]
     p_next = p[accepted[None]]  # [1, V]
+    q_next = torch.zeros_like(p_next)  # [1, V]
+    if k:
+        q_next = q[accepted[None].clamp(max=k - 1)].masked_fill(accepted == k, 0.0)
     residual = (p_next - q_next).clamp(min=0.0)
-    mass = residual.sum()
+    mass = residual.sum(dtype=torch.float64)
     residual = torch.where(mass > 0, residual, p_next)  # p = q to the last bit: any draw from p is right
     return Decision(accept_prob, accepted, draw(residual, u_next)[0], mass)
 

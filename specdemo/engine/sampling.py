@@ -1,6 +1,8 @@
 """From logits to probabilities, and from probabilities and a uniform number to a token.
 
-Probabilities are float64, so that anybody can repeat every verdict exactly from the numbers in a trace.
+Probabilities are float32, because consumer GPUs compute float64 at a 64th of the speed. What decides is
+float64: the uniform numbers, running sums, and (in rules.py) p and q of the tokens that are judged. A float64
+number holds a float32 probability exactly, so anybody can repeat every verdict from the numbers in a trace.
 """
 
 from dataclasses import dataclass
@@ -8,16 +10,31 @@ from random import Random
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
+from torch.nn.functional import pad
 
 from specdemo.events import Params
-from specdemo.runtime.device import to_device
 
 
 def probabilities(logits: Tensor) -> Tensor:
-    """logits [N, V] of any float type -> raw probabilities [N, V], float64: temperature 1, nothing
+    """logits [N, V] of any float type -> raw probabilities [N, V], float32: temperature 1, nothing
     filtered."""
-    return logits.double().softmax(-1)
+    return logits.float().softmax(-1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The numbers that shape probabilities, on the device. A step reads them as inputs, so that a captured
+    step serves for all of them. Each is [1] float64."""
+
+    temperature: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+    @classmethod
+    def of(cls, numbers: Tensor) -> "Settings":
+        """`Sampler.numbers` as a tensor [3]."""
+        temperature, top_p, min_p = numbers.split(1)
+        return cls(temperature, top_p, min_p)
 
 
 class Sampler:
@@ -29,55 +46,55 @@ class Sampler:
 
     def __init__(self, params: Params):
         self.greedy = params.temperature == 0
-        self.nucleus = Nucleus(params.top_p) if params.top_p < 1 and not self.greedy else None
-        self._settings = (params.temperature, params.top_k, params.top_p, params.min_p)
-        before: list[LogitsProcessor] = []  # the warpers before top-p
-        after: list[LogitsProcessor] = []
-        if params.temperature not in (0, 1):
-            before.append(TemperatureLogitsWarper(params.temperature))
-        if params.top_k:
-            before.append(TopKLogitsWarper(params.top_k))
-        if params.min_p:
-            after.append(MinPLogitsWarper(params.min_p))
-        self._before_nucleus, self._after_nucleus = before, after
-
-    def shape(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """logits [N, V] -> probabilities [N, V], float64, and whether each row is exact [N], bool.
-
-        A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest
-        of them only. `widen` makes top-p look at more."""
-        logits = logits.double()
-        exact = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
-        if self.greedy:
-            return one_hot(logits.argmax(-1), logits.shape[-1]), exact
-        # The largest logit becomes 0, so that a tiny temperature overflows to -inf only, never to inf - inf.
-        logits = logits - logits.amax(-1, keepdim=True)
-        for warper in self._before_nucleus:
-            logits = warper(None, logits)
-        if self.nucleus:
-            logits, exact = self.nucleus.filter(logits)
-        for warper in self._after_nucleus:
-            logits = warper(None, logits)
-        return logits.softmax(-1), exact
-
-    def sample(self, logits: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For each row of logits [N, V] a token [N], drawn with u [N], the probabilities [N, V] that it was
-        drawn from, and whether those are exact [N]."""
-        if self.greedy:  # whatever u is
-            tokens = logits.double().argmax(-1)
-            return tokens, one_hot(tokens, logits.shape[-1]), torch.ones_like(tokens, dtype=torch.bool)
-        probs, exact = self.shape(logits)
-        return draw(probs, u), probs, exact
+        self.top_k = 0 if self.greedy else params.top_k
+        self.nucleus = Nucleus() if params.top_p < 1 and not self.greedy else None
+        self.has_min_p = params.min_p > 0 and not self.greedy
+        # In the order of Settings' fields. A temperature that float32 rounds to 0 would give 0/0.
+        temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
+        self.numbers = [temperature, params.top_p, params.min_p]
 
     @property
     def key(self) -> tuple:
-        """Equal for two samplers that do the same: captured steps are found by it."""
-        return *self._settings, self.nucleus and self.nucleus.width
+        """What changes the operations, beyond the numbers in `Settings`: captured steps are found by it."""
+        width = self.nucleus and self.nucleus.width
+        return self.greedy, self.top_k, self.has_min_p, self.nucleus is not None, width
+
+    def shape(self, logits: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+        """logits [N, V] -> probabilities [N, V], float32, and whether each row is exact [N], bool.
+
+        A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest
+        of them only. `widen` makes top-p look at more."""
+        exact = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+        if self.greedy:
+            return one_hot(logits.argmax(-1), logits.shape[-1]), exact
+        logits = logits.float()
+        # The largest logit becomes 0, so that a tiny temperature overflows to -inf only, never to inf - inf.
+        logits = (logits - logits.amax(-1, keepdim=True)) / settings.temperature.float()
+        if 0 < self.top_k < logits.shape[-1]:
+            logits = _at_least(logits, logits.topk(self.top_k).values[:, -1:])
+        if self.nucleus:
+            logits, exact = self.nucleus.filter(logits, settings.top_p)
+        if self.has_min_p:  # p >= min_p * max p, as the largest logit is 0
+            logits = _at_least(logits, settings.min_p.log().float())
+        return logits.softmax(-1), exact
+
+    def sample(self, logits: Tensor, u: Tensor, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
+        """For each row of logits [N, V] a token [N], drawn with u [N], the probabilities [N, V] that it was
+        drawn from, and whether those are exact [N]."""
+        if self.greedy:  # whatever u is
+            tokens = logits.argmax(-1)
+            return tokens, one_hot(tokens, logits.shape[-1]), torch.ones_like(tokens, dtype=torch.bool)
+        probs, exact = self.shape(logits, settings)
+        return draw(probs, u), probs, exact
 
     def widen(self) -> None:
         """Makes top-p look at more tokens from now on. Only called when a row was inexact."""
         assert self.nucleus is not None
         self.nucleus.widen()
+
+
+def _at_least(logits: Tensor, least: Tensor) -> Tensor:
+    return logits.masked_fill(logits < least, -torch.inf)
 
 
 class Nucleus:
@@ -90,60 +107,86 @@ class Nucleus:
 
     WIDTHS = (256, 2048)
 
-    def __init__(self, top_p: float):
-        self.top_p = top_p
+    def __init__(self) -> None:
         self._wider = iter(self.WIDTHS)
         self.width: int | None = next(self._wider)  # None: the whole vocabulary
 
     def widen(self) -> None:
         self.width = next(self._wider, None)
 
-    def filter(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """logits [N, V] -> the same with -inf outside of the nucleus, and whether that is the whole nucleus
-        [N], bool. Where it is not, the `width` likeliest tokens stay, which are a part of it."""
+    def filter(self, logits: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
+        """logits [N, V], top_p [1] -> the same with -inf outside of the nucleus, and whether that is the
+        whole nucleus [N], bool. Where it is not, the `width` likeliest tokens stay, which are a part of it.
+
+        The sum over the likeliest is float64, and of the whole width V only if `width` is None."""
         vocab_size = logits.shape[-1]
         width = min(self.width or vocab_size, vocab_size)
         top = logits.topk(width).values  # [N, width]
-        p = (top - logits.logsumexp(-1, keepdim=True)).exp()
-        inside = p.cumsum(-1) - p < self.top_p  # the likelier tokens sum to less than top_p
+        p = (top.double() - logits.logsumexp(-1, keepdim=True)).exp()
+        inside = p.cumsum(-1) - p < top_p  # the likelier tokens sum to less than top_p
         edge = top.masked_fill(~inside, torch.inf).amin(-1, keepdim=True)  # [N, 1]: the least likely inside
         at_edge = logits == edge
         room = (inside & (top == edge)).sum(-1, keepdim=True)  # [N, 1]: how many of the equally likely stay
-        higher_ids = at_edge.sum(-1, keepdim=True) - at_edge.cumsum(-1)  # [N, V]
+        higher_ids = at_edge.sum(-1, keepdim=True) - at_edge.cumsum(-1, dtype=torch.int32)  # [N, V]
         kept = (logits > edge) | (at_edge & (higher_ids < room))
         whole = ~inside[:, -1] if width < vocab_size else torch.ones_like(inside[:, -1])
         return logits.masked_fill(~kept, -torch.inf), whole
 
 
 def one_hot(ids: Tensor, vocab_size: int) -> Tensor:
-    """ids [N] -> float64 [N, V] with all mass on the ids."""
-    zeros = torch.zeros(*ids.shape, vocab_size, dtype=torch.float64, device=ids.device)
+    """ids [N] -> float32 [N, V] with all mass on the ids."""
+    zeros = torch.zeros(*ids.shape, vocab_size, dtype=torch.float32, device=ids.device)
     return zeros.scatter_(-1, ids[..., None], 1.0)
+
+
+CHUNK = 256  # tokens
+SMALL = 8192  # tokens: up to here, one long sum takes less time than the additional operations
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
     """The token at `u` of the cumulative distribution, in the order of ids. weights [N, V] need not be
-    normalised, u [N] in [0, 1) -> ids [N]. Never a token of weight 0, whatever u is."""
-    # Masked, so that no token of weight 0 can be drawn, however a device rounds its running sums.
-    cumulative = weights.cumsum(-1).masked_fill(weights <= 0, -torch.inf)  # [N, V]
-    total = cumulative.amax(-1, keepdim=True)
-    # u * total can round up to the total, which no token's cumulative weight exceeds.
-    point = torch.minimum(u[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    return (cumulative > point).int().argmax(-1)  # the first
+    normalised, u [N] in [0, 1), float64 -> ids [N]. Never a token of weight 0, whatever u is."""
+    vocab_size = weights.shape[-1]
+    if vocab_size <= SMALL:
+        weights = weights.double()
+        cumulative = weights.cumsum(-1)
+        return _index_beyond(cumulative, weights, u[:, None] * cumulative[:, -1:])[:, 0]
+    # The token's chunk first, and then the token inside of it, so that no float64 running sum is as long as a
+    # large vocabulary.
+    if missing := -vocab_size % CHUNK:
+        weights = pad(weights, (0, missing))
+    chunks = weights.unflatten(-1, (-1, CHUNK))  # [N, C, CHUNK]
+    sums = chunks.sum(-1, dtype=torch.float64)  # [N, C]
+    ends = sums.cumsum(-1)
+    point = u[:, None] * ends[:, -1:]
+    chunk = _index_beyond(ends, sums, point)  # [N, 1]
+    before = pad(ends, (1, 0)).gather(-1, chunk)  # [N, 1]: the sum of the chunks before it
+    inside = chunks.take_along_dim(chunk[..., None], 1)[:, 0].double()  # [N, CHUNK]
+    return (chunk * CHUNK + _index_beyond(before + inside.cumsum(-1), inside, point))[:, 0]
+
+
+def _index_beyond(cumulative: Tensor, weights: Tensor, point: Tensor) -> Tensor:
+    """cumulative and weights [N, n], point [N, 1] -> indices [N, 1]: the first at which the running sum
+    exceeds the point, or the last that raises it, if rounding has put the point too high."""
+    # Masked, so that nothing of weight 0 can be found, however a device rounds its running sums.
+    cumulative = cumulative.masked_fill(weights <= 0, -torch.inf)
+    # A point that has been rounded up to the largest sum is exceeded by none.
+    beyond = (cumulative > point) | (cumulative == cumulative.amax(-1, keepdim=True))
+    return beyond.int().argmax(-1, keepdim=True)  # the first
 
 
 @dataclass(frozen=True)
 class Uniforms:
-    """The uniform numbers in [0, 1) of one round, named for what they decide; float64."""
+    """The uniform numbers in [0, 1) of one round, on the host, named for what they decide."""
 
-    next: Tensor  # [1] draws the resampled, bonus or sampled token
-    draft: Tensor  # [K] draw the drafted tokens
-    accept: Tensor  # [K] decide which of them are accepted
+    next: float  # draws the resampled, bonus or sampled token
+    draft: list[float]  # K: draw the drafted tokens
+    accept: list[float]  # K: decide which of them are accepted
 
 
-def uniforms(seed: int, index: int, k: int, device: torch.device) -> Uniforms:
+def uniforms(seed: int, index: int, k: int) -> Uniforms:
     """The uniform numbers of round `index` for k drafted tokens. Each depends on the seed, the round and its
     place in the round alone, so a longer draft or another consumer changes none of them."""
     random = Random(f"specdemo {seed} {index}").random
-    numbers = to_device([random() for _ in range(1 + 2 * k)], torch.float64, device)
-    return Uniforms(next=numbers[:1], draft=numbers[1::2], accept=numbers[2::2])
+    numbers = [random() for _ in range(1 + 2 * k)]
+    return Uniforms(next=numbers[0], draft=numbers[1::2], accept=numbers[2::2])

@@ -1,7 +1,7 @@
 """What the target computes in a round: one forward over the draft, and the verdict. Nothing in the step waits
 for the device, so that it can be captured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,10 +9,10 @@ from torch import Tensor
 from specdemo.engine.drafters import Draft
 from specdemo.engine.report import DRAFTED, Verified, gather
 from specdemo.engine.rules import Rule
-from specdemo.engine.sampling import Sampler, Uniforms, probabilities
+from specdemo.engine.sampling import Sampler, Settings, Uniforms, probabilities
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
-from specdemo.runtime.values import Packed, RunStep, pack, to_host
+from specdemo.runtime.values import Packed, RunStep, pack, to_host, varied_ids, varied_uniforms
 
 NAN = "the {}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow"
 
@@ -20,17 +20,28 @@ NAN = "the {}'s probabilities are not numbers (NaN): its weights are broken or i
 @dataclass(frozen=True)
 class VerifyInput:
     """What verifying a round reads, on the target's device. B rows, of which the first `k` are drafts; the
-    others only fill a captured step."""
+    others only fill a captured step. The host's numbers come in one copy, as float64, which holds ids and
+    positions exactly."""
 
-    position: Tensor  # [1] int64: of the last token of the text
-    last: Tensor  # [1] int64: that token
-    k: Tensor  # [1] int64
+    position: Tensor  # [1] float64: of the last token of the text
+    last: Tensor  # [1] float64: that token
+    k: Tensor  # [1] float64
     drafted: Tensor  # [B] int64
-    q: Tensor  # [B, V] float64
-    raw_q: Tensor  # [B, V] float64
+    q: Tensor  # [B, V] float32
+    raw_q: Tensor  # [B, V] float32
     q_exact: Tensor  # [B] bool
     u_accept: Tensor  # [B] float64
     u_next: Tensor  # [1] float64
+    settings: Settings
+
+    def varied(self) -> "VerifyInput":
+        return replace(
+            self,
+            last=varied_ids(self.last),
+            drafted=varied_ids(self.drafted),
+            u_accept=varied_uniforms(self.u_accept),
+            u_next=varied_uniforms(self.u_next),
+        )
 
 
 @dataclass(frozen=True)
@@ -62,10 +73,20 @@ class Verifier:
         rows = self.rows(draft.k)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
-        numbers = to_device([len(ids) - 1, ids[-1], draft.k], torch.long, padded.ids.device)
-        position, last, k = numbers.split(1)
+        numbers = [len(ids) - 1, ids[-1], draft.k, u.next, *self.sampler.numbers, *u.accept[:rows]]
+        on_device = to_device(numbers, torch.float64, padded.ids.device)
+        position, last, k, u_next, settings, u_accept = on_device.split([1, 1, 1, 1, 3, rows])
         value = VerifyInput(
-            position, last, k, padded.ids, padded.q, padded.raw_q, padded.exact, u.accept[:rows], u.next
+            position=position,
+            last=last,
+            k=k,
+            drafted=padded.ids,
+            q=padded.q,
+            raw_q=padded.raw_q,
+            q_exact=padded.exact,
+            u_accept=u_accept,
+            u_next=u_next,
+            settings=Settings.of(settings),
         )
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch)
         key = ("verify", *shapes, self.sampler.key, self.rule, self.alternatives, self.wants_top)
@@ -80,8 +101,8 @@ class Verifier:
         return on_host
 
     def step(self, value: VerifyInput) -> VerifyOutput:
-        tokens = torch.cat([value.last, value.drafted])  # [B+1]
-        logits = self.target.forward(tokens, value.position[0])  # [B+1, V]
+        tokens = torch.cat([value.last.long(), value.drafted])  # [B+1]
+        logits = self.target.forward(tokens, value.position[0].long())  # [B+1, V]
         return VerifyOutput(self.judge(logits, value), logits)
 
     def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
@@ -90,7 +111,7 @@ class Verifier:
         raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
         # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
         u_accept = torch.where(is_draft, value.u_accept, torch.inf)
-        p, exact = self.sampler.shape(logits)  # [B+1, V], [B+1]
+        p, exact = self.sampler.shape(logits, value.settings)  # [B+1, V], [B+1]
         decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
         return pack(
             gather(

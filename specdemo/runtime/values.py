@@ -6,13 +6,22 @@ outputs can be found by walking over the fields, and nothing is addressed by pos
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from specdemo.runtime.cuda import on_host
+
 T = TypeVar("T")
-In = TypeVar("In")
+
+
+class StepInput(Protocol):
+    def varied(self) -> Self:
+        """Another valid input of the same shapes, with other numbers: to try a captured step on."""
+
+
+In = TypeVar("In", bound=StepInput)
 Out = TypeVar("Out")
 
 
@@ -65,8 +74,23 @@ def pack(value: object) -> Packed:
 
 
 def to_host(packed: Packed, kind: type[T]) -> T:
-    """The packed value on the CPU, in one copy, which waits for the device. `kind`: its class, all fields
-    tensors."""
-    parts = packed.numbers.cpu().split([shape.numel() for shape, _ in packed.layout])
-    tensors = (part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, packed.layout, strict=True))
+    """The packed value on the CPU, in one copy, which waits for the device (RuntimeError if it does not
+    answer). `kind`: its class, whose fields are all tensors."""
+    tensors = unpacked(Packed(on_host(packed.numbers), packed.layout))
     return kind(**{field.name: tensor for field, tensor in zip(fields(kind), tensors, strict=True)})
+
+
+def unpacked(packed: Packed) -> list[Tensor]:
+    """The tensors that were packed, where the packed ones are."""
+    parts = packed.numbers.split([shape.numel() for shape, _ in packed.layout])
+    return [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, packed.layout, strict=True)]
+
+
+def varied_ids(ids: Tensor) -> Tensor:
+    """Other ids of the same vocabulary."""
+    return torch.where(ids > 0, ids - 1, ids + 1)
+
+
+def varied_uniforms(u: Tensor) -> Tensor:
+    """Other numbers in [0, 1)."""
+    return (u + 0.5) % 1.0

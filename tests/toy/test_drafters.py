@@ -16,9 +16,9 @@ V = 10
 
 
 def ids_of(drafter, text, k=4):
-    draft = drafter.propose(list(text), k, torch.zeros(k, dtype=torch.float64))
+    draft = drafter.propose(list(text), k, [0.0] * k)
     assert draft.q.shape == draft.raw_q.shape == (draft.k, V) and len(draft.ids) == draft.k
-    assert draft.q.dtype == torch.float64 and draft.ids.dtype == torch.long
+    assert draft.q.dtype == torch.float32 and draft.ids.dtype == torch.long
     assert torch.equal(draft.q.argmax(-1), draft.ids) and torch.equal(draft.q, draft.raw_q), "q is one-hot"
     assert (draft.q.sum(-1) == 1).all() and (draft.q.amax(-1) == 1).all() if len(draft.ids) else True
     return draft.ids.tolist()
@@ -122,7 +122,7 @@ TABLE = random_table(4, V)
 def proposal(lm, text, k, draws, params, width=V, context=100):
     drafter = ModelDrafter(lm, context, Sampler(params), width, CPU, EagerSteps(), 4)
     drafter.start(list(text))
-    return drafter, drafter.propose(list(text), k, torch.tensor(draws, dtype=torch.float64))
+    return drafter, drafter.propose(list(text), k, draws)
 
 
 @pytest.mark.parametrize("text", [[3], [3, 1], [3, 1, 4, 1]])
@@ -133,8 +133,8 @@ def test_a_model_draws_each_token_from_the_q_it_records(text):
     text = list(text)
     for token_id, q, raw_q, u in zip(draft.ids.tolist(), draft.q, draft.raw_q, draws, strict=True):
         row = TableLM(TABLE).row(text)
-        assert q.numpy() == pytest.approx(shaped(row, params), abs=1e-15)
-        assert raw_q.numpy() == pytest.approx(shaped(row, Params(temperature=1.0, top_p=1.0)), abs=1e-15)
+        assert q.numpy() == pytest.approx(shaped(row, params), abs=1e-7)
+        assert raw_q.numpy() == pytest.approx(shaped(row, Params(temperature=1.0, top_p=1.0)), abs=1e-7)
         assert token_id == pick(q.numpy(), u)
         text.append(token_id)
 
@@ -154,10 +154,10 @@ def test_a_model_reads_each_token_at_most_twice_and_its_cache_follows_the_text()
     lm, text = TableLM(TABLE), [3, 1, 4]
     drafter, draft = proposal(lm, text, 2, [0.3, 0.6], Params())
     text += [*draft.ids.tolist(), 5]  # accepted in full, and a bonus
-    drafter.propose(list(text), 2, torch.tensor([0.3, 0.6]).double())
+    drafter.propose(list(text), 2, [0.3, 0.6])
     assert lm.ids[: len(text)] == text
     text += [6]  # refused at once
-    drafter.propose(list(text), 1, torch.tensor([0.3]).double())
+    drafter.propose(list(text), 1, [0.3])
     assert lm.ids[: len(text)] == text
     assert max(lm.fed.count((i, token_id)) for i, token_id in enumerate(text)) <= 2
 

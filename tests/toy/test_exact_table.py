@@ -215,9 +215,9 @@ class NeverGoesBack(TableLM):
 def one_number_for_two():
     """Draws the resampled token with the number that has just rejected the draft."""
 
-    def numbers(seed, index, k, device):
-        u = uniforms(seed, index, k, device)
-        return Uniforms(u.accept[:1] if k else u.next, u.draft, u.accept)
+    def numbers(seed, index, k):
+        u = uniforms(seed, index, k)
+        return Uniforms(u.accept[0] if k else u.next, u.draft, u.accept)
 
     return numbers
 
@@ -317,7 +317,7 @@ def test_token_for_token_like_the_naive_reference(sampler):
             prompt,
             params.gamma,
             len(prompt) + 12,
-            lambda this_round, k, seed=seed: uniforms(seed, this_round, k, CPU),
+            lambda this_round, k, seed=seed: uniforms(seed, this_round, k),
         )
         assert ids == expected
         texts.add(tuple(ids))

@@ -14,7 +14,7 @@ from specdemo.engine.drafters import one_hot_draft
 from specdemo.engine.loop import Prefilled
 from specdemo.engine.sampling import draw, one_hot
 from specdemo.events import Params, Round
-from tests.oracle import CPU, TableLM, decoding, random_table
+from tests.oracle import CPU, ROUNDING, TableLM, decoding, random_table
 
 V = 6
 LETTERS = "abcdef"
@@ -300,12 +300,12 @@ def check_round(this_round):
     p, q = rows(this_round.next.top)
     assert this_round.next.p == p[this_round.next.id] > 0
     if refused:
-        weights = (p - q).clamp(min=0)
+        weights = (p - q).clamp(min=0).float()  # as the rule subtracts them
         assert this_round.next.source == "resampled" and this_round.next.q == q[this_round.next.id]
         assert (
             this_round.next.residual_mass
-            == weights.sum()
-            == pytest.approx(1 - torch.minimum(p, q).sum().item(), abs=1e-12)
+            == weights.sum(dtype=torch.float64)
+            == pytest.approx(1 - torch.minimum(p, q).sum().item(), abs=1e-6)
         )
     else:
         weights = p
@@ -323,7 +323,7 @@ def rows(top):
     by_id = torch.tensor(
         [[row[2], math.nan if row[3] is None else row[3]] for row in sorted(top)], dtype=torch.float64
     )
-    assert by_id[:, 0].sum() == pytest.approx(1, abs=1e-14)
+    assert by_id[:, 0].sum() == pytest.approx(1, abs=1e-6)
     return by_id[:, 0], None if by_id[:, 1].isnan().all() else by_id[:, 1]
 
 
@@ -335,10 +335,10 @@ def test_raw_numbers_are_unfiltered_and_at_temperature_1():
         for i, token in enumerate(this_round.draft):
             context = text + [t.id for t in this_round.draft[:i]]
             assert token.raw_p == pytest.approx(
-                TableLM(TARGET).row(context).softmax(-1)[token.id].item(), rel=1e-14
+                TableLM(TARGET).row(context).softmax(-1)[token.id].item(), rel=ROUNDING
             )
             assert token.raw_q == pytest.approx(
-                TableLM(DRAFTER).row(context).softmax(-1)[token.id].item(), rel=1e-14
+                TableLM(DRAFTER).row(context).softmax(-1)[token.id].item(), rel=ROUNDING
             )
             assert token.p in (0.0, 1.0) and token.q == 1.0
         text += this_round.emitted
@@ -454,4 +454,6 @@ def test_a_drafter_may_have_any_q():
 
     (_, *rounds), _ = run(decoding(TableLM(ALPHABET), Soft("ba"), GREEDY, [0]))
     assert fates(rounds[0]) == "b+a- cr"
-    assert rounds[0].draft[0].q == 2 / 7 and rounds[0].draft[0].accept_prob == 1.0
+    assert (
+        rounds[0].draft[0].q == pytest.approx(2 / 7, rel=ROUNDING) and rounds[0].draft[0].accept_prob == 1.0
+    )

@@ -1,0 +1,111 @@
+"""What a round does over the whole vocabulary besides the models' forwards, counted at the widths of real
+models with tensors that have a shape but no numbers. Consumer GPUs compute float64 at a 64th of the speed, so
+that a few such passes would take as long as reading the weights."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from specdemo.engine.drafters.model import DraftInput, ModelDrafter
+from specdemo.engine.rules import speculative
+from specdemo.engine.sampling import Sampler
+from specdemo.engine.step import Verifier, VerifyInput
+from specdemo.events import Params
+from specdemo.runtime.graphs import EagerSteps
+from tests.oracle import CPU, settings_of
+
+GAMMA = 4
+LLAMA, QWEN = (128_256, 16.3e9), (151_936, 19.9e9)  # tokens; bytes of weights that a round reads in bfloat16
+
+# An RTX 4090.
+BYTES_PER_S, FLOAT64_PER_S = 1008e9, 1.29e12
+LONGEST_FUNCTION = 40  # float64 operations that an element takes at most, as in exp
+# An operation that goes over its input several times.
+PASSES = {"_softmax": 3, "logsumexp": 6, "topk": 12, "sum": 3, "cumsum": 3}
+
+SAMPLERS = {
+    "greedy": dict(temperature=0.0),
+    "temperature": dict(temperature=0.8, top_p=1.0),
+    "top-k": dict(temperature=0.8, top_p=1.0, top_k=40),
+    "top-p": dict(temperature=0.8, top_p=0.9),
+    "min-p": dict(temperature=0.8, top_p=1.0, min_p=0.1),
+    "all": dict(temperature=0.8, top_p=0.9, top_k=40, min_p=0.1),
+}
+
+
+class Cost(TorchDispatchMode):
+    """Adds up what operations read and write, and what they compute in float64."""
+
+    def __init__(self, vocab_size):
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.bytes = self.float64_operations = 0
+        self.wide_float64 = []  # operations on float64 tensors as wide as the vocabulary
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        output = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if not function.is_view:
+            self.count(name, [x for x in tree_leaves((args, kwargs, output)) if isinstance(x, torch.Tensor)])
+        return output
+
+    def count(self, name, tensors):
+        wide = [tensor for tensor in tensors if tensor.numel() >= self.vocab_size]
+        self.bytes += PASSES.get(name, 1) * sum(tensor.nbytes for tensor in wide)
+        if any(tensor.dtype == torch.float64 for tensor in tensors):
+            self.float64_operations += LONGEST_FUNCTION * max(tensor.numel() for tensor in tensors)
+        if any(tensor.dtype == torch.float64 for tensor in wide):
+            self.wide_float64.append(name)
+
+    @property
+    def seconds(self):
+        return self.bytes / BYTES_PER_S + self.float64_operations / FLOAT64_PER_S
+
+
+class NoModel:
+    """Logits from nowhere: what is counted is all but the models' forwards."""
+
+    device, kv_length, buffer_epoch = CPU, 64, 0
+
+    def __init__(self, vocab_size):
+        self.vocab_size = vocab_size
+
+    def forward(self, ids, start):
+        return torch.empty(len(ids), self.vocab_size, dtype=torch.bfloat16)
+
+
+def cost_of_a_round(vocab_size, sampler) -> Cost:
+    """Of both steps."""
+    lm = NoModel(vocab_size)
+    drafter = ModelDrafter(lm, 1000, sampler, vocab_size, CPU, EagerSteps(), GAMMA)
+    verifier = Verifier(lm, sampler, speculative, EagerSteps(), GAMMA, Params().alternatives, 0)
+    with FakeTensorMode(), torch.no_grad():
+        number, numbers = (torch.zeros(n, dtype=torch.float64) for n in (1, GAMMA))
+        settings = settings_of(sampler)
+        with Cost(vocab_size) as cost:
+            draft = drafter.step(DraftInput(number, numbers[:2], numbers, settings))
+            drawn = (draft.ids, draft.q, draft.raw_q, draft.exact)
+            verifier.step(VerifyInput(number, number, number, *drawn, numbers, number, settings))
+    return cost
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize(("vocab_size", "weights"), [LLAMA, QWEN], ids=["llama", "qwen"])
+def test_nothing_as_wide_as_the_vocabulary_is_float64(vocab_size, weights, sampler):
+    cost = cost_of_a_round(vocab_size, Sampler(Params(**SAMPLERS[sampler])))
+    assert not cost.wide_float64
+    assert cost.bytes > 8 * vocab_size * GAMMA, "the logits at least are read, and probabilities written"
+    assert cost.seconds < 0.1 * weights / BYTES_PER_S
+
+
+def test_the_count_notices_float64():
+    """The widest look of top-p is allowed to be float64: it is rare."""
+    params, (vocab_size, _) = Params(temperature=0.8, top_p=0.9), LLAMA
+    first, widest = Sampler(params), Sampler(params)
+    while widest.nucleus.width is not None:
+        widest.widen()
+    cheap, costly = (cost_of_a_round(vocab_size, sampler) for sampler in (first, widest))
+    assert {"exp", "cumsum"} <= set(costly.wide_float64)
+    assert costly.float64_operations > 2 * cheap.float64_operations
