@@ -3,7 +3,7 @@
 Each round drafts up to gamma tokens, runs the target once over all of them, judges them, and takes one token
 from the target itself. Plain decoding is the same loop with nothing drafted."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +28,7 @@ class Prefilled:
 @dataclass(frozen=True)
 class Decoder:
     """One run. longest: tokens that the text may have, prompt included. seed: of the run's uniform
-    numbers."""
+    numbers. is_over: once it is true, no round may follow, and what is left of the prefill is left out."""
 
     drafter: Drafter
     verifier: Verifier
@@ -36,6 +36,7 @@ class Decoder:
     longest: int
     seed: int
     clock: Clock
+    is_over: Callable[[], bool] = lambda: False
 
     def decode(self, prompt_ids: list[int]) -> Iterator[Prefilled | Round]:
         """Yields Prefilled, then one Round per target forward. It is pulled: nothing is computed between a
@@ -60,7 +61,7 @@ class Decoder:
         device = self.verifier.target.device
         start = self.clock.timestamp()
         k = min(self.verifier.gamma, self.longest - len(ids) - 1)
-        u = uniforms(self.seed, index, self.verifier.rows(k), device)
+        u = uniforms(self.seed, index, self.verifier.rows(k))
 
         before_draft = self.clock.timestamp(device)
         draft = self.drafter.propose(ids, k, u.draft)  # x_i drawn from q_i
@@ -78,8 +79,7 @@ class Decoder:
     @torch.no_grad()
     def _prefill(self, ids: list[int]) -> Prefilled:
         start = self.clock.timestamp()
-        forwards = self.verifier.target.prefill(torch.tensor(ids[:-1], dtype=torch.long))
+        forwards = self.verifier.target.prefill(torch.tensor(ids[:-1], dtype=torch.long), self.is_over)
         self.drafter.start(ids)
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # or the first round would be charged with it
+        self.clock.wait()  # or the first round would be charged with it
         return Prefilled(forwards, self.clock.ms_between(start, self.clock.timestamp()))

@@ -19,8 +19,8 @@ class Draft:
 
     k: int
     ids: Tensor  # [B] int64
-    q: Tensor  # [B, V] float64: ids[i] was drawn from q[i]
-    raw_q: Tensor  # [B, V] float64: the same at temperature 1, unfiltered
+    q: Tensor  # [B, V] float32: ids[i] was drawn from q[i]
+    raw_q: Tensor  # [B, V] float32: the same at temperature 1, unfiltered
     exact: Tensor  # [B] bool: whether q is what the sampler asks for (see Sampler.shape)
 
     def padded(self, rows: int) -> "Draft":
@@ -41,9 +41,9 @@ class Drafter(Protocol):
     def start(self, ids: list[int]) -> None:
         """Is given the prompt, before the first round."""
 
-    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
-        """At most k tokens to follow `ids`, each drawn from the q that is returned with it. u [k or more]:
-        uniform numbers on the target's device to draw them with."""
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        """At most k tokens to follow `ids`, each drawn from the q that is returned with it. u: k or more
+        uniform numbers to draw them with."""
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the
@@ -68,7 +68,7 @@ class NoDrafter:
     def start(self, ids: list[int]) -> None:
         pass
 
-    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         return self.nothing
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:

@@ -2,7 +2,6 @@
 "Prompt Lookup Decoding")."""
 
 import torch
-from torch import Tensor
 
 from specdemo.engine.drafters import Draft, one_hot_draft
 
@@ -24,7 +23,7 @@ class LookupDrafter:
     def start(self, ids: list[int]) -> None:
         pass
 
-    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         for here in range(self.indexed, len(ids)):
             for n in range(1, min(self.longest, here) + 1):
                 self.latest[tuple(ids[here - n : here])] = here

@@ -1,5 +1,6 @@
 """A smaller model of the same vocabulary drafts (Leviathan et al. 2023)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -7,19 +8,23 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.engine.drafters import Draft, one_hot_draft
-from specdemo.engine.sampling import Sampler, probabilities
+from specdemo.engine.sampling import Sampler, Settings, probabilities
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
-from specdemo.runtime.values import RunStep
+from specdemo.runtime.values import RunStep, varied_ids, varied_uniforms
 
 
 @dataclass(frozen=True)
 class DraftInput:
-    """What drafting reads, on the drafter's device."""
+    """What drafting reads, on the drafter's device: the host's numbers, in one copy."""
 
-    position: Tensor  # [1] int64: of the first of the last tokens
-    last: Tensor  # [1 or 2] int64: the last tokens of the text
+    position: Tensor  # [1] float64: of the first of the last tokens
+    last: Tensor  # [1 or 2] float64: the last tokens of the text
     u: Tensor  # [B] float64
+    settings: Settings
+
+    def varied(self) -> "DraftInput":
+        return replace(self, last=varied_ids(self.last), u=varied_uniforms(self.u))
 
 
 class ModelDrafter:
@@ -37,6 +42,7 @@ class ModelDrafter:
         device: torch.device,  # the target's
         run_step: RunStep,
         gamma: int,
+        is_over: Callable[[], bool] = lambda: False,
     ):
         self.lm = lm
         self.context = context
@@ -45,12 +51,13 @@ class ModelDrafter:
         self.device = device
         self.run_step = run_step
         self.gamma = gamma
+        self.is_over = is_over  # of Decoder
 
     def start(self, ids: list[int]) -> None:
         if len(ids) <= self.context:
-            self.lm.prefill(torch.tensor(ids[:-2], dtype=torch.long))
+            self.lm.prefill(torch.tensor(ids[:-2], dtype=torch.long), self.is_over)
 
-    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         k = int(min(k, self.context - len(ids) + 1))
         if k <= 0:
             return one_hot_draft([], self.vocab_size, self.device)
@@ -60,8 +67,10 @@ class ModelDrafter:
         last = ids[-2:]
         start = len(ids) - len(last)
         self.lm.reserve(start, len(ids) + rows)
-        position, tokens = to_device([start, *last], torch.long, self.lm.device).split([1, len(last)])
-        value = DraftInput(position, tokens, u[:rows].to(self.lm.device))
+        numbers = [start, *last, *self.sampler.numbers, *u[:rows]]
+        on_device = to_device(numbers, torch.float64, self.lm.device)
+        position, tokens, settings, u_draft = on_device.split([1, len(last), 3, rows])
+        value = DraftInput(position, tokens, u_draft, Settings.of(settings))
         key = ("draft", rows, len(last), self.lm.kv_length, self.lm.buffer_epoch, self.sampler.key)
         _, draft = self.run_step(key, self.step, value)
         if self.lm.device != self.device:
@@ -71,14 +80,14 @@ class ModelDrafter:
         return replace(draft, k=k)
 
     def step(self, value: DraftInput) -> Draft:
-        position, tokens = value.position[0], value.last
+        position, tokens = value.position[0].long(), value.last.long()
         drafted, qs, raw_logits, exact = [], [], [], []
         for u in value.u.split(1):
             logits = self.lm.forward(tokens, position)[-1:]  # [1, of the drafter's width]
             if (missing := self.vocab_size - self.lm.vocab_size) != 0:
                 logits = pad(logits, (0, missing), value=-torch.inf)  # a negative number cuts
             position = position + len(tokens)
-            tokens, q, is_exact = self.sampler.sample(logits, u)  # [1], [1, V], [1]
+            tokens, q, is_exact = self.sampler.sample(logits, u, value.settings)  # [1], [1, V], [1]
             drafted.append(tokens)
             qs.append(q)
             raw_logits.append(logits)

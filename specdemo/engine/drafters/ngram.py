@@ -4,7 +4,6 @@ Large Language Models via Adaptive N-gram Parallel Decoding"; one level and seve
 from collections import defaultdict
 
 import torch
-from torch import Tensor
 
 from specdemo.engine.drafters import Draft, one_hot_draft
 
@@ -30,7 +29,7 @@ class NgramDrafter:
     def start(self, ids: list[int]) -> None:
         pass
 
-    def propose(self, ids: list[int], k: int, u: Tensor) -> Draft:
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         for here in range(self.counted, len(ids)):
             self._add(ids[max(0, here - self.longest) : here], ids[here], 1.0)
         self.counted = len(ids)
