@@ -12,13 +12,18 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import Cache, DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+from torch.nn import Module
+from transformers import DynamicCache, PreTrainedModel, cache_utils
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
 from specdemo.runtime.attention import static_attention
+from specdemo.runtime.device import to_device
+from specdemo.runtime.fused import FusedForward
 
 PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt takes
 MIN_CAPACITY = 256  # tokens that a cache has room for
+# The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
+EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
 
 
 class LM(Protocol):
@@ -43,15 +48,15 @@ class LM(Protocol):
         """ids [N] at the positions start [], start + 1, ... -> logits [N, V]: row i predicts the token after
         ids[i]."""
 
-    def prefill(self, ids: Tensor) -> int:
-        """Fills the cache with ids [N] from position 0 on; N may be 0. Returns the number of forwards."""
+    def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
+        """Fills the cache with ids [N] from position 0 on; N may be 0. Returns the number of forwards that it
+        takes. is_over: asked before each; the rest is left out once it is true."""
 
 
 class CachedLM:
     """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it.
 
-    compiled: static forwards are fused by torch.compile, anew for each number of rows and each kv_length,
-    which takes a minute for a large model."""
+    compiled: see FusedForward."""
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False):
         self.model = model
@@ -60,7 +65,11 @@ class CachedLM:
         self.vocab_size = logits_width(model)
         self.static = False  # the mode of this run, see begin_run
         self.buffer_epoch = 0
-        self._static_model: Callable = _compiled(model) if compiled else model
+        self.compiled = compiled
+        self.fused: FusedForward | None = None  # runs static forwards; None: the model itself does
+        self.not_fused: str | None = None  # why its fused forward is not used
+        self.not_compiled: str | None = None  # why it is not compiled
+        self._modules: list[Module] = []  # for which `fused` was chosen
         self._known_ids = model.get_input_embeddings().weight.shape[0]
         self._last_position = context_of(model) - 1
         self._cache = positional_cache(model, self)
@@ -73,14 +82,53 @@ class CachedLM:
     def begin_run(self, static: bool) -> None:
         """Sets the mode of the forwards that follow."""
         self.static = static
+        modules = list(self.model.modules())
+        if static and modules != self._modules:  # the first run, or a module was replaced
+            self._modules = modules
+            self._choose_forward()
+        if static and self.fused is not None:
+            self.fused.begin_run()
+
+    def _choose_forward(self) -> None:
+        """Takes the fused forward if it predicts what the model itself does."""
+        self.fused = self.not_fused = self.not_compiled = None
+        for compiled in (True, False) if self.compiled else (False,):
+            try:
+                self.fused = FusedForward.of(self.model, compiled)
+                if self.fused is not None:
+                    self._check_fused()
+                return
+            except torch.OutOfMemoryError:
+                self._modules = []  # there may be room at the next run
+                raise
+            except Exception as error:  # of transformers or of a compiler, whose next version may differ
+                self.fused, reason = None, " ".join(str(error).split())[:200]
+                self.not_compiled, self.not_fused = (
+                    (reason, None) if compiled else (self.not_compiled, reason)
+                )
+
+    @torch.no_grad()
+    def _check_fused(self) -> None:
+        """ValueError if the fused forward predicts something other than the model, tried on a few tokens."""
+        n = int(min(12, self._last_position + 1))
+        ids = torch.arange(n, device=self.device)
+        self.reserve(0, n)
+        expected = self._plain_forward(ids).double()  # [n, V]
+        for rows in (n, 1):
+            self.reserve(n - rows, n)
+            logits = self.static_forward(ids[-rows:], ids[-rows]).double()
+            if not (logits - expected[-rows:]).abs().max() <= self.tolerance(expected):
+                raise ValueError("its fused forward predicts something other than the model")
+
+    def tolerance(self, logits: Tensor) -> float:
+        """How far two computations of these logits may be apart."""
+        return float(torch.finfo(self.dtype).eps ** 0.5 * logits.abs().max())
 
     @property
     def is_current(self) -> bool:
         """False when the model was moved or cast: a model in memory belongs to its owner."""
-        return (self.model.get_input_embeddings().weight.device, self.model.dtype) == (
-            self.device,
-            self.dtype,
-        )
+        weight = self.model.get_input_embeddings().weight
+        return (weight.device, self.model.dtype) == (self.device, self.dtype)
 
     @property
     def kv_length(self) -> int:
@@ -91,12 +139,11 @@ class CachedLM:
         kv_length = self._rounded(length)
         if kv_length > self._capacity:
             self._capacity = max(kv_length, 2 * self._capacity, MIN_CAPACITY)
-            self._ruler_buffer = torch.empty(self._capacity, device=self.device)
+            self._ruler_buffer = torch.arange(self._capacity, device=self.device)
             self.buffer_epoch += 1
             for layer in self.layers:
                 layer.grow(self._capacity)
-        # [kv_length]: only its length is used. A captured forward can follow the length of a tensor, but not
-        # an int.
+        # [kv_length]: 0, 1, ... A captured forward can follow the length of a tensor, but not an int.
         self.kv_ruler = self._ruler_buffer[:kv_length]
 
     def _rounded(self, length: int) -> int:
@@ -122,41 +169,49 @@ class CachedLM:
     def static_forward(self, ids: Tensor, start: Tensor) -> Tensor:
         self.start = start
         # Rows that only fill a captured step may lie beyond the model's last position.
+        positions = self._write_positions(ids).clamp(max=self._last_position)
+        if self.fused is not None:
+            return self.fused(self._known(ids), positions, self.positions, self.kv_ruler, self._cache)
         arguments = {
-            "position_ids": self._write_positions(ids).clamp(max=self._last_position)[None],
+            "position_ids": positions[None],
             "attention_mask": torch.ones_like(self.kv_ruler)[None],  # nothing is padding
         }
         arguments = {name: value for name, value in arguments.items() if name in self._parameters}
         with static_attention(self.model.config):
-            return self._call(self._static_model, ids, arguments)
+            return self._call(ids, arguments)
 
     def _plain_forward(self, ids: Tensor, **arguments: object) -> Tensor:
         self.start = self._next
+        self.kv_ruler = self._ruler_buffer[: self._next + len(ids)]
         self._write_positions(ids)
-        self.kv_ruler = self._ruler_buffer[: self._next]
-        return self._call(self.model, ids, arguments)
+        return self._call(ids, arguments)
 
     def _write_positions(self, ids: Tensor) -> Tensor:
         """Where the next forward's keys and values go: positions [N]."""
         self._next += len(ids)
         self.positions = self.start + torch.arange(len(ids), device=self.device)
+        self.visible = self.kv_ruler.shape[0]
         return self.positions
 
-    def _call(self, model: Callable, ids: Tensor, arguments: dict) -> Tensor:
-        # A wider partner's ids can be unknown to this model. Any known id can replace one: a drafter's
-        # context need not be right for q to be what its draft is drawn from.
-        ids = ids.clamp(max=self._known_ids - 1)
-        output = model(input_ids=ids[None], past_key_values=self._cache, use_cache=True, **arguments)
+    def _call(self, ids: Tensor, arguments: dict) -> Tensor:
+        ids = self._known(ids)[None]
+        output = self.model(input_ids=ids, past_key_values=self._cache, use_cache=True, **arguments)
         return output.logits[0]  # [N, V]
 
-    def prefill(self, ids: Tensor) -> int:
-        chunks = [chunk for chunk in ids.split(PREFILL_CHUNK) if len(chunk)]
-        done = 0
-        for chunk in chunks:
-            self.reserve(done, done + len(chunk))
-            self._plain_forward(chunk.to(self.device), **self._prefill_arguments)
-            done += len(chunk)
-        return len(chunks)
+    def _known(self, ids: Tensor) -> Tensor:
+        """A wider partner's ids can be unknown to this model. Any known id can replace one: a drafter's
+        context need not be right for q to be what its draft is drawn from."""
+        return ids.clamp(max=self._known_ids - 1)
+
+    def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
+        starts = range(0, len(ids), PREFILL_CHUNK)
+        for start in starts:
+            if is_over():
+                break
+            chunk = to_device(ids[start : start + PREFILL_CHUNK].tolist(), torch.long, self.device)
+            self.reserve(start, start + len(chunk))
+            self._plain_forward(chunk, **self._prefill_arguments)
+        return len(starts)
 
 
 class PositionalLayer(DynamicLayer):
@@ -183,8 +238,7 @@ class PositionalLayer(DynamicLayer):
             self.lazy_initialization(key_states, value_states)
         self.keys.index_copy_(2, self.lm.positions, key_states)
         self.values.index_copy_(2, self.lm.positions, value_states)
-        kv_length = self.lm.kv_ruler.shape[0]
-        return self.keys[:, :, :kv_length], self.values[:, :, :kv_length]
+        return self.keys[:, :, : self.lm.visible], self.values[:, :, : self.lm.visible]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.lm.kv_ruler.shape[0], 0
@@ -201,12 +255,6 @@ def _longer(old: Tensor, length: int) -> Tensor:
     new = old.new_zeros(*old.shape[:-2], length, old.shape[-1])
     new[..., : old.shape[-2], :] = old
     return new
-
-
-def _compiled(model: PreTrainedModel) -> Callable:
-    # Beyond its limit, torch.compile would go back to running the model as it is, without a word.
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    return torch.compile(model, dynamic=False)
 
 
 def logits_width(model: PreTrainedModel) -> int:
@@ -229,10 +277,12 @@ def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cach
         raise ValueError("it takes no cache, so every forward would begin anew")
     layers = DynamicCache(config=model.config).layers
     for layer in layers:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, *EMPTY_LAYERS):
             raise ValueError(f"its cache has layers of type {type(layer).__name__}, which cannot be rewound")
     # The list's length matters: models whose last layers share keys and values have fewer.
-    return Cache(layers=[layer if isinstance(layer, DummyLayer) else PositionalLayer(lm) for layer in layers])
+    return Cache(
+        layers=[layer if isinstance(layer, EMPTY_LAYERS) else PositionalLayer(lm) for layer in layers]
+    )
 
 
 @torch.no_grad()
@@ -246,5 +296,4 @@ def can_rewind(model: PreTrainedModel) -> bool:
     before = lm.forward(torch.arange(3, device=lm.device), zero)[1].double()  # [V]
     lm.reserve(1, 2)
     again = lm.forward(torch.arange(1, 2, device=lm.device), one)[0].double()
-    tolerance = torch.finfo(model.dtype).eps ** 0.5 * before.abs().max()
-    return bool((before - again).abs().max() <= tolerance)
+    return bool((before - again).abs().max() <= lm.tolerance(before))

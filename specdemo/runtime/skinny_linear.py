@@ -12,19 +12,25 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module
+from torch.nn.functional import linear
+
+FEW = range(2, 9)  # rows for which the transposed product is faster
 
 
 class SkinnyLinear(Linear):
     """torch's linear layer, with the transposed product for 2 to 8 rows."""
 
     def forward(self, x: Tensor) -> Tensor:  # [..., in] -> [..., out]
-        rows = x.numel() // x.shape[-1]
-        if not 2 <= rows <= 8:
-            return super().forward(x)
-        output = torch.mm(self.weight, x.reshape(rows, -1).t()).t().contiguous()  # [rows, out]
-        if self.bias is not None:
-            output += self.bias
-        return output.view(*x.shape[:-1], -1)
+        rows = x.reshape(-1, self.in_features)
+        return skinny_linear(rows, self.weight, self.bias).view(*x.shape[:-1], self.out_features)
+
+
+def skinny_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [N, in], weight [out, in] -> [N, out]"""
+    if len(x) not in FEW:
+        return linear(x, weight, bias)
+    output = torch.mm(weight, x.t()).t().contiguous()
+    return output if bias is None else output.add_(bias)
 
 
 def use_skinny_linear(model: Module) -> None:

@@ -31,7 +31,8 @@ class TorchScriptLM(CachedLM):
         self.blocker: str | None = None  # why nothing is captured any more
         self._seen: Counter[int] = Counter()
         self._checked = False
-        self._modules: list[torch.nn.Module] = []
+        self._traced: list[torch.nn.Module] = []
+        self._places: list[tuple[int, str]] = []  # of the weights
 
     def begin_run(self, static: bool) -> None:
         """Finds the weights again, which may have moved since the last run. static: False runs the model as
@@ -40,14 +41,18 @@ class TorchScriptLM(CachedLM):
         if not self.static:
             return
         modules = list(self.model.modules())
-        if modules != self._modules:  # a module was replaced
-            self._modules, self._checked = modules, False
-            self.captures.clear()
-            self.trusted.clear()
+        if modules != self._traced:  # a module was replaced
+            self._traced, self._checked = modules, False
         owners = [owner for module in modules for owner in (module._parameters, module._buffers)]
+        owners += self.fused.own_weights() if self.fused is not None else ()
         self._weights = [
             (owner, name, weight) for owner in owners for name, weight in owner.items() if weight is not None
         ]
+        places = [(id(owner), name) for owner, name, _ in self._weights]
+        if places != self._places:  # a capture takes them as its inputs
+            self._places = places
+            self.captures.clear()
+            self.trusted.clear()
         if not all(is_dense(weight) for _, _, weight in self._weights):
             self.blocker = "quantised weights cannot be captured on a CPU"
         elif not self._checked:

@@ -272,8 +272,8 @@ def test_a_model_that_looks_at_its_own_numbers_cannot_be_recorded():
         "where": lambda x: torch.where(x > 0),
     }
     for kind, look in looks.items():
-        model = tiny("llama")
-        model.model.norm.register_forward_hook(
+        model = tiny("gpt_neox")
+        model.gpt_neox.final_layer_norm.register_forward_hook(
             lambda module, args, output, look=look: (look(output), output)[1]
         )
         assert "reads tensor values on the host" in capture_blocker(model), kind

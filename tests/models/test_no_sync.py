@@ -12,12 +12,12 @@ from transformers import AutoModelForCausalLM
 from specdemo.engine.drafters import NoDrafter
 from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import DraftInput, ModelDrafter
-from specdemo.engine.sampling import Sampler, Uniforms, uniforms
+from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Params
 from specdemo.runtime.capturable import capture_blocker
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
-from tests.oracle import CPU, TableLM, decoding, random_table
+from tests.oracle import CPU, TableLM, decoding, random_table, settings_of
 from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny
 
 aten = torch.ops.aten
@@ -176,7 +176,7 @@ def steps_of(target, drafter, kind, sampler, k=4, device=CPU):
     verifier = decoding(target, drafting, params, TEXT, run_step=run, sampler=shared).decoder.verifier
     target.prefill(torch.tensor(TEXT[:-1]))
     drafting.start(TEXT)
-    u = uniforms(1, 0, 4, device)
+    u = uniforms(1, 0, 4)
     draft = drafting.propose(TEXT, k, u.draft)
     assert draft.k == (0 if kind == "none" else k)
     verifier.verify(TEXT, draft, u)
@@ -239,13 +239,12 @@ def test_the_steps_need_no_numbers(name, sampler):
             each.reserve(0, 20)
         shared, run = Sampler(params), Stopped()
         drafter = ModelDrafter(lm, 1000, shared, VOCAB, CPU, run, 4)
-        position, last = torch.zeros(1, dtype=torch.long), torch.zeros(2, dtype=torch.long)
-        u = torch.zeros(4, dtype=torch.float64)
-        draft = drafter.step(DraftInput(position, last, u))
+        position, last, u = (torch.zeros(n, dtype=torch.float64) for n in (1, 2, 4))
+        draft = drafter.step(DraftInput(position, last, u, settings_of(shared)))
         assert (draft.ids.shape, draft.q.shape, draft.raw_q.shape) == ((4,), (4, VOCAB), (4, VOCAB))
         verifier = decoding(target, drafter, params, TEXT, run_step=run, sampler=shared).decoder.verifier
         with pytest.raises(Enough):
-            verifier.verify(TEXT, draft, Uniforms(u[:1], u, u))
+            verifier.verify(TEXT, draft, uniforms(1, 0, 4))
         step, value = run.steps["verify"]
         numbers = step(value).verified.numbers
         assert numbers.ndim == 1

@@ -1,0 +1,299 @@
+"""The static forward of a model of the Llama family in fewer and larger operations.
+
+A forward of few tokens costs what its operations cost to launch, not what they compute: transformers runs a
+Llama layer in some 43 of them, this module in 15 or 16. It reads the same modules and weights, and is used
+only where it predicts what the model itself does (see CachedLM)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from specdemo.runtime.joined import Product
+
+# The classes of transformers that are built like this: RMS norms, rotary positions, a gated MLP, and causal
+# attention; and which of their layers have a sliding window. A class that is not here is run by
+# transformers' own forward.
+FAMILY = {
+    "Gemma2ForCausalLM": "by layer_types",
+    "Gemma3ForCausalLM": "by layer_types",
+    "LlamaForCausalLM": "none",
+    "MistralForCausalLM": "all layers",
+    "Olmo2ForCausalLM": "none",
+    "Phi3ForCausalLM": "all layers",
+    "Qwen2ForCausalLM": "by layer_types",
+    "Qwen3ForCausalLM": "by layer_types",
+    "SmolLM3ForCausalLM": "by layer_types",
+}
+
+
+class FusedForward:
+    """Computes a model's logits over a positional cache. compiled: what lies between the products is fused by
+    torch.compile, too, which needs a compiler, and a minute at the first forwards."""
+
+    def __init__(self, model: PreTrainedModel, compiled: bool = False):
+        self.model = model
+        base = model.model
+        config = model.config
+        functions = compiled_functions() if compiled else Functions()
+        self.layers = [
+            Layer(layer, window, layer_type, functions)
+            for layer, window, layer_type in zip(
+                base.layers, _windows(model), _layer_types(model), strict=True
+            )
+        ]
+        self.norm = Norm(base.norm)
+        self.shared_heads = config.num_attention_heads // config.num_key_value_heads
+        self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
+
+    @staticmethod
+    def of(model: PreTrainedModel, compiled: bool = False) -> "FusedForward | None":
+        """None where the model's class is not in FAMILY."""
+        own = type(model).__module__.startswith("transformers.models.")
+        return FusedForward(model, compiled) if own and type(model).__name__ in FAMILY else None
+
+    def begin_run(self) -> None:
+        """Finds the weights again, which may have moved since the last run."""
+        self.norm.begin_run()
+        for layer in self.layers:
+            layer.begin_run()
+
+    def own_weights(self) -> Iterator[dict[str, Tensor]]:
+        """The weights that are not the model's own: several as one, or computed from one."""
+        yield self.norm.derived
+        for layer in self.layers:
+            yield layer.qkv.joined
+            yield layer.gate_up.joined
+            for norm in layer.norms:
+                yield norm.derived
+
+    def __call__(self, ids: Tensor, positions: Tensor, rows: Tensor, keys: Tensor, cache: Cache) -> Tensor:
+        """ids [N] at positions [N], in the cache's rows [N], over its first keys [L] = 0, 1, ... -> logits
+        [N, V]."""
+        base = self.model.model
+        x = base.embed_tokens(ids)  # [N, H]
+        shared = Shared(cache, _rotations(base, x, positions, self.layers), self._masks(rows, keys, x))
+        for layer in self.layers:
+            x = layer(x, shared)
+        logits = self.model.lm_head(self.norm(x))  # [N, V]
+        return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+
+    def _masks(self, rows: Tensor, keys: Tensor, x: Tensor) -> dict[int | None, Tensor]:
+        """For each width of a sliding window (None: without one) the additive mask [1, 1, R, L] of the rows
+        that attention makes of the queries."""
+        rows = rows.repeat(self.shared_heads)[:, None]  # [R, 1]
+        masks: dict[int | None, Tensor] = {}
+        for window in {layer.window for layer in self.layers}:
+            hidden = keys > rows  # [R, L]
+            if window is not None:
+                hidden = hidden | (keys <= rows - window)
+            masks[window] = hidden.to(x.dtype).mul_(torch.finfo(x.dtype).min)[None, None]
+        return masks
+
+
+def _windows(model: PreTrainedModel) -> list[int | None]:
+    """The width of each layer's sliding window, as the model's own forward decides it."""
+    count = len(model.model.layers)
+    match FAMILY[type(model).__name__]:
+        case "none":
+            return [None] * count
+        case "all layers":
+            return [model.config.sliding_window] * count
+    window, types = model.config.sliding_window, model.config.layer_types[:count]
+    return [window if kind == "sliding_attention" else None for kind in types]
+
+
+def _layer_types(model: PreTrainedModel) -> list[str | None]:
+    """The argument by which a model with several rotary embeddings chooses among them."""
+    count, several = len(model.model.layers), type(model).__name__ == "Gemma3ForCausalLM"
+    return model.config.layer_types[:count] if several else [None] * count
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotary position embeddings (Su et al. 2021) of the tokens of a forward."""
+
+    cos: Tensor  # [N, 1, d]
+    sin: Tensor  # [N, 1, d]; the first half is negative
+
+
+def _rotations(
+    base: Module, x: Tensor, positions: Tensor, layers: "list[Layer]"
+) -> dict[str | None, Rotation]:
+    rotations = {}
+    for layer_type in dict.fromkeys(layer.layer_type for layer in layers):
+        named = () if layer_type is None else (layer_type,)
+        cos, sin = base.rotary_emb(x, positions[None], *named)  # [1, N, d]
+        if cos.shape[-1] != layers[0].head_dim:
+            raise ValueError("only a part of each head is rotated")
+        half = layers[0].head_dim // 2
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        rotations[layer_type] = Rotation(cos[0, :, None], sin[0, :, None])
+    return rotations
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all layers of a forward read."""
+
+    cache: Cache
+    rotations: dict[str | None, Rotation]
+    masks: dict[int | None, Tensor]
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, half: int) -> Tensor:
+    """x [N, heads, d = 2 half], rotated by its position (see Rotation)."""
+    return torch.addcmul(x * cos, x.roll(half, -1), sin).to(x.dtype)  # Olmo 2's cos and sin are float32
+
+
+def gated(gate_up: Tensor, width: int, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """gate_up [N, 2 width] -> [N, width]"""
+    gate, up = gate_up.split(width, -1)
+    return activation(gate) * up
+
+
+@dataclass(frozen=True)
+class Functions:
+    """What lies between the products."""
+
+    rotated: Callable[[Tensor, Tensor, Tensor, int], Tensor] = rotated
+    gated: Callable[[Tensor, int, Callable], Tensor] = gated
+
+
+@cache
+def compiled_functions() -> Functions:
+    """For any number of rows, so that they are compiled once."""
+    return Functions(torch.compile(rotated, dynamic=True), torch.compile(gated, dynamic=True))
+
+
+class Norm:
+    """An RMS norm in one operation (Zhang and Sennrich 2019)."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.eps: float = getattr(module, "variance_epsilon", None) or module.eps
+        self.around_one = type(module).__name__.startswith("Gemma")
+        self.derived: dict[str, Tensor] = {}  # the weight that the module computes from its own
+        self.begin_run()
+
+    @torch.inference_mode(
+        False
+    )  # or what a caller's inference mode has made could not be written to after it
+    @torch.no_grad()
+    def begin_run(self) -> None:
+        if not self.around_one:
+            return
+        weight = 1.0 + self.module.weight.float()  # Gemma's weights are differences from 1
+        if self.derived and self.derived["weight"].device == weight.device:
+            self.derived["weight"].copy_(weight)  # a CUDA graph reads it where it is
+        else:
+            self.derived["weight"] = weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.around_one:  # in float32
+            weight = self.derived["weight"]
+            return rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
+        return rms_norm(x, self.module.weight.shape, self.module.weight, self.eps)
+
+
+class Layer:
+    """One decoder layer: attention, then the MLP, each added to the stream x."""
+
+    def __init__(self, layer: Module, window: int | None, layer_type: str | None, functions: Functions):
+        self.window = window
+        self.layer_type = layer_type
+        self.functions = functions
+        attention, mlp = layer.self_attn, layer.mlp
+        self.index = attention.layer_idx
+        self.head_dim = attention.head_dim
+        self.scaling = attention.scaling
+        self.softcap: float | None = getattr(attention, "attn_logit_softcapping", None)
+        self.rotates: bool = bool(getattr(attention, "use_rope", True))
+        config = attention.config
+        self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
+        if hasattr(attention, "qkv_proj"):
+            self.qkv, self.gate_up = Product(attention.qkv_proj), Product(mlp.gate_up_proj)
+            self.activation = mlp.activation_fn
+        else:
+            self.qkv = Product(attention.q_proj, attention.k_proj, attention.v_proj)
+            self.gate_up = Product(mlp.gate_proj, mlp.up_proj)
+            self.activation = mlp.act_fn
+        self.out, self.down = Product(attention.o_proj), Product(mlp.down_proj)
+        self.mlp_width = mlp.down_proj.in_features
+
+        # Where a layer has norms: before attention and MLP, after them, or both.
+        def norm(name: str, owner: Module = layer) -> Norm | None:
+            return Norm(getattr(owner, name)) if hasattr(owner, name) else None
+
+        self.before_attention, self.after_attention = norm("input_layernorm"), None
+        self.before_mlp, self.after_mlp = norm("post_attention_layernorm"), norm("post_feedforward_layernorm")
+        if self.after_mlp is not None:
+            self.after_attention, self.before_mlp = self.before_mlp, norm("pre_feedforward_layernorm")
+        self.q_norm, self.k_norm = norm("q_norm", attention), norm("k_norm", attention)
+        # or all heads as one
+        self.norms_each_head = self.q_norm is not None and len(self.q_norm.module.weight) == self.head_dim
+
+    @property
+    def norms(self) -> list[Norm]:
+        before_and_after = (self.before_attention, self.after_attention, self.before_mlp, self.after_mlp)
+        return [norm for norm in (*before_and_after, self.q_norm, self.k_norm) if norm is not None]
+
+    def begin_run(self) -> None:
+        for part in (self.qkv, self.gate_up, *self.norms):
+            part.begin_run()
+
+    def __call__(self, x: Tensor, shared: Shared) -> Tensor:
+        """x [N, H] -> [N, H], in the same memory."""
+        attended = self._attention(_normed(self.before_attention, x), shared)  # [N, heads * d]
+        x = self._add(x, self.out, attended, self.after_attention)
+        hidden = self.functions.gated(
+            self.gate_up(_normed(self.before_mlp, x)), self.mlp_width, self.activation
+        )  # [N, I]
+        return self._add(x, self.down, hidden, self.after_mlp)
+
+    @staticmethod
+    def _add(x: Tensor, product: Product, hidden: Tensor, norm: Norm | None) -> Tensor:
+        return product.plus(hidden, x) if norm is None else x.add_(norm(product(hidden)))
+
+    def _attention(self, x: Tensor, shared: Shared) -> Tensor:
+        # Sizes are those of the config, not of tensors: a capture on a CPU works those out in every replay.
+        heads, groups, d = self.heads, self.groups, self.head_dim
+        qk, v = self.qkv(x).split([(heads + groups) * d, groups * d], -1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = qk.split([heads * d, groups * d], -1)
+            if self.norms_each_head:
+                q, k = q.view(-1, heads, d), k.view(-1, groups, d)
+            qk = torch.cat([self.q_norm(q), self.k_norm(k)], 1)
+        qk = qk.view(-1, heads + groups, d)
+        if self.rotates:
+            rotation = shared.rotations[self.layer_type]
+            qk = self.functions.rotated(qk, rotation.cos, rotation.sin, d // 2)
+        q, k = qk.split([heads, groups], 1)  # [N, heads, d], [N, groups, d]
+        v = v.view(-1, groups, d)
+        keys, values = shared.cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.index)
+        return self._attend(q, keys, values, shared.masks[self.window])
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """q [N, heads, d], keys and values [1, groups, L, d] -> [N, heads * d]. The heads that share a key
+        are more rows of one head, so that the cache is read once and never copied: R = heads / groups * N.
+        mask [1, 1, R, L]."""
+        heads, groups, d = self.heads, self.groups, self.head_dim
+        rows = q.view(-1, groups, heads // groups, d).permute(1, 2, 0, 3).reshape(1, groups, -1, d)
+        if self.softcap is None:
+            output = scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=self.scaling)
+        else:
+            scores = rows @ keys.transpose(2, 3) * self.scaling  # [1, groups, R, L]
+            scores = torch.tanh(scores / self.softcap) * self.softcap + mask
+            output = scores.softmax(-1, dtype=torch.float32).to(q.dtype) @ values
+        output = output.reshape(groups, heads // groups, -1, d)
+        return output.permute(2, 0, 1, 3).reshape(-1, heads * d)
+
+
+def _normed(norm: Norm | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)

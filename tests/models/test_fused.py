@@ -1,0 +1,208 @@
+"""Fused forwards predict what the models themselves do, and are not used where they don't."""
+
+import pytest
+import torch
+from optimum.quanto import freeze, qint8, quantize
+
+from specdemo.loading.pair import held_bytes
+from specdemo.runtime import fused
+from specdemo.runtime.joined import join_weights
+from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.skinny_linear import use_skinny_linear
+from tests.tiny import ARCHITECTURES, VOCAB, greedy, tiny
+
+NOT_FUSED = {"gpt2", "gpt_neox", "opt"}
+FUSED = [name for name in ARCHITECTURES if name not in NOT_FUSED]
+TEXT = torch.arange(60) * 37 % VOCAB  # longer than the sliding windows
+
+
+def static(model):
+    lm = CachedLM(model)
+    lm.begin_run(static=True)
+    return lm
+
+
+@torch.no_grad()
+def predicted(lm, rows):
+    """The logits [60, V] of a text of which `rows` tokens at a time are fed."""
+    parts = []
+    for start in range(0, len(TEXT), rows):
+        ids = TEXT[start : start + rows]
+        lm.reserve(start, start + len(ids))
+        parts.append(lm.forward(ids, torch.tensor(start)))
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def expected(model):
+    return model(TEXT[None]).logits[0]
+
+
+def assert_same(logits, others):
+    torch.testing.assert_close(logits, others, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["separate", "joined"])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("name", FUSED)
+def test_the_model_s_own_logits(name, rows, joined):
+    model = tiny(name)
+    if joined:
+        join_weights(model)
+        use_skinny_linear(model)
+    lm = static(model)
+    assert lm.fused is not None and lm.not_fused is None
+    assert_same(predicted(lm, rows), expected(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        # What a class does not read has no effect, whatever its config says.
+        ("llama", {"sliding_window": 8}),
+        ("llama", {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}),
+        ("olmo2", {"sliding_window": 8}),
+        ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("mistral", {"sliding_window": None}),
+        ("phi3", {"layer_types": ["full_attention", "full_attention"]}),
+        # What it reads has.
+        ("qwen2", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
+        ("qwen3", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"tie_word_embeddings": True, "head_dim": 16}),
+        ("llama", {"num_key_value_heads": 1}),
+        ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+        ("gemma3", {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
+    ],
+    ids=str,
+)
+def test_the_config_has_the_effect_that_it_has_in_the_model(name, changes):
+    model = tiny(name, **changes)
+    lm = static(model)
+    assert lm.fused is not None and lm.not_fused is None
+    for rows in (1, 5):
+        assert_same(predicted(lm, rows), expected(model))
+
+
+@pytest.mark.parametrize("name", sorted(NOT_FUSED))
+def test_another_model_runs_by_its_own_forward(name):
+    model = tiny(name)
+    join_weights(model)
+    lm = static(model)
+    assert lm.fused is None and lm.not_fused is None
+    assert_same(predicted(lm, 5), expected(model))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", FUSED)
+def test_in_16_bits_the_same_within_rounding(name, dtype):
+    """Of a float32 model's logits, which both round differently."""
+    exact = expected(tiny(name))
+    model = tiny(name).to(dtype)
+    lm = static(model)
+    assert lm.fused is not None
+    ours, theirs = predicted(lm, 5).float() - exact, expected(model).float() - exact
+    assert ours.square().mean() <= 1.5 * theirs.square().mean()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "phi3"])
+def test_joined_weights_are_the_same_weights_in_the_same_memory(name):
+    model = tiny(name)
+    size, text = held_bytes(model), greedy(model, [5, 17, 3], 30)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    join_weights(model)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert held_bytes(model) == size and greedy(model, [5, 17, 3], 30) == text
+    products = [product for layer in static(model).fused.layers for product in (layer.qkv, layer.gate_up)]
+    assert all(bool(product.joined) == (len(product.layers) > 1) for product in products)
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gemma3"])
+def test_weights_that_changed_or_moved_are_read(name):
+    model = tiny(name)
+    join_weights(model)
+    lm = static(model)
+    before = predicted(lm, 5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    lm.begin_run(static=True)
+    assert not torch.allclose(predicted(lm, 5), before, atol=1e-2)
+    assert_same(predicted(lm, 5), expected(model))
+    for parameter in model.parameters():
+        parameter.data = 1.1 * parameter.data  # elsewhere, and no longer one after the other
+    lm.begin_run(static=True)
+    assert not lm.fused.layers[0].qkv.joined
+    assert_same(predicted(lm, 5), expected(model))
+
+
+def test_a_caller_s_inference_mode_leaves_nothing_behind():
+    model = tiny("gemma3")
+    with torch.inference_mode():
+        lm = static(model)
+    lm.begin_run(static=True)
+    assert_same(predicted(lm, 5), expected(model))
+
+
+def test_a_module_that_was_replaced_is_the_one_that_runs():
+    model = tiny()
+    lm = static(model)
+    model.model.layers[0].mlp = tiny(seed=3).model.layers[0].mlp
+    lm.begin_run(static=True)
+    assert lm.fused is not None
+    assert_same(predicted(lm, 5), expected(model))
+
+
+def test_quantised_weights():
+    model = tiny()
+    quantize(model, weights=qint8, exclude="lm_head")
+    freeze(model)
+    join_weights(model)
+    lm = static(model)
+    assert lm.fused is not None and not lm.fused.layers[0].qkv.joined
+    assert_same(predicted(lm, 5), expected(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("phi3", {"partial_rotary_factor": 0.5}),  # only a part of each head is rotated
+        ("gemma3", {"use_bidirectional_attention": True}),
+    ],
+)
+def test_a_model_that_is_built_otherwise_runs_by_its_own_forward(name, changes):
+    model = tiny(name, **changes)
+    lm = static(model)
+    assert lm.fused is None and lm.not_fused
+    lm.reserve(0, len(TEXT))
+    with torch.no_grad():
+        lm._plain_forward(TEXT)
+
+
+def test_a_model_with_other_modules_than_its_class_has_runs_by_its_own_forward():
+    model = tiny()
+    model.model.norm = torch.nn.Identity()
+    lm = static(model)
+    assert lm.fused is None and lm.not_fused
+    assert_same(predicted(lm, 5), expected(model))
+
+
+def test_where_nothing_can_be_compiled_the_fused_forward_runs_uncompiled(monkeypatch):
+    def no_compiler():
+        raise RuntimeError("no compiler was found")
+
+    monkeypatch.setattr(fused, "compiled_functions", no_compiler)
+    model = tiny()
+    lm = CachedLM(model, compiled=True)
+    lm.begin_run(static=True)
+    assert lm.fused is not None and lm.not_fused is None and lm.not_compiled == "no compiler was found"
+    assert_same(predicted(lm, 5), expected(model))
+
+
+def test_a_fused_forward_that_predicts_otherwise_is_not_used(monkeypatch):
+    unrotated = fused.Functions(rotated=lambda x, cos, sin, half: x)
+    monkeypatch.setattr(fused, "Functions", lambda: unrotated)
+    model = tiny()
+    lm = static(model)
+    assert lm.fused is None and "predicts something other" in lm.not_fused
+    assert_same(predicted(lm, 5), expected(model))
