@@ -8,6 +8,8 @@ from time import perf_counter
 
 import torch
 
+from specdemo.runtime import cuda
+
 CPU = torch.device("cpu")
 
 
@@ -22,13 +24,14 @@ class Clock:
     CUDA events, which the host does not wait for."""
 
     def __init__(self) -> None:
+        self.devices: set[torch.device] = set()  # of the models that it times
         self._paused = 0.0  # seconds
 
     def timestamp(self, device: torch.device = CPU) -> Timestamp:
-        if device.type != "cuda":
+        if not cuda.is_cuda(device):
             return Timestamp(perf_counter(), self._paused)
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(device))
         return Timestamp(event, self._paused)
 
     def ms_between(self, start: Timestamp, end: Timestamp) -> float:
@@ -39,11 +42,15 @@ class Clock:
             elapsed = start.at.elapsed_time(end.at)
         return max(0.0, elapsed - 1000 * (end.paused - start.paused))
 
+    def wait(self) -> None:
+        """Until the models' devices have done all that was given to them."""
+        for device in self.devices:
+            cuda.synchronize(device)
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Warm-up and capture are no part of a round's time."""
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()  # work that is still queued belongs to the round
+        self.wait()  # work that is still queued belongs to the round
         start = perf_counter()
         try:
             yield

@@ -4,17 +4,31 @@ call."""
 import gc
 import os
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.runtime.capturable import capture_blocker, one_line
+from specdemo.runtime import cuda
+from specdemo.runtime.agreement import disagreement, probability_tolerance
+from specdemo.runtime.capturable import (
+    ForbidDataDependence,
+    ForbidReadingTensors,
+    capture_blocker,
+    one_line,
+)
 from specdemo.runtime.clock import Clock
-from specdemo.runtime.values import In, Out, tensors_of, with_tensors
+from specdemo.runtime.values import In, Out, StepInput, tensors_of, with_tensors
+
+# What CUDA says when a capture was ended by another thread's call, or by a call of its own that it forbids.
+INTERRUPTED = (
+    "operation not permitted when stream is capturing",
+    "operation failed due to a previous error during capture",
+)
+PASSING = (*INTERRUPTED, "out of memory")  # another time, the same capture may succeed
 
 
 class EagerSteps:
@@ -39,17 +53,17 @@ class Graphs:
 
     A step has gamma rows whenever anything is drafted, so that the last rounds of a text, which draft less,
     need no graph of their own. A graph's output holds until it, or one that was captured before it, is
-    replayed: those may use the same memory."""
+    replayed: those may use the same memory. Before a graph is used, it is compared with the step itself."""
 
-    def __init__(self, clock: Clock, most: int = 16):
+    def __init__(self, clock: Clock, most: int = 64):
         self.clock = clock
         self.most = most
         self.graphs: OrderedDict[tuple, Graph] = OrderedDict()
         self.warming_up: str | None = None  # what is being captured now, in words
         self.blocker: str | None = None  # why nothing is captured any more
-        self._out_of_memory = False  # that is the blocker
-        self._pool: torch.cuda._POOL_HANDLE | None = None
-        self._stream: torch.cuda.Stream | None = None  # graphs are captured on it
+        self._blocked_for_this_run = False  # the blocker may have passed by the next run
+        self._pool: cuda.Pool | None = None
+        self._tolerance = 0.0  # for probabilities
         self._weights: list = []  # their addresses at the time of capture, and the modules
         self._checked: list[PreTrainedModel] = []
         if os.environ.get("SPACES_ZERO_GPU"):
@@ -57,16 +71,18 @@ class Graphs:
 
     def begin_run(self, models: list[PreTrainedModel]) -> None:
         """Drops the graphs of weights that have moved, because a graph reads them where they were."""
+        if self._blocked_for_this_run:
+            self.blocker, self._blocked_for_this_run = None, False
         for model in models:
             if not self.blocker and model not in self._checked:
-                self.blocker = capture_blocker(model)
-                self._checked.append(model)
+                self._block(capture_blocker(model))
+                if not self._blocked_for_this_run:
+                    self._checked.append(model)
         weights = [weights_address(model) for model in models]
         if weights != self._weights:
             self.drop()
             self._weights = weights
-        if self._out_of_memory:  # there may be room again
-            self.blocker, self._out_of_memory = None, False
+        self._tolerance = probability_tolerance([model.dtype for model in models])
 
     def rows(self, k: int, gamma: int) -> int:
         return gamma if k and not self.blocker else k
@@ -78,26 +94,35 @@ class Graphs:
             return value, step(value)
         self.graphs.move_to_end(key)
         captured = self.graphs[key]
-        for static, given in zip(tensors_of(captured.input), tensors_of(value), strict=True):
-            if static is not given:
-                static.copy_(given)
-        captured.graph.replay()  # on the stream of the device that it was captured on
+        _fill(captured.input, value)
+        captured.graph.replay()  # on the stream that is current on the device that it was captured on
         return captured.input, captured.output
 
-    def _add(self, key: tuple, step: Callable, value: object) -> bool:
-        """Captures the step; False, and a blocker, when that fails."""
+    def _add(self, key: tuple, step: Callable, value: StepInput) -> bool:
+        """Captures the step and tries the graph; False, and a blocker, when either fails."""
         self.warming_up = f"warming up: capturing the {key[0]} step as one CUDA graph"
+        device = tensors_of(value)[0].device
         try:
-            with torch.cuda.device_of(tensors_of(value)[0]), self.clock.paused():
-                self.graphs[key] = self._capture(key, step, value)
-        except RuntimeError as error:  # running out of memory is one, too
-            self.drop()
-            self.blocker, self._out_of_memory = one_line(error), isinstance(error, torch.OutOfMemoryError)
+            with self.clock.paused(), cuda.ALONE:
+                try:
+                    captured = self._capture(key, step, value)
+                    self._compare(captured, step, value)
+                    self.graphs[key] = captured
+                except RuntimeError as error:  # running out of memory is one, too
+                    self._block(_reason(error, step, value))
+                if self.blocker:
+                    captured = None
+                    self.drop()
+                    cuda.free_cache(device)
+                while len(self.graphs) > self.most:
+                    self.graphs.popitem(last=False)
         finally:
             self.warming_up = None
-        while len(self.graphs) > self.most:
-            self.graphs.popitem(last=False)
         return not self.blocker
+
+    def _block(self, reason: str | None) -> None:
+        self.blocker = reason
+        self._blocked_for_this_run = reason is not None and any(fault in reason for fault in PASSING)
 
     def _static_input(self, value: In) -> In:
         """Another graph's output is read where it is; every other input gets memory of its own, which a
@@ -106,33 +131,73 @@ class Graphs:
         statics = (given if id(given) in outputs else given.clone() for given in tensors_of(value))
         return with_tensors(value, statics)
 
-    def _capture(self, key: tuple, step: Callable, value: object) -> Graph:
+    def _capture(self, key: tuple, step: Callable, value: StepInput) -> Graph:
         static = self._static_input(value)
-        self._stream = self._stream or torch.cuda.Stream()
+        device = tensors_of(value)[0].device
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            for _ in range(2):  # libraries set themselves up at first use, which cannot be captured
-                step(static)
-            torch.cuda.synchronize()
-            gc.collect()  # during a capture, nothing may be freed on the device
-            # Another thread may be loading another pair meanwhile, which must not end this capture.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                output = step(static)
-            except BaseException:
-                with suppress(RuntimeError):  # it would only say that the capture has failed
-                    graph.capture_end()
-                raise
-            graph.capture_end()
-        torch.cuda.current_stream().wait_stream(self._stream)
+        for _ in range(2):  # libraries set themselves up at first use, which cannot be captured
+            step(static)
+        cuda.synchronize(device)
+        with _collector_off(), cuda.capturing(graph, device, self._pool):
+            output = step(static)
         return Graph(graph, static, output)
+
+    def _compare(self, captured: Graph, step: Callable, value: StepInput) -> None:
+        """RuntimeError if the graph says something other than the step itself: on the value, on another one,
+        and on the value again, which also leaves the cache as the value asks for."""
+        given = with_tensors(value, (tensor.clone() for tensor in tensors_of(value)))
+        device = tensors_of(value)[0].device
+        try:
+            for tried in (given, given.varied(), given):
+                _fill(captured.input, tried)
+                # The graph comes first: after the step, the cache would hold what the graph has to write.
+                captured.graph.replay()
+                output = with_tensors(captured.output, (t.clone() for t in tensors_of(captured.output)))
+                expected = step(captured.input)
+                cuda.synchronize(device)
+                if different := disagreement(expected, output, self._tolerance):
+                    raise RuntimeError(f"what was captured gives other {different} than the step itself")
+        finally:
+            _fill(captured.input, given)  # the input can be another graph's output, which is still needed
 
     def drop(self) -> None:
         """Forgets all graphs."""
-        self.graphs.clear()
-        self._pool = self._stream = None
+        with cuda.ALONE:
+            self.graphs.clear()
+        self._pool = None
+
+
+def _fill(static: object, value: object) -> None:
+    """Copies the value to where a graph reads it."""
+    for there, given in zip(tensors_of(static), tensors_of(value), strict=True):
+        if there is not given:
+            there.copy_(given)
+
+
+def _reason(error: RuntimeError, step: Callable, value: StepInput) -> str:
+    """Why a step could not be captured. CUDA says the same whether a capture was ended by the step, which
+    waits for the device, or by another thread; so the step is tried once more as it is."""
+    if any(interrupted in str(error) for interrupted in INTERRUPTED):
+        try:
+            with ForbidReadingTensors(), ForbidDataDependence():
+                step(value)
+        except RuntimeError as own:
+            return one_line(own)
+    return one_line(error)
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """The collector could free a graph meanwhile, which would end the capture."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def is_dense(tensor: Tensor) -> bool:

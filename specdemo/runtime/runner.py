@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedModel
 
+from specdemo.runtime import cuda
 from specdemo.runtime.clock import Clock
 from specdemo.runtime.graphs import EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM, context_of
@@ -17,8 +18,8 @@ from specdemo.runtime.torchscript import TorchScriptLM
 from specdemo.runtime.values import RunStep
 
 # "auto": steps are captured where device and models allow it. "off": every forward runs as transformers would
-# run it. "compiled": on CUDA, forwards are also compiled before they are captured, which takes minutes and
-# fuses small operations.
+# run it. "compiled": on CUDA, the small operations of fused forwards are also compiled before they are
+# captured, which needs a compiler.
 Capture = Literal["auto", "off", "compiled"]
 
 SMALL = 50_000_000  # parameters of a model for which Python's part of a forward counts
@@ -45,6 +46,7 @@ class Runner:
         self.capture = capture
         self.clock = Clock()
         self.graphs = Graphs(self.clock)
+        self.gpu_note: str | None = None  # what is wrong with the GPU's texts
         self._hooked = False  # whether a model has forward hooks, as of the last run
         self._training: list[torch.nn.Module] = []  # modules that were in training mode then
 
@@ -59,7 +61,9 @@ class Runner:
         return CachedLM(model, compiled=self.capture == "compiled" and model.device.type == "cuda")
 
     def begin_run(self) -> RunSetup:
-        """Chooses how the steps of the next run are run."""
+        """Chooses how the steps of the next run are run. CudaLost if its models are on a GPU that is lost."""
+        if self._gpus:
+            cuda.check_not_lost()
         self._training = [module for model in self._models for module in model.modules() if module.training]
         with self.active():
             return self._begin_run()
@@ -69,6 +73,7 @@ class Runner:
             del self.lms
         target, drafter = self.lms
         lms = [lm for lm in self.lms if lm]
+        self.clock.devices = {lm.device for lm in lms}
         self._hooked = self.capture != "off" and any(has_hooks(lm.model) for lm in lms)
         may_capture = self.capture != "off" and not self._hooked
         on_gpu = [lm for lm in lms if self._on_gpu(lm)]
@@ -98,6 +103,10 @@ class Runner:
         try:
             with self.threads():
                 yield
+        except RuntimeError as error:
+            for device in self._gpus:
+                cuda.raise_if_lost(error, device)
+            raise
         finally:
             for module in self._training:
                 module.training = True
@@ -117,8 +126,13 @@ class Runner:
     def _one_thread(self) -> bool:
         return self.target.device.type == "cpu" and self.target.num_parameters() <= SMALL
 
+    @property
+    def _gpus(self) -> set[torch.device]:
+        """The GPUs that the models are on."""
+        return {model.device for model in self._models if cuda.is_cuda(model.device)}
+
     def _on_gpu(self, lm: CachedLM) -> bool:
-        return lm.device.type == "cuda"
+        return cuda.is_cuda(lm.device)
 
     @property
     def _models(self) -> list[PreTrainedModel]:
@@ -126,25 +140,31 @@ class Runner:
 
     @property
     def notes(self) -> list[str]:
-        """Why steps are not captured, a sentence each; empty where they are, or were not meant to be."""
+        """Why steps are not captured, or forwards not fused, a sentence each; empty where they are, or were
+        not meant to be."""
         if self.capture == "off":
             return []
-        blockers = {
-            f"the {role}": lm.blocker
-            for role, lm in zip(("target", "drafter"), self.lms, strict=True)
-            if isinstance(lm, TorchScriptLM)
-        }
+        lms = [(role, lm) for role, lm in zip(("target", "drafter"), self.lms, strict=True) if lm]
+        blockers = {f"the {role}": lm.blocker for role, lm in lms if isinstance(lm, TorchScriptLM)}
         if self._on_gpu(self.lms[0]):
             blockers["a round"] = self.graphs.blocker
         if self._hooked:
             blockers["a model"] = (
                 "it has forward hooks or replaced forwards, which a captured step would not call"
             )
-        return [
+        notes = [
             f"{what} cannot be captured, and runs step by step, which is slower: {reason}"
             for what, reason in blockers.items()
             if reason
         ]
+        for role, lm in lms:
+            if lm.not_fused:
+                notes.append(f"the {role} runs by transformers' own forward, which is slower: {lm.not_fused}")
+            elif lm.not_compiled:
+                notes.append(f"the {role} is not compiled: {lm.not_compiled}")
+            elif lm.compiled and lm.fused is None:
+                notes.append(f"the {role} is not compiled: {type(lm.model).__name__} has no fused forward")
+        return notes
 
     @property
     def warming_up(self) -> str | None:
@@ -160,7 +180,8 @@ class Runner:
         with self.active():
             for lm, rows in ((setup.target, 1 + gamma), (setup.drafter, 2)):
                 if lm is not None:
-                    self._warm_up(lm, rows)
+                    with cuda.alone_on(lm.device):
+                        self._warm_up(lm, rows)
 
     @staticmethod
     def _warm_up(lm: CachedLM, rows: int) -> None:

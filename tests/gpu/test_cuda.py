@@ -8,6 +8,8 @@ import torch
 from specdemo import Params, generate, load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
+from specdemo.runtime.gpu import attention_backends
+from tests.tiny import tiny, tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -35,18 +37,39 @@ def test_a_seed_gives_the_same_tokens_again():
     assert text_of(pair, temperature=0.8).output_ids == text_of(pair, temperature=0.8).output_ids
 
 
-def test_target_and_drafter_on_different_devices():
-    pair = load_pair(device={"target": "cuda", "drafter": "cpu"}, dtype="float32")
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")], ids=str)
+def test_target_and_drafter_on_different_devices(devices):
+    pair = load_pair(device=dict(zip(("target", "drafter"), devices, strict=True)), dtype="float32")
     assert (
         text_of(pair, temperature=0).output_ids == text_of(pair, temperature=0, draft_with="none").output_ids
     )
 
 
-@pytest.mark.parametrize("quantize", ["int8", "int4"])
-def test_quantised_weights_run_and_take_less(quantize):
-    dense, small = load_pair(device="cuda"), load_pair(device="cuda", quantize=quantize)
+def test_a_pair_switches_cudnn_attention_off_unless_asked_for():
+    load_pair(device="cuda")
+    assert "cudnn" not in attention_backends()
+    load_pair(device="cuda", cudnn_attention=True)
+    assert "cudnn" in attention_backends()
+    load_pair(device="cuda")
+    assert "cudnn" not in attention_backends()
+
+
+def test_quantised_weights_run_and_take_less():
+    dense, small = load_pair(device="cuda"), load_pair(device="cuda", quantize="int8")
     assert small.bytes_held.target < dense.bytes_held.target
     assert text_of(small, temperature=0).stats.tokens > 0
+
+
+def test_int4_weights_compute_what_they_compute_on_a_cpu(tmp_path):
+    tiny(vocab_size=304, hidden_size=256, intermediate_size=512, head_dim=64).save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    how = {"target": tmp_path, "dtype": "bfloat16"}
+    dense, cpu = load_pair(**how, device="cuda"), load_pair(**how, device="cpu", quantize="int4")
+    gpu = load_pair(**how, device="cuda", quantize="int4")
+    assert gpu.bytes_held.target < dense.bytes_held.target
+    ids = torch.arange(5, 37)[None]  # [1, 32]
+    theirs, ours = cpu.target(ids).logits.float(), gpu.target(ids.cuda()).logits.cpu().float()
+    assert (ours - theirs).abs().max() < 0.1 * theirs.abs().max()
 
 
 def test_draft_and_verify_times_add_up_to_the_rounds():

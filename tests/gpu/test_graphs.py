@@ -1,14 +1,19 @@
 """CUDA graphs: the same tokens as without, one wait per round, captured once, and eager with a reason where
 they cannot be."""
 
+import os
+import subprocess
+import sys
+import threading
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-import specdemo.engine.step
 from specdemo import Params, generate, load_pair, stream
+from specdemo.engine import step
 from tests.tiny import ARCHITECTURES, noisy, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -61,12 +66,16 @@ def test_every_architecture_is_captured_and_writes_the_same(name):
     )
 
 
-def test_the_host_waits_once_a_round(pair):
+def test_the_host_waits_once_a_round(pair, monkeypatch):
+    """In `to_host`, which asks for an event; nothing waits in a way that torch would warn of."""
     trace_of(pair, GREEDY)  # captured
+    came_home = []
+    to_host = step.to_host
+    monkeypatch.setattr(step, "to_host", lambda *args: came_home.append(1) or to_host(*args))
     run = stream(pair, PROMPT, GREEDY)
     for _ in range(3):
         next(run)
-    torch.cuda.synchronize()
+    came_home.clear()
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -77,7 +86,7 @@ def test_the_host_waits_once_a_round(pair):
         torch.cuda.set_sync_debug_mode("default")
         run.close()
     waits = [warning for warning in caught if "synchroniz" in str(warning.message)]
-    assert len(waits) == 5, [str(warning.message) for warning in waits]
+    assert len(came_home) == 5 and not waits, [str(warning.message) for warning in waits]
 
 
 def test_a_second_run_captures_nothing_and_another_gamma_only_its_own(pair):
@@ -100,20 +109,6 @@ def test_longer_texts_pass_from_kv_length_to_kv_length(pair):
     )
 
 
-def test_a_step_that_cannot_be_captured_runs_as_it_is_and_says_why(monkeypatch):
-    pair = load_pair(device="cuda", dtype="float32")
-    expected = trace_of(pair, GREEDY, capture=False).output_ids
-    monkeypatch.setattr(
-        specdemo.engine.step,
-        "probabilities",
-        lambda logits: logits.double().softmax(-1) + 0 * logits.max().item(),
-    )
-    assert trace_of(pair, GREEDY).output_ids == expected
-    assert any("cannot be captured" in note and "capture" in note.split(": ", 1)[1] for note in pair.notes)
-    monkeypatch.undo()
-    assert trace_of(pair, GREEDY).output_ids == expected, "and the device is as it was"
-
-
 def test_a_model_with_hooks_runs_as_it_is_and_says_why():
     pair = load_pair(device="cuda", dtype="float32")
     expected, called = trace_of(pair, GREEDY).output_ids, []
@@ -125,16 +120,16 @@ def test_a_model_with_hooks_runs_as_it_is_and_says_why():
 
 
 def test_graphs_are_bounded_and_their_memory_too(pair):
-    pair.runner.graphs.most = 4
+    most, pair.runner.graphs.most = pair.runner.graphs.most, 4
     try:
         trace_of(pair, GREEDY)
         held = torch.cuda.memory_reserved()
-        for seed, temperature in enumerate([0.3, 0.5, 0.7, 0.9, 1.1, 1.3]):
-            trace_of(pair, replace(GREEDY, temperature=temperature, seed=seed))
+        for top_k in range(10, 16):
+            trace_of(pair, replace(GREEDY, temperature=1.0, top_k=top_k))
         assert len(pair.runner.graphs.graphs) <= 4
         assert torch.cuda.memory_reserved() < held + 2**28
     finally:
-        pair.runner.graphs.most = 40
+        pair.runner.graphs.most = most
 
 
 def test_weights_that_moved_are_read_where_they_are(pair):
@@ -150,3 +145,140 @@ def test_quantised_weights_in_the_same_path(quantize):
     trace = trace_of(pair, GREEDY)
     assert trace.stats.tokens == 150
     assert bool(pair.runner.graphs.blocker) == bool(pair.notes), "captured, or a note says why not"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("devices", ["cuda:1", {"target": "cuda:1", "drafter": "cuda:0"}], ids=str)
+def test_another_gpu_than_the_current_one(pair, devices):
+    other = load_pair(device=devices, dtype="float32")
+    trace = trace_of(other, GREEDY)
+    assert trace.output_ids == trace_of(pair, GREEDY).output_ids
+    assert other.runner.graphs.graphs and not other.notes
+    assert all(this_round.draft_ms > 0 and this_round.verify_ms > 0 for this_round in trace.rounds)
+
+
+def test_a_pair_is_loaded_while_another_is_captured_and_runs(pair):
+    """Two threads: one loads pairs, and the other captures anew with each gamma."""
+    ended = threading.Event()
+
+    def load():
+        while not ended.is_set():
+            load_pair(device="cuda")
+
+    expected = trace_of(pair, GREEDY, capture=False).output_ids
+    own = pair.with_capture("auto")
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        texts = [trace_of(own, replace(GREEDY, gamma=gamma)).output_ids for gamma in range(1, 9)]
+    finally:
+        ended.set()
+        thread.join()
+    assert own.runner.graphs.blocker is None and len(own.runner.graphs.graphs) >= 16
+    assert all(text == expected for text in texts)
+
+
+def test_two_pairs_run_at_once(pair):
+    """Their graphs share the device and the stream that they were captured on, and nothing else."""
+    expected = trace_of(pair, GREEDY, capture=False).output_ids
+    pairs = [load_pair(device="cuda", dtype="float32") for _ in range(2)]
+    texts = [[], []]
+
+    def run(i):
+        for gamma in (4, 2, 5, 3):
+            texts[i].append(trace_of(pairs[i], replace(GREEDY, gamma=gamma)).output_ids)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == 2 * [4 * [expected]]
+    assert not any(one.runner.graphs.blocker for one in pairs)
+
+
+# Last, and each in a process of its own: what is left of a failed capture, or of a GPU that is lost, stays in
+# the process.
+
+FAILED_CAPTURE = """
+import gc
+import torch
+from specdemo import Params, generate, load_pair
+from specdemo.engine import step
+
+params = Params(temperature=0, max_new_tokens=150, ignore_eos=True, seed=5)
+pair = load_pair(device="cuda", dtype="float32")
+expected = generate(pair.with_capture("off"), "Once upon a time", params).output_ids
+own, held = step.probabilities, []
+
+def text(probabilities):
+    step.probabilities = probabilities
+    fresh = pair.with_capture("auto")
+    ids = generate(fresh, "Once upon a time", params).output_ids
+    notes = fresh.notes
+    assert ids == expected, "the text is the same"
+    del fresh
+    gc.collect()
+    torch.cuda.empty_cache()
+    held.append(torch.cuda.memory_reserved())
+    return notes
+
+for _ in range(5):
+    notes = text(lambda logits: own(logits) + 0 * logits.max().item())
+    assert any("reads tensor values on the host" in note for note in notes), notes
+assert held[4] <= held[1], held
+torch.rand(3, device="cuda")  # the generator works
+big = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+before = torch.cuda.memory_reserved()
+del big
+torch.cuda.empty_cache()
+assert torch.cuda.memory_reserved() <= before - 2**30, "memory is given back after a failed capture"
+assert not any("cannot be captured" in note for note in text(own)), "and steps are captured"
+print("done")
+"""
+
+LOST = """
+import torch
+from specdemo import Params, generate, load_pair
+from specdemo.loading.errors import LoadError
+from specdemo.engine import step
+
+params = Params(temperature=0, max_new_tokens=20, seed=5)
+pair, on_cpu = load_pair(device="cuda"), load_pair(device="cpu")
+expected = generate(on_cpu, "Once", params).output_ids
+own = step.Verifier.verify
+
+def breaks(self, ids, draft, u):
+    torch.zeros(4, device="cuda")[torch.tensor([10**6], device="cuda")]  # an assertion on the device
+    return own(self, ids, draft, u)
+
+step.Verifier.verify = breaks
+sentences = []
+for _ in range(2):
+    try:
+        generate(pair, "Once", params)
+    except RuntimeError as error:
+        sentences.append(str(error))
+    step.Verifier.verify = own
+try:
+    load_pair(device="cuda")
+except LoadError as error:
+    sentences.append(str(error))
+assert len(sentences) == 3 and len(set(sentences)) == 1, sentences
+assert sentences[0].startswith("CUDA is lost (") and "restart SpecDemo" in sentences[0], sentences
+assert generate(on_cpu, "Once", params).output_ids == expected
+print("done")
+"""
+
+
+@pytest.mark.parametrize("program", [FAILED_CAPTURE, LOST], ids=["failed capture", "lost"])
+def test_in_a_process_of_its_own(program):
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).resolve().parents[2],
+        env=os.environ | {"CUDA_LAUNCH_BLOCKING": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "done" in done.stdout, done.stderr[-3000:]

@@ -1,0 +1,174 @@
+"""What all pairs of this process share of CUDA: one lock, one capture stream for each GPU, waiting for a GPU,
+and whether CUDA still works.
+
+All of `specdemo` waits for streams, never for a whole device, because that would end another thread's capture
+with an error."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from time import perf_counter, sleep
+
+import torch
+from torch import Tensor
+
+Pool = tuple[int, int]  # torch's id of a memory pool
+
+DEADLINE = 60.0  # seconds that a GPU may take to answer
+NO_ANSWER = f"the GPU has not answered for {DEADLINE:.0f} s: it hangs, or other programs keep it busy"
+LOST = "CUDA is lost ({}): restart SpecDemo to use the GPU again; pairs on the CPU go on working"
+
+# Held for a capture, for moving a model to a GPU and for freeing a GPU's memory. CUDA allows one capture at a
+# time in a process, and ends it with an error when another thread waits for the whole device, which freeing
+# memory does.
+ALONE = threading.RLock()
+
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+_failed: list[torch.cuda.CUDAGraph] = []
+_lost: str | None = None
+
+
+class CudaLost(RuntimeError):
+    """After some errors (an illegal memory access, say) every later CUDA call of this process fails."""
+
+
+def is_cuda(device: torch.device | str) -> bool:
+    return torch.device(device).type == "cuda"
+
+
+def alone_on(device: torch.device | str) -> AbstractContextManager:
+    """Nothing else is captured, moved to a GPU or freed there meanwhile; nothing for a CPU."""
+    return ALONE if is_cuda(device) else nullcontext()
+
+
+def free_cache(device: torch.device | str) -> None:
+    """Gives memory that is not used any more back to the device; nothing for a CPU."""
+    if is_cuda(device) and not _lost:
+        with ALONE:
+            torch.cuda.empty_cache()
+
+
+def synchronize(device: torch.device | str) -> None:
+    """Waits until the device has done what this thread has given it; nothing for a CPU. Raises RuntimeError
+    after DEADLINE."""
+    if is_cuda(device):
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        _wait(event)
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """The tensor on the CPU. Raises RuntimeError if the GPU does not answer before DEADLINE."""
+    if not is_cuda(tensor.device):
+        return tensor.cpu()
+    copy = _pinned_like(tensor)
+    copy.copy_(tensor, non_blocking=True)
+    synchronize(tensor.device)
+    return copy
+
+
+def _pinned_like(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+
+
+def _wait(event: torch.cuda.Event) -> None:
+    deadline = perf_counter() + DEADLINE
+    while not event.query():
+        if perf_counter() > deadline:
+            raise RuntimeError(NO_ANSWER)
+        sleep(0)  # other threads may run, and the answer is seen at once
+
+
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that all graphs of this device are captured on: torch has only 32, and gives them out again
+    and again. Nothing runs on it, or libraries would share the memory that they keep for each stream between
+    that and the replay of a graph."""
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    return _streams[device]
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Pool) -> Iterator[None]:
+    """Captures what runs meanwhile, with memory from the pool. After an error nothing is captured any more,
+    and the pool's memory can be freed."""
+    with torch.cuda.stream(capture_stream(device)):
+        begun = False
+        try:
+            # Another thread's run may launch its own work meanwhile.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            begun = True
+            try:
+                yield
+            except BaseException:
+                with suppress(RuntimeError):  # it would only say that the capture has failed
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        except BaseException:
+            _end_failed_capture(graph, device, pool, begun)
+            raise
+
+
+def _end_failed_capture(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Pool, begun: bool) -> None:
+    """Does what torch leaves undone after a failed capture. Up to 2.12 the allocator goes on believing that
+    the capture is under way, and frees nothing any more. Up to 2.13 the pool is never released."""
+    index = device.index or 0
+    held = begun and not _has_ended(graph)
+    with suppress(RuntimeError):  # from 2.13 on `capture_end` has done this
+        torch._C._cuda_endAllocateToPool(index, pool)
+        held = True
+    with suppress(RuntimeError):
+        graph.reset()
+    _failed.append(graph)  # up to 2.12 the allocator of pinned memory keeps a pointer to it
+    if torch.__version__ < "2.14":  # from then on `reset` does the rest
+        if held:
+            with suppress(RuntimeError):
+                torch._C._cuda_releasePool(index, pool)
+        # Up to 2.12 the generator believes that it is captured, and refuses to give random numbers. A copy
+        # of its state does not.
+        with suppress(RuntimeError):
+            generator = torch.cuda.default_generators[index]
+            generator.graphsafe_set_state(generator.clone_state())
+
+
+def _has_ended(graph: torch.cuda.CUDAGraph) -> bool:
+    """Whether the capture itself went well (making the graph executable may still have failed): then `reset`
+    releases the pool."""
+    try:
+        graph.pool()
+    except RuntimeError:
+        return False
+    return True
+
+
+def lost() -> str | None:
+    """Why CUDA cannot be used any more in this process, in a sentence; None while it can."""
+    return _lost
+
+
+def check_not_lost() -> None:
+    """CudaLost if CUDA cannot be used any more. Does not touch CUDA."""
+    if _lost:
+        raise CudaLost(_lost)
+
+
+def raise_if_lost(error: RuntimeError, device: torch.device | str) -> None:
+    """CudaLost if the error has made CUDA unusable: if it is CUDA's, and the device cannot do a tiny sum."""
+    global _lost
+    of_cuda = isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
+    if not _lost and of_cuda and not _works(device):
+        reason = str(error).strip().split("\n")[0].removeprefix("CUDA error: ")
+        _lost = LOST.format(reason)
+    if _lost:
+        raise CudaLost(_lost) from error
+
+
+def _works(device: torch.device | str) -> bool:
+    try:
+        on_host(torch.zeros(1, device=device) + 1)
+    except torch.OutOfMemoryError:
+        return True
+    except RuntimeError:
+        return False
+    return True

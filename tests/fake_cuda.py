@@ -1,0 +1,215 @@
+"""CUDA without a GPU: the parts of torch that `specdemo` calls, over tensors on the CPU.
+
+A graph notes the operations while it captures and runs them again, into the same memory, when it is replayed.
+Everything is noted in `FakeCuda.log`, and what CUDA forbids during a capture ends it as CUDA would."""
+
+import threading
+from contextlib import contextmanager
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specdemo.runtime import cuda, gpu_check
+
+FORBIDDEN = "CUDA error: operation not permitted when stream is capturing\nCUDA kernel errors might be ..."
+INVALID = "CUDA error: operation failed due to a previous error during capture\nCUDA kernel errors might ..."
+
+
+class Operations(TorchDispatchMode):
+    """Notes operations; reading a number ends the capture."""
+
+    def __init__(self, fake):
+        super().__init__()
+        self.fake = fake
+        self.noted = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation.overloadpacket.__name__ in ("_local_scalar_dense", "is_nonzero"):
+            self.fake.invalid = True
+            raise torch.AcceleratorError(FORBIDDEN)
+        output = operation(*args, **(kwargs or {}))
+        self.noted.append((operation, args, kwargs or {}, output))
+        return output
+
+
+def again(operation, args, kwargs, output):
+    """The operation once more, into the memory of its first output."""
+    new = operation(*args, **kwargs)
+    pairs = [(output, new)] if isinstance(output, torch.Tensor) else zip(output, new, strict=True)
+    is_view = any(result.alias_info for result in operation._schema.returns)
+    for old, fresh in pairs:
+        if not is_view:
+            old.copy_(fresh)
+
+
+class Stream:
+    def __init__(self, name):
+        self.name = name
+
+
+class FakeCuda:
+    """`before`: the torch version whose failed captures it has. `tamper`: changes what a replay says."""
+
+    def __init__(self, version="2.13"):
+        self.ends_before_raising = version >= "2.13"
+        self.log = []
+        self.capturing = None  # the graph, and by which thread
+        self.thread = None
+        self.invalid = False
+        self.fails_to_begin = None  # an error
+        self.fails_to_end = None
+        self.recording, self.users = set(), {}  # pools that allocations go to; how often each is held
+        self.streams, self.current = [], Stream("default")
+        self.made = 0  # graphs
+        self.answers = True  # whether events are reached
+        self.broken = False  # whether every call fails
+        self.tamper = lambda graph: None
+        self.skipped = set()  # names of operations that no replay runs
+        self.generator = Generator()
+        self.violations = []
+
+    def device_wide(self, what):
+        self.log.append(what)
+        if self.broken:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nmore")
+        if self.capturing:
+            self.violations.append(what)
+            self.invalid = True
+
+    def begin_allocating(self, pool):
+        self.recording.add(pool)
+        self.users[pool] = self.users.get(pool, 0) + 1
+
+    def end_allocating(self, index, pool):
+        self.log.append(("end allocating", index, pool))
+        if pool not in self.recording:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.recording.remove(pool)
+
+    def release(self, index, pool):
+        self.log.append(("release", index, pool))
+        self.users[pool] -= 1
+        assert self.users[pool] >= 0, "released once too often"
+
+
+class Generator:
+    def __init__(self):
+        self.state = "captured"
+
+    def clone_state(self):
+        return "a copy"
+
+    def graphsafe_set_state(self, state):
+        self.state = state
+
+
+def install(monkeypatch, fake):
+    """Every device counts as a GPU, and torch.cuda is the fake."""
+
+    class Graph:
+        def __init__(self):
+            self.ended = False
+            self.replays = 0
+            fake.made += 1
+
+        def capture_begin(self, pool, capture_error_mode):
+            fake.log.append(("begin", fake.current.name))
+            fake.begin_allocating(pool)
+            if fake.fails_to_begin:
+                raise fake.fails_to_begin
+            assert fake.current.name != "default" and fake.capturing is None
+            assert capture_error_mode == "thread_local"
+            self.its_pool, self.operations = pool, Operations(fake)
+            fake.capturing, fake.thread = self, threading.get_ident()
+            self.operations.__enter__()
+
+        def capture_end(self):
+            fake.log.append("end")
+            if fake.capturing is not self:
+                raise RuntimeError(INVALID)
+            self.operations.__exit__(None, None, None)
+            fake.capturing, invalid, fake.invalid = None, fake.invalid, False
+            if fake.ends_before_raising or not invalid:
+                fake.recording.remove(self.its_pool)
+            if invalid:
+                raise torch.AcceleratorError(INVALID)
+            self.ended = True
+            if fake.fails_to_end:
+                raise fake.fails_to_end
+
+        def pool(self):
+            if not self.ended:
+                raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+            return self.its_pool
+
+        def reset(self):
+            if self.ended:
+                fake.release(0, self.its_pool)
+                self.ended = False
+
+        def __del__(self):
+            self.reset()
+
+        def replay(self):
+            assert self.ended and fake.current.name == "default"
+            fake.log.append("replay")
+            self.replays += 1
+            for noted in self.operations.noted:
+                if noted[0].overloadpacket.__name__ not in fake.skipped:
+                    again(*noted)
+            fake.tamper(self)
+
+    class Event:
+        def __init__(self, enable_timing=False):
+            self.timed = enable_timing
+
+        def record(self, stream):
+            if fake.broken:
+                raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nmore")
+            assert fake.capturing is None
+            fake.log.append(("event", stream.name))
+
+        def query(self):
+            return fake.answers
+
+        def elapsed_time(self, other):
+            return 1.0
+
+    def new_stream(device):
+        fake.streams.append(Stream(f"capture {device}"))
+        return fake.streams[-1]
+
+    @contextmanager
+    def using(stream):
+        before, fake.current = fake.current, stream
+        try:
+            yield
+        finally:
+            fake.current = before
+
+    for name, stand_in in {
+        "CUDAGraph": Graph,
+        "Event": Event,
+        "Stream": new_stream,
+        "stream": using,
+        "current_stream": lambda device: Stream(f"current {device}"),
+        "graph_pool_handle": lambda: (0, 1 + len(fake.users)),
+        "empty_cache": lambda: fake.device_wide("empty cache"),
+        "synchronize": lambda *_: fake.device_wide("synchronize"),
+        "default_generators": (fake.generator,),
+        "get_device_name": lambda *_: "a GPU that is not there",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    for name, stand_in in {
+        "_cuda_endAllocateToPool": fake.end_allocating,
+        "_cuda_releasePool": fake.release,
+    }.items():
+        monkeypatch.setattr(torch._C, name, stand_in, raising=False)
+    monkeypatch.setattr(torch, "__version__", "2.13.0")
+    monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
+    monkeypatch.setattr(gpu_check, "difference", lambda device, write: None)
+    monkeypatch.setattr(cuda, "_pinned_like", torch.empty_like)
+    monkeypatch.setattr(cuda, "_streams", {})
+    monkeypatch.setattr(cuda, "_failed", [])
+    monkeypatch.setattr(cuda, "_lost", None)
+    return fake

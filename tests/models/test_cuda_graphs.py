@@ -1,0 +1,173 @@
+"""Whole runs over the real capturing code, without a GPU (tests/fake_cuda.py), and what a pair says when its
+GPU is lost."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from specdemo import Params, Round, generate, load_pair, stream
+from specdemo.loading import load
+from specdemo.loading.errors import LoadError
+from specdemo.loading.pool import ModelPool
+from specdemo.loading.request import resolve
+from specdemo.runtime import cuda, gpu_check
+from specdemo.runtime.clock import Clock
+from specdemo.runtime.graphs import Graphs
+from tests.fake_cuda import FakeCuda, install
+from tests.models.test_capture import PROMPT, Filled, timeless
+from tests.runners import run_by
+from tests.tiny import noisy, tiny
+
+ERROR = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
+SENTENCE = (
+    "CUDA is lost (an illegal memory access was encountered): restart SpecDemo to use the GPU again; "
+    "pairs on the CPU go on working"
+)
+llama = tiny("llama")
+near = noisy(llama)
+
+
+def rounds_of(pair, **params):
+    params = Params(**{"seed": 3, "max_new_tokens": 30} | params)
+    return timeless(
+        [event for event in stream(pair, PROMPT, params, measure=False) if isinstance(event, Round)]
+    )
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        dict(temperature=0.0),
+        dict(temperature=0.9, top_p=0.9),
+        dict(temperature=0.9, draft_with="lookup", ngram=1),
+    ],
+    ids=str,
+)
+def test_a_run_over_captured_steps_is_the_run(monkeypatch, params):
+    fake = install(monkeypatch, FakeCuda())
+    graphs = Graphs(Clock())
+    pair = run_by(llama, near, graphs)
+    monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
+    rounds = rounds_of(pair, **params)
+    assert graphs.blocker is None and graphs.graphs and fake.log.count("replay") > len(rounds)
+    assert rounds == rounds_of(run_by(llama, near, Filled()), **params)
+    assert not fake.violations
+
+
+def test_a_run_on_a_gpu_tells_what_the_comparison_of_its_texts_says(monkeypatch):
+    """The embedded pair's greedy texts in float32, written without changing torch's attention."""
+    install(monkeypatch, FakeCuda())
+    texts = []
+
+    def difference(device, write):
+        with monkeypatch.context() as on_cpu:
+            on_cpu.setattr(cuda, "is_cuda", lambda device: False)
+            texts.extend((write("cpu"), write("cpu")))
+        return "this GPU writes another text"
+
+    monkeypatch.setattr(gpu_check, "difference", difference)
+    pair = run_by(llama, near, Graphs(Clock()))
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    rounds_of(pair, temperature=0.0)
+    assert "this GPU writes another text" in pair.notes
+    assert len(texts[0]) == 60 and texts[0] == texts[1]
+    assert torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
+@pytest.mark.parametrize("draft_with", ["model", "none"])
+def test_a_graph_that_does_not_write_the_cache_is_not_used(monkeypatch, draft_with):
+    fake = install(monkeypatch, FakeCuda())
+    fake.skipped = {"index_copy_"}
+    graphs = Graphs(Clock())
+    rounds = rounds_of(run_by(llama, near, graphs), temperature=0.0, draft_with=draft_with)
+    assert "than the step itself" in graphs.blocker and not graphs.graphs
+    plain = rounds_of(load_pair(target=llama, drafter=near), temperature=0.0, draft_with=draft_with)
+    assert [this_round.emitted for this_round in rounds] == [this_round.emitted for this_round in plain]
+
+
+def test_a_capture_that_fails_leaves_the_run_as_it_is(monkeypatch):
+    """The verifying step's, whose draft has been captured and dropped by then."""
+    fake = install(monkeypatch, FakeCuda("2.11"))
+    graphs = Graphs(Clock())
+    capture = Graphs._capture
+
+    def failing(self, key, step, value):
+        def interrupted(value):
+            output = step(value)
+            fake.invalid = fake.invalid or fake.capturing is not None
+            return output
+
+        return capture(self, key, interrupted if key[0] == "verify" else step, value)
+
+    monkeypatch.setattr(Graphs, "_capture", failing)
+    rounds = rounds_of(run_by(llama, near, graphs), temperature=0.0)
+    assert "previous error during capture" in graphs.blocker and not graphs.graphs
+    assert set(fake.users.values()) == {0} and not fake.recording
+    texts = [this_round.emitted for this_round in rounds]
+    plain = rounds_of(load_pair(target=llama, drafter=near), temperature=0.0)
+    assert texts == [this_round.emitted for this_round in plain]
+
+
+def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch):
+    pair, on_cpu = load_pair(target=llama, drafter=near), load_pair(target=tiny("llama", seed=7))
+    on_cpu_before = generate(on_cpu, PROMPT, Params(draft_with="none", max_new_tokens=5, seed=1)).output_ids
+    touched = []
+    monkeypatch.setattr(type(pair.runner), "_gpus", property(lambda self: self is pair.runner and {"cuda"}))
+    monkeypatch.setattr(cuda, "_lost", None)
+    monkeypatch.setattr(cuda, "_works", lambda device: touched.append(device))
+
+    def breaks(*_):
+        raise torch.AcceleratorError(ERROR)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("specdemo.engine.step.Verifier.verify", breaks)
+        run = stream(pair, PROMPT, Params(seed=1))
+        with pytest.raises(cuda.CudaLost) as raised:
+            list(run)
+    assert str(raised.value) == SENTENCE
+    assert run.trace.finish == "error" and run.trace.error == f"CudaLost: {SENTENCE}"
+    assert touched == ["cuda"]
+
+    with pytest.raises(cuda.CudaLost) as raised:  # the pair is loaded, and free
+        generate(pair, PROMPT, Params(seed=1))
+    assert str(raised.value) == SENTENCE and touched == ["cuda"], "without a look at the GPU"
+    again = generate(on_cpu, PROMPT, Params(draft_with="none", max_new_tokens=5, seed=1))
+    assert again.output_ids == on_cpu_before
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", None])
+def test_no_pair_is_loaded_on_a_lost_gpu(monkeypatch, device):
+    def refuses(*_):
+        raise AssertionError("CUDA was touched")
+
+    monkeypatch.setattr(cuda, "_lost", SENTENCE)
+    for name in ("is_available", "device_count", "get_device_properties", "is_bf16_supported"):
+        monkeypatch.setattr(torch.cuda, name, refuses)
+    pool = ModelPool()
+    with pytest.raises(LoadError) as raised:
+        pool.get(resolve("embedded", device=device))
+    assert str(raised.value) == SENTENCE
+    pair = pool.get(resolve("embedded", device="cpu"))
+    assert generate(pair, "Once", Params(max_new_tokens=5)).finish == "length"
+
+
+def test_a_model_moves_to_a_gpu_while_nothing_is_captured(monkeypatch):
+    """Reading the files, and downloading them, waits for nobody."""
+    read, alone = AutoModelForCausalLM.from_pretrained, []
+
+    def reading(*args, **options):
+        alone.append(cuda.ALONE._is_owned())
+        return read(*args, **options)
+
+    def move(model, device):
+        alone.append(cuda.ALONE._is_owned())
+        return model
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", reading)
+    monkeypatch.setattr(PreTrainedModel, "to", move)
+    for device in ("cuda", "cpu"):
+        part = replace(resolve("embedded", device="cpu").parts[1], device=device)
+        load._load(part, torch.float32, lambda *_: None)
+    assert alone == [False, True, False, False]

@@ -1,0 +1,435 @@
+"""The calls to CUDA, in their order, without a GPU: the real code over stand-ins (tests/fake_cuda.py)."""
+
+import ast
+import gc
+import threading
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdemo.engine.drafters import Draft
+from specdemo.runtime import cuda
+from specdemo.runtime.agreement import disagreement, probability_tolerance
+from specdemo.runtime.clock import Clock
+from specdemo.runtime.graphs import Graphs
+from specdemo.runtime.values import Packed, pack, to_host
+from tests.fake_cuda import FakeCuda, install
+from tests.pure.test_house import PACKAGE
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(params=["2.11", "2.13"])
+def fake(request, monkeypatch):
+    gc.freeze()  # or every capture would look through all that the tests have imported
+    yield install(monkeypatch, FakeCuda(request.param))
+    gc.unfreeze()
+
+
+@dataclass(frozen=True)
+class Input:
+    x: Tensor  # [3] int64
+    u: Tensor  # [3] float64
+
+    def varied(self):
+        return replace(self, x=self.x + 1, u=1 - self.u)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    ids: Tensor
+    probabilities: Tensor
+
+
+@dataclass(frozen=True)
+class Output:
+    numbers: Packed  # of Numbers
+    logits: Tensor
+
+
+def step(value):
+    return Output(pack(Numbers(2 * value.x, value.u / 2)), value.x.float() * 10)
+
+
+def inputs(first=0):
+    return Input(torch.arange(first, first + 3), torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))
+
+
+def new_graphs(**options):
+    graphs = Graphs(Clock(), **options)
+    graphs.begin_run([])
+    return graphs
+
+
+def same(output, expected):
+    return torch.equal(output.numbers.numbers, expected.numbers.numbers) and torch.equal(
+        output.logits, expected.logits
+    )
+
+
+def in_thread(function):
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
+
+
+def is_held():
+    """Whether another thread would have to wait."""
+    free = []
+
+    def look():
+        if cuda.ALONE.acquire(blocking=False):
+            cuda.ALONE.release()
+            free.append(True)
+
+    in_thread(look).join()
+    return not free
+
+
+def test_a_step_is_captured_on_one_stream_and_replayed_on_the_current_one(fake):
+    graphs = new_graphs()
+    for first in (0, 5, 9):
+        read, output = graphs(("step",), step, inputs(first))
+        assert same(output, step(inputs(first))) and torch.equal(read.x, inputs(first).x)
+    other = new_graphs()
+    other(("step",), step, inputs())
+    assert [entry for entry in fake.log if entry[0] == "begin"] == 2 * [("begin", "capture cpu")]
+    assert len(fake.streams) == 1, "one for the device, whoever captures"
+    first = fake.log.index(("begin", "capture cpu"))
+    assert fake.log[first - 1] == ("event", "current cpu"), "what was given to the device is done by then"
+    assert fake.log[first + 1] == "end"
+    assert not fake.recording and sorted(fake.users.values()) == [1, 1]
+    graphs.drop()
+    assert sorted(fake.users.values()) == [0, 1] and not fake.violations
+
+
+def reads_numbers(value):
+    value.x.sum().item()
+    return step(value)
+
+
+def runs_out_of_memory(fake):
+    def out_of_memory(value):
+        if fake.capturing:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB")
+        return step(value)
+
+    return out_of_memory
+
+
+def interrupted(fake):
+    def interrupted(value):
+        output = step(value)
+        if fake.capturing:
+            fake.invalid = True  # by another thread
+        return output
+
+    return interrupted
+
+
+@pytest.mark.parametrize("how", ["reads", "memory", "interrupted", "begin", "instantiate"])
+def test_after_a_failed_capture_the_pool_is_given_back(fake, how):
+    graphs = new_graphs()
+    graphs(("before",), step, inputs())
+    failing = {"reads": reads_numbers, "memory": runs_out_of_memory(fake), "interrupted": interrupted(fake)}
+    if how == "begin":
+        fake.fails_to_begin = RuntimeError("it does not begin")
+    if how == "instantiate":
+        fake.fails_to_end = RuntimeError("CUDA error: out of memory")
+    fake.generator.state = "captured"
+    read, output = graphs(("failing",), failing.get(how, step), inputs(4))
+    assert same(output, step(inputs(4))), "the step runs as it is"
+    assert graphs.blocker and not graphs.graphs
+    assert fake.capturing is None and not fake.recording, "the allocator knows that the capture has ended"
+    assert set(fake.users.values()) == {0} and fake.log[-1] == "empty cache"
+    assert fake.generator.state == "a copy" and fake.current.name == "default"
+    assert not fake.violations and not is_held() and gc.isenabled()
+    assert len(cuda._failed) == fake.made - 1
+
+
+@pytest.mark.parametrize("how", ["memory", "interrupted"])
+def test_a_passing_fault_is_tried_again_in_the_next_run(fake, how):
+    graphs = new_graphs()
+    failing = {"memory": runs_out_of_memory, "interrupted": interrupted}[how](fake)
+    for _ in range(2):
+        graphs(("step",), failing, inputs())
+    assert fake.made == 1 and graphs.blocker, "not again in the same run"
+    graphs.begin_run([])
+    assert graphs.blocker is None
+    _, output = graphs(("step",), step, inputs())
+    assert graphs.graphs and same(output, step(inputs()))
+
+
+def test_a_step_that_looks_at_its_numbers_is_not_tried_again(fake):
+    graphs = new_graphs()
+    graphs(("step",), reads_numbers, inputs())
+    graphs.begin_run([])
+    assert "reads tensor values on the host" in graphs.blocker
+    graphs(("step",), step, inputs())
+    assert fake.made == 1
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_rests_while_a_step_is_captured(fake, enabled):
+    seen = []
+
+    def looking(value):
+        if fake.capturing:
+            seen.append(gc.isenabled())
+        return step(value)
+
+    (gc.enable if enabled else gc.disable)()
+    try:
+        new_graphs()(("step",), looking, inputs())
+        assert seen == [False] and gc.isenabled() == enabled
+    finally:
+        gc.enable()
+
+
+def test_nobody_frees_moves_or_captures_while_a_step_is_captured(fake):
+    capturing, goes_on, order = threading.Event(), threading.Event(), []
+
+    def slow(value):
+        output = step(value)
+        if fake.capturing:
+            capturing.set()
+            assert goes_on.wait(30)
+        return output
+
+    def capture():
+        new_graphs()(("slow",), slow, inputs())
+        order.append("captured")
+
+    def free():
+        cuda.free_cache("cuda")
+        order.append("freed")
+
+    def move():
+        with cuda.alone_on("cuda"):
+            order.append("moved")
+
+    def capture_too():
+        new_graphs()(("other",), step, inputs())
+        order.append("captured too")
+
+    threads = [in_thread(capture)]
+    assert capturing.wait(30)
+    assert is_held()
+    threads += [in_thread(other) for other in (free, move, capture_too)]
+    for thread in threads[1:]:
+        thread.join(0.1)
+    assert order == []
+    goes_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert set(order) == {"captured", "freed", "moved", "captured too"} and not fake.violations
+
+
+def test_sixty_graphs_are_kept_and_the_least_recently_used_goes_first(fake):
+    graphs = new_graphs()
+    for _ in range(2):
+        for gamma in range(60):
+            graphs(("step", gamma), step, inputs())
+    assert fake.made == 60
+    for gamma in range(60, 70):
+        graphs(("step", gamma), step, inputs())
+    assert [key[1] for key in graphs.graphs] == list(range(70 - graphs.most, 70))
+    assert fake.users[graphs._pool] == graphs.most
+
+
+# Before a graph is used, it is compared with the step.
+
+
+def set_nan(output):
+    output.logits[0] = torch.nan
+
+
+TAMPERED = {
+    "ids": lambda output: output.numbers.numbers[:3].add_(1),
+    "probabilities": lambda output: output.numbers.numbers[3:].add_(1e-5),
+    "logits": lambda output: output.logits.add_(0.5),
+    "NaN": set_nan,
+}
+
+
+@pytest.mark.parametrize("when", ["at once", "on other numbers", "the second time"])
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_graph_that_says_something_else_is_not_used(fake, monkeypatch, what, when):
+    first = inputs(10)
+    outputs, replayed = [], []
+    own_capture = Graphs._capture
+
+    def capture(self, *args):
+        outputs.append(own_capture(self, *args))
+        return outputs[-1]
+
+    def tamper(graph):
+        replayed.append(outputs[-1].input.x.tolist())
+        if when == "at once" or len(replayed) == {"on other numbers": 2, "the second time": 3}[when]:
+            TAMPERED[what](outputs[-1].output)
+
+    monkeypatch.setattr(Graphs, "_capture", capture)
+    fake.tamper = tamper
+    graphs = new_graphs()
+    _, output = graphs(("step",), step, first)
+    assert same(output, step(first)) and not graphs.graphs
+    assert graphs.blocker == f"what was captured gives other {what} than the step itself"
+    assert replayed == [[10, 11, 12], [11, 12, 13], [10, 11, 12]][: len(replayed)]
+    graphs.begin_run([])
+    assert graphs.blocker, "which is no passing fault"
+
+
+def test_a_graph_that_rounds_otherwise_is_used(fake, monkeypatch):
+    outputs = []
+    own_capture = Graphs._capture
+
+    def capture(self, *args):
+        outputs.append(own_capture(self, *args))
+        return outputs[-1]
+
+    def tamper(graph):
+        outputs[-1].output.numbers.numbers[3:].add_(1e-8)
+        outputs[-1].output.logits.add_(1e-5)
+
+    monkeypatch.setattr(Graphs, "_capture", capture)
+    fake.tamper = tamper
+    graphs = new_graphs()
+    graphs(("step",), step, inputs())
+    assert graphs.graphs and graphs.blocker is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_how_far_probabilities_may_be_apart_depends_on_the_dtype(dtype):
+    tolerance = probability_tolerance([torch.float32, dtype])
+    p = torch.tensor([[0.25, 0.75]])  # in float32, as all probabilities are
+    draft = Draft(1, torch.tensor([0]), p, p, torch.tensor([True]))
+    others = {by: replace(draft, raw_q=p + by) for by in (0.0, 1e-7, 1e-5, 1e-3, 1e-2, 5e-2)}
+    apart = [by for by, other in others.items() if disagreement(draft, other, tolerance)]
+    assert apart == ([1e-5, 1e-3, 1e-2, 5e-2] if dtype == torch.float32 else [5e-2])
+
+
+def test_infinite_and_missing_numbers_that_the_step_gives_too_are_no_difference(fake):
+    def odd(value):
+        output = step(value)
+        output.logits[0], output.logits[1] = -torch.inf, torch.nan
+        return output
+
+    graphs = new_graphs()
+    graphs(("odd",), odd, inputs())
+    assert graphs.blocker is None
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_an_output_that_another_step_reads_where_it_is_stays_as_it_was(fake, agrees):
+    """Trying the second graph on other numbers writes them there, also when it fails with those."""
+
+    def doubling(value):
+        return Input(2 * value.x, value.u / 2)
+
+    graphs = new_graphs()
+    _, draft = graphs(("draft",), doubling, inputs(3))
+    expected = [draft.x.clone(), draft.u.clone()]
+    replayed = fake.log.count("replay")
+
+    def tamper(graph):
+        if not agrees and fake.log.count("replay") == replayed + 2:
+            graph.operations.noted[-1][-1].add_(1)  # the last that it computes are the logits
+
+    fake.tamper = tamper
+    read, output = graphs(("verify",), step, draft)
+    assert read.x is draft.x and bool(graphs.graphs) == (graphs.blocker is None) == agrees
+    assert torch.equal(draft.x, expected[0]) and torch.equal(draft.u, expected[1])
+    assert same(output, step(draft))
+
+
+# Waiting, and a CUDA that does not answer.
+
+
+def test_events_are_recorded_on_the_stream_of_the_device_that_was_asked_for(fake):
+    clock = Clock()
+    clock.timestamp(torch.device("cuda:1"))
+    clock.devices = {torch.device("cuda:1")}
+    clock.wait()
+    with clock.paused():
+        pass
+    assert fake.log == 3 * [("event", "current cuda:1")]
+
+
+def test_to_host_waits_for_an_event_but_not_for_ever(fake, monkeypatch):
+    numbers = Numbers(torch.arange(3), torch.rand(3, dtype=torch.float64))
+    on_host = to_host(pack(numbers), Numbers)
+    assert torch.equal(on_host.ids, numbers.ids)
+    assert torch.equal(on_host.probabilities, numbers.probabilities)
+    assert fake.log == [("event", "current cpu")]
+    fake.answers = False
+    monkeypatch.setattr(cuda, "DEADLINE", 0.05)
+    with pytest.raises(RuntimeError, match="the GPU has not answered for 60 s"):
+        to_host(pack(numbers), Numbers)
+
+
+def test_an_error_after_which_nothing_works_is_a_lost_gpu(fake):
+    fake.broken = True
+    for error in (
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCUDA kernel ..."),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+    ):
+        with pytest.raises(cuda.CudaLost) as raised:
+            cuda.raise_if_lost(error, CPU)
+        assert str(raised.value) == (
+            "CUDA is lost (an illegal memory access was encountered): restart SpecDemo to use the GPU again; "
+            "pairs on the CPU go on working"
+        )
+        cuda._lost = None
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_other_errors_lose_nothing(fake, broken):
+    """What is not CUDA's own error is not looked into; after one of CUDA's the GPU may still work."""
+    fake.broken = broken
+    cuda.raise_if_lost(RuntimeError("the target's probabilities are not numbers (NaN)"), CPU)
+    if not broken:
+        cuda.raise_if_lost(torch.AcceleratorError("CUDA error: too many resources requested"), CPU)
+    cuda.check_not_lost()
+    assert cuda.lost() is None
+
+
+def test_a_lost_gpu_is_not_touched_again(fake, monkeypatch):
+    monkeypatch.setattr(cuda, "_lost", cuda.LOST.format("reason"))
+    cuda.free_cache("cuda")
+    with pytest.raises(cuda.CudaLost, match="restart SpecDemo"):
+        cuda.check_not_lost()
+    with pytest.raises(cuda.CudaLost, match="restart SpecDemo"):
+        cuda.raise_if_lost(RuntimeError("anything that followed"), "cuda")
+    assert not fake.log
+
+
+def test_a_cpu_never_touches_cuda(monkeypatch):
+    def refuses(*_, **__):
+        raise AssertionError("CUDA was touched")
+
+    for name in ("Event", "Stream", "current_stream", "synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, refuses)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    clock = Clock()
+    clock.devices = {CPU}
+    clock.ms_between(clock.timestamp(CPU), clock.timestamp(CPU))
+    clock.wait()
+    with clock.paused(), cuda.alone_on("cpu"):
+        cuda.free_cache("cpu")
+        assert not is_held()
+    numbers = Numbers(torch.arange(3), torch.rand(3, dtype=torch.float64))
+    assert torch.equal(to_host(pack(numbers), Numbers).ids, numbers.ids)
+
+
+def test_only_one_module_waits_for_a_device_or_frees_its_memory():
+    """Such a call must hold the lock, or wait for a stream."""
+    found = set()
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            called = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+            if called in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "torch.cuda.is_initialized"):
+                found.add((file.relative_to(PACKAGE).as_posix(), called))
+    assert found == {("runtime/cuda.py", "torch.cuda.empty_cache")}

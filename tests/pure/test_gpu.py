@@ -1,0 +1,198 @@
+"""What is decided from a GPU's compute capability, with GPUs that are not there."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from specdemo import PairError
+from specdemo.cli.main import _bench, main
+from specdemo.cli.options import parser
+from specdemo.loading.assemble import _emulated_bfloat16, _set_cudnn_attention
+from specdemo.loading.catalog import DTYPES, QUANTIZE
+from specdemo.loading.plan import automatic_dtype, plan_from
+from specdemo.loading.request import resolve
+from specdemo.runtime.gpu import attention_backends
+from tests.sentences import assert_one_sentence
+
+# Compute capabilities as NVIDIA publishes them.
+CARDS = {
+    "T4": (7, 5),
+    "A100": (8, 0),
+    "A10G": (8, 6),
+    "L4": (8, 9),
+    "RTX 4090": (8, 9),
+    "H100": (9, 0),
+    "H200": (9, 0),
+}
+
+
+@pytest.fixture
+def cards(monkeypatch):
+    """Makes the machine have these cards, cuda:0 first. Even old ones emulate bfloat16."""
+
+    def install(*names: str) -> None:
+        def capability(device) -> tuple[int, int]:
+            return CARDS[names[torch.device(device).index or 0]]
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(names))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+
+    return install
+
+
+# The dtype
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_bfloat16_where_the_card_has_it_and_else_float16(cards, card):
+    cards(card)
+    dtype, reason = automatic_dtype("cuda", 10**9)
+    assert dtype == (torch.float16 if card == "T4" else torch.bfloat16)
+    assert reason.startswith(f"{str(dtype).removeprefix('torch.')}: the GPU reads half as many bytes")
+    assert ("does not compute in bfloat16" in reason) == (card == "T4")
+
+
+def test_the_card_that_is_asked_for_decides(cards):
+    cards("H100", "T4")
+    assert automatic_dtype("cuda:0", 10**9)[0] == torch.bfloat16
+    assert automatic_dtype("cuda:1", 10**9)[0] == torch.float16
+
+
+@pytest.mark.parametrize(("card", "dtype"), [("T4", torch.float16), ("L4", torch.bfloat16)])
+def test_shapes_have_the_cards_dtype_too(cards, monkeypatch, card, dtype):
+    class Made(Exception):
+        pass
+
+    def make(name: str, device: str, dtype: torch.dtype, *rest: object) -> None:
+        raise Made(dtype)
+
+    cards(card)
+    monkeypatch.setattr("specdemo.bench.shapes.shaped_pair", make)
+    with pytest.raises(Made) as made:
+        _bench(parser().parse_args(["bench", "--shapes", "tiny"]))
+    assert made.value.args == (dtype,)
+
+
+def test_bfloat16_on_a_card_without_it_is_allowed_with_a_note(cards):
+    cards("H100", "T4")
+    new, old = (SimpleNamespace(device=torch.device("cuda", i), dtype=torch.bfloat16) for i in (0, 1))
+    half = SimpleNamespace(device=old.device, dtype=torch.float16)
+    cpu = SimpleNamespace(device=torch.device("cpu"), dtype=torch.bfloat16)
+    assert _emulated_bfloat16([new, cpu]) == _emulated_bfloat16([half]) == []
+    note = "the drafter computes in bfloat16, which cuda:1 only emulates: float16 is faster there"
+    assert _emulated_bfloat16([new, old]) == [note]
+
+
+# Quantised weights
+
+
+def skeleton(width: int = 256, rows: int = 512):
+    with torch.device("meta"):
+        sizes = {"hidden_size": width, "intermediate_size": rows, "num_attention_heads": 4}
+        return AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=1, vocab_size=300, **sizes))
+
+
+def refusal(kind: str, dtype: str, model, device: str = "cuda") -> str | None:
+    """The sentence by which these weights are refused, None if they are not."""
+    request = resolve(target="own/target", device=device, dtype=dtype, quantize=kind)
+    try:
+        plan_from(request, [model])
+    except PairError as error:
+        assert_one_sentence(str(error))
+        return str(error)
+
+
+def allowed(dtype: str, model, device: str = "cuda") -> set[str]:
+    return {kind for kind in QUANTIZE if refusal(kind, dtype, model, device) is None}
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_quantised_weights_that_need_no_compiler_are_allowed(cards, card):
+    cards(card)
+    model = skeleton()
+    old = {dtype: {"int8", "float8"} for dtype in DTYPES}
+    new = {"float32": {"int8", "float8"}, "bfloat16": {"int8", "int4"}, "float16": {"int8"}}
+    assert {dtype: allowed(dtype, model) for dtype in DTYPES} == (old if card == "T4" else new)
+    assert {dtype: allowed(dtype, model, "cpu") for dtype in DTYPES} == dict.fromkeys(DTYPES, set(QUANTIZE))
+
+
+def test_a_refusal_names_the_field_the_model_the_device_and_what_is_allowed(cards):
+    cards("H100", "T4")
+    model = skeleton()
+    assert refusal("float8", "auto", model) == (
+        "quantize must be one of none, int8, int4 for target own/target on cuda in bfloat16, not float8: "
+        "there it would need a CUDA compiler"
+    )
+    assert refusal("float8", "auto", model, "cuda:1") is None, "the card that is asked for decides"
+    assert refusal("int2", "auto", model, "cuda:1").startswith(
+        "quantize must be one of none, int8, float8 for target own/target on cuda:1 in float16, not int2: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "rows", "fits"),
+    [(128, 512, False), (192, 512, False), (576, 1536, False), (896, 4864, True), (256, 260, False)],
+)
+def test_int4_needs_widths_in_whole_groups_of_128(cards, width, rows, fits):
+    """Other layers have other groups, or none, for which torch has no kernel."""
+    cards("H100")
+    assert ("int4" in allowed("bfloat16", skeleton(width, rows))) == fits
+
+
+def test_each_model_is_looked_at(cards):
+    cards("H100")
+    request = resolve(target="a", drafter="b", device="cuda", quantize={"target": "int4", "drafter": "int8"})
+    assert plan_from(request, [skeleton(), skeleton(192)])
+    request = resolve(target="a", drafter="b", device="cuda", quantize="int4")
+    with pytest.raises(PairError, match="^quantize must be one of none, int8 for drafter b on cuda in bfl"):
+        plan_from(request, [skeleton(), skeleton(192)])
+
+
+def test_a_sweep_is_refused_before_anything_is_measured(cards, capsys, monkeypatch):
+    cards("H100")
+    monkeypatch.setattr("specdemo.loading.plan.memory_of", lambda device: 10**12)
+    monkeypatch.setattr("specdemo.cli.main._load", lambda request: pytest.fail("loaded"))
+    assert main(["bench", "--quantize-sweep", "none,int8,int4"]) == 2
+    assert "quantize must be one of none, int8 for target" in capsys.readouterr().err
+
+
+# Attention
+
+
+@pytest.fixture
+def attention():
+    """Restores torch's setting, which is the whole process's."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def test_a_pair_on_a_gpu_switches_cudnn_attention_off_unless_asked_for(attention):
+    cpu, gpu = (SimpleNamespace(device=torch.device(kind)) for kind in ("cpu", "cuda"))
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    _set_cudnn_attention([cpu], False)
+    assert "cudnn" in attention_backends(), "a pair on the CPU changes nothing"
+    _set_cudnn_attention([cpu, gpu], False)
+    assert "cudnn" not in attention_backends() and {"flash", "efficient", "math"} <= {*attention_backends()}
+    _set_cudnn_attention([gpu], True)
+    assert "cudnn" in attention_backends(), "also after another pair has switched it off"
+
+
+def test_the_bench_loads_with_the_attention_that_is_asked_for(monkeypatch):
+    class Loaded(Exception):
+        pass
+
+    def loads(**request):
+        asked.append(request["cudnn_attention"])
+        raise Loaded
+
+    asked: list[bool] = []
+    monkeypatch.setattr("specdemo.loading.load.load_pair", loads)
+    for option in ([], ["--cudnn-attention"]):
+        with pytest.raises(Loaded):
+            _bench(parser().parse_args(["bench", *option]))
+    assert asked == [False, True]

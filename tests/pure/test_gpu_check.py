@@ -1,0 +1,84 @@
+"""The comparison of a GPU's text with the CPU's: made once, remembered if it was right, told if not."""
+
+import pytest
+import torch
+
+from specdemo.runtime import gpu_check
+
+GPU = torch.device("cuda:0")
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(gpu_check, "_known", {})
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    return lambda: monkeypatch.setattr(gpu_check, "_known", {})
+
+
+class Writer:
+    def __init__(self, on_gpu, on_cpu=(5, 6, 7)):
+        self.texts = {"cuda:0": on_gpu, "cpu": on_cpu}
+        self.asked = []
+
+    def __call__(self, device):
+        self.asked.append(device)
+        return list(self.texts[device])
+
+
+def test_a_gpu_that_writes_the_same_is_compared_once_for_all_processes(new_process):
+    write = Writer((5, 6, 7))
+    assert gpu_check.difference(GPU, write) is None
+    assert write.asked == ["cuda:0", "cpu"]
+    gpu_check.difference(GPU, write)
+    new_process()
+    assert gpu_check.difference(GPU, write) is None
+    assert write.asked == ["cuda:0", "cpu"]
+
+
+@pytest.mark.parametrize(("text", "place"), [((5, 9, 7), 2), ((5, 6), 3), ((5, 6, 7, 8), 4)])
+def test_one_that_differs_is_told_from_where_on_and_compared_again_in_the_next_process(
+    new_process, text, place
+):
+    write = Writer(text)
+    note = gpu_check.difference(GPU, write)
+    assert note.startswith("Some GPU writes another text") and f"from token {place} on" in note
+    assert gpu_check.difference(GPU, write) == note and len(write.asked) == 2
+    new_process()
+    assert gpu_check.difference(GPU, write) == note and len(write.asked) == 4
+
+
+def test_other_versions_are_compared_again(new_process, monkeypatch):
+    write = Writer((5, 6, 7))
+    gpu_check.difference(GPU, write)
+    new_process()
+    monkeypatch.setattr(gpu_check, "version", lambda package: "99.0")
+    gpu_check.difference(GPU, write)
+    assert len(write.asked) == 4
+
+
+def test_the_comparison_s_own_runs_are_not_compared():
+    def write(device):
+        assert gpu_check.difference(GPU, write) is None
+        return [5]
+
+    assert gpu_check.difference(GPU, write) is None
+
+
+def test_an_error_is_told_and_ends_nothing():
+    def write(device):
+        raise RuntimeError("out of memory")
+
+    assert gpu_check.difference(GPU, write).endswith("RuntimeError: out of memory")
+
+
+@pytest.mark.parametrize("content", ["{}", "no json", "[1"])
+def test_a_broken_file_is_no_obstacle(new_process, tmp_path, content):
+    (tmp_path / "cache" / "specdemo").mkdir(parents=True)
+    (tmp_path / "cache" / "specdemo" / "gpus.json").write_text(content)
+    assert gpu_check.difference(GPU, Writer((5, 6, 7))) is None
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path):
+    (tmp_path / "cache").write_text("a file where the directory should be")
+    assert gpu_check.difference(GPU, Writer((5, 6, 7))) is None
