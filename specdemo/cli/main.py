@@ -1,4 +1,4 @@
-"""python -m specdemo: generate, bench, pairs.
+"""python -m specdemo: generate, bench, pairs, doctor.
 
 Torch and transformers take seconds to import, so options and Params are checked before. (The names of pairs,
 devices and dtypes are checked after, with the request.) Errors are one sentence on standard error.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from specdemo.cli.options import check_bench_options, pair_request, params_of, parser
 from specdemo.cli.terminal import Printer, summary
 from specdemo.events import Params, Round
-from specdemo.loading.catalog import CATALOGUE
+from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE
 from specdemo.loading.errors import LoadError, PairError, redacted
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         return say("standard output is closed, so there is nowhere to write to", WRONG)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # whatever the locale is
-    commands = {"generate": _generate, "bench": _bench, "pairs": _pairs}
+    commands = {"generate": _generate, "bench": _bench, "pairs": _pairs, "doctor": _doctor}
     return run(commands[arguments.command], arguments)
 
 
@@ -143,8 +143,12 @@ def _bench(arguments: Namespace) -> int:
     from specdemo.bench.report import quantized_table, table
     from specdemo.bench.run import bench
     from specdemo.bench.sweeps import quantize_sweep
-    from specdemo.loading.load import load_pair
+    from specdemo.loading.load import load_pair, plan
+    from specdemo.loading.request import resolve
 
+    for kind in arguments.quantize_sweep or []:
+        plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured
+    request["cudnn_attention"] = arguments.cudnn_attention
     counts = (arguments.prompts, arguments.repeats)
     sweeps = {"peers": arguments.peers, "gammas": arguments.gammas, "contexts": arguments.contexts}
     if arguments.shapes is None:
@@ -198,18 +202,20 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
 
 def _shapes(arguments: Namespace) -> tuple["Pair", "ShapesInfo", "Prompts"]:
     """The pair of random weights, what the result says about it, and where its prompts come from."""
-    import torch
-
     from specdemo.bench.results import ShapesInfo
     from specdemo.bench.shapes import SHAPES, shaped_pair
+    from specdemo.loading.plan import automatic_dtype
     from specdemo.loading.request import resolve
 
     if arguments.shapes not in SHAPES:
         raise ValueError(f"shapes must be one of {', '.join(SHAPES)}, not {ascii(arguments.shapes)}")
     part = resolve(device=arguments.device, dtype=arguments.dtype).parts[0]
-    dtype = part.dtype or (torch.float32 if part.device == "cpu" else torch.bfloat16)
+    small = 0  # parameters: float32 on a CPU, whatever its memory
+    dtype = part.dtype or automatic_dtype(part.device, small)[0]
     accept = 0.8 if arguments.accept is None else arguments.accept
-    pair, follows = shaped_pair(arguments.shapes, part.device, dtype, accept, arguments.seed)
+    pair, follows = shaped_pair(
+        arguments.shapes, part.device, dtype, accept, arguments.seed, arguments.cudnn_attention
+    )
     return pair, ShapesInfo(arguments.shapes, accept, len(follows.order)), follows.prompts
 
 
@@ -235,4 +241,25 @@ def _pairs(arguments: Namespace) -> int:
         gated = "; gated: accept the terms on the hub and set HF_TOKEN" if entry.gated else ""
         print(f"{entry.name:<14} {entry.target} + {entry.drafter}")
         print(f"{'':<14} {entry.about}; {entry.gigabytes:g} GB in bfloat16{gated}; tried: {entry.tried}")
+    print(f"quantised weights: {QUANTIZE_WHERE}")
     return 0
+
+
+def _doctor(arguments: Namespace) -> int:
+    """Progress goes to standard error, the report to standard output."""
+    from specdemo.doctor.report import exit_status, line, report
+    from specdemo.doctor.run import LIMITS, check_sections, command_of, run_section
+
+    sections = list(LIMITS) if arguments.sections is None else arguments.sections
+    check_sections(sections)
+    checks, status = [], 0
+    try:
+        for section in sections:
+            say(f"{section}, at most {LIMITS[section]} s")
+            for check in run_section(section, command_of(section), LIMITS[section]):
+                checks.append(check)
+                say(line(check))
+    except KeyboardInterrupt:
+        status = say("interrupted: this is what was found before", INTERRUPTED)
+    print(report(checks))
+    return status or exit_status(checks)

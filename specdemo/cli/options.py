@@ -21,7 +21,9 @@ def parser() -> Parser:
         prog="specdemo",
         description="Speculative decoding that shows every accepted and rejected token, and why.",
     )
-    commands = parser.add_subparsers(required=True, dest="command", metavar="generate | bench | pairs")
+    commands = parser.add_subparsers(
+        required=True, dest="command", metavar="generate | bench | pairs | doctor"
+    )
     generate = commands.add_parser("generate", help="continue a prompt; the text goes to standard output")
     generate.add_argument("prompt", metavar="PROMPT")
     generate.add_argument(
@@ -35,11 +37,18 @@ def parser() -> Parser:
         commands.add_parser("bench", help="compare this engine with transformers, side by side")
     )
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
+    doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU, and how fast")
+    doctor.add_argument(
+        "--sections",
+        type=lambda text: list(dict.fromkeys(text.split(","))),
+        metavar="NAME,NAME",
+        help="only these, for example versions,parity",
+    )
     return parser
 
 
 def add_pair_options(parser: ArgumentParser) -> None:
-    kinds = f"none, {', '.join(QUANTIZE)}"
+    kinds = f"none, {', '.join(QUANTIZE)}; on CUDA not all of them (see pairs)"
     parser.add_argument(
         "--pair", metavar="NAME", help="a pair from the catalogue (default: the embedded one)"
     )
@@ -109,6 +118,11 @@ def _add_bench_options(parser: ArgumentParser) -> None:
         help="also compiled transformers, and this engine without captured forwards",
     )
     add(
+        "--cudnn-attention",
+        action="store_true",
+        help="on CUDA, let all contestants use cuDNN's attention, which is switched off otherwise",
+    )
+    add(
         "--shapes",
         metavar="NAME",
         help="random weights in the shapes of real models instead of a pair, for example llama-3.2-3b-1b",
@@ -145,7 +159,8 @@ def check_bench_options(arguments: Namespace) -> None:
             if method not in DRAFT_WITH:
                 names = f"{', '.join(DRAFT_WITH)}, separated by commas"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
-        for other in ("peers", "shapes", "gammas", "contexts", "quantize_sweep", "plot"):
+        others = ("peers", "cudnn_attention", "shapes", "gammas", "contexts", "quantize_sweep", "plot")
+        for other in others:
             if getattr(arguments, other):
                 raise ValueError(f"methods: give --methods or --{other.replace('_', '-')}, not both")
     if arguments.shapes is None and arguments.accept is not None:

@@ -237,6 +237,7 @@ def test_pairs_says_what_each_needs(capsys):
         and "set HF_TOKEN" in out
         and "tried:" in out
     )
+    assert "quantised weights: int8, int4, int2, float8 on a CPU; on CUDA only what needs no compiler" in out
 
 
 def on_a_terminal(**environment: str) -> str:

@@ -1,0 +1,1 @@
+"""What works on this machine's GPU: python -m specdemo doctor."""

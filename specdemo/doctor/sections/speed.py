@@ -1,0 +1,145 @@
+"""Where the time of a round goes, and how close it comes to the memory's bandwidth."""
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, partial
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from specdemo.bench.contestants import ours
+from specdemo.bench.idle import device_idle
+from specdemo.bench.measure import in_turns, round_ms
+from specdemo.bench.prompts import story_prompts
+from specdemo.bench.roofline import copy_bandwidth, roofline
+from specdemo.bench.shapes import shaped_pair
+from specdemo.doctor.sections.cuda import device, need_cuda, replayed_us
+from specdemo.doctor.sections.runs import SAMPLERS, embedded
+from specdemo.doctor.trials import Finding, NotRun, Table, Trial
+from specdemo.events import Params
+from specdemo.loading.errors import LoadError
+from specdemo.loading.load import plan
+from specdemo.loading.pair import Pair
+from specdemo.loading.request import resolve
+from specdemo.runtime import cuda
+from specdemo.session import generate, stream
+
+SHAPES = ("llama-3.2-3b-1b", "qwen3-8b-0.6b")
+PROFILED = 5  # rounds
+MOST = 15  # operations in a table
+EMPTY_NODES = 1000
+NEW_TOKENS = {"cuda": 96, "cpu": 32}
+
+
+def trials() -> Iterator[Trial]:
+    yield Trial("copy bandwidth", copying)
+    yield Trial("an empty graph node", empty_node)
+    yield Trial("the embedded pair's rounds", embedded_rounds)
+    for name in SHAPES:
+        yield Trial(f"the rounds of {name}'s shapes", partial(shaped_rounds, name))
+
+
+@cache
+def bandwidth() -> float:
+    return copy_bandwidth(device())
+
+
+def copying() -> Finding:
+    gigabytes = round(bandwidth() / 1e9, 1)
+    return Finding(f"{gigabytes:,} GB/s read and written", {"measured": {"copy_gb_per_s": gigabytes}})
+
+
+def empty_node() -> Finding:
+    need_cuda()
+    number = torch.zeros((), device="cuda")
+    us = replayed_us(lambda: number.add_(1), EMPTY_NODES)
+    return Finding(f"{us:.2f} us, of {EMPTY_NODES:,} in a graph", {"measured": {"graph_node_us": us}})
+
+
+def embedded_rounds() -> Finding:
+    dtype = dtype_here()
+    pair = embedded(device(), str(dtype).removeprefix("torch."))
+    return rounds("embedded", pair, story_prompts(pair, 1))
+
+
+def dtype_here() -> torch.dtype:
+    """What a pair gets that is loaded without --dtype."""
+    return plan(resolve(device=device())).dtypes[0]
+
+
+def shaped_rounds(name: str) -> Finding:
+    need_cuda()
+    gc.collect()  # the shapes before
+    cuda.free_cache("cuda")
+    try:
+        pair, follows = shaped_pair(name, "cuda", dtype_here())
+        return rounds(name, pair, follows.prompts(1))
+    except (LoadError, torch.OutOfMemoryError) as error:
+        raise NotRun(f"too little memory, so only smaller models are measured: {error}") from None
+
+
+def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
+    """Greedy and with top-p: the share of the roofline, and the operations that take longest."""
+    sentences, measured, tables = [], {}, []
+    for sampler in ("greedy", "top-p"):
+        tokens = NEW_TOKENS[device()]
+        params = replace(SAMPLERS[sampler], max_new_tokens=tokens, ignore_eos=True, seed=0, alternatives=0)
+        measured[f"{name}, {sampler}"] = numbers = timed(pair, prompts, params)
+        share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
+        ms = "no full round" if numbers["round_ms"] is None else f"{numbers['round_ms']:.2f} ms a round"
+        sentences.append(f"{sampler} {ms}{share}")
+        tables.append(
+            Table(f"{name}, {sampler}: {WHERE[device()]}", COLUMNS, operations(pair, prompts[0], params))
+        )
+    if pair.runner.notes:
+        sentences.append(pair.runner.notes[0])
+    return Finding("; ".join(sentences), {"measured": measured}, tables)
+
+
+def timed(pair: Pair, prompts: list[list[int]], params: Params) -> dict[str, float | None]:
+    """Medians of full rounds, and on a GPU how long it waits for the host."""
+    plain = replace(params, draft_with="none")
+    contestants = [ours(pair, "speculative", params), ours(pair, "plain", plain)]
+    with pair.runner.threads():
+        samples, _ = in_turns(contestants, prompts, repeats=2)
+        of_round = round_ms(samples["speculative"], params.gamma)
+        of_plain = round_ms(samples["plain"], 0)
+        reached = roofline(pair, params.gamma, bandwidth(), of_round, of_plain)
+        idle = device_idle(pair, prompts[0], params)
+    return {
+        "round_ms": of_round,
+        "shortest_round_ms": reached.round.shortest_round_ms,
+        "roofline": reached.round.reached,
+        "plain_round_ms": of_plain,
+        "plain_roofline": reached.plain.reached,
+        "idle_between_rounds_ms": idle and idle.between,
+        "idle_in_all_ms": idle and idle.all,
+    }
+
+
+WHERE = {"cuda": "kernels of a round", "cpu": "operations of a round"}
+COLUMNS = ["us a round", "share", "calls a round", "name"]
+
+
+def operations(pair: Pair, prompt: list[int], params: Params) -> list[list[str | float | None]]:
+    """The operations that take longest in a round, from a profile of some rounds."""
+    generate(pair, prompt, params, measure=False)  # captured by now
+    on_gpu = pair.target.device.type == "cuda"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with stream(pair, prompt, params, measure=False) as run:
+        next(run), next(run)  # Started, and the round that comes with the prefill
+        with profile(activities=activities) as profiler:
+            for _ in range(PROFILED):
+                next(run)
+            cuda.synchronize(pair.target.device)
+    kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
+    events = [event for event in profiler.key_averages() if event.device_type == kind]
+    times = {event: event.self_device_time_total if on_gpu else event.self_cpu_time_total for event in events}
+    total = sum(times.values())
+    longest = sorted(times, key=lambda event: times[event], reverse=True)[:MOST]
+    return [
+        [times[event] / PROFILED, f"{times[event] / total:.1%}", event.count / PROFILED, event.key[:90]]
+        for event in longest
+    ]

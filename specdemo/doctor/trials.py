@@ -1,0 +1,124 @@
+"""What a section of the doctor is made of: trials, run one after the other in a process of their own, which
+tells its parent what it finds. A crash costs one trial."""
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal, TextIO
+
+from specdemo.loading.errors import redacted
+
+Outcome = Literal["PASS", "FAIL", "NOT RUN"]
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    columns: list[str]
+    rows: list[list[str | float | None]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a trial that passed found out. facts: numbers and names, by group ("versions", "hardware",
+    "measured")."""
+
+    detail: str  # a sentence
+    facts: dict[str, dict[str, object]] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`run` returns what it found, or only the sentence. It raises NotRun or Failed with a sentence; any
+    other exception is a failure, too."""
+
+    name: str
+    run: Callable[[], Finding | str]
+
+
+class NotRun(Exception):
+    """This machine lacks what the trial needs."""
+
+
+class Failed(Exception):
+    """The trial found something wrong."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a trial, fit to be published."""
+
+    section: str
+    name: str
+    outcome: Outcome
+    detail: str
+    output: str | None = None  # the traceback, or the last lines that a crashed process wrote
+    facts: dict[str, dict[str, object]] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+
+
+def public(text: str) -> str:
+    """The text without the hub's token and the name of the user's home."""
+    home = str(Path.home())
+    return redacted(text).replace(home, "~") if len(home) > 1 else redacted(text)
+
+
+def one_sentence(text: str) -> str:
+    """On one line, and not longer than a few lines of a terminal."""
+    text = " ".join(public(text).split())
+    return text if len(text) <= 400 else text[:397] + "..."
+
+
+def check_of(section: str, trial: Trial) -> Check:
+    """Runs the trial."""
+    try:
+        found = trial.run()
+    except NotRun as error:
+        return Check(section, trial.name, "NOT RUN", one_sentence(str(error)))
+    except Failed as error:
+        return Check(section, trial.name, "FAIL", one_sentence(str(error)))
+    except Exception as error:
+        sentence = one_sentence(f"{type(error).__name__}: {error}")
+        return Check(section, trial.name, "FAIL", sentence, public(traceback.format_exc()))
+    found = Finding(found) if isinstance(found, str) else found
+    return Check(section, trial.name, "PASS", one_sentence(found.detail), None, found.facts, found.tables)
+
+
+def open_channel() -> TextIO:
+    """The process's standard output, kept for messages to the parent. Whatever else is written to standard
+    output from now on goes to standard error, also by libraries in C."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return channel
+
+
+def serve(section: str, trials: Iterable[Trial], start: int, channel: TextIO) -> None:
+    """Runs the trials from index `start` on. Sends {"begin": name} and {"check": ...} for each, and
+    {"done": true} at the end: one line of JSON each.
+
+    After a CUDA error no later call works in this process, so it ends without "done", and the parent starts
+    another one for the rest."""
+    faulthandler.enable()  # a crash says where
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1)  # and so does a hang, when the parent asks
+    for trial in islice(trials, start, None):
+        _send(channel, {"begin": trial.name})
+        check = check_of(section, trial)
+        _send(channel, {"check": asdict(check)})
+        if check.outcome == "FAIL" and ("CUDA error" in check.detail or "CUDA is lost" in check.detail):
+            return
+    _send(channel, {"done": True})
+
+
+def _send(channel: TextIO, message: dict) -> None:
+    channel.write(json.dumps(message) + "\n")
+    channel.flush()
+    sys.stderr.flush()
