@@ -14,7 +14,7 @@ from specdemo.events.metrics import ratio
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.pair import Pair
-from specdemo.session import stream
+from specdemo.zero import stream
 
 WARM_UP = 48  # tokens that each setting writes before it is measured
 RESAMPLES = 1000  # of the samples, for an interval
@@ -91,7 +91,7 @@ def compare(
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
     """Measures every setting on every prompt `repeats` times, in turns, after a warm-up of each. Yields what
-    is measured so far after each generation. To stop, close the iterator; is_stopped, asked after each round,
+    is measured so far after each generation. To stop, close the iterator; is_stopped, asked again and again,
     stops within a generation, which then does not count.
 
     Raises as `stream` does, when a pair is busy or cannot take a prompt."""
@@ -123,7 +123,7 @@ def compare(
 
 
 def _generate(pair: Pair, prompt: str | list[int], params: Params, is_stopped: Callable[[], bool]) -> Trace:
-    with stream(pair, prompt, params, measure=False) as run:
+    with stream(pair, prompt, params, measure=False, is_over=is_stopped) as run:
         for _ in run:
             if is_stopped():
                 break

@@ -2,13 +2,13 @@
 
 from statistics import median
 
-import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from specdemo.bench.results import DeviceIdle
 from specdemo.events import Params
 from specdemo.loading.pair import Pair
+from specdemo.runtime import cuda
 from specdemo.session import stream
 
 Interval = tuple[float, float]  # start and end, both in the same unit
@@ -25,7 +25,7 @@ def device_idle(pair: Pair, prompt: list[int], params: Params) -> DeviceIdle | N
         while run.trace.finish is None:
             with record_function(ROUND):
                 next(run)
-        torch.cuda.synchronize()
+        cuda.synchronize(pair.info.device)
     run.close()
     starts, work = [], []  # microseconds
     for event in profiler.events():

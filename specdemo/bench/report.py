@@ -26,6 +26,12 @@ def _head(result: Result) -> str:
         f"{result.threads} thread(s), gamma {result.gamma}, temperature {result.temperature:g}, "
         f"{result.prompts} prompts x {result.repeats}, {result.max_new_tokens} tokens each, {result.date}"
     )
+    if result.attention is not None:
+        head += f"\nattention on CUDA, for all contestants alike: {', '.join(result.attention)}; " + (
+            "without --cudnn-attention cudnn is switched off"
+            if "cudnn" in result.attention
+            else "cudnn is switched off (--cudnn-attention switches it on)"
+        )
     if shapes := result.shapes:
         head += (
             "\nrandom weights of these shapes: by construction the drafter is right after "

@@ -131,6 +131,7 @@ class Result(Drafting):
     max_new_tokens: int
     prompts: int
     repeats: int
+    attention: list[str] | None  # torch's backends that all contestants could use; None on a CPU
     rows: list[Row | NotRun]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
     roofline: Roofline

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from specdemo.bench.results import Bound, Roofline
 from specdemo.events.metrics import ratio
 from specdemo.loading.pair import Pair, held_bytes
+from specdemo.runtime.cuda import synchronize
 
 COPIED = {"cuda": 2**30, "cpu": 2**28}  # bytes: far more than any cache holds
 
@@ -36,17 +37,12 @@ def copy_bandwidth(device: torch.device | str, size: int | None = None, times: i
     copy = torch.zeros_like(source)
     seconds = []
     for _ in range(times + 1):
-        _wait(device)
+        synchronize(device)
         start = perf_counter()
         copy.copy_(source)
-        _wait(device)
+        synchronize(device)
         seconds.append(perf_counter() - start)
     return 2 * source.nbytes / median(seconds[1:])
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def roofline(

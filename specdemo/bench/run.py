@@ -24,6 +24,7 @@ from specdemo.bench.roofline import copy_bandwidth, roofline
 from specdemo.bench.sweeps import context_sweep, gamma_sweep
 from specdemo.events import Params
 from specdemo.loading.pair import Pair
+from specdemo.runtime.gpu import attention_backends
 
 
 def bench(
@@ -64,6 +65,7 @@ def bench(
             max_new_tokens=params.max_new_tokens,
             prompts=prompts,
             repeats=repeats,
+            attention=attention_backends() if pair.target.device.type == "cuda" else None,
             rows=[
                 NotRun(name, failures[name]) if name in failures else row(name, samples, greedy)
                 for name in (one.name for one in chosen)

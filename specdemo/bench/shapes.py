@@ -20,6 +20,7 @@ from specdemo.loading.errors import LoadError
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.runtime.device import memory_of
+from specdemo.runtime.joined import join_weights
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,12 @@ def bigrams(vocab: int, accept: float, seed: int) -> Bigrams:
 
 
 def shaped_pair(
-    name: str, device: str, dtype: torch.dtype, accept: float = 0.8, seed: int = 0
+    name: str,
+    device: str,
+    dtype: torch.dtype,
+    accept: float = 0.8,
+    seed: int = 0,
+    cudnn_attention: bool = False,
 ) -> tuple[Pair, Bigrams]:
     """A pair with the sizes of `SHAPES[name]`, made on the device. Prompts are token ids: no tokenizer.
 
@@ -108,7 +114,7 @@ def shaped_pair(
     target = _model(shapes[0], follows.target, device, dtype, seed)
     drafter = _model(shapes[1], follows.drafter, device, dtype, seed + 1)
     target.name_or_path, drafter.name_or_path = f"shape of {name}'s target", f"shape of {name}'s drafter"
-    pair = load_pair(target=target, drafter=drafter, tokenizer=None)
+    pair = load_pair(target=target, drafter=drafter, cudnn_attention=cudnn_attention)
     return pair.with_capture("auto"), follows  # "off" for models in memory, which others may use
 
 
@@ -124,6 +130,7 @@ def _model(shape: Shape, next_of: Tensor, device: str, dtype: torch.dtype, seed:
             # +1 and -1: all rows have the same length, and every dtype represents them exactly.
             embedding.bernoulli_(0.5).mul_(2).sub_(1)
             model.get_output_embeddings().weight[next_of.to(device)] = embedding
+    join_weights(model)
     return model
 
 

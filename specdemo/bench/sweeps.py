@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
-import torch
-
 from specdemo.bench.contestants import bench_params, ours
 from specdemo.bench.measure import (
     Sample,
@@ -22,6 +20,7 @@ from specdemo.bench.prompts import Prompts, story_prompts
 from specdemo.bench.results import ContextRow, EngineTimes, GammaRow, QuantizedRow
 from specdemo.events import Params
 from specdemo.loading.pair import Pair
+from specdemo.runtime.cuda import free_cache
 
 
 def gamma_sweep(
@@ -76,8 +75,7 @@ def quantize_sweep(
     rows = []
     for kind in kinds:
         gc.collect()  # frees the previous pair
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_cache("cuda")
         rows.append(_quantized_row(kind, load(kind), params, prompts, repeats))
     return rows
 

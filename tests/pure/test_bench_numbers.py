@@ -203,6 +203,7 @@ def result(**changes) -> Result:
         max_new_tokens=8,
         prompts=2,
         repeats=1,
+        attention=["flash", "math"],
         rows=[
             made("transformers plain", 10.0, 1.0),
             NotRun("transformers compiled", "no compiler"),
@@ -255,6 +256,15 @@ def test_the_table_leaves_out_what_was_not_measured():
     text = table(result(gammas=[], contexts=[], differing_argmaxes=None))
     assert "gamma 4" in text and "tokens/round" not in text and "prefill" not in text
     assert "cost ratio" not in text and "the device waits" not in text and "differing" not in text
+
+
+def test_the_table_and_the_json_tell_which_attention_all_contestants_could_use():
+    head = "attention on CUDA, for all contestants alike: flash"
+    assert f"{head}, math; cudnn is switched off (--cudnn-attention switches it on)\n" in table(result())
+    on = table(result(attention=["flash", "cudnn"]))
+    assert f"{head}, cudnn; without --cudnn-attention cudnn is switched off\n" in on
+    assert "attention" not in table(result(attention=None))
+    assert asdict(result())["attention"] == ["flash", "math"]
 
 
 def test_differences_in_float32_are_called_a_bug():
@@ -421,6 +431,7 @@ WRONG = {
     "--contexts 1": f"{CONTEXTS} '1'",
     "--contexts 256;512": f"{CONTEXTS} '256;512'",
     "--shapes giant": "shapes must be one of llama-3.2-3b-1b, qwen3-8b-0.6b, llama-3.1-8b-1b, tiny, not",
+    "--methods model --cudnn-attention": "methods: give --methods or --cudnn-attention, not both",
     "--shapes tiny --pair embedded": "shapes: give --shapes or --pair, not both",
     "--shapes tiny --quantize int8": "shapes: give --shapes or --quantize, not both",
     "--shapes tiny --quantize-sweep none": "shapes: give --shapes or --quantize-sweep, not both",
