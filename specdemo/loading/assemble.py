@@ -7,7 +7,8 @@ from specdemo.events import ByModel, PairInfo
 from specdemo.loading.errors import PairError
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import ROLES
-from specdemo.runtime.device import cpu_name
+from specdemo.runtime.device import device_name
+from specdemo.runtime.gpu import has_bfloat16
 from specdemo.runtime.lm import context_of, positional_cache
 from specdemo.runtime.runner import Capture, Runner
 
@@ -20,23 +21,36 @@ def pair_of(
     tokenizer: PreTrainedTokenizerBase | None,
     reason: str,
     capture: Capture = "auto",
+    cudnn_attention: bool = False,
 ) -> Pair:
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
             positional_cache(model)
         except ValueError as error:
             raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
+    _set_cudnn_attention(models, cudnn_attention)
     device = models[0].get_input_embeddings().weight.device
-    device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     dtypes = [dtype_name(model.dtype) for model in models]
     info = PairInfo(
-        name, *_both(ids), str(device), device_name, ByModel(*_both(dtypes)), ByModel(*_both(quantized))
+        name,
+        *_both(ids),
+        str(device),
+        device_name(device),
+        ByModel(*_both(dtypes)),
+        ByModel(*_both(quantized)),
     )
     target, drafter = _both(models)
-    limits = _ignored_processors(target)
+    limits = [*_ignored_processors(target), *_emulated_bfloat16(models)]
     if drafter is not None and (context := context_of(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
     return Pair(target, drafter, tokenizer, info, reason, tuple(limits), Runner(target, drafter, capture))
+
+
+def _set_cudnn_attention(models: list[PreTrainedModel], enabled: bool) -> None:
+    """For the whole process, if a model is on a GPU. torch prefers cuDNN's attention on some, but it builds a
+    plan for each new length of the cache, which takes tens of milliseconds."""
+    if any(model.device.type == "cuda" for model in models):
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
 
 
 def _both(things: list) -> tuple:
@@ -71,6 +85,15 @@ def _ignored_processors(target: PreTrainedModel) -> list[str]:
     if not ignored:
         return []
     return [f"not applied, though the target's generation config asks for it: {', '.join(ignored)}"]
+
+
+def _emulated_bfloat16(models: list[PreTrainedModel]) -> list[str]:
+    """It is allowed, because it was asked for or is the models' own, but its user should know."""
+    return [
+        f"the {role} computes in bfloat16, which {model.device} only emulates: float16 is faster there"
+        for role, model in zip(ROLES, models, strict=False)
+        if model.dtype == torch.bfloat16 and model.device.type == "cuda" and not has_bfloat16(model.device)
+    ]
 
 
 def check_same_tokenizer(

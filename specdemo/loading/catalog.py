@@ -9,6 +9,11 @@ POOR = "embedded-poor"  # the pair whose drafter guesses badly on purpose
 
 DTYPES = ("float32", "bfloat16", "float16")  # names in torch
 QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer
+# Where each of them can be chosen; `runtime.gpu.quantized_kinds` decides.
+QUANTIZE_WHERE = (
+    f"{', '.join(QUANTIZE)} on a CPU; on CUDA only what needs no compiler: int8, int4 in bfloat16 (from "
+    "capability 8.0 on, for layers whose widths are multiples of 128), float8 in float32 or below 8.0"
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,6 @@ CATALOGUE = {
               "GPT-2, with a drafter distilled from its smallest size"),
         Entry("pythia-1.4b", "EleutherAI/pythia-1.4b", "EleutherAI/pythia-160m", 3.2, 0.32,
               "same data, two sizes"),
-        Entry("opt-6.7b", "facebook/opt-6.7b", "facebook/opt-125m", 13.6, 0.25, "a large gap in size"),
         Entry("qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-0.5B", 4.1, 0.99,
               "a large vocabulary; the drafter is a third of the target's size"),
         Entry("qwen2.5-7b", "Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B", 16.2, 0.99,
@@ -61,6 +65,10 @@ CATALOGUE = {
               "sliding windows, padded vocabulary", gated=True),
     )
 }  # fmt: skip
+
+# What a public server offers on a GPU. On a CPU it offers only the embedded pairs, since each visitor would
+# wait for minutes. Its owner can list more.
+FOR_GPUS = ("smollm2-1.7b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen3-8b")
 
 # The ids of models that the hub gives out only to accounts that have accepted their terms.
 GATED = {place for entry in CATALOGUE.values() if entry.gated for place in (entry.target, entry.drafter)}

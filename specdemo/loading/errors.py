@@ -1,16 +1,64 @@
 """Errors of loading: one sentence each for the user, in place of what the libraries raise."""
 
+import errno
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+SHORTEST_SECRET = 8  # characters: shorter values are words like "true", which other texts have too
+
 
 def redacted(text: str) -> str:
-    """The text without the hub's token."""
-    token = os.environ.get("HF_TOKEN")
-    return text.replace(token, "***") if token else text
+    """The text without the value of any environment variable that is named *_TOKEN or *_KEY, and without the
+    hub's token that is stored on this machine."""
+    named = (value for name, value in os.environ.items() if name.upper().endswith(("_TOKEN", "_KEY")))
+    secrets = {value for value in (*named, _stored_token()) if len(value) >= SHORTEST_SECRET}
+    for secret in sorted(secrets, key=len, reverse=True):  # one can be a part of another
+        text = text.replace(secret, "***")
+    return text
+
+
+def _stored_token() -> str:
+    """What `hf auth login` has written."""
+    from huggingface_hub import constants
+
+    try:
+        return Path(constants.HF_TOKEN_PATH).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError):
+        return ""
+
+
+def without_directories(text: str) -> str:
+    """The text with only the last part of each absolute path, which can name a user or a mount."""
+    return re.sub(r"(?<![\w.:/~])~?/(?:[^\s'\"/:,;]+/)+", "", text)
+
+
+def failure(error: BaseException) -> str:
+    """What a visitor may read about an error of a run: on one line, and without secrets and directories."""
+    words = " ".join(str(error).split())
+    if is_out_of_memory(error):
+        words = "there was not enough memory for it: try a shorter text, or a smaller pair"
+    return redacted(without_directories(f"{type(error).__name__}: {words}"))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of the CPU or of a GPU. Without torch, whose errors are known by their names and words."""
+    return (
+        isinstance(error, MemoryError)
+        or any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error))
+    )
+
+
+@contextmanager
+def no_mistakes() -> Iterator[None]:
+    """A library's ValueError becomes a RuntimeError, since it would pass for a mistake in what was asked."""
+    try:
+        yield
+    except ValueError as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 class PairError(Exception):
@@ -25,37 +73,48 @@ class LoadError(PairError):
     """The request was right, but loading failed (broken files, no connection, no memory)."""
 
 
+class TookTooLong(LoadError):
+    """Loading has not ended in time. It may go on, and end well."""
+
+
 def gated_error(role: str, model_id: str) -> LoadError:
     accept = "accept its terms on its hub page, then set HF_TOKEN to a token of that account"
     return LoadError(f"{role}: {model_id} is gated: {accept}")
 
 
 @contextmanager
-def load_errors(role: str, model_id: str, part: str = "config.json") -> Iterator[None]:
+def load_errors(role: str, place: str, part: str = "config.json", shown: str | None = None) -> Iterator[None]:
     """Turns the libraries' errors into one sentence that names the model and the part of it that was being
     read.
 
-    Checks first that `model_id` is a directory with a model in it or has the form of a hub id.
+    Checks first that `place` is a directory with a model in it or has the form of a hub id. shown: what the
+    sentence calls the model, in place of its directory.
     """
-    path = Path(model_id)
-    if model_id and "\0" not in model_id and path.is_dir():
+    shown = place if shown is None else shown
+    path = Path(place)
+    if place and "\0" not in place and path.is_dir():
         if not os.access(path, os.R_OK | os.X_OK):
-            raise PairError(f"{role}: the directory {model_id} cannot be read: permission denied")
+            raise PairError(f"{role}: the directory {shown} cannot be read: permission denied")
         if not (path / "config.json").is_file():
-            raise PairError(
-                f"{role}: the directory {model_id} has no config.json, so there is no model in it"
-            )
-    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model_id) or model_id.startswith("."):
-        shown = model_id if model_id.isprintable() and model_id else ascii(model_id)
+            raise PairError(f"{role}: the directory {shown} has no config.json, so there is no model in it")
+    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", place) or place.startswith("."):
+        shown = shown if shown.isprintable() and shown else ascii(shown)
         raise PairError(f"{role}: there is no directory {shown}, and a hub id has the form owner/name")
     try:
         yield
+    except PairError:
+        raise
     except Exception as error:
-        raise _sentence(error, role, model_id, part) from None
+        told = _sentence(error, role, place, part)
+        raise type(told)(str(told).replace(place, shown)) from None
 
 
 def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairError:
     path, causes = Path(model_id), _causes(error)
+    if is_out_of_memory(error):
+        return LoadError(f"{role}: there is not enough memory for {model_id}: choose a smaller pair")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return LoadError(f"{role}: there is no room left on the disk for {model_id}")
     if "GatedRepoError" in causes:
         return gated_error(role, model_id)
     if "RepositoryNotFoundError" in causes:
@@ -70,6 +129,8 @@ def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairErro
         )
     if "HfHubHTTPError" in causes:
         return LoadError(f"{role}: the model hub denied access to {model_id}: check HF_TOKEN")
+    if "TransportError" in causes or "Consistency check failed" in str(error):
+        return LoadError(f"{role}: the download of {model_id} broke off: try again later")
     return LoadError(f"{role}: {model_id} cannot be loaded, because of its {part}: {_reason(error)}")
 
 
@@ -90,6 +151,9 @@ PLAIN_WORDS = {
     r"Unrecognized configuration class .*\.models\.(\w+)\.": r"\1 is not a causal language model",
     r"contains custom code": "the model comes with its own program code, which is never run here",
     r"Should have a `model_type` key": "config.json does not name a model_type",
+    r"no file named model\.safetensors|appear to have a file named model\.safetensors": (
+        "there is no model.safetensors, and weights are loaded from no other format"
+    ),
     r"ignore_mismatched_sizes": "the weights have other shapes than config.json gives",
     r"deserializing header: (.+)": r"model.safetensors is broken or incomplete (\1)",
     r"instantiate the backend tokenizer": "there are no tokenizer files",

@@ -80,8 +80,9 @@ class Pair:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know now: the limits, and why steps are not captured."""
-        return [*self.limits, *self.runner.notes]
+        """What a user should know now: the limits, and why the pair is slower than it might be."""
+        of_gpu = [self.runner.gpu_note] if self.runner.gpu_note else []
+        return [*self.limits, *of_gpu, *self.runner.notes]
 
     @property
     def bytes_held(self) -> Bytes:

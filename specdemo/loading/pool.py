@@ -4,29 +4,36 @@ import gc
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
-import torch
-
-from specdemo.loading.errors import PairError
-from specdemo.loading.load import OnProgress, Plan, check_access, load, plan
+from specdemo.loading.downloads import UNWANTED, Downloads, wait_while
+from specdemo.loading.errors import PairError, TookTooLong
+from specdemo.loading.fetch import fetch, is_here
+from specdemo.loading.load import check_access, load, plan
 from specdemo.loading.pair import Pair
+from specdemo.loading.plan import Plan, check_free_memory, needs
+from specdemo.loading.progress import OnProgress
 from specdemo.loading.request import Request
-from specdemo.runtime.device import memory_of
+from specdemo.runtime.cuda import alone_on, free_cache
+from specdemo.runtime.device import free_memory, memory_of
 
 
 class ModelPool:
     """Keeps pairs loaded while together they take at most `share` of their device's memory.
 
     When there is no room for another one, the least recently used pair that is not running goes first. One
-    pair is loaded at a time; pairs that are loaded can be used meanwhile.
+    pair is loaded at a time; pairs that are loaded can be used meanwhile. What is not on this machine is
+    downloaded before, while other pairs load. seconds: the longest that a visitor waits for a download, and
+    for others' loads.
     """
 
-    def __init__(self, share: float = 0.5):
-        self.share = share
+    def __init__(self, share: float = 0.5, seconds: float = 1_800):
+        self.share, self.seconds = share, seconds
         self.pairs: OrderedDict[tuple, Pair] = OrderedDict()  # least recently used first
         self.lock = threading.Lock()  # protects `pairs`
         self.loading = threading.Lock()
-        self.listeners: list[OnProgress] = []  # of everyone who waits for a pair
+        self.listeners: list[OnProgress] = []  # of everyone who waits for a pair that is on this machine
+        self.downloads = Downloads(seconds)
 
     def get(
         self,
@@ -37,17 +44,25 @@ class ModelPool:
         """The pair, loaded if necessary; raises as `load_pair` does.
 
         on_progress: called while this waits, also about another pair that is being loaded. is_wanted: called
-        before the load begins; PairError if nobody waits for the pair any more.
+        again and again until the load begins; PairError if nobody waits for the pair any more.
         """
         if pair := self.loaded(request):
             return pair
         check_access(request)  # before waiting for another pair's load
+        if not all(is_here(part.place) for part in request.parts):
+            download = partial(self._download, request)
+            self.downloads.wait_for(request.key, request.name, download, on_progress, is_wanted)
         self.listeners.append(on_progress)
         try:
-            with self.loading:
+            if not wait_while(is_wanted, self.seconds, lambda seconds: self.loading.acquire(timeout=seconds)):
+                others = f"other pairs have been loading for {self.seconds:,.0f} s"
+                raise TookTooLong(f"{request.name} could not be loaded: {others}, so try again later")
+            try:
                 if not is_wanted():
-                    raise PairError("nobody waits for this pair any more")
+                    raise PairError(UNWANTED)
                 return self.loaded(request) or self._load(request)  # it may have been loaded meanwhile
+            finally:
+                self.loading.release()
         finally:
             self.listeners.remove(on_progress)
 
@@ -66,29 +81,57 @@ class ModelPool:
         report("Reading the models' configs", None)
         planned = plan(request)  # raises before any other pair is dropped
         self._make_room(planned)
-        pair = load(planned, report)
-        with self.lock:
-            self.pairs[request.key] = pair
-        return pair
+        try:
+            pair = load(planned, report)
+        except PairError as error:
+            failed = type(error)(str(error))  # without the frames, which hold what has been loaded
+        else:
+            with self.lock:
+                self.pairs[request.key] = pair
+            return pair
+        _collect(request.device)
+        raise failed
+
+    def _download(self, request: Request, report: OnProgress) -> None:
+        report("Reading the models' configs", None)
+        check_free_memory(plan(request), self._could_free)
+        fetch(request.parts, report)
 
     def _make_room(self, planned: Plan) -> None:
+        check_free_memory(planned, self._could_free)  # raises before any other pair is dropped
         device = planned.request.device
         room = self.share * memory_of(device) - sum(planned.sizes)
-        while self.bytes_held(device) > room and self._drop_one():
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+        while self.bytes_held(device) > room and self._drop_one(device):
+            pass
+        for need in needs(planned):
+            while need.bytes > free_memory(need.device) and self._drop_one(need.device):
+                pass
+        check_free_memory(planned)
 
-    def _drop_one(self) -> bool:
+    def _could_free(self, device: str) -> int:
+        """Bytes on a device that pairs hold which are not running."""
+        return self.bytes_held(device, idle=True)
+
+    def _drop_one(self, device: str) -> bool:
         """Drops the least recently used pair that is not running; False if there is none."""
-        with self.lock:
-            idle = next((key for key, pair in self.pairs.items() if not pair.lock.locked()), None)
-            return self.pairs.pop(idle, None) is not None
+        with alone_on(device):  # the pair's memory is freed here
+            with self.lock:
+                idle = next((key for key, pair in self.pairs.items() if not pair.lock.locked()), None)
+                dropped = self.pairs.pop(idle, None) is not None
+            _collect(device)
+        return dropped
 
-    def bytes_held(self, device: str = "cpu") -> int:
-        """Bytes of weights that the loaded pairs hold on all devices of this kind."""
+    def bytes_held(self, device: str = "cpu", idle: bool = False) -> int:
+        """Bytes of weights that the loaded pairs hold on all devices of this kind. idle: only those that are
+        not running."""
         kind = device.split(":")[0]
         with self.lock:
-            pairs = list(self.pairs.values())
+            pairs = [pair for pair in self.pairs.values() if not (idle and pair.lock.locked())]
         held = [pair.bytes_held for pair in pairs if pair.info.device.split(":")[0] == kind]
         return sum(size.target + (size.drafter or 0) for size in held)
+
+
+def _collect(device: str) -> None:
+    with alone_on(device):
+        gc.collect()
+        free_cache(device)

@@ -16,12 +16,16 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import constants
+from optimum.quanto.nn import QModuleMixin
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specdemo import PairError, Params, load_pair, stream
+from specdemo.bench.shapes import shaped_pair
+from specdemo.loading import assemble
 from specdemo.loading.errors import LoadError
-from specdemo.loading.load import load, plan
-from specdemo.loading.request import resolve
+from specdemo.loading.load import _load, load, plan
+from specdemo.loading.request import Part, resolve
+from specdemo.runtime.runner import has_hooks
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, random_weights, shorter, tiny, tokenizer
 
@@ -176,6 +180,34 @@ def test_quantised_weights_are_smaller_and_still_write(saved, unquantised, quant
     assert trace.output_ids == text_of(pair, draft_with="none").output_ids
 
 
+def test_weights_are_quantised_on_their_device(saved, monkeypatch):
+    """The meta device stands for a GPU: what is loaded onto it was never on the CPU as a whole."""
+    quantised_on = set()
+
+    def freeze(layer, freeze=QModuleMixin.freeze):
+        quantised_on.add(layer.weight.device.type)
+        freeze(layer)
+
+    monkeypatch.setattr(QModuleMixin, "freeze", freeze)
+    moved = []
+    monkeypatch.setattr(torch.nn.Linear, "_apply", lambda layer, *_: moved.append(layer.weight.device.type))
+    target = str(saved / "target")
+    part = Part("target", target, target, device="meta", dtype=None, quantize="int8")
+    model = _load(part, torch.bfloat16, lambda *_: None)
+    assert quantised_on == set(moved) == {"meta"}
+    assert model.device.type == "meta" and not has_hooks(model)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_the_attention_that_is_asked_for_reaches_every_kind_of_pair(saved, monkeypatch, wanted):
+    asked = []
+    monkeypatch.setattr(assemble, "_set_cudnn_attention", lambda models, enabled: asked.append(enabled))
+    load_pair(target=tiny(), cudnn_attention=wanted)
+    load_pair(target=saved / "target", cudnn_attention=wanted)
+    shaped_pair("tiny", "cpu", torch.float32, cudnn_attention=wanted)
+    assert asked == [wanted] * 3
+
+
 def test_tokenizers_that_differ_by_ids_at_the_end_only(saved, broken):
     longer = broken(lambda path: tokenizer(extra=4).save_pretrained(path))
     for target, drafter in ((saved / "target", longer), (longer, saved / "drafter")):
@@ -306,6 +338,28 @@ def test_broken_directories(saved, broken, role, what):
     message = rejected(**{"target": saved / "target", role: path}, kind=kind)
     assert message.startswith(role) and str(path) in message
     assert words in message.replace(str(path), "")
+
+
+@pytest.mark.parametrize("where", ["config", "tokenizer"])
+def test_a_models_own_program_never_runs(broken, tmp_path, monkeypatch, where):
+    """Nor is there an option, an environment variable or an answer on the terminal that would run it."""
+    ran = tmp_path / "ran"
+    program = f"open({str(ran)!r}, 'w')\nfrom transformers import *\nclass Own(LlamaConfig): pass\n".encode()
+    classes = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer")
+    own = {"auto_map": dict.fromkeys(classes, "own.Own"), "model_type": "own"}
+    if where == "tokenizer":
+        own = {"auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}, "tokenizer_class": "Own"}
+
+    def change(path):
+        (path / "own.py").write_bytes(program)
+        file = path / ("config.json" if where == "config" else "tokenizer_config.json")
+        file.write_text(json.dumps({**json.loads(file.read_text()), **own}))
+
+    path = broken(change)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    assert "never run" in rejected(target=path, kind=LoadError) and not ran.exists()
+    with pytest.raises(TypeError, match="trust_remote_code"):
+        load_pair(target=path, trust_remote_code=True)
 
 
 def test_weights_that_are_not_whole(broken):
@@ -450,6 +504,8 @@ class Files(http.server.SimpleHTTPRequestHandler):
     """Hands out the files of a directory as the model hub does: slowly where they are weights."""
 
     def respond(self, send: bool):
+        if model := re.fullmatch(r"/api/models/own/(\w+)", self.path.split("?")[0]):
+            return self.list(Path(self.directory, model[1]))
         found = re.fullmatch(r"/own/(\w+)/resolve/\w+/([\w.]+)", self.path)
         file = Path(self.directory, *(found.groups() if found else ["nothing"]))
         size = file.stat().st_size if file.is_file() else 0
@@ -470,6 +526,14 @@ class Files(http.server.SimpleHTTPRequestHandler):
                 self.wfile.write(whole[at : at + size // pieces + 1])
                 time.sleep(0.15 if pieces > 1 else 0)
 
+    def list(self, folder: Path):
+        files = [{"rfilename": file.name, "size": file.stat().st_size} for file in folder.iterdir()]
+        answer = json.dumps({"id": f"own/{folder.name}", "sha": "a" * 40, "siblings": files}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
     def do_HEAD(self):
         self.respond(send=False)
 
@@ -488,7 +552,9 @@ import asyncio, json, time
 from huggingface_hub import constants
 from specdemo import Params
 from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import RunQueue, Waiting, follow
+from specdemo.ui.line import RunQueue
+from specdemo.ui.visitor import Visitor
+from specdemo.ui.queue import Waiting, follow
 
 constants.DOWNLOAD_CHUNK_SIZE = 10_000  # else a file this small comes in one piece
 
@@ -496,7 +562,9 @@ params = Params(temperature=0, max_new_tokens=5, ignore_eos=True)
 
 async def main():
     models, queue = Models({"target": "own/target", "drafter": "own/drafter"}), RunQueue()
-    visit = lambda: follow(models, queue, Choice(), "the cat sat", params)
+    visit = lambda: follow(
+        models, queue.join(Visitor("page", "10.0.0.1"), "run"), Choice(), "the cat sat", params
+    )
     impatient = visit()
     async for waiting in impatient:
         if waiting.share:

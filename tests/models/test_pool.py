@@ -1,16 +1,24 @@
 """The pool: which pairs stay loaded, which go when memory is short, and what those who wait are told."""
 
+import gc
 import threading
 import time
 import weakref
 
 import pytest
+import torch
 
-from specdemo import PairError, Params, load_pair, stream
+from specdemo import PairError, Params, generate, load_pair, stream
+from specdemo.loading import load as load_module
+from specdemo.loading import plan as plan_module
+from specdemo.loading import pool as pool_module
 from specdemo.loading.catalog import EMBEDDED
+from specdemo.loading.errors import LoadError
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime.device import memory_of
+from specdemo.ui.queue import sentence
+from tests.sentences import assert_one_sentence
 from tests.tiny import tiny, tokenizer
 
 PROMPT = "the cat sat"
@@ -149,6 +157,94 @@ def test_two_who_ask_at_once_get_one_pair_and_both_are_told(three):
         "Warming up",
         None,
     )
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """`memory(n, request)`: only so many pairs like this one fit the free memory; those of a pool count."""
+
+    def limit(pool: ModelPool, pairs: float, request: dict):
+        [size] = load_module.plan(resolve(**request)).sizes
+        free = lambda device: int(pairs * size) - pool.bytes_held()  # noqa: E731
+        monkeypatch.setattr(plan_module, "free_memory", free)
+        monkeypatch.setattr(pool_module, "free_memory", free)
+
+    return limit
+
+
+def test_pairs_go_when_the_free_memory_is_too_small_for_another(three, memory):
+    pool = ModelPool(share=1)
+    memory(pool, 1.5, three[0])
+    model = weakref.ref(pool.get(resolve(**three[0])).target)
+    assert pool.get(resolve(**three[1])) and model() is None and len(pool.pairs) == 1
+
+
+def test_no_pair_goes_for_one_that_would_not_fit_even_then(three, memory):
+    pool = ModelPool(share=1)
+    memory(pool, 1.5, three[0])
+    pair = pool.get(resolve(**three[0]))
+    memory(pool, 0.5, three[0])
+    with pytest.raises(LoadError, match=r"about 0\.\d MB of memory, but 0\.\d MB of .* free on cpu") as error:
+        pool.get(resolve(**three[1]))
+    assert_one_sentence(str(error.value))
+    assert pool.get(resolve(**three[0])) is pair
+
+
+def test_a_running_pair_counts_as_memory_that_cannot_be_freed(three, memory):
+    pool = ModelPool(share=1)
+    memory(pool, 1.5, three[0])
+    pair = pool.get(resolve(**three[0]))
+    with stream(pair, PROMPT, Params(max_new_tokens=5, draft_with="none")) as run:
+        next(run)
+        with pytest.raises(LoadError, match="are free on cpu"):
+            pool.get(resolve(**three[1]))
+    assert pool.get(resolve(**three[1]))
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried ..."), MemoryError()])
+@pytest.mark.parametrize("where", ["join_weights", "can_rewind"])
+def test_too_little_memory_while_loading_gives_back_what_was_loaded(three, monkeypatch, error, where):
+    models = []
+
+    def fail(model):
+        models.append(weakref.ref(model))
+        raise error
+
+    pool = ModelPool()
+    with monkeypatch.context() as patch:
+        patch.setattr(load_module, where, fail)
+        with pytest.raises(LoadError, match="there is not enough memory for ") as told:
+            pool.get(resolve(**three[0]))
+    assert_one_sentence(str(told.value))
+    error.__traceback__ = error.__context__ = None  # this test's own hold on the frames
+    gc.collect()
+    assert models and models[0]() is None and not pool.pairs
+    assert pool.get(resolve(**three[0]))
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 ..."), MemoryError()]
+)
+def test_too_little_memory_in_a_run_is_a_sentence_and_the_next_run_works(three, error):
+    pool, calls = ModelPool(), []
+    pair = pool.get(resolve(**three[0]))
+    params = Params(temperature=0, max_new_tokens=20, draft_with="none", ignore_eos=True)
+
+    def fail(module, inputs):
+        calls.append(module)
+        if len(calls) == 3:
+            raise error
+
+    hook = pair.target.register_forward_pre_hook(fail)
+    run = stream(pair, PROMPT, params)
+    with pytest.raises(type(error)) as told:
+        list(run)
+    hook.remove()
+    said = sentence(told.value)
+    assert_one_sentence(said)
+    assert said.startswith("The run failed: ") and "there was not enough memory for it" in said
+    assert run.trace.finish == "error" and run.trace.error in said
+    assert generate(pool.get(resolve(**three[0])), PROMPT, params).stats.tokens == 20
 
 
 def test_a_pair_that_nobody_waits_for_any_more_is_not_loaded():

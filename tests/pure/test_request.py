@@ -3,12 +3,13 @@ bytes."""
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdemo import PairError
 from specdemo.loading.catalog import CATALOGUE, EMBEDDED
-from specdemo.loading.errors import load_errors
-from specdemo.loading.load import Plan, bytes_of, plan_from
+from specdemo.loading.errors import LoadError, failure, load_errors, redacted, without_directories
+from specdemo.loading.plan import Plan, bytes_of, plan_from
 from specdemo.loading.request import resolve
 from tests.sentences import assert_one_sentence
 
@@ -89,6 +90,57 @@ def test_a_token_in_a_wrong_field_is_not_repeated(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     for message in (rejected(SECRET), *(rejected(**{option: SECRET}) for option in ALLOWED)):
         assert SECRET not in message
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY", "SOME_TOKEN", "own_key"])
+def test_no_secret_of_the_environment_is_repeated(monkeypatch, name):
+    monkeypatch.setenv(name, SECRET)
+    assert redacted(f"denied for {SECRET}, {SECRET}x") == "denied for ***, ***x"
+    assert SECRET not in rejected(SECRET) and SECRET not in failure(RuntimeError(f"with {SECRET}"))
+
+
+def test_short_values_and_other_names_are_no_secrets(monkeypatch):
+    monkeypatch.setenv("USE_TOKEN", "true")
+    monkeypatch.setenv("KEYBOARD", "a-long-name")
+    assert redacted("true of a-long-name") == "true of a-long-name"
+
+
+def test_a_secret_that_holds_another_is_removed_as_a_whole(monkeypatch):
+    monkeypatch.setenv("A_TOKEN", "abcdefgh")
+    monkeypatch.setenv("B_TOKEN", "abcdefgh-and-more")
+    assert redacted("said abcdefgh-and-more") == "said ***"
+
+
+def test_the_stored_token_is_not_repeated(monkeypatch, tmp_path):
+    (tmp_path / "token").write_text(f"{SECRET}\n")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    assert SECRET not in rejected(SECRET)
+
+
+def test_what_a_visitor_reads_names_no_directories():
+    for text, left in (
+        ("[Errno 2] none: '/home/me/models/a.json'", "[Errno 2] none: 'a.json'"),
+        ("/mnt/x/model + ~/y/drafter", "model + drafter"),
+        ("target own/model, see https://host.org/a/b", "target own/model, see https://host.org/a/b"),
+        ("1/2 and p/q", "1/2 and p/q"),
+    ):
+        assert without_directories(text) == left
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total of ..."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate"),
+    ],
+)
+def test_too_little_memory_is_told_in_plain_words(error):
+    with pytest.raises(LoadError, match="^target: ") as told, load_errors("target", "own/model"):
+        raise error
+    assert "there is not enough memory for own/model" in str(told.value)
+    assert_one_sentence(str(told.value))
+    assert "Error: there was not enough memory" in failure(error)
 
 
 def test_the_pair_that_comes_with_the_project_is_named_from_its_root(tmp_path, monkeypatch):

@@ -1,0 +1,141 @@
+"""How a request would be loaded: which dtypes, how much memory, and whether that much is free.
+
+Nothing is read here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from specdemo.loading.assemble import dtype_name
+from specdemo.loading.catalog import QUANTIZE
+from specdemo.loading.errors import LoadError, PairError
+from specdemo.loading.request import Part, Request
+from specdemo.runtime.device import free_memory, memory_of
+from specdemo.runtime.gpu import has_bfloat16, quantized_kinds
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request, and what follows from the configs of its models."""
+
+    request: Request
+    dtypes: tuple[torch.dtype, ...]  # of each part
+    sizes: tuple[int, ...]  # of each part's weights in memory, in bytes
+    reason: str  # why these dtypes
+
+
+def plan_from(request: Request, skeletons: list[PreTrainedModel]) -> Plan:
+    """The plan for models whose skeletons have been read, whether they fit this machine's memory or not."""
+    automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
+    dtypes = tuple(part.dtype or automatic for part in request.parts)
+    for part, dtype, skeleton in zip(request.parts, dtypes, skeletons, strict=True):
+        _check_quantize(part, dtype, skeleton)
+    given = [part.role for part in request.parts if part.dtype]
+    if len(given) == len(dtypes):
+        reason = "as requested"
+    elif given:
+        reason = f"{given[0]} as requested, the other {reason}"
+    sizes = (
+        bytes_of(skeleton, dtype, part.quantize)
+        for skeleton, dtype, part in zip(skeletons, dtypes, request.parts, strict=True)
+    )
+    return Plan(request, dtypes, tuple(sizes), reason)
+
+
+def _check_quantize(part: Part, dtype: torch.dtype, skeleton: PreTrainedModel) -> None:
+    if part.quantize is None or part.device == "cpu":
+        return
+    kinds = quantized_kinds(part.device, dtype, quantized_layers(skeleton))
+    if part.quantize not in kinds:
+        where = f"for {part.role} {part.id} on {part.device} in {dtype_name(dtype)}"
+        raise PairError(
+            f"quantize must be one of {', '.join(['none', *kinds])} {where}, not {part.quantize}: "
+            "there it would need a CUDA compiler"
+        )
+
+
+def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
+    """The dtype for a pair of that many parameters, and why."""
+    if device != "cpu":
+        reason = "the GPU reads half as many bytes as with float32, which decides its speed"
+        if has_bfloat16(device):
+            dtype = torch.bfloat16
+        else:
+            dtype, reason = torch.float16, f"{reason}; it does not compute in bfloat16"
+    elif 4 * parameters < memory_of("cpu") / 2:
+        dtype, reason = (
+            torch.float32,
+            "on a CPU, greedy output in float32 equals the target's own to the token",
+        )
+    else:
+        dtype, reason = torch.bfloat16, "float32 would take more than half of this machine's memory"
+    return dtype, f"{dtype_name(dtype)}: {reason}"
+
+
+def bytes_of(skeleton: PreTrainedModel, dtype: torch.dtype, quantize: str | None) -> int:
+    """Memory that the model's weights will take, in bytes.
+
+    quanto keeps the scales of quantised weights in the dtype: one for each row, or below 8 bits a scale and a
+    shift for each group of weights. Each layer also has two float32 scales for activations.
+    """
+    total = dtype.itemsize * skeleton.num_parameters()
+    total += sum(buffer.numel() * buffer.itemsize for buffer in skeleton.buffers())
+    if quantize is None:
+        return total
+    bits = QUANTIZE[quantize]
+    for layer in quantized_layers(skeleton):
+        weights = layer.weight.numel()
+        group = next((size for size in (128, 96, 64) if layer.in_features % size == 0), 32)
+        scales = layer.out_features if bits == 8 else 2 * (weights // group)
+        total += weights * bits // 8 + (scales - weights) * dtype.itemsize + 2 * 4
+    return total
+
+
+def quantized_layers(skeleton: PreTrainedModel) -> list[torch.nn.Linear]:
+    """The layers whose weights quanto quantises: all linear ones but the head."""
+    linear = [layer for layer in skeleton.modules() if isinstance(layer, torch.nn.Linear)]
+    return [layer for layer in linear if layer is not skeleton.get_output_embeddings()]
+
+
+def amount(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
+
+@dataclass(frozen=True)
+class Need:
+    """Memory that the weights will take on one device."""
+
+    device: str
+    bytes: int
+    models: str  # which of them, and the verb: "target x and drafter y need"
+
+
+def needs(planned: Plan) -> list[Need]:
+    """What each model needs, and then what those on the same device need together."""
+    parts = list(zip(planned.request.parts, planned.sizes, strict=True))
+    found = [Need(part.device, size, f"{part.role} {part.id} needs") for part, size in parts]
+    if len(parts) > 1 and len({part.device for part, _ in parts}) == 1:
+        names = " and ".join(f"{part.role} {part.id}" for part, _ in parts)
+        found.append(Need(planned.request.device, sum(planned.sizes), f"{names} need"))
+    return found
+
+
+def check_memory(planned: Plan) -> None:
+    """LoadError if a device has too little memory, free or not."""
+    for need in needs(planned):
+        memory = memory_of(need.device)
+        if need.bytes > memory:
+            has = f"{need.device} has {amount(memory)}"
+            raise LoadError(f"{need.models} about {amount(need.bytes)}, but {has}")
+
+
+def check_free_memory(planned: Plan, could_free: Callable[[str], int] = lambda device: 0) -> None:
+    """LoadError if the memory that is free now is not enough. could_free: bytes of a device's memory that
+    can be freed for it."""
+    for need in needs(planned):
+        free = free_memory(need.device) + could_free(need.device)
+        if need.bytes > free:
+            left = f"{amount(free)} of {amount(memory_of(need.device))} are free on {need.device}"
+            raise LoadError(f"{need.models} about {amount(need.bytes)} of memory, but {left}")

@@ -1,0 +1,326 @@
+"""Downloads for visitors, from a hub on this machine that is slow, silent, broken or full of pickles."""
+
+import os
+import re
+import shutil
+import threading
+import time
+import uuid
+from types import SimpleNamespace
+
+import pytest
+import torch
+from huggingface_hub import constants, file_download
+
+from specdemo import PairError
+from specdemo.loading import fetch, plan
+from specdemo.loading.downloads import Downloads
+from specdemo.loading.errors import LoadError, TookTooLong
+from specdemo.loading.load import load_pair
+from specdemo.loading.pool import ModelPool
+from specdemo.loading.request import resolve
+from tests.hub import Hub
+from tests.sentences import assert_one_sentence
+from tests.tiny import shorter, tiny, tokenizer
+
+SOON = 60  # seconds within which all must have happened, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    target = tiny(vocab_size=304)
+    for name, model in (("target", target), ("drafter", shorter(target)), ("other", target)):
+        model.save_pretrained(folder / name)
+        tokenizer().save_pretrained(folder / name)
+    (folder / "pickled").mkdir()
+    shutil.copytree(folder / "target", folder / "pickled", dirs_exist_ok=True)
+    (folder / "pickled" / "model.safetensors").unlink()
+    torch.save(target.state_dict(), folder / "pickled" / "pytorch_model.bin")
+    return folder
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path, models):
+    """The library's hub, with an empty cache. It reads its settings once, on import."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 10_000)  # else a small file comes in one piece
+    hub = Hub(models)
+    with hub.serving() as endpoint:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield hub
+
+
+PAIR = {"target": "own/target", "drafter": "own/drafter"}
+
+
+def refused(pool: ModelPool, kind=LoadError, **request) -> str:
+    with pytest.raises(PairError) as error:
+        pool.get(resolve(**request or PAIR))
+    assert type(error.value) is kind
+    assert_one_sentence(str(error.value))
+    return str(error.value)
+
+
+class Asking(threading.Thread):
+    """A visitor who waits for a pair."""
+
+    def __init__(self, pool: ModelPool, **request):
+        super().__init__(daemon=True)
+        self.pool, self.request, self.told = pool, request, []
+        self.pair, self.error = None, None
+        self.start()
+
+    def run(self):
+        try:
+            self.pair = self.pool.get(resolve(**self.request), lambda *news: self.told.append(news))
+        except PairError as error:
+            self.error = str(error)
+
+
+def wait_until(happened):
+    deadline = time.monotonic() + SOON
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# What works
+
+
+def test_a_pair_is_downloaded_once_and_then_loaded_without_the_hub(hub):
+    pool = ModelPool()
+    told = []
+    pair = pool.get(resolve(**PAIR), lambda *news: told.append(news))
+    assert sorted(hub.sent) == sorted(set(hub.sent))
+    assert {"target/model.safetensors", "drafter/model.safetensors"} <= set(hub.sent)
+    shares = [share for words, share in told if words.startswith("Downloading target")]
+    assert len(shares) > 1 and shares == sorted(shares) and shares[-1] == 1
+    hub.silent = True
+    again = ModelPool().get(resolve(**PAIR))
+    assert again is not pair and again.info == pair.info
+    assert load_pair(**PAIR).info == pair.info
+
+
+def test_two_who_want_the_same_share_a_download(hub):
+    gate = threading.Event()
+    hub.before_file = lambda file, write: file.name.endswith(".safetensors") and gate.wait(SOON)
+    pool = ModelPool()
+    asking = [Asking(pool, **PAIR) for _ in range(2)]
+    wait_until(lambda: "target/model.safetensors" in hub.sent)
+    gate.set()
+    for visitor in asking:
+        visitor.join(SOON)
+    assert asking[0].pair is asking[1].pair is not None
+    assert sorted(hub.sent) == sorted(set(hub.sent))
+    assert all(any("Downloading" in words for words, _ in visitor.told) for visitor in asking)
+
+
+def test_a_local_pair_does_not_wait_for_a_download(hub, models):
+    gate = threading.Event()
+    hub.before_file = lambda file, write: file.name.endswith(".safetensors") and gate.wait(SOON)
+    pool = ModelPool()
+    slow = Asking(pool, **PAIR)
+    wait_until(lambda: "target/model.safetensors" in hub.sent)
+    assert pool.get(resolve(target=str(models / "other"))) and slow.is_alive()
+    gate.set()
+    slow.join(SOON)
+    assert slow.pair
+
+
+def test_one_download_at_a_time(hub):
+    gate = threading.Event()
+    hub.before_file = lambda file, write: file.name.endswith(".safetensors") and gate.wait(SOON)
+    pool = ModelPool()
+    first = Asking(pool, **PAIR)
+    wait_until(lambda: "target/model.safetensors" in hub.sent)
+    second = Asking(pool, target="own/other")
+    wait_until(lambda: len(pool.downloads.alive) == 2)
+    time.sleep(0.3)
+    assert not any(file.startswith("other/") for file in hub.sent)
+    gate.set()
+    for visitor in (first, second):
+        visitor.join(SOON)
+        assert visitor.pair
+
+
+# A hub that stalls
+
+
+@pytest.mark.parametrize("when", ["at first", "in the middle"])
+def test_a_stalled_download_ends_for_its_visitors(hub, models, when):
+    def stall(file, write):
+        if file.name.endswith(".safetensors"):
+            write(file.read_bytes()[:50_000])
+            hub.go_on.wait(SOON)
+
+    hub.silent, hub.before_file = when == "at first", stall
+    pool = ModelPool(seconds=2)
+    start = time.monotonic()
+    said = refused(pool, TookTooLong)
+    took = time.monotonic() - start
+    assert "could not be downloaded within 2 s: the hub is slow or does not answer" in said
+    assert 2 <= took < 10
+    start = time.monotonic()
+    with pytest.raises(LoadError, match="downloaded") as again:
+        pool.get(resolve(**PAIR))  # the library's thread still waits
+    assert_one_sentence(str(again.value))
+    assert time.monotonic() - start < 10
+    assert pool.get(resolve(target=str(models / "other")))  # the page goes on
+
+
+def test_a_stalled_download_holds_up_no_other_one(hub):
+    hub.before_file = lambda file, write: file.parent.name == "target" and hub.go_on.wait(SOON)
+    pool = ModelPool(seconds=2)
+    refused(pool, TookTooLong, target="own/target")
+    other = Asking(pool, target="own/other")
+    other.join(SOON)
+    assert other.pair, other.error
+
+
+def test_after_a_stall_a_new_request_works(hub):
+    hub.silent = True
+    pool = ModelPool(seconds=2)
+    refused(pool, TookTooLong)
+    hub.silent = False
+    hub.go_on.set()  # the connections end without an answer
+    wait_until(lambda: not pool.downloads.alive)
+    pool.seconds = pool.downloads.seconds = SOON
+    assert pool.get(resolve(**PAIR))
+
+
+def test_whoever_waits_behind_another_download_is_told_so():
+    downloads, gate = Downloads(0.5), threading.Event()
+
+    def moves(report):
+        for percent in range(100):
+            report("Downloading x: 1 of 2", percent / 100)
+            if gate.wait(0.1):
+                return
+
+    def ask(key, work):
+        with pytest.raises(LoadError) as error:
+            downloads.wait_for(key, key, work, lambda *_: None, lambda: True)
+        return str(error.value)
+
+    first = threading.Thread(target=ask, args=("first", moves), daemon=True)
+    first.start()
+    wait_until(lambda: downloads.turn is not None)
+    assert ask("second", lambda report: None).endswith("others are downloaded first, so try again later")
+    gate.set()
+    first.join(SOON)
+
+
+def test_a_download_that_nobody_waits_for_any_more_never_begins():
+    downloads, gate, begun = Downloads(SOON), threading.Event(), []
+    patient = threading.Thread(
+        target=downloads.wait_for,
+        args=("first", "first", lambda report: gate.wait(SOON), lambda *_: None, lambda: True),
+        daemon=True,
+    )
+    patient.start()
+    wait_until(lambda: downloads.turn is not None)
+    left = []
+
+    def leave():
+        with pytest.raises(PairError, match="nobody waits"):
+            downloads.wait_for("x", "x", begun.append, lambda *_: None, lambda: False)
+        left.append(True)
+
+    second = threading.Thread(target=leave, daemon=True)
+    second.start()
+    wait_until(lambda: len(downloads.alive) == 2)
+    gate.set()
+    second.join(SOON)
+    patient.join(SOON)
+    wait_until(lambda: not downloads.alive)
+    assert left and not begun
+
+
+def test_a_download_that_lost_its_turn_ends_at_its_next_byte():
+    downloads, wake, ended = Downloads(0.2), threading.Event(), []
+
+    def stalls(report):
+        wake.wait(SOON)
+        try:
+            report("Downloading x: 1 of 2", 0.5)
+        except PairError as error:
+            ended.append(str(error))
+            raise
+
+    with pytest.raises(LoadError):
+        downloads.wait_for("slow", "slow", stalls, lambda *_: None, lambda: True)
+    release = threading.Event()
+    other = threading.Thread(
+        target=downloads.wait_for,
+        args=("other", "other", lambda report: release.wait(SOON), lambda *_: None, lambda: True),
+        daemon=True,
+    )
+    other.start()
+    slow = downloads.alive["slow"]
+    wait_until(lambda: downloads.turn not in (None, slow))
+    wake.set()
+    wait_until(lambda: ended)
+    assert_one_sentence(ended[0])
+    release.set()
+    other.join(SOON)
+
+
+# What else fails
+
+
+def test_a_download_that_breaks_off(hub, monkeypatch):
+    monkeypatch.setattr(file_download.time, "sleep", lambda seconds: None)  # between its attempts
+
+    def break_off(file, write):
+        if file.name.endswith(".safetensors"):
+            raise ConnectionError
+
+    hub.before_file = break_off
+    pool = ModelPool()
+    assert refused(pool) == "target: the download of own/target broke off: try again later"
+    hub.before_file = lambda file, write: None
+    assert pool.get(resolve(**PAIR))
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_download(hub, monkeypatch):
+    hub.sizes = {"model.safetensors": 3 * 10**9}
+    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * 10**9))
+    pool = ModelPool()
+    said = refused(pool)
+    assert "target own/target and drafter own/drafter cannot be downloaded" in said
+    assert "takes 6.0 GB on the disk, and 4.0 GB are free" in said
+    assert not any(file.endswith(".safetensors") for file in hub.sent)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_disk_that_is_full_in_the_middle(hub, monkeypatch, tmp_path):
+    """The file that the weights are written to is the device that is always full."""
+    pool = ModelPool()
+    ids = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex="0" * 32))
+
+    full = tmp_path / "cache" / "models--own--target" / "blobs"
+    full.mkdir(parents=True)
+    (full / "target-model.safetensors.00000000.incomplete").symlink_to("/dev/full")
+    monkeypatch.setattr(file_download, "uuid", ids)
+    assert refused(pool) == "target: there is no room left on the disk for own/target"
+    monkeypatch.setattr(file_download, "uuid", uuid)
+    assert pool.get(resolve(**PAIR))
+
+
+def test_only_pickled_weights(hub, models):
+    sentence = "own/pickled has only pickled weights (pytorch_model.bin), which can hold program code"
+    assert sentence in refused(ModelPool(), target="own/pickled")
+    assert not any(file.endswith(".bin") for file in hub.sent)
+    directory = str(models / "pickled")
+    said = refused(ModelPool(), target=directory)
+    assert f"{directory} has only pickled weights" in said and "only safetensors are loaded" in said
+
+
+def test_too_little_free_memory_is_told_before_the_download(hub, monkeypatch):
+    monkeypatch.setattr(plan, "free_memory", lambda device: 100_000)
+    said = refused(ModelPool())
+    assert re.match(r"target own/target needs about 0\.\d MB of memory, but 0\.1 MB of [\d.]+ GB ", said)
+    assert said.endswith("are free on cpu") and not any(file.endswith(".safetensors") for file in hub.sent)
