@@ -7,6 +7,8 @@ if TYPE_CHECKING:  # the page reads traces without torch
     from transformers import PreTrainedTokenizerBase
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no character (yet)
+LONGEST = 16  # tokens without a complete character in the window
+KEPT = 4  # bytes of the longest character, so that it cannot reach over as many tokens
 
 
 class Pieces:
@@ -16,35 +18,68 @@ class Pieces:
     decodes a window that starts at a finished token, and takes what is new in it. That is right for every
     kind of tokenizer (byte-level, sentencepiece with its swallowed first space, word pieces), except for
     bytes that never become a character in a tokenizer that decodes such runs anew each time (byte fallback).
-    Without a tokenizer every piece is empty."""
+    The window stays short, whatever the tokens. Without a tokenizer every piece is empty."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase | None"):
         self.tokenizer = tokenizer
         self.window: list[int] = []  # the last finished tokens, and what followed them
         self.finished = 0  # how many tokens of the window are finished
-        self.given = ""  # the window's text that has been given out
+        self.last_finished = 0  # how many of them were finished one piece before
+        self.whole = ""  # the window's text
+        self.given = ""  # what of it has been given out
 
     def push(self, token_id: int) -> str:
         """The piece of the next token."""
         if self.tokenizer is None:
             return ""
-        self.window = [*self.window, token_id]
-        whole = self._decode(self.window)
+        window = [*self.window, token_id]
+        whole = self._decode(window)
+        if whole == self.whole and self._adds_nothing(token_id):
+            return ""  # in the window such tokens would add up
+        self.window, self.whole = window, whole
         text = whole.rstrip(INCOMPLETE)
         piece = text[len(self.given) :]
         self.given += piece
         if whole == text:  # no incomplete character at the end: a later window may start here
-            new = self.window[self.finished :]
-            if start := self._decode(new):  # special tokens alone would not keep a swallowed first space away
-                self.window, self.given = new, start
-            self.finished = len(self.window)
+            self._shorten()
+        elif len(window) - self.finished > LONGEST:
+            piece += self._drop_middle()
         return piece
+
+    def _adds_nothing(self, token_id: int) -> bool:
+        """Whether the decoder leaves the token out, wherever it stands (a special token, or an id without a
+        token). Spaces are tried twice, since a decoder can swallow the first one."""
+        start = self.window[: self.finished]
+        without, between = self._decode([*start, *start]), [*start, token_id, token_id, *start]
+        return self._decode(between) == without
+
+    def _shorten(self) -> None:
+        """Starts the window at its last finished tokens. They must have a text, since a decoder keeps a first
+        space only after other text."""
+        for start in (self.finished, self.last_finished):
+            if text := self._decode(self.window[start:]):
+                self.last_finished = max(0, self.finished - start)
+                self.window, self.whole, self.given = self.window[start:], text, text
+                break
+        else:
+            self.last_finished = self.finished
+        self.finished = len(self.window)
+
+    def _drop_middle(self) -> str:
+        """Shortens a window that ends with many incomplete characters, and gives them out but for the last
+        one, since only that one can be completed. The first ones stay: where one broken byte breaks all next
+        to it, they do that."""
+        rest = self.whole[len(self.given) : -1]
+        self.window = self.window[: self.finished + KEPT] + self.window[-2 * KEPT :]
+        self.whole = self._decode(self.window)
+        self.given = self.whole[:-1]
+        return rest
 
     def flush(self) -> str:
         """What remains at the end of the text: incomplete characters that nothing will complete."""
         if self.tokenizer is None:
             return ""
-        return self._decode(self.window)[len(self.given) :]
+        return self.whole[len(self.given) :]
 
     def preview(self, token_ids: list[int]) -> list[str]:
         """The pieces of these tokens if they came next, without pushing them. An incomplete character is

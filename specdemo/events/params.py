@@ -21,6 +21,7 @@ LIMITS: dict[str, tuple[type, float, float]] = {
 }
 ABOVE_SMALLEST = {"top_p"}
 BELOW_LARGEST = {"min_p"}
+MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Params:
     top_k: 0 is off. top_p: 1 is off. min_p: 0 is off. Applied in this order after the temperature,
     renormalising.
     seed: None draws one, which the trace records.
-    stop: the text is cut before the first of these strings.
+    stop: the text is cut before the first of these strings, at most 64 of at most 1,000 characters each.
     ignore_eos: continue after an end-of-sequence token.
     chat, system: apply the tokenizer's chat template to the prompt, with this system prompt.
     ngram: the longest n-gram that is matched ("lookup") or stored ("ngram").
@@ -72,6 +73,10 @@ class Params:
             object.__setattr__(self, "stop", tuple(self.stop))
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
             raise ValueError(f"stop must be a list of strings, none of them empty, not {_shown(self.stop)}")
+        longest = max(map(len, self.stop), default=0)
+        if len(self.stop) > MOST_STOPS or longest > LONGEST_STOP:
+            allowed = f"at most {MOST_STOPS} strings of at most {LONGEST_STOP:,} characters each"
+            raise ValueError(f"stop must be {allowed}, not {len(self.stop):,} of up to {longest:,}")
         for field in ("ignore_eos", "chat"):
             if not isinstance(getattr(self, field), bool):
                 raise ValueError(f"{field} must be true or false, not {_shown(getattr(self, field))}")
@@ -82,29 +87,24 @@ class Params:
                 check_text(field, text)
 
 
-def check_number(field: str, value: object) -> int | float:
-    """`value` in the field's own type; ValueError says what `LIMITS` allows for the field."""
-    kind = LIMITS[field][0]
+def check_number(field: str, value: object, largest: float | None = None) -> int | float:
+    """`value` in the field's own type; ValueError says what `LIMITS` allows for the field. largest: in place
+    of that in `LIMITS`."""
+    kind, low, high = LIMITS[field]
+    high = high if largest is None else largest
     if isinstance(value, (Integral if kind is int else Real)) and not isinstance(value, bool):
         number = cast(float, value)
-        if _in_range(field, number):
+        inside = low <= number <= high  # False for NaN, too
+        excluded = (field in ABOVE_SMALLEST and number == low) or (field in BELOW_LARGEST and number == high)
+        if inside and not excluded:
             return int(number) if kind is int else float(number)
-    raise ValueError(f"{field} must be {allowed(field)}, not {_shown(value)}")
+    raise ValueError(f"{field} must be {allowed(field, high)}, not {_shown(value)}")
 
 
-def _in_range(field: str, number: float) -> bool:
-    """False for NaN, too."""
-    _, low, high = LIMITS[field]
-    return (
-        low <= number <= high
-        and not (field in ABOVE_SMALLEST and number == low)
-        and not (field in BELOW_LARGEST and number == high)
-    )
-
-
-def allowed(field: str) -> str:
+def allowed(field: str, largest: float | None = None) -> str:
     """What a numeric field may be, in words: "a whole number from 1 to 16"."""
     kind, low, high = LIMITS[field]
+    high = high if largest is None else largest
     if kind is int:
         return f"a whole number from {low:,} to {high:,}"
     start = "above" if field in ABOVE_SMALLEST else "from"

@@ -1,8 +1,11 @@
 """The trace of a run: filled while the run goes on, saved and loaded as JSON (schema specdemo.trace/1)."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
+from secrets import token_hex
+from shutil import copymode
 from typing import Final, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -78,7 +81,10 @@ class Trace:
             yield finished
 
     def to_json(self) -> str:
-        return _JSON.dump_json(self).decode()
+        """Written some rounds at a time, so that other threads can go on meanwhile."""
+        rest = _JSON.dump_json(replace(self, rounds=[])).decode()
+        before, after = rest.split(NO_ROUNDS)  # no text has it, since JSON writes \" for its quotes
+        return f"{before}{ROUNDS}{rounds_json(self.rounds)}{after}"
 
     @classmethod
     def from_json(cls, text: str) -> "Trace":
@@ -93,7 +99,23 @@ class Trace:
         return trace
 
     def save(self, path: str | Path) -> None:
-        Path(path).write_text(self.to_json(), encoding="utf-8")
+        """Writes a file beside it and renames it, so that a kill leaves the old file or the new one."""
+        file, text = Path(path).resolve(), self.to_json()
+        is_other = file.exists() and not file.is_file()  # a pipe, or a device
+        if is_other or not os.access(file.parent, os.W_OK):
+            file.write_text(text, encoding="utf-8")
+            return
+        beside = file.with_name(f".{token_hex(8)}.part")
+        try:
+            with beside.open("x", encoding="utf-8") as writing:
+                if file.exists():
+                    copymode(file, beside)
+                writing.write(text)
+                writing.flush()
+                os.fsync(writing.fileno())
+            beside.replace(file)
+        finally:
+            beside.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> "Trace":
@@ -133,6 +155,8 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
     numbers += [speedup, *(spread or ())]
     if not all(number is None or 0 <= number < LARGEST for number in numbers):
         yield "stats", "must be numbers that a run can have"
+    if trace.stats.target_step_ms == 0 or (spread and trace.stats.target_step_ms is None):
+        yield "stats", "must have a target_step_ms above 0 where it has its spread"
 
 
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
@@ -162,4 +186,15 @@ def pieces(a_round: Round) -> Iterator[str]:
         yield a_round.next.text
 
 
-_JSON = TypeAdapter(Trace)
+def rounds_json(rounds: list[Round]) -> str:
+    """The rounds as a trace file has them."""
+    portions = (_ROUNDS.dump_json(rounds[at : at + PORTION]) for at in range(0, len(rounds), PORTION))
+    return f"[{','.join(portion[1:-1].decode() for portion in portions)}]"
+
+
+ROUNDS = '"rounds":'
+NO_ROUNDS = f"{ROUNDS}[]"
+PORTION = 10  # rounds that are written at once: 5 ms for the largest
+
+
+_JSON, _ROUNDS = TypeAdapter(Trace), TypeAdapter(list[Round])

@@ -1,11 +1,18 @@
 """The trace: a round trip through JSON loses nothing, and a file that is no trace is rejected in one sentence
 that says where."""
 
+import errno
 import json
 import math
+import os
 import random
 import struct
+import subprocess
+import sys
+import time
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +21,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specdemo import Params, Trace, load_pair, stream
 from specdemo.events import ByModel, Finished, Judged, Next, PairInfo, Round, Started, metrics
 from specdemo.events.trace import SCHEMA
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PAIR = PairInfo("tiny", "target", None, "cpu", "a CPU", ByModel("float32", None), ByModel(None, None))
 HOSTILE = [
@@ -123,6 +132,30 @@ def test_a_real_run_survives_a_file_and_replays_event_by_event(tmp_path, draft_w
     )
 
 
+@pytest.mark.parametrize(
+    "sampler", [dict(top_p=1.0), dict(top_p=0.8, min_p=0.01), dict(top_k=10)], ids=["plain", "two", "top-k"]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_verdict_follows_exactly_from_the_numbers_in_the_file(dtype, sampler):
+    """In Python's own floats, from the JSON alone."""
+    pair = load_pair(target=tiny_llama(1).to(dtype), drafter=tiny_llama(2).to(dtype))
+    fates, between = Counter(), 0
+    for seed in range(4):
+        params = Params(temperature=1.5, seed=seed, max_new_tokens=60, **sampler)
+        run = stream(pair, [3, 1, 4], params, measure=False)
+        assert list(run)
+        for this_round in json.loads(run.trace.to_json())["rounds"]:
+            for token in this_round["draft"]:
+                fates[token["fate"]] += 1
+                if token["fate"] == "discarded":
+                    continue
+                probability = min(1.0, token["p"] / token["q"])
+                assert token["accept_prob"] == probability, "to the last bit"
+                assert (token["fate"] == "accepted") == (token["u"] < probability)
+                between += 0 < probability < 1
+    assert min(fates[fate] for fate in ("accepted", "rejected", "discarded")) > 10 and between > 20
+
+
 def test_the_keys_are_those_of_the_schema():
     data = json.loads(any_trace(1).to_json())
     assert data["schema"] == SCHEMA == "specdemo.trace/1"
@@ -148,7 +181,7 @@ def keys(data: dict) -> str:
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_strings_survive(tmp_path, text):
     info = replace(PAIR, name=text, target=text, device_name=text)
-    params = Params(stop=(text + "!",), chat=True, system=text)
+    params = Params(stop=(text[:999] + "!",), chat=True, system=text)
     trace = Trace.begin(Started(info, {text: text}, params, text, (1,)))
     own = Next(7, text, "sampled", 1.0, None, 1.0, None, 0.5, None, ((7, text, 1.0, None, 1.0, None),))
     trace.add(Round(0, (), own, (7,), 0.0, 0.0))
@@ -224,6 +257,8 @@ def changed(path, value):
         (["stats", "rounds"], 0, "stats"),
         (["stats", "tokens"], 10**400, "stats"),
         (["stats", "tokens_per_second"], 1e300, "stats"),
+        (["stats", "target_step_ms"], 0.0, "stats"),
+        (["stats", "target_step_ms"], None, "stats"),
     ],
     ids=str,
 )
@@ -266,6 +301,56 @@ def test_half_a_file(tmp_path):
         (tmp_path / "half.json").write_text(whole[: int(len(whole) * share)], encoding="utf-8")
         with pytest.raises(ValueError, match="^this is not a specdemo.trace/1 file"):
             Trace.load(tmp_path / "half.json")
+
+
+SAVING = """
+import sys
+from specdemo.events.trace import Trace
+long, short = Trace.load(sys.argv[1]), Trace.load(sys.argv[2])
+print("ready", flush=True)
+while True:
+    long.save(sys.argv[3])
+    short.save(sys.argv[3])
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_while_a_trace_is_saved_leaves_a_whole_file(tmp_path):
+    long, short, file = (tmp_path / name for name in ("long.json", "short.json", "saved.json"))
+    any_trace(1, rounds=2_000).save(long)
+    any_trace(2).save(short)
+    whole = {long.read_bytes(), short.read_bytes()}
+    for kill in range(12):
+        file.write_bytes(short.read_bytes())
+        command = [sys.executable, "-c", SAVING, str(long), str(short), str(file)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as saving:
+            saving.stdout.readline()
+            time.sleep(0.01 * kill)
+            saving.kill()
+        assert file.read_bytes() in whole
+
+
+def test_a_trace_that_cannot_be_saved_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    file = tmp_path / "trace.json"
+    any_trace(1).save(file)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError):
+        any_trace(2).save(file)
+    assert [*tmp_path.iterdir()] == [file] and Trace.load(file) == any_trace(1)
+
+
+def test_a_saved_trace_keeps_what_its_file_was(tmp_path):
+    """Its permissions, and a link to it."""
+    file, link = tmp_path / "trace.json", tmp_path / "link.json"
+    file.touch()
+    file.chmod(0o600)
+    link.symlink_to(file)
+    any_trace(1).save(link)
+    assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o600 and Trace.load(file) == any_trace(1)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b"\x80abc", b"\x1f\x8b\x08\x00\x00"])

@@ -207,13 +207,49 @@ def test_a_preview_shows_halves():
     assert pieces.push(ids[1]) == "é"
 
 
+def awkward(tokenizer) -> dict[str, list[int]]:
+    """Tokens that a hostile file can repeat for ever: without text, of spaces alone, of half characters."""
+    known = tokenizer.get_vocab()
+    kinds = {"special": [tokenizer.eos_token_id], "no token": [10**6]}
+    if "▁" in known:
+        kinds |= {"space": [known["▁"]], "space and special": [known["▁"], tokenizer.eos_token_id]}
+    if "<0x00>" in known:
+        first = known["<0x00>"]
+        kinds |= {"first byte": [first + 0xF0], "middle byte": [first + 0x9F]}
+    ids = tokenizer("🙂", add_special_tokens=False).input_ids
+    if len(ids) == 4 and "<0x00>" not in known:  # each byte is a token
+        kinds |= {"first byte": ids[:1], "middle byte": ids[1:2], "shifted": [*ids[1:], ids[0]]}
+        kinds["half and special"] = [ids[0], tokenizer.eos_token_id]
+    return kinds
+
+
 def test_long_texts_stay_cheap(tokenizer):
     """Each token decodes a short window, not the text so far."""
-    pieces, longest = Pieces(tokenizer), 0
-    for token_id in tokenizer("".join(TEXT) * 3, add_special_tokens=False).input_ids:
-        pieces.push(token_id)
-        longest = max(longest, len(pieces.window))
-    assert longest < 40
+    tokens = {"text": tokenizer("".join(TEXT) * 3, add_special_tokens=False).input_ids}
+    tokens |= {kind: ids * (600 // len(ids)) for kind, ids in awkward(tokenizer).items()}
+    for kind, ids in tokens.items():
+        pieces, text, longest = Pieces(tokenizer), "", 0
+        for token_id in ids:
+            text += pieces.push(token_id)
+            longest = max(longest, len(pieces.window))
+        assert longest < 40, kind
+        assert text + pieces.flush() == decoded(tokenizer, ids), kind
+
+
+def test_pieces_of_long_runs_join_to_the_decoded_whole(tokenizer):
+    """Runs of awkward tokens between words, some long enough to leave the window."""
+    dice = random.Random(5)
+    kinds, text = awkward(tokenizer), "upon a time é山🙂"
+    if "<0x00>" in tokenizer.get_vocab():  # a broken byte takes back the letters before it
+        kinds = {kind: ids for kind, ids in kinds.items() if not kind.endswith("byte")}
+        text = text[:-1]
+    words = tokenizer(text, add_special_tokens=False).input_ids
+    for _ in range(150):
+        ids: list[int] = []
+        for _ in range(dice.randrange(1, 6)):
+            ids += dice.choice([*kinds.values()]) * dice.choice((1, 2, 5, 40))
+            ids += words[dice.randrange(len(words)) :]
+        assert "".join(pieces_of(tokenizer, ids)) == decoded(tokenizer, ids), ids
 
 
 def test_without_a_tokenizer_every_piece_is_empty():

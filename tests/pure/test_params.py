@@ -42,6 +42,18 @@ def test_every_field_is_among_the_wrong_values():
     assert {field for field, _ in wrong_values()} == {field.name for field in fields(Params)}
 
 
+@pytest.mark.parametrize(
+    "stop, given", [(["a"] * 65, "65 of up to 1"), (["a", "b" * 1_001], "2 of up to 1,001")]
+)
+def test_stop_strings_are_limited_in_number_and_length(stop, given):
+    with pytest.raises(ValueError) as error:
+        Params(stop=stop)
+    assert (
+        str(error.value) == f"stop must be at most 64 strings of at most 1,000 characters each, not {given}"
+    )
+    assert len(Params(stop=["a" * 1_000] * 64).stop) == 64
+
+
 def test_a_sentence_says_what_is_allowed_and_what_was_given():
     with pytest.raises(ValueError, match=r"^gamma must be a whole number from 1 to 16, not 17$"):
         Params(gamma=17)
@@ -72,4 +84,5 @@ def test_every_choice_is_implemented():
     target = TableLM(random_table(1))
     steps = RunSetup(target, None, EagerSteps(), EagerSteps())
     for name in set(DRAFT_WITH) - {"model"}:  # a name without a branch raises
-        assert hasattr(session._drafter(None, Params(draft_with=name), None, steps), "propose")
+        drafter = session._drafter(None, Params(draft_with=name), None, steps, lambda: False)
+        assert hasattr(drafter, "propose")
