@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -26,22 +26,45 @@ from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
 from specdemo.events import Finished, Params, Round, Started, check_text, metrics
 from specdemo.events.trace import Trace
-from specdemo.loading.errors import PairError, redacted
+from specdemo.loading.errors import PairError, failure, no_mistakes
+from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
+from specdemo.runtime import cuda, gpu_check
 from specdemo.runtime.runner import RunSetup
 
 Event = Started | Round | Finished
+IsOver = Callable[[], bool]
 EMPTY = "prompt must not be empty: the target needs at least one token to continue"
 
 
 def stream(
-    pair: Pair, prompt: str | list[int], params: Params | None = None, *, measure: bool = True
+    pair: Pair,
+    prompt: str | list[int],
+    params: Params | None = None,
+    *,
+    measure: bool = True,
+    is_over: IsOver = lambda: False,
 ) -> "Run":
     """Starts a run: an iterator of Started, one Round per target forward after the prefill, and Finished.
 
     measure: plain rounds are timed before Finished, in at most a tenth of the run's time, for
-    `stats.speedup`. Raises ValueError for a prompt or Params that this pair cannot take,
-    PairError while the pair is busy with another run."""
+    `stats.speedup`. is_over: asked during the prefill; once true, the run is closed. Raises ValueError for a
+    prompt or Params that this pair cannot take, PairError while it is busy with another run."""
+    started = prepare(pair, prompt, params)
+    if cuda.is_cuda(pair.target.device) and not cuda.lost():
+        pair.runner.gpu_note = gpu_check.difference(pair.target.device, _embedded_text)
+    if not pair.lock.acquire(blocking=False):
+        raise PairError("this pair is busy: finish, close or drop its other run first")
+    try:
+        return Run(pair, started, measure, is_over)
+    except BaseException:
+        pair.lock.release()
+        raise
+
+
+def prepare(pair: Pair, prompt: str | list[int], params: Params | None = None) -> Started:
+    """A run's first event: its prompt as token ids, its Params with a seed. Raises ValueError as `stream`
+    does, and touches no device."""
     params = Params() if params is None else params
     if not isinstance(params, Params):
         raise ValueError(f"params must be a Params, not {type(params).__name__}")
@@ -56,13 +79,13 @@ def stream(
         )
     if params.seed is None:
         params = replace(params, seed=SystemRandom().randrange(2**32))
-    if not pair.lock.acquire(blocking=False):
-        raise PairError("this pair is busy: finish, close or drop its other run first")
-    try:
-        return Run(pair, prompt if isinstance(prompt, str) else "", prompt_ids, params, measure)
-    except BaseException:
-        pair.lock.release()
-        raise
+    versions = {
+        "specdemo": __version__,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+    text = prompt if isinstance(prompt, str) else ""
+    return Started(pair.info, versions, params, text, tuple(prompt_ids))
 
 
 def generate(
@@ -75,25 +98,32 @@ def generate(
     return run.trace
 
 
+def _embedded_text(device: str) -> list[int]:
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # loading a pair sets it
+    pair = load_pair(device=device, dtype="float32", cudnn_attention=cudnn)
+    params = Params(temperature=0, max_new_tokens=60, ignore_eos=True)
+    return generate(pair, "Once upon a time there was a little fox who", params, measure=False).output_ids
+
+
 class Run:
     """One run of a pair. Iterate over it for the events; `trace` is the trace so far; `close()` ends it
     early.
 
-    Any thread may close it: the pair is free when `close` returns, at the latest one round later. A run that
-    is dropped closes itself."""
+    Any thread may close it: the pair is free when `close` returns, at the latest one round or one part of the
+    prefill later. A run that is dropped closes itself."""
 
-    def __init__(self, pair: Pair, prompt: str, prompt_ids: list[int], params: Params, measure: bool):
-        versions = {
-            "specdemo": __version__,
-            "torch": torch.__version__,
-            "transformers": version("transformers"),
-        }
-        started = Started(pair.info, versions, params, prompt, tuple(prompt_ids))
+    def __init__(self, pair: Pair, started: Started, measure: bool, is_over: IsOver = lambda: False):
         self.trace = Trace.begin(started)
         self._computing = threading.Lock()  # held while an event is computed
-        self._closing = threading.Event()
+        closing = self._closing = threading.Event()
+
+        def is_closing() -> bool:
+            if is_over():
+                closing.set()
+            return closing.is_set()
+
         self._free = weakref.finalize(self, _free, pair, self.trace)
-        self._events = _events(pair, started, self.trace, self._closing, measure)
+        self._events = _events(pair, started, self.trace, is_closing, measure)
 
     def __iter__(self) -> "Run":
         return self
@@ -103,7 +133,8 @@ class Run:
             if self._closing.is_set():
                 raise StopIteration
             try:
-                event = next(self._events)
+                with no_mistakes():
+                    event = next(self._events)
             except BaseException:
                 self._free()
                 raise
@@ -139,25 +170,27 @@ def _free(pair: Pair, trace: Trace) -> None:
 
 
 def _events(
-    pair: Pair, started: Started, trace: Trace, closing: threading.Event, measure: bool
+    pair: Pair, started: Started, trace: Trace, is_closing: IsOver, measure: bool
 ) -> Generator[Event, None, None]:
-    """closing: set when the run is to end early. measure: see `stream`."""
+    """is_closing: whether the run is to end early; once true, always true. measure: see `stream`."""
     yield started
     try:
-        decoder = _decoder(pair, started)
+        decoder = _decoder(pair, started, is_closing)
         rounds = decoder.decode(list(started.prompt_ids))
         while trace.finish is None:
             with pair.runner.active():
                 event = next(rounds)
             if isinstance(event, Prefilled):
                 trace.stats = metrics.after_prefill(trace.stats, event.forwards, event.ms)
+                if is_closing():  # the caches can lack a part of the prompt
+                    return
                 continue
             trace.add(event, decoder.emitter.pieces.flush())
             if decoder.finish:  # before the yield, so that whoever sees the last round sees a whole text
                 trace.end(decoder.finish)
             yield event
     except Exception as error:
-        trace.end("error", redacted(f"{type(error).__name__}: {error}"))
+        trace.end("error", failure(error))
         raise
     if measure:
         times = plain_rounds(
@@ -165,21 +198,21 @@ def _events(
         )
         # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.
         with suppress(RuntimeError), pair.runner.active():
-            times_ms = list(takewhile(lambda _: not closing.is_set(), times))
-            if not closing.is_set():
+            times_ms = list(takewhile(lambda _: not is_closing(), times))
+            if not is_closing():
                 trace.stats = metrics.after_plain_rounds(trace.stats, times_ms)
     assert trace.finished is not None
     yield trace.finished
 
 
-def _decoder(pair: Pair, started: Started) -> Decoder:
+def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
     setup = pair.runner.begin_run()
     sampler = Sampler(params)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
     stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))
-    drafter = _drafter(pair, params, sampler, setup)
+    drafter = _drafter(pair, params, sampler, setup, is_over)
     verifier = Verifier(
         setup.target,
         sampler,
@@ -191,16 +224,16 @@ def _decoder(pair: Pair, started: Started) -> Decoder:
     )
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop)
     assert params.seed is not None, "stream has drawn one"
-    return Decoder(drafter, verifier, emitter, longest, params.seed, pair.runner.clock)
+    return Decoder(drafter, verifier, emitter, longest, params.seed, pair.runner.clock, is_over)
 
 
-def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup) -> Drafter:
+def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_over: IsOver) -> Drafter:
     vocab_size, device = setup.target.vocab_size, setup.target.device
     match params.draft_with:
         case "model":
-            assert setup.drafter is not None, "stream has refused a pair without a drafter"
-            context, run_step = pair.drafter_context, setup.run_drafting
-            return ModelDrafter(setup.drafter, context, sampler, vocab_size, device, run_step, params.gamma)
+            lm, context, gamma = setup.drafter, pair.drafter_context, params.gamma
+            assert lm is not None, "stream has refused a pair without a drafter"
+            return ModelDrafter(lm, context, sampler, vocab_size, device, setup.run_drafting, gamma, is_over)
         case "lookup":
             return LookupDrafter(params.ngram, vocab_size, device)
         case "ngram":

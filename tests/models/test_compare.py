@@ -28,10 +28,10 @@ def generated(monkeypatch) -> list[tuple[str, int, int]]:
     """Each run that begins: what drafts, the prompt's length, and how many tokens it may write."""
     begun, begin = [], Run.__init__
 
-    def init(run, pair, prompt, prompt_ids, params, measure):
+    def init(run, pair, started, measure, *more):
         assert not measure, "the comparison measures plain decoding itself"
-        begun.append((params.draft_with, len(prompt_ids), params.max_new_tokens))
-        begin(run, pair, prompt, prompt_ids, params, measure)
+        begun.append((started.params.draft_with, len(started.prompt_ids), started.params.max_new_tokens))
+        begin(run, pair, started, measure, *more)
 
     monkeypatch.setattr(Run, "__init__", init)
     return begun
