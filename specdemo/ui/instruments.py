@@ -6,7 +6,6 @@ any run, and what is measured before it is stopped stays.
 
 import asyncio
 import json
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
@@ -25,8 +24,10 @@ from specdemo.loading.pair import Pair
 from specdemo.session import check_prompt
 from specdemo.ui import wire
 from specdemo.ui.feed import cut_output, wire_round
+from specdemo.ui.line import Ticket
 from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import RunQueue, Ticket, awaitable, loaded, turn_of
+from specdemo.ui.numbers import later_number
+from specdemo.ui.queue import awaitable, turn_with
 from specdemo.ui.settings import sampler_in_words
 
 Kind = Literal["race", "gamma", "compare"]
@@ -80,7 +81,7 @@ def nothing_yet(wanted: object) -> wire.Measurement:
     kind = wanted.get("kind") if isinstance(wanted, dict) else None
     kind = kind if kind in KINDS else "compare"
     return {
-        "id": time.time_ns() // 1_000_000,
+        "id": later_number(),
         "kind": kind,
         "state": "waiting",
         "whose": "",
@@ -89,35 +90,30 @@ def nothing_yet(wanted: object) -> wire.Measurement:
     }
 
 
-async def measure(models: Models, queue: RunQueue, request: Request) -> AsyncIterator[wire.Measurement]:
-    """Yields all that is measured so far, whenever there is more. Errors are raised. Closing or cancelling
-    this generator stops the measurement."""
+async def measure(models: Models, ticket: Ticket, request: Request) -> AsyncIterator[wire.Measurement]:
+    """Measures when the ticket's turn comes. Yields all that is measured so far, whenever there is more.
+    Errors are raised. Closing or cancelling this generator stops the measurement."""
     choices = [request.choice]
     if request.kind == "compare":
         name = request.choice.pair or models.default
         choices += [replace(request.choice, pair=other) for other in others_at_hand(name)]
     told = nothing_yet({"kind": request.kind})
-    for choice in choices:
-        async with aclosing(loaded(models, choice)) as loading:
-            async for waiting in loading:
-                yield told | {"text": waiting.sentence, "share": waiting.share}
     started: Future[Plan] = Future()
     latest: deque[Comparison] = deque(maxlen=1)
 
-    def work(ticket: Ticket) -> None:
-        plan = PLANS[request.kind](request, [models.get(choice) for choice in choices])
+    def work(*pairs: Pair) -> None:
+        plan = PLANS[request.kind](request, list(pairs))
         started.set_result(plan)
-        for so_far in compare(plan.settings, plan.prompts, plan.repeats, lambda: ticket.cancelled):
+        for so_far in compare(plan.settings, plan.prompts, plan.repeats, lambda: ticket.is_over):
             latest.append(so_far)
-            if ticket.cancelled:
+            if ticket.is_over:
                 break
 
-    ticket = queue.join(work)
     begun, done = awaitable(started), awaitable(ticket.done)
     try:
-        async with aclosing(turn_of(ticket, begun, done)) as in_line:
-            async for waiting in in_line:
-                yield told | {"text": waiting.sentence}
+        async with aclosing(turn_with(models, ticket, choices, work, begun, done)) as before:
+            async for waiting in before:
+                yield told | {"text": waiting.sentence, "share": waiting.share}
         if done.done():
             done.result()  # raises what went wrong before it began
         plan = begun.result()
@@ -137,7 +133,9 @@ async def measure(models: Models, queue: RunQueue, request: Request) -> AsyncIte
         if done.exception():
             yield told  # what came before it failed
         done.result()
-        yield told | {"state": "ended", "text": "", "share": None}
+        is_cut = ticket.is_late and (not latest or latest[0].done < latest[0].total)
+        ending = {"state": "stopped", "text": ticket.ending} if is_cut else {"state": "ended", "text": ""}
+        yield told | ending | {"share": None}
     finally:
         ticket.cancel()
 

@@ -1,21 +1,31 @@
 """What a visitor can choose, how much memory it needs, and whether it is loaded. Without Gradio."""
 
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import get_token
 from transformers import PreTrainedModel
 
-from specdemo.loading.catalog import CATALOGUE, QUANTIZE, Entry
-from specdemo.loading.errors import PairError
-from specdemo.loading.load import OnProgress, automatic_dtype, plan_from, read_skeleton
+from specdemo import zero
+from specdemo.loading.catalog import CATALOGUE, FOR_GPUS, POOR, QUANTIZE, Entry
+from specdemo.loading.errors import PairError, no_mistakes, without_directories
+from specdemo.loading.fetch import has_config
+from specdemo.loading.load import read_skeleton
 from specdemo.loading.pair import Pair
+from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.pool import ModelPool
-from specdemo.loading.request import ROLES, Request, for_role, resolve
-from specdemo.runtime.device import memory_of
+from specdemo.loading.progress import OnProgress
+from specdemo.loading.request import ROLES, Part, Request, for_role, resolve
+from specdemo.runtime.cuda import is_cuda
+from specdemo.runtime.device import device_name, free_memory, memory_of, why
+from specdemo.ui.limits import LOCAL, Limits
+from specdemo.ui.settings import FIXED, WEIGHTS
+
+EMBEDDED_PAIRS = ("embedded", POOR)
 
 
 @dataclass(frozen=True)
@@ -42,24 +52,68 @@ class Needs:
     gated: bool
     tried: str
     device: str
+    device_name: str
+    why: str  # it is computed there
 
 
 class Models:
     """The pairs that a visitor can choose, by name."""
 
-    def __init__(self, default: dict[str, Any]):
+    def __init__(self, default: dict[str, Any], limits: Limits = LOCAL, allowed: Sequence[str] = ()):
         """default: the arguments of `load_pair` for the pair that the server was started with. Its device,
-        dtype and quantisation apply to all pairs."""
+        dtype and quantisation apply to all pairs. allowed: names of pairs that a public server's owner offers
+        besides the usual ones."""
+        self.limits = limits
         self.default_request = resolve(**default)
-        self.default = self.default_request.name
+        self.default = self._as_shown(self.default_request).name
         how = {name: value for name, value in default.items() if name in ("device", "dtype", "quantize")}
-        self.arguments = {name: {"name": name, **how} for name in CATALOGUE}
+        names = self._public_names(how, allowed) if limits.hosted or zero.GPU else list(CATALOGUE)
+        self.arguments = {name: {"name": name, **how} for name in names}
         if self.default not in CATALOGUE:
             self.arguments = {self.default: default, **self.arguments}
-        self.pool = ModelPool()
+        self.pool = ModelPool(seconds=limits.load_seconds)
+
+    def _public_names(self, how: dict[str, Any], allowed: Sequence[str]) -> list[str]:
+        """The pairs of the catalogue that anyone may choose: the embedded ones, and those for this device
+        that its free memory has room for now.
+
+        A gated pair would be downloaded with the token of the server's owner, who has accepted its terms for
+        himself. So it is offered only where he has both listed it and set a token. On ZeroGPU all of them are
+        loaded before the page starts, so there are none but those that he has chosen.
+        """
+        for name in allowed:
+            if name not in CATALOGUE:
+                raise PairError(f"allow must be names out of {', '.join(CATALOGUE)}, not {ascii(name)[:60]}")
+        device = self.default_request.device
+        free = free_memory(device)
+        usual = FOR_GPUS if is_cuda(device) and not zero.GPU else ()
+        listed = dict.fromkeys((*usual, *allowed))
+        own = [self.default] if self.default in CATALOGUE else []
+        return [
+            name
+            for name, entry in CATALOGUE.items()
+            if name in (*EMBEDDED_PAIRS, *own)
+            or name in listed
+            and (get_token() or not entry.gated)
+            and sum(_estimated_sizes(resolve(name, **how), entry)) <= free
+        ]
+
+    def _as_shown(self, request: Request) -> Request:
+        """On a public server a model's directory is named without those above it."""
+        if not self.limits.hosted or request.name in CATALOGUE:
+            return request
+        parts = [
+            replace(part, id=Path(part.id).resolve().name) if os.path.isdir(part.place) else part
+            for part in request.parts
+        ]
+        name = " + ".join(part.id for part in parts)
+        return replace(request, name=f"own {name}" if name in CATALOGUE else name, parts=tuple(parts))
 
     def request(self, choice: Choice) -> Request:
         """PairError: one sentence that says what cannot be chosen."""
+        for field in WEIGHTS if self.limits.hosted else ():
+            if getattr(choice, field) is not None:
+                raise PairError(f"{field} {FIXED}")
         name = self.default if choice.pair is None else choice.pair
         if not isinstance(name, str) or name not in self.arguments:
             raise PairError(f"pair must be one of {', '.join(self.arguments)}, not {ascii(name)[:60]}")
@@ -71,7 +125,7 @@ class Models:
             role: for_role(arguments.get("quantize"), role, "quantize") if kind is None else kind
             for role, kind in chosen.items()
         }
-        return resolve(**arguments)
+        return self._as_shown(resolve(**arguments))
 
     def get(
         self,
@@ -80,7 +134,15 @@ class Models:
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> Pair:
         """The pair, loaded if necessary; see ModelPool.get."""
-        return self.pool.get(self.request(choice), on_progress, is_wanted)
+        request = self.request(choice)
+        try:
+            with no_mistakes():
+                return self.pool.get(request, on_progress, is_wanted)
+        except PairError as error:
+            if not self.limits.hosted:
+                raise
+            told = type(error)(without_directories(str(error)))
+        raise told
 
     def loaded(self, choice: Choice) -> Pair | None:
         """The pair if it is loaded; returns at once."""
@@ -102,14 +164,17 @@ class Models:
             gated=entry.gated if entry else False,
             tried=entry.tried if entry else "not by this project",
             device=request.device,
+            device_name=device_name(request.device),
+            why=why(request.device),
         )
 
     def listed(self) -> list[dict[str, Any]]:
         """What the API's `pairs` returns, the default pair first if it is not from the catalogue."""
-        entries = [asdict(entry) for entry in CATALOGUE.values()]
+        entries = [asdict(entry) for name, entry in CATALOGUE.items() if name in self.arguments]
         if self.default in CATALOGUE:
             return entries
-        ids = dict.fromkeys(ROLES) | {part.role: part.id for part in self.default_request.parts}
+        shown = self._as_shown(self.default_request)
+        ids = dict.fromkeys(ROLES) | {part.role: part.id for part in shown.parts}
         return [{"name": self.default, **ids, "about": "as the server was started"}, *entries]
 
 
@@ -119,8 +184,10 @@ def _sizes(request: Request, entry: Entry | None, pair: Pair | None) -> list[int
         held = pair.bytes_held
         return [held.target] if held.drafter is None else [held.target, held.drafter]
     try:
-        if all(_has_config(part.place) for part in request.parts):
-            skeletons = [_skeleton(part.role, part.place) for part in request.parts]
+        if all(has_config(part.place) for part in request.parts):
+            skeletons = [
+                _skeleton(replace(part, device="cpu", dtype=None, quantize=None)) for part in request.parts
+            ]
             return list(plan_from(request, skeletons).sizes)
     except (PairError, ValueError):  # reported when the pair is loaded
         return []
@@ -138,11 +205,6 @@ def _estimated_sizes(request: Request, entry: Entry) -> list[int]:
     return [count * width // 8 for count, width in zip(parameters, bits, strict=True)]
 
 
-def _has_config(place: str) -> bool:
-    """Whether the config can be read without a request to the hub."""
-    return os.path.isdir(place) or isinstance(try_to_load_from_cache(place, "config.json"), str)
-
-
 @lru_cache
-def _skeleton(role: str, place: str) -> PreTrainedModel:
-    return read_skeleton(role, place, offline=True)
+def _skeleton(part: Part) -> PreTrainedModel:
+    return read_skeleton(part, offline=True)

@@ -4,14 +4,17 @@ page."""
 import asyncio
 import json
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
 from specdemo import Params
 from specdemo.ui import instruments
 from specdemo.ui.instruments import measure, request_of
+from specdemo.ui.limits import LOCAL
+from specdemo.ui.line import RunQueue
 from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import RunQueue
+from specdemo.ui.visitor import Visitor
 
 PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
 GREEDY = Params(temperature=0, max_new_tokens=40, seed=1)
@@ -33,7 +36,8 @@ def measured(models, queue, wanted, params=GREEDY, most=None):
 
     async def follow():
         request, messages = request_of(wanted, Choice(), PROMPT, params), []
-        async with aclosing(measure(models, queue, request)) as measurements:
+        ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
+        async with aclosing(measure(models, ticket, request)) as measurements:
             async for message in measurements:
                 messages.append(json.loads(json.dumps(message)))
                 if len(messages) == most:
@@ -94,6 +98,13 @@ def test_stopping_leaves_what_is_measured_and_frees_the_engine(models, queue):
     assert messages[-1]["state"] == "running" and messages[-1]["comparison"]["rows"]
     *_, last = measured(models, queue, {"kind": "race"})
     assert last["state"] == "ended"
+
+
+def test_a_measurement_that_takes_too_long_keeps_what_is_measured_and_says_so(models):
+    queue = RunQueue(replace(LOCAL, run_seconds=1.5))
+    *_, last = measured(models, queue, {"kind": "gamma"}, replace(GREEDY, max_new_tokens=150))
+    assert last["state"] == "stopped" and last["share"] is None
+    assert last["text"].startswith("This measurement was ended after 1.5 s")
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,27 @@ moment."""
 
 import asyncio
 import gc
+import itertools
 import socket
 import threading
 import time
 import weakref
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from specdemo import PairError, Params, stream
+from specdemo.loading import pool as pool_module
 from specdemo.loading.errors import LoadError
+from specdemo.runtime import lm
+from specdemo.ui.limits import LOCAL
+from specdemo.ui.line import Refused, RunQueue
 from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import Progress, RunQueue, Ticket, Waiting, follow
+from specdemo.ui.queue import Progress, Waiting, follow, sentence
 from specdemo.ui.texts import describe_pair
+from specdemo.ui.tools import in_words
+from specdemo.ui.visitor import Visitor
 from tests.tiny import noisy, tiny, tokenizer
 
 PROMPT = "the cat sat"
@@ -47,8 +56,27 @@ def queue():
     return RunQueue()
 
 
+def ask(models, queue, params=SHORT, choice=STARTED, prompt=PROMPT):
+    """The steps of a run that somebody else asks for."""
+    return follow(models, queue.join(somebody(), "run"), choice, prompt, params)
+
+
+def somebody() -> Visitor:
+    number = next(visitors)
+    return Visitor(f"session {number}", f"10.0.0.{number}")
+
+
+visitors = itertools.count()
+
+
+def wait_in_line(queue, work, visitor=None):
+    ticket = queue.join(visitor or somebody(), "run")
+    ticket.enter(work)
+    return ticket
+
+
 async def steps(models, queue, choice=STARTED, params=SHORT, prompt=PROMPT):
-    return [step async for step in follow(models, queue, choice, prompt, params)]
+    return [step async for step in ask(models, queue, params, choice, prompt)]
 
 
 async def begin(visitor) -> Progress:
@@ -64,19 +92,17 @@ async def begin(visitor) -> Progress:
 def test_turns_come_in_order_and_everybody_knows_their_place(queue):
     gates, served = [threading.Event() for _ in range(4)], []
 
-    def work(ticket: Ticket):
-        served.append(visitors.index(ticket))
-        assert gates[visitors.index(ticket)].wait(PATIENCE)
+    def work(number: int):
+        served.append(number)
+        assert gates[number].wait(PATIENCE)
 
-    visitors = []
-    for _ in range(4):
-        visitors.append(queue.join(work))
+    visitors = [wait_in_line(queue, partial(work, number)) for number in range(4)]
     assert [ticket.ahead for ticket in visitors] == [0, 1, 2, 3]
     visitors[2].cancel()
     assert [ticket.ahead for ticket in visitors] == [0, 1, 0, 2]
     gates[0].set()
     visitors[0].done.result(PATIENCE)
-    while visitors[1] not in served and visitors[1].ahead:
+    while visitors[1].ahead:
         time.sleep(0.001)
     assert [ticket.ahead for ticket in visitors] == [0, 0, 0, 1]
     for gate in gates:
@@ -101,10 +127,10 @@ def test_a_visitor_reads_what_is_captured_and_what_cannot_be(models):
 
 
 def test_a_turn_that_fails_is_followed_by_the_next(queue):
-    def fail(ticket):
+    def fail():
         raise KeyError("x")
 
-    first, second = queue.join(fail), queue.join(lambda ticket: None)
+    first, second = wait_in_line(queue, fail), wait_in_line(queue, lambda: None)
     with pytest.raises(KeyError):
         first.done.result(PATIENCE)
     assert second.done.result(PATIENCE) is None
@@ -112,9 +138,9 @@ def test_a_turn_that_fails_is_followed_by_the_next(queue):
 
 def test_a_cancelled_future_does_not_end_the_thread_that_serves_all_runs(queue):
     gate, served = threading.Event(), []
-    first = queue.join(lambda ticket: gate.wait(PATIENCE))
-    second = queue.join(lambda ticket: served.append("second"))
-    third = queue.join(lambda ticket: served.append("third"))
+    first = wait_in_line(queue, lambda: gate.wait(PATIENCE))
+    second = wait_in_line(queue, lambda: served.append("second"))
+    third = wait_in_line(queue, lambda: served.append("third"))
     assert second.done.cancel()
     first.done.cancel()  # its work goes on
     gate.set()
@@ -124,9 +150,7 @@ def test_a_cancelled_future_does_not_end_the_thread_that_serves_all_runs(queue):
 
 def test_visitors_wait_for_each_other_and_leave_when_they_like(models, queue):
     async def visit():
-        first, second, third, fourth = (
-            follow(models, queue, Choice(), PROMPT, params) for params in (LONG, SHORT, SHORT, SHORT)
-        )
+        first, second, third, fourth = (ask(models, queue, params) for params in (LONG, SHORT, SHORT, SHORT))
         await begin(first)
         waits = [await anext(visitor) for visitor in (second, third, fourth)]
         assert [wait.sentence for wait in waits] == [
@@ -150,7 +174,7 @@ def test_visitors_wait_for_each_other_and_leave_when_they_like(models, queue):
 @pytest.mark.slow
 def test_waiting_takes_no_thread_and_next_to_no_time(models, queue):
     async def visit():
-        first = queue.join(lambda ticket: gate.wait(PATIENCE))
+        first = wait_in_line(queue, lambda: gate.wait(PATIENCE))
         threads = threading.active_count()
         crowd = [asyncio.create_task(steps(models, queue)) for _ in range(200)]
         await asyncio.sleep(0.5)
@@ -190,7 +214,7 @@ def test_the_steps_of_a_run(models, queue):
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
 def test_a_run_ends_within_a_round_when_its_generator_does(models, queue, how):
     async def visit():
-        visitor = follow(models, queue, Choice(), PROMPT, LONG)
+        visitor = ask(models, queue, LONG)
         step = await begin(visitor)
         if how == "closed":
             before = len(step.run.trace.rounds)
@@ -212,9 +236,80 @@ def test_a_run_ends_within_a_round_when_its_generator_does(models, queue, how):
     assert asyncio.run(visit()).run.trace.finish == "length"
 
 
+def test_a_turn_ends_in_time_and_says_so(models):
+    queue = RunQueue(replace(LOCAL, run_seconds=0.5))
+    last = asyncio.run(steps(models, queue, params=LONG))[-1]
+    assert last.ended and last.run.trace.finish == "cancelled" and last.until == len(last.run.trace.rounds)
+    assert last.note.startswith("This run was ended after 0.5 s")
+    short = asyncio.run(steps(models, queue))[-1]
+    assert short.run.trace.finish == "length" and short.note == ""
+
+
+@pytest.mark.parametrize("slow", ["target", "drafter"])
+@pytest.mark.parametrize("how", ["late", "closed", "left"])
+def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, slow, how):
+    monkeypatch.setattr(lm, "PREFILL_CHUNK", 4)
+    queue = RunQueue(replace(LOCAL, run_seconds=0.5 if how == "late" else 60))
+    fed, prompt = [], "the cat sat " * 100
+
+    async def visit():
+        visitor = ask(models, queue, replace(SHORT, gamma=2), prompt=prompt)
+        run = (await begin(visitor)).run
+        while not fed:
+            await asyncio.sleep(0.01)
+        if how == "closed":
+            await asyncio.to_thread(run.close)
+        elif how == "left":
+            await visitor.aclose()
+        rest = [step async for step in visitor]
+        while run.trace.finish is None:
+            await asyncio.sleep(0.01)
+        return rest, run.trace
+
+    def feed(*_):
+        fed.append(1)
+        time.sleep(0.05)
+
+    hook = getattr(models.get(), slow).register_forward_pre_hook(feed)
+    try:
+        rest, trace = asyncio.run(visit())
+    finally:
+        hook.remove()
+    assert trace.finish == "cancelled" and not trace.rounds and len(fed) < 20
+    assert (how == "late") == bool(rest and "ended after 0.5 s" in rest[-1].note)
+    assert "ended by: cancelled" in in_words(trace)
+    whole = asyncio.run(steps(models, queue, prompt=prompt))[-1].run.trace
+    assert whole.output_ids == asyncio.run(steps(models, queue, prompt=prompt))[-1].run.trace.output_ids
+
+
+def test_a_run_without_a_listener_ends_within_a_round_and_one_in_line_never_starts(models, queue):
+    listens = True
+
+    def ask_as(number):
+        ticket = queue.join(Visitor(f"page {number}", "10.9.9.9", lambda: listens), "run")
+        return follow(models, ticket, Choice(), PROMPT, LONG)
+
+    async def visit():
+        nonlocal listens
+        runs, waits = ask_as(1), ask_as(2)
+        run = (await begin(runs)).run
+        assert "number 1" in (await anext(waits)).sentence
+        listens, before = False, len(run.trace.rounds)
+        while run.trace.finish is None:
+            await asyncio.sleep(0.001)
+        assert run.trace.finish == "cancelled" and len(run.trace.rounds) <= before + 3
+        with pytest.raises(Refused):
+            async for step in waits:
+                assert not isinstance(step, Progress), "it has started"
+        await runs.aclose()
+        assert queue.waiting == 0 and (await steps(models, queue))[-1].run.trace.finish == "length"
+
+    asyncio.run(visit())
+
+
 def test_a_run_that_is_closed_elsewhere_ends_its_steps(models, queue):
     async def visit():
-        visitor = follow(models, queue, Choice(), PROMPT, LONG)
+        visitor = ask(models, queue, LONG)
         step = await begin(visitor)
         await asyncio.to_thread(step.run.close)
         return [step async for step in visitor][-1]
@@ -240,6 +335,32 @@ def test_what_goes_wrong_in_a_run_is_raised(models, queue):
     with pytest.raises(PairError, match="^pair must be one of"):
         asyncio.run(steps(models, queue, Choice("nobody")))
     assert asyncio.run(steps(models, queue))[-1].run.trace.finish == "length"
+
+
+@pytest.mark.parametrize("when", ["while it loads", "while it runs"])
+def test_a_librarys_error_is_no_mistake_of_the_visitor(places, queue, monkeypatch, when):
+    def fail(*_):
+        raise ValueError("cannot read /home/mia/weights.bin:\n  denied to hunter2-hunter2")
+
+    monkeypatch.setenv("SOME_TOKEN", "hunter2-hunter2")
+    models = Models(places)
+    if when == "while it loads":
+        monkeypatch.setattr(models.pool, "get", fail)
+    else:
+        models.get().target.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError) as error:
+        asyncio.run(steps(models, queue))
+    assert sentence(error.value) == (
+        "The run failed: RuntimeError: ValueError: cannot read weights.bin: denied to ***"
+    )
+
+
+def test_other_kinds_of_value_errors_are_a_librarys():
+    error = UnicodeDecodeError("utf-8", b"x", 0, 1, "no text in /home/mia/merges.txt")
+    assert sentence(error).startswith("The run failed: UnicodeDecodeError: ") and "mia" not in sentence(error)
+    assert (
+        sentence(ValueError("gamma must be 1")) == sentence(Refused("gamma must be 1")) == "gamma must be 1"
+    )
 
 
 def test_what_goes_wrong_in_loading_is_raised(places, queue, tmp_path):
@@ -268,8 +389,8 @@ def test_a_pair_that_was_sent_away_while_its_visitor_stood_in_line_is_loaded_aga
     async def visit():
         models.get()
         held = threading.Event()
-        queue.join(lambda ticket: held.wait(PATIENCE))
-        visitor = follow(models, queue, Choice(), PROMPT, SHORT)
+        wait_in_line(queue, lambda: held.wait(PATIENCE))
+        visitor = ask(models, queue)
         assert "number 1" in (await anext(visitor)).sentence
         models.pool.pairs.clear()
         held.set()
@@ -278,19 +399,119 @@ def test_a_pair_that_was_sent_away_while_its_visitor_stood_in_line_is_loaded_aga
     assert asyncio.run(visit()).run.trace.finish == "length"
 
 
+def test_a_pair_that_was_sent_away_is_loaded_again_outside_the_turn(places, queue):
+    models = Models(places)
+
+    async def visit():
+        small = models.get(Choice(dtype="float32"))
+        models.get(Choice(dtype="bfloat16"))
+        held = threading.Event()
+        wait_in_line(queue, lambda: held.wait(PATIENCE))
+        late, quick = (ask(models, queue, choice=Choice(dtype=kind)) for kind in ("bfloat16", "float32"))
+        assert "number 1" in (await anext(late)).sentence
+        with models.pool.loading:  # as while another pair loads
+            models.pool.pairs.clear()
+            models.pool.pairs[models.request(Choice(dtype="float32")).key] = small
+            held.set()
+            seen = await asyncio.wait_for(asyncio.gather(anext(late), steps_of(quick)), PATIENCE)
+            assert seen[0].sentence.startswith("Loading the pair")
+        return seen[1][-1], (await steps_of(late))[-1]
+
+    async def steps_of(visitor):
+        return [step async for step in visitor]
+
+    assert [last.run.trace.finish for last in asyncio.run(visit())] == ["length", "length"]
+
+
+def test_a_pair_that_is_sent_away_again_and_again_is_told_so(places, queue, monkeypatch):
+    models = Models(places)
+    real = models.get
+
+    def get(*arguments):
+        real(*arguments)
+        models.pool.pairs.clear()
+
+    monkeypatch.setattr(models, "get", get)
+    with pytest.raises(LoadError, match="again and again"):
+        asyncio.run(asyncio.wait_for(steps(models, queue), PATIENCE))
+    assert queue.waiting == 0
+
+
 def test_others_run_while_a_pair_loads(places, queue):
     models = Models(places)
     models.get(Choice(dtype="float32"))
 
     async def visit():
         with models.pool.loading:  # as while a pair downloads
-            late = follow(models, queue, Choice(dtype="bfloat16"), PROMPT, SHORT)
+            late = ask(models, queue, choice=Choice(dtype="bfloat16"))
             assert isinstance(await anext(late), Waiting)
             quick = await steps(models, queue, Choice(dtype="float32"))
             assert quick[-1].run.trace.finish == "length"
         return [step async for step in late][-1]
 
     assert asyncio.run(visit()).pair.info.dtype.target == "bfloat16"
+
+
+def test_a_pair_is_loaded_only_when_somebody_reads_the_answer(places, queue):
+    models, read = Models(places), False
+    queue.is_read = lambda session: read
+
+    async def visit():
+        nonlocal read
+        stays, leaves = ask(models, queue), ask(models, queue)
+        looking = [asyncio.create_task(anext(visitor)) for visitor in (stays, leaves)]
+        await asyncio.sleep(0.5)
+        assert not any(look.done() for look in looking), "it has begun to load"
+        looking[1].cancel()
+        await asyncio.gather(looking[1], return_exceptions=True)
+        assert queue.waiting == 1
+        read = True
+        assert isinstance(await looking[0], Waiting)
+        return [step async for step in stays][-1]
+
+    assert asyncio.run(visit()).run.trace.finish == "length"
+
+
+@pytest.mark.parametrize("what", ["a download", "another load"])
+def test_visitors_who_leave_while_a_pair_loads_leave_no_threads(places, queue, monkeypatch, what):
+    models, gate = Models(places), threading.Event()
+    if what == "a download":
+        monkeypatch.setattr(pool_module, "is_here", lambda place: False)
+    monkeypatch.setattr(models.pool, "_download", lambda *_: gate.wait(PATIENCE))
+    threads = threading.active_count()
+
+    async def visit():
+        for _ in range(100):
+            visitor = ask(models, queue)
+            assert isinstance(await anext(visitor), Waiting)
+            await visitor.aclose()
+
+    with models.pool.loading:
+        asyncio.run(visit())
+        end = time.monotonic() + PATIENCE / 3
+        while threading.active_count() > threads + 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        left = threading.active_count() - threads
+        gate.set()
+    assert left <= 3, "they wait for a pair that nobody wants"
+
+
+def test_a_bounded_number_wait_for_a_pair_and_the_others_go_on(places):
+    models, queue = Models(places), RunQueue(replace(LOCAL, loading=2))
+    models.get(Choice(dtype="float32"))
+
+    async def visit():
+        late = [ask(models, queue, choice=Choice(dtype="bfloat16")) for _ in range(3)]
+        with models.pool.loading:  # as while a pair downloads
+            for visitor in late[:2]:
+                assert isinstance(await anext(visitor), Waiting)
+            with pytest.raises(Refused, match="^Too many requests wait"):
+                await anext(late[2])
+            quick = await steps(models, queue, Choice(dtype="float32"))
+            assert quick[-1].run.trace.finish == "length"
+        return [[step async for step in visitor][-1] for visitor in late[:2]]
+
+    assert [last.run.trace.finish for last in asyncio.run(visit())] == ["length", "length"]
 
 
 # The choice

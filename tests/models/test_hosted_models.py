@@ -1,0 +1,202 @@
+"""What a public server lets its visitors choose, and what it tells them of itself."""
+
+import json
+
+import pytest
+import torch
+
+from specdemo import PairError, Params, zero
+from specdemo.loading.catalog import CATALOGUE, FOR_GPUS, POOR
+from specdemo.loading.errors import LoadError
+from specdemo.session import generate
+from specdemo.ui import links, models
+from specdemo.ui.controls import controls
+from specdemo.ui.desk import Desk
+from specdemo.ui.handlers import Handlers
+from specdemo.ui.hints import hints
+from specdemo.ui.limits import HOSTED, LOCAL
+from specdemo.ui.models import Choice, Models
+from specdemo.ui.page_session import PageSession
+from specdemo.ui.settings import AS_STARTED, FIRST, NAMES, WEIGHTS, names_of, values_held
+from tests.sentences import assert_one_sentence
+from tests.tiny import tiny, tokenizer
+
+GATED = "llama-3.2-3b"
+GIGABYTE = 10**9
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The arguments for a pair of the server's owner."""
+    for role in ("target", "drafter"):
+        tiny(vocab_size=304).save_pretrained(tmp_path / "secret-user" / f"my-{role}")
+        tokenizer().save_pretrained(tmp_path / "secret-user" / f"my-{role}")
+    return {role: str(tmp_path / "secret-user" / f"my-{role}") for role in ("target", "drafter")}
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """A server on a GPU with so much free memory, in gigabytes, and a token of its owner or none."""
+
+    def start(free: float, allowed=(), token=None, **default) -> Models:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+        monkeypatch.setattr(models, "free_memory", lambda device: int(free * GIGABYTE))
+        monkeypatch.setattr(models, "get_token", lambda: token)
+        return Models(default, HOSTED, allowed)
+
+    return start
+
+
+def refused(server: Models, **choice) -> str:
+    with pytest.raises(PairError) as error:
+        server.request(Choice(**choice))
+    assert_one_sentence(str(error.value))
+    return str(error.value)
+
+
+# Pairs
+
+
+def test_on_a_cpu_only_the_embedded_pairs_can_be_chosen():
+    server = Models({"device": "cpu"}, HOSTED)
+    assert list(server.arguments) == ["embedded", POOR]
+    assert [entry["name"] for entry in server.listed()] == ["embedded", POOR]
+    for name in (*(set(CATALOGUE) - {"embedded", POOR}), "own/model", "/etc", "../..", "", 5):
+        assert refused(server, pair=name).startswith(f"pair must be one of embedded, {POOR}, not ")
+
+
+def test_on_ones_own_machine_all_pairs_can_be_chosen():
+    assert set(Models({"device": "cpu"}, LOCAL).arguments) == set(CATALOGUE)
+
+
+def test_the_owner_can_list_more_if_there_is_room_for_them_now(monkeypatch):
+    monkeypatch.setattr(models, "free_memory", lambda device: 9 * GIGABYTE)
+    listed = Models({"device": "cpu"}, HOSTED, ("smollm2-1.7b", "qwen3-8b")).arguments
+    assert list(listed) == ["embedded", POOR, "smollm2-1.7b"]
+    monkeypatch.setattr(models, "free_memory", lambda device: 1 * GIGABYTE)
+    assert list(Models({"device": "cpu"}, HOSTED, ("smollm2-1.7b",)).arguments) == ["embedded", POOR]
+
+
+def test_a_name_that_is_no_pair_cannot_be_listed():
+    with pytest.raises(PairError, match="^allow must be names out of embedded, .* not 'own/model'") as error:
+        Models({"device": "cpu"}, HOSTED, ("own/model",))
+    assert "\n" not in str(error.value)
+
+
+def test_on_a_gpu_what_fits_its_free_memory_can_be_chosen(on_a_gpu):
+    assert list(on_a_gpu(80).arguments) == ["embedded", POOR, *FOR_GPUS]
+    assert list(on_a_gpu(5).arguments) == ["embedded", POOR, "smollm2-1.7b", "qwen2.5-1.5b"]
+    assert list(on_a_gpu(0).arguments) == ["embedded", POOR]
+
+
+def test_on_zerogpu_only_what_is_loaded_before_the_page_can_be_chosen(on_a_gpu, monkeypatch):
+    monkeypatch.setattr(zero, "GPU", lambda task, duration: task)
+    assert list(on_a_gpu(80).arguments) == ["embedded", POOR]
+    chosen = on_a_gpu(80, allowed=("qwen3-8b",), name="smollm2-1.7b")
+    assert list(chosen.arguments) == ["embedded", POOR, "smollm2-1.7b", "qwen3-8b"]
+    assert list(Models({"device": "cpu"}, LOCAL).arguments) == ["embedded", POOR]
+
+
+def test_a_gated_pair_needs_the_owners_word_and_token(on_a_gpu):
+    assert GATED not in on_a_gpu(80, token="hf_of-the-owner").arguments
+    assert GATED not in on_a_gpu(80, allowed=(GATED,)).arguments
+    assert GATED in on_a_gpu(80, allowed=(GATED,), token="hf_of-the-owner").arguments
+
+
+def test_the_pair_that_it_was_started_with_can_always_be_chosen(own):
+    assert "gpt2-xl" in Models({"name": "gpt2-xl", "device": "cpu"}, HOSTED).arguments
+    server = Models(own, HOSTED)
+    assert list(server.arguments) == ["my-target + my-drafter", "embedded", POOR]
+    assert server.request(Choice()).key == server.request(Choice("my-target + my-drafter")).key
+
+
+# Weights
+
+
+@pytest.mark.parametrize("field", WEIGHTS)
+def test_the_weights_cannot_be_chosen(field):
+    server = Models({"device": "cpu"}, HOSTED)
+    for value in (WEIGHTS[field][1], "x", 5):
+        assert refused(server, **{field: value}) == f"{field} {models.FIXED}"
+    with pytest.raises(ValueError, match=f"^{field} cannot be chosen here") as error:
+        links.read(f"?{field}={WEIGHTS[field][1]}", server.arguments, HOSTED)
+    assert_one_sentence(str(error.value))
+    assert links.read(f"?{field}={WEIGHTS[field][1]}", server.arguments).values[field] == WEIGHTS[field][1]
+
+
+def test_the_page_has_no_controls_for_the_weights():
+    import gradio as gr
+
+    with gr.Blocks():
+        public = controls(Models({"device": "cpu"}, HOSTED))
+        local = controls(Models({"device": "cpu"}, LOCAL))
+    assert tuple(local) == NAMES and tuple(public) == names_of(hosted=True)
+    assert set(local) - set(public) == set(WEIGHTS)
+    assert [name for _, name in public["pair"].choices] == ["embedded", POOR]
+    values = values_held([box.value for box in public.values()], hosted=True)
+    assert set(values) == set(NAMES) and {values[name] for name in WEIGHTS} == {AS_STARTED}
+
+
+def test_a_link_that_asks_for_weights_is_answered_with_a_sentence():
+    server = Models({"device": "cpu"}, HOSTED)
+    handlers = Handlers(server, None, None, Desk(server, HOSTED), HOSTED)
+    said, prompt, *values = handlers.open_link(PageSession(), "?prompt=Once&dtype=bfloat16&run=1")
+    told = json.loads(said)["notice"]["text"]
+    assert told == f"Number format of the weights {models.FIXED}" and len(values) == len(NAMES) - 3
+    said, prompt, *values = handlers.open_link(PageSession(), "?prompt=Once&gamma=2")
+    assert prompt == "Once" and 2 in values and len(values) == len(NAMES) - 3
+
+
+# What it tells of itself
+
+
+def test_nothing_names_the_directories_of_the_server(own, tmp_path):
+    server = Models(own, HOSTED)
+    trace = generate(server.get(), "the cat sat", Params(max_new_tokens=5))
+    needs = server.needs(Choice())
+    seen = [
+        trace.to_json(),
+        json.dumps(server.listed()),
+        *server.arguments,
+        *hints(
+            FIRST | dict.fromkeys(WEIGHTS, AS_STARTED) | {"pair": server.default}, "x", needs, None
+        ).values(),
+    ]
+    assert trace.pair.target == "my-target" and trace.pair.name == "my-target + my-drafter"
+    assert not any("secret-user" in text or str(tmp_path) in text for text in seen)
+
+
+@pytest.mark.parametrize("broken", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_no_error_names_the_directories_of_the_server(own, tmp_path, broken):
+    server = Models(own, HOSTED)
+    (tmp_path / "secret-user" / "my-drafter" / broken).write_bytes(b"{")
+    with pytest.raises(LoadError, match="my-drafter") as error:
+        server.get()
+    told = str(error.value)
+    assert_one_sentence(told)
+    assert "secret-user" not in told and str(tmp_path) not in told
+
+
+def test_a_directory_named_like_a_pair_is_not_taken_for_it(own, tmp_path):
+    (tmp_path / "secret-user" / "my-target").rename(tmp_path / "embedded")
+    server = Models({"target": str(tmp_path / "embedded")}, HOSTED)
+    assert server.default == "own embedded" and list(server.arguments) == ["own embedded", "embedded", POOR]
+    assert server.request(Choice()).parts[0].place == str(tmp_path / "embedded")
+    assert server.request(Choice("embedded")).parts[0].place != str(tmp_path / "embedded")
+
+
+def test_the_pairs_line_says_what_it_runs_on_and_why(own):
+    server = Models({**own, "device": "cpu"}, HOSTED)
+    pair = server.get()
+    values = FIRST | dict.fromkeys(WEIGHTS, AS_STARTED) | {"pair": server.default}
+    line = hints(values, "x", server.needs(Choice()), pair)["pair"]
+    assert f"GB on cpu ({pair.info.device_name}; " in line and line.endswith(pair.dtype_reason)
+    if not torch.cuda.is_available():
+        assert "no GPU was found" in line
+
+
+def test_on_zerogpu_the_line_says_what_that_means(monkeypatch):
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    assert "ZeroGPU lends a GPU" in Models({"device": "cpu"}, HOSTED).needs(Choice()).why
