@@ -1,0 +1,93 @@
+"""The bodies of requests: each has to arrive in time, and all together are bounded."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from specdemo.ui import bodies
+from specdemo.ui.bodies import ARRIVING, Bodies, Inside
+from specdemo.ui.checks import NotLetIn
+from specdemo.ui.limits import HOSTED
+
+LIMITS = replace(HOSTED, body_bytes=1_000)
+
+
+def request(*parts, waits=False, headers=()):
+    """One whose body comes in these parts. waits: the last one never comes."""
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    if not waits:
+        messages[-1]["more_body"] = False
+
+    async def receive():
+        if messages:
+            return messages.pop(0)
+        return await asyncio.Event().wait()
+
+    async def send(message): ...
+
+    return Inside({"type": "http", "headers": [*headers]}, receive, send)
+
+
+def test_a_body_that_does_not_come_to_its_end_is_given_up(monkeypatch):
+    monkeypatch.setattr(bodies, "ARRIVAL_SECONDS", 0.05)
+    reader = Bodies(LIMITS)
+    with pytest.raises(NotLetIn, match="took too long to arrive") as refused:
+        asyncio.run(reader.read(request(b"{", waits=True), "a"))
+    assert refused.value.status == 408 and not reader.arriving.held
+
+
+def test_what_was_read_is_read_again_by_the_app():
+    async def play():
+        inside = request(b"ab", b"", b"c")
+        assert await reader.read(inside, "a") == b"abc"
+        assert await inside.receive() == {"type": "http.request", "body": b"abc", "more_body": False}
+
+    reader = Bodies(LIMITS)
+    asyncio.run(play())
+    assert not reader.arriving.held
+
+
+def test_unfinished_bodies_are_bounded_together_and_keep_nobody_else_out():
+    async def begin(address) -> int | None:
+        try:
+            return await reader.read(request(b"x" * 900, waits=True), address)
+        except NotLetIn as refused:
+            assert "arrive at once" in refused.sentence and refused.retry_after
+            return refused.status
+
+    async def play():
+        unfinished = [asyncio.create_task(begin("a")) for _ in range(150)]
+        await asyncio.sleep(0.05)
+        assert Counter(task.result() for task in unfinished if task.done()).keys() == {429}
+        assert reader.arriving.held["a"] <= ARRIVING * LIMITS.body_bytes
+        for address in ("b", "c"):
+            assert await reader.read(request(b"y" * 500, b"y" * 400), address)
+        assert await begin("a") == 429
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        assert not reader.arriving.held
+
+    reader = Bodies(LIMITS)
+    asyncio.run(play())
+
+
+def test_many_addresses_together_hold_little_more_than_one():
+    async def hold(address) -> bytes | None:
+        try:
+            return await reader.read(request(b"x" * 900, waits=True), address)
+        except NotLetIn:
+            return None
+
+    async def play():
+        held = [asyncio.create_task(hold(f"{number % 50}")) for number in range(2_000)]
+        await asyncio.sleep(0.1)
+        assert reader.arriving.held.total() <= 5 * ARRIVING * LIMITS.body_bytes
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+
+    reader = Bodies(LIMITS)
+    asyncio.run(play())

@@ -1,0 +1,419 @@
+"""The gate without a server behind it: what is let in, and the sentence for what is not."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+
+from specdemo.ui import bodies
+from specdemo.ui.checks import (
+    DEPTH,
+    Field,
+    Function,
+    NotLetIn,
+    check_named,
+    check_rest,
+    check_values,
+    read_object,
+    session_in,
+)
+from specdemo.ui.gate import Gate, with_host
+from specdemo.ui.limits import HOSTED, LOCAL
+
+FIELDS = (
+    Field("Prompt", "text"),
+    Field("Pair", "choice", ("embedded", "other")),
+    Field("Top-k", "number"),
+    Field("Chat template", "switch"),
+    Field("Examples", "index", length=3),
+)
+RIGHT = ["Once", "other", 40, True, 2]
+GENERATE = Function(4, "generate", (Field("prompt"), Field("gamma", required=False)), False, False)
+RUN = Function(3, "run_on_stage", (Field("prompt"),), direct=False, private=True)
+STOP = Function(2, "stop", (Field("session"),), direct=True, private=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"\xff{}", "The body must be JSON in UTF-8."),
+        (b"", "The body must be JSON: Expecting value"),
+        (b"{'a': 1}", "The body must be JSON: "),
+        (b'{"a": NaN}', "The body must be JSON: NaN is no number of JSON."),
+        (b'{"a": -Infinity}', "The body must be JSON: -Infinity is no number of JSON."),
+        (b'{"a": 1e999}', "The body must be JSON: a number is too large."),
+        (b'{"a": ' + b"1" * 5000 + b"}", "The body must be JSON: "),
+        (b"[1]", "The body must be a JSON object."),
+        (b"null", "The body must be a JSON object."),
+        (b'{"a": ' + b"[" * DEPTH + b"1" + b"]" * DEPTH + b"}", "The body must be nested at most"),
+        (b"[" * 500_000, "The body must be"),
+        (b'{"a":' * 500_000, "The body must be"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused_in_a_sentence(body, sentence):
+    with pytest.raises(NotLetIn) as refused:
+        read_object(body)
+    assert refused.value.status == 400 and refused.value.sentence.startswith(sentence)
+
+
+def test_a_json_object_is_read():
+    deepest = b'{"a": ' + b"[" * (DEPTH - 1) + b"]" * (DEPTH - 1) + b"}"
+    assert list(read_object(deepest)) == ["a"]
+    assert read_object('{"a": ["é", 1.5, "\\ud800"]}'.encode()) == {"a": ["é", 1.5, "\ud800"]}
+
+
+def test_right_values_pass_and_empty_ones_are_left_to_params():
+    check_values(RIGHT, FIELDS)
+    check_values(["", None, None, None, 0], FIELDS)
+    check_values([1.5], [Field("Top-p", "number")])
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "sentence"),
+    [
+        (0, 5, "Prompt must be text, not 5."),
+        (0, None, "Prompt must be text, not null."),
+        (0, ["x"], "Prompt must be text, not a list."),
+        (1, "third", 'Pair must be one of embedded, other, not "third".'),
+        (1, {"a": 1}, "Pair must be one of embedded, other, not an object."),
+        (2, "40", 'Top-k must be a number, not "40".'),
+        (2, True, "Top-k must be a number, not true."),
+        (2, 10**400, "Top-k must be a number, not 1000000000"),
+        (3, 1, "Chat template must be true or false, not 1."),
+        (4, 3, "Examples must be a whole number from 0 to 2, not 3."),
+        (4, -1, "Examples must be a whole number from 0 to 2, not -1."),
+        (4, None, "Examples must be a whole number from 0 to 2, not null."),
+        (4, True, "Examples must be a whole number from 0 to 2, not true."),
+    ],
+)
+def test_a_wrong_value_is_named_by_its_label(at, value, sentence):
+    values = [*RIGHT]
+    values[at] = value
+    with pytest.raises(NotLetIn) as refused:
+        check_values(values, FIELDS)
+    assert refused.value.sentence.startswith(sentence) and len(refused.value.sentence) < 120
+
+
+def test_the_number_of_values_is_told():
+    for values in ([], RIGHT[1:], [*RIGHT, 1], "text", None, {"0": 1}):
+        with pytest.raises(NotLetIn, match="data must"):
+            check_values(values, FIELDS)
+
+
+def test_arguments_by_name():
+    check_named({"prompt": "x"}, GENERATE.fields)
+    check_named({}, ())
+    for given, sentence in (
+        ({}, "The argument prompt is missing."),
+        ({"prompt": "", "gama": 1}, 'There is no argument "gama"; it takes prompt, gamma.'),
+    ):
+        with pytest.raises(NotLetIn) as refused:
+            check_named(given, GENERATE.fields)
+        assert refused.value.sentence == sentence
+    with pytest.raises(NotLetIn, match="it takes none"):
+        check_named({"x": 1}, ())
+
+
+def test_what_an_event_carries_beside_its_values():
+    check_rest({"trigger_id": 7, "event_id": "ab-1", "event_data": {"a": [1]}}, {7: None})
+    check_rest({"trigger_id": 0}, {7: None})
+    for wrong in (
+        {"trigger_id": 8},
+        {"trigger_id": "7"},
+        {"trigger_id": [7]},
+        {"batched": True},
+        {"simple_format": 1},
+        {"oauth_token": "t"},
+        {"event_id": "a b"},
+        {"event_id": 5},
+    ):
+        with pytest.raises(NotLetIn):
+            check_rest(wrong, {7: None})
+    for session in (5, "", "a b", "x" * 65, "a\n", ["a"], "\ud800"):
+        with pytest.raises(NotLetIn, match="session_hash"):
+            session_in({"session_hash": session})
+
+
+class NoVisits:
+    """Nobody visits; everybody is let in. Only the session "mine" has something to read."""
+
+    def __init__(self):
+        self.pages = []
+
+    def can_listen(self, session):
+        return session == "mine"
+
+    def listen(self, session): ...
+
+    async def leave(self, session, to_the_end): ...
+
+    async def admit_page(self, session, address):
+        self.pages.append(session)
+
+    @asynccontextmanager
+    async def admitted(self, session, address):
+        yield
+
+
+class FullQueue(NoVisits):
+    """Nobody is let into Gradio's queue."""
+
+    @asynccontextmanager
+    async def admitted(self, session, address):
+        raise NotLetIn(429, "Too many requests wait here.", 2)
+        yield
+
+
+def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="", query=b"", visits=None):
+    """The status of the gate's answer, its headers, its body, and what the app behind it got, if asked:
+    the query and the body."""
+    got = []
+
+    async def app(scope, receive, send):
+        got.append((scope["query_string"], (await receive())["body"]))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"inside"})
+
+    async def ask():
+        said = []
+        pieces = [body] if parts is None else parts
+        messages = [
+            {"type": "http.request", "body": piece, "more_body": at < len(pieces) - 1}
+            for at, piece in enumerate(pieces)
+        ]
+
+        async def receive():
+            if messages[0]["body"] is None:  # it never comes
+                await asyncio.Event().wait()
+            return messages.pop(0)
+
+        async def send(message):
+            said.append(message)
+
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "root_path": prefix,
+            "query_string": query,
+            "headers": [*headers],
+        }
+        gate = Gate(app, limits, visits or NoVisits(), {2: STOP, 3: RUN, 4: GENERATE}, {})
+        await gate(scope, receive, send)
+        return said[0]["status"], dict(said[0]["headers"]), said[1]["body"], got
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/",
+            "/config",
+            "/theme.css",
+            "/health",
+            "/openapi.json",
+            "/assets/index-a_b.js",
+            "/static/img/a.svg",
+        ),
+        *("/specdemo/10ce0b9a/main.js", "/gradio_api/info", "/favicon.ico"),
+    ],
+)
+def test_what_the_page_needs_is_there_under_a_prefix_too(path):
+    for prefix, asked_for in (("", path), ("/some/where", path), ("/some/where", f"/some/where{path}")):
+        status, _, _, got = asked("GET", asked_for, prefix=prefix, query=b"page=x&deep_link=y")
+        assert status == 200 and got == [(b"", b"")], "Gradio reads no query of these"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/monitoring",
+            "/monitoring/summary",
+            "/login",
+            "/logout",
+            "/docs",
+            "/svelte/x.js",
+            "//",
+            "/config/",
+        ),
+        *("/assets/../app.py", "/assets//etc/passwd", "/static/.hidden", "/assets/a\0b", "/assets/a/../b"),
+        *("/gradio_api/file=/etc/passwd", "/gradio_api/proxy=http://x", "/gradio_api/upload_progress"),
+        *(
+            "/gradio_api/stream/a",
+            "/gradio_api/component_server",
+            "/gradio_api/vibe-edit",
+            "/gradio_api/token",
+        ),
+        *(
+            "/gradio_api/run/stop",
+            "/gradio_api/api/predict",
+            "/gradio_api/deep_link",
+            "/gradio_api/dev/reload",
+        ),
+        *(
+            "/gradio_api/openapi.json",
+            "/gradio_api/custom_component/a/client/b/c",
+            "/gradio_api/runs",
+            "/runs",
+        ),
+        *("/some/where/config", "/CONFIG", "/config\n", "/gradio_api/heartbeat/a%00b", "/gradio_api/user"),
+    ],
+)
+def test_anything_else_is_not(path):
+    for method in ("GET", "POST", "HEAD", "OPTIONS", "DELETE"):
+        status, headers, body, got = asked(method, path, b"{}")
+        assert (status, got) == (404, []) and json.loads(body) == {"detail": "There is nothing here."}
+        assert headers[b"x-content-type-options"] == b"nosniff"
+
+
+def test_other_methods_are_told_which_ones_work():
+    status, headers, body, got = asked("PUT", "/gradio_api/queue/join", b"{}")
+    assert (status, headers[b"allow"], got) == (405, b"POST, OPTIONS", []) and b"Only POST" in body
+    assert asked("OPTIONS", "/config")[0] == 204
+    assert asked("HEAD", "/")[0] == 200
+
+
+@pytest.mark.parametrize("name", [b"host", b"x-forwarded-host"])
+@pytest.mark.parametrize("host", [b"999.999.999.999", b"01.1.1.1:80", b"[::g]", b"[1.2.3.4]", b"a b", b"a/b"])
+def test_a_host_of_which_no_address_can_be_made_is_refused_wherever_it_stands(name, host):
+    for hosts in ([host], [host, b"right.example"], [b"right.example", host]):
+        status, _, body, got = asked("GET", "/", headers=[(name, one) for one in hosts])
+        assert (status, got) == (400, []) and f"{name.decode()} must be the name of a host." in body.decode()
+
+
+def test_right_hosts_pass():
+    for host in (b"localhost:7860", b"[::1]:80", b"10.0.0.1", b"a_b.example", b"xn--bcher-kva.example", b""):
+        assert asked("GET", "/", headers=[(b"host", host), (b"x-forwarded-host", host + b", a b")])[0] == 200
+    assert asked("GET", "/", headers=[(b"host", b"a, b")])[0] == 400, "only proxies write lists"
+
+
+def test_a_request_without_a_host_is_refused():
+    def ask(headers):
+        said = []
+
+        async def app(scope, receive, send):
+            said.append("inside")
+
+        async def send(message):
+            said.append(message)
+
+        scope = {"type": "http", "headers": headers}
+        asyncio.run(with_host(app, LOCAL)(scope, None, send))
+        return said
+
+    assert ask([(b"origin", b"http://x"), (b"host", b"")]) == ["inside"]
+    start, end = ask([(b"origin", b"http://x")])
+    assert start["status"] == 400 and (b"x-content-type-options", b"nosniff") in start["headers"]
+    assert json.loads(end["body"]) == {"detail": "The header host is missing."}
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        (b"session_hash=mine", 200),
+        (b"session%5Fhash=%6Dine&from=0", 200),
+        (b"session_hash=other", 404),
+        (b"session_hash=mine&session%5Fhash=other", 400),
+        (b"session_hash=mine&session+hash=other&session_hash=", 400),
+        (b"session_hash=mine&session_hash=mine", 400),
+        (b"", 400),
+    ],
+)
+def test_a_stream_is_asked_for_by_one_session(query, status):
+    answered, _, body, got = asked("GET", "/gradio_api/queue/data", query=query)
+    assert (answered, len(got)) == (status, status == 200)
+    assert status != 400 or b"session_hash must be given once." in body
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"\xff", "The body must be JSON in UTF-8."),
+        (b"[" * 50_000, "The body must be"),
+        (b'{"a":' * 20_000, "The body must be"),
+        (b'{"id": "\\ud800"}', "The body must be Unicode text: there is half of a surrogate pair in it."),
+        (b'{"params": [{"\\udfff": 1}]}', "The body must be Unicode text"),
+    ],
+)
+def test_a_message_that_the_tools_would_fail_on_is_refused(body, sentence):
+    status, _, said, got = asked("POST", "/gradio_api/mcp/", body)
+    assert (status, got) == (400, []) and json.loads(said)["detail"].startswith(sentence)
+
+
+def test_right_messages_reach_the_tools():
+    right = '{"jsonrpc": "2.0", "id": "é\\ud83d\\ude00", "method": "tools/list"}'.encode()
+    for path, body in (("", b""), ("/", right), ("/http/", right)):
+        assert asked("POST", f"/gradio_api/mcp{path}", body)[::3] == (200, [(b"", body)])
+
+
+@pytest.mark.parametrize(
+    ("path", "limit"),
+    [("/gradio_api/run/predict", HOSTED.body_bytes), ("/specdemo/trace", HOSTED.trace_bytes)],
+)
+def test_a_body_is_limited_by_what_it_announces(path, limit):
+    for announced in (str(limit + 1).encode(), b"9" * 5000, b"many"):
+        status, _, body, got = asked("POST", path, b"", HOSTED, [(b"content-length", announced)])
+        assert (status, got) == (413, []) and b"The request is too large: at most" in body
+
+
+def test_a_body_is_limited_by_what_comes():
+    parts = [b" " * (HOSTED.body_bytes // 2)] * 3
+    status, _, body, got = asked("POST", "/gradio_api/run/predict", limits=HOSTED, parts=parts)
+    assert (status, got) == (413, []) and b"The request is too large: at most 256 KiB" in body
+
+
+def test_a_body_that_never_ends_is_answered_and_its_connection_closed(monkeypatch):
+    monkeypatch.setattr(bodies, "ARRIVAL_SECONDS", 0.05)
+    status, headers, body, got = asked("POST", "/gradio_api/cancel", parts=[b"{", None])
+    assert (status, headers[b"connection"], got) == (408, b"close", []) and b"too long" in body
+
+
+def test_a_trace_reaches_its_route_as_it_comes():
+    """The desk, which reads it there, bounds what arrives."""
+    parts = [b"a" * 1000, b"b", b""]
+    assert asked("POST", "/specdemo/trace", parts=parts, query=b"session=1")[3] == [(b"session=1", parts[0])]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/gradio_api/run/predict", {"session_hash": "a", "fn_index": 2, "data": [None]}, 200),
+        ("/gradio_api/run/predict", {"fn_index": 2, "data": [None]}, 400),
+        ("/gradio_api/run/predict", {"session_hash": "a", "fn_index": 2, "data": []}, 400),
+        ("/gradio_api/run/predict", {"session_hash": "a", "fn_index": 4, "data": ["x", 1]}, 404),
+        ("/gradio_api/queue/join", {"session_hash": "a", "fn_index": 2, "data": [None]}, 404),
+        ("/gradio_api/queue/join", {"session_hash": "a", "fn_index": 99, "data": [None]}, 404),
+        ("/gradio_api/queue/join", {"session_hash": "a", "fn_index": True, "data": [None]}, 400),
+        ("/gradio_api/call/v2/stop", {}, 404),
+        ("/gradio_api/call/stop", {"data": []}, 404),
+        ("/gradio_api/call/v2/generate", {}, 400),
+        ("/gradio_api/call/generate", {"data": ["x"]}, 400),
+        ("/gradio_api/call/generate", {}, 400),
+        ("/gradio_api/cancel", {"session_hash": "a", "fn_index": 1, "event_id": "b"}, 200),
+        ("/gradio_api/cancel", {"session_hash": "a", "fn_index": 1.5, "event_id": "b"}, 400),
+        ("/gradio_api/cancel", {"fn_index": 1, "event_id": "b"}, 400),
+        ("/gradio_api/reset", {"event_id": None}, 400),
+    ],
+)
+def test_only_what_can_be_called_is_called(path, body, status):
+    assert asked("POST", path, json.dumps(body).encode())[0] == status
+
+
+def test_a_request_that_gets_no_place_in_the_queue_takes_no_place_of_a_page():
+    body = json.dumps({"session_hash": "a", "fn_index": 3, "data": ["x"]}).encode()
+    for visits, answer in ((NoVisits(), (200, ["a"])), (FullQueue(), (429, []))):
+        status = asked("POST", "/gradio_api/queue/join", body, visits=visits)[0]
+        assert (status, visits.pages) == answer
+
+
+def test_who_may_show_the_page_in_a_frame():
+    def policy(limits):
+        return asked("GET", "/", limits=limits)[1][b"content-security-policy"].decode()
+
+    assert policy(HOSTED).startswith("frame-ancestors 'self' https://huggingface.co ")
+    assert "https://*.hf.space" in policy(HOSTED) and "localhost" not in policy(HOSTED)
+    assert "http://localhost:*" in policy(LOCAL) and "hf.space" not in policy(LOCAL)
