@@ -3,10 +3,20 @@
 import os
 import socket
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from threading import Thread
+from typing import TYPE_CHECKING, NoReturn
 
 from specdemo.cli.main import FAILED, run, say
 from specdemo.cli.options import Parser, add_pair_options, pair_request
+from specdemo.loading.errors import LoadError, TookTooLong
+
+if TYPE_CHECKING:
+    from specdemo.ui.ending import Ended
+    from specdemo.ui.models import Models
 
 PROGRAM = "app.py"
 
@@ -17,10 +27,32 @@ def main(argv: list[str] | None = None) -> int:
         prog=PROGRAM, description="Serves the page that shows speculative decoding, token by token."
     )
     add_pair_options(parser)
+    parser.set_defaults(pair=os.environ.get("SPECDEMO_PAIR"))  # a Space has variables and no command line
     parser.add_argument(
         "--host",
         default="0.0.0.0" if on_spaces else "127.0.0.1",
         help="address to listen on (default %(default)s)",
+    )
+    parser.add_argument(
+        "--hosted",
+        action=BooleanOptionalAction,
+        default=on_spaces,
+        help="for a page that anyone may visit: listed pairs only, and tighter limits (default on a Space)",
+    )
+    parser.add_argument(
+        "--allow",
+        type=lambda names: tuple(name.strip() for name in names.split(",") if name.strip()),
+        default=os.environ.get("SPECDEMO_ALLOW", ""),  # a Space starts this file without arguments
+        metavar="NAME,NAME",
+        help="with --hosted: pairs that visitors may choose besides the usual ones, if memory suffices "
+        "(default: what SPECDEMO_ALLOW says)",
+    )
+    parser.add_argument(
+        "--behind-proxy",
+        action=BooleanOptionalAction,
+        default=on_spaces,
+        help="where nobody reaches this server but through a proxy that sets X-Forwarded-For: take visitors' "
+        "addresses from there (default on a Space)",
     )
     parser.add_argument("--port", type=_port, default=7860, help="0 takes a free one (default %(default)s)")
     return run(_serve, parser.parse_args(argv), PROGRAM)
@@ -36,25 +68,55 @@ def _serve(arguments: Namespace) -> int:
 
     from transformers.utils import logging
 
+    from specdemo import zero
     from specdemo.loading.load import plan
-    from specdemo.ui.models import Models
-    from specdemo.ui.page import build, launch
+    from specdemo.ui.ending import close, ended_by_signals
+    from specdemo.ui.limits import HOSTED, LOCAL
+    from specdemo.ui.line import RunQueue
+    from specdemo.ui.models import Choice, Models
+    from specdemo.ui.page import build
+    from specdemo.ui.serve import launch
 
     logging.disable_progress_bar()  # the hub's, too: the page shows the progress
-    models = Models(request)
+    limits = replace(HOSTED if arguments.hosted else LOCAL, behind_proxy=arguments.behind_proxy)
+    models = Models(request, limits, arguments.allow)
     if request["target"] is not None:
         plan(models.default_request)  # a mistyped directory is reported before the page starts
-    demo = build(models)
-    try:
-        say(f"the page is at {launch(demo, host, port)}", program=PROGRAM)
-        pair = models.get()  # the page is up already; a run that starts now waits for this
-        on = f"{pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}"
-        say(f"{pair.info.name} is ready on {on}", program=PROGRAM)
-        del pair  # so that the pool can drop it
-        demo.block_thread()
-    finally:
-        demo.close(verbose=False)
+    queue = RunQueue(limits)
+    if zero.GPU:
+        for name in models.arguments:  # what the package moves to its GPUs must be there before the page is
+            zero.place(models.get(Choice(name)))
+    demo = build(models, queue, limits)
+    with ended_by_signals() as ended:
+        try:
+            with redirect_stdout(StringIO()):  # Gradio prints the address of its tools, whatever it is told
+                address = launch(demo, queue, host, port, limits)
+            say(f"the page is at {address}", program=PROGRAM)
+            # The page is up already; a run that starts now waits for this.
+            Thread(target=_load_first, args=(models, ended), name="first load", daemon=True).start()
+            if error := ended.get():
+                raise error
+            say("ending: a second Ctrl+C ends it at once", program=PROGRAM)
+        finally:
+            close(demo, queue)
     return 0
+
+
+def _load_first(models: "Models", ended: "Ended") -> None:
+    """Loads the pair that the server was started with, and tells how. In public the page goes on without it,
+    since there are other pairs; on one's own machine only while a slow download goes on. Any other error ends
+    the server."""
+    try:
+        pair = models.get()
+    except Exception as error:
+        is_loads = isinstance(error, LoadError)
+        if is_loads and (models.limits.hosted or isinstance(error, TookTooLong)):
+            say(f"{error}; the page goes on with the other pairs", program=PROGRAM)
+        else:
+            ended.put(error)
+        return
+    on = f"{pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}"
+    say(f"{pair.info.name} is ready on {on}", program=PROGRAM)
 
 
 def _port(text: str) -> int:
@@ -72,5 +134,13 @@ def _free_port(host: str, port: int) -> int:
         return probe.getsockname()[1]
 
 
+def end(status: int) -> NoReturn:
+    """Ends the process at once. Python would wait for threads that load pairs, and those inside torch would
+    abort it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

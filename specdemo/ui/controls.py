@@ -15,11 +15,12 @@ from specdemo.ui.settings import (
     DRAFTER_LABELS,
     DTYPES,
     FIRST,
-    NAMES,
     QUANTIZE,
     RULE_WORDS,
     SAMPLERS,
     choice_of,
+    names_of,
+    values_held,
     visible,
 )
 
@@ -36,6 +37,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
 
     def slider(name: str, step: float) -> gr.Slider:
         _, low, high = LIMITS[name]
+        high = models.limits.largest(name) or high
         return gr.Slider(low, high, first[name], step=step, visible=shown.get(name, True), **_words(name))
 
     def dropdown(name: str, choices: Sequence, value: str) -> gr.Dropdown:
@@ -69,11 +71,12 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         boxes["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
         boxes["rule"] = dropdown("rule", [(words, rule) for rule, words in RULE_WORDS.items()], first["rule"])
         boxes["alternatives"] = slider("alternatives", 1)
-    with gr.Accordion("Weights", open=False):
-        boxes["dtype"] = dropdown("dtype", DTYPES, AS_STARTED)
-        boxes["quantize"] = dropdown("quantize", QUANTIZE, AS_STARTED)
-        boxes["quantize_drafter"] = dropdown("quantize_drafter", QUANTIZE, AS_STARTED)
-    return {name: boxes[name] for name in NAMES}
+    if not models.limits.hosted:
+        with gr.Accordion("Weights", open=False):
+            boxes["dtype"] = dropdown("dtype", DTYPES, AS_STARTED)
+            boxes["quantize"] = dropdown("quantize", QUANTIZE, AS_STARTED)
+            boxes["quantize_drafter"] = dropdown("quantize_drafter", QUANTIZE, AS_STARTED)
+    return {name: boxes[name] for name in names_of(models.limits.hosted)}
 
 
 def _words(name: str) -> dict[str, str | None]:
@@ -96,13 +99,13 @@ def keep_hints_current(
     """
 
     def update(prompt: str, *held: Any) -> list[dict]:
-        values = dict(zip(NAMES, held, strict=True))
+        values = values_held(held, models.limits.hosted)
         choice = Choice(**choice_of(values))
-        texts = hints(values, prompt, models.needs(choice), models.loaded(choice))
+        texts = hints(values, prompt, models.needs(choice), models.loaded(choice), models.limits)
         shown = visible(values)
         updates = [
             gr.update(info=texts[name] or None, **({"visible": shown[name]} if name in shown else {}))
-            for name in NAMES
+            for name in settings
         ]
         return [gr.update(value=texts["prompt"], visible=bool(texts["prompt"])), *updates]
 

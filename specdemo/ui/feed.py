@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.events import Alternative, Finish, Judged, Next, Round, metrics
+from specdemo.events import Alternative, Finish, Judged, Next, Params, Round, metrics
 from specdemo.events.estimate import best_gamma, estimates
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
@@ -25,6 +25,8 @@ from specdemo.ui.wire import (
 from specdemo.ui.wire import Estimate as WireEstimate
 
 IN_TEXT = ("accepted", "resampled", "bonus", "sampled")
+MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
+MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
 
 
 class RunFeed:
@@ -44,19 +46,31 @@ class RunFeed:
         self.ended = recorded  # its last numbers, which come after the last round, are there
 
     def update(self, ended: bool) -> Message:
-        """The rounds since the last update. A run whose last token may have been cut ends with a snapshot."""
+        """The rounds since the last update; while the run goes on, no more than one message can well hold.
+        Later updates bring the others. A run whose last token may have been cut ends with a snapshot."""
         self.ended = ended
         finish = self._finish
         if self.sent == 0 or finish in ("stop", "cancelled", "error"):
             message = self.snapshot()
         else:
-            message = {"run": self.number, "update": self._rounds(self.sent, finish)}
+            until = len(self.trace.rounds) if finish else self._portion()
+            message = {"run": self.number, "update": self._rounds(self.sent, until, finish)}
         self.sent = message["update"]["until"]
         return message
 
+    def _portion(self) -> int:
+        """Where the next update's rounds end."""
+        rounds, rows, until = self.trace.rounds, 0, self.sent
+        while until < len(rounds) and rows < MOST_ROWS:
+            own = (rounds[until].next,) if rounds[until].next else ()
+            rows += sum(1 + len(token.top) for token in (*rounds[until].draft, *own))
+            until += 1
+        return until
+
     def snapshot(self, number: int | None = None) -> Message:
         """The whole run; it does not count as an update. number: a newer one, sent in place of the run's."""
-        update = self._rounds(0, self._finish)
+        finish = self._finish
+        update = self._rounds(0, len(self.trace.rounds), finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
         update["whose"] = whose(self.trace, self.recorded)
         update["setting"] = setting(self.trace)
@@ -71,9 +85,9 @@ class RunFeed:
         # Nothing is measured after a run that was cancelled or has failed.
         return self.trace.finish if self.ended or self.trace.finish in ("cancelled", "error") else None
 
-    def _rounds(self, since: int, finish: Finish | None) -> Update:
+    def _rounds(self, since: int, until: int, finish: Finish | None) -> Update:
         """finish is read before the rounds: the run goes on, and an update that ends it must be complete."""
-        trace, until = self.trace, len(self.trace.rounds)
+        trace = self.trace
         rounds = [wire_round(this_round) for this_round in trace.rounds[since:until]]
         if since == 0 and finish:
             cut_output(rounds, trace.text)
@@ -133,7 +147,7 @@ def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[
     prompt stays whole.
     """
     whole: list[PromptToken] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
-    if tokenizer is None and trace.prompt:
+    if (tokenizer is None and trace.prompt) or len(trace.prompt_ids) > MOST_PROMPT_TOKENS:
         return whole
     pieces = Pieces(tokenizer)
     texts = [pieces.push(token_id) for token_id in trace.prompt_ids]
@@ -227,13 +241,8 @@ def notice(number: int, kind: Kind, *lines: str, share: float | None = None) -> 
     return {"run": number, "notice": text}
 
 
-def trace_file(number: int, trace: Trace) -> Message:
-    """The trace as a file for the visitor to save."""
-    file: TraceFile = {
-        "name": f"specdemo-seed-{trace.params.seed}.json"
-        if trace.params.temperature
-        else "specdemo-greedy.json",
-        "text": trace.to_json(),
-        "requested_at": time.time_ns(),
-    }
+def trace_file(number: int, params: Params, stored: str) -> Message:
+    """A trace for the visitor to save. stored: the name under which the page can fetch it."""
+    name = f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
+    file: TraceFile = {"name": name, "stored": stored, "requested_at": time.time_ns()}
     return {"run": number, "file": file}

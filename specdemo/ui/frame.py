@@ -65,7 +65,8 @@ def loader() -> str:
     return LOADER % scripts_path()
 
 
-def frame() -> str:
+def frame(largest: int) -> str:
+    """largest: bytes of a trace that can be opened."""
     main = "".join(_number(key) for key in MAIN_NUMBERS)
     others = "".join(_number(key) for key in NUMBERS if key not in MAIN_NUMBERS)
     legend = "".join(
@@ -85,7 +86,7 @@ def frame() -> str:
         if name not in BESIDE_THE_TEXT
     )
     return (
-        '<div class="run" data-state="empty" data-tab="text">'
+        f'<div class="run" data-state="empty" data-tab="text" data-largest="{largest}">'
         '<p class="whose" data-testid="whose"></p>'
         '<div class="outcome"><p class="verdict-line" data-testid="verdict" role="status"></p>'
         f'<div class="metrics" data-testid="metrics"><dl class="numbers">{main}</dl>'

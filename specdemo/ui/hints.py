@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdemo.events import LIMITS, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
+from specdemo.ui.limits import LOCAL, Limits
 from specdemo.ui.settings import (
     AS_STARTED,
     CONTROLS,
@@ -22,14 +23,19 @@ if TYPE_CHECKING:
     from specdemo.ui.models import Needs
 
 
-def hints(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") -> dict[str, str]:
+def hints(
+    values: Values, prompt: str, needs: "Needs", pair: "Pair | None", limits: Limits = LOCAL
+) -> dict[str, str]:
     """The text next to each control and to the prompt: its usual text, or a warning about a run that is
     impossible or pointless. needs: of the chosen pair. pair: the chosen pair if it is loaded."""
     texts = {name: usual for name, (_, usual) in CONTROLS.items()}
-    texts |= {"prompt": "", "pair": _pair_line(values["pair"], needs)}
+    dtype = f"; {pair.dtype_reason}" if pair else ""
+    if limits.hosted:
+        texts["max_new_tokens"] = f"at most {limits.max_new_tokens:,} here; {texts['max_new_tokens']}"
+    texts |= {"prompt": "", "pair": _pair_line(values["pair"], needs) + dtype}
     if values["draft_with"] in DRAFTERS:
         texts["draft_with"] = f"{DRAFTERS[values['draft_with']][0]}; {texts['draft_with']}"
-    for name, warning in _warnings(values, prompt, needs, pair):
+    for name, warning in _warnings(values, prompt, needs, pair, limits):
         texts[name] = f"⚠ {warning}"
     for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
         if size:
@@ -43,13 +49,16 @@ def _pair_line(name: str, needs: "Needs") -> str:
     about = f"{CATALOGUE[name].about}; " if name in CATALOGUE else ""
     amount = f"{needs.total / 1e9:,.1f} GB" if needs.total >= 1e9 else f"{needs.total / 1e6:,.0f} MB"
     takes = "takes" if needs.loaded else "needs about"
-    line = f"{about}{takes} {amount} of {needs.memory / 1e9:,.0f} GB on {needs.device}"
+    where = f"{needs.device} ({needs.device_name}; {needs.why})"
+    line = f"{about}{takes} {amount} of {needs.memory / 1e9:,.0f} GB on {where}"
     if needs.gated and not needs.loaded:
         line += "; gated: needs HF_TOKEN of an account that has accepted its terms"
     return line if needs.loaded else f"{line}; tried: {needs.tried}"
 
 
-def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") -> Iterator[tuple[str, str]]:
+def _warnings(
+    values: Values, prompt: str, needs: "Needs", pair: "Pair | None", limits: Limits
+) -> Iterator[tuple[str, str]]:
     """(control, warning). The last one for a control is shown, so the more serious ones come later."""
     vocabulary = pair.vocab_size if pair else None
     context = pair.context if pair else None
@@ -105,13 +114,16 @@ def _warnings(values: Values, prompt: str, needs: "Needs", pair: "Pair | None") 
         yield "pair", f"{_pair_line(values['pair'], needs)}: more than this machine has"
     shown = visible(values)
     for name in LIMITS:
-        if shown.get(name, True) and is_wrong_number(name, values[name]):
-            yield name, f"must be {allowed(name)}"
+        if shown.get(name, True) and is_wrong_number(name, values[name], limits.largest(name)):
+            yield name, f"must be {allowed(name, limits.largest(name))}"
     for name, text in (("prompt", prompt), ("stop", values["stop"]), ("system", values["system"])):
         try:
             check_text(name, text)
         except ValueError as error:
             yield name, in_labels(str(error))
+    for name, text in (("prompt", prompt), ("system", values["system"] if values["chat"] else "")):
+        if len(text) > limits.prompt_characters:
+            yield name, f"must have at most {limits.prompt_characters:,} characters"
     if not prompt:
         yield "prompt", "must not be empty"  # why is said when a run is asked for
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from specdemo.events import LIMITS, Params, check_text
-from specdemo.ui.settings import AS_STARTED, DTYPES, QUANTIZE, Values, values_of
+from specdemo.ui.limits import LOCAL, Limits
+from specdemo.ui.settings import AS_STARTED, FIXED, WEIGHTS, Values, values_of
 
 FIELDS = {field.name: field.default for field in fields(Params)}
-WEIGHTS = {"dtype": DTYPES, "quantize": QUANTIZE, "quantize_drafter": QUANTIZE}
 OURS = ("prompt", "pair", *FIELDS, *WEIGHTS, "run", "token")
 OTHERS = ("view", "deep_link", "embed", "logs")  # Gradio's and its host's, and all that begin with __
 LONGEST = 7_800  # characters of a query, so that the whole address stays below 8,000
@@ -31,7 +31,7 @@ class Link(NamedTuple):
     note: str
 
 
-def read(query: str, pairs: Collection[str]) -> Link:
+def read(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
     """query: what follows the question mark. pairs: the names of those that can be chosen."""
     items = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
     given = dict(items)
@@ -43,6 +43,9 @@ def read(query: str, pairs: Collection[str]) -> Link:
     check_text("prompt", given.get("prompt", ""))
     how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
     params = Params(**how | ({"stop": stops} if stops else {}))
+    if limits.hosted and (asked := next((name for name in WEIGHTS if name in given), None)):
+        raise ValueError(f"{asked} {FIXED}")
+    limits.check(given.get("prompt"), params)
     chosen = {name: _one_of(name, given[name], WEIGHTS[name]) for name in WEIGHTS if name in given}
     if "pair" in given:
         chosen["pair"] = _one_of("pair", given["pair"], pairs)

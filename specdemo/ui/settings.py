@@ -4,6 +4,7 @@ Without torch and without Gradio.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from specdemo.bench.methods import METHODS
@@ -69,7 +70,21 @@ CONTROLS = {
     "alternatives": ("Alternatives recorded", "the likeliest tokens at each position, for the inspector"),
 }
 NAMES = tuple(CONTROLS)
+# What can be chosen for a pair's weights, except on a public server.
+WEIGHTS = {"dtype": DTYPES, "quantize": QUANTIZE, "quantize_drafter": QUANTIZE}
+FIXED = "cannot be chosen here: this server loads each pair in one way"
 DEFAULTS = Params()
+
+
+def names_of(hosted: bool) -> tuple[str, ...]:
+    """The controls on the page, in order."""
+    return tuple(name for name in NAMES if not (hosted and name in WEIGHTS))
+
+
+def values_held(held: Sequence[Any], hosted: bool) -> Values:
+    """What the controls on the page hold, by name, with the weights as the server was started where they have
+    no controls."""
+    return dict.fromkeys(WEIGHTS, AS_STARTED) | dict(zip(names_of(hosted), held, strict=True))
 
 
 UNCHANGED = ("draft_with", "gamma", "ngram", "rule", "max_new_tokens", "ignore_eos", "chat", "alternatives")
@@ -95,13 +110,13 @@ def _hidden_and_wrong(values: Values) -> list[str]:
     ]
 
 
-def is_wrong_number(name: str, value: object) -> bool:
-    """Whether it is a number's control that holds what Params would refuse."""
+def is_wrong_number(name: str, value: object, largest: float | None = None) -> bool:
+    """Whether it is a number's control that holds what Params would refuse. largest: as of check_number."""
     value = whole_number(str(value)) if name == "seed" else value
     if name not in LIMITS or (name == "seed" and value is None):
         return False
     try:
-        check_number(name, value)
+        check_number(name, value, largest)
     except ValueError:
         return True
     return False

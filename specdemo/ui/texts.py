@@ -144,10 +144,11 @@ def number_texts(trace: Trace) -> dict[str, str]:
 
 
 def describe_pair(pair: "Pair", params: Params) -> Iterator[str]:
-    """Sentences about the pair and this run: device, dtype and why, bytes held, and the pair's notes."""
+    """Sentences about the pair and this run: device, dtype, bytes held, and the pair's notes."""
     info, held = pair.info, pair.bytes_held
+    dtypes = " and ".join(dict.fromkeys(filter(None, (info.dtype.target, info.dtype.drafter))))
     drafter = f" and {held.drafter / 1e6:,.1f} MB for the drafter" if held.drafter else ""
-    yield f"{info.name} on {info.device} ({info.device_name}), {pair.dtype_reason}."
+    yield f"{info.name} on {info.device} ({info.device_name}), {dtypes}."
     yield f"Weights held: {held.target / 1e6:,.1f} MB for the target{drafter}."
     if params.draft_with == "none":
         yield "Drafting is off: every token takes one forward of the target."

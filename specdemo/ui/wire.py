@@ -129,10 +129,11 @@ class Notice(TypedDict):
 
 
 class TraceFile(TypedDict):
-    """A file for the visitor to save. requested_at (ns) makes two requests two different messages."""
+    """A file for the visitor to save, which the page fetches. stored: the name that it is kept under.
+    requested_at (ns) makes two requests two different messages."""
 
     name: str
-    text: str
+    stored: str
     requested_at: int
 
 
@@ -192,10 +193,12 @@ class Measurement(TypedDict):
 
 
 class Message(TypedDict):
-    """One message: the number of its run, which grows from run to run, and any of four parts."""
+    """One message: the number of its run, which grows from run to run, and any of four parts. stored: the
+    name under which a long update is kept, for the page to fetch."""
 
     run: int
     update: NotRequired[Update]
+    stored: NotRequired[str]
     notice: NotRequired[Notice]
     file: NotRequired[TraceFile]
     measurement: NotRequired[Measurement]

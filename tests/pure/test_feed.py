@@ -102,7 +102,7 @@ def test_what_decides_is_not_rounded_and_what_is_only_drawn_is():
 def test_every_object_has_the_fields_of_its_type():
     feed = RunFeed(1, trace(*ROUNDS, finish="length"), recorded=True, link="gamma=4")
     message = feed.snapshot() | notice(1, "error", "x")
-    message |= trace_file(1, trace())
+    message |= trace_file(1, Params(), "name")
     update = message["update"]
     objects = [
         (Message, message),
@@ -116,7 +116,9 @@ def test_every_object_has_the_fields_of_its_type():
     objects += [(Outcome, update["outcome"]), (Setting, update["setting"])]
     objects += [(Estimate, estimate) for estimate in update["outcome"]["estimates"]]
     for kind, value in objects:
-        assert value.keys() == kind.__annotations__.keys() - ({"measurement"} if kind is Message else set())
+        assert value.keys() == kind.__annotations__.keys() - (
+            {"measurement", "stored"} if kind is Message else set()
+        )
 
 
 def test_updates_continue_where_the_last_one_ended():

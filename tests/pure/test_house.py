@@ -14,8 +14,9 @@ FLOORS = [  # a module imports from its own folder and from floors above its own
     {"runtime"},
     {"engine", "loading"},
     {"session"},
+    {"zero"},
     {"bench"},
-    {"ui"},
+    {"ui", "doctor"},
     {"cli", "training"},
     {"__main__"},
 ]
@@ -29,8 +30,10 @@ TORCH_FREE = (
     ),
     *("specdemo.cli.options", "specdemo.cli.main", "specdemo.loading.catalog", "specdemo.loading.errors"),
     *("specdemo.ui.feed", "specdemo.ui.texts", "specdemo.ui.frame", "specdemo.ui.wire"),
-    *("specdemo.ui.settings", "specdemo.ui.hints"),
+    *("specdemo.ui.settings", "specdemo.ui.hints", "specdemo.ui.shelf", "specdemo.ui.opening"),
+    *("specdemo.ui.limits", "specdemo.ui.line"),
     *("specdemo.bench.report", "specdemo.bench.methods", "specdemo.bench.picture"),
+    *("specdemo.doctor.run", "specdemo.doctor.report"),
 )
 
 
@@ -112,6 +115,6 @@ def test_gradio_and_the_loaders_live_in_one_place_each():
     for name, file in modules().items():
         names = imported(file)
         assert ("gradio" in {module.split(".")[0] for module in names}) == (
-            name in ("ui.page", "ui.handlers", "ui.controls")
+            name in ("ui.page", "ui.api", "ui.handlers", "ui.controls", "ui.serve")
         ), name
         assert not loaders & names or name == "loading.load" or name.startswith("training"), name

@@ -7,6 +7,7 @@ import pytest
 
 from specdemo.events import Params
 from specdemo.ui.frame import STATIC
+from specdemo.ui.limits import HOSTED
 from specdemo.ui.links import LONGEST, OTHERS, read, write
 from specdemo.ui.settings import AS_STARTED, params_of
 from tests.sentences import assert_one_sentence
@@ -78,6 +79,21 @@ def test_what_is_wrong_is_refused_in_a_sentence(query, sentence):
         read(query, PAIRS)
     assert str(refused.value).startswith(sentence)
     assert_one_sentence(str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("max_new_tokens=1001", "max_new_tokens must be a whole number from 1 to 1,000, not 1001"),
+        ("alternatives=11&run=1", "alternatives must be a whole number from 0 to 10, not 11"),
+        ("prompt=" + "a" * 20_001, "prompt must have at most 20,000 characters, not 20,001"),
+    ],
+)
+def test_what_a_hosted_page_does_not_allow_is_refused_there(query, sentence):
+    with pytest.raises(ValueError) as refused:
+        read(query, PAIRS, HOSTED)
+    assert str(refused.value) == sentence
+    assert read(query, PAIRS).values
 
 
 def test_unknown_names_are_ignored_with_a_note():

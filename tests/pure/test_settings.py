@@ -11,6 +11,7 @@ from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, check_
 from specdemo.events.trace import Trace
 from specdemo.loading.request import resolve
 from specdemo.ui.hints import hints
+from specdemo.ui.limits import HOSTED, LOCAL
 from specdemo.ui.settings import (
     AS_STARTED,
     CONTROLS,
@@ -46,6 +47,8 @@ class Needs:
     loaded: bool = True
     gated: bool = False
     tried: str = "not yet"
+    device_name: str = "EPYC"
+    why: str = "no GPU was found"
 
 
 @dataclass
@@ -75,8 +78,8 @@ def holding(**values) -> dict:
 PAIR, NEEDS = SmallPair(), Needs()
 
 
-def warned(pair=PAIR, needs=NEEDS, prompt="Once", **values) -> dict[str, str]:
-    beside = hints(holding(**values), prompt, needs, pair)
+def warned(pair=PAIR, needs=NEEDS, prompt="Once", limits=LOCAL, **values) -> dict[str, str]:
+    beside = hints(holding(**values), prompt, needs, pair, limits)
     assert set(beside) == {*NAMES, "prompt"}
     return {name: words[2:] for name, words in beside.items() if words.startswith("⚠ ")}
 
@@ -213,9 +216,11 @@ def test_nothing_to_warn_of_at_first():
     assert warned() == {} == warned(pair=None)
     assert (
         hints(holding(pair="a + b"), "Once", Needs(loaded=False), None)["pair"]
-        == "needs about 50 MB of 24 GB on cpu; tried: not yet"
+        == "needs about 50 MB of 24 GB on cpu (EPYC; no GPU was found); tried: not yet"
     )
-    assert hints(holding(), "Once", Needs(), SmallPair())["pair"].endswith("; takes 50 MB of 24 GB on cpu")
+    assert hints(holding(), "Once", Needs(), SmallPair())["pair"].endswith(
+        "; takes 50 MB of 24 GB on cpu (EPYC; no GPU was found); float32: for a reason"
+    )
     assert hints(holding(), "Once", Needs(), SmallPair())["dtype"] == "float32: for a reason"
 
 
@@ -295,3 +300,14 @@ def test_the_weights_go_as_asked_and_come_back_from_a_trace():
     )
     assert weights_of(info, info) == dict.fromkeys(as_recorded, AS_STARTED)
     assert set(as_recorded) < set(CONTROLS)
+
+
+def test_a_hosted_page_says_what_it_allows():
+    usual = hints(holding(), "Once", NEEDS, PAIR, HOSTED)["max_new_tokens"]
+    assert usual == "at most 1,000 here; the model may end the text earlier"
+    too_much = {"max_new_tokens": 1_001, "alternatives": 11, "chat": True, "system": "a" * 20_001}
+    warnings = warned(limits=HOSTED, prompt="a" * 20_001, **too_much)
+    assert warnings["max_new_tokens"] == "must be a whole number from 1 to 1,000"
+    assert warnings["alternatives"] == "must be a whole number from 0 to 10"
+    assert warnings["prompt"] == warnings["system"] == "must have at most 20,000 characters"
+    assert not {"max_new_tokens", "alternatives", "system"} & {*warned(**too_much)}, "here it is allowed"

@@ -2,19 +2,16 @@
 // What Gradio's controls do not do by themselves. They are outside of the stage's element, and Gradio may draw
 // them anew at any time, so all of this listens at the document.
 
-const LARGEST_FILE = 16 * 2 ** 20; // bytes; the server refuses larger ones, too
-
 /**
  * @param {object} page
  * @param {() => void} page.copy called when the link is to be copied
  * @param {() => void} page.asked called when a run is asked for, before the server knows
- * @param {(sentence: string) => void} page.refused called with what is wrong with a file
+ * @param {() => void} page.open called when a trace is to be opened
  */
-export function watchControls({ copy, asked, refused }) {
+export function watchControls({ copy, asked, open }) {
   document.addEventListener("blur", keepNumber, true);
   document.addEventListener("keydown", onKey, true);
   document.addEventListener("click", onClick, true);
-  document.addEventListener("change", onChange, true);
   return { allowStop };
 
   /** @param {boolean} allowed whether there is anything to stop */
@@ -48,17 +45,6 @@ export function watchControls({ copy, asked, refused }) {
     if (!(target instanceof Element)) return;
     if (target.closest("button#go")) asked();
     if (target.closest("button#copy")) copy();
-  }
-
-  /** @param {Event} event */
-  function onChange(event) {
-    const box = event.target;
-    if (!(box instanceof HTMLInputElement) || box.type !== "file") return;
-    const size = box.files?.[0]?.size ?? 0;
-    if (size <= LARGEST_FILE) return;
-    event.stopPropagation();
-    box.value = ""; // so that it can be chosen again
-    const most = LARGEST_FILE / 2 ** 20;
-    refused(`The file has ${(size / 2 ** 20).toFixed(1)} MB, and at most ${most} MB can be opened.`);
+    if (target.closest("button#open")) open();
   }
 }

@@ -18,6 +18,7 @@ import { Run } from "./run.js";
 import { makeText } from "./text.js";
 import { makeTabs } from "./tabs.js";
 import { makeTimeline } from "./timeline.js";
+import { chooseTrace, fetchText, fetchUpdate, sentenceOf } from "./traces.js";
 
 /** @import { Message, Notice, Update } from "./messages.js" */
 /** @import { Request } from "./measuring.js" */
@@ -63,7 +64,11 @@ export function start({ element, props, watch, trigger }) {
   const controls = watchControls({
     copy: async () => showNotice({ kind: "wait", text: await address.copy(), share: null }),
     asked: () => { forgetError(); controls.allowStop(true); },
-    refused: (sentence) => showNotice({ kind: "error", text: sentence, share: null }),
+    open: () => chooseTrace({
+      largest: Number(page.dataset.largest),
+      opened: (name) => trigger("upload", { name }),
+      refused,
+    }),
   });
   const run = new Run();
   const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
@@ -79,11 +84,25 @@ export function start({ element, props, watch, trigger }) {
 
   // Messages.
 
-  function receive() {
+  async function receive() {
     /** @type {Message} */
     const message = JSON.parse(props.value || '{"run": -1}');
     if (message.run < run.number) return; // late, of an older run
-    if (message.file) return saveFile(message.file.name, message.file.text);
+    try {
+      if (message.file) return saveFile(message.file.name, await fetchText(message.file.stored));
+      if (message.stored) {
+        requestedAt = performance.now(); // what is missing meanwhile is in it
+        message.update = await fetchUpdate(message.stored);
+      }
+    } catch (error) {
+      return refused(sentenceOf(error));
+    }
+    draw(message);
+  }
+
+  /** @param {Message} message with its update, where it has one */
+  function draw(message) {
+    if (message.run < run.number) return; // a newer one came while its update was fetched
     if (message.measurement) {
       measuring = tabs.take(message.measurement);
       controls.allowStop(measuring || isLive());
@@ -165,6 +184,11 @@ export function start({ element, props, watch, trigger }) {
     const progress = /** @type {HTMLProgressElement} */ (find(page, "progress"));
     progress.hidden = share === null;
     progress.value = share ?? 0;
+  }
+
+  /** @param {string} sentence */
+  function refused(sentence) {
+    showNotice({ kind: "error", text: sentence, share: null });
   }
 
   // What was wrong with the request before says nothing about the next one.

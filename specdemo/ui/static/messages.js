@@ -118,10 +118,11 @@
  */
 
 /**
- * A file for the visitor to save. requested_at (ns) makes two requests two different messages.
+ * A file for the visitor to save, which the page fetches. stored: the name that it is kept under. requested_at
+ * (ns) makes two requests two different messages.
  * @typedef {object} TraceFile
  * @property {string} name
- * @property {string} text
+ * @property {string} stored
  * @property {number} requested_at
  */
 
@@ -181,9 +182,11 @@
 
 /**
  * One message: the number of the run that it is about, which grows from run to run, and any of four parts.
+ * stored: the name under which a long update is kept, for the page to fetch.
  * @typedef {object} Message
  * @property {number} run
  * @property {Update} [update]
+ * @property {string} [stored]
  * @property {Notice} [notice]
  * @property {TraceFile} [file]
  * @property {Measurement} [measurement]

@@ -1,0 +1,223 @@
+"""Runs on ZeroGPU, where Hugging Face lends a GPU to one call at a time.
+
+Its package `spaces` runs each call of a decorated function in a forked process, which alone has the GPU.
+That process has the models as they were when it was forked; its arguments and what it yields are pickled.
+Locks that other threads held then stay locked in it, and captured steps would not outlive it. So a run there
+has locks of its own and is not captured, and its trace is kept in the server. Elsewhere `stream` is the
+session's.
+"""
+
+import math
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from specdemo import session
+from specdemo.events import Finish, Finished, Params, Round, Started, Stats
+from specdemo.events.trace import Trace
+from specdemo.loading.errors import PairError, failure, redacted, without_directories
+from specdemo.loading.pair import Pair
+from specdemo.runtime import attention, cuda
+from specdemo.runtime.runner import Runner
+
+PREPARE_SECONDS = 5  # for the models to reach the GPU, and for the prompt
+TOKEN_SECONDS = 0.05  # for a token; a pair of 8 billion parameters needs about half of it
+LONGEST_SECONDS = 60
+TAKEN_BACK = "ZeroGPU took the GPU back before the run had ended: ask for fewer tokens, or try again"
+
+
+def _decorator() -> Callable[..., Any] | None:
+    """The package's own, if this is ZeroGPU. It must be imported before CUDA is used, and by the thread that
+    loads models: only there can they be moved to a GPU that is not there yet."""
+    if os.environ.get("SPACES_ZERO_GPU", "").lower() not in ("1", "t", "true"):
+        return None
+    try:
+        import spaces
+    except ImportError:
+        return None
+    return spaces.GPU
+
+
+GPU = _decorator()
+
+
+@dataclass(frozen=True)
+class News:
+    """What the forked process tells: an event, and what the trace has after it."""
+
+    event: Started | Round | Finished
+    stats: Stats
+    unfinished: str
+    finish: Finish | None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """What went wrong in the forked process, as the trace has it."""
+
+    error: str
+
+
+Task = Callable[[Started, bool], Iterator[News | Failed]]
+_tasks: weakref.WeakKeyDictionary[Pair, Task] = weakref.WeakKeyDictionary()
+
+
+def stream(
+    pair: Pair,
+    prompt: str | list[int],
+    params: Params | None = None,
+    *,
+    measure: bool = True,
+    is_over: Callable[[], bool] = lambda: False,
+) -> "session.Run | ForkedRun":
+    """As `session.stream`; on ZeroGPU the run happens in a forked process, which cannot ask `is_over`."""
+    if GPU is None:
+        return session.stream(pair, prompt, params, measure=measure, is_over=is_over)
+    started = session.prepare(pair, prompt, params)
+    if not pair.lock.acquire(blocking=False):
+        raise PairError("this pair is busy: finish, close or drop its other run first")
+    try:
+        return ForkedRun(pair, started, measure)
+    except BaseException:
+        pair.lock.release()
+        raise
+
+
+def place(pair: Pair) -> Task:
+    """The function that runs this pair on ZeroGPU. It is made once for each pair, since the package reuses a
+    function's process, which knows only the pairs that were there when it was forked. The first one must be
+    made before the server starts."""
+    if pair not in _tasks:
+        known = weakref.ref(pair)  # the package keeps the function for ever
+
+        def run_on_gpu(started: Started, measure: bool) -> Iterator[News | Failed]:
+            held = known()
+            assert held is not None, "the server holds the pair while it runs"
+            yield from _in_fork(held, started, measure)
+
+        assert GPU is not None
+        _tasks[pair] = GPU(run_on_gpu, duration=lambda started, measure: seconds_for(started.params))
+    return _tasks[pair]
+
+
+def seconds_for(params: Params) -> int:
+    """How long the GPU is asked for. A visitor's quota must have room for it; only what is used counts."""
+    return min(LONGEST_SECONDS, math.ceil(PREPARE_SECONDS + TOKEN_SECONDS * params.max_new_tokens))
+
+
+def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Failed]:
+    cuda.ALONE, attention.LOCK = threading.RLock(), threading.RLock()
+    torch.set_num_threads(1)  # OpenMP's threads are gone after a fork, and more than one would wait for them
+    pair = replace(pair, runner=Runner(pair.target, pair.drafter, "off"), lock=threading.Lock())
+    pair.lock.acquire()  # a Run gives it back
+    try:
+        with session.Run(pair, started, measure) as run:
+            for event in run:
+                trace = run.trace
+                yield News(event, trace.stats, trace.unfinished, trace.finish)
+    except Exception as error:
+        yield Failed(failure(error))
+
+
+class ForkedRun:
+    """A `session.Run` whose events come from a forked process. Any thread may close it; the pair is free as
+    soon as the thread that iterates has had the next event."""
+
+    def __init__(self, pair: Pair, started: Started, measure: bool):
+        self.trace = Trace.begin(started)
+        self._news = place(pair)(started, measure)
+        self._computing = threading.Lock()  # held while an event is awaited
+        self._telling = threading.Lock()  # held while the trace changes
+        self._closing = threading.Event()
+        self._free = weakref.finalize(self, pair.lock.release)
+
+    def __iter__(self) -> "ForkedRun":
+        return self
+
+    def __next__(self) -> Started | Round | Finished:
+        with self._computing:
+            event = self._next_event()
+            if event is None or isinstance(event, Finished):
+                self._leave()
+            if event is None:
+                raise StopIteration
+            return event
+
+    def _next_event(self) -> Started | Round | Finished | None:
+        """None when the run is over or has been closed."""
+        if self._closing.is_set():
+            return None
+        try:
+            news = self._next_news()
+        except PairError as error:
+            self._end("error", str(error))
+            self._leave()
+            raise
+        with self._telling:
+            if self._closing.is_set():
+                return None
+            self._tell(news)
+        return news.event
+
+    def _next_news(self) -> News:
+        try:
+            news = next(self._news, None)
+        except Exception as error:  # the package's own: there is no GPU to be had, or no longer
+            raise PairError(_in_a_sentence(error)) from None
+        if news is None:
+            raise PairError(TAKEN_BACK)
+        if isinstance(news, Failed):
+            raise PairError(f"The run failed: {news.error}")
+        return news
+
+    def _tell(self, news: News) -> None:
+        if isinstance(news.event, Round):
+            self.trace.add(news.event, news.unfinished)
+        self.trace.stats = news.stats
+        if news.finish and self.trace.finish is None:
+            self.trace.end(news.finish)
+
+    def close(self) -> None:
+        """Ends the run; its trace's `finish` is then "cancelled", unless it had ended before."""
+        self._end("cancelled")
+        if self._computing.acquire(blocking=False):  # else the thread that waits for an event does it
+            try:
+                self._leave()
+            finally:
+                self._computing.release()
+
+    def _end(self, finish: Finish, error: str | None = None) -> None:
+        with self._telling:
+            self._closing.set()
+            if self.trace.finish is None:
+                self.trace.end(finish, error)
+
+    def _leave(self) -> None:
+        """Ends the other process's part of it."""
+        self._closing.set()
+        try:
+            self._news.close()
+        finally:
+            self._free()
+
+    def __enter__(self) -> "ForkedRun":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _in_a_sentence(error: Exception) -> str:
+    """What the package says, without its links: it raises Gradio's errors, which have HTML or Markdown."""
+    said = str(getattr(error, "message", "") or error)
+    if "aborted" in said:
+        return TAKEN_BACK
+    said = re.sub(r"<[^>]*>|\[([^]]*)\]\([^)]*\)", r"\1", said)
+    said = redacted(without_directories(" ".join(said.split())))
+    return f"ZeroGPU lends no GPU now: {said}"

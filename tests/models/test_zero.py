@@ -1,0 +1,257 @@
+"""Runs on ZeroGPU, over a stand-in for its package that really forks a process for each call."""
+
+import asyncio
+import contextvars
+import gc
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import gradio as gr
+import pytest
+
+import app
+from specdemo import PairError, Params, load_pair, stream, zero
+from specdemo.runtime import attention, cuda
+from specdemo.ui import page
+from specdemo.ui.line import RunQueue
+from specdemo.ui.models import Choice, Models
+from specdemo.ui.queue import Progress, follow
+from specdemo.ui.visitor import Visitor
+
+sys.path.append(str(Path(__file__).parents[1] / "stand_ins"))
+import spaces
+
+PROMPT = "Once upon a time"
+PARAMS = Params(seed=5, temperature=0.8, top_p=0.9, max_new_tokens=40, ignore_eos=True)
+LONG = replace(PARAMS, max_new_tokens=400, alternatives=0)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair()
+
+
+@pytest.fixture(autouse=True)
+def on_zero(monkeypatch):
+    monkeypatch.setattr(zero, "GPU", spaces.GPU)
+    monkeypatch.setattr(spaces, "calls", [])
+    return spaces
+
+
+def without_times(trace):
+    return [replace(one, draft_ms=0, verify_ms=0) for one in trace.rounds]
+
+
+def finished(run):
+    for _ in run:
+        pass
+    return run.trace
+
+
+def test_a_run_in_a_forked_process_equals_one_without(pair, on_zero):
+    events = list(run := zero.stream(pair, PROMPT, PARAMS))
+    alone = finished(stream(pair.with_capture("off"), PROMPT, PARAMS))
+    assert isinstance(run, zero.ForkedRun)
+    assert without_times(run.trace) == without_times(alone)
+    assert (run.trace.text, run.trace.finish) == (alone.text, alone.finish)
+    assert events[0].params == PARAMS and events[1:-1] == run.trace.rounds
+    assert events[-1].stats == run.trace.stats and run.trace.stats.prefill_ms > 0
+    assert run.trace.stats.tokens == alone.stats.tokens
+    assert on_zero.calls == [(os.getpid(), 7)]
+    assert finished(stream(pair, PROMPT, PARAMS)).text == alone.text  # the pair is free, as it was
+
+
+def test_locks_that_other_threads_hold_stay_behind(pair):
+    with held(cuda.ALONE), held(attention.LOCK):
+        assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
+    assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
+
+
+@contextmanager
+def held(lock):
+    """Held by another thread, whose lock it stays in a forked process."""
+    taken, done = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_run_can_be_closed_by_any_thread_and_frees_the_pair(pair):
+    run = zero.stream(pair, PROMPT, LONG)
+    for count, _ in enumerate(run):
+        if count == 3:
+            with pytest.raises(PairError, match="busy"):
+                zero.stream(pair, PROMPT, PARAMS)
+            threading.Thread(target=run.close).start()
+    assert run.trace.finish == "cancelled" and 3 <= len(run.trace.rounds) < 100
+    assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
+
+
+def test_a_run_that_is_dropped_frees_the_pair(pair):
+    run = zero.stream(pair, PROMPT, PARAMS)
+    next(run)
+    del run
+    gc.collect()
+    assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
+
+
+@pytest.mark.parametrize(
+    "error, sentence",
+    [
+        (
+            gr.Error(
+                "You have exceeded your free ZeroGPU quota (15s requested, 3s left). Try again in 1:20:00."
+            ),
+            "ZeroGPU lends no GPU now: You have exceeded your free ZeroGPU quota (15s requested, 3s left). "
+            "Try again in 1:20:00.",
+        ),
+        (
+            gr.Error(
+                'No GPU was available after 60s. <a style="x" href="https://x">Create an account</a> to wait'
+            ),
+            "ZeroGPU lends no GPU now: No GPU was available after 60s. Create an account to wait",
+        ),
+        (gr.Error("GPU task aborted"), zero.TAKEN_BACK),
+        (
+            OSError("No such file: '/home/mia/queue.sock'"),
+            "ZeroGPU lends no GPU now: No such file: 'queue.sock'",
+        ),
+    ],
+)
+def test_what_the_host_refuses_is_a_sentence(pair, monkeypatch, error, sentence):
+    monkeypatch.setattr(spaces, "refusal", error)
+    run = zero.stream(pair, PROMPT, PARAMS)
+    with pytest.raises(PairError) as said:
+        finished(run)
+    assert str(said.value) == sentence
+    assert (run.trace.finish, run.trace.error) == ("error", sentence)
+    monkeypatch.setattr(spaces, "refusal", None)
+    assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
+
+
+def test_an_error_in_the_forked_process_is_a_sentence(pair, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no kernel image\nin /home/mia/kernels.so")
+
+    monkeypatch.setattr(zero.session, "_decoder", fails)
+    with pytest.raises(PairError, match="^The run failed: RuntimeError: no kernel image in kernels.so$"):
+        finished(zero.stream(pair, PROMPT, PARAMS))
+
+
+def test_a_process_that_is_killed_is_a_sentence(pair, monkeypatch):
+    server, decoder = os.getpid(), zero.session._decoder
+
+    def killed(*arguments):
+        assert os.getpid() != server
+        os.kill(os.getpid(), signal.SIGKILL)
+        return decoder(*arguments)
+
+    monkeypatch.setattr(zero.session, "_decoder", killed)
+    with pytest.raises(PairError, match="took the GPU back"):
+        finished(zero.stream(pair, PROMPT, PARAMS))
+
+
+def test_what_a_pair_cannot_take_is_refused_before_a_gpu_is_asked_for(pair, on_zero):
+    with pytest.raises(ValueError, match="prompt must not be empty"):
+        zero.stream(pair, "", PARAMS)
+    assert on_zero.calls == []
+
+
+def test_all_that_crosses_between_the_processes_is_small(pair):
+    sizes = []
+    for news in zero._in_fork(pair, zero.session.prepare(pair, PROMPT, PARAMS), True):
+        sizes.append(len(pickle.dumps(news)))
+    assert max(sizes) < 20_000
+
+
+def test_the_gpu_is_asked_for_a_short_time():
+    assert [zero.seconds_for(replace(PARAMS, max_new_tokens=n)) for n in (1, 200, 1000, 30_000)] == [
+        6,
+        15,
+        55,
+        60,
+    ]
+
+
+def test_a_visitors_run_goes_through_it_in_the_visitors_context(on_zero, monkeypatch):
+    """The package finds the visitor, whose quota counts, in the context of the request."""
+    visitor, seen = contextvars.ContextVar("visitor"), []
+    real = spaces.GPU
+
+    def noting(task, duration):
+        def timed(*arguments):
+            seen.append(visitor.get(None))
+            return duration(*arguments)
+
+        return real(task, timed)
+
+    monkeypatch.setattr(zero, "GPU", noting)
+
+    async def visit():
+        visitor.set("Mia")
+        ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "run")
+        return [step async for step in follow(Models({}), ticket, Choice(), PROMPT, PARAMS)]
+
+    last = asyncio.run(visit())[-1]
+    assert isinstance(last, Progress) and last.ended and last.run.trace.finish == "length"
+    assert seen == ["Mia"]
+
+
+def test_a_visitor_who_leaves_ends_the_process(on_zero):
+    models = Models({})
+    queue = RunQueue()
+
+    async def leave():
+        ticket = queue.join(Visitor("page", "10.0.0.1"), "run")
+        steps = follow(models, ticket, Choice(), PROMPT, LONG)
+        async for step in steps:
+            if isinstance(step, Progress) and step.until > 2:
+                await steps.aclose()
+                return step.run
+
+    run = asyncio.run(leave())
+    deadline = time.monotonic() + 30
+    while models.get().lock.locked() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not models.get().lock.locked() and run.trace.finish == "cancelled"
+
+
+def test_elsewhere_it_is_the_session_alone(pair, monkeypatch):
+    monkeypatch.setattr(zero, "GPU", None)
+    assert type(run := zero.stream(pair, PROMPT, PARAMS)).__name__ == "Run"
+    run.close()
+    monkeypatch.delenv("SPACES_ZERO_GPU", raising=False)
+    assert zero._decorator() is None
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    assert zero._decorator() is spaces.GPU
+    monkeypatch.setitem(sys.modules, "spaces", None)  # the package is not installed
+    assert zero._decorator() is None
+
+
+def test_all_pairs_that_visitors_can_choose_are_placed_before_the_page_is_there(monkeypatch):
+    def build(*_):
+        raise PairError("the page comes now")
+
+    placed = []
+    monkeypatch.setattr(zero, "place", lambda pair: placed.append(pair.info.name))
+    monkeypatch.setattr(page, "build", build)
+    assert app.main(["--hosted", "--port", "0"]) != 0
+    assert placed == ["embedded", "embedded-poor"]
