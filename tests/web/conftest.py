@@ -49,20 +49,24 @@ def launch_flags() -> list[str]:
     return [f"--{flag}" for flag in ("no-sandbox", "disable-gpu", "no-first-run", *quiet.split())]
 
 
+def start(*arguments: str, **environment: str) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
+    command = [sys.executable, "app.py", "--port", "0", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
 @contextmanager
 def serving(*arguments: str, **environment: str):
     """The app; gives the address of its page, which is there before the models are."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
-    command = [sys.executable, "app.py", "--port", "0", *arguments]
-    app = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    app = start(*arguments, **environment)
     try:
-        yield _address(app)
+        yield address_of(app)
     finally:
         app.terminate()
         app.wait(30)
 
 
-def _address(app: subprocess.Popen) -> str:
+def address_of(app: subprocess.Popen) -> str:
     said = ""
     for line in app.stderr:
         said += line
@@ -83,14 +87,24 @@ def url(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory):
-    """The page over a tiny pair that writes for minutes, and now and then something hostile."""
-    with serving(*tiny_pair(tmp_path_factory.mktemp("endless"), HOSTILE)) as url:
+    """The page over a tiny pair that writes for minutes, and now and then something hostile. It has layers
+    enough to be no faster than pairs that people choose, so that a busy browser can follow it."""
+    with serving(*tiny_pair(tmp_path_factory.mktemp("endless"), HOSTILE, layers=8)) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def hosted(tmp_path_factory):
+    """The page as anyone may visit it, over a tiny pair whose texts end at their limit only."""
+    pair = tiny_pair(tmp_path_factory.mktemp("hosted"), layers=4)  # its longest run takes some seconds
+    with serving("--hosted", "--behind-proxy", *pair) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory):
-    """The page without any model: its pair is to come from a hub that takes calls and never answers."""
+    """The page without any model: its pair is to come from a hub that takes calls and never answers. No
+    test may load another pair there."""
     with socket.create_server(("127.0.0.1", 0)) as hub:
         address = f"http://127.0.0.1:{hub.getsockname()[1]}"
         patience = {"HF_HUB_OFFLINE": "0", "HF_HUB_ETAG_TIMEOUT": "3600", "HF_HUB_DOWNLOAD_TIMEOUT": "3600"}
@@ -99,13 +113,14 @@ def bare(tmp_path_factory):
             yield url
 
 
-def tiny_pair(folder: Path, words: tuple[str, ...] = ()) -> list[str]:
+def tiny_pair(folder: Path, words: tuple[str, ...] = (), layers: int = 2) -> list[str]:
     """words: tokens of its own that the pair knows."""
     from tests.tiny import noisy, tiny, tokenizer
 
     tokens = tokenizer(eos=None)
     tokens.add_tokens(list(words))
-    target = tiny("llama", vocab_size=len(tokens), max_position_embeddings=32_768)
+    shape = {"vocab_size": len(tokens), "num_hidden_layers": layers, "max_position_embeddings": 32_768}
+    target = tiny("llama", **shape)
     for role, model in (("target", target), ("drafter", noisy(target))):
         model.save_pretrained(folder / role)
         tokens.save_pretrained(folder / role)

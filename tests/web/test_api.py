@@ -31,6 +31,19 @@ def test_generate_streams_rounds_and_ends_with_the_trace(client):
     assert trace.params == Params(seed=3, max_new_tokens=80, temperature=1.0, top_p=1.0)
 
 
+def test_the_plain_route_has_the_same_in_its_stream(client, url):
+    asked = {"prompt": 'say "json:', "seed": 3, "max_new_tokens": 30}
+    event = httpx.post(f"{url}/gradio_api/call/v2/generate", json=asked).json()["event_id"]
+    lines = httpx.get(f"{url}/gradio_api/call/generate/{event}", timeout=120).text.splitlines()
+    messages = [json.loads(line[6:])[0] for line in lines if line.startswith("data: {") or "[{" in line]
+    same = client.predict(**asked, api_name="/generate")["trace"]
+    trace = messages[-1]["trace"]
+    # A complete message repeats the last one.
+    assert [one for message in messages[:-1] for one in message["rounds"]] == trace["rounds"]
+    assert Trace.from_json(json.dumps(trace)).prompt == asked["prompt"]
+    assert [one["draft"] for one in trace["rounds"]] == [one["draft"] for one in same["rounds"]]
+
+
 def test_its_arguments_are_those_of_params(client):
     parameters = client.view_api(return_format="dict")["named_endpoints"]["/generate"]["parameters"]
     assert [p["parameter_name"] for p in parameters] == [
@@ -105,6 +118,19 @@ def test_half_a_surrogate_pair_is_refused(url):
     )
 
 
+def test_the_simple_route_streams_the_same(url, client):
+    start = httpx.post(
+        f"{url}/gradio_api/call/v2/generate", json={"prompt": "Once", "seed": 1, "stop": ["a"]}
+    )
+    with httpx.stream(
+        "GET", f"{url}/gradio_api/call/v2/generate/{start.json()['event_id']}", timeout=60
+    ) as answer:
+        data = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: [")]
+    trace = client.predict("Once", seed=1, stop=["a"], api_name="/generate")["trace"]
+    assert data[-1][0]["trace"]["output_ids"] == trace["output_ids"]
+    assert data[-1][0]["text"] == trace["text"]
+
+
 @pytest.mark.slow
 def test_a_cancelled_job_frees_the_pair(endless):
     client = Client(endless, verbose=False)
@@ -123,6 +149,40 @@ def test_two_at_once_both_get_their_own_run(client, url):
         for seed, c in ((1, client), (2, Client(url, verbose=False)))
     ]
     assert [job.result()["trace"]["params"]["seed"] for job in jobs] == [1, 2]
+
+
+@pytest.mark.slow
+def test_who_waits_reads_their_place_and_a_caller_waits_with_one_run(endless):
+    """`text` and `rounds` are there in each message, as ever."""
+    first, second = (Client(endless, verbose=False) for _ in range(2))
+    running = first.submit("Once", max_new_tokens=30_000, api_name="/generate")
+    while not next(running)["text"]:
+        pass
+    waiting = second.submit("Once", max_new_tokens=2, api_name="/generate")
+    assert next(waiting) == {"text": "", "rounds": [], "waiting": "You are number 1 in line …"}
+    with pytest.raises(AppError, match="^A run of yours waits already: wait for its turn or stop it"):
+        second.predict("Once", api_name="/generate")
+    running.cancel()
+    last = waiting.result(timeout=60)
+    assert last["trace"]["finish"] == "length" and "waiting" not in last
+    ran = [message for message in waiting.outputs() if "waiting" not in message]
+    assert [one for message in ran for one in message["rounds"]] == last["trace"]["rounds"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"max_new_tokens": 1_001}, "max_new_tokens must be a whole number from 1 to 1,000, not 1001"),
+        ({"alternatives": 11}, "alternatives must be a whole number from 0 to 10, not 11"),
+        ({"prompt": "a" * 20_001}, "prompt must have at most 20,000 characters, not 20,001"),
+        ({"chat": True, "system": "a" * 20_001}, "system must have at most 20,000 characters, not 20,001"),
+        ({"stop": ["a"] * 65}, "stop must be at most 64 strings of at most 1,000 characters each"),
+    ],
+)
+def test_a_hosted_page_allows_less(hosted, wrong, sentence):
+    with pytest.raises(AppError, match=f"^{sentence}"):
+        Client(hosted, verbose=False).predict(**{"prompt": "Once"} | wrong, api_name="/generate")
 
 
 def test_pairs_lists_the_choice(client):

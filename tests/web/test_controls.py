@@ -47,7 +47,8 @@ def test_control_and_enter_starts_a_run_from_any_control(page, label, keys):
     assert "\n" not in box(page, "Prompt").input_value()
 
 
-def test_an_error_is_shown_once_and_goes_with_what_it_was_about(page, tmp_path):
+def test_an_error_is_shown_once_and_goes_with_what_it_was_about(visit, url, tmp_path):
+    page = visit(url, still=True)  # the run loads the trace's pair, which no test expects of a bare server
     large, broken = tmp_path / "large.json", tmp_path / "broken.json"
     large.write_bytes(b"x" * (17 * 2**20))
     broken.write_text("once")

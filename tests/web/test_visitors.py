@@ -2,10 +2,12 @@
 
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from gradio_client import Client
 
+from specdemo.ui.limits import HOSTED
 from tests.web.screen import (
     choose,
     first_token,
@@ -23,6 +25,7 @@ from tests.web.screen import (
     wait_for_rounds,
     wait_for_state,
 )
+from tests.web.server import served_here
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +45,7 @@ def test_the_page_can_be_used_before_any_model_is_there(visit, bare, capsys):
     took = time.perf_counter() - start
     with capsys.disabled():
         print(f"\nthe page can be used {took:.1f} s after it was asked for")
-    assert took < 10
+    assert took < 60  # 1.5 s on an idle machine; the models never come
     page.get_by_text("needs about").wait_for()  # nothing is loaded
     assert notice(page, "recorded").startswith("A recorded run")
     set_field(page, "Prompt", "")
@@ -144,6 +147,41 @@ def test_generate_pressed_again_leaves_one_run(visit, endless):
     assert on_stage(page) == recorded(saved(page)), "of one run, and all of it"
     run(page, seed=7, max_new_tokens=2)
     assert number(page, "seed") == "7" and number(page, "tokens") == "2"
+
+
+def test_generate_pressed_again_in_line_keeps_the_place_and_leaves_one_request(visitor, endless):
+    first, second, third = (visitor(endless) for _ in range(3))
+    generate(first, max_new_tokens=LONG)
+    wait_for_rounds(first)
+    for place, page in enumerate((second, third), 1):
+        generate(page, seed=1, max_new_tokens=3)
+        page.get_by_test_id("notice").get_by_text(f"You are number {place} in line").wait_for()
+    for seed in range(2, 7):
+        generate(second, seed=seed, max_new_tokens=3)
+    second.wait_for_timeout(3_000)
+    for place, page in enumerate((second, third), 1):
+        assert notice(page, "wait") == f"You are number {place} in line …"
+    first.get_by_role("button", name="Stop").click()
+    for page, seed in ((second, "6"), (third, "1")):
+        wait_for_end(page)
+        assert number(page, "seed") == seed and number(page, "finish") == "length"
+
+
+def test_a_turn_that_takes_too_long_ends_and_says_why(visitor, tmp_path):
+    with served_here(tmp_path, replace(HOSTED, run_seconds=0.3)) as (url, _):
+        client = Client(url, verbose=False)
+        last = client.predict("Once", max_new_tokens=1_000, alternatives=0, gamma=1, api_name="/generate")
+        assert last["trace"]["finish"] == "cancelled" and last["note"].startswith(
+            "This run was ended after 0.3 s"
+        )
+        page = visitor(url)
+        run(page, max_new_tokens=1_000)
+        assert number(page, "finish") == "cancelled" and notice(page, "note") == last["note"]
+        set_field(page, "Max new tokens", "1001")
+        page.get_by_text("must be a whole number from 1 to 1,000").wait_for()
+        generate(page)
+        assert notice(page, "error") == "Max new tokens must be a whole number from 1 to 1,000, not 1001"
+        page.close()  # before the server, which it would miss
 
 
 def test_a_mistake_during_a_run_is_told_and_the_run_goes_on(visit, endless):

@@ -1,0 +1,101 @@
+"""The app in a process whose log and memory a test can look at."""
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from specdemo.ui.limits import Limits
+from specdemo.ui.line import RunQueue
+from specdemo.ui.models import Models
+from specdemo.ui.page import Page, build
+from specdemo.ui.serve import launch
+from tests.web.conftest import ROOT, tiny_pair
+
+
+def awaited(coroutine: Coroutine) -> Any:
+    """In a thread of its own, since the browser's driver has this one's event loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+@dataclass
+class Server:
+    url: str
+    process: subprocess.Popen
+    file: Path
+
+    def log(self) -> str:
+        return self.file.read_text(encoding="utf-8", errors="replace")
+
+    def memory(self) -> float:
+        """MiB that the process holds now."""
+        return self._status("VmRSS")
+
+    def peak(self) -> float:
+        """The most MiB that it has held since `forget_peak`."""
+        return self._status("VmHWM")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def _status(self, name: str) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1024
+
+    def run(self, **arguments) -> str:
+        """The stream of one short run by the API; it waits while the server is busy."""
+        arguments = {"prompt": "Once", "max_new_tokens": 4} | arguments
+        asked = f"{self.url}/gradio_api/call/v2/generate"
+        for _ in range(60):
+            answer = httpx.post(asked, json=arguments, timeout=120)
+            if answer.status_code != 429:
+                break
+            time.sleep(float(answer.headers["Retry-After"]))
+        assert answer.status_code == 200, answer.text
+        event = answer.json()["event_id"]
+        return httpx.get(f"{self.url}/gradio_api/call/generate/{event}", timeout=120).text
+
+
+@contextmanager
+def served_here(folder: Path, limits: Limits) -> Iterator[tuple[str, Page]]:
+    """The page over a tiny pair, in this process, for limits that no server has: its address, and it."""
+    arguments = dict(zip(("target", "drafter"), tiny_pair(folder)[1::2], strict=True))
+    models, queue = Models(arguments, limits), RunQueue(limits)
+    models.get()
+    demo = build(models, queue, limits)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    try:
+        yield launch(demo, queue, "127.0.0.1", port, limits), demo
+    finally:
+        demo.close(verbose=False)
+        queue.close()
+
+
+@contextmanager
+def watched(folder: Path, *arguments: str) -> Iterator[Server]:
+    file = folder / "log.txt"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "app.py", "--port", "0", *arguments]
+    with file.open("w") as log:
+        app = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        while not (found := re.search(r"the page is at (http://\S+)[\s\S]* is ready on", file.read_text())):
+            assert app.poll() is None, file.read_text()
+            time.sleep(0.2)
+        yield Server(found[1], app, file)
+    finally:
+        app.terminate()
+        app.wait(60)

@@ -1,0 +1,196 @@
+"""What the server lets in and what it frees again, seen from outside."""
+
+import re
+import socket
+import sys
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from specdemo.ui.limits import HOSTED
+from tests.web.conftest import RECORDED, tiny_pair
+from tests.web.server import served_here, watched
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with watched(tmp_path_factory.mktemp("log"), *tiny_pair(tmp_path_factory.mktemp("pair"))) as server:
+        yield server
+
+
+def test_the_server_tells_that_it_works_and_every_answer_has_its_headers(server):
+    health = httpx.get(f"{server.url}/health")
+    assert (health.status_code, health.json()) == (200, {"status": "ok", "busy": False, "waiting": 0})
+    for path in ("/", "/health", "/config", "/nothing", "/gradio_api/queue/data?session_hash=nobody"):
+        headers = httpx.get(f"{server.url}{path}").headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "same-origin"
+        assert headers["Content-Security-Policy"].startswith("frame-ancestors 'self' ")
+
+
+def test_the_document_of_the_api_is_true(server):
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    assert httpx.get(f"{server.url}/gradio_api/openapi.json").status_code == 404
+    asked = {}
+    open_trace = document["paths"].pop("/specdemo/trace")["post"]
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            address, content = f"{server.url}{path}", None
+            if "requestBody" in operation:
+                schema = operation["requestBody"]["content"]["application/json"]["schema"]
+                # Each default as it is documented, with a short run.
+                content = {
+                    name: one["default"] for name, one in schema["properties"].items() if "default" in one
+                }
+                content |= dict.fromkeys(schema["required"], "Once")
+                if "max_new_tokens" in content:
+                    content["max_new_tokens"] = 3
+                wrong = httpx.request(method, address, json=content | {"unheard": 1})
+                assert wrong.status_code == 400 and "unheard" in wrong.json()["detail"]
+                for name in schema["required"]:
+                    less = {key: value for key, value in content.items() if key != name}
+                    assert httpx.request(method, address, json=less).status_code == 400
+            for parameter in operation.get("parameters", ()):
+                name = path.split("/")[-2]
+                assert httpx.get(address.replace("{event_id}", "0" * 32)).status_code == 404
+                address = address.replace(f"{{{parameter['name']}}}", asked[name])
+            answer = httpx.request(method, address, json=content, timeout=120)
+            assert answer.status_code == 200, (path, answer.text)
+            described = operation["responses"]["200"]["content"]
+            kind = next(iter(described))
+            assert answer.headers["Content-Type"].startswith(kind)
+            if kind == "application/json":
+                assert {*described[kind]["schema"]["properties"]} == {*answer.json()}
+                if "event_id" in answer.json():
+                    asked[path.split("/")[-1]] = answer.json()["event_id"]
+            else:
+                assert "event: complete" in answer.text
+    answers = open_trace["responses"]["200"]["content"]["application/json"]["schema"]["oneOf"]
+    for content, answer in zip((RECORDED.read_bytes(), b"{}"), answers, strict=True):
+        said = httpx.post(f"{server.url}/specdemo/trace", content=content)
+        assert said.status_code == 200 and said.json().keys() == answer["properties"].keys()
+    assert asked.keys() == {"generate", "pairs"} and "/health" in document["paths"]
+
+
+def flood(
+    url: str, requests: int, name: str = "pairs", body: dict | None = None, threads: int = 8
+) -> Counter:
+    """The statuses of so many requests whose answers nobody reads."""
+
+    def ask(count: int) -> Counter:
+        with httpx.Client(timeout=120) as client:
+            address = f"{url}/gradio_api/call/v2/{name}"
+            return Counter(client.post(address, json=body or {}).status_code for _ in range(count))
+
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(ask, [requests // threads] * threads), Counter())
+
+
+def modest(url: str, ends: Future) -> list[tuple[int, str]]:
+    """What a second visitor, who reads each answer, gets meanwhile: statuses and streams. It has another
+    address on this machine."""
+    got = []
+    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2"), timeout=120) as client:
+        while not ends.done():
+            asked = client.post(f"{url}/gradio_api/call/v2/pairs", json={})
+            event = asked.json().get("event_id", "none")
+            got.append((asked.status_code, client.get(f"{url}/gradio_api/call/pairs/{event}").text))
+    return got
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads the process's memory from /proc")
+@pytest.mark.parametrize("requests", [2_400, pytest.param(20_000, marks=pytest.mark.long)])
+def test_a_flood_of_requests_that_nobody_reads_is_turned_away(server, requests):
+    """Gradio keeps the messages of 2,000 sessions, and its queue ended for good when the oldest had to go."""
+    before = server.memory()
+    with ThreadPoolExecutor(1) as pool:
+        flooding = pool.submit(flood, server.url, requests)
+        others = modest(server.url, flooding)
+        statuses = flooding.result()
+    more = f"{server.memory() - before:.0f} MiB more, {len(others)} requests of another visitor meanwhile"
+    print(f"{requests} uncollected requests: {dict(statuses)}, {more}")
+    assert statuses.keys() == {200, 429} and statuses.total() == requests
+    assert len(others) >= 2
+    assert [one for one in others if one[0] != 200 or "event: complete" not in one[1]] == []
+    assert "event: complete" in server.run()
+    assert httpx.get(f"{server.url}/health").json()["status"] == "ok"
+    assert server.memory() - before < 400
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="it reads the process's memory from /proc")
+def test_a_flood_of_the_largest_requests_at_a_hosted_server(tmp_path):
+    body = {"prompt": "x" * HOSTED.prompt_characters, "stop": [f"{n:03}" + "y" * 997 for n in range(64)]}
+    with watched(tmp_path, "--hosted", *tiny_pair(tmp_path)) as server:
+        assert "event: complete" in server.run()
+        before = server.memory()
+        with ThreadPoolExecutor(1) as pool:
+            flooding = pool.submit(flood, server.url, 4_000, "generate", body)
+            others = modest(server.url, flooding)
+            statuses = flooding.result()
+        more = server.memory() - before
+        print(f"4,000 uncollected requests of 84 kB: {dict(statuses)}, {more:.0f} MiB more")
+        assert statuses.keys() == {200, 429} and len(others) >= 2
+        assert [one for one in others if one[0] != 200 or "event: complete" not in one[1]] == []
+        assert "event: complete" in server.run()
+        assert more < 400 and "Traceback" not in server.log()
+
+
+@pytest.mark.slow
+def test_an_answer_that_nobody_begins_to_read_is_dropped(server):
+    event = httpx.post(f"{server.url}/gradio_api/call/v2/pairs", json={}).json()["event_id"]
+    time.sleep(25)
+    gone = httpx.get(f"{server.url}/gradio_api/call/pairs/{event}")
+    assert gone.status_code == 404 and "dropped" in gone.json()["detail"]
+
+
+def test_an_answer_is_read_once(server):
+    event = httpx.post(f"{server.url}/gradio_api/call/v2/pairs", json={}).json()["event_id"]
+    address = f"{server.url}/gradio_api/call/pairs/{event}"
+    assert "event: complete" in httpx.get(address).text
+    assert httpx.get(address).status_code == 404
+
+
+def test_names_that_only_the_page_uses_cannot_be_called(server):
+    config = httpx.get(f"{server.url}/config").json()
+    private = [one for one in config["dependencies"] if one["api_visibility"] == "private"]
+    assert private
+    for one in private:
+        for path in ("call", "call/v2", "run", "api"):
+            answer = httpx.post(f"{server.url}/gradio_api/{path}/{one['api_name']}", json={"data": []})
+            assert answer.status_code == 404, (path, one["api_name"])
+    dropdown = next(one for one in private if one["api_name"] == "run_on_stage")
+    values = [None] * len(dropdown["inputs"])
+    values[1:3] = "Once", "no such pair"
+    body = {"session_hash": "visitor", "fn_index": dropdown["id"], "data": values}
+    wrong = httpx.post(f"{server.url}/gradio_api/queue/join", json=body)
+    assert wrong.status_code == 400 and re.match(
+        'Pair must be one of .*, not "no such pair".', wrong.json()["detail"]
+    )
+
+
+@pytest.mark.slow
+def test_what_is_kept_for_a_reader_that_has_stopped_reading_is_freed(tmp_path):
+    with served_here(tmp_path, replace(HOSTED, reader_seconds=1)) as (url, demo):
+        asked = {"prompt": "Once", "max_new_tokens": 1_000, "alternatives": 10, "ignore_eos": True}
+        event = httpx.post(f"{url}/gradio_api/call/v2/generate", json=asked).json()["event_id"]
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect(("127.0.0.1", urlsplit(url).port))
+            reader.sendall(f"GET /gradio_api/call/generate/{event} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            kept, deadline = demo._queue.pending_messages_per_session, time.monotonic() + 60
+            while event not in kept or kept[event].qsize() < 2:
+                assert time.monotonic() < deadline, "nothing was kept for it"
+                time.sleep(0.01)
+            deadline = time.monotonic() + 10
+            while event in kept:
+                assert time.monotonic() < deadline, f"{kept[event].qsize()} messages are kept for it"
+                time.sleep(0.01)
