@@ -6,7 +6,7 @@ Gradio answers many wrong bodies with a traceback. Here each gets a sentence tha
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -168,10 +168,9 @@ def number_in(body: Mapping[str, Any], name: str) -> int:
     raise NotLetIn(400, f"{name} must be a whole number.")
 
 
-def check_rest(body: Mapping[str, Any], triggers: Mapping[int, Any]) -> None:
-    """What a page's event carries beside its values. triggers: the page's components, by their numbers; 0 is
-    the page itself."""
-    if body.get("trigger_id") not in (None, 0) and number_in(body, "trigger_id") not in triggers:
+def check_rest(body: Mapping[str, Any], triggers: Collection[int]) -> None:
+    """What a page's event carries beside its values. triggers: the numbers of the page and its components."""
+    if body.get("trigger_id") is not None and number_in(body, "trigger_id") not in triggers:
         raise NotLetIn(400, "trigger_id must be one of the page's components.")
     for name in ("simple_format", "batched", "oauth_token"):
         if body.get(name):

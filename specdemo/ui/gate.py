@@ -6,7 +6,7 @@ its sessions.
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -75,7 +75,12 @@ class Gate:
     """ASGI middleware. visits: of the server behind it."""
 
     def __init__(
-        self, app: ASGIApp, limits: Limits, visits: Visits, functions: dict[int, Function], triggers: Any
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        visits: Visits,
+        functions: dict[int, Function],
+        triggers: Collection[int],
     ) -> None:
         self.app, self.limits, self.visits = app, limits, visits
         self.functions, self.triggers = functions, triggers

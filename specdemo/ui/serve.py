@@ -85,7 +85,7 @@ def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
         "middleware": [
             Middleware(Sending, limits.reader_seconds),
             Middleware(Resuming, limits, headers_of(limits)),
-            Middleware(Gate, limits, visits, functions_of(demo), demo.blocks),
+            Middleware(Gate, limits, visits, functions_of(demo), {demo._id, *demo.blocks}),
             Middleware(Filling),
         ],
         "lifespan": lambda app: visits.sweeping(),

@@ -116,8 +116,8 @@ def test_arguments_by_name():
 
 
 def test_what_an_event_carries_beside_its_values():
-    check_rest({"trigger_id": 7, "event_id": "ab-1", "event_data": {"a": [1]}}, {7: None})
-    check_rest({"trigger_id": 0}, {7: None})
+    check_rest({"trigger_id": 7, "event_id": "ab-1", "event_data": {"a": [1]}}, {0, 7})
+    check_rest({"trigger_id": 0}, {0, 7})
     for wrong in (
         {"trigger_id": 8},
         {"trigger_id": "7"},
@@ -129,7 +129,7 @@ def test_what_an_event_carries_beside_its_values():
         {"event_id": 5},
     ):
         with pytest.raises(NotLetIn):
-            check_rest(wrong, {7: None})
+            check_rest(wrong, {0, 7})
     for session in (5, "", "a b", "x" * 65, "a\n", ["a"], "\ud800"):
         with pytest.raises(NotLetIn, match="session_hash"):
             session_in({"session_hash": session})
@@ -199,7 +199,7 @@ def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="
             "query_string": query,
             "headers": [*headers],
         }
-        gate = Gate(app, limits, visits or NoVisits(), {2: STOP, 3: RUN, 4: GENERATE}, {})
+        gate = Gate(app, limits, visits or NoVisits(), {2: STOP, 3: RUN, 4: GENERATE}, ())
         await gate(scope, receive, send)
         return said[0]["status"], dict(said[0]["headers"]), said[1]["body"], got
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+import gradio as gr
 import httpx
 import pytest
 
@@ -175,6 +176,24 @@ def test_names_that_only_the_page_uses_cannot_be_called(server):
     assert wrong.status_code == 400 and re.match(
         'Pair must be one of .*, not "no such pair".', wrong.json()["detail"]
     )
+
+
+@pytest.mark.slow
+def test_a_second_page_of_one_process_takes_its_own_events(tmp_path):
+    """Gradio numbers the pages of a process from 0 on."""
+    with gr.Blocks():
+        gr.Textbox()
+    with served_here(tmp_path, HOSTED) as (url, demo):
+        at_load = [one for one in demo.config["dependencies"] if (demo._id, "load") in one["targets"]]
+        assert at_load and demo._id
+        for event in at_load:
+            body = {"session_hash": "visitor", "fn_index": event["id"], "trigger_id": demo._id}
+            inputs = [demo.blocks[number] for number in event["inputs"]]
+            empty = {gr.Textbox: "", gr.State: None}
+            body["data"] = [empty.get(type(block), block.value) for block in inputs]
+            way = "queue/join" if event["queue"] else "run/predict"
+            answer = httpx.post(f"{url}/gradio_api/{way}", json=body)
+            assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.slow
