@@ -180,7 +180,7 @@ def check_rest(body: Mapping[str, Any], triggers: Collection[int]) -> None:
 
 
 def _what_is_wrong(value: Any, field: Field) -> str | None:
-    if value is None and field.kind not in ("text", "index"):
+    if value is None and field.kind in ("anything", "number", "switch"):
         return None  # what is left empty is for Params to judge
     match field.kind:
         case "anything":  # but what Gradio would take for a file

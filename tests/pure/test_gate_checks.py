@@ -65,7 +65,7 @@ def test_a_json_object_is_read():
 
 def test_right_values_pass_and_empty_ones_are_left_to_params():
     check_values(RIGHT, FIELDS)
-    check_values(["", None, None, None, 0], FIELDS)
+    check_values(["", "other", None, None, 0], FIELDS)
     check_values([1.5], [Field("Top-p", "number")])
 
 
@@ -77,6 +77,7 @@ def test_right_values_pass_and_empty_ones_are_left_to_params():
         (0, ["x"], "Prompt must be text, not a list."),
         (1, "third", 'Pair must be one of embedded, other, not "third".'),
         (1, {"a": 1}, "Pair must be one of embedded, other, not an object."),
+        (1, None, "Pair must be one of embedded, other, not null."),
         (2, "40", 'Top-k must be a number, not "40".'),
         (2, True, "Top-k must be a number, not true."),
         (2, 10**400, "Top-k must be a number, not 1000000000"),
