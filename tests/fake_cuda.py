@@ -47,6 +47,9 @@ class Stream:
         self.name = name
 
 
+DEFAULT = Stream("default")
+
+
 class FakeCuda:
     """`before`: the torch version whose failed captures it has. `tamper`: changes what a replay says."""
 
@@ -59,7 +62,7 @@ class FakeCuda:
         self.fails_to_begin = None  # an error
         self.fails_to_end = None
         self.recording, self.users = set(), {}  # pools that allocations go to; how often each is held
-        self.streams, self.current = [], Stream("default")
+        self.streams, self._current = [], threading.local()
         self.made = 0  # graphs
         self.answers = True  # whether events are reached
         self.broken = False  # whether every call fails
@@ -67,6 +70,15 @@ class FakeCuda:
         self.skipped = set()  # names of operations that no replay runs
         self.generator = Generator()
         self.violations = []
+
+    @property
+    def current(self):
+        """The stream of this thread."""
+        return getattr(self._current, "stream", DEFAULT)
+
+    @current.setter
+    def current(self, stream):
+        self._current.stream = stream
 
     def device_wide(self, what):
         self.log.append(what)

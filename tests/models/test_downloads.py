@@ -87,6 +87,12 @@ def wait_until(happened):
         time.sleep(0.01)
 
 
+def stay_stalled(downloads, download):
+    """From now on others have time, and this one is still stalled."""
+    download.moved -= SOON
+    downloads.seconds = SOON
+
+
 # What works
 
 
@@ -175,6 +181,8 @@ def test_a_stalled_download_holds_up_no_other_one(hub):
     hub.before_file = lambda file, write: file.parent.name == "target" and hub.go_on.wait(SOON)
     pool = ModelPool(seconds=2)
     refused(pool, TookTooLong, target="own/target")
+    stay_stalled(pool.downloads, pool.downloads.turn)
+    pool.seconds = SOON
     other = Asking(pool, target="own/other")
     other.join(SOON)
     assert other.pair, other.error
@@ -191,8 +199,9 @@ def test_after_a_stall_a_new_request_works(hub):
     assert pool.get(resolve(**PAIR))
 
 
-def test_whoever_waits_behind_another_download_is_told_so():
+def test_whoever_waits_behind_another_download_is_told_so(monkeypatch):
     downloads, gate = Downloads(0.5), threading.Event()
+    monkeypatch.setattr(downloads, "_is_stalled", lambda _: False)
 
     def moves(report):
         for percent in range(100):
@@ -240,7 +249,7 @@ def test_a_download_that_nobody_waits_for_any_more_never_begins():
 
 
 def test_a_download_that_lost_its_turn_ends_at_its_next_byte():
-    downloads, wake, ended = Downloads(0.2), threading.Event(), []
+    downloads, wake, ended = Downloads(2), threading.Event(), []
 
     def stalls(report):
         wake.wait(SOON)
@@ -252,6 +261,7 @@ def test_a_download_that_lost_its_turn_ends_at_its_next_byte():
 
     with pytest.raises(LoadError):
         downloads.wait_for("slow", "slow", stalls, lambda *_: None, lambda: True)
+    stay_stalled(downloads, downloads.alive["slow"])
     release = threading.Event()
     other = threading.Thread(
         target=downloads.wait_for,

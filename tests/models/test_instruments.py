@@ -31,8 +31,8 @@ def queue():
     return RunQueue()
 
 
-def measured(models, queue, wanted, params=GREEDY, most=None):
-    """All messages of a measurement; `most` stops it after that many."""
+def measured(models, queue, wanted, params=GREEDY, until=lambda message: False):
+    """All messages of a measurement, or those up to the first one for which `until` is true."""
 
     async def follow():
         request, messages = request_of(wanted, Choice(), PROMPT, params), []
@@ -40,7 +40,7 @@ def measured(models, queue, wanted, params=GREEDY, most=None):
         async with aclosing(measure(models, ticket, request)) as measurements:
             async for message in measurements:
                 messages.append(json.loads(json.dumps(message)))
-                if len(messages) == most:
+                if until(messages[-1]):
                     break
         return messages
 
@@ -93,8 +93,12 @@ def test_the_drafters_of_a_target_are_compared(models, queue, monkeypatch):
     assert len(json.loads(table["json"])["rows"]) == len(table["rows"]) == table["csv"].count("\n") - 1
 
 
+def has_rows(message):
+    return bool(message.get("comparison", {}).get("rows"))
+
+
 def test_stopping_leaves_what_is_measured_and_frees_the_engine(models, queue):
-    messages = measured(models, queue, {"kind": "compare", "prompts": "set"}, most=14)
+    messages = measured(models, queue, {"kind": "compare", "prompts": "set"}, until=has_rows)
     assert messages[-1]["state"] == "running" and messages[-1]["comparison"]["rows"]
     *_, last = measured(models, queue, {"kind": "race"})
     assert last["state"] == "ended"

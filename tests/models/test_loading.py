@@ -597,10 +597,10 @@ asyncio.run(main())
         server.shutdown()
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
-    assert seen["left"] < 0.1 and seen["finish"] == "length"
+    assert seen["left"] < 1 and seen["finish"] == "length"
     for role in ROLES:
         shares = [share for sentence, share in seen["news"] if sentence.startswith(f"Downloading {role}")]
-        assert len(shares) > 1 and shares == sorted(shares) and shares[-1] < 1
+        assert len(shares) > 1 and shares == sorted(shares) and shares[0] < 1
     size = (saved / "target" / "model.safetensors").stat().st_size / 1e6
     pattern = rf"Downloading target own/target: \d\.\d of {size:.1f} MB … \d s"
     assert any(re.fullmatch(pattern, sentence) for sentence, _ in seen["news"])

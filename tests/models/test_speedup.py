@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from statistics import mean, median
-from time import perf_counter
 
 import pytest
 
@@ -118,8 +117,9 @@ def test_the_same_beside_a_busy_neighbour(pair):
 
 
 @pytest.mark.slow
-def test_the_estimate_agrees_with_measured_draft_lengths(pair, capsys):
-    """Estimates from runs with gamma 4, and measured points of other lengths in the same turns."""
+def test_the_estimate_agrees_with_measured_draft_lengths(pair, capsys, forwards_take):
+    """Estimates from runs with gamma 4, and measured points of other lengths, on the same steady clock."""
+    forwards_take(lambda: 10.0, lambda: 2.0)
     gammas, how = (1, 2, 4, 8), Params(**LONG, top_p=1.0)
     prompts = prompt_sets()["stories"][:3]
     settings = [Setting("none", pair, replace(how, draft_with="none"))]
@@ -149,7 +149,8 @@ def test_it_is_unknown_while_the_run_goes_on_and_after_a_cancelled_one(pair):
     assert run.trace.stats.drafter_step_ms > 0, "this is the run's own"
 
 
-def test_plain_rounds_are_spread_over_the_text_and_take_a_tenth_at_most(pair, monkeypatch):
+def test_plain_rounds_are_spread_over_the_text_and_take_a_tenth_at_most(pair, monkeypatch, forwards_take):
+    forwards_take(lambda: 10.0, lambda: 2.0)
     places, each = [], Decoder.round
 
     def spy(self, ids, index):
@@ -158,18 +159,18 @@ def test_plain_rounds_are_spread_over_the_text_and_take_a_tenth_at_most(pair, mo
 
     monkeypatch.setattr(Decoder, "round", spy)
     params = replace(Params(**LONG), max_new_tokens=200)
-    start = perf_counter()
+    start = clock.perf_counter()
     with stream(pair, PROMPT, params) as run:
         next(event for event in run if run.trace.finish)
-        until_last_round, rounds = perf_counter() - start, len(places)
+        until_last_round, rounds = clock.perf_counter() - start, len(places)
         assert not any(plain for _, plain in places) and run.trace.stats.speedup is None
         last = list(run)[-1]
-        took = perf_counter() - start - until_last_round
+        took = clock.perf_counter() - start - until_last_round
     assert last.stats == run.trace.stats and last.stats.speedup > 0
     assert all(plain for _, plain in places[rounds:]), "they come after the last round"
     lengths, prompt = [length for length, _ in places[rounds:]], len(run.trace.prompt_ids)
     assert lengths == sorted(set(lengths)) and lengths[0] == prompt and lengths[-1] > prompt + 100
-    assert took < 1.5 * SHARE * until_last_round
+    assert 0 < took <= SHARE * until_last_round
     places.clear()
     alone = generate(pair, PROMPT, params, measure=False)
     assert len(places) == rounds and alone.stats.speedup is None
@@ -196,6 +197,7 @@ def without_times(one):
     return one.draft, one.next, one.emitted
 
 
-def test_a_short_run_times_none(pair):
+def test_a_short_run_times_none(pair, forwards_take):
+    forwards_take(lambda: 10.0, lambda: 2.0)
     trace = generate(pair, PROMPT, Params(max_new_tokens=8, seed=1))
     assert trace.stats.target_step_ms is None and trace.stats.tokens_per_second > 0

@@ -11,7 +11,7 @@ from specdemo.ui.limits import HOSTED
 from specdemo.ui.resume import STREAM, Resuming
 from specdemo.ui.sending import PIECE, Sending
 
-PATIENCE = 0.5  # s
+PATIENCE = 1.5  # s
 LARGE = bytes(range(256)) * (5 * PIECE // 512)  # two and a half pieces
 
 

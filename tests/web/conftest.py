@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
+import httpx
 import pytest
 from gradio_client import Client
 
@@ -23,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "assets" / "traces" / "first.json"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 120_000  # ms; machines that run tests are busy
+for _part in ("connect", "read", "write", "pool"):  # of httpx, for gradio_client, too; usually 5 s
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _part, PATIENCE / 1000)
 
 # Texts that would do something if a page took them for more than text. The tiny pair's tokenizer has them as
 # tokens.

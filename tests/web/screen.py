@@ -62,8 +62,10 @@ def wait_for_state(page, state: str) -> None:
 
 
 def wait_for_rounds(page, count: int = 5) -> None:
+    """Of the page's own run; the recorded one may still play."""
     page.wait_for_function(
         "count => document.querySelector('.run')?.dataset.state === 'running' && "
+        "!document.querySelector('[data-testid=whose]').textContent.startsWith('Recorded') && "
         "Number(document.querySelector('[data-number=\"rounds\"]').textContent.replaceAll(',', '')) > count",
         arg=count,
     )

@@ -238,6 +238,7 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
         "filechooser", lambda chooser: None
     )  # Playwright catches choosers from now on: asked for at the last moment, it may be late
     before_replay = tokens(page)
+    page.get_by_test_id("replay").get_by_role("combobox").select_option("0.04")
     tab_to(page, "Replay")
     press(page, "Enter")
     wait_for_state(page, "running")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from specdemo.ui.frame import STATIC, scripts_path
-from tests.web.conftest import RECORDED, serving
+from tests.web.conftest import PATIENCE, RECORDED, serving
 from tests.web.screen import notice
 
 PREFIX = "/some/where"
@@ -65,6 +65,7 @@ def prefixing(port: int):
 def test_in_a_frame_of_another_site_behind_a_path_prefix(browser):
     with serving(GRADIO_ROOT_PATH=PREFIX) as url, prefixing(urlsplit(url).port) as proxy:
         page = browser.new_page()
+        page.set_default_timeout(PATIENCE)
         requested, broken = [], []
         page.on("request", lambda request: requested.append(request.url))
         page.on("pageerror", lambda error: broken.append(str(error)))
@@ -87,6 +88,7 @@ def test_in_a_frame_of_another_site_behind_a_path_prefix(browser):
 
 def test_a_script_that_cannot_be_loaded_is_reported_on_the_page(browser, url):
     page = browser.new_page()
+    page.set_default_timeout(PATIENCE)
     page.route("**/verdict.js", lambda route: route.abort())
     page.goto(url)
     assert notice(page, "error").startswith(

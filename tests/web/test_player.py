@@ -268,6 +268,7 @@ def test_in_a_lecture_a_presenter_s_keys_work_wherever_the_focus_is(player):
         press(page, "ArrowDown")
         assert on_stage(page) == of_rounds(trace, count - 2)
     page.get_by_test_id("replay").get_by_role("combobox").select_option("0.04")
+    scrub(page, 0.5)
     page.locator('[data-move="end"]').focus()
     press(page, "Space")
     wait_for_state(page, "running")

@@ -3,6 +3,7 @@
 import pytest
 
 from specdemo.ui.frame import scripts_path
+from tests.web.conftest import PATIENCE
 from tests.web.screen import inspector, wait_for_state
 
 WATCH = """window.shifts = 0;
@@ -51,6 +52,7 @@ TIMELINE = """async ([scripts, counts]) => {
 def test_the_stage_is_high_and_nothing_moves_when_the_page_comes(browser, bare, capsys, width, height, least):
     context = browser.new_context(viewport={"width": width, "height": height})
     page = context.new_page()
+    page.set_default_timeout(PATIENCE)
     page.add_init_script(WATCH)
     page.goto(bare)
     wait_for_state(page, "running")

@@ -171,8 +171,10 @@ def test_a_file_that_is_no_trace_gets_a_sentence_and_nothing_is_lost(shared, fil
         assert box(shared, "Draft length").input_value() == "3", name
 
 
-def test_a_recorded_run_plays_and_a_run_of_one_s_own_takes_its_place(page, file):
-    open_trace(page, file)
+def test_a_recorded_run_plays_and_a_run_of_one_s_own_takes_its_place(page, trace, tmp_path):
+    slow = replace(trace, rounds=[replace(one, verify_ms=1_000.0) for one in trace.rounds])
+    slow.save(tmp_path / "slow.json")
+    open_trace(page, tmp_path / "slow.json")
     wait_for_state(page, "running")
     generate(page, "Tom", max_new_tokens=3, seed=1)
     wait_for_state(page, "ended")
