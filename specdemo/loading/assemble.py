@@ -4,12 +4,15 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.events import ByModel, PairInfo
-from specdemo.loading.errors import PairError
+from specdemo.loading.errors import PairError, is_out_of_memory
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import ROLES
+from specdemo.runtime import cuda
+from specdemo.runtime.capturable import one_line
 from specdemo.runtime.device import device_name
 from specdemo.runtime.gpu import has_bfloat16
 from specdemo.runtime.lm import context_of, positional_cache
+from specdemo.runtime.probe import agrees_with_itself
 from specdemo.runtime.runner import Capture, Runner
 
 
@@ -44,6 +47,22 @@ def pair_of(
     if drafter is not None and (context := context_of(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
     return Pair(target, drafter, tokenizer, info, reason, tuple(limits), Runner(target, drafter, capture))
+
+
+def check_forwards(models: list[PreTrainedModel], ids: list[str]) -> None:
+    """PairError if a model's forward fails, or predicts something else with a cache than without one."""
+    for role, model, model_id in zip(ROLES, models, ids, strict=False):
+        try:
+            if agrees_with_itself(model):
+                continue
+            reason = "its predictions with a cache differ from those without one"
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            if cuda.is_cuda(model.device) and isinstance(error, RuntimeError):
+                cuda.raise_if_lost(error, model.device)
+            reason = f"its forward fails: {one_line(error)}"
+        raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {reason}")
 
 
 def _set_cudnn_attention(models: list[PreTrainedModel], enabled: bool) -> None:

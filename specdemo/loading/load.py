@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from specdemo.events import Params
-from specdemo.loading.assemble import check_same_tokenizer, pair_of
+from specdemo.loading.assemble import check_forwards, check_same_tokenizer, pair_of
 from specdemo.loading.catalog import GATED
 from specdemo.loading.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.loading.fetch import check_weights, fetch, has_config, is_here
@@ -25,7 +25,6 @@ from specdemo.loading.progress import OnProgress, loading_weights
 from specdemo.loading.request import ByRole, Part, Request, resolve
 from specdemo.runtime import cuda
 from specdemo.runtime.joined import join_weights
-from specdemo.runtime.lm import can_rewind
 from specdemo.runtime.runner import Capture
 from specdemo.runtime.skinny_linear import use_skinny_linear
 
@@ -132,11 +131,7 @@ def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cud
         cudnn_attention=cudnn_attention,
     )
     on_progress("Checking that the caches can be rewound", None)
-    for part, model in zip(parts, models, strict=True):
-        if not can_rewind(model):
-            kind = type(model).__name__
-            changed = "its predictions change when its cache is rewound"
-            raise PairError(f"{part.role} {part.id} ({kind}) cannot be used: {changed}")
+    check_forwards(models, [part.id for part in parts])
     on_progress("Warming up", None)
     pair.runner.warm_up(Params().gamma)
     return pair
@@ -183,4 +178,6 @@ def _pair_in_memory(
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     quantized = [None] * len(models)
     name = " + ".join(names)
-    return pair_of(name, models, names, quantized, tokenizer, "as given", capture, cudnn_attention)
+    pair = pair_of(name, models, names, quantized, tokenizer, "as given", capture, cudnn_attention)
+    check_forwards(models, names)
+    return pair

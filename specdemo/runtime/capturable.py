@@ -26,7 +26,7 @@ def capture_blocker(model: PreTrainedModel) -> str | None:
     tolerance = lm.tolerance(expected)
     lm.begin_run(static=True)
     # Some models measure a window from the end of the visible cache.
-    lm.reserve(0, _widest_window(model) + 64)
+    lm.reserve(0, widest_window(model) + 64)
     try:
         for rows in (n, 2, 1):
             with ForbidReadingTensors(), ForbidDataDependence():
@@ -38,10 +38,11 @@ def capture_blocker(model: PreTrainedModel) -> str | None:
     return None
 
 
-def _widest_window(model: PreTrainedModel) -> int:
+def widest_window(model: PreTrainedModel) -> int:
+    """Of its sliding windows and chunks of attention, in tokens; 0 where it has none."""
     settings = model.config.get_text_config().to_dict().items()
-    windows = (size for key, size in settings if "window" in key and isinstance(size, int) and size <= 4096)
-    return max(windows, default=0)
+    sizes = (size for key, size in settings if "window" in key or "chunk" in key)
+    return max((size for size in sizes if isinstance(size, int) and size <= 4096), default=0)
 
 
 class ForbidReadingTensors(TorchFunctionMode):

@@ -74,9 +74,9 @@ class CachedLM:
         self._last_position = context_of(model) - 1
         self._cache = positional_cache(model, self)
         self._capacity = 0
-        self._parameters = inspect.signature(model.forward).parameters
+        self.parameters = inspect.signature(model.forward).parameters
         # A prefill needs no logits, and [prompt, V] of them can be gigabytes.
-        self._prefill_arguments = {"logits_to_keep": 1} if "logits_to_keep" in self._parameters else {}
+        self._prefill_arguments = {"logits_to_keep": 1} if "logits_to_keep" in self.parameters else {}
         self.reserve(0, 1)
 
     def begin_run(self, static: bool) -> None:
@@ -176,7 +176,7 @@ class CachedLM:
             "position_ids": positions[None],
             "attention_mask": torch.ones_like(self.kv_ruler)[None],  # nothing is padding
         }
-        arguments = {name: value for name, value in arguments.items() if name in self._parameters}
+        arguments = {name: value for name, value in arguments.items() if name in self.parameters}
         with static_attention(self.model.config):
             return self._call(ids, arguments)
 
@@ -283,17 +283,3 @@ def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cach
     return Cache(
         layers=[layer if isinstance(layer, EMPTY_LAYERS) else PositionalLayer(lm) for layer in layers]
     )
-
-
-@torch.no_grad()
-def can_rewind(model: PreTrainedModel) -> bool:
-    """Whether overwriting the cache from an earlier position changes nothing in what the model predicts,
-    tried on three tokens. A model that also attends to later tokens (a BERT that is no decoder) would
-    otherwise verify drafts by wrong logits."""
-    lm = CachedLM(model)
-    lm.reserve(0, 3)
-    zero, one = torch.tensor(0, device=lm.device), torch.tensor(1, device=lm.device)
-    before = lm.forward(torch.arange(3, device=lm.device), zero)[1].double()  # [V]
-    lm.reserve(1, 2)
-    again = lm.forward(torch.arange(1, 2, device=lm.device), one)[0].double()
-    return bool((before - again).abs().max() <= lm.tolerance(before))

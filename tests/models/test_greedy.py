@@ -342,6 +342,7 @@ def test_no_committed_token_is_computed_twice(monkeypatch, draft_with, chunk):
     monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", chunk)
     for name in ("gemma3", "gpt2"):
         target, forwards = copy.deepcopy(target_of(name)), []
+        load_pair(target=target)  # tries it
         note_forwards(target, forwards)
         trace = run_of(target, noisy(target_of(name)), gamma=4, draft_with=draft_with, measure=False)
         assert_same(target, trace.output_ids, expected_of(name))

@@ -202,7 +202,7 @@ def test_a_running_pair_counts_as_memory_that_cannot_be_freed(three, memory):
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried ..."), MemoryError()])
-@pytest.mark.parametrize("where", ["join_weights", "can_rewind"])
+@pytest.mark.parametrize("where", ["load.join_weights", "assemble.agrees_with_itself"])
 def test_too_little_memory_while_loading_gives_back_what_was_loaded(three, monkeypatch, error, where):
     models = []
 
@@ -212,7 +212,7 @@ def test_too_little_memory_while_loading_gives_back_what_was_loaded(three, monke
 
     pool = ModelPool()
     with monkeypatch.context() as patch:
-        patch.setattr(load_module, where, fail)
+        patch.setattr(f"specdemo.loading.{where}", fail)
         with pytest.raises(LoadError, match="there is not enough memory for ") as told:
             pool.get(resolve(**three[0]))
     assert_one_sentence(str(told.value))
