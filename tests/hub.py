@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Hub:
-    """`own/NAME` is the directory NAME of `folder`.
+    """`own/NAME` is the directory NAME of `folder`; its revision REV is NAME-REV, where there is one.
 
     before_file: called with each file's path and how to write, before it is sent; it may wait, or write a
     part and raise to break off. sent: the files that were asked for. The hub takes calls and never answers
@@ -40,19 +40,31 @@ class Hub:
 
     def answer(self, path: str) -> tuple[int, dict[str, str], Path | bytes]:
         path = path.split("?")[0]
-        if model := re.fullmatch(r"/api/models/own/([\w-]+)", path):
+        if model := re.fullmatch(r"/api/models/own/([\w-]+)(?:/revision/([\w-]+))?", path):
+            folder, commit = self._revision(model[1], model[2] or "main")
+            if folder is None:
+                return 404, {"X-Error-Code": "RevisionNotFound"}, b""
             files = [
                 {"rfilename": file.name, "size": self.sizes.get(file.name, file.stat().st_size)}
-                for file in (self.folder / model[1]).iterdir()
+                for file in folder.iterdir()
             ]
-            listed = {"id": f"own/{model[1]}", "sha": "a" * 40, "siblings": files}
+            listed = {"id": f"own/{model[1]}", "sha": commit, "siblings": files}
             return 200, {}, json.dumps(listed).encode()
-        found = re.fullmatch(r"/own/([\w-]+)/resolve/\w+/([\w.-]+)", path)
-        file = self.folder.joinpath(*found.groups()) if found else self.folder / "nothing"
-        if not file.is_file():
+        found = re.fullmatch(r"/own/([\w-]+)/resolve/([\w-]+)/([\w.-]+)", path)
+        folder, commit = self._revision(found[1], found[2]) if found else (self.folder / "nothing", "")
+        if folder is None:
+            return 404, {"X-Error-Code": "RevisionNotFound"}, b""
+        if not found or not (file := folder / found[3]).is_file():
             return 404, {"X-Error-Code": "EntryNotFound"}, b""
         tag = f'"{file.parent.name}-{file.name}"'
-        return 200, {"X-Repo-Commit": "a" * 40, "ETag": tag}, file
+        return 200, {"X-Repo-Commit": commit, "ETag": tag}, file
+
+    def _revision(self, name: str, revision: str) -> tuple[Path | None, str]:
+        """Its directory and its commit."""
+        if revision in ("main", "a" * 40):
+            return self.folder / name, "a" * 40
+        folder = self.folder / f"{name}-{revision}"
+        return (folder, "b" * 40) if folder.is_dir() else (None, "")
 
     def _handler(hub) -> type[http.server.BaseHTTPRequestHandler]:
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -52,7 +52,9 @@ def add_pair_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--pair", metavar="NAME", help="a pair from the catalogue (default: the embedded one)"
     )
-    parser.add_argument("--target", metavar="ID_OR_DIR", help="a hub id or a directory, instead of --pair")
+    parser.add_argument(
+        "--target", metavar="ID_OR_DIR", help="a hub id (ID or ID@REVISION) or a directory, instead of --pair"
+    )
     parser.add_argument("--drafter", metavar="ID_OR_DIR", help="the same for the drafter")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is one)")
     parser.add_argument("--dtype", help=f"auto, {', '.join(DTYPES)} (default auto)")

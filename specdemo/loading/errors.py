@@ -117,6 +117,8 @@ def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairErro
         return LoadError(f"{role}: there is no room left on the disk for {model_id}")
     if "GatedRepoError" in causes:
         return gated_error(role, model_id)
+    if "RevisionNotFoundError" in causes:
+        return PairError(f"{role}: the hub has no such branch, tag or commit of {model_id}")
     if "RepositoryNotFoundError" in causes:
         return PairError(f"{role}: the hub has no model {model_id} that this account may read")
     if not path.is_dir() and ("/" not in model_id or path.parent.is_dir()):

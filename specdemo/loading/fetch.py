@@ -28,27 +28,27 @@ class File:
     bytes: int
 
 
-def is_here(place: str) -> bool:
+def is_here(part: Part) -> bool:
     """Whether the model can be loaded without the hub: from a directory, or from the hub's cache."""
-    if os.path.isdir(place):
+    if os.path.isdir(part.place):
         return True
-    if not _cached(place, "config.json") or not any(_cached(place, name) for name in TOKENIZERS):
+    if not _cached(part, "config.json") or not any(_cached(part, name) for name in TOKENIZERS):
         return False
-    if _cached(place, WEIGHTS):
+    if _cached(part, WEIGHTS):
         return True
-    index = _cached(place, INDEX)
-    return bool(index) and all(_cached(place, name) for name in _shards(Path(index)))
+    index = _cached(part, INDEX)
+    return bool(index) and all(_cached(part, name) for name in _shards(Path(index)))
 
 
-def has_config(place: str) -> bool:
+def has_config(part: Part) -> bool:
     """Whether the config can be read without a request to the hub."""
-    return os.path.isdir(place) or _cached(place, "config.json") is not None
+    return os.path.isdir(part.place) or _cached(part, "config.json") is not None
 
 
-def _cached(place: str, name: str) -> str | None:
+def _cached(part: Part, name: str) -> str | None:
     """The file's path in the hub's cache."""
     try:
-        found = try_to_load_from_cache(place, name)
+        found = try_to_load_from_cache(part.place, name, revision=part.revision)
     except ValueError:  # not a hub id
         return None
     return found if isinstance(found, str) else None
@@ -63,14 +63,14 @@ def _shards(index: Path) -> set[str]:
 
 def fetch(parts: tuple[Part, ...], on_progress: OnProgress = lambda *_: None) -> None:
     """Downloads what is not on this machine. Raises LoadError if there is no room for it on the disk."""
-    missing = {part: _missing(part) for part in parts if not is_here(part.place)}
+    missing = {part: _missing(part) for part in parts if not is_here(part)}
     _check_disk(missing)
     for part, files in missing.items():
         before, total = 0, sum(file.bytes for file in files)
         for file in files:
             bar = download_bar(part, before, total, on_progress)
             with load_errors(part.role, part.place, file.name, part.id):
-                hf_hub_download(part.place, file.name, tqdm_class=bar)
+                hf_hub_download(part.place, file.name, revision=part.revision, tqdm_class=bar)
             before += file.bytes
 
 
@@ -78,18 +78,20 @@ def _missing(part: Part) -> list[File]:
     """The files that loading the model needs and the cache lacks; the weights last, so that a model whose
     weights are there is complete."""
     with load_errors(part.role, part.place, "list of files", part.id):
-        found = HfApi().model_info(part.place, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        found = HfApi().model_info(
+            part.place, revision=part.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
     sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
     weights = [WEIGHTS] if WEIGHTS in sizes else sorted(filter(SHARD.fullmatch, sizes))
     if not weights:
         raise _no_weights(part, list(sizes))
     names = [*sorted(filter(DATA.fullmatch, sizes)), *weights]
-    return [File(name, sizes[name]) for name in names if _cached(part.place, name) is None]
+    return [File(name, sizes[name]) for name in names if _cached(part, name) is None]
 
 
 def check_weights(part: Part) -> None:
     """LoadError for a directory or a cached model whose only weights are pickled."""
-    config = None if os.path.isdir(part.place) else _cached(part.place, "config.json")
+    config = None if os.path.isdir(part.place) else _cached(part, "config.json")
     folder = Path(part.place) if config is None else Path(config).parent
     names = os.listdir(folder) if folder.is_dir() else []
     if names and not {WEIGHTS, INDEX} & set(names) and any(map(PICKLED.fullmatch, names)):

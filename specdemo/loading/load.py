@@ -44,8 +44,8 @@ def load_pair(
     quantize: ByRole = None,
     cudnn_attention: bool = False,
 ) -> Pair:
-    """A pair by its name in the catalogue (the embedded pair if left out), by hub ids or directories, or from
-    models in memory, which are not changed.
+    """A pair by its name in the catalogue (the embedded pair if left out), by hub ids (ID or ID@REVISION) or
+    directories, or from models in memory, which are not changed.
 
     device, dtype and quantize: one value for both models or {"target": ..., "drafter": ...}. None chooses the
     device and the dtype (`Pair.dtype_reason` says why) and does not quantise. cudnn_attention: a pair on CUDA
@@ -79,7 +79,7 @@ def plan(request: Request) -> Plan:
     check_access(request)
     if (lost := cuda.lost()) and any(cuda.is_cuda(part.device) for part in request.parts):
         raise LoadError(lost)
-    planned = plan_from(request, [read_skeleton(part, offline=is_here(part.place)) for part in request.parts])
+    planned = plan_from(request, [read_skeleton(part, offline=is_here(part)) for part in request.parts])
     check_memory(planned)
     return planned
 
@@ -90,7 +90,7 @@ def check_access(request: Request) -> None:
     if get_token() or constants.ENDPOINT != constants._HF_DEFAULT_ENDPOINT:
         return
     for part in request.parts:
-        if part.place in GATED and not has_config(part.place):
+        if part.place in GATED and not has_config(part):
             raise gated_error(part.role, part.id)
 
 
@@ -98,7 +98,9 @@ def read_skeleton(part: Part, offline: bool = False) -> PreTrainedModel:
     """A model on the meta device, from its config. offline: only from the disk, without a request to the
     hub."""
     with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
-        config = AutoConfig.from_pretrained(part.place, local_files_only=offline, **NO_CODE)
+        config = AutoConfig.from_pretrained(
+            part.place, revision=_revision(part), local_files_only=offline, **NO_CODE
+        )
         return AutoModelForCausalLM.from_config(config, **NO_CODE)
 
 
@@ -137,15 +139,20 @@ def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cud
     return pair
 
 
+def _revision(part: Part) -> str:
+    return part.revision or "main"
+
+
 def _tokenizer(part: Part) -> PreTrainedTokenizerBase:
     with load_errors(part.role, part.place, "tokenizer", part.id):
-        return AutoTokenizer.from_pretrained(part.place, **FROM_DISK)
+        return AutoTokenizer.from_pretrained(part.place, revision=_revision(part), **FROM_DISK)
 
 
 def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrainedModel:
     on_progress(loading_weights(part), None)
     check_weights(part)
     options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True, **FROM_DISK}
+    options["revision"] = _revision(part)
     if part.quantize:
         options["quantization_config"] = QuantoConfig(weights=part.quantize)
     if part.quantize and part.device != "cpu":

@@ -49,7 +49,7 @@ class ModelPool:
         if pair := self.loaded(request):
             return pair
         check_access(request)  # before waiting for another pair's load
-        if not all(is_here(part.place) for part in request.parts):
+        if not all(is_here(part) for part in request.parts):
             download = partial(self._download, request)
             self.downloads.wait_for(request.key, request.name, download, on_progress, is_wanted)
         self.listeners.append(on_progress)

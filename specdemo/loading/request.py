@@ -26,6 +26,7 @@ class Part:
     device: str
     dtype: torch.dtype | None  # None: chosen when the size of the pair is known
     quantize: str | None
+    revision: str | None = None  # of the hub: a branch, a tag or a commit; None: main
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,10 @@ class Request:
     def key(self) -> tuple:
         """Equal for two requests that would load the same pair, however they are written."""
         name = self.name if self.name in CATALOGUE else None
-        parts = ((_real_path(part.place), part.device, part.dtype, part.quantize) for part in self.parts)
+        parts = (
+            (_real_path(part.place), part.revision, part.device, part.dtype, part.quantize)
+            for part in self.parts
+        )
         return name, *parts
 
 
@@ -60,11 +64,15 @@ def resolve(
         name, ids, places = _from_catalogue(name)
     else:
         name, ids = _from_ids(name, target, drafter)
-        places = ids
+        places = {role: _without_revision(role, model_id)[0] for role, model_id in ids.items()}
+    revisions = {role: _without_revision(role, model_id)[1] for role, model_id in ids.items()}
     devices = {role: _device(for_role(device, role, "device")) for role in ROLES}
     kinds = {role: _quantize(for_role(quantize, role, "quantize")) for role in ROLES}
     dtypes = {role: _dtype(for_role(dtype, role, "dtype")) for role in ROLES}
-    parts = (Part(role, ids[role], places[role], devices[role], dtypes[role], kinds[role]) for role in ids)
+    parts = (
+        Part(role, ids[role], places[role], devices[role], dtypes[role], kinds[role], revisions[role])
+        for role in ids
+    )
     return Request(name, tuple(parts))
 
 
@@ -112,6 +120,19 @@ def _place(role: str, place: object) -> str:
             f"not {type(place).__name__}"
         )
     return os.path.expanduser(os.fspath(place))
+
+
+def _without_revision(role: str, model_id: str) -> tuple[str, str | None]:
+    """The place and the revision that ID@REVISION names. A directory may have an @ in its name."""
+    place, at, revision = model_id.rpartition("@")
+    if not at or "\0" in model_id or os.path.isdir(model_id) or os.path.isabs(model_id):
+        return model_id, None
+    if not re.fullmatch(r"\w[\w./-]*", revision) or ".." in revision:
+        raise PairError(
+            f"{role} must be a hub id, a hub id with @ and a branch, a tag or a commit, or a directory, not "
+            f"{ascii(model_id)}"
+        )
+    return place, None if revision == "main" else revision
 
 
 def _real_path(place: str) -> str:

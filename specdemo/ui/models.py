@@ -184,7 +184,7 @@ def _sizes(request: Request, entry: Entry | None, pair: Pair | None) -> list[int
         held = pair.bytes_held
         return [held.target] if held.drafter is None else [held.target, held.drafter]
     try:
-        if all(has_config(part.place) for part in request.parts):
+        if all(has_config(part) for part in request.parts):
             skeletons = [
                 _skeleton(replace(part, device="cpu", dtype=None, quantize=None)) for part in request.parts
             ]

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from huggingface_hub import constants, file_download
+from safetensors.torch import load_file, save_file
 
 from specdemo import PairError
 from specdemo.loading import fetch, plan
@@ -108,6 +109,26 @@ def test_a_pair_is_downloaded_once_and_then_loaded_without_the_hub(hub):
     again = ModelPool().get(resolve(**PAIR))
     assert again is not pair and again.info == pair.info
     assert load_pair(**PAIR).info == pair.info
+
+
+def test_a_revision_is_another_model(hub, models, monkeypatch):
+    shutil.copytree(models / "other", models / "target-v2", dirs_exist_ok=True)
+    weights = load_file(models / "target-v2" / "model.safetensors")
+    weights["lm_head.weight"] += 1
+    save_file(weights, models / "target-v2" / "model.safetensors", metadata={"format": "pt"})
+    pool = ModelPool()
+    main, other = (pool.get(resolve(target=name)) for name in ("own/target", "own/target@v2"))
+    assert (main.info.target, other.info.target) == ("own/target", "own/target@v2") and main is not other
+    moved = other.target.lm_head.weight - main.target.lm_head.weight
+    assert torch.allclose(moved, torch.ones_like(moved))
+    hub.silent = True
+    assert torch.equal(load_pair(target="own/target@v2").target.lm_head.weight, other.target.lm_head.weight)
+    assert torch.equal(load_pair(target="own/target").target.lm_head.weight, main.target.lm_head.weight)
+
+
+def test_a_revision_that_is_not_there(hub):
+    said = refused(ModelPool(), PairError, target="own/target@v3")
+    assert said == "target: the hub has no such branch, tag or commit of own/target@v3"
 
 
 def test_two_who_want_the_same_share_a_download(hub):

@@ -477,7 +477,7 @@ def test_a_pair_is_loaded_only_when_somebody_reads_the_answer(places, queue):
 def test_visitors_who_leave_while_a_pair_loads_leave_no_threads(places, queue, monkeypatch, what):
     models, gate = Models(places), threading.Event()
     if what == "a download":
-        monkeypatch.setattr(pool_module, "is_here", lambda place: False)
+        monkeypatch.setattr(pool_module, "is_here", lambda part: False)
     monkeypatch.setattr(models.pool, "_download", lambda *_: gate.wait(PATIENCE))
     threads = threading.active_count()
 

@@ -86,6 +86,23 @@ def test_what_is_not_a_place():
         assert rejected(target="a/b", drafter=value).startswith("drafter must be ")
 
 
+def test_a_revision_follows_the_id(tmp_path):
+    [part] = resolve(target="own/target@v1.0").parts
+    assert (part.id, part.place, part.revision) == ("own/target@v1.0", "own/target", "v1.0")
+    keys = {resolve(target=name).key for name in ("own/target", "own/target@main", "own/target@v1.0")}
+    assert len(keys) == 2, "main is what an id alone means"
+    (tmp_path / "at@home").mkdir()
+    [part] = resolve(target=tmp_path / "at@home").parts
+    assert part.place == str(tmp_path / "at@home") and part.revision is None
+
+
+@pytest.mark.parametrize("name", ["own/target@", "own/target@v 1", "own/target@../../x", "own/target@-x"])
+def test_what_is_not_a_revision(name):
+    said = "^drafter must be a hub id, a hub id with @ and a branch, a tag or a commit"
+    with pytest.raises(PairError, match=said):
+        resolve(target="own/target", drafter=name)
+
+
 def test_a_token_in_a_wrong_field_is_not_repeated(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     for message in (rejected(SECRET), *(rejected(**{option: SECRET}) for option in ALLOWED)):
