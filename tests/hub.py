@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 
 class Hub:
@@ -40,7 +41,7 @@ class Hub:
 
     def answer(self, path: str) -> tuple[int, dict[str, str], Path | bytes]:
         path = path.split("?")[0]
-        if model := re.fullmatch(r"/api/models/own/([\w-]+)(?:/revision/([\w-]+))?", path):
+        if model := re.fullmatch(r"/api/models/own/([\w-]+)(?:/revision/([^/]+))?", path):
             folder, commit = self._revision(model[1], model[2] or "main")
             if folder is None:
                 return 404, {"X-Error-Code": "RevisionNotFound"}, b""
@@ -50,7 +51,7 @@ class Hub:
             ]
             listed = {"id": f"own/{model[1]}", "sha": commit, "siblings": files}
             return 200, {}, json.dumps(listed).encode()
-        found = re.fullmatch(r"/own/([\w-]+)/resolve/([\w-]+)/([\w.-]+)", path)
+        found = re.fullmatch(r"/own/([\w-]+)/resolve/([^/]+)/([\w.-]+)", path)
         folder, commit = self._revision(found[1], found[2]) if found else (self.folder / "nothing", "")
         if folder is None:
             return 404, {"X-Error-Code": "RevisionNotFound"}, b""
@@ -63,7 +64,7 @@ class Hub:
         """Its directory and its commit."""
         if revision in ("main", "a" * 40):
             return self.folder / name, "a" * 40
-        folder = self.folder / f"{name}-{revision}"
+        folder = self.folder / f"{name}-{unquote(revision).replace('/', '-')}"
         return (folder, "b" * 40) if folder.is_dir() else (None, "")
 
     def _handler(hub) -> type[http.server.BaseHTTPRequestHandler]:

@@ -132,6 +132,8 @@ def _without_revision(role: str, model_id: str) -> tuple[str, str | None]:
             f"{role} must be a hub id, a hub id with @ and a branch, a tag or a commit, or a directory, not "
             f"{ascii(model_id)}"
         )
+    if os.path.isdir(place):
+        raise PairError(f"{role} must be given without @{revision}: the directory {place} has no revisions")
     return place, None if revision == "main" else revision
 
 

@@ -111,19 +111,24 @@ def test_a_pair_is_downloaded_once_and_then_loaded_without_the_hub(hub):
     assert load_pair(**PAIR).info == pair.info
 
 
-def test_a_revision_is_another_model(hub, models, monkeypatch):
-    shutil.copytree(models / "other", models / "target-v2", dirs_exist_ok=True)
-    weights = load_file(models / "target-v2" / "model.safetensors")
+@pytest.mark.parametrize("revision", ["v1.0", "refs/pr/1", "b" * 40])
+def test_a_revision_is_another_model(hub, models, monkeypatch, revision):
+    folder = models / f"target-{revision.replace('/', '-')}"
+    shutil.copytree(models / "other", folder, dirs_exist_ok=True)
+    weights = load_file(folder / "model.safetensors")
     weights["lm_head.weight"] += 1
-    save_file(weights, models / "target-v2" / "model.safetensors", metadata={"format": "pt"})
-    pool = ModelPool()
-    main, other = (pool.get(resolve(target=name)) for name in ("own/target", "own/target@v2"))
-    assert (main.info.target, other.info.target) == ("own/target", "own/target@v2") and main is not other
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    pool, name = ModelPool(), f"own/target@{revision}"
+    main, other = (pool.get(resolve(target=target)) for target in ("own/target", name))
+    assert (main.info.target, other.info.target) == ("own/target", name) and main is not other
     moved = other.target.lm_head.weight - main.target.lm_head.weight
     assert torch.allclose(moved, torch.ones_like(moved))
-    hub.silent = True
-    assert torch.equal(load_pair(target="own/target@v2").target.lm_head.weight, other.target.lm_head.weight)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    sent = len(hub.sent)
+    assert torch.equal(load_pair(target=name).target.lm_head.weight, other.target.lm_head.weight)
     assert torch.equal(load_pair(target="own/target").target.lm_head.weight, main.target.lm_head.weight)
+    assert "the model hub cannot be reached" in refused(ModelPool(), target="own/target@another")
+    assert len(hub.sent) == sent
 
 
 def test_a_revision_that_is_not_there(hub):

@@ -96,6 +96,15 @@ def test_a_revision_follows_the_id(tmp_path):
     assert part.place == str(tmp_path / "at@home") and part.revision is None
 
 
+def test_a_directory_has_no_revisions(tmp_path, monkeypatch):
+    (tmp_path / "own" / "target").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        PairError, match="^target must be given without @v2: the directory own/target has no rev"
+    ):
+        resolve(target="own/target@v2")
+
+
 @pytest.mark.parametrize("name", ["own/target@", "own/target@v 1", "own/target@../../x", "own/target@-x"])
 def test_what_is_not_a_revision(name):
     said = "^drafter must be a hub id, a hub id with @ and a branch, a tag or a commit"
