@@ -4,11 +4,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.events import ByModel, PairInfo
-from specdemo.loading.errors import PairError, is_out_of_memory
+from specdemo.loading.errors import PairError, is_out_of_memory, reason_of
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import ROLES
 from specdemo.runtime import cuda
-from specdemo.runtime.capturable import one_line
 from specdemo.runtime.device import device_name
 from specdemo.runtime.gpu import has_bfloat16
 from specdemo.runtime.lm import context_of, positional_cache
@@ -61,7 +60,7 @@ def check_forwards(models: list[PreTrainedModel], ids: list[str]) -> None:
                 raise
             if cuda.is_cuda(model.device) and isinstance(error, RuntimeError):
                 cuda.raise_if_lost(error, model.device)
-            reason = f"its forward fails: {one_line(error)}"
+            reason = f"its forward fails: {reason_of(error)}"
         raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {reason}")
 
 

@@ -133,7 +133,7 @@ def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairErro
         return LoadError(f"{role}: the model hub denied access to {model_id}: check HF_TOKEN")
     if "TransportError" in causes or "Consistency check failed" in str(error):
         return LoadError(f"{role}: the download of {model_id} broke off: try again later")
-    return LoadError(f"{role}: {model_id} cannot be loaded, because of its {part}: {_reason(error)}")
+    return LoadError(f"{role}: {model_id} cannot be loaded, because of its {part}: {reason_of(error)}")
 
 
 def _causes(error: BaseException | None) -> set[str]:
@@ -162,7 +162,7 @@ PLAIN_WORDS = {
 }
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """The library's message as part of a sentence: on one line, and only its first sentence."""
     text = " ".join(str(error).split())
     for pattern, words in PLAIN_WORDS.items():

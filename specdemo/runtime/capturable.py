@@ -26,7 +26,7 @@ def capture_blocker(model: PreTrainedModel) -> str | None:
     tolerance = lm.tolerance(expected)
     lm.begin_run(static=True)
     # Some models measure a window from the end of the visible cache.
-    lm.reserve(0, widest_window(model) + 64)
+    lm.reserve(0, max((size for size in windows_of(model) if size <= 4096), default=0) + 64)
     try:
         for rows in (n, 2, 1):
             with ForbidReadingTensors(), ForbidDataDependence():
@@ -38,11 +38,11 @@ def capture_blocker(model: PreTrainedModel) -> str | None:
     return None
 
 
-def widest_window(model: PreTrainedModel) -> int:
-    """Of its sliding windows and chunks of attention, in tokens; 0 where it has none."""
+def windows_of(model: PreTrainedModel) -> list[int]:
+    """The sizes, in tokens, of the windows and chunks within which some of its layers attend."""
     settings = model.config.get_text_config().to_dict().items()
     sizes = (size for key, size in settings if "window" in key or "chunk" in key)
-    return max((size for size in sizes if isinstance(size, int) and size <= 4096), default=0)
+    return [size for size in sizes if isinstance(size, int) and size > 1]
 
 
 class ForbidReadingTensors(TorchFunctionMode):

@@ -70,7 +70,7 @@ class CachedLM:
         self.not_fused: str | None = None  # why its fused forward is not used
         self.not_compiled: str | None = None  # why it is not compiled
         self._modules: list[Module] = []  # for which `fused` was chosen
-        self._known_ids = model.get_input_embeddings().weight.shape[0]
+        self.known_ids = model.get_input_embeddings().weight.shape[0]
         self._last_position = context_of(model) - 1
         self._cache = positional_cache(model, self)
         self._capacity = 0
@@ -129,6 +129,11 @@ class CachedLM:
         """False when the model was moved or cast: a model in memory belongs to its owner."""
         weight = self.model.get_input_embeddings().weight
         return (weight.device, self.model.dtype) == (self.device, self.dtype)
+
+    def free(self) -> None:
+        """Gives the cache's memory back at once: the layers point back here, so the collector would have to
+        find them."""
+        self._cache.layers.clear()
 
     @property
     def kv_length(self) -> int:
@@ -201,7 +206,7 @@ class CachedLM:
     def _known(self, ids: Tensor) -> Tensor:
         """A wider partner's ids can be unknown to this model. Any known id can replace one: a drafter's
         context need not be right for q to be what its draft is drawn from."""
-        return ids.clamp(max=self._known_ids - 1)
+        return ids.clamp(max=self.known_ids - 1)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         starts = range(0, len(ids), PREFILL_CHUNK)

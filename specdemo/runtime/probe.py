@@ -1,6 +1,7 @@
 """Whether a model can be run here: whether its forwards over a cache that is written by position predict what
 its own forward without a cache does."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
@@ -9,45 +10,74 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.runtime.capturable import widest_window
+from specdemo.runtime import cuda
+from specdemo.runtime.capturable import windows_of
 from specdemo.runtime.lm import CachedLM, context_of
 
 TOKENS = 16  # on which a model is tried
 COMPARED = 6  # of them: the last ones
-MOST_WORK = {"cpu": 5e10, "cuda": 5e13}  # parameters times tokens, for trying it beyond its sliding window
+# Parameters times tokens, for trying it beyond a sliding window: a second or so.
+MOST_WORK = 5e10
+MOST_WORK_ON_GPU = 5e13
 
-_tried: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+_agreed: WeakKeyDictionary[PreTrainedModel, tuple] = WeakKeyDictionary()
 
 
 def agrees_with_itself(model: PreTrainedModel) -> bool:
     """Whether a cache that is written by position changes nothing in what the model predicts, also where
-    rejected drafts were, and beyond the model's sliding window if that takes seconds at most.
+    rejected drafts were, and beyond the widest sliding window for which that takes a second or so.
 
     A model that also attends to later tokens (a BERT that is no decoder), or that counts positions in its own
-    way, would verify drafts by wrong logits. Each model is tried once. Raises what its forward raises."""
-    if model not in _tried:
+    way, would verify drafts by wrong logits. A model that has agreed is not tried again on the same device.
+    Raises what its forward raises."""
+    how = (model.device, model.dtype, model.config._attn_implementation)
+    if _agreed.get(model) != how:
         with torch.no_grad(), _evaluating(model):
-            _tried[model] = _try(model)
-    return _tried[model]
+            if not _try(model):
+                return False
+        _agreed[model] = how
+    return True
 
 
 def _try(model: PreTrainedModel) -> bool:
     lm = CachedLM(model)
-    ids = _tokens(model, lm)  # [n]
-    kept = min(COMPARED, len(ids))
+    try:
+        return _compare(lm, _length(model, lm))
+    except torch.OutOfMemoryError:  # beyond a wide window; a run reads its prompt in parts
+        return _compare(lm, int(min(TOKENS, context_of(model))))
+    finally:
+        lm.free()
+
+
+def _length(model: PreTrainedModel, lm: CachedLM) -> int:
+    """How many tokens to try it on."""
+    # On ZeroGPU models are loaded by the CPU, whatever their device says.
+    on_gpu = cuda.is_cuda(lm.device) and not os.environ.get("SPACES_ZERO_GPU")
+    most = (MOST_WORK_ON_GPU if on_gpu else MOST_WORK) / model.num_parameters()
+    beyond = (window + COMPARED + 2 for window in windows_of(model))
+    return int(min(max(TOKENS, *(n for n in beyond if n <= most), 0), context_of(model)))
+
+
+def _compare(lm: CachedLM, n: int) -> bool:
+    ids = _tokens(lm, n)
+    kept = min(COMPARED, n)
     before, rest = ids[:-kept], ids[-kept:]
     only_rest = {"logits_to_keep": kept} if "logits_to_keep" in lm.parameters else {}
-    output = model(input_ids=ids[None], use_cache=False, **only_rest)
+    output = lm.model(input_ids=ids[None], use_cache=False, **only_rest)
     expected = output.logits[0, -kept:].double()  # [kept, V]
 
     lm.prefill(before)
-    _forward(lm, rest.flip(0), len(before))  # a rejected draft
-    logits = [_forward(lm, rest[:2], len(before))]
-    if kept > 2:
-        logits.append(_forward(lm, rest[2:], len(before) + 2))
-    off = (torch.cat(logits).double() - expected).abs().amax(1) > lm.tolerance(expected)  # [kept]
-    # Not at every place: in bfloat16 a router may choose another one of two experts that are equally good.
-    return int(off.sum()) <= kept // 2
+    logits = []
+    for at in range(0, kept, 2):
+        _forward(lm, rest[at:].flip(0), n - kept + at)  # a rejected draft
+        logits.append(_forward(lm, rest[at : at + 2], n - kept + at))
+    said = torch.cat(logits).double()  # [kept, V]
+    # Broken weights predict NaN in both ways, which a run tells.
+    same = (said == expected) | (said.isnan() & expected.isnan())
+    tolerance = lm.tolerance(expected.nan_to_num(0, 0, 0))
+    off = ~(same | ((said - expected).abs() <= tolerance)).all(1)  # [kept]
+    # In 16 bits a router may choose the other one of two experts that are equally good.
+    return int(off.sum()) <= (0 if lm.dtype == torch.float32 else kept // 2)
 
 
 def _forward(lm: CachedLM, ids: Tensor, position: int) -> Tensor:
@@ -55,15 +85,12 @@ def _forward(lm: CachedLM, ids: Tensor, position: int) -> Tensor:
     return lm.forward(ids, torch.tensor(position, device=lm.device))
 
 
-def _tokens(model: PreTrainedModel, lm: CachedLM) -> Tensor:
-    """A text with different tokens, one of them the padding token, from which some models count
+def _tokens(lm: CachedLM, n: int) -> Tensor:
+    """A text [n] with different tokens, one of them the padding token, from which some models count
     positions."""
-    beyond = widest_window(model) + COMPARED + 2
-    affordable = model.num_parameters() * beyond <= MOST_WORK[lm.device.type]
-    n = int(min(max(TOKENS, beyond if affordable else 0), context_of(model)))
-    ids = (7 * torch.arange(n, device=lm.device) + 3) % lm.vocab_size
-    padding = getattr(model.config.get_text_config(), "pad_token_id", None)
-    if padding is not None and 0 <= padding < lm.vocab_size:
+    ids = (7 * torch.arange(n, device=lm.device) + 3) % lm.known_ids
+    padding = getattr(lm.model.config.get_text_config(), "pad_token_id", None)
+    if padding is not None and 0 <= padding < lm.known_ids:
         ids[n // 3] = padding
     return ids
 

@@ -48,7 +48,7 @@ def test_the_embedded_pairs_rounds_are_profiled_on_a_cpu():
     done, told = doctor("speed")
     assert done.returncode == 0, done.stdout
     measured = told["measured"]
-    assert 0 < measured["embedded, greedy"]["roofline"] < 10 and measured["copy_gb_per_s"] > 0
+    assert 0 < measured["embedded, greedy"]["roofline"] < 3 and measured["copy_gb_per_s"] > 0
     assert len(told["tables"]) == 2
     for table in told["tables"]:
         times = [row[0] for row in table["rows"]]

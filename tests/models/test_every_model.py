@@ -25,8 +25,8 @@ EXPERTS = "num_experts num_local_experts n_routed_experts"
 SIZES = {
     32: HIDDEN, 64: INNER, 2: LAYERS, 4: f"{HEADS} {EXPERTS}",
     1: "n_group topk_group", 256: "n_positions n_ctx max_seq_len",
+    16: "kv_lora_rank q_lora_rank attention_chunk_size",
     8: "d_head head_dim rotary_dim qk_rope_head_dim qk_nope_head_dim v_head_dim",
-    16: "kv_lora_rank q_lora_rank",
 }  # fmt: skip
 SMALL = COMMON | SHAPE | {name: size for size, names in SIZES.items() for name in names.split()}
 SMALL |= {"sliding_window": WINDOW, "is_decoder": True, "default_language": "en_XX"}

@@ -1,10 +1,16 @@
 """A model is tried once, before its first run: its predictions with a cache must be those without one."""
 
+import gc
+import itertools
+import math
+import weakref
+
 import pytest
 import torch
 from transformers import BertConfig, BertLMHeadModel
 
 from specdemo import PairError, Params, generate, load_pair
+from specdemo.runtime.lm import PositionalLayer
 from specdemo.runtime.probe import agrees_with_itself
 from tests.sentences import assert_one_sentence
 from tests.tiny import VOCAB, noisy, random_weights, tiny
@@ -46,24 +52,93 @@ def test_it_is_tried_beyond_its_sliding_window():
 
 
 def test_a_window_that_would_take_long_is_left_out(monkeypatch):
-    monkeypatch.setattr("specdemo.runtime.probe.MOST_WORK", {"cpu": 1e5})
+    monkeypatch.setattr("specdemo.runtime.probe.MOST_WORK", 1e5)
     assert agrees_with_itself(wrong_from(tiny("mistral", sliding_window=40), 40))
 
 
-def test_one_place_that_differs_is_rounding():
-    model = tiny()
-    own, calls = model.forward, []
+def off_at(model, *forwards: int):
+    """The same model, of whose forwards with a cache these (from 0 on) say something else of their first
+    token. The prompt's is the first; then a rejected draft and two of its places take turns."""
+    own, calls = model.forward, itertools.count()
 
     def forward(*args, past_key_values=None, **kwargs):
         output = own(*args, past_key_values=past_key_values, **kwargs)
-        if past_key_values is not None:
-            calls.append(1)
-            if len(calls) == 3:  # the first two of those that are compared
-                output.logits[0, 0] += 1e3
+        if past_key_values is not None and next(calls) in forwards:
+            output.logits[0, 0] += output.logits.abs().max() * torch.randn(VOCAB)
         return output
 
     model.forward = forward
-    assert agrees_with_itself(model) and len(calls) == 4
+    return model
+
+
+@pytest.mark.parametrize("after", [2, 4, 6])
+def test_one_place_after_a_rejected_draft_is_enough(after):
+    assert agrees_with_itself(off_at(tiny(), after - 1)), "what is said of a rejected draft does not matter"
+    assert not agrees_with_itself(off_at(tiny(), after))
+
+
+def test_in_16_bits_half_of_the_places_may_differ():
+    """A router may choose the other one of two experts that are equally good."""
+    assert agrees_with_itself(off_at(tiny().bfloat16(), 2, 4, 6))
+    assert not agrees_with_itself(wrong_from(tiny().bfloat16(), 8))
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_broken_weights_are_told_by_the_run_and_hide_nothing(broken):
+    def with_weight(model):
+        model.lm_head.weight.data[7] = broken
+        return model
+
+    assert agrees_with_itself(with_weight(tiny()))
+    assert not agrees_with_itself(wrong_from(with_weight(tiny()), 8))
+    assert not agrees_with_itself(wrong_from(tiny(), 8, by=math.nan))
+
+
+def test_a_model_that_was_repaired_is_tried_again():
+    model = tiny()
+    own = model.forward
+    assert not agrees_with_itself(wrong_from(model, 8))
+    model.forward = own
+    assert agrees_with_itself(model)
+    assert not agrees_with_itself(wrong_from(model.bfloat16(), 8)), "in another dtype it is tried again"
+
+
+def test_nothing_of_the_cache_is_left(monkeypatch):
+    held = []
+    monkeypatch.setattr(
+        PositionalLayer,
+        "grow",
+        lambda self, n, own=PositionalLayer.grow: held.append(weakref.ref(self)) or own(self, n),
+    )
+    gc.disable()
+    try:
+        assert agrees_with_itself(tiny())
+        assert held and all(layer() is None for layer in held)
+    finally:
+        gc.enable()
+
+
+def test_on_zerogpu_no_more_is_tried_than_a_cpu_can(monkeypatch):
+    monkeypatch.setattr("specdemo.runtime.cuda.is_cuda", lambda device: True)
+    monkeypatch.setattr("specdemo.runtime.probe.MOST_WORK", 1e5)
+    model = wrong_from(tiny("mistral", sliding_window=40), 40)
+    assert not agrees_with_itself(model)
+    monkeypatch.setenv("SPACES_ZERO_GPU", "1")
+    assert agrees_with_itself(model)
+
+
+def test_memory_for_a_wide_window_is_not_asked_for_twice():
+    model, longest = tiny("mistral", sliding_window=40), []
+    own = model.forward
+
+    def forward(*args, input_ids=None, past_key_values=None, **kwargs):
+        longest.append(input_ids.shape[1])
+        if input_ids.shape[1] > 40:
+            raise torch.OutOfMemoryError
+        return own(*args, input_ids=input_ids, past_key_values=past_key_values, **kwargs)
+
+    model.forward = forward
+    assert agrees_with_itself(model) and longest[:2] == [48, 16]
 
 
 def test_a_model_is_tried_once_and_left_as_it_was():
@@ -89,7 +164,9 @@ def test_a_forward_that_fails_is_told_in_its_own_words():
 
     broken = tiny()
     broken.forward = forward
-    assert refused(target=broken).endswith("cannot be used: its forward fails: one token at a time")
+    assert refused(target=broken).endswith(
+        "cannot be used: its forward fails: AssertionError: one token at a time"
+    )
 
 
 @pytest.mark.parametrize("context", [1, 2, 3, 5, 7])
