@@ -1,4 +1,4 @@
-"""A model is tried once, before its first run: its predictions with a cache must be those without one."""
+"""Before its first run a model is tried: its predictions with a cache must be those without one."""
 
 import gc
 import itertools
@@ -78,7 +78,7 @@ def test_one_place_after_a_rejected_draft_is_enough(after):
 
 
 def test_in_16_bits_half_of_the_places_may_differ():
-    """A router may choose the other one of two experts that are equally good."""
+    """Rounding can make a router choose another expert."""
     assert agrees_with_itself(off_at(tiny().bfloat16(), 2, 4, 6))
     assert not agrees_with_itself(wrong_from(tiny().bfloat16(), 8))
 
