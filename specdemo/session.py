@@ -20,7 +20,7 @@ from specdemo.engine.drafters.ngram import NgramDrafter
 from specdemo.engine.emit import Emitter
 from specdemo.engine.loop import Decoder, Prefilled
 from specdemo.engine.plain import plain_rounds
-from specdemo.engine.rules import RULES
+from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
@@ -216,13 +216,14 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     verifier = Verifier(
         setup.target,
         sampler,
-        RULES[params.rule],
+        rule_of(params),
         setup.run_step,
         params.gamma,
         params.alternatives,
         drafter.wants_top,
+        tuple(sorted(eos)),
     )
-    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop)
+    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule)
     assert params.seed is not None, "stream has drawn one"
     return Decoder(drafter, verifier, emitter, longest, params.seed, pair.runner.clock, is_over)
 

@@ -17,7 +17,7 @@ from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
 from specdemo.engine.emit import Emitter
 from specdemo.engine.loop import Decoder
-from specdemo.engine.rules import speculative
+from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
@@ -29,10 +29,11 @@ CPU = torch.device("cpu")
 ROUNDING = 1e-6  # of probabilities, which are float32
 
 
-def naive(p_of, q_of, text, gamma, length, uniforms):
+def naive(p_of, q_of, text, gamma, length, uniforms, judge=None):
     """Speculative decoding without caches, tensors or special cases. p_of(text) and q_of(text): the next
     token's distribution. Goes on until `length` tokens stand; uniforms(round, k) gives that round's
-    numbers."""
+    numbers. judge: naive_speculative, or naive_block."""
+    judge = judge or naive_speculative
     text = list(text)
     for this_round in count():
         if len(text) == length:
@@ -41,14 +42,31 @@ def naive(p_of, q_of, text, gamma, length, uniforms):
         numbers, draft = uniforms(this_round, k), []
         for u in numbers.draft:
             draft.append(pick(q_of(text + draft), u))
-        for i, x in enumerate(draft):
-            p, q = p_of(text + draft[:i]), q_of(text + draft[:i])
-            if not numbers.accept[i] < min(1, p[x] / q[x]):
-                residual = np.maximum(p - q, 0)
-                text += [*draft[:i], pick(residual / residual.sum(), numbers.next)]
-                break
-        else:
-            text += [*draft, pick(p_of(text + draft), numbers.next)]
+        ps = [p_of(text + draft[:i]) for i in range(k + 1)]
+        qs = [q_of(text + draft[:i]) for i in range(k)] + [np.zeros_like(ps[0])]
+        kept, weights = judge(ps, qs, draft, numbers.accept)
+        text += [*draft[:kept], pick(weights / weights.sum(), numbers.next)]
+
+
+def naive_speculative(ps, qs, draft, u):
+    """How many drafts are kept, and what the next token is drawn from, not normalised. The last q is 0."""
+    for i, x in enumerate(draft):
+        if not u[i] < min(1, ps[i][x] / qs[i][x]):
+            return i, np.maximum(ps[i] - qs[i], 0)
+    return len(draft), ps[-1]
+
+
+def naive_block(ps, qs, draft, u):
+    """The same by block verification, from the last place to the first."""
+    weights = [1.0]
+    for i, x in enumerate(draft):
+        weights.append(min(1.0, weights[-1] * ps[i][x] / qs[i][x]))
+    for i in range(len(draft), 0, -1):
+        rest = np.maximum(weights[i] * ps[i] - qs[i], 0)
+        h = weights[i] if i == len(draft) else rest.sum() / (rest.sum() + 1 - weights[i])
+        if u[i - 1] < h:
+            return i, rest
+    return 0, np.maximum(ps[0] - qs[0], 0) if draft else ps[0]
 
 
 def pick(p, u):
@@ -225,10 +243,10 @@ def decoding(
     tokenizer=None,
     run_step=None,
     sampler=None,
-    rule=speculative,
+    rule=None,
 ) -> Decoding:
     """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by
-    params.draft_with."""
+    params.draft_with. rule: in place of the one that params names."""
     sampler, run_step = sampler or Sampler(params), run_step or EagerSteps()
     if drafter is None or isinstance(drafter, TableLM):
         vocab_size, gamma = target.vocab_size, params.gamma
@@ -237,6 +255,7 @@ def decoding(
         )
     longest = int(min(len(prompt) + params.max_new_tokens, context))
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt))
-    verifier = Verifier(target, sampler, rule, run_step, params.gamma, params.alternatives, drafter.wants_top)
-    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop)
+    rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)
+    verifier = Verifier(target, sampler, rule, run_step, params.gamma, *tops, tuple(eos))
+    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule)
     return Decoding(Decoder(drafter, verifier, emitter, longest, params.seed, Clock()), prompt)

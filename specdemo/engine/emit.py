@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.report import ALTERNATIVES, DRAFTED, NEXT, Verified
 from specdemo.engine.stopping import StopCriteria
-from specdemo.events import Alternative, Fate, Judged, Next, Source
+from specdemo.events import LOSSY, Alternative, Fate, Judged, Kept, Next, Source
 
 
 @dataclass(frozen=True)
@@ -15,26 +15,28 @@ class Emitted:
 
     draft: tuple[Judged, ...]
     next: Next | None
+    kept: Kept | None
     token_ids: tuple[int, ...]  # what the round adds to the text
 
 
 @dataclass(frozen=True)
 class Emitter:
     """Turns verdicts into rounds. pieces: the text so far, token by token. token_text: a token's text out of
-    context, for the alternatives."""
+    context, for the alternatives. rule: the name of the one that judged."""
 
     pieces: Pieces
     token_text: Callable[[int], str]
     stop: StopCriteria
+    rule: str = "speculative"
 
     def emit(self, verified: Verified, k: int) -> Emitted:
         """The round of a verified draft of k tokens; `stop.finish` then says whether the text has ended."""
-        table = _Table(verified, k, self.token_text)
-        drafted_ids = [row[DRAFTED] for row in table.token_ids[:k]]
-        # A draft ends with an eos. A drafter on the device cannot know that it has drafted one, so the rest
-        # is cut here.
+        drafted_ids = verified.token_ids[:k, DRAFTED].tolist()
+        # A draft ends with an eos. A drafter on the device cannot know that it has drafted one, so the rest,
+        # which was not judged, is cut here.
         k = next((i + 1 for i, token_id in enumerate(drafted_ids) if token_id in self.stop.eos), k)
-        accepted = min(table.accepted, k)
+        table = _Table(verified, k, self.rule, self.token_text)
+        accepted = table.accepted
         draft: list[Judged] = []
         for i, token_id in enumerate(drafted_ids[:accepted]):
             draft.append(table.judged(i, self._push(token_id), "accepted"))
@@ -49,11 +51,11 @@ class Emitter:
             draft.append(table.judged(i, piece, fate))
 
         if self.stop.finish:
-            return Emitted(tuple(draft), None, emitted)
+            return Emitted(tuple(draft), None, table.kept(), emitted)
         next_id = table.token_ids[table.accepted][NEXT]
         source: Source = "resampled" if accepted < k else "bonus" if k else "sampled"
         next_token = table.next(self._push(next_id), source)
-        return Emitted(tuple(draft), next_token, (*emitted, next_id))
+        return Emitted(tuple(draft), next_token, table.kept(), (*emitted, next_id))
 
     def _push(self, token_id: int) -> str:
         piece = self.pieces.push(token_id)
@@ -63,20 +65,25 @@ class Emitter:
 class _Table:
     """A verdict as plain numbers, and the events that are made of them."""
 
-    def __init__(self, verified: Verified, k: int, token_text: Callable[[int], str]):
+    def __init__(self, verified: Verified, k: int, rule: str, token_text: Callable[[int], str]):
         self.k = k
+        self.rule = rule
         self.token_text = token_text
         self.accepted = int(verified.accepted)
         self.residual_mass = verified.residual_mass.item()
         self.u_next = verified.u_next.item()
         self.accept_prob: list[float] = verified.accept_prob.tolist()
+        self.block_prob: list[float] = verified.block_prob.tolist()
+        self.distance: list[float] = verified.distance.tolist()
         self.u_accept: list[float] = verified.u_accept.tolist()
         self.token_ids: list[list[int]] = verified.token_ids.tolist()
         self.p, self.raw_p = verified.p.tolist(), verified.raw_p.tolist()
         self.q, self.raw_q = verified.q.tolist(), verified.raw_q.tolist()
 
     def judged(self, i: int, text: str, fate: Fate) -> Judged:
-        u, accept_prob = (self.u_accept[i], self.accept_prob[i]) if i <= self.accepted else (None, None)
+        was_judged = i <= self.accepted or self.rule == "block"
+        u, accept_prob = (self.u_accept[i], self.accept_prob[i]) if was_judged else (None, None)
+        distance = self.distance[i] if was_judged and self.rule in LOSSY else None
         token_id, p, raw_p = self.token_ids[i][DRAFTED], self.p[i][DRAFTED], self.raw_p[i][DRAFTED]
         return Judged(
             token_id,
@@ -89,7 +96,17 @@ class _Table:
             accept_prob,
             fate,
             self.top(i),
+            distance,
         )
+
+    def kept(self) -> Kept | None:
+        """How much of this draft each lossless rule keeps with these uniform numbers."""
+        if not self.k:
+            return None
+        probs = [self.p[i][DRAFTED] / self.q[i][DRAFTED] for i in range(self.k)]
+        refused = (i for i, (u, prob) in enumerate(zip(self.u_accept, probs, strict=False)) if not u < prob)
+        by_block = [i + 1 for i in range(self.k) if self.u_accept[i] < self.block_prob[i]]
+        return Kept(speculative=next(refused, self.k), block=max(by_block, default=0))
 
     def next(self, text: str, source: Source) -> Next:
         i = self.accepted

@@ -74,7 +74,8 @@ class Decoder:
 
         round_ms = self.clock.ms_between(start, self.clock.timestamp())
         draft_ms = self.clock.ms_between(before_draft, after_draft)
-        return Round(index, emitted.draft, emitted.next, emitted.token_ids, draft_ms, round_ms - draft_ms)
+        verify_ms = round_ms - draft_ms
+        return Round(index, emitted.draft, emitted.next, emitted.token_ids, draft_ms, verify_ms, emitted.kept)
 
     @torch.no_grad()
     def _prefill(self, ids: list[int]) -> Prefilled:

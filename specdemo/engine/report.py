@@ -20,6 +20,8 @@ class Verified:
 
     accepted: Tensor  # [] int64: how many drafted tokens are accepted
     accept_prob: Tensor  # [B] float64
+    block_prob: Tensor  # [B] float64: what block verification would compare u with
+    distance: Tensor  # [B] float64: 0 of a lossless rule
     u_accept: Tensor  # [B] float64; infinite in rows without a draft
     u_next: Tensor  # [1] float64
     residual_mass: Tensor  # [] float64
@@ -42,6 +44,7 @@ class Verified:
 def gather(
     decision: Decision,
     *,
+    block_prob: Tensor,  # [B]
     p: Tensor,  # [B+1, V]
     raw_p: Tensor,  # [B+1, V]
     p_exact: Tensor,  # [B+1]
@@ -63,6 +66,8 @@ def gather(
     return Verified(
         accepted=decision.accepted,
         accept_prob=decision.accept_prob,
+        block_prob=block_prob,
+        distance=torch.zeros_like(block_prob) if decision.distance is None else decision.distance,
         u_accept=u_accept,
         u_next=u_next,
         residual_mass=decision.residual_mass,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdemo.engine.drafters import Draft
 from specdemo.engine.report import DRAFTED, Verified, gather
-from specdemo.engine.rules import Rule
+from specdemo.engine.rules import Rule, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, probabilities
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
@@ -32,6 +32,7 @@ class VerifyInput:
     q_exact: Tensor  # [B] bool
     u_accept: Tensor  # [B] float64
     u_next: Tensor  # [1] float64
+    eos: Tensor  # [E] float64: the tokens that end a draft
     settings: Settings
 
     def varied(self) -> "VerifyInput":
@@ -54,7 +55,7 @@ class VerifyOutput:
 class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
-    learn from."""
+    learn from. eos: the tokens that end a text; what is drafted after one is not judged."""
 
     target: LM
     sampler: Sampler
@@ -63,6 +64,7 @@ class Verifier:
     gamma: int
     alternatives: int
     wants_top: int
+    eos: tuple[int, ...] = ()
 
     def rows(self, k: int) -> int:
         """How many rows the steps of a round with k drafts have."""
@@ -73,9 +75,10 @@ class Verifier:
         rows = self.rows(draft.k)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
-        numbers = [len(ids) - 1, ids[-1], draft.k, u.next, *self.sampler.numbers, *u.accept[:rows]]
+        numbers = [len(ids) - 1, ids[-1], draft.k, u.next, *self.sampler.numbers, *self.eos, *u.accept[:rows]]
         on_device = to_device(numbers, torch.float64, padded.ids.device)
-        position, last, k, u_next, settings, u_accept = on_device.split([1, 1, 1, 1, 3, rows])
+        sizes = [1, 1, 1, 1, 3, len(self.eos), rows]
+        position, last, k, u_next, settings, eos, u_accept = on_device.split(sizes)
         value = VerifyInput(
             position=position,
             last=last,
@@ -86,10 +89,12 @@ class Verifier:
             q_exact=padded.exact,
             u_accept=u_accept,
             u_next=u_next,
+            eos=eos,
             settings=Settings.of(settings),
         )
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch)
-        key = ("verify", *shapes, self.sampler.key, self.rule, self.alternatives, self.wants_top)
+        reported = (self.alternatives, self.wants_top)
+        key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *reported)
         read, output = self.run_step(key, self.step, value)
         on_host = self._checked(output.verified, draft.k)
         width = self.sampler.key
@@ -106,16 +111,20 @@ class Verifier:
         return VerifyOutput(self.judge(logits, value), logits)
 
     def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
-        is_draft = torch.arange(len(value.drafted), device=logits.device) < value.k  # [B]
+        ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
+        after_end = ends.cumsum(0) > ends.long()
+        is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~after_end  # [B]
         q = torch.where(is_draft[:, None], value.q, 0.0)
         raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
         # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
         u_accept = torch.where(is_draft, value.u_accept, torch.inf)
         p, exact = self.sampler.shape(logits, value.settings)  # [B+1, V], [B+1]
         decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
+        by_block = block_probs(p, q, value.drafted)[0] if self.rule != block else decision.accept_prob
         return pack(
             gather(
                 decision,
+                block_prob=by_block,
                 p=p,
                 raw_p=probabilities(logits),
                 p_exact=exact,

@@ -1,7 +1,7 @@
 """What goes into a run (`Params`) and what comes out of it (events, numbers, trace). Nothing here imports
 torch."""
 
-from specdemo.events.params import DRAFT_WITH, LIMITS, RULES, Params, allowed, check_number, check_text
+from specdemo.events.params import DRAFT_WITH, LIMITS, LOSSY, RULES, Params, allowed, check_number, check_text
 from specdemo.events.rounds import (
     Alternative,
     ByModel,
@@ -9,6 +9,7 @@ from specdemo.events.rounds import (
     Finish,
     Finished,
     Judged,
+    Kept,
     Next,
     PairInfo,
     Round,
@@ -20,6 +21,7 @@ from specdemo.events.rounds import (
 __all__ = [
     "DRAFT_WITH",
     "LIMITS",
+    "LOSSY",
     "RULES",
     "Alternative",
     "ByModel",
@@ -27,6 +29,7 @@ __all__ = [
     "Finish",
     "Finished",
     "Judged",
+    "Kept",
     "Next",
     "PairInfo",
     "Params",

@@ -61,7 +61,19 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
         ttft_ms=stats.prefill_ms + draft_ms + verify_ms if rounds == 1 else stats.ttft_ms,
         tokens_per_second=ratio(1000 * tokens, draft_ms + verify_ms),
         drafter_step_ms=ratio(draft_ms, drafted),
+        distance=_distance(stats, a_round),
     )
+
+
+def _distance(stats: Stats, a_round: Round) -> float | None:
+    """The mean over all tokens so far. A token that the target drew after a rejection has the distance of the
+    rejected one's place; a bonus has none, because it is drawn from p."""
+    of_places = [token.distance for token in a_round.draft if token.fate != "discarded"]
+    known = [distance for distance in of_places if distance is not None]
+    if not known and stats.distance is None:
+        return None
+    before = (stats.distance or 0.0) * stats.tokens
+    return (before + sum(known)) / (stats.tokens + len(a_round.emitted))
 
 
 def after_plain_rounds(stats: Stats, times_ms: list[float]) -> Stats:

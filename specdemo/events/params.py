@@ -5,7 +5,8 @@ from numbers import Integral, Real
 from typing import cast
 
 DRAFT_WITH = ("model", "lookup", "ngram", "ngram-one-level", "none")
-RULES = ("speculative",)
+RULES = ("speculative", "block", "typical", "lenient")
+LOSSY = ("typical", "lenient")  # rules after which the text is not distributed as the target's own
 
 # Field of Params: (type, smallest, largest). The page's sliders and the command line's help use these, too.
 LIMITS: dict[str, tuple[type, float, float]] = {
@@ -18,8 +19,9 @@ LIMITS: dict[str, tuple[type, float, float]] = {
     "max_new_tokens": (int, 1, 32_768),
     "ngram": (int, 1, 16),
     "alternatives": (int, 0, 50),
+    "lenience": (float, 0.0, 1.0),
 }
-ABOVE_SMALLEST = {"top_p"}
+ABOVE_SMALLEST = {"top_p", "lenience"}
 BELOW_LARGEST = {"min_p"}
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
 
@@ -34,7 +36,8 @@ class Params:
         learns from the target (n-grams of all lengths; "ngram-one-level": of the full length only); or "none"
         (plain decoding).
     gamma: the most tokens drafted in a round.
-    rule: how drafts are judged.
+    rule: how drafts are judged: "speculative" or "block", after which the text has the target's own
+        distribution, or one of the lossy "typical" and "lenient".
     temperature: 0 is greedy: p and q are one-hot at the argmax.
     top_k: 0 is off. top_p: 1 is off. min_p: 0 is off. Applied in this order after the temperature,
     renormalising.
@@ -44,6 +47,7 @@ class Params:
     chat, system: apply the tokenizer's chat template to the prompt, with this system prompt.
     ngram: the longest n-gram that is matched ("lookup") or stored ("ngram").
     alternatives: how many of the likeliest tokens are recorded at each position; 0 is none.
+    lenience: of rule "lenient": a draft is accepted when u < p/(lenience q); 1 is the speculative rule.
     """
 
     draft_with: str = "model"
@@ -61,6 +65,7 @@ class Params:
     system: str | None = None
     ngram: int = 3
     alternatives: int = 5
+    lenience: float = 0.5
 
     def __post_init__(self) -> None:
         _one_of("draft_with", self.draft_with, DRAFT_WITH)

@@ -49,6 +49,13 @@ class Judged:
     Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token after the
     rejection was never judged: it is discarded, and its u and accept_prob are None. A token that was accepted
     after the end of the text is discarded, too, and keeps its u and accept_prob.
+
+    Rule `block`: accept_prob is h of Sun et al. 2024, and all up to the last with u < accept_prob are
+    accepted. So all are judged, and all keep u and accept_prob.
+
+    Rules `typical` and `lenient`: as `speculative`, but with another accept_prob. distance: the total
+    variation distance, from 0 to 1, between p and the distribution of the token that the rule emits at this
+    place, whatever is drafted. None of a lossless rule, and of a token that was never judged.
     """
 
     id: int
@@ -61,6 +68,7 @@ class Judged:
     accept_prob: float | None
     fate: Fate
     top: tuple[Alternative, ...]
+    distance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +93,19 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers."""
+
+    speculative: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One target forward: the draft, its verdicts, and the target's own token.
 
     `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
-    engine's own time, without what a consumer does between events.
+    engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted.
     """
 
     index: int
@@ -98,6 +114,7 @@ class Round:
     emitted: tuple[int, ...]
     draft_ms: float
     verify_ms: float
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,8 @@ class Stats:
     target_step_spread: its 10th and 90th percentile. They are None while the run goes on, after a cancelled
     one, and where too few plain rounds were timed; so are cost_ratio and speedup, which divide by them.
     speedup: how many times as fast as the target alone; 1 within the spread for plain decoding.
+    distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
+    target's distribution and the one that the token was drawn from. None of a lossless rule.
     """
 
     tokens: int
@@ -128,6 +147,7 @@ class Stats:
     cost_ratio: float | None
     target_step_spread: tuple[float, float] | None = None
     speedup: float | None = None
+    distance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

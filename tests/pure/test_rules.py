@@ -4,7 +4,8 @@ tests/toy/test_exact_table.py."""
 import pytest
 import torch
 
-from specdemo.engine.rules import RULES, speculative
+from specdemo.engine.rules import Lenient, block, rule_of, speculative, typical
+from specdemo.events import RULES, Params
 
 A, B, C = [1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0]
 
@@ -83,6 +84,6 @@ def test_a_rule_changes_none_of_its_arguments_and_gives_the_same_again():
 
 
 def test_every_rule_that_params_offers_is_there():
-    from specdemo.events import RULES as NAMES
-
-    assert tuple(RULES) == NAMES
+    rules = [rule_of(Params(rule=name)) for name in RULES]
+    assert rules == [speculative, block, typical, Lenient(0.5)]
+    assert rule_of(Params(rule="lenient", lenience=0.3)) == Lenient(0.3)

@@ -9,11 +9,22 @@ import pytest
 import torch
 
 from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.rules import Decision, speculative
+from specdemo.engine.rules import Decision, block, speculative
 from specdemo.engine.sampling import Nucleus, Sampler, Uniforms, draw, uniforms
 from specdemo.events import Params, Round
 from specdemo.runtime.graphs import EagerSteps
-from tests.oracle import CPU, TableLM, decoding, enumerated, naive, p_value, random_table, shaped
+from tests.oracle import (
+    CPU,
+    TableLM,
+    decoding,
+    enumerated,
+    naive,
+    naive_block,
+    naive_speculative,
+    p_value,
+    random_table,
+    shaped,
+)
 
 V = 5
 TARGET = random_table(1, never=[4])
@@ -113,6 +124,40 @@ def test_every_drafter(kind, runs):
     assert p > SOUND, f"chi-square p = {p:.2g}"
     for fate in ("accepted", "rejected", "resampled", "bonus") if kind != "none" else ("sampled",):
         assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
+
+
+BLOCK = replace(PLAIN, rule="block", gamma=4)
+BLOCKS = {
+    "multinomial": BLOCK,
+    "top-k with top-p": replace(SAMPLERS["top-k with top-p"], rule="block", gamma=4),
+    "greedy": replace(SAMPLERS["greedy"], rule="block", gamma=4),
+    "lookup": replace(BLOCK, draft_with="lookup"),
+    "ngram": replace(BLOCK, draft_with="ngram"),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "runs"), with_runs(BLOCKS, quick=["top-k with top-p"], full=["multinomial"])
+)
+def test_block_verification(case, runs):
+    fates = Counter()
+    p = exactness(BLOCKS[case], runs, EVERY_PROMPT if case == "greedy" else None, fates=fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    assert min(fates[fate] for fate in ("accepted", "rejected", "resampled")) > runs / 20
+
+
+@pytest.mark.slow
+def test_block_verification_with_an_eos():
+    """Texts that end inside a draft: what follows the eos is no part of the block."""
+    fates = Counter()
+    assert exactness(BLOCK, QUICK, eos=[2], fates=fates) > SOUND
+    assert fates["ended in the draft"] > QUICK / 20
+
+
+@pytest.mark.parametrize("rule", some_quick(["typical", "lenient"], "lenient"))
+def test_a_lossy_rule_is_seen_to_be_lossy(rule):
+    p = exactness(replace(PLAIN, rule=rule, lenience=0.3), QUICK)
+    assert p < BROKEN, f"chi-square p = {p:.2g}"
 
 
 def test_the_filters_filter():
@@ -222,6 +267,18 @@ def one_number_for_two():
     return numbers
 
 
+def redraws_without_the_weight(p, q, drafted, u_accept, u_next):
+    """Block verification that draws from the residual of the rule token by token."""
+    decision = block(p, q, drafted, u_accept, u_next)
+    q_next = torch.cat([q, torch.zeros_like(q[:1])])[decision.accepted[None]]
+    residual = (p[decision.accepted[None]] - q_next).clamp(min=0.0)
+    return replace(decision, next=draw(residual, u_next)[0])
+
+
+def broken_block():
+    return exactness(BLOCK, QUICK, rule=redraws_without_the_weight)
+
+
 def broken_residual():
     return exactness(PLAIN, QUICK, rule=redraws_from_p)
 
@@ -283,6 +340,7 @@ def broken_uniforms():
     some_quick(
         [
             broken_residual,
+            broken_block,
             broken_lookup,
             broken_temperature,
             broken_greedy,
@@ -300,10 +358,14 @@ def test_a_broken_engine_fails(broken):
     assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
 
 
+JUDGES = {"speculative": naive_speculative, "block": naive_block}
+
+
+@pytest.mark.parametrize("rule", JUDGES)
 @pytest.mark.parametrize("sampler", some_quick(SAMPLERS, "top-p"))
-def test_token_for_token_like_the_naive_reference(sampler):
+def test_token_for_token_like_the_naive_reference(sampler, rule):
     """Same dice, no caches: a difference in any of 200 texts of 12 tokens is a mistake in one of the two."""
-    params = replace(SAMPLERS[sampler], gamma=3, max_new_tokens=12)
+    params = replace(SAMPLERS[sampler], rule=rule, gamma=3, max_new_tokens=12)
     texts = set()
     for seed in range(200):
         prompt = EVERY_PROMPT[seed % len(EVERY_PROMPT)]
@@ -318,6 +380,7 @@ def test_token_for_token_like_the_naive_reference(sampler):
             params.gamma,
             len(prompt) + 12,
             lambda this_round, k, seed=seed: uniforms(seed, this_round, k),
+            JUDGES[rule],
         )
         assert ids == expected
         texts.add(tuple(ids))

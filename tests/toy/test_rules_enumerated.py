@@ -1,0 +1,238 @@
+"""The rules over all drafts, verdicts and next tokens of small vocabularies: what they emit, exactly."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from specdemo.engine.rules import (
+    Decision,
+    Lenient,
+    _after,
+    _from_residual,
+    block,
+    block_probs,
+    speculative,
+    typical,
+)
+
+V = 3
+LOSSLESS = {"speculative": speculative, "block": block}
+LOSSY = {"typical": typical, "lenient": Lenient(0.5)}
+
+
+def texts_of(longest):
+    return [text for length in range(longest + 1) for text in product(range(V), repeat=length)]
+
+
+def models(seed, k, sharpness=1.0):
+    """p and q after each text of up to k tokens: they depend on all of it."""
+    random = np.random.default_rng(seed)
+
+    def some(weights):
+        weights = weights**sharpness
+        return weights / weights.sum()
+
+    p = {text: some(random.exponential(size=V)) for text in texts_of(k)}
+    q = {text: some(0.5 * p[text] + random.exponential(0.5, size=V)) for text in texts_of(k)}
+    return p, q
+
+
+def verdicts(rule, p, q, k, padding=0):
+    """Every draft with every number that it may keep: (the draft, how many are kept, how likely that is, the
+    next token for a uniform number). padding: rows without a draft, as a captured step has them."""
+    for draft in product(range(V), repeat=k):
+        before = [draft[:i] for i in range(k + 1)]
+        ps = np.stack([p[text] for text in before] + [np.eye(V)[0]] * padding)
+        qs = np.stack([q[text] for text in before[:-1]] + [np.zeros(V)] * padding)
+        drafted = np.prod([q[before[i]][x] for i, x in enumerate(draft)])
+        if drafted == 0:
+            continue
+
+        def judged(u, next_u, ps=ps, qs=qs, draft=draft):
+            return rule(
+                torch.tensor(ps),
+                torch.tensor(qs),
+                torch.tensor([*draft, *[0] * padding]),
+                torch.tensor([*u, *[np.inf] * padding]),
+                torch.tensor([next_u], dtype=torch.float64),
+            )
+
+        probs = judged([0.5] * k, 0.5).accept_prob[:k].tolist()
+        for passes in product([True, False], repeat=k):  # each u is below its probability, or is not
+            chance = np.prod([a if passed else 1 - a for a, passed in zip(probs, passes, strict=True)])
+            u = [0.0 if passed else 1.0 for passed in passes]
+            if chance > 0:
+                kept = int(judged(u, 0.5).accepted)
+                yield draft, kept, drafted * chance, lambda next_u, u=u, j=judged: int(j(u, next_u).next)
+
+
+def outcomes(rule, p, q, k, padding=0):
+    """{text: probability} of one round, where the text is what was kept and the next token."""
+    found, following = Counter(), {}
+    for draft, kept, chance, next_token in verdicts(rule, p, q, k, padding):
+        if (draft, kept) not in following:
+            following[draft, kept] = drawn(next_token)
+        for token, share in enumerate(following[draft, kept]):
+            found[*draft[:kept], token] += chance * share
+    return found
+
+
+def drawn(token_of):
+    """How likely each token is for a uniform number, by bisection."""
+    ends = []
+    for token in range(V - 1):
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (low, middle) if token_of(middle) > token else (middle, high)
+        ends.append(high)
+    return np.diff([0.0, *ends, 1.0])
+
+
+def joint(found, p, length):
+    """The distribution of the first `length` tokens, when the target goes on alone after the round."""
+    whole = Counter()
+    for text, probability in found.items():
+        for rest in product(range(V), repeat=length - len(text)):
+            going_on = [p[(*text, *rest[:i])][x] for i, x in enumerate(rest)]
+            whole[(*text, *rest)] += probability * np.prod(going_on)
+    return whole
+
+
+def farthest(rule, p, q, k, padding=0):
+    """The largest error of any text's probability."""
+    emitted = joint(outcomes(rule, p, q, k, padding), p, k + 1)
+    texts = product(range(V), repeat=k + 1)
+    return max(abs(emitted[t] - np.prod([p[t[:i]][x] for i, x in enumerate(t)])) for t in texts)
+
+
+def kept_on_average(rule, p, q, k):
+    return sum(chance * kept for _, kept, chance, _ in verdicts(rule, p, q, k))
+
+
+@pytest.mark.parametrize("rule", LOSSLESS)
+@pytest.mark.parametrize(
+    ("seed", "k", "padding", "sharpness"),
+    [
+        (1, 1, 0, 1.0),
+        (2, 2, 0, 1.0),
+        (3, 2, 2, 3.0),
+        pytest.param(4, 3, 0, 1.0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_lossless_rule_emits_what_the_target_would(rule, seed, k, padding, sharpness):
+    assert farthest(LOSSLESS[rule], *models(seed, k, sharpness), k, padding) < 1e-9
+
+
+# Broken rules: each has one mistake that is easily made in block verification.
+
+
+def forgets_the_weight(p, q, drafted, u_accept, u_next):
+    """Draws from norm(max(p - q, 0)), as after a token's rejection."""
+    decision = block(p, q, drafted, u_accept, u_next)
+    p_next, q_next = _after(p, q, decision.accepted)
+    return Decision(decision.accept_prob, decision.accepted, *_from_residual(p_next - q_next, p_next, u_next))
+
+
+def compares_with_the_weight(p, q, drafted, u_accept, u_next):
+    """Takes w for h at every place."""
+    _, weight = block_probs(p, q, drafted)
+    passed = u_accept < weight[1:]
+    accepted = (torch.arange(1, len(drafted) + 1) * passed).amax()
+    p_next, q_next = _after(p, q, accepted)
+    residual = weight[accepted[None], None] * p_next - q_next
+    return Decision(weight[1:], accepted, *_from_residual(residual, p_next, u_next))
+
+
+def stops_at_the_first(p, q, drafted, u_accept, u_next):
+    """Keeps what comes before the first failure, where it should be up to the last success."""
+    decision = block(p, q, drafted, u_accept, u_next)
+    accepted = (u_accept < decision.accept_prob).long().cumprod(0).sum()
+    _, weight = block_probs(p, q, drafted)
+    p_next, q_next = _after(p, q, accepted)
+    residual = weight[accepted[None], None] * p_next - q_next
+    return Decision(decision.accept_prob, accepted, *_from_residual(residual, p_next, u_next))
+
+
+@pytest.mark.parametrize("rule", [forgets_the_weight, compares_with_the_weight, stops_at_the_first])
+def test_a_broken_rule_emits_something_else(rule):
+    """After a first draft with w = 1/2, the residual has two tokens."""
+    p = dict.fromkeys(texts_of(2), np.array([0.6, 0.4, 0.0])) | {(): np.array([0.3, 0.3, 0.4])}
+    q = dict.fromkeys(texts_of(2), np.array([0.1, 0.0, 0.9])) | {(): np.array([0.6, 0.2, 0.2])}
+    assert farthest(block, p, q, 2) < 1e-9
+    assert farthest(rule, p, q, 2) > 1e-3
+
+
+@pytest.mark.parametrize("rule", LOSSY)
+def test_a_lossy_rule_emits_something_else(rule):
+    assert farthest(LOSSY[rule], *models(2, 2), 2) > 1e-3
+
+
+@pytest.mark.parametrize("rule", LOSSY)
+@pytest.mark.parametrize("seed", range(4))
+def test_the_distance_is_that_of_the_token_emitted(rule, seed):
+    p, q = models(seed, 1, sharpness=2.0)
+    emitted = Counter()
+    for text, probability in outcomes(LOSSY[rule], p, q, 1).items():
+        emitted[text[0]] += probability
+    real = sum(abs(emitted[token] - p[()][token]) for token in range(V)) / 2
+    tensors = (torch.tensor(np.stack([p[()], p[0,]])), torch.tensor(q[()][None]), torch.tensor([0]))
+    decision = LOSSY[rule](*tensors, torch.tensor([0.5]), torch.tensor([0.5]))
+    assert decision.distance.item() == pytest.approx(real, abs=1e-9) and real > 0
+
+
+def test_lenience_never_emits_a_token_more_than_1_over_lenience_times_as_often():
+    for seed in range(4):
+        p, q = models(seed, 1, sharpness=3.0)
+        emitted = Counter()
+        for text, probability in outcomes(Lenient(0.5), p, q, 1).items():
+            emitted[text[0]] += probability
+        assert all(emitted[token] <= p[()][token] / 0.5 + 1e-9 for token in range(V))
+
+
+def test_a_lenience_of_1_is_the_speculative_rule():
+    assert farthest(Lenient(1.0), *models(2, 2), 2) < 1e-9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_block_verification_keeps_no_fewer_tokens(seed):
+    p, q = models(seed, 2, sharpness=2.0)
+    by_token, by_block = (kept_on_average(rule, p, q, 2) for rule in (speculative, block))
+    assert by_block > by_token + 1e-3
+
+
+def test_one_draft_is_judged_alike_by_both():
+    p, q = models(5, 1)
+    assert kept_on_average(block, p, q, 1) == pytest.approx(kept_on_average(speculative, p, q, 1))
+
+
+def test_the_example_of_the_paper():
+    """Sun et al. 2024, section 2: p = (1/3, 2/3) and q = (2/3, 1/3) everywhere, two drafts: 10/9 tokens are
+    kept on average by token verification, 11/9 by block verification. (A third token with probability 0 is
+    never drafted.)"""
+    p = dict.fromkeys(texts_of(2), np.array([1 / 3, 2 / 3, 0]))
+    q = dict.fromkeys(texts_of(2), np.array([2 / 3, 1 / 3, 0]))
+    assert kept_on_average(speculative, p, q, 2) == pytest.approx(10 / 9)
+    assert kept_on_average(block, p, q, 2) == pytest.approx(11 / 9)
+
+
+@pytest.mark.parametrize("rule", [*LOSSLESS.values(), *LOSSY.values()])
+def test_greedy_is_the_target_whatever_the_rule(rule):
+    """One-hot p and q: kept while they agree, and then the target's token."""
+    rows = torch.eye(V, dtype=torch.float64)
+    for p_ids in product(range(V), repeat=3):
+        for q_ids in product(range(V), repeat=2):
+            decision = rule(
+                rows[list(p_ids)],
+                rows[list(q_ids)],
+                torch.tensor(q_ids),
+                torch.tensor([0.999, 0.999]),
+                torch.tensor([0.5]),
+            )
+            agree = next((i for i in range(2) if p_ids[i] != q_ids[i]), 2)
+            assert (decision.accepted, decision.next) == (agree, p_ids[agree])
+            if decision.distance is not None:
+                assert decision.distance[: agree + 1].abs().max() == 0
