@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, allowed
+from specdemo.events import DRAFT_WITH, LIMITS, LOSSY, RULES, Params, allowed
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
@@ -81,7 +81,7 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tup
     rejects them."""
     words = {
         "draft_with": ", ".join(DRAFT_WITH),
-        "rule": ", ".join(RULES),
+        "rule": f"{', '.join(RULES)} ({' and '.join(LOSSY)} are lossy)",
         "system": "a system prompt for --chat",
         "ignore_eos": "continue after an end-of-sequence token",
         "chat": "apply the tokenizer's chat template",

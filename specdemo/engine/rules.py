@@ -57,8 +57,8 @@ def speculative(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next:
 
 
 def block(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
-    """Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", algorithm 2: judges the draft as
-    a whole. Keeps the first i tokens for the largest i with u_i < h_i (`block_probs`), then draws from
+    """Sun et al. 2024, "Block Verification Accelerates Speculative Decoding", algorithm 2: judges the draft
+    as a whole. Keeps the first i tokens for the largest i with u_i < h_i (`block_probs`), then draws from
     norm(max(w_i p - q, 0)). Lossless, and keeps at least as many tokens on average as `speculative`."""
     accept_prob, weight = block_probs(p, q, drafted)
     length = torch.arange(1, len(drafted) + 1, device=p.device)

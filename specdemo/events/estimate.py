@@ -26,9 +26,9 @@ class Estimate:
     seen_speedup: float | None
 
 
-def estimates(rounds: Sequence[Round], stats: Stats) -> list[Estimate]:
-    """For gamma 0 to the largest that Params allows; empty if nothing was judged."""
-    by_place = _verdicts_by_place(rounds)
+def estimates(rounds: Sequence[Round], stats: Stats, rule: str = "speculative") -> list[Estimate]:
+    """For gamma 0 to the largest that Params allows; empty if nothing was judged. rule: the run's."""
+    by_place = _verdicts_by_place(rounds, rule)
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
         return []
@@ -62,9 +62,9 @@ def best_gamma(found: Sequence[Estimate]) -> int | None:
     return next(gamma for gamma, speedup in known if speedup >= 0.99 * largest)
 
 
-def _verdicts_by_place(rounds: Sequence[Round]) -> list[list[tuple[float, bool]]]:
-    """accept_prob of the drafts that were judged, and whether they were accepted, by their place in the
-    draft."""
+def _verdicts_by_place(rounds: Sequence[Round], rule: str) -> list[list[tuple[float, bool]]]:
+    """accept_prob of the drafts up to a round's rejection, and whether they were accepted, by their place in
+    the draft. What block verification compares u with is not for one token alone: min(1, p/q) is taken."""
     places: list[list[tuple[float, bool]]] = []
     for one in rounds:
         for place, token in enumerate(one.draft):
@@ -72,7 +72,10 @@ def _verdicts_by_place(rounds: Sequence[Round]) -> list[list[tuple[float, bool]]
                 break
             if place == len(places):
                 places.append([])
-            places[place].append((token.accept_prob, token.u < token.accept_prob))
+            alone = min(1.0, token.p / token.q) if rule == "block" else token.accept_prob
+            places[place].append((alone, token.fate != "rejected"))
+            if token.fate == "rejected":
+                break
     return places
 
 

@@ -142,6 +142,8 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
             yield from _token_faults(f"rounds.{index}.draft.{place}", token, token.accept_prob)
             if token.fate != "discarded" and None in (token.u, token.accept_prob):
                 yield f"rounds.{index}.draft.{place}", "a token that was judged has a u and an accept_prob"
+        if a_round.kept and not all(0 <= n <= len(a_round.draft) for n in astuple(a_round.kept)):
+            yield f"rounds.{index}.kept", "must be numbers of drafted tokens"
         if a_round.next:
             yield from _token_faults(f"rounds.{index}.next", a_round.next, a_round.next.residual_mass)
         if not (0 <= a_round.draft_ms < LARGEST and 0 <= a_round.verify_ms < LARGEST):
@@ -151,8 +153,8 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "output_ids", "must be what the rounds add up to"
     if any(getattr(trace.stats, name) != getattr(counted, name) for name in COUNTED):
         yield "stats", "must be what the rounds add up to"
-    *numbers, spread, speedup = astuple(trace.stats)
-    numbers += [speedup, *(spread or ())]
+    spread = trace.stats.target_step_spread
+    numbers = [*astuple(replace(trace.stats, target_step_spread=None)), *(spread or ())]
     if not all(number is None or 0 <= number < LARGEST for number in numbers):
         yield "stats", "must be numbers that a run can have"
     if trace.stats.target_step_ms == 0 or (spread and trace.stats.target_step_ms is None):
@@ -167,6 +169,7 @@ def _token_faults(where: str, token: Judged | Next, decided: float | None) -> It
     if not _is_token_id(token.id) or not all(_is_token_id(row[0]) for row in token.top):
         yield where, "its ids must be token ids"
     numbers = [token.p, token.q, token.raw_p, token.raw_q, token.u, decided]
+    numbers += [token.distance] if isinstance(token, Judged) else []
     for _, _, *row in token.top:
         numbers += row
     # Sums of floats can be slightly above 1.

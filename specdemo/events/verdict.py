@@ -9,7 +9,7 @@ from specdemo.events.metrics import is_noisy, speedup_spread
 from specdemo.events.rounds import Finish, Round, Stats
 from specdemo.events.theory import break_even
 
-Tone = Literal["neutral", "faster", "slower"]
+Tone = Literal["neutral", "faster", "slower", "lossy"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,11 @@ def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round]) -> Ver
     else:
         counted = f"{tokens} in {forwards}: nothing was drafted."
     text, tone = _measured(stats, finish, rounds)
-    return Verdict(f"{text} {counted}" if tone == "slower" else f"{counted} {text}", tone)
+    both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
+    if stats.distance is None:
+        return Verdict(both, tone)
+    how_far = f"{stats.distance:.3f} from the target's on average (0 is the same, 1 has nothing in common)"
+    return Verdict(f"Lossy: the distribution of a token is {how_far}. {both}", "lossy")
 
 
 def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[str, Tone]:

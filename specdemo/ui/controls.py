@@ -64,12 +64,11 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         boxes["system"] = gr.Textbox(
             first["system"], lines=2, max_lines=6, visible=shown["system"], **_words("system")
         )
-    with gr.Accordion(
-        "Ending, alternatives" if len(RULE_WORDS) == 1 else "Ending, rule, alternatives", open=False
-    ):
+    with gr.Accordion("Ending, rule, alternatives", open=False):
         boxes["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
         boxes["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
         boxes["rule"] = dropdown("rule", [(words, rule) for rule, words in RULE_WORDS.items()], first["rule"])
+        boxes["lenience"] = slider("lenience", 0.05)
         boxes["alternatives"] = slider("alternatives", 1)
     if not models.limits.hosted:
         with gr.Accordion("Weights", open=False):

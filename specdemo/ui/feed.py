@@ -112,6 +112,8 @@ def setting(trace: Trace) -> Setting:
     return {
         "draft_with": params.draft_with,
         "gamma": params.gamma,
+        "rule": params.rule,
+        "lenience": params.lenience,
         "greedy": greedy,
         "temperature": params.temperature,
         "top_k": params.top_k,
@@ -121,7 +123,7 @@ def setting(trace: Trace) -> Setting:
 
 
 def outcome(trace: Trace) -> Outcome:
-    found = estimates(trace.rounds, trace.stats)
+    found = estimates(trace.rounds, trace.stats, trace.params.rule)
     wire: list[WireEstimate] = [
         {
             "gamma": one.gamma,
@@ -160,11 +162,13 @@ def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[
 
 
 def wire_round(this_round: Round) -> WireRound:
+    kept = this_round.kept
     return {
         "draft": [_draft_token(token) for token in this_round.draft],
         "next": _next_token(this_round.next) if this_round.next else None,
         "draft_ms": _six_digits(this_round.draft_ms),
         "verify_ms": _six_digits(this_round.verify_ms),
+        "kept": {"speculative": kept.speculative, "block": kept.block} if kept else None,
     }
 
 
@@ -183,6 +187,7 @@ def _draft_token(token: Judged) -> DraftToken:
         "raw_q": _six_digits(token.raw_q),
         "u": token.u,
         "accept_prob": token.accept_prob,
+        "distance": None if token.distance is None else _six_digits(token.distance),
         "top": [] if token.u is None else _top(token.top),
     }
 

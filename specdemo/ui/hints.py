@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from specdemo.events import LIMITS, allowed, check_text
+from specdemo.events import LIMITS, LOSSY, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.ui.limits import LOCAL, Limits
 from specdemo.ui.settings import (
@@ -33,6 +33,8 @@ def hints(
     if limits.hosted:
         texts["max_new_tokens"] = f"at most {limits.max_new_tokens:,} here; {texts['max_new_tokens']}"
     texts |= {"prompt": "", "pair": _pair_line(values["pair"], needs) + dtype}
+    if values["rule"] in LOSSY:
+        texts["draft_with"] = "the rule is lossy, so the text has another distribution than the target's"
     if values["draft_with"] in DRAFTERS:
         texts["draft_with"] = f"{DRAFTERS[values['draft_with']][0]}; {texts['draft_with']}"
     for name, warning in _warnings(values, prompt, needs, pair, limits):
@@ -93,6 +95,11 @@ def _warnings(
         )
     elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
         yield "max_new_tokens", context_end
+    if values["rule"] in LOSSY:
+        yield (
+            "rule",
+            "lossy: the text has another distribution than the target's; how far off is shown after a run",
+        )
     if values["alternatives"] == 0:
         yield "alternatives", "the inspector will show only the token itself"
     on_cpu = needs.device.startswith("cpu")

@@ -18,7 +18,7 @@ from specdemo.bench.compare import Comparison, Setting, compare, others_at_hand,
 from specdemo.bench.methods import COLUMNS, METHODS, cells, comparison_csv, is_noisy, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.bench.results import MethodRow
-from specdemo.events import DRAFT_WITH, Params
+from specdemo.events import DRAFT_WITH, LOSSY, Params
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
 from specdemo.session import check_prompt
@@ -218,6 +218,11 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
 
 def same_text(alone: Trace, drafted: Trace) -> str:
     """In what sense the two texts of a race are the same."""
+    if drafted.params.rule in LOSSY and drafted.params.temperature:
+        return (
+            f'Two texts, two distributions: the rule "{drafted.params.rule}" is lossy, so the drafted text '
+            "is not drawn from the target's own distribution."
+        )
     if alone.params.temperature:
         return (
             "Two texts, one distribution: with drafts the random numbers are used in another way, so the "

@@ -37,7 +37,12 @@ DRAFTERS = {
     "none": ("plain decoding", ()),
 }
 DRAFTER_LABELS = METHODS | {"none": "none: the target alone"}
-RULE_WORDS = {"speculative": "speculative: accept when u < min(1, p/q)"}
+RULE_WORDS = {
+    "speculative": "speculative: accept when u < min(1, p/q)",
+    "block": "block: judges the draft as a whole, and keeps more of it",
+    "typical": "typical (lossy): accept what the target finds likely enough",
+    "lenient": "lenient (lossy): accept when u < min(1, p/(l·q))",
+}
 
 AS_STARTED = "as the server was started"
 DTYPES = (AS_STARTED, "auto", *catalog.DTYPES)
@@ -50,6 +55,7 @@ CONTROLS = {
     "gamma": ("Draft length γ", "the most tokens drafted in a round"),
     "ngram": ("N-gram length", "the longest n-gram that is matched or stored"),
     "rule": ("Rule", "exact: the text has the target's own distribution"),
+    "lenience": ("Lenience l", "less accepts more and is farther from the target; 1 is exact"),
     "sampler": ("Sampler", "the same filters for p and q"),
     "temperature": ("Temperature", "below 1 sharpens, above 1 flattens"),
     "top_k": ("Top-k", "keep the k likeliest tokens"),
@@ -87,7 +93,17 @@ def values_held(held: Sequence[Any], hosted: bool) -> Values:
     return dict.fromkeys(WEIGHTS, AS_STARTED) | dict(zip(names_of(hosted), held, strict=True))
 
 
-UNCHANGED = ("draft_with", "gamma", "ngram", "rule", "max_new_tokens", "ignore_eos", "chat", "alternatives")
+UNCHANGED = (
+    "draft_with",
+    "gamma",
+    "ngram",
+    "rule",
+    "lenience",
+    "max_new_tokens",
+    "ignore_eos",
+    "chat",
+    "alternatives",
+)
 
 
 def params_of(values: Values) -> Params:
@@ -179,7 +195,9 @@ def visible(values: Values) -> dict[str, bool]:
     drafting = DRAFTERS.get(values["draft_with"], ("", ()))[1]
     shown = {field: field in filters for field in OFF}
     shown |= {field: field in drafting for field in ("gamma", "ngram")}
-    return shown | {"seed": bool(filters), "rule": len(RULE_WORDS) > 1, "system": bool(values["chat"])}
+    drafts = bool(drafting)
+    shown |= {"rule": drafts, "lenience": drafts and values["rule"] == "lenient"}
+    return shown | {"seed": bool(filters), "system": bool(values["chat"])}
 
 
 def in_labels(sentence: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdemo.bench.methods import METHODS
-from specdemo.events import Params, metrics
+from specdemo.events import LOSSY, Params, metrics
 from specdemo.events.trace import Trace
 from specdemo.ui.settings import sampler_in_words
 
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 # Fate: (its word in the legend, its definition). The style sheet has one style for each.
 FATES = {
     "prompt": ("prompt", "The text that was given."),
-    "accepted": ("accepted", "Drafted, and accepted by the target: u < min(1, p/q)."),
-    "rejected": ("rejected", "Drafted, and rejected by the target: u ≥ min(1, p/q). Not part of the text."),
+    "accepted": (
+        "accepted",
+        "Drafted, and accepted by the target; by the speculative rule, if u < min(1, p/q).",
+    ),
+    "rejected": ("rejected", "Drafted, and rejected by the target. Not part of the text."),
     "resampled": (
         "resampled",
-        "The target's own token in place of a rejected one, drawn from the part of p that exceeds q.",
+        "The target's own token in place of a rejected one; by the speculative rule, drawn from the part "
+        "of p that exceeds q.",
     ),
     "bonus": ("bonus", "The target's own token after a draft that was accepted in full."),
     "sampled": ("sampled", "The target's own token in a round in which nothing was drafted."),
@@ -74,6 +78,11 @@ NUMBERS = {
         "Tokens per round / (drafted per round × c + 1): the speed-up over plain decoding that these numbers "
         "imply if judging a whole draft takes no longer than a plain round (Leviathan et al. 2023).",
     ),
+    "distance": (
+        "distance from the target",
+        "Of a lossy rule: the mean over the text's tokens of the total variation distance between the "
+        "distribution that the rule gave the token and the target's. 0 is the same, 1 has nothing in common.",
+    ),
     "draft_ms": ("drafting", "Time spent drafting, in all rounds together."),
     "verify_ms": ("verifying", "Time spent verifying and judging, in all rounds together."),
     "ttft_ms": (
@@ -93,6 +102,11 @@ NUMBERS = {
 }
 
 
+def rule_in_words(params: Params) -> str:
+    lenience = f" {params.lenience:g}" if params.rule == "lenient" else ""
+    return f"{'lossy ' if params.rule in LOSSY else ''}rule {params.rule}{lenience}"
+
+
 def whose(trace: Trace, recorded: bool = False) -> str:
     """Whose run it is: pair, drafter, gamma, sampler, seed, device."""
     params, pair = trace.params, trace.pair
@@ -106,6 +120,7 @@ def whose(trace: Trace, recorded: bool = False) -> str:
         f"{'Recorded run: ' if recorded else ''}{printable(pair.name)}",
         drafting,
         *([f"γ {params.gamma}"] if params.draft_with != "none" else []),
+        *([rule_in_words(params)] if params.rule != "speculative" else []),
         sampler_in_words(params),
         *([f"seed {params.seed}"] if params.temperature else []),
         f"{printable(pair.device)} ({printable(pair.device_name)})",
@@ -130,6 +145,7 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "rounds": write(stats.rounds, "{:,}"),
         "target_forwards": write(stats.target_forwards, "{:,}"),
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
+        "distance": write(stats.distance, "{:.3f}"),
         "speedup": "too noisy to say" if noisy else write(stats.speedup, "{:.2f} ×"),
         "target_step": f"{stats.target_step_ms:.2f} ms ({spread[0]:.2f}–{spread[1]:.2f})" if spread else "–",
         "drafter_step": write(stats.drafter_step_ms, "{:.2f} ms"),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from specdemo.events import DRAFT_WITH, LIMITS, Round, allowed
+from specdemo.events import DRAFT_WITH, LIMITS, LOSSY, RULES, Round, allowed
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 
@@ -19,7 +19,7 @@ ARGUMENTS = {
     "pair": "a name that the tool pairs lists",
     "draft_with": f"what drafts: one of {', '.join(DRAFT_WITH)}; none is plain decoding",
     "gamma": "the most tokens drafted in a round",
-    "rule": "how drafts are judged: speculative",
+    "rule": f"how drafts are judged: one of {', '.join(RULES)}; {' and '.join(LOSSY)} are lossy",
     "temperature": "0 is greedy",
     "top_k": "0 is off",
     "top_p": "1 is off",
@@ -32,6 +32,7 @@ ARGUMENTS = {
     "system": "a system prompt, with chat only",
     "ngram": "the longest n-gram that lookup matches or ngram stores",
     "alternatives": "how many likely tokens are recorded at each place; this answer does not show them",
+    "lenience": "of rule lenient: less accepts more; 1 is exact",
 }
 
 

@@ -31,6 +31,7 @@ class DraftToken(TypedDict):
     raw_q: float
     u: float | None
     accept_prob: float | None
+    distance: float | None
     top: list[Alternative]
 
 
@@ -49,6 +50,13 @@ class NextToken(TypedDict):
     top: list[Alternative]
 
 
+class Kept(TypedDict):
+    """How many of one draft's tokens each lossless rule keeps."""
+
+    speculative: int
+    block: int
+
+
 class WireRound(TypedDict):
     """One draft and the target forward that judged it. Times are the engine's, in milliseconds."""
 
@@ -56,6 +64,7 @@ class WireRound(TypedDict):
     next: NextToken | None
     draft_ms: float
     verify_ms: float
+    kept: Kept | None
 
 
 class Estimate(TypedDict):
@@ -84,6 +93,8 @@ class Setting(TypedDict):
 
     draft_with: str
     gamma: int
+    rule: str
+    lenience: float
     greedy: bool
     temperature: float
     top_k: int
@@ -106,7 +117,7 @@ class Update(TypedDict):
     rounds: list[WireRound]
     numbers: dict[str, str]
     verdict: str
-    tone: Literal["neutral", "faster", "slower"]
+    tone: Literal["neutral", "faster", "slower", "lossy"]
     prompt: NotRequired[list[PromptToken]]
     whose: NotRequired[str]
     setting: NotRequired[Setting]

@@ -32,14 +32,20 @@ test("a token after the end of the text says so", () => {
   assert.match(verdictOn(last), /Nothing was drawn in its place\.$/);
 });
 
+/** A draft of one token with these numbers. */
+function judged(more) {
+  const [token] = linked({ ...rejection(), draft: [drafted(1)] }, 0).draft;
+  return Object.assign(token, more);
+}
+
 test("the judgement is what the numbers say, to the last digit", () => {
   for (const [u, accept_prob] of [[0.1, 0.2], [0.2, 0.1], [0.3, 0.3], [0.3, 0.1 + 0.2], [0.1 + 0.2, 0.3]]) {
     const numbers = /^u = (\S+) is (not )?below .* = (\S+)$/;
-    const [, drawn, not, threshold] = judgement({ u, accept_prob }).match(numbers);
+    const [, drawn, not, threshold] = judgement(judged({ u, accept_prob })).match(numbers);
     assert.equal(not === undefined, u < accept_prob);
     assert.equal(Number(drawn) < Number(threshold), u < accept_prob);
   }
-  assert.match(judgement({ u: 0.5, accept_prob: 0 }), /not below .* = 0 \(p is 0, so .* never accepted\)$/);
+  assert.match(judgement(judged({ u: 0.5, p: 0, accept_prob: 0 })), /not below .* = 0 \(p is 0, so .* never accepted\)$/);
 });
 
 test("where p is 0, the verdict says what made it so and what the target gave the token before", () => {

@@ -43,7 +43,7 @@ def test_the_trace_alone_goes_to_standard_output_when_asked_for(capsys):
 
 def test_every_field_of_params_is_an_option(capsys):
     options = (
-        "--draft-with lookup --gamma 2 --rule speculative --temperature 0.5 --top-k 7 --top-p 0.8 "
+        "--draft-with lookup --gamma 2 --rule lenient --lenience 0.4 --temperature 0.5 --top-k 7 --top-p 0.8 "
         "--min-p 0.1 --seed 9 --max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
     )
     status, out, _ = run(
@@ -63,7 +63,7 @@ def test_every_field_of_params_is_an_option(capsys):
     assert params == {
         "draft_with": "lookup",
         "gamma": 2,
-        "rule": "speculative",
+        "rule": "lenient",
         "temperature": 0.5,
         "top_k": 7,
         "top_p": 0.8,
@@ -76,6 +76,7 @@ def test_every_field_of_params_is_an_option(capsys):
         "system": None,
         "ngram": 2,
         "alternatives": 1,
+        "lenience": 0.4,
     }
 
 
@@ -104,7 +105,7 @@ WRONG = {
     "--ngram 0": "ngram must be a whole number from 1 to 16, not 0",
     "--alternatives 51": "alternatives must be a whole number from 0 to 50, not 51",
     "--draft-with magic": "draft_with must be one of model, lookup",
-    "--rule magic": "rule must be one of speculative, not 'magic'",
+    "--rule magic": "rule must be one of speculative, block, typical, lenient, not 'magic'",
     "--stop=": "stop must be a list of strings, none of them empty",
     "--system x": "system is part of the chat template",
     "--chat": "chat must be false for this pair: its tokenizer has no chat template",

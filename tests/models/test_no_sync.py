@@ -13,7 +13,7 @@ from specdemo.engine.drafters import NoDrafter
 from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import DraftInput, ModelDrafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.events import Params
+from specdemo.events import RULES, Params
 from specdemo.runtime.capturable import capture_blocker
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
@@ -162,9 +162,9 @@ def recordable(model):
 
 
 @torch.no_grad()
-def steps_of(target, drafter, kind, sampler, k=4, device=CPU):
+def steps_of(target, drafter, kind, sampler, k=4, device=CPU, rule="speculative"):
     """One round's two steps, which have run once before: {"draft": (step, inputs), "verify": ...}."""
-    params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, **SAMPLERS[sampler])
+    params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, rule=rule, **SAMPLERS[sampler])
     run, shared = Kept(), Sampler(params)
     match kind:
         case "model":
@@ -194,6 +194,13 @@ def waits_of(steps):
 
 
 NOTHING = {"model": {"draft": [], "verify": []}, "lookup": {"verify": []}, "none": {"verify": []}}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_rule_waits(rule):
+    target, drafter = TableLM(random_table(1, WIDE)), TableLM(random_table(2, WIDE))
+    target.forward = drafter.forward = lambda ids, start: torch.zeros(len(ids), WIDE)
+    assert waits_of(steps_of(target, drafter, "model", "all", rule=rule)) == NOTHING["model"]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -19,7 +19,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdemo import Params, Trace, load_pair, stream
-from specdemo.events import ByModel, Finished, Judged, Next, PairInfo, Round, Started, metrics
+from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started, metrics
 from specdemo.events.trace import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,13 +79,17 @@ def any_trace(seed, rounds=5):
             4, text(), number(), number(), number(), number(), dice.random(), number(), "accepted", top()
         )
         rejected = Judged(
-            5, text(), number(), number(), number(), number(), dice.random(), 5e-324, "rejected", ()
+            5, text(), number(), number(), number(), number(), dice.random(), 5e-324, "rejected", (), number()
         )
         discarded = Judged(6, text(), 0.1 + 0.2, number(), number(), number(), None, None, "discarded", top())
         own = Next(
             7, text(), "resampled", number(), number(), number(), number(), dice.random(), number(), top()
         )
-        trace.add(Round(index, (accepted, rejected, discarded), own, (4, 7), dice.random(), dice.random()))
+        trace.add(
+            Round(
+                index, (accepted, rejected, discarded), own, (4, 7), dice.random(), dice.random(), Kept(1, 3)
+            )
+        )
     trace.stats = metrics.after_plain_rounds(trace.stats, [1 + number() for _ in range(6)])
     trace.end("length")
     return trace
@@ -163,14 +167,14 @@ def test_the_keys_are_those_of_the_schema():
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats"
     )
     first = data["rounds"][0]
-    assert keys(first) == "index draft next emitted draft_ms verify_ms"
-    assert keys(first["draft"][0]) == "id text p q raw_p raw_q u accept_prob fate top"
+    assert keys(first) == "index draft next emitted draft_ms verify_ms kept"
+    assert keys(first["draft"][0]) == "id text p q raw_p raw_q u accept_prob fate top distance"
     assert keys(first["next"]) == "id text source p q raw_p raw_q u residual_mass top"
     assert keys(data["pair"]) == "name target drafter device device_name dtype quantize"
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
     assert keys(data["params"]) == (
         "draft_with gamma rule temperature top_k top_p min_p seed max_new_tokens stop ignore_eos chat system "
-        "ngram alternatives"
+        "ngram alternatives lenience"
     )
 
 
@@ -229,6 +233,8 @@ def changed(path, value):
         (["rounds", 3, "draft", 1, "p"], ..., "rounds.3.draft.1.p"),
         (["rounds", 3, "draft", 1, "p"], "0.5", "rounds.3.draft.1.p"),
         (["rounds", 3, "draft", 1, "p"], None, "rounds.3.draft.1.p"),
+        (["rounds", 3, "draft", 1, "distance"], 1.5, "rounds.3.draft.1"),
+        (["rounds", 3, "kept", "block"], 4, "rounds.3.kept"),
         (["rounds", 3, "draft", 1, "id"], True, "rounds.3.draft.1.id"),
         (["rounds", 3, "draft", 1, "fate"], 1, "rounds.3.draft.1.fate"),
         (["rounds", 3, "draft", 1, "fate"], "ignored", "rounds.3.draft.1.fate"),

@@ -89,7 +89,8 @@ def test_what_decides_is_not_rounded_and_what_is_only_drawn_is():
     top = [(41, " x", 0.333333, 0.666667, 0.123457, 1e-12), (42, " y", 0.0, 0.99999999, 0.0, 1.0)]
     decisive = {"p": 1 / 3, "q": 2 / 3, "u": 1 / 7, "accept_prob": 0.5}
     named = {"id": 1, "text": " a", "fate": "accepted"}
-    assert accepted == named | decisive | {"raw_p": 0.333333, "raw_q": 0.666667, "top": top}
+    drawn = {"raw_p": 0.333333, "raw_q": 0.666667, "distance": None, "top": top}
+    assert accepted == named | decisive | drawn
     unjudged = {field: discarded[field] for field in ("u", "accept_prob", "top")}
     assert unjudged == {"u": None, "accept_prob": None, "top": []}
     named = {"id": 4, "text": " d", "fate": "resampled"}

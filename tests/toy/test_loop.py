@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from specdemo.engine.drafters import one_hot_draft
 from specdemo.engine.loop import Prefilled
 from specdemo.engine.sampling import draw, one_hot
-from specdemo.events import Params, Round
+from specdemo.events import Params, Round, metrics
 from tests.oracle import CPU, ROUNDING, TableLM, decoding, random_table
 
 V = 6
@@ -281,6 +281,75 @@ def test_the_record_decides_every_verdict_again(kind, params):
             check_round(this_round)
             rounds += 1
     assert rounds > 100
+
+
+@pytest.mark.parametrize("rule", ["block", "typical", "lenient"])
+@pytest.mark.parametrize("kind", ["model", "ngram"])
+def test_the_record_of_every_other_rule_decides_again(kind, rule):
+    params = replace(SAMPLED, temperature=1.5, rule=rule, lenience=0.4, draft_with=kind, gamma=4)
+    kept_less = 0
+    for seed in range(30):
+        # An eos ends a draft: h of the place before it must not know what was drafted after it.
+        decoder = random_decoding(replace(params, seed=seed), [2, 0, 1, 2, 0], eos=[3])
+        for this_round in run(decoder)[0][1:]:
+            draft = this_round.draft
+            passed = [token.u is not None and token.u < token.accept_prob for token in draft]
+            kept = draft_kept(rule, passed)
+            fates = ["accepted"] * kept + ["rejected"] * (kept < len(draft))
+            fates += ["discarded"] * (len(draft) - len(fates))
+            assert [token.fate for token in draft] == fates
+            for place, token in enumerate(draft):
+                was_judged = rule == "block" or place <= kept
+                assert (token.u is not None) == (token.accept_prob is not None) == was_judged
+                assert (token.distance is not None) == (was_judged and rule != "block")
+            if not draft:
+                assert this_round.kept is None
+                continue
+            by_token = [min(1, token.p / token.q) for token in draft]
+            if rule == "block":
+                assert this_round.kept.block == kept
+                assert draft[-1].accept_prob == weight_of(draft), "h of the last place is w"
+                speculative = draft_kept(
+                    "speculative", [t.u < a for t, a in zip(draft, by_token, strict=True)]
+                )
+                assert this_round.kept.speculative == speculative
+                kept_less += speculative < kept
+            elif rule == "lenient":
+                expected = [min(1, ratio_of(token) / 0.4) for token in draft[: kept + 1]]
+                assert [token.accept_prob for token in draft[: kept + 1]] == expected
+            else:
+                assert all(token.accept_prob in (0, 1) for token in draft[: kept + 1])
+    assert rule != "block" or kept_less, "else the two rules are not told apart here"
+
+
+def draft_kept(rule, passed):
+    if rule == "block":
+        return max((i + 1 for i, one in enumerate(passed) if one), default=0)
+    return passed.index(False) if False in passed else len(passed)
+
+
+def ratio_of(token):
+    return token.p / token.q
+
+
+def weight_of(draft):
+    weight = 1.0
+    for token in draft:
+        weight = min(1.0, weight * ratio_of(token))
+    return weight
+
+
+def test_a_run_by_a_lossy_rule_has_its_mean_distance():
+    params = replace(SAMPLED, temperature=1.5, rule="lenient", lenience=0.4, seed=3)
+    (_, *told), _ = run(random_decoding(params, [2, 0]))
+    stats = metrics.fresh()
+    of_tokens = []
+    for this_round in told:
+        stats = metrics.after_round(stats, this_round)
+        judged = [token.distance for token in this_round.draft if token.fate in ("accepted", "rejected")]
+        of_tokens += judged + [0.0] * (len(this_round.emitted) - len(judged))  # a bonus is drawn from p
+    assert len(of_tokens) == stats.tokens
+    assert stats.distance == pytest.approx(sum(of_tokens) / len(of_tokens)) and stats.distance > 0.01
 
 
 def check_round(this_round):

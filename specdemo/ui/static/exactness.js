@@ -6,6 +6,7 @@ import { inQuotes, roundedUp } from "./format.js";
 import {
   addends, differenceInWords, identityAt, isExact, massAt, recomputed, tokenToDraw,
 } from "./recompute.js";
+import { isLossy, keptByBoth } from "./rules.js";
 import { placeOf } from "./verdict.js";
 
 /** @import { Recomputed } from "./recompute.js" */
@@ -17,6 +18,7 @@ const EXACTNESS = `
     <div class="proof">
       <ul class="checks"></ul>
       <ul class="differing"></ul>
+      <p class="both"></p>
       <h2>Why the text is the target's own</h2>
       <p>The drafter proposes a token with probability q, and the target accepts it with min(1, p/q): both
         together have the probability min(p, q). What is missing from p is (p − q)₊, and after a rejection
@@ -27,7 +29,7 @@ const EXACTNESS = `
         target alone, but with one seed the words differ, because the random numbers decide other things.
         <strong></strong></p>
     </div>
-    <figure>
+    <figure class="identity">
       <figcaption><h2>min(p, q) + (p − q)₊ = p</h2><p class="place"></p></figcaption>
       <p class="key"><span><i class="kept"></i>min(p, q): drafted and accepted</span>
         <span><i class="added"></i>(p − q)₊: drawn after a rejection</span></p>
@@ -37,6 +39,15 @@ const EXACTNESS = `
     </figure>
   </div>`;
 const LISTED = 8; // differences that are listed
+/** When a draft is accepted, by rule. @type {Record<string, string>} */
+const ACCEPTED = {
+  speculative: "Accepted exactly when u < min(1, p/q)",
+  block: "Accepted exactly up to the last draft with u < h",
+  typical: "Accepted exactly when p was above the threshold",
+  lenient: "Accepted exactly when u < min(1, p/(l·q))",
+};
+/** What the verdicts are computed from again, by rule. @type {Record<string, string>} */
+const RECORDED = { speculative: "p, q and u", block: "h and u", typical: "verdicts on p", lenient: "p, q and u" };
 
 /**
  * @param {HTMLElement} panel
@@ -55,12 +66,15 @@ export function makeExactness(panel, pinned) {
     const how = run.setting?.greedy ? "greedy" : "sampled";
     part(".columns strong").textContent = run.setting ? `This run is ${how}.` : "";
     if (judged) showIdentity(run);
+    panel.dataset.rule = run.setting?.rule ?? "speculative";
     const now = `${run.number} ${run.rounds.length} ${run.complete}`;
     if (now === state) return;
     state = now;
     const found = recomputed(run);
-    panel.dataset.tone = judged && !isExact(found) ? "differs" : judged ? "exact" : "none";
-    part(".answer").textContent = judged ? answer(found) : whyNone(run);
+    const fits = isLossy(run.setting) ? "lossy" : "exact";
+    panel.dataset.tone = judged && !isExact(found) ? "differs" : judged ? fits : "none";
+    part(".answer").textContent = judged ? answer(found, run) : whyNone(run);
+    part(".both").textContent = sameDrafts(run);
     showChecks(run, found);
   }
 
@@ -72,13 +86,27 @@ export function makeExactness(panel, pinned) {
     return `Nothing was drafted in this run, so there is nothing to verify: ${each}.`;
   }
 
-  /** @param {Recomputed} found */
-  function answer(found) {
+  /**
+   * @param {Recomputed} found
+   * @param {Run} run
+   */
+  function answer(found, run) {
     const { verdicts, follow } = found;
     const one = verdicts === 1;
     const count = `${follow} of ${verdicts} verdict${one ? " follows" : "s follow"}`;
     const but = follow === verdicts && !isExact(found) ? " But not everything fits:" : "";
-    return `${count} from the recorded p, q and u.${but}`;
+    const from = RECORDED[run.setting?.rule ?? "speculative"] ?? RECORDED.speculative;
+    const lossy = isLossy(run.setting) ? ` But the rule is lossy: ${run.numbers.distance} from the target's distribution on average.` : "";
+    return `${count} from the recorded ${from}.${but}${lossy}`;
+  }
+
+  /** What each lossless rule would have kept of this run's drafts. @param {Run} run */
+  function sameDrafts(run) {
+    const kept = keptByBoth(run.rounds);
+    if (!kept) return "";
+    const { speculative, block, rounds } = kept;
+    return `The same ${rounds} drafts, judged by both lossless rules with the same random numbers: the speculative rule `
+      + `keeps ${speculative.toFixed(2)} drafted tokens a round, block verification ${block.toFixed(2)}.`;
   }
 
   /**
@@ -86,16 +114,20 @@ export function makeExactness(panel, pinned) {
    * @param {Recomputed} found
    */
   function showChecks(run, found) {
-    const { accepted, rejected, afterEnd, differences, brokenRounds, brokenText } = found;
+    const { accepted, rejected, afterEnd, afterRejection, differences, brokenRounds, brokenText } = found;
     const own = run.rounds.filter(({ next }) => next).length;
     const rounds = `${run.rounds.length - brokenRounds.length} of ${run.rounds.length} rounds`;
     const after = afterEnd ? `, ${afterEnd} accepted after the end of the text and dropped` : "";
-    const fates = `${accepted} accepted, ${rejected} rejected${after}`;
-    const order = "At most one rejection a round, nothing judged after it, then the target's own token";
+    const also = afterRejection ? `, ${afterRejection} judged after a rejection and dropped` : "";
+    const fates = `${accepted} accepted, ${rejected} rejected${also}${after}`;
+    const rule = run.setting?.rule ?? "speculative";
+    const isBlock = rule === "block";
+    const judged = isBlock ? "the whole draft judged" : "nothing judged after it";
+    const order = `At most one rejection a round, ${judged}, then the target's own token`;
     const sum = `${accepted} + ${own} = ${accepted + own}`;
     /** @type {[holds: boolean, what: string][]} */
     const checks = [
-      [!differences.length, `Accepted exactly when u < min(1, p/q): ${fates}.`],
+      [!differences.length, `${ACCEPTED[rule] ?? ACCEPTED.speculative}: ${fates}.`],
       [!brokenRounds.length, `${order}: ${rounds}.`],
       [!brokenText, `The text is the accepted tokens and the target's own: ${sum} tokens.`],
     ];

@@ -4,6 +4,7 @@
 
 import { find, make } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
+import { ruleOf, symbolsOf } from "./rules.js";
 import { isDrafted } from "./run.js";
 import { alternativesTo, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
 
@@ -20,7 +21,7 @@ const excess = (/** @type {string} */ x) =>
 
 // The rule, and why the text is distributed as the target's own. Constant: no data is ever written in here.
 const FORMULAS = `
-  <p>A draft x, drawn from the drafter's q, is accepted if u, uniform in [0, 1), is below</p>
+  <p>By the speculative rule, a draft x, drawn from the drafter's q, is accepted if u, uniform in [0, 1), is below</p>
   <math display="block"><mi>min</mi><mo>(</mo><mn>1</mn><mo>,</mo>
     <mfrac><mrow>${applied("p", "x")}</mrow><mrow>${applied("q", "x")}</mrow></mfrac><mo>)</mo></math>
   <p>So x is drafted and accepted with probability q·min(1, p/q) = min(p, q): never more often than the target
@@ -128,7 +129,8 @@ export function makeInspector(panel, setting) {
     const replaced = replacedBy(token);
     const judged = replaced ?? token;
     const bar = part(".judgement");
-    const isJudged = isDrafted(judged) && judged.u !== null && judged.accept_prob !== null;
+    // The rule "typical" uses no random number.
+    const isJudged = isDrafted(judged) && ruleOf(judged) !== "typical" && judged.u !== null && judged.accept_prob !== null;
     bar.hidden = known === "draft" || !isJudged;
     if (!isDrafted(judged) || judged.u === null || judged.accept_prob === null) return;
     const { u, accept_prob: threshold } = judged;
@@ -142,7 +144,7 @@ export function makeInspector(panel, setting) {
     setWord(part(".sides :last-child"), u, threshold, 1);
     const whose = `How ${inQuotes(judged.text)}, which it replaced, was judged:`;
     part(".judged").textContent = replaced ? whose : "";
-    part(".threshold span").textContent = `min(1, p/q) = ${writtenThreshold}`;
+    part(".threshold span").textContent = `${symbolsOf(judged).symbol} = ${writtenThreshold}`;
     part(".u span").textContent = `u = ${writtenU}`;
   }
 
@@ -182,10 +184,13 @@ export function makeInspector(panel, setting) {
     likely.hidden = rows.length === 0;
     find(likely, "caption").textContent = `${title}; ◆ was drawn`;
     /** @type {Column[]} */
-    const columns = rows.some((row) => row.q !== null) ? ["p", "q", "residual"] : ["p"];
+    const columns = rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
+    const { residual } = symbolsOf(token);
+    if (residual !== null && columns.length > 1) columns.push("residual");
     const head = make("tr", make("td"));
     for (const column of columns) {
-      const [heading, name] = COLUMNS[column];
+      const [usual, name] = COLUMNS[column];
+      const heading = column === "residual" ? `(${residual})₊` : usual;
       const cell = make("th", heading, make("small", name));
       cell.scope = "col";
       head.append(cell);

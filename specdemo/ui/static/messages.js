@@ -27,6 +27,7 @@
  * @property {number} raw_q
  * @property {number | null} u
  * @property {number | null} accept_prob
+ * @property {number | null} distance
  * @property {Alternative[]} top
  */
 
@@ -46,12 +47,20 @@
  */
 
 /**
+ * How many of one draft's tokens each lossless rule keeps.
+ * @typedef {object} Kept
+ * @property {number} speculative
+ * @property {number} block
+ */
+
+/**
  * One draft and the target forward that judged it. Times are the engine's, in milliseconds.
  * @typedef {object} WireRound
  * @property {DraftToken[]} draft
  * @property {NextToken | null} next
  * @property {number} draft_ms
  * @property {number} verify_ms
+ * @property {Kept | null} kept
  */
 
 /**
@@ -79,6 +88,8 @@
  * @typedef {object} Setting
  * @property {string} draft_with
  * @property {number} gamma
+ * @property {string} rule
+ * @property {number} lenience
  * @property {boolean} greedy
  * @property {number} temperature
  * @property {number} top_k
@@ -98,7 +109,7 @@
  * @property {WireRound[]} rounds
  * @property {Record<string, string>} numbers
  * @property {string} verdict
- * @property {"neutral" | "faster" | "slower"} tone
+ * @property {"neutral" | "faster" | "slower" | "lossy"} tone
  * @property {PromptToken[]} [prompt]
  * @property {string} [whose]
  * @property {Setting} [setting]

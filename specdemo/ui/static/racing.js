@@ -25,7 +25,7 @@ const PLEASANT = 10_000; // ms on the screen
  * @returns {Course}
  */
 export function courseOf({ rounds: wire, ms, tokens }) {
-  const rounds = wire.map(linked);
+  const rounds = wire.map((one, index) => linked(one, index));
   const ends = [];
   const counts = [];
   let time = 0;

@@ -2,6 +2,7 @@
 // Every verdict of a run once more, from the p, q and u that the engine sent.
 
 import { apart } from "./format.js";
+import { isBlock, keptIn, probabilityOf, ruleOf, symbolsOf } from "./rules.js";
 import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
 import { alternativesTo, judgement, placeOf } from "./verdict.js";
 
@@ -10,13 +11,15 @@ import { alternativesTo, judgement, placeOf } from "./verdict.js";
 
 /**
  * verdicts: how many tokens were judged; follow: how many of the verdicts are those that p, q and u give.
- * afterEnd: tokens accepted after the end of the text, which are in no rate.
+ * afterEnd: tokens accepted after the end of the text, which are in no rate. afterRejection: tokens of a block
+ * that follow the rejected one, and were judged with it.
  * @typedef {object} Recomputed
  * @property {number} verdicts
  * @property {number} follow
  * @property {number} accepted
  * @property {number} rejected
  * @property {number} afterEnd
+ * @property {number} afterRejection
  * @property {Difference[]} differences
  * @property {[round: Round, what: string][]} brokenRounds
  * @property {string | null} brokenText
@@ -33,7 +36,8 @@ export function recomputed(run) {
   const { rounds } = run;
   /** @type {Recomputed} */
   const found = {
-    verdicts: 0, follow: 0, accepted: 0, rejected: 0, afterEnd: 0, differences: [], brokenRounds: [],
+    verdicts: 0, follow: 0, accepted: 0, rejected: 0, afterEnd: 0, afterRejection: 0, differences: [],
+    brokenRounds: [],
     brokenText: wrongText(run),
   };
   for (const round of rounds) {
@@ -45,7 +49,8 @@ export function recomputed(run) {
       else found.follow++;
       if (token.fate === "accepted") found.accepted++;
       else if (token.fate === "rejected") found.rejected++;
-      else found.afterEnd++;
+      else if (token.place < keptIn(round)) found.afterEnd++;
+      else found.afterRejection++;
     }
     const what = wrongRound(round, round === rounds.at(-1));
     if (what) found.brokenRounds.push([round, what]);
@@ -62,17 +67,19 @@ export function isExact({ differences, brokenRounds, brokenText }) {
  * In what a verdict differs from the rule, or null.
  * @param {Drafted} token one that was judged
  */
-function wrongVerdict({ p, q, u, accept_prob, raw_p, fate }) {
+function wrongVerdict(token) {
+  const { q, accept_prob, fate, round, place } = token;
   if (!(q > 0)) return "q is 0, so it cannot have been drafted";
-  const probability = Math.min(1, p / q);
+  const probability = probabilityOf(token) ?? accept_prob;
+  if (probability === null) return "what decided it was not recorded";
   const off = Math.abs((accept_prob ?? Infinity) - probability);
   if (off > ROUNDING * probability) {
     const [is, was] = accept_prob === null ? [String(probability), "none"] : apart(probability, accept_prob);
-    return `min(1, p/q) is ${is}, but ${was} was recorded`;
+    return `${symbolsOf(token).symbol} is ${is}, but ${was} was recorded`;
   }
-  const follows = u !== null && u < probability;
-  if (follows === (fate !== "rejected")) return null;
-  return `${judgement({ u, accept_prob: probability, raw_p })}, but it was ${fate}`;
+  const kept = keptIn(round);
+  if (fate === "rejected" ? place === kept : fate === "accepted" ? place < kept : place !== kept) return null;
+  return `${judgement(token)}, but it was ${fate}`;
 }
 
 /**
@@ -80,17 +87,20 @@ function wrongVerdict({ p, q, u, accept_prob, raw_p, fate }) {
  * @param {Round} round
  * @param {boolean} isLast
  */
-function wrongRound({ draft, next }, isLast) {
+function wrongRound(round, isLast) {
+  const { draft, next } = round;
   const rejections = draft.filter(({ fate }) => fate === "rejected").length;
   if (rejections > 1) return `${rejections} drafts were rejected`;
   const at = draft.findIndex(({ fate }) => fate === "rejected");
-  const toJudge = at < 0 ? draft.length : at + 1;
+  const toJudge = at < 0 || isBlock(round) ? draft.length : at + 1;
   const wrong = draft.findIndex(({ u }, place) => (u === null) !== (place >= toJudge));
   if (wrong >= 0) return wrong < toJudge ? "a draft was not judged" : "a draft after the rejection was judged";
   if (!next) return isLast ? null : "the target's own token is missing";
   const source = at >= 0 ? "resampled" : draft.length ? "bonus" : "sampled";
   if (next.fate !== source) return `the target's own token is ${next.fate}, and should be ${source}`;
-  const dropped = draft.some(({ fate, u }) => fate === "discarded" && u !== null);
+  const dropped = draft.some(({ fate, u, place }) => {
+    return fate === "discarded" && u !== null && place < keptIn(round);
+  });
   return dropped ? "a draft was accepted, but is not in the text" : null;
 }
 
@@ -131,7 +141,7 @@ export function tokenToDraw(rounds, pinned) {
  * @param {Token} token
  */
 export function identityAt(token) {
-  if (token.fate === "prompt" || token.u === null) return [];
+  if (token.fate === "prompt" || token.u === null || ruleOf(token) !== "speculative") return [];
   return alternativesTo(token).flatMap(({ id, text, p, q, drawn }) => {
     if (q === null) return [];
     const kept = Math.min(p, q);

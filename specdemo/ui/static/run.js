@@ -4,7 +4,8 @@
 
 /** @import { DraftToken, NextToken, Outcome, PromptToken, Setting, Update, WireRound } from "./messages.js" */
 /** @typedef {Omit<WireRound, "draft" | "next">} RoundTimes */
-/** @typedef {RoundTimes & { index: number, draft: Drafted[], next: Own | null }} Round */
+/** @typedef {{ index: number, setting: Setting | null, draft: Drafted[], next: Own | null }} Linked */
+/** @typedef {RoundTimes & Linked} Round */
 /** @typedef {DraftToken & { round: Round, place: number }} Drafted */
 /** @typedef {NextToken & { round: Round }} Own */
 /** @typedef {PromptToken | Drafted | Own} Token */
@@ -19,7 +20,7 @@ export class Run {
   numbers = {};
   whose = "";
   verdict = "";
-  /** @type {"neutral" | "faster" | "slower"} */
+  /** @type {"neutral" | "faster" | "slower" | "lossy"} */
   tone = "neutral";
   /** @type {Setting | null} */
   setting = null;
@@ -60,7 +61,7 @@ export class Run {
     if (!same) this.begin(number, update);
     const corrected = same && since === 0 ? this.#correct(rounds) : [];
     for (let at = this.rounds.length - since; at < rounds.length; at++) {
-      this.rounds.push(linked(rounds[at], this.rounds.length));
+      this.rounds.push(linked(rounds[at], this.rounds.length, this.setting));
     }
     this.finish = finish;
     this.numbers = numbers;
@@ -84,13 +85,15 @@ export class Run {
 }
 
 /**
- * The wire object as a round of the page: it gets its index, and its tokens their round and place.
+ * The wire object as a round of the page: it gets its index and its run's setting, and its tokens their round
+ * and place.
  * @param {WireRound} wire
  * @param {number} index
+ * @param {Setting | null} setting
  * @returns {Round}
  */
-export function linked(wire, index) {
-  const round = /** @type {Round} */ (/** @type {unknown} */ (Object.assign(wire, { index })));
+export function linked(wire, index, setting = null) {
+  const round = /** @type {Round} */ (/** @type {unknown} */ (Object.assign(wire, { index, setting })));
   round.draft.forEach((token, place) => Object.assign(token, { round, place }));
   if (round.next) round.next.round = round;
   return round;

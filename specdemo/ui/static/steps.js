@@ -4,6 +4,7 @@
 // drawn.
 
 import { digits, inQuotes } from "./format.js";
+import { symbolsOf } from "./rules.js";
 import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
 import { comparison } from "./verdict.js";
 
@@ -202,7 +203,9 @@ function roundDone(round) {
   const { draft, next } = round;
   const drafts = `${acceptedIn(round)} of ${count(draft.length, "drafted token")} accepted`;
   const first = draft.length ? drafts : "Nothing was drafted";
-  return next ? `${first}; ${inQuotes(next.text)} ${SOURCES[next.fate]}.` : `${first}; the text ends here.`;
+  if (!next) return `${first}; the text ends here.`;
+  const isFromP = next.fate === "resampled" && symbolsOf(next).residual === null;
+  return `${first}; ${inQuotes(next.text)} ${isFromP ? "resampled from p" : SOURCES[next.fate]}.`;
 }
 
 const SOURCES = {
@@ -239,7 +242,8 @@ function drawnInWords(token) {
   if (token.fate === "bonus") return `The whole draft was accepted: ${text} is drawn from p as the bonus token ${u}.`;
   const replaced = rejectedIn(token.round);
   const instead = replaced ? ` in place of ${inQuotes(replaced.text)}` : "";
-  return `${text} is resampled from the residual${instead} ${u}.`;
+  const from = symbolsOf(token).residual === null ? "p" : "the residual";
+  return `${text} is resampled from ${from}${instead} ${u}.`;
 }
 
 /**

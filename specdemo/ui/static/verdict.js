@@ -2,6 +2,7 @@
 // What the inspector says about a token: what decided its fate, in a sentence and in numbers.
 
 import { apart, digits, inQuotes, milliseconds } from "./format.js";
+import { isBlock, keptIn, residualAt, ruleOf, symbolsOf } from "./rules.js";
 import { acceptedIn, isDrafted, rejectedIn } from "./run.js";
 
 /** @import { Setting } from "./messages.js" */
@@ -21,7 +22,7 @@ import { acceptedIn, isDrafted, rejectedIn } from "./run.js";
  * @property {number | null} q
  * @property {number | null} raw_p
  * @property {number | null} raw_q
- * @property {number | null} residual max(p − q, 0)
+ * @property {number | null} residual what the rule draws from after a rejection, not normalised
  * @property {{ from: Column, how: string } | null} drawn
  */
 
@@ -60,6 +61,9 @@ export function verdictOn(token, setting = null, known = "all") {
       return `Rejected: ${judgement(token, setting)}.${known === "all" ? then : ""}`;
     }
     case "discarded": {
+      if (isBlock(token.round) && token.place >= keptIn(token.round)) {
+        return `Discarded: ${judgement(token)}, and no later draft passes, so the draft is kept only up to before it.`;
+      }
       if (token.u !== null) {
         return `Discarded: ${judgement(token)}, so it was accepted, but the text had already ended.`;
       }
@@ -73,7 +77,8 @@ export function verdictOn(token, setting = null, known = "all") {
       const why = replaced
         ? `${inQuotes(replaced.text)} was rejected, because ${judgement(replaced, setting)}`
         : "the draft here was rejected";
-      const how = "This token was drawn in its place from the residual, the part of p that exceeds q,";
+      const from = symbolsOf(token).residual === null ? "p" : `the residual, the part of ${residualInWords(token)},`;
+      const how = `This token was drawn in its place from ${from}`;
       return `Resampled: ${why}. ${how} with u = ${digits(token.u)}.`;
     }
     case "bonus": {
@@ -98,16 +103,33 @@ function waitingInWords(token) {
   return `Drafted${q}. The target has not judged it yet.`;
 }
 
+/** @param {Own} token that was resampled */
+function residualInWords(token) {
+  const [of, over] = (symbolsOf(token).residual ?? "").split(" − ");
+  return `${of} that exceeds ${over}`;
+}
+
 /**
- * How u compares with the acceptance probability.
- * @param {Pick<Drafted, "u" | "accept_prob" | "raw_p">} token one that was judged
+ * How u compares with what decides.
+ * @param {Drafted} token one that was judged
  * @param {Setting | null} setting
  */
-export function judgement({ u, accept_prob, raw_p }, setting = null) {
-  if (u === null || accept_prob === null) return "it was judged";
-  const always = accept_prob === 1 ? " (p is at least q, so it is always accepted)" : "";
-  const never = accept_prob === 0 ? ` (p is 0${whyZero(raw_p, setting)})` : "";
-  return `${comparison({ u, accept_prob })}${always}${never}`;
+export function judgement(token, setting = null) {
+  const { accept_prob, p, raw_p, round, place } = token;
+  if (ruleOf(token) === "typical" || accept_prob === null) return comparison(token);
+  if (isBlock(round)) {
+    const isKept = place < keptIn(round) && !passes(token);
+    return `${comparison(token)}${isKept ? ", but a later draft passes, and all before it are kept with it" : ""}`;
+  }
+  const least = symbolsOf(token).symbol.includes("l·q") ? "l·q" : "q";
+  const always = accept_prob === 1 ? ` (p is at least ${least}, so it is always accepted)` : "";
+  const never = p === 0 ? ` (p is 0${whyZero(raw_p, setting)})` : "";
+  return `${comparison(token)}${always}${never}`;
+}
+
+/** @param {Drafted} token */
+function passes({ u, accept_prob }) {
+  return u !== null && accept_prob !== null && u < accept_prob;
 }
 
 /**
@@ -146,12 +168,16 @@ function written(value) {
 
 /**
  * The same without its reason.
- * @param {Pick<Drafted, "u" | "accept_prob">} token one that was judged
+ * @param {Drafted} token one that was judged
  */
-export function comparison({ u, accept_prob }) {
+export function comparison(token) {
+  const { u, accept_prob, p } = token;
   if (u === null || accept_prob === null) return "it was judged";
+  if (ruleOf(token) === "typical") {
+    return `p = ${digits(p)} is ${accept_prob ? "" : "not "}above min(ε, δ·e^−H), the rule's threshold`;
+  }
   const [drawn, least] = apart(u, accept_prob);
-  return `u = ${drawn} is ${u < accept_prob ? "" : "not "}below min(1, p/q) = ${least}`;
+  return `u = ${drawn} is ${passes(token) ? "" : "not "}below ${symbolsOf(token).symbol} = ${least}`;
 }
 
 /**
@@ -166,12 +192,14 @@ export function valuesOf(token, known = "all") {
   /** @type {[string, string, number | null][]} */
   const rows = [["p", "the target's probability", p], ["q", "the drafter's probability", q]];
   if (isDrafted(token)) {
-    rows.push(["min(1, p/q)", "acceptance probability", token.accept_prob]);
-  } else {
+    rows.push([symbolsOf(token).symbol, symbolsOf(token).meaning, token.accept_prob]);
+    rows.push(["distance", "of what the rule emits here from p", token.distance ?? null]);
+  } else if (symbolsOf(token).residual !== null) {
     const mass = token.residual_mass;
-    const share = mass && q !== null ? Math.max(p - q, 0) / mass : null;
-    rows.push(["Σ (p − q)₊", "the residual's mass", mass]);
-    rows.push(["(p − q)₊ / Σ", "probability in the residual", share]);
+    const excess = residualAt(token, p, q);
+    const { residual } = symbolsOf(token);
+    rows.push([`Σ (${residual})₊`, "the residual's mass", mass]);
+    rows.push([`(${residual})₊ / Σ`, "probability in the residual", mass && excess !== null ? excess / mass : null]);
   }
   rows.push(["u", "uniform random number", u]);
   const values = rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
@@ -189,11 +217,12 @@ export function alternativesTo(token, known = "all") {
   /** @type {Map<number, Row>} */
   const rows = new Map();
   for (const [id, text, p, q, raw_p, raw_q] of token.top) {
-    rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residual(p, q), drawn: null });
+    rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residualAt(token, p, q), drawn: null });
   }
   for (const drawn of known === "all" ? drawnAt(token) : [token]) {
     const { id, text, p, q, raw_p, raw_q } = drawn;
-    rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residual(p, q), drawn: drawnFrom(drawn) });
+    const residual = residualAt(token, p, q);
+    rows.set(id, { id, text, p, q, raw_p, raw_q, residual, drawn: drawnFrom(drawn) });
   }
   return [...rows.values()].sort((a, b) => Number(b.drawn !== null) - Number(a.drawn !== null));
 }
@@ -208,20 +237,13 @@ function drawnAt(token) {
 }
 
 /**
- * @param {number} p
- * @param {number | null} q
- */
-function residual(p, q) {
-  return q === null ? null : Math.max(p - q, 0);
-}
-
-/**
  * @param {Drafted | Own} token
  * @returns {{ from: Column, how: string }}
  */
 export function drawnFrom(token) {
   if (isDrafted(token)) return { from: "q", how: "drafted" };
-  return { from: token.fate === "resampled" ? "residual" : "p", how: "drawn" };
+  const isResidual = token.fate === "resampled" && symbolsOf(token).residual !== null;
+  return { from: isResidual ? "residual" : "p", how: "drawn" };
 }
 
 /**
