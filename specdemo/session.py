@@ -18,23 +18,24 @@ from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
 from specdemo.engine.emit import Emitter
+from specdemo.engine.length import DraftLength
 from specdemo.engine.loop import Decoder, Prefilled
 from specdemo.engine.plain import plain_rounds
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
-from specdemo.events import Finished, Params, Round, Started, check_text, metrics
+from specdemo.events import Finished, Params, Round, Started, metrics
 from specdemo.events.trace import Trace
 from specdemo.loading.errors import PairError, failure, no_mistakes
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
+from specdemo.loading.prompt import encode
 from specdemo.runtime import cuda, gpu_check
 from specdemo.runtime.runner import RunSetup
 
 Event = Started | Round | Finished
 IsOver = Callable[[], bool]
-EMPTY = "prompt must not be empty: the target needs at least one token to continue"
 
 
 def stream(
@@ -70,7 +71,7 @@ def prepare(pair: Pair, prompt: str | list[int], params: Params | None = None) -
         raise ValueError(f"params must be a Params, not {type(params).__name__}")
     if params.system is not None and not params.chat:
         raise ValueError("system is part of the chat template, so it needs chat to be true")
-    prompt_ids = _encode(pair, prompt, params)
+    prompt_ids = encode(pair, prompt, params)
     if params.draft_with == "model" and pair.drafter is None:
         raise ValueError('draft_with must not be "model" for this pair: it has no drafter model')
     if params.stop and pair.tokenizer is None:
@@ -222,10 +223,13 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         params.alternatives,
         drafter.wants_top,
         tuple(sorted(eos)),
+        params.confidence,
     )
+    cost = pair.drafting_cost if params.gamma == "auto" and params.draft_with == "model" else 0.0
+    length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule)
     assert params.seed is not None, "stream has drawn one"
-    return Decoder(drafter, verifier, emitter, longest, params.seed, pair.runner.clock, is_over)
+    return Decoder(drafter, verifier, emitter, length, longest, params.seed, pair.runner.clock, is_over)
 
 
 def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_over: IsOver) -> Drafter:
@@ -234,7 +238,10 @@ def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_o
         case "model":
             lm, context, gamma = setup.drafter, pair.drafter_context, params.gamma
             assert lm is not None, "stream has refused a pair without a drafter"
-            return ModelDrafter(lm, context, sampler, vocab_size, device, setup.run_drafting, gamma, is_over)
+            run = setup.run_drafting
+            return ModelDrafter(
+                lm, context, sampler, vocab_size, device, run, gamma, is_over, params.confidence
+            )
         case "lookup":
             return LookupDrafter(params.ngram, vocab_size, device)
         case "ngram":
@@ -244,57 +251,3 @@ def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_o
         case "none":
             return NoDrafter(vocab_size, device)
     raise AssertionError(f"no drafter for {params.draft_with}")
-
-
-def _encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:
-    """The prompt's token ids; ValueError in one sentence when it cannot be used."""
-    if isinstance(prompt, str):
-        ids = _encode_text(pair, prompt, params)
-    elif isinstance(prompt, (list, tuple)):
-        if params.chat:
-            raise ValueError("chat needs a prompt that is text, not token ids")
-        ids = list(prompt)
-        if not all(_is_token_id(value, pair.vocab_size) for value in ids):
-            raise ValueError(f"prompt must hold token ids, whole numbers from 0 to {pair.vocab_size - 1}")
-    else:
-        raise ValueError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}")
-    if not ids:
-        raise ValueError(EMPTY)
-    if len(ids) >= pair.context:
-        context = f"the context of {pair.context:,.0f} tokens"
-        raise ValueError(
-            f"prompt must leave room in {context} for at least one more, but has {len(ids):,} tokens"
-        )
-    return ids
-
-
-def _is_token_id(value: object, vocab_size: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab_size
-
-
-def check_prompt(prompt: str) -> None:
-    """ValueError for a text that no pair can continue."""
-    if not prompt:
-        raise ValueError(EMPTY)  # some tokenizers make a token of an empty text
-    check_text("prompt", prompt)
-
-
-def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
-    check_prompt(prompt)
-    if pair.tokenizer is None:
-        raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
-    if len(prompt) > 256 * pair.context:  # surely too long, and tokenizing megabytes takes minutes
-        context = f"the context of {pair.context:,.0f} tokens"
-        raise ValueError(f"prompt must fit {context}, but has {len(prompt):,} characters")
-    if not params.chat:
-        return pair.tokenizer(prompt).input_ids
-    if not getattr(pair.tokenizer, "chat_template", None):
-        raise ValueError("chat must be false for this pair: its tokenizer has no chat template")
-    messages = [{"role": "system", "content": params.system}] if params.system is not None else []
-    messages.append({"role": "user", "content": prompt})
-    try:
-        text = pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except Exception as error:  # a template is a program, and may refuse (a system prompt, for example)
-        reason = f"the model's chat template says: {error}"
-        raise ValueError(f"chat cannot be used with this prompt: {reason}") from None
-    return pair.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them already

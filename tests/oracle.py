@@ -16,6 +16,7 @@ from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
 from specdemo.engine.emit import Emitter
+from specdemo.engine.length import DraftLength
 from specdemo.engine.loop import Decoder
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
@@ -29,10 +30,10 @@ CPU = torch.device("cpu")
 ROUNDING = 1e-6  # of probabilities, which are float32
 
 
-def naive(p_of, q_of, text, gamma, length, uniforms, judge=None):
+def naive(p_of, q_of, text, gamma, length, uniforms, judge=None, is_unsure=lambda text: False):
     """Speculative decoding without caches, tensors or special cases. p_of(text) and q_of(text): the next
     token's distribution. Goes on until `length` tokens stand; uniforms(round, k) gives that round's
-    numbers. judge: naive_speculative, or naive_block."""
+    numbers. judge: naive_speculative, or naive_block. is_unsure(text): whether a draft ends there."""
     judge = judge or naive_speculative
     text = list(text)
     for this_round in count():
@@ -41,9 +42,11 @@ def naive(p_of, q_of, text, gamma, length, uniforms, judge=None):
         k = min(gamma, length - len(text) - 1)
         numbers, draft = uniforms(this_round, k), []
         for u in numbers.draft:
+            if is_unsure(text + draft):
+                break
             draft.append(pick(q_of(text + draft), u))
-        ps = [p_of(text + draft[:i]) for i in range(k + 1)]
-        qs = [q_of(text + draft[:i]) for i in range(k)] + [np.zeros_like(ps[0])]
+        ps = [p_of(text + draft[:i]) for i in range(len(draft) + 1)]
+        qs = [q_of(text + draft[:i]) for i in range(len(draft))] + [np.zeros_like(ps[0])]
         kept, weights = judge(ps, qs, draft, numbers.accept)
         text += [*draft[:kept], pick(weights / weights.sum(), numbers.next)]
 
@@ -197,12 +200,16 @@ def random_table(seed, vocab_size=5, width=None, scale=1.5, never=()):
     return logits
 
 
-def make_drafter(kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run_step=None):
+def make_drafter(
+    kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run_step=None, confidence=0.0
+):
     """The drafter that `draft_with` names; `drafter` is a TableLM."""
     match kind:
         case "model":
             run_step = run_step or EagerSteps()
-            return ModelDrafter(drafter, context, sampler, vocab_size, CPU, run_step, gamma)
+            return ModelDrafter(
+                drafter, context, sampler, vocab_size, CPU, run_step, gamma, confidence=confidence
+            )
         case "lookup":
             return LookupDrafter(ngram, vocab_size, CPU)
         case "ngram":
@@ -244,6 +251,7 @@ def decoding(
     run_step=None,
     sampler=None,
     rule=None,
+    cost=0.1,
 ) -> Decoding:
     """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by
     params.draft_with. rule: in place of the one that params names."""
@@ -251,11 +259,22 @@ def decoding(
     if drafter is None or isinstance(drafter, TableLM):
         vocab_size, gamma = target.vocab_size, params.gamma
         drafter = make_drafter(
-            params.draft_with, sampler, vocab_size, drafter, params.ngram, drafter_context, gamma, run_step
+            params.draft_with,
+            sampler,
+            vocab_size,
+            drafter,
+            params.ngram,
+            drafter_context,
+            gamma,
+            run_step,
+            params.confidence,
         )
     longest = int(min(len(prompt) + params.max_new_tokens, context))
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)
-    verifier = Verifier(target, sampler, rule, run_step, params.gamma, *tops, tuple(eos))
+    verifier = Verifier(
+        target, sampler, rule, run_step, params.gamma, *tops, tuple(eos), confidence=params.confidence
+    )
     emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule)
-    return Decoding(Decoder(drafter, verifier, emitter, longest, params.seed, Clock()), prompt)
+    length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
+    return Decoding(Decoder(drafter, verifier, emitter, length, longest, params.seed, Clock()), prompt)

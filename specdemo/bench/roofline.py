@@ -4,30 +4,13 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from transformers import PreTrainedModel
 
 from specdemo.bench.results import Bound, Roofline
 from specdemo.events.metrics import ratio
-from specdemo.loading.pair import Pair, held_bytes
+from specdemo.loading.pair import Pair, weight_bytes
 from specdemo.runtime.cuda import synchronize
 
 COPIED = {"cuda": 2**30, "cpu": 2**28}  # bytes: far more than any cache holds
-
-
-def weight_bytes(model: PreTrainedModel) -> int:
-    """Bytes of weights that one forward of few tokens reads; quantised weights as they are in memory.
-
-    An embedding table is not counted, because a forward reads only one row per token, unless it is the output
-    matrix, too (tied). The cache of keys and values is not counted."""
-    head = model.get_output_embeddings()
-    output = None if head is None else head.weight.untyped_storage().data_ptr()
-    tables = {
-        storage.data_ptr(): storage.nbytes()
-        for module in model.modules()
-        if isinstance(module, torch.nn.Embedding)
-        for storage in (module.weight.untyped_storage(),)
-    }
-    return held_bytes(model) - sum(size for address, size in tables.items() if address != output)
 
 
 def copy_bandwidth(device: torch.device | str, size: int | None = None, times: int = 7) -> float:

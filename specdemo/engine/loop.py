@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-from specdemo.engine.drafters import Drafter
-from specdemo.engine.emit import Emitter
+from specdemo.engine.drafters import Draft, Drafter
+from specdemo.engine.emit import Emitted, Emitter
+from specdemo.engine.length import DraftLength
 from specdemo.engine.report import DRAFTED
 from specdemo.engine.sampling import uniforms
 from specdemo.engine.step import Verifier
-from specdemo.events import Finish, Round
+from specdemo.events import EndedBy, Finish, Round
 from specdemo.runtime.clock import Clock
 
 
@@ -27,12 +28,14 @@ class Prefilled:
 
 @dataclass(frozen=True)
 class Decoder:
-    """One run. longest: tokens that the text may have, prompt included. seed: of the run's uniform
-    numbers. is_over: once it is true, no round may follow, and what is left of the prefill is left out."""
+    """One run. length: of the drafts. longest: tokens that the text may have, prompt included. seed: of the
+    run's uniform numbers. is_over: once it is true, no round may follow, and what is left of the prefill is
+    left out."""
 
     drafter: Drafter
     verifier: Verifier
     emitter: Emitter
+    length: DraftLength
     longest: int
     seed: int
     clock: Clock
@@ -60,22 +63,47 @@ class Decoder:
         """One round after `ids`, the text so far; its uniform numbers are those of round `index`."""
         device = self.verifier.target.device
         start = self.clock.timestamp()
-        k = min(self.verifier.gamma, self.longest - len(ids) - 1)
+        gamma = self.length.gamma
+        k = min(gamma, self.longest - len(ids) - 1)
         u = uniforms(self.seed, index, self.verifier.rows(k))
 
         before_draft = self.clock.timestamp(device)
         draft = self.drafter.propose(ids, k, u.draft)  # x_i drawn from q_i
         after_draft = self.clock.timestamp(device)
         verified = self.verifier.verify(ids, draft, u)  # p_i, the accepted x_i, one token more
-        emitted = self.emitter.emit(verified, draft.k)  # fates, text, and whether that ends it
+        kept = int(verified.k)
+        emitted = self.emitter.emit(verified, kept)  # fates, text, and whether that ends it
         if self.drafter.wants_top:
-            drafted_ids = verified.token_ids[: draft.k, DRAFTED].tolist()
-            self.drafter.learn(ids, drafted_ids, verified.likely(draft.k))
+            drafted_ids = verified.token_ids[:kept, DRAFTED].tolist()
+            self.drafter.learn(ids, drafted_ids, verified.likely(kept))
+        self.length.learn(emitted.draft)
 
         round_ms = self.clock.ms_between(start, self.clock.timestamp())
         draft_ms = self.clock.ms_between(before_draft, after_draft)
-        verify_ms = round_ms - draft_ms
-        return Round(index, emitted.draft, emitted.next, emitted.token_ids, draft_ms, verify_ms, emitted.kept)
+        return Round(
+            index,
+            emitted.draft,
+            emitted.next,
+            emitted.token_ids,
+            draft_ms,
+            round_ms - draft_ms,
+            emitted.kept,
+            gamma,
+            self._ended_by(gamma, k, draft, kept, emitted),
+        )
+
+    def _ended_by(self, gamma: int, k: int, draft: Draft, kept: int, emitted: Emitted) -> EndedBy | None:
+        """Why a draft is no longer. k: what was asked for. kept: how many of its tokens the drafter was sure
+        enough of."""
+        if gamma == 0:
+            return None
+        if emitted.draft and emitted.draft[-1].id in self.emitter.stop.eos:
+            return "eos"
+        if kept < draft.k:
+            return "confidence"
+        if draft.k < k:
+            return "drafter"
+        return "length" if k < gamma else "gamma"
 
     @torch.no_grad()
     def _prefill(self, ids: list[int]) -> Prefilled:

@@ -8,6 +8,7 @@ from statistics import mean
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.drafters import NoDrafter
 from specdemo.engine.emit import Emitter
+from specdemo.engine.length import DraftLength
 from specdemo.engine.loop import Decoder
 from specdemo.engine.stopping import StopCriteria
 from specdemo.events import Stats
@@ -27,7 +28,7 @@ def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats)
     drafter = NoDrafter(verifier.target.vocab_size, verifier.target.device)
     unending = StopCriteria(frozenset(), (), room=-1)
     emitter = Emitter(pieces, decoder.emitter.token_text, unending)
-    plain = replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter)
+    plain = replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
 
     share_ms = SHARE * (stats.draft_ms + stats.verify_ms)
     # A plain round takes no longer than one that verifies drafts.

@@ -18,6 +18,7 @@ class Verified:
     """A verified round of B rows, the first of which are drafts: tensors, on the device or on the host. Each
     of the B+1 positions has 2+A tokens, in the columns above. q and raw_q are 0 in rows without a draft."""
 
+    k: Tensor  # [] int64: how many rows are drafts
     accepted: Tensor  # [] int64: how many drafted tokens are accepted
     accept_prob: Tensor  # [B] float64
     block_prob: Tensor  # [B] float64: what block verification would compare u with
@@ -45,6 +46,7 @@ def gather(
     decision: Decision,
     *,
     block_prob: Tensor,  # [B]
+    k: Tensor,  # []
     p: Tensor,  # [B+1, V]
     raw_p: Tensor,  # [B+1, V]
     p_exact: Tensor,  # [B+1]
@@ -64,6 +66,7 @@ def gather(
     token_ids = torch.cat([here, next_id, _likeliest(p, raw_p, q, raw_q, alternatives)], 1)  # [B+1, 2+A]
     likely = raw_p.topk(wants_top)  # [B+1, F]
     return Verified(
+        k=k,
         accepted=decision.accepted,
         accept_prob=decision.accept_prob,
         block_prob=block_prob,

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdemo.engine.drafters import Draft
+from specdemo.engine.drafters import Draft, is_unsure
 from specdemo.engine.report import DRAFTED, Verified, gather
 from specdemo.engine.rules import Rule, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, probabilities
+from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
 from specdemo.runtime.values import Packed, RunStep, pack, to_host, varied_ids, varied_uniforms
@@ -19,13 +20,14 @@ NAN = "the {}'s probabilities are not numbers (NaN): its weights are broken or i
 
 @dataclass(frozen=True)
 class VerifyInput:
-    """What verifying a round reads, on the target's device. B rows, of which the first `k` are drafts; the
-    others only fill a captured step. The host's numbers come in one copy, as float64, which holds ids and
-    positions exactly."""
+    """What verifying a round reads, on the target's device. B rows, of which the first `k` are drafts, or
+    fewer, if the drafter was not sure enough; the others only fill a captured step. The host's numbers come
+    in one copy, as float64, which holds ids and positions exactly."""
 
     position: Tensor  # [1] float64: of the last token of the text
     last: Tensor  # [1] float64: that token
     k: Tensor  # [1] float64
+    confidence: Tensor  # [1] float64
     drafted: Tensor  # [B] int64
     q: Tensor  # [B, V] float32
     raw_q: Tensor  # [B, V] float32
@@ -55,16 +57,18 @@ class VerifyOutput:
 class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
-    learn from. eos: the tokens that end a text; what is drafted after one is not judged."""
+    learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: of
+    Params."""
 
     target: LM
     sampler: Sampler
     rule: Rule
     run_step: RunStep
-    gamma: int
+    gamma: Gamma
     alternatives: int
     wants_top: int
     eos: tuple[int, ...] = ()
+    confidence: float = 0.0
 
     def rows(self, k: int) -> int:
         """How many rows the steps of a round with k drafts have."""
@@ -75,14 +79,16 @@ class Verifier:
         rows = self.rows(draft.k)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
-        numbers = [len(ids) - 1, ids[-1], draft.k, u.next, *self.sampler.numbers, *self.eos, *u.accept[:rows]]
+        first = [len(ids) - 1, ids[-1], draft.k, self.confidence, u.next]
+        numbers = [*first, *self.sampler.numbers, *self.eos, *u.accept[:rows]]
         on_device = to_device(numbers, torch.float64, padded.ids.device)
-        sizes = [1, 1, 1, 1, 3, len(self.eos), rows]
-        position, last, k, u_next, settings, eos, u_accept = on_device.split(sizes)
+        sizes = [1, 1, 1, 1, 1, 3, len(self.eos), rows]
+        position, last, k, confidence, u_next, settings, eos, u_accept = on_device.split(sizes)
         value = VerifyInput(
             position=position,
             last=last,
             k=k,
+            confidence=confidence,
             drafted=padded.ids,
             q=padded.q,
             raw_q=padded.raw_q,
@@ -94,14 +100,14 @@ class Verifier:
         )
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch)
         reported = (self.alternatives, self.wants_top)
-        key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *reported)
+        key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), self.confidence > 0, *reported)
         read, output = self.run_step(key, self.step, value)
-        on_host = self._checked(output.verified, draft.k)
+        on_host = self._checked(output.verified)
         width = self.sampler.key
-        while not _is_exact(on_host, draft.k):  # rare: the nucleus of p is wider than what top-p looked at
+        while not _is_exact(on_host):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
-            on_host = self._checked(self.judge(output.logits, read), draft.k)
-        if not on_host.q_exact[: draft.k].all() and self.sampler.key == width:
+            on_host = self._checked(self.judge(output.logits, read))
+        if not on_host.q_exact[: on_host.k].all() and self.sampler.key == width:
             self.sampler.widen()  # for the next rounds; this one is lossless all the same
         return on_host
 
@@ -114,6 +120,8 @@ class Verifier:
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
         after_end = ends.cumsum(0) > ends.long()
         is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~after_end  # [B]
+        if self.confidence > 0:  # up to the first unsure place
+            is_draft &= is_unsure(value.raw_q, value.confidence).cumsum(0) == 0
         q = torch.where(is_draft[:, None], value.q, 0.0)
         raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
         # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
@@ -124,6 +132,7 @@ class Verifier:
         return pack(
             gather(
                 decision,
+                k=is_draft.sum(),
                 block_prob=by_block,
                 p=p,
                 raw_p=probabilities(logits),
@@ -140,8 +149,9 @@ class Verifier:
         )
 
     @staticmethod
-    def _checked(packed: Packed, k: int) -> Verified:
+    def _checked(packed: Packed) -> Verified:
         on_host = to_host(packed, Verified)
+        k = int(on_host.k)
         # One NaN in the logits makes all of a softmax NaN.
         if on_host.raw_q[:k, DRAFTED].isnan().any():
             raise RuntimeError(NAN.format("drafter"))
@@ -150,6 +160,6 @@ class Verifier:
         return on_host
 
 
-def _is_exact(on_host: Verified, k: int) -> bool:
+def _is_exact(on_host: Verified) -> bool:
     """At each position that the verdict depends on: those of the draft, and that of the next token."""
-    return bool(on_host.p_exact[:k].all() and on_host.p_exact[on_host.accepted])
+    return bool(on_host.p_exact[: on_host.k].all() and on_host.p_exact[on_host.accepted])

@@ -1,10 +1,22 @@
 """What goes into a run (`Params`) and what comes out of it (events, numbers, trace). Nothing here imports
 torch."""
 
-from specdemo.events.params import DRAFT_WITH, LIMITS, LOSSY, RULES, Params, allowed, check_number, check_text
+from specdemo.events.params import (
+    DRAFT_WITH,
+    LIMITS,
+    LOSSY,
+    RULES,
+    Gamma,
+    Params,
+    allowed,
+    check_number,
+    check_text,
+    is_auto,
+)
 from specdemo.events.rounds import (
     Alternative,
     ByModel,
+    EndedBy,
     Fate,
     Finish,
     Finished,
@@ -25,9 +37,11 @@ __all__ = [
     "RULES",
     "Alternative",
     "ByModel",
+    "EndedBy",
     "Fate",
     "Finish",
     "Finished",
+    "Gamma",
     "Judged",
     "Kept",
     "Next",
@@ -40,4 +54,5 @@ __all__ = [
     "allowed",
     "check_number",
     "check_text",
+    "is_auto",
 ]

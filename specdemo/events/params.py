@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import cast
+from typing import Literal, cast
 
 DRAFT_WITH = ("model", "lookup", "ngram", "ngram-one-level", "none")
 RULES = ("speculative", "block", "typical", "lenient")
 LOSSY = ("typical", "lenient")  # rules after which the text is not distributed as the target's own
+Gamma = int | Literal["auto"]
 
 # Field of Params: (type, smallest, largest). The page's sliders and the command line's help use these, too.
 LIMITS: dict[str, tuple[type, float, float]] = {
-    "gamma": (int, 1, 16),
+    "gamma": (int, 1, 16),  # or "auto"
+    "confidence": (float, 0.0, 1.0),
     "temperature": (float, 0.0, 2.0),
     "top_k": (int, 0, 1_000_000),
     "top_p": (float, 0.0, 1.0),
@@ -22,7 +24,7 @@ LIMITS: dict[str, tuple[type, float, float]] = {
     "lenience": (float, 0.0, 1.0),
 }
 ABOVE_SMALLEST = {"top_p", "lenience"}
-BELOW_LARGEST = {"min_p"}
+BELOW_LARGEST = {"min_p", "confidence"}
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
 
 
@@ -35,7 +37,10 @@ class Params:
     store that
         learns from the target (n-grams of all lengths; "ngram-one-level": of the full length only); or "none"
         (plain decoding).
-    gamma: the most tokens drafted in a round.
+    gamma: the most tokens drafted in a round; "auto" chooses it round by round.
+    confidence: a draft ends before the first token at which the drafter's likeliest token has a probability
+        (temperature 1, unfiltered) below this; 0 is off. It ends no draft of a drafter without a distribution
+        ("lookup", "ngram").
     rule: how drafts are judged: "speculative" or "block", after which the text has the target's own
         distribution, or one of the lossy "typical" and "lenient".
     temperature: 0 is greedy: p and q are one-hot at the argmax.
@@ -51,7 +56,8 @@ class Params:
     """
 
     draft_with: str = "model"
-    gamma: int = 4
+    gamma: Gamma = 4
+    confidence: float = 0.0
     rule: str = "speculative"
     temperature: float = 0.8
     top_k: int = 0
@@ -72,7 +78,7 @@ class Params:
         _one_of("rule", self.rule, RULES)
         for field in LIMITS:
             value = getattr(self, field)
-            if not (field == "seed" and value is None):
+            if not ((field == "seed" and value is None) or is_auto(field, value)):
                 object.__setattr__(self, field, check_number(field, value))
         if isinstance(self.stop, list):
             object.__setattr__(self, "stop", tuple(self.stop))
@@ -106,12 +112,17 @@ def check_number(field: str, value: object, largest: float | None = None) -> int
     raise ValueError(f"{field} must be {allowed(field, high)}, not {_shown(value)}")
 
 
+def is_auto(field: str, value: object) -> bool:
+    """Whether it is the one word that `gamma` may be."""
+    return field == "gamma" and isinstance(value, str) and value == "auto"
+
+
 def allowed(field: str, largest: float | None = None) -> str:
     """What a numeric field may be, in words: "a whole number from 1 to 16"."""
     kind, low, high = LIMITS[field]
     high = high if largest is None else largest
     if kind is int:
-        return f"a whole number from {low:,} to {high:,}"
+        return f"a whole number from {low:,} to {high:,}" + (" or auto" if field == "gamma" else "")
     start = "above" if field in ABOVE_SMALLEST else "from"
     end = "to below" if field in BELOW_LARGEST else "to"
     return f"a number {start} {low:g} {end} {high:g}"

@@ -11,6 +11,10 @@ from typing import Literal
 
 from specdemo.events.params import Params
 
+# Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
+# it has drafted an eos; the text has no room for more; the drafter has no more to offer.
+EndedBy = Literal["gamma", "confidence", "eos", "length", "drafter"]
+
 
 @dataclass(frozen=True, slots=True)
 class ByModel:
@@ -106,6 +110,8 @@ class Round:
 
     `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
     engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted.
+    gamma: the most tokens that this round could draft; ended_by: why it drafted no more. Older traces lack
+    these two, and plain decoding has no ended_by.
     """
 
     index: int
@@ -115,6 +121,8 @@ class Round:
     draft_ms: float
     verify_ms: float
     kept: Kept | None = None
+    gamma: int | None = None
+    ended_by: EndedBy | None = None
 
 
 @dataclass(frozen=True, slots=True)

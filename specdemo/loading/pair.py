@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -89,6 +90,13 @@ class Pair:
         """Of weights in memory, quantised ones as they are stored."""
         return Bytes(held_bytes(self.target), held_bytes(self.drafter) if self.drafter is not None else None)
 
+    @cached_property
+    def drafting_cost(self) -> float:
+        """What drafting a token with the drafter costs, in parts of the target's forward: the bytes of
+        weights that it reads, divided by those that the target reads. Counted and not timed, because times
+        differ from run to run, and `gamma="auto"` would choose other lengths each time."""
+        return 0.0 if self.drafter is None else weight_bytes(self.drafter) / weight_bytes(self.target)
+
 
 def held_bytes(model: PreTrainedModel) -> int:
     """Bytes of the model's parameters and buffers. A quantised weight consists of inner tensors; tied ones
@@ -103,3 +111,19 @@ def held_bytes(model: PreTrainedModel) -> int:
             storage = tensor.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
+
+
+def weight_bytes(model: PreTrainedModel) -> int:
+    """Bytes of weights that one forward of few tokens reads; quantised weights as they are in memory.
+
+    An embedding table is not counted, because a forward reads only one row per token, unless it is the output
+    matrix, too (tied). The cache of keys and values is not counted."""
+    head = model.get_output_embeddings()
+    output = None if head is None else head.weight.untyped_storage().data_ptr()
+    tables = {
+        storage.data_ptr(): storage.nbytes()
+        for module in model.modules()
+        if isinstance(module, torch.nn.Embedding)
+        for storage in (module.weight.untyped_storage(),)
+    }
+    return held_bytes(model) - sum(size for address, size in tables.items() if address != output)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specdemo.events import Gamma
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import disagreement, probability_tolerance
 from specdemo.runtime.capturable import (
@@ -28,13 +29,15 @@ INTERRUPTED = (
     "operation not permitted when stream is capturing",
     "operation failed due to a previous error during capture",
 )
+AUTO_ROWS = (1, 2, 4, 8, 16)  # of a step, where gamma is chosen round by round: each needs a graph
+
 PASSING = (*INTERRUPTED, "out of memory")  # another time, the same capture may succeed
 
 
 class EagerSteps:
     """Runs each step as it is, with as many rows as there are drafts."""
 
-    def rows(self, k: int, gamma: int) -> int:
+    def rows(self, k: int, gamma: Gamma) -> int:
         return k
 
     def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
@@ -52,7 +55,8 @@ class Graphs:
     """A `RunStep` that captures steps as CUDA graphs: the latest `most` of them, in one memory pool.
 
     A step has gamma rows whenever anything is drafted, so that the last rounds of a text, which draft less,
-    need no graph of their own. A graph's output holds until it, or one that was captured before it, is
+    need no graph of their own. Where gamma is chosen round by round, it has the fewest rows of AUTO_ROWS that
+    hold the draft. A graph's output holds until it, or one that was captured before it, is
     replayed: those may use the same memory. Before a graph is used, it is compared with the step itself."""
 
     def __init__(self, clock: Clock, most: int = 64):
@@ -84,8 +88,10 @@ class Graphs:
             self._weights = weights
         self._tolerance = probability_tolerance([model.dtype for model in models])
 
-    def rows(self, k: int, gamma: int) -> int:
-        return gamma if k and not self.blocker else k
+    def rows(self, k: int, gamma: Gamma) -> int:
+        if not k or self.blocker:
+            return k
+        return gamma if gamma != "auto" else next(rows for rows in AUTO_ROWS if rows >= k)
 
     def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
         if self.blocker:

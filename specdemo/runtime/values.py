@@ -11,6 +11,7 @@ from typing import Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from specdemo.events import Gamma
 from specdemo.runtime.cuda import on_host
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ Out = TypeVar("Out")
 class RunStep(Protocol):
     """Runs a step: as it is, or captured once for each `key` and replayed."""
 
-    def rows(self, k: int, gamma: int) -> int:
+    def rows(self, k: int, gamma: Gamma) -> int:
         """How many rows a step should have when `k` tokens are drafted of at most `gamma`."""
 
     def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:

@@ -15,7 +15,7 @@ from typing import Any
 import gradio as gr
 
 from specdemo.events import check_number
-from specdemo.session import check_prompt
+from specdemo.loading.prompt import check_prompt
 from specdemo.ui import links
 from specdemo.ui.api import visitor_now
 from specdemo.ui.desk import Desk

@@ -21,7 +21,7 @@ from specdemo.bench.results import MethodRow
 from specdemo.events import DRAFT_WITH, LOSSY, Params
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
-from specdemo.session import check_prompt
+from specdemo.loading.prompt import check_prompt
 from specdemo.ui import wire
 from specdemo.ui.feed import cut_output, wire_round
 from specdemo.ui.line import Ticket

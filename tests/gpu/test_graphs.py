@@ -39,8 +39,10 @@ def trace_of(pair, params, prompt=PROMPT, capture=True):
         GREEDY,
         replace(GREEDY, temperature=0.8),
         replace(GREEDY, temperature=1.2, top_k=20, top_p=1.0, min_p=0.05),
+        replace(GREEDY, temperature=0.8, gamma=8, confidence=0.5),
+        replace(GREEDY, temperature=0.8, gamma="auto"),
     ],
-    ids=range(3),
+    ids=range(5),
 )
 def test_the_same_tokens_eager_and_captured(pair, kind, params):
     params = replace(params, draft_with=kind)
@@ -48,6 +50,8 @@ def test_the_same_tokens_eager_and_captured(pair, kind, params):
     assert pair.runner.graphs.graphs and not pair.runner.graphs.blocker
     assert captured.output_ids == eager.output_ids
     assert captured.stats.accepted == eager.stats.accepted
+    lengths = [[(one.gamma, one.ended_by) for one in run.rounds] for run in (captured, eager)]
+    assert lengths[0] == lengths[1]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

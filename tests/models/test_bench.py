@@ -15,13 +15,13 @@ from specdemo import Params, generate, load_pair
 from specdemo.bench.contestants import contestants, ours
 from specdemo.bench.idle import device_idle
 from specdemo.bench.report import table
-from specdemo.bench.roofline import copy_bandwidth, roofline, weight_bytes
+from specdemo.bench.roofline import copy_bandwidth, roofline
 from specdemo.bench.run import bench
 from specdemo.bench.shapes import SHAPES, shaped_pair
 from specdemo.bench.sweeps import context_sweep, gamma_sweep
 from specdemo.cli.main import _shapes, main
 from specdemo.loading.errors import LoadError
-from specdemo.loading.pair import held_bytes
+from specdemo.loading.pair import held_bytes, weight_bytes
 from specdemo.runtime.torchscript import TorchScriptLM
 from tests.tiny import tiny, tokenizer
 

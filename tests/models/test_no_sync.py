@@ -2,6 +2,8 @@
 nothing waits, so the operations are counted that would make the host wait on a GPU; and the same steps are
 run with tensors that have a shape but no numbers, which nobody can look at."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
@@ -162,9 +164,10 @@ def recordable(model):
 
 
 @torch.no_grad()
-def steps_of(target, drafter, kind, sampler, k=4, device=CPU, rule="speculative"):
+def steps_of(target, drafter, kind, sampler, k=4, device=CPU, rule="speculative", confidence=0.0):
     """One round's two steps, which have run once before: {"draft": (step, inputs), "verify": ...}."""
     params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, rule=rule, **SAMPLERS[sampler])
+    params = replace(params, confidence=confidence)
     run, shared = Kept(), Sampler(params)
     match kind:
         case "model":
@@ -267,6 +270,13 @@ def test_no_sampler_waits(kind, sampler, k):
     up."""
     target, drafter = tiny("llama", vocab_size=WIDE), tiny("llama", vocab_size=WIDE + 8)
     steps = steps_of(recordable(target), recordable(drafter), kind, sampler, k)
+    assert waits_of(steps) == NOTHING[kind]
+
+
+@pytest.mark.parametrize("kind", ["model", "lookup"])
+def test_confidence_waits_for_nothing(kind):
+    """A drafter on a CPU reads numbers to stop early; on a GPU the verifying step alone ends the draft."""
+    steps = steps_of(recordable(tiny("llama")), recordable(tiny("llama")), kind, "all", confidence=0.5)
     assert waits_of(steps) == NOTHING[kind]
 
 

@@ -19,7 +19,7 @@ def wrong_values():
         for value in [low - 1, high + 1, *NOT_NUMBERS, *([4.5, 4.0] if kind is int else [])]:
             if not (field == "seed" and value is None):
                 yield field, value
-    yield from (("top_p", 0), ("top_p", 0.0), ("min_p", 1), ("temperature", -1e-9), ("top_p", 1 + 1e-9))
+    yield from (("top_p", 0), ("top_p", 0.0), ("min_p", 1), ("confidence", 1), ("gamma", "AUTO"), ("temperature", -1e-9), ("top_p", 1 + 1e-9))
     for field in ("draft_with", "rule"):
         yield from ((field, value) for value in ("", "Model", "eagle", None, 3, ["model"], {"model"}))
     yield from (("stop", value) for value in ("end", ("",), (3,), None, {"a": 1}, ["a", None], ("\ud800",)))
@@ -55,7 +55,7 @@ def test_stop_strings_are_limited_in_number_and_length(stop, given):
 
 
 def test_a_sentence_says_what_is_allowed_and_what_was_given():
-    with pytest.raises(ValueError, match=r"^gamma must be a whole number from 1 to 16, not 17$"):
+    with pytest.raises(ValueError, match=r"^gamma must be a whole number from 1 to 16 or auto, not 17$"):
         Params(gamma=17)
     with pytest.raises(ValueError, match=r"^top_p must be a number above 0 to 1, not 0$"):
         Params(top_p=0)
@@ -68,7 +68,7 @@ def test_the_ends_of_every_range_are_allowed_where_the_sentence_says_so(field):
     kind, low, high = LIMITS[field]
     if field not in ("top_p", "lenience"):
         assert getattr(Params(**{field: low}), field) == low
-    if field != "min_p":
+    if field not in ("min_p", "confidence"):
         assert getattr(Params(**{field: high}), field) == high
 
 

@@ -67,6 +67,8 @@ def first_tokens(params, prompt, eos=(), drafter=None, fates=None, **changes):
             if fates is not None:
                 fates.update(token.fate for token in event.draft)
                 fates[event.next.source if event.next else "ended in the draft"] += 1
+                fates[f"ended by {event.ended_by}"] += 1
+                fates[f"gamma {event.gamma}"] += 1
             if len(ids) >= TOKENS:
                 break
     return tuple(ids[:TOKENS])

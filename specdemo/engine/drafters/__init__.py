@@ -50,6 +50,16 @@ class Drafter(Protocol):
         target's `wants_top` likeliest (token, raw_p) after ids + draft[:i]."""
 
 
+def is_unsure(raw_q: Tensor, confidence: float | Tensor) -> Tensor:
+    """Where a draft ends before its token: raw_q [N, V] -> [N] bool, whether the drafter's likeliest token
+    has a probability below `confidence`. NaN is not below it, so that broken weights are noticed.
+
+    It looks at the distribution and never at the token that is drawn from it. So whether a token is drafted
+    depends on the tokens before it alone, and speculation stays lossless. The verifier applies this to every
+    draft. A drafter that can read numbers without waiting may end its loop after such a place."""
+    return raw_q.amax(-1).double() < confidence
+
+
 def one_hot_draft(ids: list[int], vocab_size: int, device: torch.device) -> Draft:
     """A draft without a distribution: q is one-hot, so that no rule has to know."""
     tensor = to_device(ids, torch.long, device)

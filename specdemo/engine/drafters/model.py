@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdemo.engine.drafters import Draft, one_hot_draft
+from specdemo.engine.drafters import Draft, is_unsure, one_hot_draft
 from specdemo.engine.sampling import Sampler, Settings, probabilities
+from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
 from specdemo.runtime.values import RunStep, varied_ids, varied_uniforms
@@ -41,8 +42,9 @@ class ModelDrafter:
         vocab_size: int,  # the target's
         device: torch.device,  # the target's
         run_step: RunStep,
-        gamma: int,
+        gamma: Gamma,
         is_over: Callable[[], bool] = lambda: False,
+        confidence: float = 0.0,
     ):
         self.lm = lm
         self.context = context
@@ -52,6 +54,8 @@ class ModelDrafter:
         self.run_step = run_step
         self.gamma = gamma
         self.is_over = is_over  # of Decoder
+        # A GPU would have to be waited for at each token: there the draft is only cut when it is verified.
+        self.stops_below = confidence if lm.device.type == "cpu" else 0.0
 
     def start(self, ids: list[int]) -> None:
         if len(ids) <= self.context:
@@ -75,9 +79,9 @@ class ModelDrafter:
         _, draft = self.run_step(key, self.step, value)
         if self.lm.device != self.device:
             draft = Draft(
-                rows, *(part.to(self.device) for part in (draft.ids, draft.q, draft.raw_q, draft.exact))
+                draft.k, *(part.to(self.device) for part in (draft.ids, draft.q, draft.raw_q, draft.exact))
             )
-        return replace(draft, k=k)
+        return replace(draft, k=min(k, len(draft.ids)))
 
     def step(self, value: DraftInput) -> Draft:
         position, tokens = value.position[0].long(), value.last.long()
@@ -92,6 +96,8 @@ class ModelDrafter:
             qs.append(q)
             raw_logits.append(logits)
             exact.append(is_exact)
+            if self.stops_below and is_unsure(probabilities(logits), self.stops_below):
+                break  # the verifier drops this token
         raw_q = probabilities(torch.cat(raw_logits))  # [B, V]
         return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact))
 
