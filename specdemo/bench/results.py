@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from specdemo.events import Gamma
+
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
@@ -150,7 +152,7 @@ class MethodRow:
 
     name: str
     draft_with: str
-    gamma: int | None  # None for "none"
+    gamma: Gamma | None  # None for "none"
     drafted_per_round: float
     accepted_per_round: float
     tokens_per_round: float

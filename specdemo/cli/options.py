@@ -165,6 +165,10 @@ def check_bench_options(arguments: Namespace) -> None:
         for other in others:
             if getattr(arguments, other):
                 raise ValueError(f"methods: give --methods or --{other.replace('_', '-')}, not both")
+    elif arguments.gamma == "auto":
+        raise ValueError("gamma must be a whole number here: auto goes with --methods")
+    elif arguments.confidence:
+        raise ValueError("confidence must be 0 here, since transformers drafts gamma tokens: use --methods")
     if arguments.shapes is None and arguments.accept is not None:
         raise ValueError("accept is the acceptance rate of --shapes, so it needs --shapes")
     if arguments.shapes is not None:

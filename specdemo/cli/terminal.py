@@ -85,9 +85,11 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
         return "–" if value is None else pattern.format(value)
 
     per_round = write(stats.mean_tokens_per_round, "{:.2f}")
+    chosen = [one.gamma for one in rounds if one.gamma] if params.gamma == "auto" else []
     numbers = ", ".join(
         (
             f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
+            *([f"gamma {min(chosen)} to {max(chosen)}"] if chosen else []),
             f"acceptance rate {write(stats.acceptance_rate, '{:.0%}')}",
             f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s",
             f"cost ratio {write(None if is_noisy(stats, rounds) else stats.cost_ratio, '{:.3f}')}",

@@ -80,10 +80,15 @@ def _verdicts_by_place(rounds: Sequence[Round], rule: str) -> list[list[tuple[fl
 
 
 def _share_of_rounds_with_a_draft(rounds: Sequence[Round]) -> list[float]:
-    """By place, how many of the rounds have a draft there: all for a drafter model, while a lookup may find
-    less. The last round does not count: the end of the text may leave it without room for a draft."""
-    lengths = [len(one.draft) for one in (rounds[:-1] or rounds)]
-    return [mean(length > place for length in lengths) for place in range(max(lengths))] or [0.0]
+    """By place, how many of the rounds that could draft so many have a draft there: all for a drafter model
+    that is always sure enough, while a lookup may find less. The last round does not count: the end of the
+    text may leave it without room for a draft."""
+    drafts = [(len(one.draft), one.gamma) for one in (rounds[:-1] or rounds)]
+    longest = max(length for length, _ in drafts)
+    return [
+        mean(length > place for length, gamma in drafts if gamma is None or gamma > place)
+        for place in range(longest)
+    ] or [0.0]
 
 
 def _speedup(stats: Stats, tokens: float, drafts: float) -> float | None:

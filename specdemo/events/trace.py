@@ -10,7 +10,19 @@ from typing import Final, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from specdemo.events import Finish, Finished, Judged, Next, PairInfo, Params, Round, Started, Stats, metrics
+from specdemo.events import (
+    LIMITS,
+    Finish,
+    Finished,
+    Judged,
+    Next,
+    PairInfo,
+    Params,
+    Round,
+    Started,
+    Stats,
+    metrics,
+)
 
 SCHEMA: Final = "specdemo.trace/1"
 LARGEST = 1e12  # what no time (in ms) and no count of a real run reaches
@@ -148,6 +160,8 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
             yield from _token_faults(f"rounds.{index}.next", a_round.next, a_round.next.residual_mass)
         if not (0 <= a_round.draft_ms < LARGEST and 0 <= a_round.verify_ms < LARGEST):
             yield f"rounds.{index}", "its times must be milliseconds"
+        if a_round.gamma is not None and not len(a_round.draft) <= a_round.gamma <= LIMITS["gamma"][2]:
+            yield f"rounds.{index}.gamma", "must be a length that its draft can have"
         counted = metrics.after_round(counted, a_round)
     if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
         yield "output_ids", "must be what the rounds add up to"

@@ -49,6 +49,9 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         "draft_with", [(label, name) for name, label in DRAFTER_LABELS.items()], first["draft_with"]
     )
     boxes["gamma"] = slider("gamma", 1)
+    boxes["gamma_auto"] = gr.Checkbox(
+        first["gamma_auto"], visible=shown["gamma_auto"], **_words("gamma_auto")
+    )
     boxes["ngram"] = slider("ngram", 1)
     boxes["sampler"] = dropdown("sampler", list(SAMPLERS), first["sampler"])
     boxes["temperature"] = slider("temperature", 0.05)
@@ -64,9 +67,10 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         boxes["system"] = gr.Textbox(
             first["system"], lines=2, max_lines=6, visible=shown["system"], **_words("system")
         )
-    with gr.Accordion("Ending, rule, alternatives", open=False):
+    with gr.Accordion("Ending, confidence, rule, alternatives", open=False):
         boxes["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
         boxes["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
+        boxes["confidence"] = slider("confidence", 0.05)
         boxes["rule"] = dropdown("rule", [(words, rule) for rule, words in RULE_WORDS.items()], first["rule"])
         boxes["lenience"] = slider("lenience", 0.05)
         boxes["alternatives"] = slider("alternatives", 1)

@@ -169,6 +169,8 @@ def wire_round(this_round: Round) -> WireRound:
         "draft_ms": _six_digits(this_round.draft_ms),
         "verify_ms": _six_digits(this_round.verify_ms),
         "kept": {"speculative": kept.speculative, "block": kept.block} if kept else None,
+        "gamma": this_round.gamma,
+        "ended_by": this_round.ended_by,
     }
 
 

@@ -213,15 +213,16 @@ class Handlers:
                 session.measuring = session.measurement = None
 
     def choose_gamma(self, event: gr.EventData, draft_with: str) -> tuple:
-        """The drafting method and the draft length chosen in the gamma panel; 0 is plain decoding."""
+        """The drafting method and the draft length chosen in the gamma panel, which is then no longer chosen
+        round by round; 0 is plain decoding."""
         gamma = event._data.get("gamma") if isinstance(event._data, dict) else None
         if type(gamma) is int and gamma == 0:
-            return "none", gr.update()
+            return "none", gr.update(), gr.update()
         try:
             gamma = check_number("gamma", gamma)
         except ValueError as error:
             raise gr.Error(in_labels(str(error)), print_exception=False) from None
-        return "model" if draft_with == "none" else draft_with, gamma
+        return "model" if draft_with == "none" else draft_with, gamma, False
 
     def stop(self, session: PageSession) -> str:
         """Ends the run or the replay, and the measurement, and shows all of it. Gradio cancels the events

@@ -80,7 +80,7 @@ def _warnings(
     if "min_p" in filters and values["min_p"] == 0:
         yield "min_p", "0 is off: nothing is filtered"
     are_whole = _whole(values["gamma"]) and _whole(values["max_new_tokens"])
-    if values["draft_with"] != "none" and are_whole and values["gamma"] >= values["max_new_tokens"] > 0:
+    if visible(values)["gamma"] and are_whole and values["gamma"] >= values["max_new_tokens"] > 0:
         yield (
             "gamma",
             f"a draft is never longer than the rest of the text: at most {values['max_new_tokens'] - 1} here",

@@ -151,7 +151,8 @@ def _race(request: Request, pairs: list[Pair]) -> Plan:
 
 def _gammas(request: Request, pairs: list[Pair]) -> Plan:
     params = request.params
-    gammas = sorted({*GAMMAS, params.gamma})
+    own = () if params.gamma == "auto" else (params.gamma,)
+    gammas = sorted({*GAMMAS, *own})
     settings = [Setting(ALONE, pairs[0], replace(params, draft_with="none"))]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in gammas]
     drafting = METHODS[params.draft_with]
@@ -189,7 +190,7 @@ def found(request: Request, plan: Plan, so_far: Comparison) -> dict[str, Any]:
     if request.kind == "race" and len(so_far.traces) == 2:
         result["race"] = race_of([so_far.traces[each.name] for each in plan.settings], plan.settings)
     elif request.kind == "gamma" and so_far.rows:
-        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=lambda row: row.gamma or 0)]
+        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=_length)]
     elif request.kind == "compare" and so_far.rows:
         result["comparison"] = comparison_of(plan, so_far.rows)
     return result
@@ -240,11 +241,17 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     )
 
 
+def _length(row: MethodRow) -> int:
+    """Of a measured draft length; 0 is plain decoding."""
+    assert row.gamma != "auto", "only given lengths are measured"
+    return row.gamma or 0
+
+
 def gamma_point(row: MethodRow) -> wire.GammaPoint:
     low, high = row.speedup_interval or (None, None)
     is_plain = row.draft_with == "none"
     return {
-        "gamma": row.gamma or 0,
+        "gamma": _length(row),
         # Without an interval, or with a wide one, it says nothing.
         "speedup": row.speedup if is_plain or (low is not None and not is_noisy(row)) else None,
         "low": low,

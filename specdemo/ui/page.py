@@ -54,6 +54,8 @@ EXAMPLES = {
     ),
 }
 
+SET_BY_EXAMPLES = ("draft_with", "gamma", "sampler", "gamma_auto", "confidence")  # the last two: off
+
 
 # Gradio calls it with what an event's inputs hold; the second one becomes the address's query.
 ADDRESS = "(session, address) => [session, location.search]"
@@ -76,7 +78,7 @@ def build(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
         prompt, pair, *how = list(EXAMPLES.values())[index]
         before = session.pair if chosen == POOR else None
         session.pair = pair and (before if chosen == pair else chosen)
-        return prompt, pair or before or chosen, *how
+        return prompt, pair or before or chosen, *how, False, 0.0
 
     with Page(title=TITLE, delete_cache=(600, 3600)) as demo:
         demo.desk = desk
@@ -125,7 +127,7 @@ def build(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
         )
         linked.then(**hints_event)
         started.then(**hints_event)  # more is known about a pair that is loaded now
-        filled = [prompt, *(settings[name] for name in ("pair", "draft_with", "gamma", "sampler"))]
+        filled = [prompt, *(settings[name] for name in ("pair", *SET_BY_EXAMPLES))]
         examples.click(apply_example, [session, examples, settings["pair"]], filled, **QUIET)
         measured = stage.apply(
             on.measure_on_stage,
@@ -136,7 +138,7 @@ def build(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
             concurrency_limit=None,
             api_visibility="private",
         )
-        taken_over = [settings["draft_with"], settings["gamma"]]
+        taken_over = [settings[name] for name in ("draft_with", "gamma", "gamma_auto")]
         stage.select(on.choose_gamma, settings["draft_with"], taken_over, **QUIET)
         gr.on([end.click, stage.stop], on.stop, session, stage, cancels=[started, linked, measured], **QUIET)
         # The page asks for the whole state after it has missed a message.

@@ -27,7 +27,7 @@ OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 # Drafting method: (what it does, the fields of Params that it uses). Its name is in METHODS.
 DRAFTERS = {
-    "model": ("a smaller model writes the drafts", ("gamma",)),
+    "model": ("a smaller model writes the drafts", ("gamma", "confidence")),
     "lookup": ("copies what followed the same words earlier in the text", ("gamma", "ngram")),
     "ngram": ("n-grams of all lengths, counted in the text so far, write the drafts", ("gamma", "ngram")),
     "ngram-one-level": (
@@ -53,6 +53,10 @@ CONTROLS = {
     "pair": ("Pair", ""),
     "draft_with": ("Drafting method", "with every method the text has the target's own distribution"),
     "gamma": ("Draft length γ", "the most tokens drafted in a round"),
+    "gamma_auto": (
+        "Choose γ round by round",
+        "by how many drafts were accepted so far, and by how much larger the target is than the drafter",
+    ),
     "ngram": ("N-gram length", "the longest n-gram that is matched or stored"),
     "rule": ("Rule", "exact: the text has the target's own distribution"),
     "lenience": ("Lenience l", "less accepts more and is farther from the target; 1 is exact"),
@@ -73,6 +77,11 @@ CONTROLS = {
     "dtype": ("Number format of the weights", ""),
     "quantize": ("Quantise the target", "weights only, while the pair is loaded"),
     "quantize_drafter": ("Quantise the drafter", "weights only, while the pair is loaded"),
+    "confidence": (
+        "Confidence",
+        "a draft ends where the drafter's likeliest token is less probable than this (at temperature 1, "
+        "without filters); 0 is off; on a GPU the rest is drafted and dropped, which saves no time",
+    ),
     "alternatives": ("Alternatives recorded", "the likeliest tokens at each position, for the inspector"),
 }
 NAMES = tuple(CONTROLS)
@@ -95,7 +104,7 @@ def values_held(held: Sequence[Any], hosted: bool) -> Values:
 
 UNCHANGED = (
     "draft_with",
-    "gamma",
+    "confidence",
     "ngram",
     "rule",
     "lenience",
@@ -114,6 +123,7 @@ def params_of(values: Values) -> Params:
     return Params(
         **{field: values[field] if field in filters else off for field, off in OFF.items()},
         **{field: values[field] for field in UNCHANGED},
+        gamma="auto" if values["gamma_auto"] is True else values["gamma"],
         seed=whole_number(values["seed"]),
         stop=tuple(_unescaped(line) for line in values["stop"].split("\n") if line),
         system=values["system"] if values["chat"] and values["system"] else None,
@@ -153,6 +163,8 @@ def values_of(params: Params) -> Values:
     values |= {name: getattr(params, name) for name in NAMES if hasattr(params, name) and name not in OFF}
     seed = "" if params.seed is None else str(params.seed)
     return values | {
+        "gamma": DEFAULTS.gamma if params.gamma == "auto" else params.gamma,
+        "gamma_auto": params.gamma == "auto",
         "sampler": sampler,
         "seed": seed,
         "stop": "\n".join(map(_escaped, params.stop)),
@@ -194,8 +206,9 @@ def visible(values: Values) -> dict[str, bool]:
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
     drafting = DRAFTERS.get(values["draft_with"], ("", ()))[1]
     shown = {field: field in filters for field in OFF}
-    shown |= {field: field in drafting for field in ("gamma", "ngram")}
+    shown |= {field: field in drafting for field in ("confidence", "ngram")}
     drafts = bool(drafting)
+    shown |= {"gamma": drafts and not values["gamma_auto"], "gamma_auto": drafts}
     shown |= {"rule": drafts, "lenience": drafts and values["rule"] == "lenient"}
     return shown | {"seed": bool(filters), "system": bool(values["chat"])}
 

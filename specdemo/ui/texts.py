@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from specdemo.bench.methods import METHODS
 from specdemo.events import LOSSY, Params, metrics
 from specdemo.events.trace import Trace
-from specdemo.ui.settings import sampler_in_words
+from specdemo.ui.settings import DRAFTERS, sampler_in_words
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
@@ -121,11 +121,17 @@ def whose(trace: Trace, recorded: bool = False) -> str:
         drafting,
         *([f"γ {params.gamma}"] if params.draft_with != "none" else []),
         *([rule_in_words(params)] if params.rule != "speculative" else []),
+        *([f"confidence {params.confidence:g}"] if _ends_drafts(params) else []),
         sampler_in_words(params),
         *([f"seed {params.seed}"] if params.temperature else []),
         f"{printable(pair.device)} ({printable(pair.device_name)})",
     ]
     return " · ".join(parts)
+
+
+def _ends_drafts(params: Params) -> bool:
+    """Whether the confidence can end a draft."""
+    return params.confidence > 0 and "confidence" in DRAFTERS[params.draft_with][1]
 
 
 def number_texts(trace: Trace) -> dict[str, str]:

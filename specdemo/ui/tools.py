@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from specdemo.events import DRAFT_WITH, LIMITS, LOSSY, RULES, Round, allowed
+from specdemo.events import DRAFT_WITH, LIMITS, LOSSY, RULES, Params, Round, allowed
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 
@@ -18,7 +18,8 @@ ARGUMENTS = {
     "prompt": "the text to continue",
     "pair": "a name that the tool pairs lists",
     "draft_with": f"what drafts: one of {', '.join(DRAFT_WITH)}; none is plain decoding",
-    "gamma": "the most tokens drafted in a round",
+    "gamma": "the most tokens drafted in a round; auto chooses it round by round",
+    "confidence": "a draft ends where the drafter's likeliest token is less probable than this; 0 is off",
     "rule": f"how drafts are judged: one of {', '.join(RULES)}; {' and '.join(LOSSY)} are lossy",
     "temperature": "0 is greedy",
     "top_k": "0 is off",
@@ -68,11 +69,23 @@ def in_words(trace: Trace) -> str:
         f"pair {trace.pair.name}, drafting with {params.draft_with}, gamma {params.gamma}, "
         f"temperature {params.temperature:g}, seed {params.seed}; ended by: {trace.finish}",
     )
-    lines = [f"{one.index + 1}: {' '.join(_parts(one))}" for one in trace.rounds[:SHOWN_ROUNDS]]
+    shown = trace.rounds[:SHOWN_ROUNDS]
+    lines = [f"{one.index + 1}{_length(one, params)}: {' '.join(_parts(one))}" for one in shown]
     if left := len(trace.rounds) - SHOWN_ROUNDS:
         lines += [f"and {left:,} more rounds"] if left > 0 else []
     sections = (("Text", (trace.text,)), ("Numbers", numbers), ("Rounds", lines))
     return "\n\n".join(f"{title}:\n" + "\n".join(body) for title, body in sections)
+
+
+def _length(a_round: Round, params: Params) -> str:
+    """How long the draft could be and what ended it, where the settings let that change."""
+    if (
+        a_round.gamma is None
+        or params.draft_with == "none"
+        or not (params.gamma == "auto" or params.confidence)
+    ):
+        return ""
+    return f" (gamma {a_round.gamma}, draft ended by {a_round.ended_by})"
 
 
 def _parts(a_round: Round) -> Iterable[str]:

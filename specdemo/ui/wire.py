@@ -58,13 +58,16 @@ class Kept(TypedDict):
 
 
 class WireRound(TypedDict):
-    """One draft and the target forward that judged it. Times are the engine's, in milliseconds."""
+    """One draft and the target forward that judged it. Times are the engine's, in milliseconds. gamma and
+    ended_by: as in a trace file; None in older ones."""
 
     draft: list[DraftToken]
     next: NextToken | None
     draft_ms: float
     verify_ms: float
     kept: Kept | None
+    gamma: int | None
+    ended_by: str | None
 
 
 class Estimate(TypedDict):
@@ -89,10 +92,11 @@ class Outcome(TypedDict):
 
 
 class Setting(TypedDict):
-    """How a run was made. top_k 0, top_p 1 and min_p 0 are off."""
+    """How a run was made. top_k 0, top_p 1 and min_p 0 are off. gamma: "auto" where it was chosen round by
+    round."""
 
     draft_with: str
-    gamma: int
+    gamma: int | str
     rule: str
     lenience: float
     greedy: bool

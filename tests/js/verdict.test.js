@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { linked } from "../../specdemo/ui/static/run.js";
 import {
-  alternativesTo, drawnFrom, judgement, placeOf, roundInWords, valuesOf, verdictOn,
+  alternativesTo, drawnFrom, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn,
 } from "../../specdemo/ui/static/verdict.js";
 import { PROMPT, SETTING, allAccepted, drafted, own, plain, rejection } from "./runs.js";
 
@@ -109,6 +109,18 @@ test("a round is described by its drafts, tokens and times", () => {
   const times = "drafting 10.0 ms, verifying 20.0 ms";
   assert.equal(roundInWords(linked(rejection(), 3)), `round 4: 1 of 3 drafts accepted, 2 tokens, ${times}`);
   assert.match(roundInWords(linked(plain(), 0)), /^round 1: nothing drafted, 1 token, drafting 0.0 ms, /);
+});
+
+test("a round says how long its draft could be, and why it is shorter", () => {
+  const round = linked({ ...rejection(), gamma: 8, ended_by: "confidence" }, 0);
+  assert.equal(lengthInWords(round), "γ 8: the drafter was not sure enough of the next token");
+  assert.ok(roundInWords(round).endsWith(`, ${lengthInWords(round)}`));
+  assert.equal(lengthInWords(linked({ ...allAccepted(4), gamma: 4, ended_by: "gamma" }, 0)), "γ 4");
+  const alone = linked({ ...plain(), gamma: 0, ended_by: null }, 0);
+  assert.equal(lengthInWords(alone), "");
+  const unsure = linked({ ...plain(), gamma: 4, ended_by: "confidence" }, 0);
+  const why = "nothing was drafted in this round (the drafter was not sure enough of the next token), so";
+  assert.ok(verdictOn(unsure.next).startsWith(`Sampled: ${why}`));
 });
 
 test("what comes later in the round is not given away", () => {

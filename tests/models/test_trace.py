@@ -167,14 +167,14 @@ def test_the_keys_are_those_of_the_schema():
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats"
     )
     first = data["rounds"][0]
-    assert keys(first) == "index draft next emitted draft_ms verify_ms kept"
+    assert keys(first) == "index draft next emitted draft_ms verify_ms kept gamma ended_by"
     assert keys(first["draft"][0]) == "id text p q raw_p raw_q u accept_prob fate top distance"
     assert keys(first["next"]) == "id text source p q raw_p raw_q u residual_mass top"
     assert keys(data["pair"]) == "name target drafter device device_name dtype quantize"
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
     assert keys(data["params"]) == (
-        "draft_with gamma rule temperature top_k top_p min_p seed max_new_tokens stop ignore_eos chat system "
-        "ngram alternatives lenience"
+        "draft_with gamma confidence rule temperature top_k top_p min_p seed max_new_tokens stop ignore_eos "
+        "chat system ngram alternatives lenience"
     )
 
 

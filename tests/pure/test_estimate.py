@@ -1,5 +1,6 @@
 """What other draft lengths would bring: against runs of a model whose acceptance is known by construction."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -89,3 +90,14 @@ def test_without_a_target_step_there_are_tokens_and_no_speed_ups():
 def test_plain_decoding_has_nothing_to_estimate_from():
     rounds = simulated(0, lambda place: 0.5, count=20)
     assert estimates(rounds, stats_of(rounds)) == []
+
+
+def test_a_draft_that_was_to_be_short_says_nothing_about_longer_ones():
+    """Half of the rounds could draft two tokens, the other half four."""
+    short, long = (
+        [replace(one, gamma=gamma) for one in simulated(gamma, lambda place: 0.7)] for gamma in (2, 4)
+    )
+    rounds = [one for both in zip(short, long, strict=True) for one in both]
+    found, of_long = (estimates(some, stats_of(some)) for some in (rounds, long))
+    for gamma in (2, 4):
+        assert found[gamma].seen_tokens == pytest.approx(of_long[gamma].seen_tokens, rel=0.03)

@@ -57,9 +57,9 @@ def test_an_address_without_settings_changes_no_control(query):
 @pytest.mark.parametrize(
     "query, sentence",
     [
-        ("gamma=99", "gamma must be a whole number from 1 to 16, not 99"),
-        ("gamma=x", "gamma must be a whole number from 1 to 16, not 'x'"),
-        ("gamma=", "gamma must be a whole number from 1 to 16, not ''"),
+        ("gamma=99", "gamma must be a whole number from 1 to 16 or auto, not 99"),
+        ("gamma=x", "gamma must be a whole number from 1 to 16 or auto, not 'x'"),
+        ("gamma=", "gamma must be a whole number from 1 to 16 or auto, not ''"),
         ("temperature=nan", "temperature must be a number from 0 to 2, not nan"),
         ("seed=-1", "seed must be a whole number"),
         ("seed=" + "9" * 5000, "seed must be a whole number"),

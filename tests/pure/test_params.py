@@ -19,7 +19,15 @@ def wrong_values():
         for value in [low - 1, high + 1, *NOT_NUMBERS, *([4.5, 4.0] if kind is int else [])]:
             if not (field == "seed" and value is None):
                 yield field, value
-    yield from (("top_p", 0), ("top_p", 0.0), ("min_p", 1), ("confidence", 1), ("gamma", "AUTO"), ("temperature", -1e-9), ("top_p", 1 + 1e-9))
+    yield from (
+        ("top_p", 0),
+        ("top_p", 0.0),
+        ("min_p", 1),
+        ("confidence", 1),
+        ("gamma", "AUTO"),
+        ("temperature", -1e-9),
+        ("top_p", 1 + 1e-9),
+    )
     for field in ("draft_with", "rule"):
         yield from ((field, value) for value in ("", "Model", "eagle", None, 3, ["model"], {"model"}))
     yield from (("stop", value) for value in ("end", ("",), (3,), None, {"a": 1}, ["a", None], ("\ud800",)))

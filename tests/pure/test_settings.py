@@ -96,6 +96,7 @@ def warned(pair=PAIR, needs=NEEDS, prompt="Once", limits=LOCAL, **values) -> dic
         Params(top_k=3, min_p=0.2),
         Params(draft_with="ngram", ngram=5, gamma=9, stop=("a", "b c"), ignore_eos=True, alternatives=0),
         Params(chat=True, system="Be brief."),
+        Params(gamma="auto", confidence=0.4),
         Params(stop=("\n\n", "a\nb", "\\", r"\n", " x")),
     ],
 )
@@ -148,6 +149,20 @@ def test_controls_that_do_not_matter_are_out_of_the_way():
     assert not visible(holding())["system"] and visible(holding(chat=True))["system"]
 
 
+def test_a_length_that_is_chosen_round_by_round_hides_the_slider():
+    assert visible(holding())["gamma"] and visible(holding())["gamma_auto"]
+    auto = visible(holding(gamma_auto=True))
+    assert auto["gamma_auto"] and not auto["gamma"]
+    assert params_of(holding(gamma_auto=True, gamma=99)).gamma == "auto"
+    assert "gamma" not in warned(gamma=300, max_new_tokens=20, gamma_auto=True)
+    alone = visible(holding(draft_with="none", gamma_auto=True))
+    assert not alone["gamma"] and not alone["gamma_auto"]
+
+
+def test_confidence_is_shown_where_a_drafter_has_a_distribution():
+    assert [name for name in DRAFT_WITH if visible(holding(draft_with=name))["confidence"]] == ["model"]
+
+
 def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
     assert params_of(holding(seed=" ")).seed is None and params_of(holding(seed=" 7 ")).seed == 7
     for nonsense in ("7.0", "-7", "x", "9" * 30):
@@ -160,7 +175,7 @@ def test_what_is_hidden_has_no_effect_and_so_cannot_be_wrong():
     hidden = {"gamma": 99, "ngram": None, "seed": "x", "temperature": 9}
     params = params_of(holding(draft_with="none", sampler="greedy", **hidden))
     assert params == Params(draft_with="none", temperature=0.0, top_p=1.0)
-    with pytest.raises(ValueError, match="gamma must be a whole number from 1 to 16, not 99"):
+    with pytest.raises(ValueError, match="gamma must be a whole number from 1 to 16 or auto, not 99"):
         params_of(holding(gamma=99))
 
 

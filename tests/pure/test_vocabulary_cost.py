@@ -87,7 +87,8 @@ def cost_of_a_round(vocab_size, sampler) -> Cost:
         with Cost(vocab_size) as cost:
             draft = drafter.step(DraftInput(number, numbers[:2], numbers, settings))
             drawn = (draft.ids, draft.q, draft.raw_q, draft.exact)
-            verifier.step(VerifyInput(number, number, number, *drawn, numbers, number, number, settings))
+            others = (numbers, number, number, settings)
+            verifier.step(VerifyInput(number, number, number, number, *drawn, *others))
     return cost
 
 

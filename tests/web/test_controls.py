@@ -23,7 +23,7 @@ def test_a_number_beyond_its_slider_stays_and_is_refused(page, typed):
     assert box(page, "Draft length γ").input_value() == typed
     generate(page)
     wrong = f"not {typed}" if typed else "and the box is empty"
-    assert notice(page, "error") == f"Draft length γ must be a whole number from 1 to 16, {wrong}"
+    assert notice(page, "error") == f"Draft length γ must be a whole number from 1 to 16 or auto, {wrong}"
     assert stop(page).is_disabled(), "nothing has begun"
 
 

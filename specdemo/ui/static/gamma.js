@@ -96,7 +96,8 @@ export function makeGamma(panel, server) {
   // A run is shown again and again while it goes on; only what is new is drawn.
   function draw() {
     if (!run) return;
-    const own = run.setting && run.setting.draft_with !== "none" ? run.setting.gamma : 0;
+    const set = run.setting && run.setting.draft_with !== "none" ? run.setting.gamma : 0;
+    const own = typeof set === "number" ? set : null; // none of them where it was chosen round by round
     const news = JSON.stringify([run.whose, run.complete, run.outcome, own, points]);
     if (news === drawn) return;
     drawn = news;

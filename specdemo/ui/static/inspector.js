@@ -6,7 +6,7 @@ import { find, make } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
 import { ruleOf, symbolsOf } from "./rules.js";
 import { isDrafted } from "./run.js";
-import { alternativesTo, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
+import { alternativesTo, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
 
 /** @import { Setting } from "./messages.js" */
 /** @import { Token } from "./run.js" */
@@ -113,7 +113,8 @@ export function makeInspector(panel, setting) {
     part(".what .token").className = `token ${fate}`;
     part(".what small").textContent = token.id === null ? "" : `token ${token.id}`;
     part(".unpin").hidden = !pinned;
-    part(".where").textContent = placeOf(token);
+    const length = token.fate === "prompt" ? "" : lengthInWords(token.round);
+    part(".where").textContent = length ? `${placeOf(token)}, ${length}` : placeOf(token);
     part(".verdict").textContent = verdictOn(token, setting(), known);
     showJudgement(token, known);
     showValues(token, known);

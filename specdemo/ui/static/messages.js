@@ -54,13 +54,16 @@
  */
 
 /**
- * One draft and the target forward that judged it. Times are the engine's, in milliseconds.
+ * One draft and the target forward that judged it. Times are the engine's, in milliseconds. gamma and ended_by:
+ * as in a trace file; null in older ones.
  * @typedef {object} WireRound
  * @property {DraftToken[]} draft
  * @property {NextToken | null} next
  * @property {number} draft_ms
  * @property {number} verify_ms
  * @property {Kept | null} kept
+ * @property {number | null} gamma
+ * @property {string | null} ended_by
  */
 
 /**
@@ -84,10 +87,10 @@
  */
 
 /**
- * How a run was made. top_k 0, top_p 1 and min_p 0 are off.
+ * How a run was made. top_k 0, top_p 1 and min_p 0 are off. gamma: "auto" where it was chosen round by round.
  * @typedef {object} Setting
  * @property {string} draft_with
- * @property {number} gamma
+ * @property {number | string} gamma
  * @property {string} rule
  * @property {number} lenience
  * @property {boolean} greedy

@@ -6,7 +6,7 @@
 import { digits, inQuotes } from "./format.js";
 import { symbolsOf } from "./rules.js";
 import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
-import { comparison } from "./verdict.js";
+import { comparison, whyNoMore } from "./verdict.js";
 
 /** @import { Drafted, Own, Round } from "./run.js" */
 /**
@@ -202,7 +202,8 @@ export function inWords(rounds, place, stride) {
 function roundDone(round) {
   const { draft, next } = round;
   const drafts = `${acceptedIn(round)} of ${count(draft.length, "drafted token")} accepted`;
-  const first = draft.length ? drafts : "Nothing was drafted";
+  const why = whyNoMore(round);
+  const first = (draft.length ? drafts : "Nothing was drafted") + (why && ` (${why})`);
   if (!next) return `${first}; the text ends here.`;
   const isFromP = next.fate === "resampled" && symbolsOf(next).residual === null;
   return `${first}; ${inQuotes(next.text)} ${isFromP ? "resampled from p" : SOURCES[next.fate]}.`;
@@ -217,10 +218,12 @@ const SOURCES = {
 /** @param {Drafted} token */
 function draftedInWords({ text, round, place }) {
   const all = round.draft.length;
+  const why = whyNoMore(round);
+  const ends = why && ` The draft ends here: ${why}.`;
   if (place + 1 < all) return `${inQuotes(text)} is drafted, ${place + 1} of ${all}. It waits for its verdict.`;
   return all === 1
-    ? `${inQuotes(text)} is drafted. It waits for its verdict.`
-    : `${inQuotes(text)} is drafted. Now ${all} tokens wait for their verdict.`;
+    ? `${inQuotes(text)} is drafted. It waits for its verdict.${ends}`
+    : `${inQuotes(text)} is drafted. Now ${all} tokens wait for their verdict.${ends}`;
 }
 
 /** @param {Drafted} token */
@@ -238,7 +241,8 @@ function judgedInWords(token) {
 function drawnInWords(token) {
   if (!token) return "The text ends here.";
   const [text, u] = [inQuotes(token.text), `with u = ${digits(token.u)}`];
-  if (token.fate === "sampled") return `Nothing was drafted: ${text} is sampled from p ${u}.`;
+  const why = whyNoMore(token.round);
+  if (token.fate === "sampled") return `Nothing was drafted${why && ` (${why})`}: ${text} is sampled from p ${u}.`;
   if (token.fate === "bonus") return `The whole draft was accepted: ${text} is drawn from p as the bonus token ${u}.`;
   const replaced = rejectedIn(token.round);
   const instead = replaced ? ` in place of ${inQuotes(replaced.text)}` : "";

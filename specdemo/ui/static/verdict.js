@@ -89,7 +89,8 @@ export function verdictOn(token, setting = null, known = "all") {
     }
     case "sampled": {
       const one = "so the target's forward gives one token";
-      return `Sampled: nothing was drafted in this round, ${one}, drawn from p with u = ${digits(token.u)}.`;
+      const why = whyNoMore(token.round);
+      return `Sampled: nothing was drafted in this round${why && ` (${why})`}, ${one}, drawn from p with u = ${digits(token.u)}.`;
     }
   }
 }
@@ -256,5 +257,32 @@ export function roundInWords(round) {
   const drafts = draft.length ? `${accepted} of ${draft.length} drafts accepted` : "nothing drafted";
   const tokens = accepted + (next ? 1 : 0);
   const times = `drafting ${milliseconds(draft_ms)}, verifying ${milliseconds(verify_ms)}`;
-  return `round ${index + 1}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}`;
+  const length = lengthInWords(round);
+  const most = length && `, ${length}`;
+  return `round ${index + 1}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}${most}`;
+}
+
+/** @type {Record<string, string>} */
+const ENDINGS = {
+  confidence: "the drafter was not sure enough of the next token",
+  eos: "it ends with the end of the text",
+  length: "the text has no room for more",
+  drafter: "the drafter had nothing more to offer",
+};
+
+/**
+ * Why the round's draft has no more tokens; empty where it has gamma of them, or where it is not known.
+ * @param {Round} round
+ */
+export function whyNoMore({ ended_by }) {
+  return ENDINGS[ended_by ?? ""] ?? "";
+}
+
+/**
+ * How long the round's draft could be, and why it is shorter; empty in plain decoding and in older traces.
+ * @param {Round} round
+ */
+export function lengthInWords(round) {
+  const why = whyNoMore(round);
+  return round.gamma ? `γ ${round.gamma}${why && `: ${why}`}` : "";
 }
