@@ -56,6 +56,11 @@ def add_pair_options(parser: ArgumentParser) -> None:
         "--target", metavar="ID_OR_DIR", help="a hub id (ID or ID@REVISION) or a directory, instead of --pair"
     )
     parser.add_argument("--drafter", metavar="ID_OR_DIR", help="the same for the drafter")
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run program code that comes with --target and --drafter: read it first",
+    )
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is one)")
     parser.add_argument("--dtype", help=f"auto, {', '.join(DTYPES)} (default auto)")
     parser.add_argument("--quantize", metavar="KIND", help=f"quantise the target's weights: {kinds}")
@@ -73,6 +78,7 @@ def pair_request(arguments: Namespace) -> dict[str, Any]:
         "device": arguments.device,
         "dtype": arguments.dtype,
         "quantize": {"target": arguments.quantize, "drafter": arguments.quantize_drafter},
+        "trust_remote_code": arguments.trust_remote_code,
     }
 
 
@@ -172,6 +178,8 @@ def check_bench_options(arguments: Namespace) -> None:
     if arguments.shapes is None and arguments.accept is not None:
         raise ValueError("accept is the acceptance rate of --shapes, so it needs --shapes")
     if arguments.shapes is not None:
+        if arguments.trust_remote_code:
+            raise ValueError("shapes: give --shapes or --trust-remote-code, not both")
         for other in ("pair", "target", "drafter", "quantize", "quantize_drafter", "quantize_sweep"):
             if getattr(arguments, other) is not None:
                 raise ValueError(f"shapes: give --shapes or --{other.replace('_', '-')}, not both")

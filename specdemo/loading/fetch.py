@@ -19,6 +19,7 @@ INDEX = "model.safetensors.index.json"  # names the files of weights that are in
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
 SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
+CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
 
 
@@ -33,6 +34,8 @@ def is_here(part: Part) -> bool:
     if os.path.isdir(part.place):
         return True
     if not _cached(part, "config.json") or not any(_cached(part, name) for name in TOKENIZERS):
+        return False
+    if part.code and not all(_cached(part, name) for name in _code_files(part)):
         return False
     if _cached(part, WEIGHTS):
         return True
@@ -54,6 +57,23 @@ def _cached(part: Part, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def directory_of(part: Part) -> str:
+    """Where the files of a model are that is here."""
+    config = None if os.path.isdir(part.place) else _cached(part, "config.json")
+    return part.place if config is None else str(Path(config).parent)
+
+
+def _code_files(part: Part) -> set[str]:
+    """The files of program code that the config names: {"AutoConfig": "module.Class", ...}."""
+    try:
+        config = json.loads((Path(directory_of(part)) / "config.json").read_text(encoding="utf-8"))
+        return {
+            f"{name.partition('.')[0]}.py" for name in config.get("auto_map", {}).values() if "--" not in name
+        }
+    except (ValueError, TypeError, AttributeError):
+        return set()  # what is wrong with the config is said when it is read
+
+
 def _shards(index: Path) -> set[str]:
     try:
         return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
@@ -61,9 +81,14 @@ def _shards(index: Path) -> set[str]:
         return {WEIGHTS}  # which is not there, so the index is fetched again
 
 
-def fetch(parts: tuple[Part, ...], on_progress: OnProgress = lambda *_: None) -> None:
-    """Downloads what is not on this machine. Raises LoadError if there is no room for it on the disk."""
+def fetch(
+    parts: tuple[Part, ...], on_progress: OnProgress = lambda *_: None, code_only: bool = False
+) -> None:
+    """Downloads what is not on this machine. Raises LoadError if there is no room for it on the disk.
+    code_only: configs and program code, without weights."""
     missing = {part: _missing(part) for part in parts if not is_here(part)}
+    if code_only:
+        missing = {part: [file for file in files if _is_text(file.name)] for part, files in missing.items()}
     _check_disk(missing)
     for part, files in missing.items():
         before, total = 0, sum(file.bytes for file in files)
@@ -72,6 +97,10 @@ def fetch(parts: tuple[Part, ...], on_progress: OnProgress = lambda *_: None) ->
             with load_errors(part.role, part.place, file.name, part.id):
                 hf_hub_download(part.place, file.name, revision=part.revision, tqdm_class=bar)
             before += file.bytes
+
+
+def _is_text(name: str) -> bool:
+    return bool(DATA.fullmatch(name) or CODE.fullmatch(name))
 
 
 def _missing(part: Part) -> list[File]:
@@ -85,14 +114,14 @@ def _missing(part: Part) -> list[File]:
     weights = [WEIGHTS] if WEIGHTS in sizes else sorted(filter(SHARD.fullmatch, sizes))
     if not weights:
         raise _no_weights(part, list(sizes))
-    names = [*sorted(filter(DATA.fullmatch, sizes)), *weights]
+    texts = filter(_is_text if part.code else DATA.fullmatch, sizes)
+    names = [*sorted(texts), *weights]
     return [File(name, sizes[name]) for name in names if _cached(part, name) is None]
 
 
 def check_weights(part: Part) -> None:
     """LoadError for a directory or a cached model whose only weights are pickled."""
-    config = None if os.path.isdir(part.place) else _cached(part, "config.json")
-    folder = Path(part.place) if config is None else Path(config).parent
+    folder = Path(directory_of(part))
     names = os.listdir(folder) if folder.is_dir() else []
     if names and not {WEIGHTS, INDEX} & set(names) and any(map(PICKLED.fullmatch, names)):
         raise _no_weights(part, names)

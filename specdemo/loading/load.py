@@ -2,6 +2,8 @@
 
 import os
 from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import torch
 from huggingface_hub import constants, get_token
@@ -18,7 +20,7 @@ from specdemo.events import Params
 from specdemo.loading.assemble import check_forwards, check_same_tokenizer, pair_of
 from specdemo.loading.catalog import GATED
 from specdemo.loading.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
-from specdemo.loading.fetch import check_weights, fetch, has_config, is_here
+from specdemo.loading.fetch import check_weights, directory_of, fetch, has_config, is_here
 from specdemo.loading.pair import Pair
 from specdemo.loading.plan import Plan, check_free_memory, check_memory, plan_from
 from specdemo.loading.progress import OnProgress, loading_weights
@@ -28,9 +30,8 @@ from specdemo.runtime.joined import join_weights
 from specdemo.runtime.runner import Capture
 from specdemo.runtime.skinny_linear import use_skinny_linear
 
-# Without this, transformers asks on the terminal whether to run program code that comes with a model.
-NO_CODE = {"trust_remote_code": False}
-FROM_DISK = {"local_files_only": True, **NO_CODE}
+FROM_DISK = {"local_files_only": True}
+DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
 
 def load_pair(
@@ -43,14 +44,16 @@ def load_pair(
     dtype: ByRole = None,
     quantize: ByRole = None,
     cudnn_attention: bool = False,
+    trust_remote_code: bool = False,
 ) -> Pair:
     """A pair by its name in the catalogue (the embedded pair if left out), by hub ids (ID or ID@REVISION) or
     directories, or from models in memory, which are not changed.
 
     device, dtype and quantize: one value for both models or {"target": ..., "drafter": ...}. None chooses the
     device and the dtype (`Pair.dtype_reason` says why) and does not quantise. cudnn_attention: a pair on CUDA
-    switches cuDNN's attention off in the whole process, or on if this is True. Raises PairError for a wrong
-    request, LoadError when loading failed.
+    switches cuDNN's attention off in the whole process, or on if this is True. trust_remote_code: runs
+    program code that comes with the models, of the same revision. Raises PairError for a wrong request,
+    LoadError when loading failed.
     """
     if isinstance(target, PreTrainedModel) and name is None:
         for option, value in (("device", device), ("dtype", dtype), ("quantize", quantize)):
@@ -58,6 +61,10 @@ def load_pair(
                 raise PairError(
                     f"{option} must be left out for models given in memory: they are used as they are"
                 )
+        if trust_remote_code:
+            raise PairError(
+                "trust_remote_code must be left out for models given in memory: nothing is loaded"
+            )
         if drafter is not None and not isinstance(drafter, PreTrainedModel):
             raise PairError(
                 f"drafter must be a transformers model like the target, not {type(drafter).__name__}"
@@ -65,7 +72,15 @@ def load_pair(
         if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
         return _pair_in_memory(target, drafter, tokenizer, cudnn_attention)
-    request = resolve(name, target=target, drafter=drafter, device=device, dtype=dtype, quantize=quantize)
+    request = resolve(
+        name,
+        target=target,
+        drafter=drafter,
+        device=device,
+        dtype=dtype,
+        quantize=quantize,
+        trust_remote_code=trust_remote_code,
+    )
     if tokenizer is not None:
         raise PairError("tokenizer must be left out for models that are loaded: it is loaded with them")
     planned = plan(request)
@@ -98,10 +113,12 @@ def read_skeleton(part: Part, offline: bool = False) -> PreTrainedModel:
     """A model on the meta device, from its config. offline: only from the disk, without a request to the
     hub."""
     with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
-        config = AutoConfig.from_pretrained(
-            part.place, revision=_revision(part), local_files_only=offline, **NO_CODE
-        )
-        return AutoModelForCausalLM.from_config(config, **NO_CODE)
+        if part.code:
+            fetch((part,), code_only=True)
+        # from_config would take the code of the main revision, except from a directory.
+        place = directory_of(part) if part.code else part.place
+        config = AutoConfig.from_pretrained(place, local_files_only=offline or part.code, **_version(part))
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
 
 
 def load(plan: Plan, on_progress: OnProgress = lambda *_: None, cudnn_attention: bool = False) -> Pair:
@@ -136,23 +153,34 @@ def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cud
     check_forwards(models, [part.id for part in parts])
     on_progress("Warming up", None)
     pair.runner.warm_up(Params().gamma)
-    return pair
+    return replace(pair, limits=(*pair.limits, _code_note(models))) if parts[0].code else pair
 
 
-def _revision(part: Part) -> str:
-    return part.revision or "main"
+def _code_note(models: list[PreTrainedModel]) -> str:
+    """What a user should know of models that were loaded with trust_remote_code."""
+    theirs = [type(model).__name__ for model in models if type(model).__module__.startswith(DYNAMIC)]
+    ran = (
+        f"{' and '.join(theirs)} came with it" if theirs else "these models came with none for their forwards"
+    )
+    return f"program code that comes with the models is trusted and run (trust_remote_code): {ran}"
+
+
+def _version(part: Part) -> dict[str, Any]:
+    """Which of a model's files count. Without trust_remote_code=False transformers would ask on the terminal
+    whether to run program code that comes with a model."""
+    return {"revision": part.revision or "main", "trust_remote_code": part.code}
 
 
 def _tokenizer(part: Part) -> PreTrainedTokenizerBase:
     with load_errors(part.role, part.place, "tokenizer", part.id):
-        return AutoTokenizer.from_pretrained(part.place, revision=_revision(part), **FROM_DISK)
+        return AutoTokenizer.from_pretrained(part.place, **_version(part), **FROM_DISK)
 
 
 def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrainedModel:
     on_progress(loading_weights(part), None)
     check_weights(part)
-    options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True, **FROM_DISK}
-    options["revision"] = _revision(part)
+    options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True}
+    options |= FROM_DISK | _version(part)
     if part.quantize:
         options["quantization_config"] = QuantoConfig(weights=part.quantize)
     if part.quantize and part.device != "cpu":

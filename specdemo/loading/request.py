@@ -27,6 +27,7 @@ class Part:
     dtype: torch.dtype | None  # None: chosen when the size of the pair is known
     quantize: str | None
     revision: str | None = None  # of the hub: a branch, a tag or a commit; None: main
+    code: bool = False  # whether program code that comes with it may run
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Request:
         """Equal for two requests that would load the same pair, however they are written."""
         name = self.name if self.name in CATALOGUE else None
         parts = (
-            (_real_path(part.place), part.revision, part.device, part.dtype, part.quantize)
+            (_real_path(part.place), part.revision, part.device, part.dtype, part.quantize, part.code)
             for part in self.parts
         )
         return name, *parts
@@ -58,9 +59,14 @@ def resolve(
     device: ByRole = None,
     dtype: ByRole = None,
     quantize: ByRole = None,
+    trust_remote_code: bool = False,
 ) -> Request:
     """The request that these arguments of `load_pair` make; PairError for a wrong one."""
+    if not isinstance(trust_remote_code, bool):
+        raise PairError(f"trust_remote_code must be true or false, not {ascii(trust_remote_code)[:60]}")
     if target is None and drafter is None:
+        if trust_remote_code:
+            raise PairError("trust_remote_code goes with target and drafter: the named pairs bring no code")
         name, ids, places = _from_catalogue(name)
     else:
         name, ids = _from_ids(name, target, drafter)
@@ -70,7 +76,16 @@ def resolve(
     kinds = {role: _quantize(for_role(quantize, role, "quantize")) for role in ROLES}
     dtypes = {role: _dtype(for_role(dtype, role, "dtype")) for role in ROLES}
     parts = (
-        Part(role, ids[role], places[role], devices[role], dtypes[role], kinds[role], revisions[role])
+        Part(
+            role,
+            ids[role],
+            places[role],
+            devices[role],
+            dtypes[role],
+            kinds[role],
+            revisions[role],
+            trust_remote_code,
+        )
         for role in ids
     )
     return Request(name, tuple(parts))

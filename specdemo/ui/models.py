@@ -65,6 +65,10 @@ class Models:
         besides the usual ones."""
         self.limits = limits
         self.default_request = resolve(**default)
+        if (limits.hosted or zero.GPU) and any(part.code for part in self.default_request.parts):
+            raise PairError(
+                "trust_remote_code cannot be used on a public server, whose visitors would run it"
+            )
         self.default = self._as_shown(self.default_request).name
         how = {name: value for name, value in default.items() if name in ("device", "dtype", "quantize")}
         names = self._public_names(how, allowed) if limits.hosted or zero.GPU else list(CATALOGUE)

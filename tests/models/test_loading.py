@@ -341,8 +341,8 @@ def test_broken_directories(saved, broken, role, what):
 
 
 @pytest.mark.parametrize("where", ["config", "tokenizer"])
-def test_a_models_own_program_never_runs(broken, tmp_path, monkeypatch, where):
-    """Nor is there an option, an environment variable or an answer on the terminal that would run it."""
+def test_a_models_own_program_does_not_run_by_itself(broken, tmp_path, monkeypatch, where):
+    """Nor is there an environment variable or an answer on the terminal that would run it."""
     ran = tmp_path / "ran"
     program = f"open({str(ran)!r}, 'w')\nfrom transformers import *\nclass Own(LlamaConfig): pass\n".encode()
     classes = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer")
@@ -357,9 +357,7 @@ def test_a_models_own_program_never_runs(broken, tmp_path, monkeypatch, where):
 
     path = broken(change)
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    assert "never run" in rejected(target=path, kind=LoadError) and not ran.exists()
-    with pytest.raises(TypeError, match="trust_remote_code"):
-        load_pair(target=path, trust_remote_code=True)
+    assert "trust-remote-code" in rejected(target=path, kind=LoadError) and not ran.exists()
 
 
 def test_weights_that_are_not_whole(broken):
