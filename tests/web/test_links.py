@@ -147,3 +147,18 @@ def test_a_late_answer_to_the_address_leaves_what_was_typed_meanwhile(desk, url)
     page.wait_for_function("box => box.value === '2'", arg=box(page, "Draft length γ").element_handle())
     assert box(page, "Prompt").input_value() == "mine"
     page.close()
+
+
+def test_a_length_chosen_round_by_round_is_shown_round_by_round(visit, url, generated):
+    how = HOW | {"gamma": "auto", "confidence": 0.3}
+    page = visit(link(url, prompt=PROMPT, **how, run=1, token="1.0"), still=True)
+    shows(page, PROMPT)
+    trace = generated(PROMPT, **how)
+    assert on_stage(page) == recorded(trace)
+    assert page.get_by_label("Choose γ round by round").is_checked()
+    page.get_by_label("Draft length γ").first.wait_for(state="hidden")
+    assert f", γ {trace.rounds[1].gamma}" in inspector(page).locator(".where").text_content()
+    unsure = [one for one in trace.rounds if one.ended_by == "confidence"]
+    marks = page.get_by_test_id("timeline").get_by_role("button", name="the drafter was not sure enough")
+    assert marks.count() == len(unsure) > 0
+    assert address(page)["gamma"] == "auto" and address(page)["confidence"] == "0.3"
