@@ -18,7 +18,7 @@ class Verified:
     """A verified round of B rows, the first of which are drafts: tensors, on the device or on the host. Each
     of the B+1 positions has 2+A tokens, in the columns above. q and raw_q are 0 in rows without a draft."""
 
-    k: Tensor  # [] int64: how many rows are drafts
+    k: Tensor  # [1] float64 or int64: how many rows are drafts
     accepted: Tensor  # [] int64: how many drafted tokens are accepted
     accept_prob: Tensor  # [B] float64
     block_prob: Tensor  # [B] float64: what block verification would compare u with
@@ -46,7 +46,7 @@ def gather(
     decision: Decision,
     *,
     block_prob: Tensor,  # [B]
-    k: Tensor,  # []
+    k: Tensor,  # [1]
     p: Tensor,  # [B+1, V]
     raw_p: Tensor,  # [B+1, V]
     p_exact: Tensor,  # [B+1]

@@ -107,7 +107,7 @@ class Verifier:
         while not _is_exact(on_host):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
             on_host = self._checked(self.judge(output.logits, read))
-        if not on_host.q_exact[: on_host.k].all() and self.sampler.key == width:
+        if not on_host.q_exact[: int(on_host.k)].all() and self.sampler.key == width:
             self.sampler.widen()  # for the next rounds; this one is lossless all the same
         return on_host
 
@@ -120,8 +120,10 @@ class Verifier:
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
         after_end = ends.cumsum(0) > ends.long()
         is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~after_end  # [B]
+        k = value.k
         if self.confidence > 0:  # up to the first unsure place
             is_draft &= is_unsure(value.raw_q, value.confidence).cumsum(0) == 0
+            k = is_draft.sum(0, keepdim=True)
         q = torch.where(is_draft[:, None], value.q, 0.0)
         raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
         # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
@@ -132,7 +134,7 @@ class Verifier:
         return pack(
             gather(
                 decision,
-                k=is_draft.sum(),
+                k=k,
                 block_prob=by_block,
                 p=p,
                 raw_p=probabilities(logits),
@@ -162,4 +164,4 @@ class Verifier:
 
 def _is_exact(on_host: Verified) -> bool:
     """At each position that the verdict depends on: those of the draft, and that of the next token."""
-    return bool(on_host.p_exact[: on_host.k].all() and on_host.p_exact[on_host.accepted])
+    return bool(on_host.p_exact[: int(on_host.k)].all() and on_host.p_exact[on_host.accepted])
