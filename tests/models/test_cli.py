@@ -44,7 +44,7 @@ def test_the_trace_alone_goes_to_standard_output_when_asked_for(capsys):
 def test_every_field_of_params_is_an_option(capsys):
     options = (
         "--draft-with lookup --gamma 2 --rule lenient --lenience 0.4 --temperature 0.5 --top-k 7 --top-p 0.8 "
-        "--min-p 0.1 --seed 9 --max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
+        "--confidence 0.2 --min-p 0.1 --seed 9 --max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
     )
     status, out, _ = run(
         capsys,
@@ -63,7 +63,9 @@ def test_every_field_of_params_is_an_option(capsys):
     assert params == {
         "draft_with": "lookup",
         "gamma": 2,
+        "confidence": 0.2,
         "rule": "lenient",
+        "lenience": 0.4,
         "temperature": 0.5,
         "top_k": 7,
         "top_p": 0.8,
@@ -91,9 +93,9 @@ def test_a_stop_string_is_never_written_not_even_its_beginning(capsys):
 
 
 WRONG = {
-    "--gamma 99": "gamma must be a whole number from 1 to 16, not 99",
-    "--gamma four": "gamma must be a whole number from 1 to 16, not 'four'",
-    "--gamma 2.5": "gamma must be a whole number from 1 to 16, not 2.5",
+    "--gamma 99": "gamma must be a whole number from 1 to 16 or auto, not 99",
+    "--gamma four": "gamma must be a whole number from 1 to 16 or auto, not 'four'",
+    "--gamma 2.5": "gamma must be a whole number from 1 to 16 or auto, not 2.5",
     "--temperature nan": "temperature must be a number from 0 to 2, not nan",
     "--temperature -1": "temperature must be a number from 0 to 2, not -1",
     "--temperature inf": "temperature must be a number from 0 to 2, not inf",
@@ -183,8 +185,8 @@ ANSWERED_WITHOUT_TORCH = {
     "": (2, "the following arguments are required: generate | bench | pairs"),
     "generate": (2, "the following arguments are required: PROMPT"),
     "generate x --nonsense": (2, "unrecognized arguments: --nonsense"),
-    "generate x --gamma x": (2, "gamma must be a whole number from 1 to 16, not 'x'"),
-    "generate x --gamma 99": (2, "gamma must be a whole number from 1 to 16, not 99"),
+    "generate x --gamma x": (2, "gamma must be a whole number from 1 to 16 or auto, not 'x'"),
+    "generate x --gamma 99": (2, "gamma must be a whole number from 1 to 16 or auto, not 99"),
     "generate x --pair embedded --target y": (2, "pair: give --pair or --target with --drafter, not both"),
     "generate x --trace /no/such/place/x.json": (
         2,
@@ -226,7 +228,7 @@ def test_help_gives_the_defaults_of_its_own_command(capsys):
     assert "a number from 0 to 2 (default 0.8)" in generate and "to 32,768 (default 200)" in generate
     assert "a number from 0 to 2 (default 0.0)" in bench and "to 32,768 (default 128)" in bench
     assert "to 9,007,199,254,740,991 (default 0)" in bench
-    assert "a whole number from 1 to 16 (default 4)" in generate and "to 16 (default 4)" in bench
+    assert "from 1 to 16 or auto (default 4)" in generate and "or auto (default 4)" in bench
 
 
 def test_pairs_says_what_each_needs(capsys):

@@ -109,7 +109,7 @@ def test_a_hostile_prompt_is_text(visit, bare, text):
 @pytest.mark.parametrize(
     "query, sentence",
     [
-        ({"gamma": 99, "run": 1}, "Draft length γ must be a whole number from 1 to 16, not 99"),
+        ({"gamma": 99, "run": 1}, "Draft length γ must be a whole number from 1 to 16 or auto, not 99"),
         ({"pair": "<img src=x onerror=window.hit=1>"}, "Pair must be one of "),
         ({"token": "x"}, "token must be ROUND.PLACE, two whole numbers, not 'x'"),
     ],

@@ -74,7 +74,7 @@ def test_pairs_are_told_in_words(url):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        ({"prompt": PROMPT, "gamma": 99}, "gamma must be a whole number from 1 to 16, not 99"),
+        ({"prompt": PROMPT, "gamma": 99}, "gamma must be a whole number from 1 to 16 or auto, not 99"),
         ({"prompt": PROMPT, "pair": "x"}, "pair must be one of embedded"),
         ({"prompt": ""}, "prompt must not be empty"),
         ({}, "'prompt' is a required property"),

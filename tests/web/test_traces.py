@@ -147,7 +147,7 @@ def broken(trace: Trace) -> dict[str, tuple[bytes, str]]:
         "cut off": (whole[: len(whole) // 2].encode(), not_json),
         "a wrong value": (
             whole.replace('"gamma":3', '"gamma":17').encode(),
-            f"{wrong}Draft length γ must be a whole number from 1 to 16, not 17",
+            f"{wrong}Draft length γ must be a whole number from 1 to 16 or auto, not 17",
         ),
         "no number": (whole.replace('"gamma":3', '"gamma":NaN').encode(), wrong),
         "a coded surrogate": (coded, not_json),
