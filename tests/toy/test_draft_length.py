@@ -60,8 +60,13 @@ def test_a_length_chosen_round_by_round_keeps_the_distribution(runs):
 
 
 @slow
-def test_both_together_keep_the_distribution():
-    assert exactness(replace(AUTO, confidence=CONFIDENCE), FULL) > SOUND
+@pytest.mark.parametrize("rule", ["speculative", "block"])
+def test_both_together_keep_the_distribution(rule):
+    assert exactness(replace(AUTO, confidence=CONFIDENCE, rule=rule), FULL) > SOUND
+
+
+def test_block_verification_keeps_the_distribution_of_drafts_that_were_ended():
+    assert exactness(replace(SURE, rule="block"), QUICK) > SOUND
 
 
 def cut(draft: Draft, k: int) -> Draft:
