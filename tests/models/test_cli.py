@@ -65,7 +65,6 @@ def test_every_field_of_params_is_an_option(capsys):
         "gamma": 2,
         "confidence": 0.2,
         "rule": "lenient",
-        "lenience": 0.4,
         "temperature": 0.5,
         "top_k": 7,
         "top_p": 0.8,
