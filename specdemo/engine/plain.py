@@ -29,6 +29,7 @@ def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats)
     unending = StopCriteria(frozenset(), (), room=-1)
     emitter = Emitter(pieces, decoder.emitter.token_text, unending)
     plain = replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
+    verifier.target.features = None  # the target alone
 
     share_ms = SHARE * (stats.draft_ms + stats.verify_ms)
     # A plain round takes no longer than one that verifies drafts.

@@ -98,7 +98,7 @@ class Verifier:
             eos=eos,
             settings=Settings.of(settings),
         )
-        shapes = (rows, self.target.kv_length, self.target.buffer_epoch)
+        shapes = (rows, self.target.kv_length, self.target.buffer_epoch, self.target.features is not None)
         reported = (self.alternatives, self.wants_top)
         key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), self.confidence > 0, *reported)
         read, output = self.run_step(key, self.step, value)

@@ -11,11 +11,13 @@ from functools import cache
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
+from specdemo.runtime.features import Features
 from specdemo.runtime.joined import Product
+from specdemo.runtime.norm import Norm
 
 # The classes of transformers that are built like this: RMS norms, rotary positions, a gated MLP, and causal
 # attention; and which of their layers have a sliding window. A class that is not here is run by
@@ -73,14 +75,26 @@ class FusedForward:
             for norm in layer.norms:
                 yield norm.derived
 
-    def __call__(self, ids: Tensor, positions: Tensor, rows: Tensor, keys: Tensor, cache: Cache) -> Tensor:
+    def __call__(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        rows: Tensor,
+        keys: Tensor,
+        cache: Cache,
+        features: Features | None,
+    ) -> Tensor:
         """ids [N] at positions [N], in the cache's rows [N], over its first keys [L] = 0, 1, ... -> logits
-        [N, V]."""
+        [N, V]. The layers' inputs go into `features`, in the same rows."""
         base = self.model.model
         x = base.embed_tokens(ids)  # [N, H]
         shared = Shared(cache, _rotations(base, x, positions, self.layers), self._masks(rows, keys, x))
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers):
+            if features is not None:
+                features.keep(index, x, rows)
             x = layer(x, shared)
+        if features is not None:
+            features.keep(len(self.layers), x, rows)
         logits = self.model.lm_head(self.norm(x))  # [N, V]
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
@@ -170,36 +184,6 @@ class Functions:
 def compiled_functions() -> Functions:
     """For any number of rows, so that they are compiled once."""
     return Functions(torch.compile(rotated, dynamic=True), torch.compile(gated, dynamic=True))
-
-
-class Norm:
-    """An RMS norm in one operation (Zhang and Sennrich 2019)."""
-
-    def __init__(self, module: Module):
-        self.module = module
-        self.eps: float = getattr(module, "variance_epsilon", None) or module.eps
-        self.around_one = type(module).__name__.startswith("Gemma")
-        self.derived: dict[str, Tensor] = {}  # the weight that the module computes from its own
-        self.begin_run()
-
-    @torch.inference_mode(
-        False
-    )  # or what a caller's inference mode has made could not be written to after it
-    @torch.no_grad()
-    def begin_run(self) -> None:
-        if not self.around_one:
-            return
-        weight = 1.0 + self.module.weight.float()  # Gemma's weights are differences from 1
-        if self.derived and self.derived["weight"].device == weight.device:
-            self.derived["weight"].copy_(weight)  # a CUDA graph reads it where it is
-        else:
-            self.derived["weight"] = weight
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.around_one:  # in float32
-            weight = self.derived["weight"]
-            return rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
-        return rms_norm(x, self.module.weight.shape, self.module.weight, self.eps)
 
 
 class Layer:

@@ -8,6 +8,7 @@ cache than is filled, and nothing waits for the device."""
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Protocol
 
 import torch
@@ -17,11 +18,12 @@ from transformers import DynamicCache, PreTrainedModel, cache_utils
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
 from specdemo.runtime.attention import static_attention
+from specdemo.runtime.buffers import MIN_CAPACITY, kv_length_for, longer
 from specdemo.runtime.device import to_device
+from specdemo.runtime.features import Features
 from specdemo.runtime.fused import FusedForward
 
 PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt takes
-MIN_CAPACITY = 256  # tokens that a cache has room for
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
 
@@ -31,6 +33,7 @@ class LM(Protocol):
 
     vocab_size: int
     buffer_epoch: int  # how often the cache has moved to larger buffers, which invalidates captured steps
+    features: Features | None  # what its forwards keep of their layers' inputs; None: nothing
 
     @property
     def device(self) -> torch.device:
@@ -65,6 +68,7 @@ class CachedLM:
         self.vocab_size = logits_width(model)
         self.static = False  # the mode of this run, see begin_run
         self.buffer_epoch = 0
+        self.features: Features | None = None
         self.compiled = compiled
         self.fused: FusedForward | None = None  # runs static forwards; None: the model itself does
         self.not_fused: str | None = None  # why its fused forward is not used
@@ -141,23 +145,17 @@ class CachedLM:
 
     def reserve(self, start: int, length: int) -> None:
         self._next = start
-        kv_length = self._rounded(length)
+        kv_length = kv_length_for(length, self.device)
         if kv_length > self._capacity:
             self._capacity = max(kv_length, 2 * self._capacity, MIN_CAPACITY)
             self._ruler_buffer = torch.arange(self._capacity, device=self.device)
             self.buffer_epoch += 1
             for layer in self.layers:
                 layer.grow(self._capacity)
+        if self.features is not None:
+            self.features.reserve(self._capacity)
         # [kv_length]: 0, 1, ... A captured forward can follow the length of a tensor, but not an int.
         self.kv_ruler = self._ruler_buffer[:kv_length]
-
-    def _rounded(self, length: int) -> int:
-        """The kv_length for a text of this length: few different ones on a GPU, where each has to be captured
-        (256, 384, 512, 768, 1024, ...), and the next multiple of 64 on a CPU."""
-        if self.device.type == "cpu":
-            return -(-length // 64) * 64
-        power = max(MIN_CAPACITY, 1 << (length - 1).bit_length())
-        return power * 3 // 4 if length <= power * 3 // 4 and power > MIN_CAPACITY else power
 
     @property
     def layers(self) -> "list[PositionalLayer]":
@@ -176,7 +174,8 @@ class CachedLM:
         # Rows that only fill a captured step may lie beyond the model's last position.
         positions = self._write_positions(ids).clamp(max=self._last_position)
         if self.fused is not None:
-            return self.fused(self._known(ids), positions, self.positions, self.kv_ruler, self._cache)
+            ids, rows = self._known(ids), self.positions
+            return self.fused(ids, positions, rows, self.kv_ruler, self._cache, self.features)
         arguments = {
             "position_ids": positions[None],
             "attention_mask": torch.ones_like(self.kv_ruler)[None],  # nothing is padding
@@ -200,7 +199,9 @@ class CachedLM:
 
     def _call(self, ids: Tensor, arguments: dict) -> Tensor:
         ids = self._known(ids)[None]
-        output = self.model(input_ids=ids, past_key_values=self._cache, use_cache=True, **arguments)
+        features = self.features
+        with nullcontext() if features is None else features.watching(self.positions):
+            output = self.model(input_ids=ids, past_key_values=self._cache, use_cache=True, **arguments)
         return output.logits[0]  # [N, V]
 
     def _known(self, ids: Tensor) -> Tensor:
@@ -234,7 +235,7 @@ class PositionalLayer(DynamicLayer):
         self.grow(self.lm._capacity)
 
     def grow(self, capacity: int) -> None:
-        self.keys, self.values = _longer(self.keys, capacity), _longer(self.values, capacity)
+        self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -250,16 +251,6 @@ class PositionalLayer(DynamicLayer):
 
     def get_seq_length(self) -> int | Tensor:
         return self.lm.start
-
-
-# The buffers outlive a caller's inference mode, and could not be written to after it.
-@torch.inference_mode(False)
-def _longer(old: Tensor, length: int) -> Tensor:
-    """`old` followed by zeros up to `length`. Not uninitialised memory: masked values are multiplied by 0,
-    and NaN would survive that."""
-    new = old.new_zeros(*old.shape[:-2], length, old.shape[-1])
-    new[..., : old.shape[-2], :] = old
-    return new
 
 
 def logits_width(model: PreTrainedModel) -> int:

@@ -74,6 +74,7 @@ class Runner:
         target, drafter = self.lms
         lms = [lm for lm in self.lms if lm]
         self.clock.devices = {lm.device for lm in lms}
+        target.features = None  # a drafter that needs them sets it
         self._hooked = self.capture != "off" and any(has_hooks(lm.model) for lm in lms)
         may_capture = self.capture != "off" and not self._hooked
         on_gpu = [lm for lm in lms if self._on_gpu(lm)]

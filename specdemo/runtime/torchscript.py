@@ -14,22 +14,25 @@ from specdemo.runtime.clock import Clock
 from specdemo.runtime.graphs import is_dense
 from specdemo.runtime.lm import CachedLM
 
+Shape = tuple[int, bool]  # of a forward: its number of rows, and whether it keeps features
+
 
 class TorchScriptLM(CachedLM):
-    """An `LM` on a CPU that replays captures of its static forwards: one for each number of rows, made when
-    that number has come up often enough to be worth it, and valid for any kv_length. For each kv_length the
-    first replay is compared with the model itself, bit by bit, before the capture is trusted."""
+    """An `LM` on a CPU that replays captures of its static forwards: one for each number of rows (with and
+    without features), made when that number has come up often enough to be worth it, and valid for any
+    kv_length. For each kv_length the first replay is compared with the model itself, bit by bit, before the
+    capture is trusted."""
 
     CAPTURE_AFTER = 8  # forwards of one number of rows
 
     def __init__(self, model: PreTrainedModel, clock: Clock):
         super().__init__(model)
         self.clock = clock
-        self.captures: dict[int, Callable] = {}  # number of rows -> captured forward
-        self.trusted: set[tuple[int, int]] = set()  # (number of rows, kv_length)
+        self.captures: dict[Shape, Callable] = {}
+        self.trusted: set[tuple[Shape, int]] = set()  # with a kv_length
         self.warming_up: str | None = None  # what is being captured now, in words
         self.blocker: str | None = None  # why nothing is captured any more
-        self._seen: Counter[int] = Counter()
+        self._seen: Counter[Shape] = Counter()
         self._checked = False
         self._traced: list[torch.nn.Module] = []
         self._places: list[tuple[int, str]] = []  # of the weights
@@ -63,34 +66,37 @@ class TorchScriptLM(CachedLM):
     def capture_soon(self, rows: int) -> None:
         """This number of rows is sure to come up: its next forward is captured, and the capture is trusted
         after the second."""
-        self._seen[rows] = self.CAPTURE_AFTER
+        self._seen[self._shape(rows)] = self.CAPTURE_AFTER
+
+    def _shape(self, rows: int) -> Shape:
+        return rows, self.features is not None
 
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
-        rows = len(ids)
+        shape = self._shape(len(ids))
         if not self.static or self.blocker:
             return super().forward(ids, start)
-        if (rows, self.kv_length) in self.trusted:
-            return self._replay(rows, ids, start)
-        if rows in self.captures:
-            return self._first_replay(rows, ids, start)
+        if (shape, self.kv_length) in self.trusted:
+            return self._replay(shape, ids, start)
+        if shape in self.captures:
+            return self._first_replay(shape, ids, start)
         logits = self.static_forward(ids, start)
-        self._seen[rows] += 1
-        if self._seen[rows] >= self.CAPTURE_AFTER:
+        self._seen[shape] += 1
+        if self._seen[shape] >= self.CAPTURE_AFTER:
             with self._blocking_errors(), self.clock.paused():
-                self.captures[rows] = self._capture(ids, start)
+                self.captures[shape] = self._capture(ids, start)
         return logits
 
-    def _first_replay(self, rows: int, ids: Tensor, start: Tensor) -> Tensor:
+    def _first_replay(self, shape: Shape, ids: Tensor, start: Tensor) -> Tensor:
         """The first replay for a kv_length. Only the replay is in the clock: later ones do without the
         model."""
         with self.clock.paused():
             logits = self.static_forward(ids, start)
         with self._blocking_errors():
-            replayed = self._replay(rows, ids, start)
+            replayed = self._replay(shape, ids, start)
             with self.clock.paused():
                 if not torch.equal(replayed, logits):
                     raise RuntimeError("what was captured predicts something other than the model itself")
-            self.trusted.add((rows, self.kv_length))
+            self.trusted.add((shape, self.kv_length))
         return logits
 
     @contextmanager
@@ -110,12 +116,14 @@ class TorchScriptLM(CachedLM):
         never free them."""
         if self._inputs is None:
             cached = (tensor for layer in self.layers for tensor in (layer.keys, layer.values))
-            self._inputs = [self.kv_ruler, *(weight for _, _, weight in self._weights), *cached]
+            features = () if self.features is None else (self.features.states,)
+            weights = (weight for _, _, weight in self._weights)
+            self._inputs = [self.kv_ruler, *features, *weights, *cached]
         return self._inputs
 
-    def _replay(self, rows: int, ids: Tensor, start: Tensor) -> Tensor:
+    def _replay(self, shape: Shape, ids: Tensor, start: Tensor) -> Tensor:
         with torch.jit.optimized_execution(False):  # the same sums as the model's, not fused ones
-            return self.captures[rows](ids, start, *self._capture_inputs())
+            return self.captures[shape](ids, start, *self._capture_inputs())
 
     def _capture(self, ids: Tensor, start: Tensor) -> Callable:
         own = self._capture_inputs()
@@ -140,6 +148,8 @@ class TorchScriptLM(CachedLM):
     def _install(self, inputs: list[Tensor] | tuple[Tensor, ...]) -> None:
         """Puts the tensors of `_capture_inputs` where the model's forward finds them."""
         self.kv_ruler, *rest = inputs
+        if self.features is not None:
+            self.features.states, *rest = rest
         weights, cached = rest[: len(self._weights)], rest[len(self._weights) :]
         for (owner, name, _), weight in zip(self._weights, weights, strict=True):
             owner[name] = weight

@@ -616,7 +616,7 @@ def test_a_trace_says_what_the_model_says(name):
             ids = torch.tensor(draw.choices(range(VOCAB), k=n))
             for each in (lm, plain):
                 each.reserve(start, held)
-            replayed += (n, lm.kv_length) in lm.trusted
+            replayed += ((n, False), lm.kv_length) in lm.trusted
             assert torch.equal(lm.forward(ids, torch.tensor(start)), plain.forward(ids, torch.tensor(start)))
             if step == 75:
                 prompt = torch.tensor(draw.choices(range(VOCAB), k=200))
@@ -625,7 +625,7 @@ def test_a_trace_says_what_the_model_says(name):
                 held = 200
     assert lm.blocker is None
     assert (
-        {n for n, _ in lm.trusted} == {1, 2, 5}
+        {n for (n, _), _ in lm.trusted} == {1, 2, 5}
         and {64, 256} <= {span for _, span in lm.trusted}
         and replayed > 80
     )
@@ -684,7 +684,7 @@ def test_a_loaded_pair_writes_the_same_traced(which, params, embedded, on_disk):
     assert_nearly_the_same(rounds, as_it_is(pair, "Once upon a time the cat sat", **params))
     assert all(lm.blocker is None for lm in pair.runner.lms) and pair.notes == [*pair.limits]
     spans = [
-        {span for n, span in lm.trusted if n == rows}
+        {span for (n, _), span in lm.trusted if n == rows}
         for lm, rows in zip(
             pair.runner.lms, (1 if kind == "none" else params.get("gamma", 4) + 1, 1), strict=True
         )
