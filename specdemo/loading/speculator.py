@@ -1,0 +1,261 @@
+"""Reads speculators: heads that draft for one target, in the format of the speculators library (config.json
+with a `speculators_model_type`, weights in safetensors). The library itself is not needed."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
+
+from specdemo.loading.errors import LoadError, PairError, load_errors
+from specdemo.loading.fetch import INDEX, PICKLED, WEIGHTS
+from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
+from specdemo.runtime.lm import logits_width
+
+TYPE = "speculators_model_type"  # the key of config.json that says that a model is a speculator
+LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # the format's default is qwen3
+UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight"}  # copies of the verifier's, for training alone
+MAPS = {"d2t", "t2d"}
+# Their rotary positions depend on the length of the text, which would have to be read from the device.
+UNSUITABLE_ROPE = ("dynamic", "longrope")
+
+
+@dataclass(frozen=True)
+class Speculator:
+    """What a speculator's config.json says."""
+
+    config: Eagle3Config
+    verifier: str | None  # the target that it was trained for: a hub id or a directory
+    speculative_tokens: int | None  # how many it was trained to draft
+
+
+def is_speculator(folder: Path) -> bool:
+    """Whether the model in this folder is a speculator, of whatever type."""
+    try:
+        return TYPE in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def read_speculator(folder: Path, shown: str | None = None, role: str = "drafter") -> Speculator:
+    """Reads config.json. LoadError if it describes no head that can be run. shown: what the sentence calls
+    the head, in place of its folder."""
+    place = shown or str(folder)
+    with load_errors(role, str(folder), shown=place):
+        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        reader = Reader(raw, f"{role}: {place} cannot be loaded, because of its config.json")
+        return reader.speculator(_tensor_names(folder, place, role))
+
+
+def read_head(
+    folder: Path, speculator: Speculator, dtype: torch.dtype, shown: str | None = None, role: str = "drafter"
+) -> Eagle3Head:
+    """The head on the CPU, in this dtype, detached from any target. LoadError if its tensors are not those
+    that its config.json asks for."""
+    place = shown or str(folder)
+    with load_errors(role, str(folder), "weights", place):
+        with torch.device("meta"):
+            head = Eagle3Head(speculator.config, dtype)
+        expected = dict(head.state_dict())
+        tensors: dict[str, Tensor] = {}
+        for file in _weight_files(folder, place, role):
+            with safe_open(file, "pt") as content:
+                for name in content.keys():  # noqa: SIM118, which is no dict
+                    shape = content.get_slice(name).get_shape()
+                    _check_tensor(name, shape, expected, f"{role} {place}", speculator.config)
+                    tensors[name] = content.get_tensor(name)
+        missing = sorted(expected.keys() - tensors.keys() - {"t2d"})
+        if missing:
+            what = f"{len(missing)} tensors, first" if len(missing) > 1 else "the tensor"
+            raise LoadError(f"{role} {place} lacks {what} {missing[0]}, which its config.json asks for")
+        _check_values(tensors, head, f"{role} {place}")
+        used = {name: tensors[name] for name in expected}
+        used = {name: value.to(dtype) if value.is_floating_point() else value for name, value in used.items()}
+        head.load_state_dict(used, assign=True)
+        head.requires_grad_(False).begin_run()
+        return head.eval()
+
+
+def check_fit(config: Eagle3Config, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+    """PairError unless a head of this config can draft for the target."""
+    of_target = target.config.get_text_config()
+    depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
+    where = f"drafter {drafter_id} does not fit target {target_id}"
+    if config.feature_size != of_target.hidden_size:
+        raise PairError(
+            f"{where}: it reads hidden states of size {config.feature_size}, and the target's have "
+            f"{of_target.hidden_size}"
+        )
+    if config.layer.vocab_size != logits_width(target):
+        raise PairError(
+            f"{where}: it was made for a vocabulary of {config.layer.vocab_size:,} tokens, and the target's "
+            f"has {logits_width(target):,}"
+        )
+    if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > depth:
+        raise PairError(
+            f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different and "
+            f"from 0 to {depth}, the target's number of layers"
+        )
+    if not config.own_embeddings and config.hidden_size != of_target.hidden_size:
+        raise PairError(
+            f"{where}: it has no embeddings of its own and a hidden size of {config.hidden_size}, so the "
+            f"target's embeddings of size {of_target.hidden_size} cannot be used"
+        )
+
+
+class Reader:
+    """One config.json. `start` begins each sentence about it."""
+
+    def __init__(self, raw: object, start: str):
+        if not isinstance(raw, dict):
+            raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
+        self.raw = raw
+        self.start = start
+
+    def speculator(self, tensors: set[str]) -> Speculator:
+        kind = self.raw.get(TYPE)
+        if kind != "eagle3":
+            raise self.error(f"{TYPE} must be eagle3, the only type that can be run here, not {kind!a}")
+        ids = self.layer_ids()
+        config = Eagle3Config(
+            layer=self.layer(),
+            draft_vocab_size=self.number("draft_vocab_size", 32000),
+            layer_ids=ids,
+            features=len(ids or (0, 0, 0)),
+            target_hidden_size=self.number("target_hidden_size", None),
+            norm_before_residual=self.flag("norm_before_residual"),
+            norm_before_fc=self.flag("norm_before_fc"),
+            fc_norm=self.flag("fc_norm"),
+            norm_output=self.flag("norm_output"),
+            own_embeddings="embed_tokens.weight" in tensors,
+        )
+        if config.norm_before_fc and config.fc_norm:
+            raise self.error("norm_before_fc and fc_norm cannot both be true")
+        if config.draft_vocab_size > config.layer.vocab_size:
+            raise self.error(
+                f"draft_vocab_size must be at most vocab_size, {config.layer.vocab_size:,}, not "
+                f"{config.draft_vocab_size:,}"
+            )
+        return Speculator(config, *self.origin())
+
+    def layer(self) -> LlamaConfig | Qwen3Config:
+        raw = self.raw.get("transformer_layer_config")
+        if not isinstance(raw, dict):
+            raise self.error(f"transformer_layer_config must be an object, not {type(raw).__name__}")
+        kind = raw.get("model_type", "qwen3")
+        if kind not in LAYERS:
+            raise self.error(f"transformer_layer_config.model_type must be llama or qwen3, not {kind!a}")
+        layer = LAYERS[kind](**{key: value for key, value in raw.items() if key != "model_type"})
+        if raw.get("num_hidden_layers", 1) != 1:
+            raise self.error(f"num_hidden_layers must be 1, not {raw['num_hidden_layers']!a}")
+        if "sliding_attention" in (getattr(layer, "layer_types", None) or [])[:1]:
+            raise self.error("its layer has a sliding window, and only full attention can be run")
+        rope = layer.rope_parameters or {}
+        if rope.get("rope_type", "default") in UNSUITABLE_ROPE or rope.get("partial_rotary_factor", 1) != 1:
+            raise self.error(f"rotary positions of this kind cannot be run: {rope!a}")
+        if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
+            raise self.error(
+                "num_attention_heads must be a multiple of num_key_value_heads and head_dim even, not "
+                f"{layer.num_attention_heads}, {layer.num_key_value_heads} and {layer.head_dim}"
+            )
+        return layer
+
+    def layer_ids(self) -> tuple[int, ...] | None:
+        ids = self.raw.get("eagle_aux_hidden_state_layer_ids")
+        if ids is None:
+            return None
+        if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
+            raise self.error(
+                f"eagle_aux_hidden_state_layer_ids must be null or a list of whole numbers, not {ids!a}"
+            )
+        return tuple(ids)
+
+    def origin(self) -> tuple[str | None, int | None]:
+        """The verifier's name, and the number of drafted tokens."""
+        match self.raw.get("speculators_config"):
+            case {"verifier": {"name_or_path": str(verifier)}, **rest}:
+                pass
+            case rest:
+                verifier = None
+        match rest:
+            case {"proposal_methods": [{"speculative_tokens": int(tokens)}, *_]}:
+                return verifier, tokens
+        return verifier, None
+
+    def number(self, name: str, default: int | None) -> int | None:
+        value = self.raw.get(name, default)
+        if value is None and default is None:
+            return None
+        if type(value) is not int or value < 1:
+            raise self.error(f"{name} must be a whole number from 1 up, not {value!a}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.raw.get(name, False)
+        if type(value) is not bool:
+            raise self.error(f"{name} must be true or false, not {value!a}")
+        return value
+
+    def error(self, what: str) -> LoadError:
+        return LoadError(f"{self.start}: {what}")
+
+
+def _weight_files(folder: Path, place: str, role: str) -> list[Path]:
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        return [folder / Path(name).name for name in sorted(names)]
+    pickled = next((file.name for file in sorted(folder.iterdir()) if PICKLED.fullmatch(file.name)), None)
+    if pickled is None:
+        raise LoadError(f"{role}: {place} has no {WEIGHTS}, so there are no weights to load")
+    raise LoadError(
+        f"{role}: {place} has only pickled weights ({pickled}), which can hold program code: only "
+        "safetensors are loaded"
+    )
+
+
+def _tensor_names(folder: Path, place: str, role: str) -> set[str]:
+    names: set[str] = set()
+    for file in _weight_files(folder, place, role):
+        with load_errors(role, str(folder), "weights", place), safe_open(file, "pt") as content:
+            names |= set(content.keys())
+    return names
+
+
+def _check_tensor(
+    name: str, shape: list[int], expected: dict[str, Tensor], head: str, config: Eagle3Config
+) -> None:
+    if name in UNUSED or (name in MAPS and config.draft_vocab_size == config.layer.vocab_size):
+        return
+    if name not in expected:
+        raise LoadError(f"{head} has a tensor {name}, which its config.json does not ask for")
+    if list(shape) != list(expected[name].shape):
+        raise LoadError(
+            f"{head}: its tensor {name} has the shape {shape}, and config.json asks for "
+            f"{list(expected[name].shape)}"
+        )
+
+
+def _check_values(tensors: dict[str, Tensor], head: Eagle3Head, where: str) -> None:
+    for name, value in tensors.items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise LoadError(f"{where}: its tensor {name} holds values that are not finite")
+        if name in head.state_dict() and value.is_floating_point() is (name in MAPS):
+            raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
+    d2t = tensors.get("d2t")
+    if d2t is None:
+        return
+    if head.d2t is None and d2t.any():
+        raise LoadError(f"{where}: its tensor d2t must be 0 everywhere, since draft_vocab_size is vocab_size")
+    width = head.config.layer.vocab_size
+    ids = torch.arange(len(d2t)) + d2t.long()
+    if ids.min() < 0 or ids.max() >= width or len(ids.unique()) != len(ids):
+        raise LoadError(f"{where}: its tensor d2t does not give a different id below {width:,} to each token")
+    can_draft = torch.zeros(width, dtype=torch.bool).index_fill_(0, ids, True)
+    if not torch.equal(tensors.setdefault("t2d", can_draft).bool(), can_draft):
+        raise LoadError(f"{where}: its tensors d2t and t2d name different tokens")
+    tensors["d2t"], tensors["t2d"] = d2t.long(), can_draft

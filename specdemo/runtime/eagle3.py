@@ -1,0 +1,255 @@
+"""An EAGLE-3 head: one decoder layer that drafts for a target from the target's own hidden states (Li et al.
+2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test").
+
+Its modules are named as the tensors of the speculators format. Where its keys and values lie, and what a
+token attends to, is given from outside (`Attend`): so the same forward serves drafting by position, which can
+be captured, and training over several steps."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import Embedding, Linear, Module, ModuleList, RMSNorm
+from torch.nn.functional import embedding
+from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from specdemo.runtime.fused import gated, rotated
+from specdemo.runtime.joined import Product
+
+# How much of its target a head holds: all of it, so that the two can run; only the embeddings and the output
+# layer, which training needs while the features come from elsewhere; or nothing.
+Attachment = Literal["full", "train_only", "detached"]
+
+
+@dataclass(frozen=True)
+class Eagle3Config:
+    """What a head is built like. The sizes of its layer, V and the rotary positions are in `layer`."""
+
+    layer: LlamaConfig | Qwen3Config  # Qwen3 has a norm for each head of q and k
+    draft_vocab_size: int  # Vd: the tokens that it can draft
+    layer_ids: tuple[int, ...] | None = None  # whose inputs it reads; None: see `layer_ids_for`
+    features: int = 3  # A: how many these are
+    target_hidden_size: int | None = None  # None: that of `layer`
+    norm_before_residual: bool = False  # the residual stream begins with the normed features
+    norm_before_fc: bool = False  # one norm over all features
+    fc_norm: bool = False  # one norm for each of them
+    norm_output: bool = False  # the next step takes the normed output
+    own_embeddings: bool = True  # False: it uses the target's
+
+    @property
+    def hidden_size(self) -> int:
+        """H"""
+        return self.layer.hidden_size
+
+    @property
+    def feature_size(self) -> int:
+        """The target's hidden size."""
+        return self.target_hidden_size or self.hidden_size
+
+    def layer_ids_for(self, depth: int) -> tuple[int, ...]:
+        """The target's layers whose inputs are the features; `depth` itself stands for the last layer's
+        output, before the last norm."""
+        return self.layer_ids or (2, depth // 2, depth - 3)
+
+
+class Attend(Protocol):
+    """Attention of the head's only layer."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Of the forward's own tokens: q [..., N, heads, d], k and v [..., N, groups, d], rotated. Returns
+        [..., N, heads, d]."""
+
+
+class Eagle3Head(Module):
+    """The weights, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is built."""
+
+    inverse_frequencies: Tensor  # [d/2] float32
+    target_ids: Tensor  # [Vd] int64: the target's id of each draft id
+    d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
+    t2d: Tensor | None  # [V] bool: whether a token can be drafted
+
+    def __init__(self, config: Eagle3Config, dtype: torch.dtype = torch.float32):
+        super().__init__()
+        self.config = config
+        layer, size, features = config.layer, config.hidden_size, config.features
+        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
+        self.embed_tokens = Embedding(layer.vocab_size, size, dtype=dtype) if config.own_embeddings else None
+        self.input_norm = RMSNorm(features * config.feature_size, **norm) if config.norm_before_fc else None
+        each = [RMSNorm(config.feature_size, **norm) for _ in range(features)] if config.fc_norm else None
+        self.fc_norm = None if each is None else ModuleList(each)
+        self.fc = Linear(features * config.feature_size, size, bias=False, dtype=dtype)
+        self.layers = ModuleList([DraftLayer(config, dtype)])
+        self.norm = RMSNorm(size, **norm)
+        self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
+        whole = config.draft_vocab_size == layer.vocab_size
+        self.register_buffer("d2t", None if whole else torch.zeros(config.draft_vocab_size, dtype=torch.long))
+        self.register_buffer("t2d", None if whole else torch.zeros(layer.vocab_size, dtype=torch.bool))
+        with torch.device("cpu"):  # also where the weights are on the meta device
+            rope = LlamaRotaryEmbedding(layer)
+            ids = torch.arange(config.draft_vocab_size)
+        self.rope_scaling: float = rope.attention_scaling
+        self.register_buffer("inverse_frequencies", rope.inv_freq, persistent=False)
+        self.register_buffer("target_ids", ids, persistent=False)
+        self.verifier: tuple[PreTrainedModel, ...] = ()  # a tuple, so that its weights are not the head's
+        self.verifier_head: tuple[Module, ...] = ()  # the target's output layer
+        self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H]
+
+    def begin_run(self) -> None:
+        """Call when weights were loaded or moved, not inside a step."""
+        self.layers[0].begin_run()
+        if self.d2t is not None:
+            self.target_ids = torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+
+    def features(self, hidden: Tensor) -> Tensor:
+        """The target's hidden states [..., A * T], those of `layer_ids` side by side -> g [..., H]."""
+        if self.input_norm is not None:
+            hidden = self.input_norm(hidden)
+        if self.fc_norm is not None:
+            parts = hidden.split(self.config.feature_size, -1)
+            hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        return self.fc(hidden)
+
+    def forward(self, tokens: Tensor, g: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """tokens [..., N] with what came before each: g [..., N, H], the feature of the token before it, or
+        the head's own output for that. positions [N] or [..., N]. Returns y [..., N, H]; see `predict`."""
+        weight = self.shared_embedding[0] if self.embed_tokens is None else self.embed_tokens.weight
+        e = embedding(tokens, weight).to(g.dtype)  # [..., N, H]
+        angles = positions[..., None] * self.inverse_frequencies  # [..., N, d/2]
+        cos, sin = angles.cos() * self.rope_scaling, angles.sin() * self.rope_scaling
+        cos = torch.cat([cos, cos], -1)[..., None, :].to(g.dtype)  # [..., N, 1, d]
+        sin = torch.cat([-sin, sin], -1)[..., None, :].to(g.dtype)
+        return self.layers[0](e, g, cos, sin, attend)
+
+    def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """y [..., N, H] -> what the next step takes as g [..., N, H], and the logits [..., N, Vd] of the
+        token after each."""
+        normed = self.norm(y)
+        return normed if self.config.norm_output else y, self.lm_head(normed)
+
+    def for_target(self, logits: Tensor) -> Tensor:
+        """[N, Vd] -> [N, V]: a token that cannot be drafted gets -inf."""
+        if self.d2t is None:
+            return logits
+        wide = logits.new_full((len(logits), self.config.layer.vocab_size), -torch.inf)
+        return wide.index_copy_(1, self.target_ids, logits)
+
+    @property
+    def attachment(self) -> Attachment:
+        if self.verifier:
+            return "full"
+        return "train_only" if self.verifier_head else "detached"
+
+    def attach_verifier(self, target: PreTrainedModel, mode: Attachment = "full") -> None:
+        """Holds as much of the target as `mode` says, in place of what it held. A head without embeddings of
+        its own then uses the target's. That the two fit each other, `loading.speculator.check_fit` says."""
+        self.detach_verifier()
+        if mode == "detached":
+            return
+        if self.embed_tokens is None:
+            self.shared_embedding = (target.get_input_embeddings().weight.detach(),)
+        self.verifier_head = (target.get_output_embeddings(),)
+        if mode == "full":
+            self.verifier = (target,)
+
+    def detach_verifier(self) -> None:
+        """Holds nothing of a target."""
+        self.verifier, self.verifier_head, self.shared_embedding = (), (), ()
+
+    def verifier_logits(self, last: Tensor) -> Tensor:
+        """What the attached target predicts, [..., V], from its last hidden states [..., T], after its last
+        norm."""
+        return self.verifier_head[0](last)
+
+
+class DraftLayer(Module):
+    """A decoder layer whose attention reads the token's embedding and the feature side by side."""
+
+    def __init__(self, config: Eagle3Config, dtype: torch.dtype):
+        super().__init__()
+        layer, size = config.layer, config.hidden_size
+        self.norm_before_residual = config.norm_before_residual
+        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
+        self.input_layernorm = RMSNorm(size, **norm)
+        self.hidden_norm = RMSNorm(size, **norm)
+        self.post_attention_layernorm = RMSNorm(size, **norm)
+        self.self_attn = Projections(config.layer, dtype)
+        self.mlp = GatedMLP(config.layer, dtype)
+        self.heads, self.groups = layer.num_attention_heads, layer.num_key_value_heads
+        self.head_dim, self.mlp_width = layer.head_dim, layer.intermediate_size
+        self.activation = ACT2FN[layer.hidden_act]
+        attention, mlp = self.self_attn, self.mlp
+        self.qkv = Product(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.gate_up = Product(mlp.gate_proj, mlp.up_proj)
+
+    def begin_run(self) -> None:
+        self.qkv.begin_run()
+        self.gate_up.begin_run()
+
+    def forward(self, e: Tensor, g: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """e and g [..., N, H], cos and sin [..., N, 1, d] -> y [..., N, H]"""
+        heads, groups, d = self.heads, self.groups, self.head_dim
+        h = self.hidden_norm(g)
+        residual = h if self.norm_before_residual else g
+        qkv = self.qkv(torch.cat([self.input_layernorm(e), h], -1))
+        q, k, v = qkv.unflatten(-1, (heads + 2 * groups, d)).split([heads, groups, groups], -2)
+        if self.self_attn.q_norm is not None and self.self_attn.k_norm is not None:
+            q, k = self.self_attn.q_norm(q), self.self_attn.k_norm(k)
+        attended = attend(rotated(q, cos, sin, d // 2), rotated(k, cos, sin, d // 2), v)
+        x = residual + self.self_attn.o_proj(attended.flatten(-2))
+        hidden = gated(self.gate_up(self.post_attention_layernorm(x)), self.mlp_width, self.activation)
+        return x + self.mlp.down_proj(hidden)
+
+
+class Projections(Module):
+    """The weights of attention, by the format's names."""
+
+    def __init__(self, layer: LlamaConfig | Qwen3Config, dtype: torch.dtype):
+        super().__init__()
+        size, d = layer.hidden_size, layer.head_dim
+        queries, keys = layer.num_attention_heads * d, layer.num_key_value_heads * d
+        options = {"bias": layer.attention_bias, "dtype": dtype}
+        self.q_proj = Linear(2 * size, queries, **options)
+        self.k_proj = Linear(2 * size, keys, **options)
+        self.v_proj = Linear(2 * size, keys, **options)
+        self.o_proj = Linear(queries, size, **options)
+        has_norms = isinstance(layer, Qwen3Config)
+        self.q_norm = RMSNorm(d, layer.rms_norm_eps, dtype=dtype) if has_norms else None
+        self.k_norm = RMSNorm(d, layer.rms_norm_eps, dtype=dtype) if has_norms else None
+
+
+class GatedMLP(Module):
+    """The weights of the MLP, by the format's names."""
+
+    def __init__(self, layer: LlamaConfig | Qwen3Config, dtype: torch.dtype):
+        super().__init__()
+        options = {"bias": getattr(layer, "mlp_bias", False), "dtype": dtype}
+        self.gate_proj = Linear(layer.hidden_size, layer.intermediate_size, **options)
+        self.up_proj = Linear(layer.hidden_size, layer.intermediate_size, **options)
+        self.down_proj = Linear(layer.intermediate_size, layer.hidden_size, **options)
+
+
+class PositionalAttention:
+    """An `Attend` over keys and values that lie by position, [1, groups, L, d]: the forward's own are first
+    written to `rows` [N]. A query sees the positions up to its own; what lies after it is masked, and may be
+    left over. keys [L]: 0, 1, ..."""
+
+    def __init__(self, cached_keys: Tensor, cached_values: Tensor, rows: Tensor, keys: Tensor):
+        self.keys, self.values, self.rows, self.visible = cached_keys, cached_values, rows, keys
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [N, heads, d], k and v [N, groups, d] -> [N, heads, d]"""
+        self.keys.index_copy_(2, self.rows, k.transpose(0, 1)[None])
+        self.values.index_copy_(2, self.rows, v.transpose(0, 1)[None])
+        n, heads, d = q.shape
+        groups, length = k.shape[1], self.visible.shape[0]
+        shared = heads // groups  # heads that share a key are more rows of one head: R = shared * N
+        hidden = self.visible > self.rows.repeat(shared)[:, None]  # [R, L]
+        mask = hidden.to(q.dtype).mul_(torch.finfo(q.dtype).min)[None, None]
+        rows = q.view(n, groups, shared, d).permute(1, 2, 0, 3).reshape(1, groups, -1, d)
+        output = torch.nn.functional.scaled_dot_product_attention(
+            rows, self.keys[:, :, :length], self.values[:, :, :length], attn_mask=mask
+        )
+        return output.reshape(groups, shared, n, d).permute(2, 0, 1, 3).reshape(n, heads, d)
