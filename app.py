@@ -80,7 +80,7 @@ def _serve(arguments: Namespace) -> int:
     logging.disable_progress_bar()  # the hub's, too: the page shows the progress
     limits = replace(HOSTED if arguments.hosted else LOCAL, behind_proxy=arguments.behind_proxy)
     models = Models(request, limits, arguments.allow)
-    if request["target"] is not None:
+    if request["target"] is not None or request["drafter"] is not None:
         plan(models.default_request)  # a mistyped directory is reported before the page starts
     queue = RunQueue(limits)
     if zero.GPU:

@@ -14,6 +14,7 @@ import torch
 from specdemo import __version__
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.drafters import Drafter, NoDrafter
+from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
@@ -32,6 +33,7 @@ from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.loading.prompt import encode
 from specdemo.runtime import cuda, gpu_check
+from specdemo.runtime.cached_head import CachedHead
 from specdemo.runtime.runner import RunSetup
 
 Event = Started | Round | Finished
@@ -239,6 +241,8 @@ def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_o
             lm, context, gamma = setup.drafter, pair.drafter_context, params.gamma
             assert lm is not None, "stream has refused a pair without a drafter"
             run = setup.run_drafting
+            if isinstance(lm, CachedHead):
+                return Eagle3Drafter(lm, setup.target, sampler, run, gamma, is_over, params.confidence)
             return ModelDrafter(
                 lm, context, sampler, vocab_size, device, run, gamma, is_over, params.confidence
             )

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from specdemo import load_pair
+from specdemo.runtime.cached_head import CachedHead
+from specdemo.runtime.eagle3 import Eagle3Head
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner, RunSetup
@@ -13,7 +15,7 @@ class RunnerOn(Runner):
 
     def __init__(self, target, drafter, run_step, compiled):
         super().__init__(target, drafter)
-        self.lms = tuple(model and CachedLM(model, compiled) for model in (target, drafter))
+        self.lms = tuple(model and cached(model, target, compiled) for model in (target, drafter))
         self.run_step = run_step
         if isinstance(run_step, Graphs):
             self.graphs = run_step
@@ -26,9 +28,14 @@ class RunnerOn(Runner):
         if isinstance(self.run_step, Graphs):
             return super()._begin_run()
         target, drafter = self.lms
+        target.features = None
         for lm in filter(None, self.lms):
             lm.begin_run(static=True)
         return RunSetup(target, drafter, self.run_step, self.run_step)
+
+
+def cached(model, target, compiled):
+    return CachedHead(model, target) if isinstance(model, Eagle3Head) else CachedLM(model, compiled)
 
 
 def run_by(target, drafter, run_step, compiled=False):

@@ -27,7 +27,7 @@ def contestants(pair: Pair, params: Params, peers: bool) -> list[Contestant]:
     chosen = [theirs(pair, "transformers plain", params)]
     if peers:
         chosen.append(theirs(pair, "transformers compiled", params, compiled=True))
-    if pair.drafter is not None:
+    if isinstance(pair.drafter, PreTrainedModel):  # transformers cannot draft with a head
         chosen.append(theirs(pair, "transformers assisted", params, pair.drafter))
     chosen.append(ours(pair, "specdemo plain", plain))
     if pair.drafter is not None:

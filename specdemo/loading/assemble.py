@@ -5,33 +5,35 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.events import ByModel, PairInfo
 from specdemo.loading.errors import PairError, is_out_of_memory, reason_of
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import LoadDrafter, Pair
 from specdemo.loading.request import ROLES
 from specdemo.runtime import cuda
+from specdemo.runtime.cached_head import DrafterModel, context_of_drafter
 from specdemo.runtime.device import device_name
+from specdemo.runtime.eagle3 import Eagle3Head
+from specdemo.runtime.features import layers_of
 from specdemo.runtime.gpu import has_bfloat16
 from specdemo.runtime.lm import context_of, positional_cache
-from specdemo.runtime.probe import agrees_with_itself
+from specdemo.runtime.probe import agrees_with_itself, head_agrees_with_itself
 from specdemo.runtime.runner import Capture, Runner
 
 
 def pair_of(
     name: str,
-    models: list[PreTrainedModel],
+    target: PreTrainedModel,
+    drafter: DrafterModel | None,
     ids: list[str],
     quantized: list[str | None],
     tokenizer: PreTrainedTokenizerBase | None,
     reason: str,
+    load_drafter: LoadDrafter,
     capture: Capture = "auto",
     cudnn_attention: bool = False,
 ) -> Pair:
-    for role, model, model_id in zip(ROLES, models, ids, strict=False):
-        try:
-            positional_cache(model)
-        except ValueError as error:
-            raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
+    models = [target] if drafter is None else [target, drafter]
+    check_caches(models, ids)
     _set_cudnn_attention(models, cudnn_attention)
-    device = models[0].get_input_embeddings().weight.device
+    device = target.get_input_embeddings().weight.device
     dtypes = [dtype_name(model.dtype) for model in models]
     info = PairInfo(
         name,
@@ -41,18 +43,42 @@ def pair_of(
         ByModel(*_both(dtypes)),
         ByModel(*_both(quantized)),
     )
+    runner = Runner(target, drafter, capture)
+    return Pair(target, drafter, tokenizer, info, reason, limits_of(models), runner, load_drafter)
+
+
+def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
+    """PairError if a model has no cache that can be written by position, or if the hidden states that a head
+    needs cannot be found in the target."""
+    for role, model, model_id in zip(ROLES, models, ids, strict=False):
+        try:
+            if isinstance(model, Eagle3Head):
+                role, model_id, model = ROLES[0], ids[0], models[0]
+                layers_of(models[0])
+            else:
+                positional_cache(model)
+        except ValueError as error:
+            raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
+
+
+def limits_of(models: list[DrafterModel]) -> tuple[str, ...]:
+    """See Pair. models: the target, and the drafter if there is one."""
     target, drafter = _both(models)
     limits = [*_ignored_processors(target), *_emulated_bfloat16(models)]
-    if drafter is not None and (context := context_of(drafter)) < context_of(target):
+    if drafter is not None and (context := context_of_drafter(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
-    return Pair(target, drafter, tokenizer, info, reason, tuple(limits), Runner(target, drafter, capture))
+    return tuple(limits)
 
 
-def check_forwards(models: list[PreTrainedModel], ids: list[str]) -> None:
+def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
     """PairError if a model's forward fails, or predicts something else with a cache than without one."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
-            if agrees_with_itself(model):
+            if isinstance(model, Eagle3Head):
+                agrees = head_agrees_with_itself(model, models[0])
+            else:
+                agrees = agrees_with_itself(model)
+            if agrees:
                 continue
             reason = "its predictions with a cache differ from those without one"
         except Exception as error:
@@ -64,7 +90,7 @@ def check_forwards(models: list[PreTrainedModel], ids: list[str]) -> None:
         raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {reason}")
 
 
-def _set_cudnn_attention(models: list[PreTrainedModel], enabled: bool) -> None:
+def _set_cudnn_attention(models: list[DrafterModel], enabled: bool) -> None:
     """For the whole process, if a model is on a GPU. torch prefers cuDNN's attention on some, but it builds a
     plan for each new length of the cache, which takes tens of milliseconds."""
     if any(model.device.type == "cuda" for model in models):
@@ -105,7 +131,7 @@ def _ignored_processors(target: PreTrainedModel) -> list[str]:
     return [f"not applied, though the target's generation config asks for it: {', '.join(ignored)}"]
 
 
-def _emulated_bfloat16(models: list[PreTrainedModel]) -> list[str]:
+def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:
     """It is allowed, because it was asked for or is the models' own, but its user should know."""
     return [
         f"the {role} computes in bfloat16, which {model.device} only emulates: float16 is faster there"

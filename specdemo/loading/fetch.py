@@ -23,6 +23,9 @@ CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
 
 
+SPECULATOR = "speculators_model_type"  # the key of config.json that says that a model is a speculator
+
+
 @dataclass(frozen=True)
 class File:
     name: str
@@ -33,7 +36,10 @@ def is_here(part: Part) -> bool:
     """Whether the model can be loaded without the hub: from a directory, or from the hub's cache."""
     if os.path.isdir(part.place):
         return True
-    if not _cached(part, "config.json") or not any(_cached(part, name) for name in TOKENIZERS):
+    config = _cached(part, "config.json")
+    if config is None:
+        return False
+    if not is_speculator(Path(config).parent) and not any(_cached(part, name) for name in TOKENIZERS):
         return False
     if part.code and not all(_cached(part, name) for name in _code_files(part)):
         return False
@@ -41,6 +47,25 @@ def is_here(part: Part) -> bool:
         return True
     index = _cached(part, INDEX)
     return bool(index) and all(_cached(part, name) for name in _shards(Path(index)))
+
+
+def is_speculator(folder: Path) -> bool:
+    """Whether the model in this folder is a speculator, of whatever type. It has no tokenizer of its own."""
+    try:
+        return SPECULATOR in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def folder_of(part: Part, offline: bool) -> Path:
+    """Where the model's config.json is on the disk. offline: it is taken from the hub's cache, or else asked
+    of the hub. Raises the hub's errors."""
+    if os.path.isdir(part.place):
+        return Path(part.place)
+    revision = part.revision or "main"
+    return Path(
+        hf_hub_download(part.place, "config.json", revision=revision, local_files_only=offline)
+    ).parent
 
 
 def has_config(part: Part) -> bool:

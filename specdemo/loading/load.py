@@ -17,20 +17,39 @@ from transformers import (
 )
 
 from specdemo.events import Params
-from specdemo.loading.assemble import check_forwards, check_same_tokenizer, pair_of
+from specdemo.loading.assemble import (
+    check_caches,
+    check_forwards,
+    check_same_tokenizer,
+    dtype_name,
+    limits_of,
+    pair_of,
+)
 from specdemo.loading.catalog import GATED
 from specdemo.loading.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
-from specdemo.loading.fetch import check_weights, directory_of, fetch, has_config, is_here
-from specdemo.loading.pair import Pair
+from specdemo.loading.fetch import (
+    check_weights,
+    directory_of,
+    fetch,
+    folder_of,
+    has_config,
+    is_here,
+    is_speculator,
+)
+from specdemo.loading.pair import Drafting, Pair
 from specdemo.loading.plan import Plan, check_free_memory, check_memory, plan_from
 from specdemo.loading.progress import OnProgress, loading_weights
-from specdemo.loading.request import ByRole, Part, Request, resolve
+from specdemo.loading.request import ByRole, Part, Request, drafter_part, in_project, resolve
+from specdemo.loading.speculator import check_fit, read_head, read_speculator
 from specdemo.runtime import cuda
+from specdemo.runtime.cached_head import DrafterModel
+from specdemo.runtime.eagle3 import Eagle3Head
 from specdemo.runtime.joined import join_weights
 from specdemo.runtime.runner import Capture
 from specdemo.runtime.skinny_linear import use_skinny_linear
 
 FROM_DISK = {"local_files_only": True}
+TRUSTED = "program code that comes with the models is trusted and run (trust_remote_code)"
 DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
 
@@ -47,7 +66,8 @@ def load_pair(
     trust_remote_code: bool = False,
 ) -> Pair:
     """A pair by its name in the catalogue (the embedded pair if left out), by hub ids (ID or ID@REVISION) or
-    directories, or from models in memory, which are not changed.
+    directories, or from models in memory, which are not changed. A drafter that is loaded can be a speculator
+    (an EAGLE-3 head); then the target can be left out: it is the verifier that its config.json names.
 
     device, dtype and quantize: one value for both models or {"target": ..., "drafter": ...}. None chooses the
     device and the dtype (`Pair.dtype_reason` says why) and does not quantise. cudnn_attention: a pair on CUDA
@@ -72,6 +92,8 @@ def load_pair(
         if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
         return _pair_in_memory(target, drafter, tokenizer, cudnn_attention)
+    if name is None:
+        target = target_for(target, drafter)
     request = resolve(
         name,
         target=target,
@@ -89,14 +111,43 @@ def load_pair(
     return load(planned, cudnn_attention=cudnn_attention)
 
 
+def target_for(target: object, drafter: object) -> Any:
+    """The target as it is given. If it is not, and the drafter is a speculator, the verifier that its
+    config.json names. Raises as `load_pair` does."""
+    if target is not None or not isinstance(drafter, (str, os.PathLike)):
+        return target
+    part = drafter_part(drafter, "cpu", torch.float32)
+    with load_errors(part.role, part.place, shown=part.id):
+        folder = folder_of(part, offline=has_config(part))
+        if not is_speculator(folder):
+            return None
+        verifier = read_speculator(folder, part.id).verifier
+    return verifier if verifier is None or os.path.isdir(verifier) else in_project(verifier)
+
+
 def plan(request: Request) -> Plan:
     """How a request would be loaded, from the models' configs alone. Raises as `load_pair` does."""
     check_access(request)
     if (lost := cuda.lost()) and any(cuda.is_cuda(part.device) for part in request.parts):
         raise LoadError(lost)
-    planned = plan_from(request, [read_skeleton(part, offline=is_here(part)) for part in request.parts])
+    skeletons = [read_skeleton(part, offline=is_here(part)) for part in request.parts]
+    planned = plan_from(request, skeletons)
+    if len(skeletons) == 2:
+        _check_fit(skeletons[1], skeletons[0], request.parts)
     check_memory(planned)
     return planned
+
+
+def _check_fit(drafter: DrafterModel, target: PreTrainedModel, parts: tuple[Part, ...]) -> None:
+    """PairError unless a drafter that is a head fits the target."""
+    if not isinstance(drafter, Eagle3Head):
+        return
+    check_fit(drafter.config, target, parts[1].id, parts[0].id)
+    if not drafter.config.own_embeddings and parts[0].device != parts[1].device:
+        raise PairError(
+            f"device must be the same for both, because drafter {parts[1].id} has no embeddings of its own "
+            "and uses the target's"
+        )
 
 
 def check_access(request: Request) -> None:
@@ -109,10 +160,12 @@ def check_access(request: Request) -> None:
             raise gated_error(part.role, part.id)
 
 
-def read_skeleton(part: Part, offline: bool = False) -> PreTrainedModel:
+def read_skeleton(part: Part, offline: bool = False) -> DrafterModel:
     """A model on the meta device, from its config. offline: only from the disk, without a request to the
     hub."""
     with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
+        if part.role == "drafter" and is_speculator(folder := folder_of(part, offline)):
+            return Eagle3Head(read_speculator(folder, part.id).config)
         if part.code:
             fetch((part,), code_only=True)
         # from_config would take the code of the main revision, except from a directory.
@@ -136,33 +189,38 @@ def load(plan: Plan, on_progress: OnProgress = lambda *_: None, cudnn_attention:
 
 def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cudnn_attention: bool) -> Pair:
     on_progress("Reading the tokenizers", None)
-    tokenizers = [_tokenizer(part) for part in parts]
-    if len(parts) == 2:
-        check_same_tokenizer(*tokenizers, *(part.id for part in parts))
-    models = [_load(part, dtype, on_progress) for part, dtype in zip(parts, plan.dtypes, strict=True)]
+    ids = [part.id for part in parts]
+    tokenizer = _tokenizer(parts[0])
+    if len(parts) == 2 and not _is_head(parts[1]):
+        check_same_tokenizer(tokenizer, _tokenizer(parts[1]), *ids)
+    target = _load(parts[0], plan.dtypes[0], on_progress)
+    drafter = _load_drafter(parts[1], plan.dtypes[1], on_progress) if len(parts) == 2 else None
     pair = pair_of(
         plan.request.name,
-        models,
-        [part.id for part in parts],
+        target,
+        drafter,
+        ids,
         [part.quantize for part in parts],
-        tokenizers[0],
+        tokenizer,
         plan.reason,
+        load_drafter,
         cudnn_attention=cudnn_attention,
     )
     on_progress("Checking that the caches can be rewound", None)
-    check_forwards(models, [part.id for part in parts])
+    models = [target] if drafter is None else [target, drafter]
+    check_forwards(models, ids)
     on_progress("Warming up", None)
     pair.runner.warm_up(Params().gamma)
     return replace(pair, limits=(*pair.limits, _code_note(models))) if parts[0].code else pair
 
 
-def _code_note(models: list[PreTrainedModel]) -> str:
+def _code_note(models: list[DrafterModel]) -> str:
     """What a user should know of models that were loaded with trust_remote_code."""
     theirs = [type(model).__name__ for model in models if type(model).__module__.startswith(DYNAMIC)]
     ran = (
         f"{' and '.join(theirs)} came with it" if theirs else "these models came with none for their forwards"
     )
-    return f"program code that comes with the models is trusted and run (trust_remote_code): {ran}"
+    return f"{TRUSTED}: {ran}"
 
 
 def _version(part: Part) -> dict[str, Any]:
@@ -201,6 +259,61 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     return model
 
 
+def _is_head(part: Part) -> bool:
+    return is_speculator(folder_of(part, offline=True))
+
+
+def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> DrafterModel:
+    if not _is_head(part):
+        return _load(part, dtype, on_progress)
+    on_progress(loading_weights(part), None)
+    folder = folder_of(part, offline=True)
+    head = read_head(folder, read_speculator(folder, part.id), dtype, part.id)
+    with load_errors(part.role, part.place, "weights", part.id), cuda.alone_on(part.device):
+        head.to(part.device)
+        join_weights(head)
+        cuda.free_cache(part.device)
+    if part.device == "cpu" and dtype == torch.float32:
+        use_skinny_linear(head)
+    return head
+
+
+def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> Drafting:
+    """What `Pair.attach` puts on, loaded and checked; what the pair is without a drafter for None."""
+    if drafter is None:
+        return Drafting(None, None, None, limits_of([pair.target]))
+    part = drafter_part(drafter, str(pair.target.device), pair.target.dtype)
+    request = Request(part.id, (part,))
+    planned = plan(request)
+    check_free_memory(planned)
+    fetch(request.parts)
+    try:
+        model = _fitting(pair, part)
+    except Exception as error:
+        if isinstance(error, PairError) or not is_out_of_memory(error):
+            raise
+    else:
+        of_code = [limit for limit in pair.limits if limit.startswith(TRUSTED)]
+        limits = (*limits_of([pair.target, model]), *of_code)
+        return Drafting(model, part.id, dtype_name(model.dtype), limits)
+    raise LoadError(f"there is not enough memory for drafter {part.id}: choose a smaller one")
+
+
+def _fitting(pair: Pair, part: Part) -> DrafterModel:
+    """The drafter, which has been checked with the pair's target."""
+    ids = [pair.info.target, part.id]
+    if _is_head(part):
+        check_fit(
+            read_speculator(folder_of(part, offline=True), part.id).config, pair.target, part.id, ids[0]
+        )
+    elif pair.tokenizer is not None:
+        check_same_tokenizer(pair.tokenizer, _tokenizer(part), *ids)
+    model = _load_drafter(part, pair.target.dtype, lambda *_: None)
+    check_caches([pair.target, model], ids)
+    check_forwards([pair.target, model], ids)
+    return model
+
+
 def _pair_in_memory(
     target: PreTrainedModel,
     drafter: PreTrainedModel | None,
@@ -213,6 +326,7 @@ def _pair_in_memory(
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     quantized = [None] * len(models)
     name = " + ".join(names)
-    pair = pair_of(name, models, names, quantized, tokenizer, "as given", capture, cudnn_attention)
+    how = (names, quantized, tokenizer, "as given", load_drafter, capture, cudnn_attention)
+    pair = pair_of(name, target, drafter, *how)
     check_forwards(models, names)
     return pair

@@ -1,7 +1,10 @@
 """A loaded pair of models, and what is known of it."""
 
+import gc
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,6 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.events import PairInfo
+from specdemo.loading.errors import PairError
+from specdemo.runtime import cuda
+from specdemo.runtime.cached_head import DrafterModel, context_of_drafter
 from specdemo.runtime.graphs import is_dense
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
@@ -21,23 +27,81 @@ class Bytes:
     drafter: int | None
 
 
-@dataclass(frozen=True, eq=False)
+# Loads a drafter for a pair; given None, what the pair is without one.
+LoadDrafter = Callable[["Pair", str | os.PathLike | None], "Drafting"]
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """What drafts for a target, and what is known of it: all None for nothing. dtype: its name in torch.
+    limits: see Pair, of target and drafter."""
+
+    model: DrafterModel | None
+    id: str | None
+    dtype: str | None
+    limits: tuple[str, ...]
+
+
+@dataclass(eq=False)
 class Pair:
     """A target and, if any, a drafter. `runner` runs them; one run at a time (`lock`)."""
 
     target: PreTrainedModel
-    drafter: PreTrainedModel | None
+    drafter: DrafterModel | None
     tokenizer: PreTrainedTokenizerBase | None
     info: PairInfo
     dtype_reason: str  # why the models have their dtypes
     limits: tuple[str, ...]  # what a user should know: what is not applied, what is limited
     runner: Runner
+    load_drafter: "LoadDrafter"  # what `attach` and `detach` take
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def with_capture(self, capture: Capture) -> "Pair":
         """The same models, run by another runner. The two pairs share the lock, because they share the
         models."""
         return replace(self, runner=Runner(self.target, self.drafter, capture))
+
+    def attach(self, drafter: str | os.PathLike) -> None:
+        """Puts another drafter on, a model or a speculator by its hub id (ID or ID@REVISION) or directory, in
+        place of the one that is there. The target stays as it is; the drafter gets its device and dtype.
+
+        Raises PairError while a run goes on, and otherwise as `load_pair` does. After an error the pair has
+        what it had."""
+        with self._alone():
+            self._take(self.load_drafter(self, drafter))
+
+    def detach(self) -> None:
+        """Gives the drafter's memory back, if there is one: the target can run without it. Raises PairError
+        while a run goes on."""
+        with self._alone():
+            self._take(self.load_drafter(self, None))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self.lock.acquire(blocking=False):
+            raise PairError("this pair is busy: finish, close or drop its run first")
+        try:
+            yield
+        finally:
+            self.lock.release()
+
+    def _take(self, new: Drafting) -> None:
+        info = self.info
+        self.info = replace(
+            info,
+            name=info.target if new.id is None else f"{info.target} + {new.id}",
+            drafter=new.id,
+            dtype=replace(info.dtype, drafter=new.dtype),
+            quantize=replace(info.quantize, drafter=None),
+        )
+        self.limits = new.limits
+        devices = [model.device for model in (self.target, self.drafter) if model is not None]
+        self.drafter = new.model
+        self.runner.change_drafter(new.model)
+        for device in devices:
+            with cuda.alone_on(device):
+                gc.collect()
+                cuda.free_cache(device)
 
     @cached_property
     def vocab_size(self) -> int:
@@ -48,10 +112,10 @@ class Pair:
         """The most tokens that a text can have; infinite where the config names no limit."""
         return context_of(self.target)
 
-    @cached_property
+    @property
     def drafter_context(self) -> float:
         """The same of the drafter, 0 without one."""
-        return 0 if self.drafter is None else context_of(self.drafter)
+        return 0 if self.drafter is None else context_of_drafter(self.drafter)
 
     @cached_property
     def eos(self) -> frozenset[int]:
@@ -98,7 +162,7 @@ class Pair:
         return 0.0 if self.drafter is None else weight_bytes(self.drafter) / weight_bytes(self.target)
 
 
-def held_bytes(model: PreTrainedModel) -> int:
+def held_bytes(model: DrafterModel) -> int:
     """Bytes of the model's parameters and buffers. A quantised weight consists of inner tensors; tied ones
     count once."""
     storages = {}

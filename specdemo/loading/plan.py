@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel
 
 from specdemo.loading.assemble import dtype_name
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.errors import LoadError, PairError
 from specdemo.loading.request import Part, Request
+from specdemo.runtime.cached_head import DrafterModel
 from specdemo.runtime.device import free_memory, memory_of
+from specdemo.runtime.eagle3 import Eagle3Head
 from specdemo.runtime.gpu import has_bfloat16, quantized_kinds
 
 
@@ -26,7 +27,7 @@ class Plan:
     reason: str  # why these dtypes
 
 
-def plan_from(request: Request, skeletons: list[PreTrainedModel]) -> Plan:
+def plan_from(request: Request, skeletons: list[DrafterModel]) -> Plan:
     """The plan for models whose skeletons have been read, whether they fit this machine's memory or not."""
     automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
     dtypes = tuple(part.dtype or automatic for part in request.parts)
@@ -44,7 +45,10 @@ def plan_from(request: Request, skeletons: list[PreTrainedModel]) -> Plan:
     return Plan(request, dtypes, tuple(sizes), reason)
 
 
-def _check_quantize(part: Part, dtype: torch.dtype, skeleton: PreTrainedModel) -> None:
+def _check_quantize(part: Part, dtype: torch.dtype, skeleton: DrafterModel) -> None:
+    if part.quantize is not None and isinstance(skeleton, Eagle3Head):
+        why = "it is an EAGLE-3 head, which is small and stays in its dtype"
+        raise PairError(f"quantize must be none for {part.role} {part.id}, not {part.quantize}: {why}")
     if part.quantize is None or part.device == "cpu":
         return
     kinds = quantized_kinds(part.device, dtype, quantized_layers(skeleton))
@@ -74,7 +78,7 @@ def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
     return dtype, f"{dtype_name(dtype)}: {reason}"
 
 
-def bytes_of(skeleton: PreTrainedModel, dtype: torch.dtype, quantize: str | None) -> int:
+def bytes_of(skeleton: DrafterModel, dtype: torch.dtype, quantize: str | None) -> int:
     """Memory that the model's weights will take, in bytes.
 
     quanto keeps the scales of quantised weights in the dtype: one for each row, or below 8 bits a scale and a
@@ -93,7 +97,7 @@ def bytes_of(skeleton: PreTrainedModel, dtype: torch.dtype, quantize: str | None
     return total
 
 
-def quantized_layers(skeleton: PreTrainedModel) -> list[torch.nn.Linear]:
+def quantized_layers(skeleton: DrafterModel) -> list[torch.nn.Linear]:
     """The layers whose weights quanto quantises: all linear ones but the head."""
     linear = [layer for layer in skeleton.modules() if isinstance(layer, torch.nn.Linear)]
     return [layer for layer in linear if layer is not skeleton.get_output_embeddings()]

@@ -91,6 +91,13 @@ def resolve(
     return Request(name, tuple(parts))
 
 
+def drafter_part(place: object, device: str, dtype: torch.dtype) -> Part:
+    """A drafter alone, for a target that is loaded; PairError for what is no place."""
+    model_id = _place("drafter", place)
+    directory, revision = _without_revision("drafter", model_id)
+    return Part("drafter", model_id, directory, device, dtype, None, revision)
+
+
 def for_role(choice: ByRole, role: str, option: str) -> str | None:
     """One model's value of an option that is given once for both or once for each."""
     if isinstance(choice, dict):
@@ -108,10 +115,10 @@ def _from_catalogue(name: str | None) -> tuple[str, dict[str, str], dict[str, st
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise PairError(f"pair must be one of {', '.join(CATALOGUE)}, not {ascii(name)}{hint}")
     ids = {role: getattr(CATALOGUE[name], role) for role in ROLES}
-    return name, ids, {role: _in_project(model_id) for role, model_id in ids.items()}
+    return name, ids, {role: in_project(model_id) for role, model_id in ids.items()}
 
 
-def _in_project(model_id: str) -> str:
+def in_project(model_id: str) -> str:
     """The directory of a model that comes with the project; any other id as it is."""
     directory = ROOT / model_id
     return str(directory) if directory.is_dir() else model_id
@@ -122,7 +129,10 @@ def _from_ids(name: str | None, target: object, drafter: object) -> tuple[str, d
     if name is not None:
         raise PairError("pair: give a name or a target and drafter, not both")
     if target is None:
-        raise PairError("target must be given with a drafter")
+        raise PairError(
+            "target must be given with a drafter, unless that is a speculator whose config.json names its "
+            "verifier"
+        )
     given = {"target": target} | ({} if drafter is None else {"drafter": drafter})
     ids = {role: _place(role, place) for role, place in given.items()}
     return " + ".join(ids.values()), ids

@@ -11,14 +11,14 @@ from torch import Tensor
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 
 from specdemo.loading.errors import LoadError, PairError, load_errors
-from specdemo.loading.fetch import INDEX, PICKLED, WEIGHTS
+from specdemo.loading.fetch import INDEX, PICKLED, SPECULATOR, WEIGHTS
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
 from specdemo.runtime.lm import logits_width
 
-TYPE = "speculators_model_type"  # the key of config.json that says that a model is a speculator
 LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # the format's default is qwen3
 UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight"}  # copies of the verifier's, for training alone
 MAPS = {"d2t", "t2d"}
+EMBEDDINGS = "embed_tokens.weight"
 # Their rotary positions depend on the length of the text, which would have to be read from the device.
 UNSUITABLE_ROPE = ("dynamic", "longrope")
 
@@ -32,14 +32,6 @@ class Speculator:
     speculative_tokens: int | None  # how many it was trained to draft
 
 
-def is_speculator(folder: Path) -> bool:
-    """Whether the model in this folder is a speculator, of whatever type."""
-    try:
-        return TYPE in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return False
-
-
 def read_speculator(folder: Path, shown: str | None = None, role: str = "drafter") -> Speculator:
     """Reads config.json. LoadError if it describes no head that can be run. shown: what the sentence calls
     the head, in place of its folder."""
@@ -47,7 +39,10 @@ def read_speculator(folder: Path, shown: str | None = None, role: str = "drafter
     with load_errors(role, str(folder), shown=place):
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         reader = Reader(raw, f"{role}: {place} cannot be loaded, because of its config.json")
-        return reader.speculator(_tensor_names(folder, place, role))
+        # Before its weights have come from the hub, it counts as one with embeddings of its own.
+        is_here = any((folder / name).is_file() for name in (WEIGHTS, INDEX))
+        tensors = _tensor_names(folder, place, role) if is_here else {EMBEDDINGS}
+        return reader.speculator(tensors)
 
 
 def read_head(
@@ -116,9 +111,9 @@ class Reader:
         self.start = start
 
     def speculator(self, tensors: set[str]) -> Speculator:
-        kind = self.raw.get(TYPE)
+        kind = self.raw.get(SPECULATOR)
         if kind != "eagle3":
-            raise self.error(f"{TYPE} must be eagle3, the only type that can be run here, not {kind!a}")
+            raise self.error(f"{SPECULATOR} must be eagle3, the only type that can be run here, not {kind!a}")
         ids = self.layer_ids()
         config = Eagle3Config(
             layer=self.layer(),
@@ -130,7 +125,7 @@ class Reader:
             norm_before_fc=self.flag("norm_before_fc"),
             fc_norm=self.flag("fc_norm"),
             norm_output=self.flag("norm_output"),
-            own_embeddings="embed_tokens.weight" in tensors,
+            own_embeddings=EMBEDDINGS in tensors,
         )
         if config.norm_before_fc and config.fc_norm:
             raise self.error("norm_before_fc and fc_norm cannot both be true")

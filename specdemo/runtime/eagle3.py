@@ -97,6 +97,20 @@ class Eagle3Head(Module):
         self.verifier_head: tuple[Module, ...] = ()  # the target's output layer
         self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H]
 
+    @property
+    def device(self) -> torch.device:
+        return self.fc.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.fc.weight.dtype
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def get_output_embeddings(self) -> Linear:
+        return self.lm_head
+
     def begin_run(self) -> None:
         """Call when weights were loaded or moved, not inside a step."""
         self.layers[0].begin_run()

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
 from specdemo.runtime.agreement import disagreement, probability_tolerance
+from specdemo.runtime.cached_head import DrafterModel
 from specdemo.runtime.capturable import (
     ForbidDataDependence,
     ForbidReadingTensors,
@@ -69,17 +70,17 @@ class Graphs:
         self._pool: cuda.Pool | None = None
         self._tolerance = 0.0  # for probabilities
         self._weights: list = []  # their addresses at the time of capture, and the modules
-        self._checked: list[PreTrainedModel] = []
+        self._checked: list[DrafterModel] = []
         if os.environ.get("SPACES_ZERO_GPU"):
             self.blocker = "ZeroGPU runs each call in its own process, which no captured graph outlives"
 
-    def begin_run(self, models: list[PreTrainedModel]) -> None:
+    def begin_run(self, models: list[DrafterModel]) -> None:
         """Drops the graphs of weights that have moved, because a graph reads them where they were."""
         if self._blocked_for_this_run:
             self.blocker, self._blocked_for_this_run = None, False
         for model in models:
             if not self.blocker and model not in self._checked:
-                self._block(capture_blocker(model))
+                self._block(capture_blocker(model) if isinstance(model, PreTrainedModel) else None)
                 if not self._blocked_for_this_run:
                     self._checked.append(model)
         weights = [weights_address(model) for model in models]
@@ -211,7 +212,7 @@ def is_dense(tensor: Tensor) -> bool:
     return type(tensor) in (torch.nn.Parameter, Tensor)
 
 
-def weights_address(model: PreTrainedModel) -> tuple[list, list]:
+def weights_address(model: DrafterModel) -> tuple[list, list]:
     """The model's modules, and where its weights are in memory: equal while a captured graph may read
     them."""
     tensors = [*model.parameters(), *model.buffers()]

@@ -11,7 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
+from specdemo.runtime.cached_head import CachedHead
 from specdemo.runtime.capturable import windows_of
+from specdemo.runtime.eagle3 import Eagle3Head
 from specdemo.runtime.lm import CachedLM, context_of
 
 TOKENS = 16  # on which a model is tried
@@ -38,6 +40,35 @@ def agrees_with_itself(model: PreTrainedModel) -> bool:
                 return False
         _agreed[model] = how
     return True
+
+
+def head_agrees_with_itself(head: Eagle3Head, target: PreTrainedModel) -> bool:
+    """Whether the head predicts the same with a cache that is written by position, also where rejected drafts
+    were, as in one forward over a whole text, from the target's features of it. Raises what a forward
+    raises."""
+    with torch.no_grad(), _evaluating(target):
+        lm, cached, whole = CachedLM(target), CachedHead(head, target), CachedHead(head, target)
+        lm.features = cached.features = whole.features
+        ids = _tokens(lm, int(min(TOKENS, context_of(target), cached.context)))
+        lm.prefill(ids)
+        n = len(ids) - 1  # pairs of a token and the feature before it
+        expected, said = _of_pairs(whole, ids, 0, n), _of_pairs(cached, ids, 0, n // 2)
+        for start in range(n // 2, n, 2):
+            _of_pairs(cached, ids.flip(0), start, min(start + 3, n))  # a rejected draft
+            said = torch.cat([said, _of_pairs(cached, ids, start, min(start + 2, n))])
+        for each in (lm, cached, whole):
+            each.free()
+    expected, said = expected.double(), said.double()
+    same = (said == expected) | (said.isnan() & expected.isnan())  # see _compare
+    tolerance = torch.finfo(head.dtype).eps ** 0.5 * expected.nan_to_num(0, 0, 0).abs().max()
+    return bool((same | ((said - expected).abs() <= tolerance)).all())
+
+
+def _of_pairs(cached: CachedHead, ids: Tensor, start: int, end: int) -> Tensor:
+    """The logits [end - start, V] of the pairs in these rows of the head's cache."""
+    cached.reserve(end)
+    tokens = ids[start + 1 : end + 1].to(cached.device)
+    return cached.predict(cached.forward_true(tokens, torch.tensor(start, device=cached.device)))[1]
 
 
 def _try(model: PreTrainedModel) -> bool:

@@ -11,7 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
+from specdemo.runtime.cached_head import CachedHead, DrafterModel
 from specdemo.runtime.clock import Clock
+from specdemo.runtime.eagle3 import Eagle3Head
 from specdemo.runtime.graphs import EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM, context_of
 from specdemo.runtime.torchscript import TorchScriptLM
@@ -32,7 +34,7 @@ class RunSetup:
     device."""
 
     target: CachedLM
-    drafter: CachedLM | None
+    drafter: CachedLM | CachedHead | None
     run_step: RunStep
     run_drafting: RunStep
 
@@ -40,7 +42,7 @@ class RunSetup:
 class Runner:
     """Runs the models of one pair, in one run at a time."""
 
-    def __init__(self, target: PreTrainedModel, drafter: PreTrainedModel | None, capture: Capture = "auto"):
+    def __init__(self, target: PreTrainedModel, drafter: DrafterModel | None, capture: Capture = "auto"):
         self.target = target
         self.drafter = drafter
         self.capture = capture
@@ -51,8 +53,13 @@ class Runner:
         self._training: list[torch.nn.Module] = []  # modules that were in training mode then
 
     @cached_property
-    def lms(self) -> tuple[CachedLM, CachedLM | None]:
-        return self._lm(self.target), self._lm(self.drafter) if self.drafter is not None else None
+    def lms(self) -> tuple[CachedLM, CachedLM | CachedHead | None]:
+        return self._lm(self.target), self._drafting()
+
+    def _drafting(self) -> CachedLM | CachedHead | None:
+        if isinstance(self.drafter, Eagle3Head):
+            return CachedHead(self.drafter, self.target)
+        return self._lm(self.drafter) if self.drafter is not None else None
 
     def _lm(self, model: PreTrainedModel) -> CachedLM:
         # A capture saves Python's share of a forward, which counts in small models only.
@@ -112,6 +119,18 @@ class Runner:
             for module in self._training:
                 module.training = True
 
+    def change_drafter(self, drafter: DrafterModel | None) -> None:
+        """Takes another drafter, and lets go of the one before and of captured steps. What is captured of the
+        target's forwards stays."""
+        self.drafter = drafter
+        self.graphs.drop()
+        if "lms" in vars(self):
+            target, before = self.lms
+            target.features = None
+            if before is not None:
+                before.free()
+            self.lms = target, self._drafting()
+
     @contextmanager
     def threads(self) -> Iterator[None]:
         """The number of CPU threads that a run uses."""
@@ -132,11 +151,11 @@ class Runner:
         """The GPUs that the models are on."""
         return {model.device for model in self._models if cuda.is_cuda(model.device)}
 
-    def _on_gpu(self, lm: CachedLM) -> bool:
+    def _on_gpu(self, lm: CachedLM | CachedHead) -> bool:
         return cuda.is_cuda(lm.device)
 
     @property
-    def _models(self) -> list[PreTrainedModel]:
+    def _models(self) -> list[DrafterModel]:
         return [self.target] if self.drafter is None else [self.target, self.drafter]
 
     @property
@@ -145,7 +164,8 @@ class Runner:
         not meant to be."""
         if self.capture == "off":
             return []
-        lms = [(role, lm) for role, lm in zip(("target", "drafter"), self.lms, strict=True) if lm]
+        roles = zip(("target", "drafter"), self.lms, strict=True)
+        lms = [(role, lm) for role, lm in roles if isinstance(lm, CachedLM)]
         blockers = {f"the {role}": lm.blocker for role, lm in lms if isinstance(lm, TorchScriptLM)}
         if self._on_gpu(self.lms[0]):
             blockers["a round"] = self.graphs.blocker
@@ -178,11 +198,16 @@ class Runner:
         """Runs the forwards of a run with this gamma a few times, for what happens at their first use: on a
         CPU small models are captured."""
         setup = self.begin_run()
+        target, drafter = setup.target, setup.drafter
         with self.active():
-            for lm, rows in ((setup.target, 1 + gamma), (setup.drafter, 2)):
-                if lm is not None:
+            for lm, rows in ((target, 1 + gamma), (drafter, 2)):
+                if isinstance(lm, CachedLM):
                     with cuda.alone_on(lm.device):
                         self._warm_up(lm, rows)
+            if isinstance(drafter, CachedHead):
+                target.features = drafter.features
+                with cuda.alone_on(target.device):
+                    self._warm_up(target, 1 + gamma)
 
     @staticmethod
     def _warm_up(lm: CachedLM, rows: int) -> None:
@@ -197,7 +222,7 @@ class Runner:
                 lm.forward(torch.zeros(count, dtype=torch.long, device=lm.device), start)
 
 
-def has_hooks(model: PreTrainedModel) -> bool:
+def has_hooks(model: DrafterModel) -> bool:
     """Whether forward hooks are registered on the model or globally, or a forward was replaced. A captured
     step would call none of them."""
     hooks = torch.nn.modules.module

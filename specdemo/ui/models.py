@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import get_token
-from transformers import PreTrainedModel
 
 from specdemo import zero
 from specdemo.loading.catalog import CATALOGUE, FOR_GPUS, POOR, QUANTIZE, Entry
 from specdemo.loading.errors import PairError, no_mistakes, without_directories
 from specdemo.loading.fetch import has_config
-from specdemo.loading.load import read_skeleton
+from specdemo.loading.load import read_skeleton, target_for
 from specdemo.loading.pair import Pair
 from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.progress import OnProgress
 from specdemo.loading.request import ROLES, Part, Request, for_role, resolve
+from specdemo.runtime.cached_head import DrafterModel
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
 from specdemo.ui.limits import LOCAL, Limits
@@ -64,6 +64,8 @@ class Models:
         dtype and quantisation apply to all pairs. allowed: names of pairs that a public server's owner offers
         besides the usual ones."""
         self.limits = limits
+        if default.get("name") is None:
+            default = default | {"target": target_for(default.get("target"), default.get("drafter"))}
         self.default_request = resolve(**default)
         if (limits.hosted or zero.GPU) and any(part.code for part in self.default_request.parts):
             raise PairError(
@@ -210,5 +212,5 @@ def _estimated_sizes(request: Request, entry: Entry) -> list[int]:
 
 
 @lru_cache
-def _skeleton(part: Part) -> PreTrainedModel:
+def _skeleton(part: Part) -> DrafterModel:
     return read_skeleton(part, offline=True)

@@ -1,0 +1,131 @@
+"""Tiny EAGLE-3 heads for tiny targets, and what they must say, computed without a cache."""
+
+import copy
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
+
+from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
+from specdemo.runtime.lm import logits_width
+
+LAYER_IDS = (0, 1)
+
+
+def tiny_head(
+    target: PreTrainedModel, seed: int = 3, layer: str = "llama", draft_ids=None, **options
+) -> Eagle3Head:
+    """A head with random weights. draft_ids: the tokens that it can draft, None for all. options: of
+    Eagle3Config."""
+    config = target.config.get_text_config()
+    width = logits_width(target)
+    shape = dict(
+        vocab_size=width,
+        hidden_size=options.pop("hidden_size", config.hidden_size),
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=options.pop("context", 256),
+    )
+    options = dict(layer_ids=LAYER_IDS, features=2, target_hidden_size=config.hidden_size) | options
+    head = Eagle3Head(
+        Eagle3Config(
+            (Qwen3Config if layer == "qwen3" else LlamaConfig)(**shape),
+            draft_vocab_size=width if draft_ids is None else len(draft_ids),
+            **options,
+        )
+    )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim > 1:
+                parameter.copy_(2 * noise / parameter.shape[-1] ** 0.5)
+            else:
+                parameter += 0.2 * noise
+        if draft_ids is not None:
+            head.d2t.copy_(torch.tensor(draft_ids) - torch.arange(len(draft_ids)))
+            head.t2d[draft_ids] = True
+    head.requires_grad_(False).begin_run()
+    return head.eval()
+
+
+@torch.no_grad()
+def hidden_states(target: PreTrainedModel, ids: list[int], layer_ids=LAYER_IDS) -> torch.Tensor:
+    """transformers' own [N, A * T], from a copy, on which it leaves hooks."""
+    output = copy.deepcopy(target)(torch.tensor([ids]), output_hidden_states=True, use_cache=False)
+    return torch.cat([output.hidden_states[i][0] for i in layer_ids], -1)
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention of all tokens at once: an `Attend` without a cache."""
+    n, heads, d = q.shape
+    k, v = (each.repeat_interleave(heads // each.shape[1], 1).transpose(0, 1) for each in (k, v))
+    scores = q.transpose(0, 1) @ k.transpose(1, 2) / d**0.5  # [heads, N, N]
+    scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
+    return (scores.softmax(-1) @ v).transpose(0, 1)
+
+
+@torch.no_grad()
+def logits_without_cache(head, target, text: list[int], draft: list[int]) -> torch.Tensor:
+    """What the head says after text + draft[:i], for each i up to len(draft): [K+1, V]. Everything is
+    computed anew: the text's features from the target, those of the draft from the head itself."""
+    head.attach_verifier(target)
+    g = head.features(hidden_states(target, text[:-1]).to(head.dtype))  # [L-1, H]
+    tokens = text[1:]
+    rows = []
+    for x in [*draft, None]:
+        y = head(torch.tensor(tokens), g, 1 + torch.arange(len(tokens)), causal)[-1:]
+        own, logits = head.predict(y)
+        rows.append(head.for_target(logits))
+        g, tokens = torch.cat([g, own]), [*tokens, x]
+    return torch.cat(rows)
+
+
+@torch.no_grad()
+def fitted(head: Eagle3Head, target: PreTrainedModel, text: list[int]) -> Eagle3Head:
+    """The same head with an output layer that is fitted to the target's logits on a text, so that some of its
+    drafts are accepted."""
+    head.attach_verifier(target)
+    y = head(
+        torch.tensor(text[1:]),
+        head.features(hidden_states(target, text[:-1], head.config.layer_ids)),
+        1 + torch.arange(len(text) - 1),
+        causal,
+    )
+    logits = target(torch.tensor([text])).logits[0, 1:].index_select(1, head.target_ids)  # [N, Vd]
+    solution = torch.linalg.lstsq(head.norm(y).double(), logits.double()).solution
+    head.lm_head.weight.copy_(solution.T)
+    return head
+
+
+def save_head(head: Eagle3Head, path: Path, verifier: str | None = None, **changes) -> Path:
+    """Writes a head as the speculators library does. changes: of config.json."""
+    path.mkdir(parents=True, exist_ok=True)
+    own = head.config
+    config = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "draft_vocab_size": own.draft_vocab_size,
+        "eagle_aux_hidden_state_layer_ids": own.layer_ids and list(own.layer_ids),
+        "target_hidden_size": own.target_hidden_size,
+        "norm_before_residual": own.norm_before_residual,
+        "norm_before_fc": own.norm_before_fc,
+        "fc_norm": own.fc_norm,
+        "norm_output": own.norm_output,
+        "transformer_layer_config": own.layer.to_dict(),
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"name_or_path": verifier, "architectures": ["LlamaForCausalLM"]},
+        },
+    }
+    (path / "config.json").write_text(json.dumps(config | changes))
+    save_file(
+        {name: value.contiguous() for name, value in head.state_dict().items()}, path / "model.safetensors"
+    )
+    return path
