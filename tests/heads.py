@@ -75,7 +75,7 @@ def logits_without_cache(head, target, text: list[int], draft: list[int]) -> tor
     """What the head says after text + draft[:i], for each i up to len(draft): [K+1, V]. Everything is
     computed anew: the text's features from the target, those of the draft from the head itself."""
     head.attach_verifier(target)
-    g = head.features(hidden_states(target, text[:-1]).to(head.dtype))  # [L-1, H]
+    g = head.features(hidden_states(target, text[:-1], head.config.layer_ids).to(head.dtype))  # [L-1, H]
     tokens = text[1:]
     rows = []
     for x in [*draft, None]:

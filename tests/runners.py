@@ -41,5 +41,10 @@ def cached(model, target, compiled):
 def run_by(target, drafter, run_step, compiled=False):
     """A pair in memory whose steps are those that can be captured, run by `run_step`."""
     return replace(
-        load_pair(target=target, drafter=drafter), runner=RunnerOn(target, drafter, run_step, compiled)
+        load_pair(target=target), drafter=drafter, runner=RunnerOn(target, drafter, run_step, compiled)
     )
+
+
+def with_head(target, head, capture="off"):
+    """A pair in memory whose drafter is an EAGLE-3 head."""
+    return replace(load_pair(target=target), drafter=head, runner=Runner(target, head, capture))

@@ -33,12 +33,14 @@ def tiny_llama(seed, vocab_size=V, eos=None):
     return LlamaForCausalLM(config).eval()
 
 
-def check(params, prompt, runs, *, target, drafter, eos=(), wanted=("accepted", "rejected", "bonus")):
+def check(
+    params, prompt, runs, *, target, drafter, eos=(), wanted=("accepted", "rejected", "bonus"), pair=None
+):
     @torch.inference_mode()
     def p_of(text):
         return shaped(target(torch.tensor([text])).logits[0, -1], params)
 
-    pair = load_pair(target=target, drafter=drafter)
+    pair = pair or load_pair(target=target, drafter=drafter)
     seen, fates = Counter(), Counter()
     for seed in range(runs):
         ids = ()

@@ -1,0 +1,269 @@
+"""Pairs whose drafter is a speculator: loading, what can be wrong with one, attaching and detaching."""
+
+import gc
+import json
+import weakref
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specdemo import PairError, Params, generate, load_pair, stream
+from specdemo.loading.errors import LoadError
+from specdemo.loading.fetch import is_here
+from specdemo.loading.load import plan
+from specdemo.loading.pair import held_bytes
+from specdemo.loading.pool import ModelPool
+from specdemo.loading.request import resolve
+from specdemo.runtime.eagle3 import Eagle3Head
+from tests.heads import save_head, tiny_head
+from tests.sentences import assert_one_sentence
+from tests.tiny import greedy, shorter, tiny, tokenizer
+
+PROMPT = "the cat sat"
+GREEDY = Params(temperature=0, max_new_tokens=20)
+SHAPE = dict(vocab_size=304, hidden_size=64, intermediate_size=128)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Directories of a target, a smaller model and heads, which must never be written to."""
+    root = tmp_path_factory.mktemp("speculators")
+    target = tiny(**SHAPE)
+    for name, model in (("target", target), ("drafter", shorter(target))):
+        model.save_pretrained(root / name)
+        tokenizer().save_pretrained(root / name)
+    some = list(range(0, 304, 2))
+    save_head(tiny_head(target), root / "head", str(root / "target"))
+    save_head(tiny_head(target, layer="qwen3", draft_ids=some, own_embeddings=False), root / "other")
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(saved):
+    target = load_pair(target=saved / "target").target
+    return greedy(target, tokenizer()(PROMPT).input_ids, 20)
+
+
+def assert_runs(pair, expected, draft_with="model"):
+    trace = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=20, draft_with=draft_with))
+    assert list(trace.output_ids) == expected[: len(trace.output_ids)]
+    assert bool(trace.stats.drafted) == (draft_with == "model")
+    return trace
+
+
+def rejected(call, kind=PairError):
+    with pytest.raises(PairError) as error:
+        call()
+    assert type(error.value) is kind, str(error.value)
+    assert_one_sentence(str(error.value))
+    return str(error.value)
+
+
+def test_a_speculator_is_seen_from_its_config(saved, expected):
+    pair = load_pair(target=saved / "target", drafter=saved / "head")
+    assert isinstance(pair.drafter, Eagle3Head)
+    assert pair.info.drafter == str(saved / "head") and pair.info.dtype.drafter == "float32"
+    trace = assert_runs(pair, expected)
+    assert trace.pair.drafter == str(saved / "head")
+    size = plan(resolve(target=saved / "target", drafter=saved / "head")).sizes[1]
+    assert pair.bytes_held.drafter == held_bytes(pair.drafter) == pytest.approx(size, abs=200)
+
+
+def test_the_target_can_be_left_out(saved, expected):
+    """It is the verifier that the head names."""
+    pair = load_pair(drafter=saved / "head")
+    assert pair.info.target == str(saved / "target") and pair.info.name.endswith("head")
+    assert_runs(pair, expected)
+
+
+def test_a_drafter_that_names_no_verifier_needs_a_target(saved):
+    for drafter in ("other", "drafter"):
+        assert rejected(lambda name=drafter: load_pair(drafter=saved / name)).startswith(
+            "target must be given"
+        )
+    assert "does-not-exist" in rejected(lambda: load_pair(drafter="./does-not-exist"))
+
+
+def test_the_target_s_embeddings_are_used_and_not_counted(saved, expected):
+    pair = load_pair(target=saved / "target", drafter=saved / "other")
+    assert_runs(pair, expected)
+    own = [name for name, _ in pair.drafter.named_parameters()]
+    assert not any("embed" in name for name in own)
+    assert pair.bytes_held.drafter < 4 * 304 * 64 * 8
+
+
+@pytest.mark.parametrize("options", [dict(dtype="bfloat16"), dict(quantize={"target": "int8"})], ids=str)
+def test_dtypes_and_quantised_targets(saved, options):
+    pair = load_pair(target=saved / "target", drafter=saved / "head", **options)
+    assert pair.drafter.dtype == pair.target.dtype
+    trace = generate(pair, PROMPT, GREEDY)
+    assert trace.stats.drafted and trace.stats.tokens == len(trace.output_ids) > 3
+
+
+def test_another_dtype_for_each(saved, expected):
+    pair = load_pair(drafter=saved / "head", dtype={"target": "float32", "drafter": "bfloat16"})
+    assert (pair.info.dtype.target, pair.info.dtype.drafter) == ("float32", "bfloat16")
+    assert_runs(pair, expected)
+
+
+def test_a_head_is_not_quantised(saved):
+    message = rejected(lambda: load_pair(drafter=saved / "head", quantize="int8"))
+    assert message.startswith("quantize must be none for drafter ")
+
+
+def test_a_pool_loads_it(saved, expected):
+    pool = ModelPool()
+    request = resolve(target=saved / "target", drafter=saved / "head")
+    assert all(is_here(part) for part in request.parts)
+    assert_runs(pool.get(request), expected)
+    assert pool.bytes_held() > 0
+
+
+# Attaching and detaching
+
+
+def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expected):
+    pair = load_pair(target=saved / "target", drafter=saved / "head")
+    target, held = pair.target, weakref.ref(pair.drafter.fc.weight)
+    assert_runs(pair, expected)
+    pair.detach()
+    gc.collect()
+    assert held() is None and pair.drafter is None and pair.target is target
+    assert pair.info.drafter is pair.info.dtype.drafter is pair.bytes_held.drafter is None
+    assert pair.info.name == pair.info.target and pair.drafter_context == 0
+    assert_runs(pair, expected, "none")
+    with pytest.raises(ValueError, match="no drafter model"):
+        stream(pair, PROMPT, GREEDY)
+    pair.detach()
+
+
+def test_attach_puts_anything_on_without_loading_the_target_again(saved, expected):
+    pair = load_pair(target=saved / "target")
+    target, lm = pair.target, pair.runner.lms[0]
+    for name in ("head", "drafter", "other", "head"):
+        pair.attach(saved / name)
+        assert pair.target is target and pair.runner.lms[0] is lm
+        assert pair.info.drafter == str(saved / name) and pair.info.dtype.drafter == "float32"
+        assert pair.info.name == f"{pair.info.target} + {saved / name}"
+        assert_runs(pair, expected)
+        assert pair.notes == [*pair.limits]
+
+
+def test_models_in_memory_can_have_a_head_too(saved):
+    target = tiny(**SHAPE)
+    pair = load_pair(target=target, tokenizer=tokenizer())
+    pair.attach(saved / "head")
+    assert_runs(pair, greedy(target, tokenizer()(PROMPT).input_ids, 20))
+    assert not any(module._forward_pre_hooks for module in target.modules())
+
+
+def test_both_refuse_while_a_run_goes_on(saved, expected):
+    pair = load_pair(target=saved / "target", drafter=saved / "head")
+    with stream(pair, PROMPT, GREEDY) as run:
+        next(run)
+        for change in (pair.detach, lambda: pair.attach(saved / "other")):
+            assert "busy" in rejected(change)
+    assert_runs(pair, expected)
+
+
+# What can be wrong with a speculator
+
+
+def config_with(**changes):
+    def change(path):
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps(config | changes))
+
+    return change
+
+
+def tensors_with(change_tensors):
+    def change(path):
+        tensors = load_file(path / "model.safetensors")
+        change_tensors(tensors)
+        save_file(tensors, path / "model.safetensors")
+
+    return change
+
+
+def cut(path):
+    whole = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def pickled(path):
+    (path / "model.safetensors").unlink()
+    torch.save({"fc.weight": torch.zeros(2)}, path / "pytorch_model.bin")
+
+
+def set_to(name, value):
+    return lambda tensors: tensors.__setitem__(name, value)
+
+
+# What was done to it, the kind of error, and words that the message must hold.
+BROKEN = {
+    "another type": (config_with(speculators_model_type="mlp"), LoadError, "mlp"),
+    "P-EAGLE": (config_with(speculators_model_type="peagle"), LoadError, "peagle"),
+    "no layer": (config_with(transformer_layer_config=None), LoadError, "transformer_layer_config"),
+    "layers that the target lacks": (
+        config_with(eagle_aux_hidden_state_layer_ids=[0, 9]),
+        PairError,
+        "layers 0, 9",
+    ),
+    "another hidden size": (config_with(target_hidden_size=32), PairError, "hidden states of size 32"),
+    "more layers than fit": (
+        config_with(eagle_aux_hidden_state_layer_ids=[0, 1, 2]),
+        LoadError,
+        "fc.weight",
+    ),
+    "a wrong shape": (tensors_with(set_to("fc.weight", torch.zeros(64, 64))), LoadError, "fc.weight"),
+    "a missing tensor": (
+        tensors_with(lambda tensors: tensors.pop("layers.0.mlp.up_proj.weight")),
+        LoadError,
+        "layers.0.mlp.up_proj.weight",
+    ),
+    "NaN": (tensors_with(set_to("norm.weight", torch.full((64,), torch.nan))), LoadError, "norm.weight"),
+    "cut in half": (cut, LoadError, "model.safetensors"),
+    "a pickle": (pickled, LoadError, "pytorch_model.bin"),
+    "a config that is cut off": (
+        lambda path: (path / "config.json").write_text('{"speculators_model_type": "eag'),
+        LoadError,
+        "config",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_bad_checkpoint_gets_one_sentence_and_leaves_a_pair_that_runs(name, saved, expected, tmp_path):
+    change, kind, words = BROKEN[name]
+    head = save_head(tiny_head(tiny(**SHAPE)), tmp_path / "broken", str(saved / "target"))
+    change(head)
+    assert words in rejected(lambda: load_pair(target=saved / "target", drafter=head), kind)
+
+    pair = load_pair(target=saved / "target", drafter=saved / "head")
+    before = pair.info, pair.drafter, pair.limits
+    assert words in rejected(lambda: pair.attach(head), kind)
+    assert (pair.info, pair.drafter, pair.limits) == before
+    assert_runs(pair, expected)
+
+
+def test_a_head_for_another_vocabulary(saved, tmp_path):
+    head = save_head(tiny_head(tiny(**SHAPE | {"vocab_size": 300})), tmp_path / "head")
+    assert "304" in rejected(lambda: load_pair(target=saved / "target", drafter=head))
+
+
+def test_a_drafter_model_with_another_tokenizer_is_not_attached(saved, expected, tmp_path):
+    shorter(tiny(**SHAPE)).save_pretrained(tmp_path)
+    tokenizer(sentences=["a wholly different text"] * 5).save_pretrained(tmp_path)
+    pair = load_pair(target=saved / "target", drafter=saved / "head")
+    assert "tokenizer" in rejected(lambda: pair.attach(tmp_path))
+    assert_runs(pair, expected)
+
+
+def test_a_target_whose_layers_cannot_be_found(saved):
+    target = tiny(**SHAPE)
+    target.extra = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)])
+    pair = load_pair(target=target)
+    assert "one list" in rejected(lambda: pair.attach(saved / "head"))
+    assert generate(pair, [1, 2, 3], Params(draft_with="none", max_new_tokens=4)).stats.tokens == 4

@@ -1,0 +1,119 @@
+"""The EAGLE-3 drafter over tables that play the target and the head: the text is distributed as the target's
+own, and the head is given true features wherever the text stands."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdemo.engine.drafters.eagle3 import Eagle3Drafter
+from specdemo.engine.sampling import Sampler, draw
+from specdemo.events import Round
+from specdemo.runtime.graphs import EagerSteps
+from tests.oracle import CPU, TableLM, decoding, enumerated, p_value, random_table, shaped
+from tests.toy.test_exact_table import (
+    BROKEN,
+    PLAIN,
+    SAMPLERS,
+    SOUND,
+    TARGET,
+    TOKENS,
+    with_runs,
+)
+
+WIDE = 0.6 * random_table(1) + random_table(2)
+DRAFTABLE = torch.tensor([True, True, True, False, True])  # the head's own vocabulary
+PROMPT = [2, 0, 1]
+
+
+class TableTarget(TableLM):
+    """Its feature at a position is the token there."""
+
+    def forward(self, ids, start):
+        self.features |= {start.item() + i: token_id for i, token_id in enumerate(ids.tolist())}
+        return super().forward(ids, start)
+
+
+class TableHead:
+    """Says what its table has for the token before and the token: y is both, and the logits are of the table.
+    It knows the text, so a feature of another position is noticed."""
+
+    device, context = CPU, 1000
+    kv_length = buffer_epoch = 0
+
+    def __init__(self, features, text):
+        self.features = features
+        self.text = text
+
+    def reserve(self, length):
+        self.reserved = length
+
+    def prefill(self, ids, start, end, is_over):
+        if end > start:
+            self.reserve(end)
+            self.forward_true(torch.tensor(ids[start + 1 : end + 1]), torch.tensor(start))
+
+    def forward_true(self, tokens, start):
+        start = start.item()
+        assert tokens.tolist() == self.text[start + 1 : start + 1 + len(tokens)]
+        before = [self.features[start + i] for i in range(len(tokens))]
+        assert before == self.text[start : start + len(tokens)]
+        assert start + len(tokens) <= self.reserved
+        self.next = start + len(tokens)
+        return torch.stack([torch.tensor(before), tokens], 1)
+
+    def forward(self, tokens, g, start):
+        assert start.item() == self.next < self.reserved
+        self.next += 1
+        return torch.stack([g[:, 1], tokens], 1)
+
+    def predict(self, y):
+        logits = WIDE[y[:, 0], y[:, 1]]
+        return y, logits.masked_fill(~DRAFTABLE, -torch.inf)
+
+
+class ForgetsItsVocabulary(Sampler):
+    """Draws from the head's own vocabulary, but says that it drew from all tokens."""
+
+    def sample(self, logits, u, settings):
+        probs, exact = self.shape(logits, settings)
+        wide = logits.masked_fill(~DRAFTABLE, logits.amax().item())
+        return draw(probs, u), self.shape(wide, settings)[0], exact
+
+
+def first_tokens(params, sampler, fates):
+    text, ids = list(PROMPT), []
+    target = TableTarget(TARGET)
+    head = TableHead({}, text)
+    drafter = Eagle3Drafter(head, target, sampler(params), EagerSteps(), params.gamma)
+    for event in decoding(target, drafter, params, PROMPT):
+        if isinstance(event, Round):
+            ids += event.emitted
+            text += event.emitted
+            fates.update(token.fate for token in event.draft)
+            fates[event.next.source] += 1
+            assert all(DRAFTABLE[token.id] for token in event.draft)
+            if len(ids) >= TOKENS:
+                return tuple(ids[:TOKENS])
+
+
+def exactness(params, runs, sampler=Sampler):
+    exact = enumerated(lambda text: shaped(TableLM(TARGET).row(text), params), PROMPT, TOKENS)
+    seen, fates = Counter(), Counter()
+    for seed in range(runs):
+        seen[first_tokens(replace(params, seed=seed), sampler, fates)] += 1
+    return p_value(seen, exact), fates
+
+
+@pytest.mark.parametrize(("sampler", "runs"), with_runs(SAMPLERS, quick=["top-p"], full=["multinomial"]))
+def test_every_sampler(sampler, runs):
+    p, fates = exactness(SAMPLERS[sampler], runs)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    for fate in ("accepted", "rejected", "discarded", "resampled", "bonus"):
+        assert fates[fate] > runs / 20 or sampler == "greedy", f"too few {fate}: the test shows little"
+
+
+def test_a_head_that_forgets_its_vocabulary_is_noticed():
+    p, _ = exactness(PLAIN, 500, ForgetsItsVocabulary)
+    assert p < BROKEN
