@@ -55,7 +55,11 @@ def add_pair_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--target", metavar="ID_OR_DIR", help="a hub id (ID or ID@REVISION) or a directory, instead of --pair"
     )
-    parser.add_argument("--drafter", metavar="ID_OR_DIR", help="the same for the drafter")
+    parser.add_argument(
+        "--drafter",
+        metavar="ID_OR_DIR",
+        help="the same for the drafter: a model, or a speculator, which names the target that it needs",
+    )
     parser.add_argument(
         "--trust-remote-code",
         action="store_true",

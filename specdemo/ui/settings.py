@@ -27,7 +27,7 @@ OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 # Drafting method: (what it does, the fields of Params that it uses). Its name is in METHODS.
 DRAFTERS = {
-    "model": ("a smaller model writes the drafts", ("gamma", "confidence")),
+    "model": ("a smaller model or an EAGLE-3 head writes the drafts", ("gamma", "confidence")),
     "lookup": ("copies what followed the same words earlier in the text", ("gamma", "ngram")),
     "ngram": ("n-grams of all lengths, counted in the text so far, write the drafts", ("gamma", "ngram")),
     "ngram-one-level": (

@@ -20,6 +20,7 @@ from specdemo.loading.errors import LoadError, TookTooLong
 from specdemo.loading.load import load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
+from tests.heads import save_head, tiny_head
 from tests.hub import Hub
 from tests.sentences import assert_one_sentence
 from tests.tiny import shorter, tiny, tokenizer
@@ -109,6 +110,26 @@ def test_a_pair_is_downloaded_once_and_then_loaded_without_the_hub(hub):
     again = ModelPool().get(resolve(**PAIR))
     assert again is not pair and again.info == pair.info
     assert load_pair(**PAIR).info == pair.info
+
+
+def test_a_speculator_is_downloaded_with_the_target_that_it_names(hub, models):
+    """It has no tokenizer, and needs none to be complete."""
+    save_head(tiny_head(tiny(vocab_size=304)), models / "head", "own/target")
+    pair = load_pair(drafter="own/head")
+    assert (pair.info.target, pair.info.drafter) == ("own/target", "own/head")
+    assert {"target/model.safetensors", "head/model.safetensors"} <= set(hub.sent)
+    hub.silent = True
+    assert load_pair(drafter="own/head").info == pair.info
+    other = load_pair(target="own/target")
+    other.attach("own/head@main")
+    assert other.info.drafter == "own/head@main"
+
+
+def test_a_speculator_that_does_not_fit_is_refused_before_the_download(hub, models):
+    save_head(tiny_head(tiny(vocab_size=300)), models / "misfit", "own/target")
+    with pytest.raises(PairError, match="vocabulary of 300 tokens"):
+        load_pair(drafter="own/misfit")
+    assert not any(name.endswith("safetensors") for name in hub.sent)
 
 
 @pytest.mark.parametrize("revision", ["v1.0", "refs/pr/1", "b" * 40])
