@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]  # the project's directory
 EMBEDDED = ROOT / "assets" / "pairs" / "embedded"
 POOR = "embedded-poor"  # the pair whose drafter guesses badly on purpose
+EAGLE3 = "embedded-eagle3"  # the pair whose drafter is an EAGLE-3 head
 
 DTYPES = ("float32", "bfloat16", "float16")  # names in torch
 QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer
@@ -43,6 +44,9 @@ CATALOGUE = {
               tried="on CPU, in every test run"),
         Entry(POOR, "assets/pairs/embedded/target", "assets/pairs/embedded/poor", 0.03, 0.0005,
               "the same target with a drafter that has learned little, to show a bad match",
+              tried="on CPU, in every test run"),
+        Entry(EAGLE3, "assets/pairs/embedded/target", "assets/pairs/embedded/eagle3", 0.03, 0.004,
+              "the same target with an EAGLE-3 head, which drafts from the target's own hidden states",
               tried="on CPU, in every test run"),
         Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27,
               "equal vocabularies, open"),

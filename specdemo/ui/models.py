@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import get_token
 
 from specdemo import zero
-from specdemo.loading.catalog import CATALOGUE, FOR_GPUS, POOR, QUANTIZE, Entry
+from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR, QUANTIZE, Entry
 from specdemo.loading.errors import PairError, no_mistakes, without_directories
 from specdemo.loading.fetch import has_config
 from specdemo.loading.load import read_skeleton, target_for
@@ -25,7 +25,7 @@ from specdemo.runtime.device import device_name, free_memory, memory_of, why
 from specdemo.ui.limits import LOCAL, Limits
 from specdemo.ui.settings import FIXED, WEIGHTS
 
-EMBEDDED_PAIRS = ("embedded", POOR)
+EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3)
 
 
 @dataclass(frozen=True)

@@ -158,8 +158,8 @@ def test_the_command_prints_the_table_the_sentence_and_json_last(capsys):
     lines = capsys.readouterr().out.splitlines()
     result = json.loads(lines[-1])
     names = {row["name"] for row in result["rows"]}
-    poor = "drafter model (embedded-poor)"
-    assert names == {"drafter model (embedded)", poor, "lookup", "target alone"}
+    models = {f"drafter model ({pair})" for pair in ("embedded", "embedded-poor", "embedded-eagle3")}
+    assert names == {*models, "lookup", "target alone"}
     for row in result["rows"]:
         (line,) = (line for line in lines[:-2] if line.startswith(row["name"] + "  "))
         assert f"{row['tokens_per_second']:.1f}" in line and line.endswith("3 of 3")

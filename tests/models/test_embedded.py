@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from specdemo import Params, generate, load_pair
-from specdemo.loading.catalog import EMBEDDED, POOR
+from specdemo.loading.catalog import EAGLE3, EMBEDDED, POOR
 
 MB = 10**6
 PROMPTS = [
@@ -29,11 +29,12 @@ def poor():
 def test_the_files_are_small_enough_to_come_with_the_project():
     weights = {
         role: [file.stat().st_size for file in (EMBEDDED / role).glob("*.safetensors")]
-        for role in ("target", "drafter", "poor")
+        for role in ("target", "drafter", "poor", "eagle3")
     }
     assert all(size < 10 * MB for sizes in weights.values() for size in sizes)
     assert 20 * MB < sum(weights["target"]) < 36 * MB
     assert 0.2 * MB < sum(weights["poor"]) < 0.8 * MB < sum(weights["drafter"]) < 5 * MB
+    assert 0.8 * MB < sum(weights["eagle3"]) < 9 * MB
 
 
 def test_models_and_tokenizers_fit_together(good, poor):
@@ -47,7 +48,7 @@ def test_models_and_tokenizers_fit_together(good, poor):
 @pytest.mark.slow
 def test_greedy_text_is_the_targets_with_a_good_and_with_a_poor_drafter(good, poor):
     plain = [trace.output_ids for trace in run(good, temperature=0, draft_with="none")]
-    for pair, lowest, highest in ((good, 0.65, 1), (poor, 0.05, 0.4)):
+    for pair, lowest, highest in ((good, 0.65, 1), (poor, 0.05, 0.4), (load_pair(EAGLE3), 0.65, 1)):
         traces = run(pair, temperature=0)
         assert [trace.output_ids for trace in traces] == plain
         assert lowest < acceptance_rate(traces) < highest

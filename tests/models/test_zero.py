@@ -254,4 +254,4 @@ def test_all_pairs_that_visitors_can_choose_are_placed_before_the_page_is_there(
     monkeypatch.setattr(zero, "place", lambda pair: placed.append(pair.info.name))
     monkeypatch.setattr(page, "build", build)
     assert app.main(["--hosted", "--port", "0"]) != 0
-    assert placed == ["embedded", "embedded-poor"]
+    assert placed == ["embedded", "embedded-poor", "embedded-eagle3"]

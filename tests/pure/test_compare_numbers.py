@@ -172,8 +172,8 @@ def test_several_pairs_give_several_drafter_models_and_each_other_method_once():
 
 
 def test_other_drafters_for_the_same_target_that_need_no_download():
-    assert others_at_hand("embedded") == ["embedded-poor"]
-    assert others_at_hand("embedded-poor") == ["embedded"]
+    assert others_at_hand("embedded") == ["embedded-poor", "embedded-eagle3"]
+    assert others_at_hand("embedded-poor") == ["embedded", "embedded-eagle3"]
     assert others_at_hand("qwen3-8b") == others_at_hand("some/target + some/drafter") == []
 
 
