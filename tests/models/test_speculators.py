@@ -9,6 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdemo import PairError, Params, generate, load_pair, stream
+from specdemo.bench.contestants import contestants
+from specdemo.bench.roofline import weight_bytes
+from specdemo.cli.main import main
 from specdemo.loading.errors import LoadError
 from specdemo.loading.fetch import is_here
 from specdemo.loading.load import plan
@@ -16,6 +19,7 @@ from specdemo.loading.pair import held_bytes
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime.eagle3 import Eagle3Head
+from specdemo.ui.models import Choice, Models
 from tests.heads import save_head, tiny_head
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, shorter, tiny, tokenizer
@@ -118,6 +122,27 @@ def test_a_pool_loads_it(saved, expected):
     assert all(is_here(part) for part in request.parts)
     assert_runs(pool.get(request), expected)
     assert pool.bytes_held() > 0
+
+
+def test_the_page_and_the_command_line_take_a_head_alone(saved, expected, capsys):
+    default = {"name": None, "target": None, "drafter": str(saved / "head"), "device": "cpu"}
+    models = Models(default)
+    assert models.default == f"{saved / 'target'} + {saved / 'head'}"
+    computed = models.needs(Choice())
+    pair = models.get(Choice())
+    assert_runs(pair, expected)
+    assert models.needs(Choice()).drafter_bytes == pair.bytes_held.drafter
+    assert computed.drafter_bytes == pytest.approx(pair.bytes_held.drafter, abs=200)
+    command = ["generate", PROMPT, "--drafter", str(saved / "head"), "--temperature", "0"]
+    assert main([*command, "--max-new-tokens", "20"]) == 0
+    assert capsys.readouterr().out == generate(pair, PROMPT, GREEDY).text + "\n"
+
+
+def test_the_benchmark_leaves_out_what_transformers_cannot_do(saved):
+    pair = load_pair(drafter=saved / "head")
+    names = [each.name for each in contestants(pair, GREEDY, peers=False)]
+    assert "specdemo speculative" in names and "transformers assisted" not in names
+    assert weight_bytes(pair.drafter) == held_bytes(pair.drafter) - 4 * 304 * 64  # without its embeddings
 
 
 # Attaching and detaching

@@ -8,19 +8,22 @@ import torch
 from specdemo.engine.drafters import Draft, one_hot_draft
 from specdemo.engine.drafters.model import DraftInput
 from specdemo.engine.sampling import Sampler, Settings, probabilities
+from specdemo.events import LIMITS
 from specdemo.runtime.cached_head import CachedHead
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
 from specdemo.runtime.values import RunStep
 
+MOST = int(LIMITS["gamma"][2])  # tokens in a draft
+
 
 class Eagle3Drafter:
     """Drafts token by token, each from the token before it and the head's own output for that one.
 
-    Each round begins with the target's true features of the last gamma + 1 tokens. Those that the last round
-    has accepted are among them, however many they were, so the shapes are the same in every round. What they
-    leave in the head's cache replaces what drafting had left there. Beyond the head's own context, and after
-    a single token, nothing is drafted."""
+    Each round begins with the target's true features of the tokens that the last round has accepted: of
+    gamma + 1 tokens where steps are captured, so that the shapes are the same however many they were. What
+    they leave in the head's cache replaces what drafting had left there. Beyond the head's own context, and
+    after a single token, nothing is drafted."""
 
     wants_top = 0
 
@@ -52,10 +55,11 @@ class Eagle3Drafter:
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         k = int(min(k, self.head.context - len(ids) + 1))
-        tokens = ids[1:][-(self.gamma + 1) :]  # the first one has no feature before it
-        if k <= 0 or not tokens:
+        if k <= 0 or len(ids) == 1:  # the first token has no feature before it
             return one_hot_draft([], self.target.vocab_size, self.target.device)
         rows = self.run_step.rows(k, self.gamma)
+        more = min(max(1, len(ids) - 2 - self.filled), MOST)  # new tokens besides the last
+        tokens = ids[1:][-(1 + self.run_step.rows(more, self.gamma)) :]
         start = len(ids) - 1 - len(tokens)
         self._fill(ids, start)  # nothing, unless rounds have drafted nothing
         self.head.reserve(len(ids) - 2 + rows)
