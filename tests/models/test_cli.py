@@ -11,6 +11,7 @@ import pytest
 
 from specdemo import Trace
 from specdemo.cli.main import main
+from specdemo.loading.catalog import EMBEDDED
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = ["--max-new-tokens", "12", "--seed", "3"]
@@ -113,7 +114,7 @@ WRONG = {
     "--pair nosuch": "pair must be one of embedded, ",
     "--pair embeded": "did you mean embedded?",
     "--pair embedded --target x": "pair: give --pair or --target with --drafter, not both",
-    "--drafter x": "target must be given with a drafter",
+    f"--drafter {EMBEDDED / 'drafter'}": "target must be given with a drafter, unless that is a speculator",
     "--target /no/such/place": "target: there is no directory /no/such/place",
     "--target .": "has no config.json",
     "--device tpu": "device must be cpu, cuda or cuda:N, not 'tpu'",
