@@ -154,7 +154,7 @@ class Pair:
         """Of weights in memory, quantised ones as they are stored."""
         return Bytes(held_bytes(self.target), held_bytes(self.drafter) if self.drafter is not None else None)
 
-    @cached_property
+    @property
     def drafting_cost(self) -> float:
         """What drafting a token with the drafter costs, in parts of the target's forward: the bytes of
         weights that it reads, divided by those that the target reads. Counted and not timed, because times
@@ -177,7 +177,7 @@ def held_bytes(model: DrafterModel) -> int:
     return sum(storages.values())
 
 
-def weight_bytes(model: PreTrainedModel) -> int:
+def weight_bytes(model: DrafterModel) -> int:
     """Bytes of weights that one forward of few tokens reads; quantised weights as they are in memory.
 
     An embedding table is not counted, because a forward reads only one row per token, unless it is the output

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import torch
 
-from specdemo.engine.drafters import Draft, one_hot_draft
+from specdemo.engine.drafters import Draft, is_unsure, one_hot_draft
 from specdemo.engine.drafters.model import DraftInput
 from specdemo.engine.sampling import Sampler, Settings, probabilities
-from specdemo.events import LIMITS
+from specdemo.events import LIMITS, Gamma
 from specdemo.runtime.cached_head import CachedHead
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
@@ -33,8 +33,9 @@ class Eagle3Drafter:
         target: LM,
         sampler: Sampler,
         run_step: RunStep,
-        gamma: int,
+        gamma: Gamma,
         is_over: Callable[[], bool] = lambda: False,  # of Decoder
+        confidence: float = 0.0,
     ):
         self.head = head
         self.target = target
@@ -42,6 +43,8 @@ class Eagle3Drafter:
         self.run_step = run_step
         self.gamma = gamma
         self.is_over = is_over
+        # As of ModelDrafter: a GPU is not waited for.
+        self.stops_below = confidence if head.device.type == "cpu" else 0.0
         self.filled = 0  # rows of the head's cache that hold true features
         target.features = head.features
 
@@ -72,7 +75,7 @@ class Eagle3Drafter:
         _, draft = self.run_step(key, self.step, value)
         self.filled = len(ids) - 1
         parts = (part.to(self.target.device) for part in (draft.ids, draft.q, draft.raw_q, draft.exact))
-        return Draft(k, *parts)
+        return Draft(min(k, len(draft.ids)), *parts)
 
     def step(self, value: DraftInput) -> Draft:
         start, tokens = value.position[0].long(), value.last.long()
@@ -89,6 +92,8 @@ class Eagle3Drafter:
             qs.append(q)
             raw_logits.append(logits)
             exact.append(is_exact)
+            if self.stops_below and is_unsure(probabilities(logits), self.stops_below):
+                break  # the verifier drops this token
         raw_q = probabilities(torch.cat(raw_logits))  # [B, V]
         return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact))
 
