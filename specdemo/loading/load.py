@@ -31,19 +31,17 @@ from specdemo.loading.fetch import (
     check_weights,
     directory_of,
     fetch,
-    folder_of,
     has_config,
     is_here,
-    is_speculator,
 )
+from specdemo.loading.heads import check_head_fits, is_head, load_head, skeleton_of_head, target_for
 from specdemo.loading.pair import Drafting, Pair
 from specdemo.loading.plan import Plan, check_free_memory, check_memory, plan_from
 from specdemo.loading.progress import OnProgress, loading_weights
-from specdemo.loading.request import ByRole, Part, Request, drafter_part, in_project, resolve
-from specdemo.loading.speculator import check_fit, read_head, read_speculator
+from specdemo.loading.request import ByRole, Part, Request, drafter_part, resolve
+from specdemo.loading.speculator import check_fit
 from specdemo.runtime import cuda
 from specdemo.runtime.cached_head import DrafterModel
-from specdemo.runtime.eagle3 import Eagle3Head
 from specdemo.runtime.joined import join_weights
 from specdemo.runtime.runner import Capture
 from specdemo.runtime.skinny_linear import use_skinny_linear
@@ -111,20 +109,6 @@ def load_pair(
     return load(planned, cudnn_attention=cudnn_attention)
 
 
-def target_for(target: object, drafter: object) -> Any:
-    """The target as it is given. If it is not, and the drafter is a speculator, the verifier that its
-    config.json names. Raises as `load_pair` does."""
-    if target is not None or not isinstance(drafter, (str, os.PathLike)):
-        return target
-    part = drafter_part(drafter, "cpu", torch.float32)
-    with load_errors(part.role, part.place, shown=part.id):
-        folder = folder_of(part, offline=has_config(part))
-        if not is_speculator(folder):
-            return None
-        verifier = read_speculator(folder, part.id).verifier
-    return verifier if verifier is None or os.path.isdir(verifier) else in_project(verifier)
-
-
 def plan(request: Request) -> Plan:
     """How a request would be loaded, from the models' configs alone. Raises as `load_pair` does."""
     check_access(request)
@@ -133,21 +117,9 @@ def plan(request: Request) -> Plan:
     skeletons = [read_skeleton(part, offline=is_here(part)) for part in request.parts]
     planned = plan_from(request, skeletons)
     if len(skeletons) == 2:
-        _check_fit(skeletons[1], skeletons[0], request.parts)
+        check_head_fits(skeletons[1], skeletons[0], request.parts)
     check_memory(planned)
     return planned
-
-
-def _check_fit(drafter: DrafterModel, target: PreTrainedModel, parts: tuple[Part, ...]) -> None:
-    """PairError unless a drafter that is a head fits the target."""
-    if not isinstance(drafter, Eagle3Head):
-        return
-    check_fit(drafter.config, target, parts[1].id, parts[0].id)
-    if not drafter.config.own_embeddings and parts[0].device != parts[1].device:
-        raise PairError(
-            f"device must be the same for both, because drafter {parts[1].id} has no embeddings of its own "
-            "and uses the target's"
-        )
 
 
 def check_access(request: Request) -> None:
@@ -164,8 +136,8 @@ def read_skeleton(part: Part, offline: bool = False) -> DrafterModel:
     """A model on the meta device, from its config. offline: only from the disk, without a request to the
     hub."""
     with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
-        if part.role == "drafter" and is_speculator(folder := folder_of(part, offline)):
-            return Eagle3Head(read_speculator(folder, part.id).config)
+        if is_head(part, offline):
+            return skeleton_of_head(part, offline)
         if part.code:
             fetch((part,), code_only=True)
         # from_config would take the code of the main revision, except from a directory.
@@ -191,7 +163,7 @@ def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cud
     on_progress("Reading the tokenizers", None)
     ids = [part.id for part in parts]
     tokenizer = _tokenizer(parts[0])
-    if len(parts) == 2 and not _is_head(parts[1]):
+    if len(parts) == 2 and not is_head(parts[1]):
         check_same_tokenizer(tokenizer, _tokenizer(parts[1]), *ids)
     target = _load(parts[0], plan.dtypes[0], on_progress)
     drafter = _load_drafter(parts[1], plan.dtypes[1], on_progress) if len(parts) == 2 else None
@@ -259,23 +231,11 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     return model
 
 
-def _is_head(part: Part) -> bool:
-    return is_speculator(folder_of(part, offline=True))
-
-
 def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> DrafterModel:
-    if not _is_head(part):
+    if not is_head(part):
         return _load(part, dtype, on_progress)
     on_progress(loading_weights(part), None)
-    folder = folder_of(part, offline=True)
-    head = read_head(folder, read_speculator(folder, part.id), dtype, part.id)
-    with load_errors(part.role, part.place, "weights", part.id), cuda.alone_on(part.device):
-        head.to(part.device)
-        join_weights(head)
-        cuda.free_cache(part.device)
-    if part.device == "cpu" and dtype == torch.float32:
-        use_skinny_linear(head)
-    return head
+    return load_head(part, dtype)
 
 
 def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> Drafting:
@@ -302,10 +262,8 @@ def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> Drafting:
 def _fitting(pair: Pair, part: Part) -> DrafterModel:
     """The drafter, which has been checked with the pair's target."""
     ids = [pair.info.target, part.id]
-    if _is_head(part):
-        check_fit(
-            read_speculator(folder_of(part, offline=True), part.id).config, pair.target, part.id, ids[0]
-        )
+    if is_head(part):
+        check_fit(skeleton_of_head(part, offline=True).config, pair.target, part.id, ids[0])
     elif pair.tokenizer is not None:
         check_same_tokenizer(pair.tokenizer, _tokenizer(part), *ids)
     model = _load_drafter(part, pair.target.dtype, lambda *_: None)

@@ -13,7 +13,8 @@ from specdemo import zero
 from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR, QUANTIZE, Entry
 from specdemo.loading.errors import PairError, no_mistakes, without_directories
 from specdemo.loading.fetch import has_config
-from specdemo.loading.load import read_skeleton, target_for
+from specdemo.loading.heads import target_for
+from specdemo.loading.load import read_skeleton
 from specdemo.loading.pair import Pair
 from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.pool import ModelPool

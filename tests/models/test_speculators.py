@@ -10,12 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.bench.contestants import contestants
-from specdemo.bench.roofline import weight_bytes
 from specdemo.cli.main import main
 from specdemo.loading.errors import LoadError
 from specdemo.loading.fetch import is_here
 from specdemo.loading.load import plan
-from specdemo.loading.pair import held_bytes
+from specdemo.loading.pair import held_bytes, weight_bytes
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime.eagle3 import Eagle3Head
