@@ -32,6 +32,7 @@ from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.loading.prompt import encode
 from specdemo.runtime import cuda, gpu_check
+from specdemo.runtime.early_exit import exit_layer
 from specdemo.runtime.runner import RunSetup
 
 Event = Started | Round | Finished
@@ -74,6 +75,8 @@ def prepare(pair: Pair, prompt: str | list[int], params: Params | None = None) -
     prompt_ids = encode(pair, prompt, params)
     if params.draft_with == "model" and pair.drafter is None:
         raise ValueError('draft_with must not be "model" for this pair: it has no drafter model')
+    if params.draft_with == "early-exit":
+        params = replace(params, exit_layer=exit_layer(pair.target, params.exit_layer))
     if params.stop and pair.tokenizer is None:
         raise ValueError(
             "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
@@ -208,7 +211,7 @@ def _events(
 
 def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
-    setup = pair.runner.begin_run()
+    setup = pair.runner.begin_run(params.exit_layer if params.draft_with == "early-exit" else None)
     sampler = Sampler(params)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
@@ -235,12 +238,20 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
 def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_over: IsOver) -> Drafter:
     vocab_size, device = setup.target.vocab_size, setup.target.device
     match params.draft_with:
-        case "model":
-            lm, context, gamma = setup.drafter, pair.drafter_context, params.gamma
+        case "model" | "early-exit":
+            lm, own = setup.drafter, params.draft_with == "model"
             assert lm is not None, "stream has refused a pair without a drafter"
-            run = setup.run_drafting
             return ModelDrafter(
-                lm, context, sampler, vocab_size, device, run, gamma, is_over, params.confidence
+                lm,
+                pair.drafter_context if own else pair.context,
+                sampler,
+                vocab_size,
+                device,
+                setup.run_drafting,
+                params.gamma,
+                is_over,
+                params.confidence,
+                None if own else params.exit_layer,
             )
         case "lookup":
             return LookupDrafter(params.ngram, vocab_size, device)

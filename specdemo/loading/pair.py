@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.events import PairInfo
+from specdemo.runtime.early_exit import exit_layer, layer_count
 from specdemo.runtime.graphs import is_dense
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
@@ -52,6 +53,15 @@ class Pair:
     def drafter_context(self) -> float:
         """The same of the drafter, 0 without one."""
         return 0 if self.drafter is None else context_of(self.drafter)
+
+    @cached_property
+    def largest_exit(self) -> int:
+        """The most of the target's layers that can draft alone ("early-exit"); 0 where none can."""
+        try:
+            exit_layer(self.target, 1)
+        except ValueError:
+            return 0
+        return layer_count(self.target) - 1
 
     @cached_property
     def eos(self) -> frozenset[int]:

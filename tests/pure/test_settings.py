@@ -130,20 +130,10 @@ def test_samplers_switch_off_what_does_not_matter_to_them(sampler):
 
 def test_controls_that_do_not_matter_are_out_of_the_way():
     assert tuple(DRAFTERS) == DRAFT_WITH and tuple(RULE_WORDS) == RULES
-    assert [visible(holding(draft_with=name))["gamma"] for name in DRAFT_WITH] == [
-        True,
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert [visible(holding(draft_with=name))["ngram"] for name in DRAFT_WITH] == [
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
+    shown = {name: visible(holding(draft_with=name)) for name in DRAFT_WITH}
+    assert [name for name in shown if not shown[name]["gamma"]] == ["none"]
+    assert [name for name in shown if shown[name]["ngram"]] == ["lookup", "ngram", "ngram-one-level"]
+    assert [name for name in shown if shown[name]["exit_layer"]] == ["early-exit"]
     assert visible(holding())["seed"] and not visible(holding(sampler="greedy"))["seed"]
     assert visible(holding())["rule"] == (len(RULES) > 1), "a choice of one is none"
     assert not visible(holding())["system"] and visible(holding(chat=True))["system"]
@@ -172,7 +162,7 @@ def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
 
 
 def test_what_is_hidden_has_no_effect_and_so_cannot_be_wrong():
-    hidden = {"gamma": 99, "ngram": None, "seed": "x", "temperature": 9}
+    hidden = {"gamma": 99, "exit_layer": 99, "ngram": None, "seed": "x", "temperature": 9}
     params = params_of(holding(draft_with="none", sampler="greedy", **hidden))
     assert params == Params(draft_with="none", temperature=0.0, top_p=1.0)
     with pytest.raises(ValueError, match="gamma must be a whole number from 1 to 16 or auto, not 99"):
