@@ -17,6 +17,7 @@ from specdemo.engine.drafters import Drafter, NoDrafter
 from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
+from specdemo.engine.drafters.other_tokenizer import OtherTokenizerDrafter, SharedTokensDrafter
 from specdemo.engine.emit import Emitter
 from specdemo.engine.length import DraftLength
 from specdemo.engine.loop import Decoder, Prefilled
@@ -239,20 +240,7 @@ def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_o
     vocab_size, device = setup.target.vocab_size, setup.target.device
     match params.draft_with:
         case "model" | "early-exit":
-            lm, own = setup.drafter, params.draft_with == "model"
-            assert lm is not None, "stream has refused a pair without a drafter"
-            return ModelDrafter(
-                lm,
-                pair.drafter_context if own else pair.context,
-                sampler,
-                vocab_size,
-                device,
-                setup.run_drafting,
-                params.gamma,
-                is_over,
-                params.confidence,
-                None if own else params.exit_layer,
-            )
+            return _model_drafter(pair, params, sampler, setup, is_over)
         case "lookup":
             return LookupDrafter(params.ngram, vocab_size, device)
         case "ngram":
@@ -262,3 +250,22 @@ def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_o
         case "none":
             return NoDrafter(vocab_size, device)
     raise AssertionError(f"no drafter for {params.draft_with}")
+
+
+def _model_drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_over: IsOver) -> Drafter:
+    """The pair's drafter, or the target's own first layers."""
+    lm, vocab_size, device = setup.drafter, setup.target.vocab_size, setup.target.device
+    assert lm is not None, "stream has refused a pair without a drafter"
+    how = (setup.run_drafting, params.gamma, is_over, params.confidence)
+    if params.draft_with == "early-exit":
+        return ModelDrafter(lm, pair.context, sampler, vocab_size, device, *how, params.exit_layer)
+    context, other = pair.drafter_context, pair.other_tokenizer
+    if other is None:
+        return ModelDrafter(lm, context, sampler, vocab_size, device, *how)
+    assert pair.tokenizer is not None
+    if sampler.greedy:
+        drafter = ModelDrafter(lm, context, sampler, lm.vocab_size, lm.device, *how)
+    else:
+        drafter = SharedTokensDrafter(pair.own_ids, lm, context, sampler, vocab_size, device, *how)
+    tokenizers, own_ids = (pair.tokenizer, other.tokenizer), dict(other.shared)
+    return OtherTokenizerDrafter(drafter, *tokenizers, own_ids, vocab_size, device, sampler.greedy)

@@ -1,5 +1,7 @@
 """Makes a pair of loaded models: what they must have in common, and what a user should know of them."""
 
+from dataclasses import replace
+
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -7,10 +9,11 @@ from specdemo.events import ByModel, PairInfo
 from specdemo.loading.errors import PairError, is_out_of_memory, reason_of
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import ROLES
+from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.device import device_name
 from specdemo.runtime.gpu import has_bfloat16
-from specdemo.runtime.lm import context_of, positional_cache
+from specdemo.runtime.lm import context_of, logits_width, positional_cache
 from specdemo.runtime.probe import agrees_with_itself
 from specdemo.runtime.runner import Capture, Runner
 
@@ -24,7 +27,9 @@ def pair_of(
     reason: str,
     capture: Capture = "auto",
     cudnn_attention: bool = False,
+    other: OtherTokenizer | None = None,
 ) -> Pair:
+    """other: the drafter's tokenizer, if it is not the target's."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
             positional_cache(model)
@@ -45,7 +50,15 @@ def pair_of(
     limits = [*_ignored_processors(target), *_emulated_bfloat16(models)]
     if drafter is not None and (context := context_of(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
-    return Pair(target, drafter, tokenizer, info, reason, tuple(limits), Runner(target, drafter, capture))
+    if other is not None:
+        other = _with_known_ids(other, target, drafter)
+        limits.append(
+            f"the drafter has another tokenizer, with {len(other.shared):,} of the target's "
+            f"{logits_width(target):,} tokens: it reads the end of the text anew in each round; at "
+            "temperature 0 its drafts go through text, otherwise they are tokens that both have"
+        )
+    runner = Runner(target, drafter, capture)
+    return Pair(target, drafter, tokenizer, info, reason, tuple(limits), runner, other_tokenizer=other)
 
 
 def check_forwards(models: list[PreTrainedModel], ids: list[str]) -> None:
@@ -114,23 +127,13 @@ def _emulated_bfloat16(models: list[PreTrainedModel]) -> list[str]:
     ]
 
 
-def check_same_tokenizer(
-    target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, target_id: str, drafter_id: str
-) -> None:
-    """PairError unless both tokenizers have the same token for every id that both have, and split text
-    alike."""
-    ours = {token_id: word for word, token_id in target.get_vocab().items()}
-    theirs = {token_id: word for word, token_id in drafter.get_vocab().items()}
-    for token_id in sorted(ours.keys() & theirs.keys()):
-        if ours[token_id] != theirs[token_id]:
-            raise PairError(
-                f"drafter {drafter_id} has another tokenizer than target {target_id}: id {token_id} is "
-                f"{ascii(theirs[token_id])} in the drafter's and {ascii(ours[token_id])} in the target's"
-            )
-    probe = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
-    if target(probe).input_ids != drafter(probe).input_ids:
-        where = f"drafter {drafter_id} has another tokenizer than target {target_id}"
-        raise PairError(f"{where}: they split the same text differently")
+def _with_known_ids(
+    other: OtherTokenizer, target: PreTrainedModel, drafter: PreTrainedModel
+) -> OtherTokenizer:
+    """Without ids that a tokenizer has and its model has not."""
+    widths = logits_width(target), min(logits_width(drafter), drafter.get_input_embeddings().weight.shape[0])
+    shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
+    return replace(other, shared=tuple(shared))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -17,14 +17,15 @@ from transformers import (
 )
 
 from specdemo.events import Params
-from specdemo.loading.assemble import check_forwards, check_same_tokenizer, pair_of
+from specdemo.loading.assemble import check_forwards, pair_of
 from specdemo.loading.catalog import GATED
 from specdemo.loading.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.loading.fetch import check_weights, directory_of, fetch, has_config, is_here
 from specdemo.loading.pair import Pair
 from specdemo.loading.plan import Plan, check_free_memory, check_memory, plan_from
 from specdemo.loading.progress import OnProgress, loading_weights
-from specdemo.loading.request import ByRole, Part, Request, resolve
+from specdemo.loading.request import ROLES, ByRole, Part, Request, resolve
+from specdemo.loading.vocabulary import other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.joined import join_weights
 from specdemo.runtime.runner import Capture
@@ -39,7 +40,7 @@ def load_pair(
     *,
     target: str | os.PathLike | PreTrainedModel | None = None,
     drafter: str | os.PathLike | PreTrainedModel | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None = None,
     device: ByRole = None,
     dtype: ByRole = None,
     quantize: ByRole = None,
@@ -49,11 +50,11 @@ def load_pair(
     """A pair by its name in the catalogue (the embedded pair if left out), by hub ids (ID or ID@REVISION) or
     directories, or from models in memory, which are not changed.
 
-    device, dtype and quantize: one value for both models or {"target": ..., "drafter": ...}. None chooses the
-    device and the dtype (`Pair.dtype_reason` says why) and does not quantise. cudnn_attention: a pair on CUDA
-    switches cuDNN's attention off in the whole process, or on if this is True. trust_remote_code: runs
-    program code that comes with the models, of the same revision. Raises PairError for a wrong request,
-    LoadError when loading failed.
+    tokenizer, device, dtype and quantize: one for both models or {"target": ..., "drafter": ...}. None
+    chooses the device and the dtype (`Pair.dtype_reason` says why) and does not quantise. cudnn_attention: a
+    pair on CUDA switches cuDNN's attention off in the whole process, or on if this is True.
+    trust_remote_code: runs program code that comes with the models, of the same revision. Raises PairError
+    for a wrong request, LoadError when loading failed.
     """
     if isinstance(target, PreTrainedModel) and name is None:
         for option, value in (("device", device), ("dtype", dtype), ("quantize", quantize)):
@@ -69,9 +70,7 @@ def load_pair(
             raise PairError(
                 f"drafter must be a transformers model like the target, not {type(drafter).__name__}"
             )
-        if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
-        return _pair_in_memory(target, drafter, tokenizer, cudnn_attention)
+        return _pair_in_memory(target, drafter, _tokenizers(tokenizer), cudnn_attention)
     request = resolve(
         name,
         target=target,
@@ -137,8 +136,7 @@ def load(plan: Plan, on_progress: OnProgress = lambda *_: None, cudnn_attention:
 def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cudnn_attention: bool) -> Pair:
     on_progress("Reading the tokenizers", None)
     tokenizers = [_tokenizer(part) for part in parts]
-    if len(parts) == 2:
-        check_same_tokenizer(*tokenizers, *(part.id for part in parts))
+    other = other_tokenizer(*tokenizers, *(part.id for part in parts)) if len(parts) == 2 else None
     models = [_load(part, dtype, on_progress) for part, dtype in zip(parts, plan.dtypes, strict=True)]
     pair = pair_of(
         plan.request.name,
@@ -148,6 +146,7 @@ def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cud
         tokenizers[0],
         plan.reason,
         cudnn_attention=cudnn_attention,
+        other=other,
     )
     on_progress("Checking that the caches can be rewound", None)
     check_forwards(models, [part.id for part in parts])
@@ -201,10 +200,25 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     return model
 
 
+def _tokenizers(
+    given: PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None,
+) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
+    """The target's and the drafter's, of those given with models in memory."""
+    by_role = given if isinstance(given, dict) else dict.fromkeys(ROLES, given)
+    if given is not None and set(by_role) != set(ROLES):
+        raise PairError(
+            f"tokenizer must be one tokenizer or have the keys target and drafter, not {ascii(given)[:60]}"
+        )
+    for tokenizer in by_role.values():
+        if given is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
+    return by_role["target"], by_role["drafter"]
+
+
 def _pair_in_memory(
     target: PreTrainedModel,
     drafter: PreTrainedModel | None,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizers: tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None],
     cudnn_attention: bool,
 ) -> Pair:
     models = [target, drafter] if drafter else [target]
@@ -213,6 +227,10 @@ def _pair_in_memory(
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     quantized = [None] * len(models)
     name = " + ".join(names)
-    pair = pair_of(name, models, names, quantized, tokenizer, "as given", capture, cudnn_attention)
+    ours, theirs = tokenizers
+    other = (
+        other_tokenizer(ours, theirs, *names) if drafter and ours and theirs and theirs is not ours else None
+    )
+    pair = pair_of(name, models, names, quantized, ours, "as given", capture, cudnn_attention, other)
     check_forwards(models, names)
     return pair

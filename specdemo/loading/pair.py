@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.events import PairInfo
+from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime.early_exit import exit_layer, layer_count
 from specdemo.runtime.graphs import is_dense
 from specdemo.runtime.lm import context_of, logits_width
@@ -34,6 +35,7 @@ class Pair:
     limits: tuple[str, ...]  # what a user should know: what is not applied, what is limited
     runner: Runner
     lock: threading.Lock = field(default_factory=threading.Lock)
+    other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
 
     def with_capture(self, capture: Capture) -> "Pair":
         """The same models, run by another runner. The two pairs share the lock, because they share the
@@ -53,6 +55,16 @@ class Pair:
     def drafter_context(self) -> float:
         """The same of the drafter, 0 without one."""
         return 0 if self.drafter is None else context_of(self.drafter)
+
+    @cached_property
+    def own_ids(self) -> Tensor:
+        """[V] int64, on the drafter's device: its id of each of the target's tokens, -1 where it has none.
+        Only for drafters with another tokenizer."""
+        assert self.drafter is not None and self.other_tokenizer is not None
+        own_ids = torch.full((self.vocab_size,), -1)
+        for token_id, own_id in self.other_tokenizer.shared:
+            own_ids[token_id] = own_id
+        return own_ids.to(self.drafter.device)
 
     @cached_property
     def largest_exit(self) -> int:

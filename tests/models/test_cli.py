@@ -106,7 +106,7 @@ WRONG = {
     "--seed x": "seed must be a whole number",
     "--max-new-tokens 0": "max_new_tokens must be a whole number from 1",
     "--exit-layer 65": "exit_layer must be a whole number from 0 to 64, not 65",
-    "--draft-with early-exit --exit-layer 9": "exit_layer must be a whole number from 1 to ",
+    "--draft-with early-exit --exit-layer 16": "exit_layer must be a whole number from 1 to 15 for Llama",
     "--ngram 0": "ngram must be a whole number from 1 to 16, not 0",
     "--alternatives 51": "alternatives must be a whole number from 0 to 50, not 51",
     "--draft-with magic": "draft_with must be one of model, lookup",

@@ -83,7 +83,7 @@ class ModelDrafter:
         position, tokens, settings, u_draft = on_device.split([1, len(last), 3, rows])
         value = DraftInput(position, tokens, u_draft, Settings.of(settings))
         shapes = (rows, len(last), self.lm.kv_length, self.lm.buffer_epoch)
-        key = ("draft", self.exit_layer, *shapes, self.sampler.key)
+        key = ("draft", *shapes, self.sampler.key, self.exit_layer)
         _, draft = self.run_step(key, self.step, value)
         if self.lm.device != self.device:
             draft = Draft(
@@ -95,12 +95,11 @@ class ModelDrafter:
         position, tokens = value.position[0].long(), value.last.long()
         drafted, qs, raw_logits, exact = [], [], [], []
         for u in value.u.split(1):
-            logits = self.lm.forward(tokens, position)[-1:]  # [1, of the drafter's width]
-            if (missing := self.vocab_size - self.lm.vocab_size) != 0:
-                logits = pad(logits, (0, missing), value=-torch.inf)  # a negative number cuts
+            logits = self.in_targets_ids(self.lm.forward(tokens, position)[-1:])  # [1, V]
             position = position + len(tokens)
             tokens, q, is_exact = self.sampler.sample(logits, u, value.settings)  # [1], [1, V], [1]
             drafted.append(tokens)
+            tokens = self.in_own_ids(tokens)
             qs.append(q)
             raw_logits.append(logits)
             exact.append(is_exact)
@@ -108,6 +107,15 @@ class ModelDrafter:
                 break  # the verifier drops this token
         raw_q = probabilities(torch.cat(raw_logits))  # [B, V]
         return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact))
+
+    def in_targets_ids(self, logits: Tensor) -> Tensor:
+        """logits [1, of the drafter's width] -> [1, V]"""
+        missing = self.vocab_size - self.lm.vocab_size
+        return pad(logits, (0, missing), value=-torch.inf) if missing else logits  # a negative number cuts
+
+    def in_own_ids(self, tokens: Tensor) -> Tensor:
+        """Drafted tokens [N], to be fed."""
+        return tokens
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         pass
