@@ -58,6 +58,7 @@ class SmallPair:
     drafter: object = "a drafter"
     tokenizer: object = None
     dtype_reason: str = "float32: for a reason"
+    largest_exit: int = 15
 
 
 def words(text: str) -> SimpleNamespace:
@@ -266,6 +267,13 @@ def test_nothing_to_warn_of_at_first():
         ("dtype", {"dtype": "bfloat16"}, "slower than float32"),
         ("chat", {"chat": True}, "no chat template"),
         ("draft_with", {"pair": SmallPair(drafter=None)}, "no drafter model"),
+        (
+            "draft_with",
+            {"draft_with": "early-exit", "pair": SmallPair(largest_exit=0)},
+            "cannot be cut after a layer",
+        ),
+        ("exit_layer", {"draft_with": "early-exit", "exit_layer": 16}, "must be at most 15"),
+        ("exit_layer", {"draft_with": "early-exit", "exit_layer": 65}, "a whole number from 0 to 64"),
         (
             "pair",
             {"needs": Needs(total=30 * 10**9, fits=False, loaded=False)},
