@@ -258,7 +258,7 @@ def _model_drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup
     assert lm is not None, "stream has refused a pair without a drafter"
     how = (setup.run_drafting, params.gamma, is_over, params.confidence)
     if params.draft_with == "early-exit":
-        return ModelDrafter(lm, pair.context, sampler, vocab_size, device, *how, params.exit_layer)
+        return ModelDrafter(lm, pair.context, sampler, vocab_size, device, *how, exit_layer=params.exit_layer)
     context, other = pair.drafter_context, pair.other_tokenizer
     if other is None:
         return ModelDrafter(lm, context, sampler, vocab_size, device, *how)
@@ -266,6 +266,6 @@ def _model_drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup
     if sampler.greedy:
         drafter = ModelDrafter(lm, context, sampler, lm.vocab_size, lm.device, *how)
     else:
-        drafter = SharedTokensDrafter(pair.own_ids, lm, context, sampler, vocab_size, device, *how)
+        drafter = SharedTokensDrafter(pair.own_ids(lm.device), lm, context, sampler, vocab_size, device, *how)
     tokenizers, own_ids = (pair.tokenizer, other.tokenizer), dict(other.shared)
     return OtherTokenizerDrafter(drafter, *tokenizers, own_ids, vocab_size, device, sampler.greedy)

@@ -36,6 +36,7 @@ class Pair:
     runner: Runner
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
+    _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
 
     def with_capture(self, capture: Capture) -> "Pair":
         """The same models, run by another runner. The two pairs share the lock, because they share the
@@ -56,15 +57,16 @@ class Pair:
         """The same of the drafter, 0 without one."""
         return 0 if self.drafter is None else context_of(self.drafter)
 
-    @cached_property
-    def own_ids(self) -> Tensor:
-        """[V] int64, on the drafter's device: its id of each of the target's tokens, -1 where it has none.
-        Only for drafters with another tokenizer."""
-        assert self.drafter is not None and self.other_tokenizer is not None
-        own_ids = torch.full((self.vocab_size,), -1)
-        for token_id, own_id in self.other_tokenizer.shared:
-            own_ids[token_id] = own_id
-        return own_ids.to(self.drafter.device)
+    def own_ids(self, device: torch.device) -> Tensor:
+        """[V] int64: the drafter's id of each of the target's tokens, -1 where it has none. Only for drafters
+        with another tokenizer. Always the same tensor, because captured steps read it where it is."""
+        assert self.other_tokenizer is not None
+        if device not in self._own_ids:
+            own_ids = torch.full((self.vocab_size,), -1)
+            for token_id, own_id in self.other_tokenizer.shared:
+                own_ids[token_id] = own_id
+            self._own_ids[device] = own_ids.to(device)
+        return self._own_ids[device]
 
     @cached_property
     def largest_exit(self) -> int:

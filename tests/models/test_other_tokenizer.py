@@ -229,3 +229,18 @@ def test_contestants_run_such_pairs_and_leave_the_drafter_as_it_is(temperature):
     assert ("transformers assisted" in outputs) == (temperature == 0)
     if temperature == 0:
         assert len({tuple(output) for output in outputs.values()}) == 1
+
+
+def test_the_owner_may_move_the_drafter():
+    """Its ids stay where they are for captured steps, on each device that it has been on."""
+    pair = load_pair(
+        target=tiny("llama", vocab_size=300),
+        drafter=tiny("gpt2", vocab_size=400),
+        tokenizer={"target": tokenizer(), "drafter": byte_level(400)},
+    )
+    on_cpu = pair.own_ids(CPU)
+    assert pair.own_ids(torch.device("meta")).device.type == "meta" and pair.own_ids(CPU) is on_cpu
+    assert pair.with_capture("off").own_ids(CPU) is on_cpu
+    shared = pair.other_tokenizer.shared
+    assert on_cpu[[ours for ours, _ in shared]].tolist() == [own for _, own in shared]
+    assert (on_cpu >= 0).sum() == len(shared) < 300
