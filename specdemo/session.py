@@ -229,11 +229,18 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         tuple(sorted(eos)),
         params.confidence,
     )
-    cost = pair.drafting_cost if params.gamma == "auto" and params.draft_with == "model" else 0.0
+    cost = _cost(pair, params) if params.gamma == "auto" else 0.0
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule)
     assert params.seed is not None, "stream has drawn one"
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, pair.runner.clock, is_over)
+
+
+def _cost(pair: Pair, params: Params) -> float:
+    """Of drafting a token, in parts of the target's forward."""
+    if params.draft_with == "early-exit":
+        return pair.exit_cost(params.exit_layer)
+    return pair.drafting_cost if params.draft_with == "model" else 0.0
 
 
 def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_over: IsOver) -> Drafter:

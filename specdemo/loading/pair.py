@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.events import PairInfo
 from specdemo.loading.vocabulary import OtherTokenizer
-from specdemo.runtime.early_exit import exit_layer, layer_count
+from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import is_dense
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
@@ -120,6 +120,10 @@ class Pair:
         weights that it reads, divided by those that the target reads. Counted and not timed, because times
         differ from run to run, and `gamma="auto"` would choose other lengths each time."""
         return 0.0 if self.drafter is None else weight_bytes(self.drafter) / weight_bytes(self.target)
+
+    def exit_cost(self, layers: int) -> float:
+        """The same, where so many of the target's own layers draft."""
+        return weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target)
 
 
 def held_bytes(model: PreTrainedModel) -> int:

@@ -34,7 +34,7 @@ DRAFTERS = {
         "n-grams of one length, counted in the text so far, write the drafts",
         ("gamma", "ngram"),
     ),
-    "early-exit": ("the target's own first layers write the drafts", ("gamma", "exit_layer")),
+    "early-exit": ("the target's own first layers write the drafts", ("gamma", "confidence", "exit_layer")),
     "none": ("plain decoding", ()),
 }
 DRAFTER_LABELS = METHODS | {"none": "none: the target alone"}

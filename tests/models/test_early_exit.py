@@ -216,3 +216,19 @@ def test_a_replaced_forward_and_training_mode_are_not_taken_over():
     cut = first_layers(target, 1)
     assert "forward" not in vars(cut) and not cut.training and not cut.transformer.training
     assert "forward" in vars(target) and target.training
+
+
+def test_the_length_of_a_draft_adapts_to_it():
+    """gamma="auto" counts the layers that draft, and confidence ends drafts where these are unsure."""
+    target = tiny("llama", num_hidden_layers=4)
+    pair = load_pair(target=target)
+    assert 0 < pair.exit_cost(1) < pair.exit_cost(3) < 1
+    expected = greedy(target, PROMPT, NEW)
+    traces = [
+        generate(pair, PROMPT, replace(GREEDY, exit_layer=3, **how), measure=False)
+        for how in (dict(gamma="auto"), dict(confidence=0.5), dict(gamma=4))
+    ]
+    for trace in traces:
+        assert_same(target, trace.output_ids, expected)
+    auto, unsure, fixed = (trace.stats.drafted / trace.stats.rounds for trace in traces)
+    assert auto < fixed and 0 < unsure < fixed, "three of four layers cost too much for long drafts"

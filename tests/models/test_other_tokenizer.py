@@ -78,6 +78,8 @@ def test_the_same_model_under_other_ids_is_believed():
     tokenizers = {"target": ours, "drafter": theirs}
     trace = check_greedy(target, near, tokenizers, "one day. é山🙂")
     assert 0.3 < trace.stats.acceptance_rate < 1
+    sure = check_greedy(target, near, tokenizers, "one day. é山🙂", confidence=0.6)
+    assert 0 < sure.stats.drafted < trace.stats.drafted, "it ends drafts where the drafter is unsure"
     pair = load_pair(target=target, drafter=near, tokenizer=tokenizers)
     same = load_pair(target=target, drafter=noisy(target), tokenizer=ours)
     for seed in range(3):

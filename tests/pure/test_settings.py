@@ -150,8 +150,11 @@ def test_a_length_that_is_chosen_round_by_round_hides_the_slider():
     assert not alone["gamma"] and not alone["gamma_auto"]
 
 
+HAVE_Q = ["model", "early-exit"]
+
+
 def test_confidence_is_shown_where_a_drafter_has_a_distribution():
-    assert [name for name in DRAFT_WITH if visible(holding(draft_with=name))["confidence"]] == ["model"]
+    assert [name for name in DRAFT_WITH if visible(holding(draft_with=name))["confidence"]] == HAVE_Q
 
 
 def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
-from specdemo.engine.drafters import Draft, one_hot_draft
+from specdemo.engine.drafters import Draft, is_unsure, one_hot_draft
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.runtime.device import to_device
 
@@ -92,7 +92,10 @@ class OtherTokenizerDrafter:
         if not self.through_text:
             self.drafted = max(0, draft.k - 1)
             return draft
-        new = draft.ids[: draft.k].tolist()  # waits for the drafter, whose text is needed
+        # Waits for the drafter, whose text is needed.
+        new = draft.ids[: draft.k].tolist()
+        unsure = is_unsure(draft.raw_q[: draft.k], self.drafter.stops_below).tolist()
+        new = new[: unsure.index(True)] if True in unsure else new
         self.held += new[:-1]
         return one_hot_draft(self._in_targets_tokens(own, new)[:k], self.vocab_size, self.device)
 
