@@ -18,6 +18,7 @@ from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.ngram import NgramDrafter
+from specdemo.engine.drafters.other_tokenizer import OtherTokenizerDrafter, SharedTokensDrafter
 from specdemo.engine.emit import Emitter
 from specdemo.engine.length import DraftLength
 from specdemo.engine.loop import Decoder, Prefilled
@@ -34,6 +35,7 @@ from specdemo.loading.pair import Pair
 from specdemo.loading.prompt import encode
 from specdemo.runtime import cuda, gpu_check
 from specdemo.runtime.cached_head import CachedHead
+from specdemo.runtime.early_exit import exit_layer
 from specdemo.runtime.runner import RunSetup
 
 Event = Started | Round | Finished
@@ -76,6 +78,8 @@ def prepare(pair: Pair, prompt: str | list[int], params: Params | None = None) -
     prompt_ids = encode(pair, prompt, params)
     if params.draft_with == "model" and pair.drafter is None:
         raise ValueError('draft_with must not be "model" for this pair: it has no drafter model')
+    if params.draft_with == "early-exit":
+        params = replace(params, exit_layer=exit_layer(pair.target, params.exit_layer))
     if params.stop and pair.tokenizer is None:
         raise ValueError(
             "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
@@ -210,7 +214,7 @@ def _events(
 
 def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
-    setup = pair.runner.begin_run()
+    setup = pair.runner.begin_run(params.exit_layer if params.draft_with == "early-exit" else None)
     sampler = Sampler(params)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
@@ -227,25 +231,25 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         tuple(sorted(eos)),
         params.confidence,
     )
-    cost = pair.drafting_cost if params.gamma == "auto" and params.draft_with == "model" else 0.0
+    cost = _cost(pair, params) if params.gamma == "auto" else 0.0
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule)
     assert params.seed is not None, "stream has drawn one"
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, pair.runner.clock, is_over)
 
 
+def _cost(pair: Pair, params: Params) -> float:
+    """Of drafting a token, in parts of the target's forward."""
+    if params.draft_with == "early-exit":
+        return pair.exit_cost(params.exit_layer)
+    return pair.drafting_cost if params.draft_with == "model" else 0.0
+
+
 def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_over: IsOver) -> Drafter:
     vocab_size, device = setup.target.vocab_size, setup.target.device
     match params.draft_with:
-        case "model":
-            lm, context, gamma = setup.drafter, pair.drafter_context, params.gamma
-            assert lm is not None, "stream has refused a pair without a drafter"
-            run = setup.run_drafting
-            if isinstance(lm, CachedHead):
-                return Eagle3Drafter(lm, setup.target, sampler, run, gamma, is_over, params.confidence)
-            return ModelDrafter(
-                lm, context, sampler, vocab_size, device, run, gamma, is_over, params.confidence
-            )
+        case "model" | "early-exit":
+            return _model_drafter(pair, params, sampler, setup, is_over)
         case "lookup":
             return LookupDrafter(params.ngram, vocab_size, device)
         case "ngram":
@@ -255,3 +259,24 @@ def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_o
         case "none":
             return NoDrafter(vocab_size, device)
     raise AssertionError(f"no drafter for {params.draft_with}")
+
+
+def _model_drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_over: IsOver) -> Drafter:
+    """The pair's drafter, or the target's own first layers."""
+    lm, vocab_size, device = setup.drafter, setup.target.vocab_size, setup.target.device
+    assert lm is not None, "stream has refused a pair without a drafter"
+    how = (setup.run_drafting, params.gamma, is_over, params.confidence)
+    if isinstance(lm, CachedHead):
+        return Eagle3Drafter(lm, setup.target, sampler, *how)
+    if params.draft_with == "early-exit":
+        return ModelDrafter(lm, pair.context, sampler, vocab_size, device, *how, exit_layer=params.exit_layer)
+    context, other = pair.drafter_context, pair.other_tokenizer
+    if other is None:
+        return ModelDrafter(lm, context, sampler, vocab_size, device, *how)
+    assert pair.tokenizer is not None
+    if sampler.greedy:
+        drafter = ModelDrafter(lm, context, sampler, lm.vocab_size, lm.device, *how)
+    else:
+        drafter = SharedTokensDrafter(pair.own_ids(lm.device), lm, context, sampler, vocab_size, device, *how)
+    tokenizers, own_ids = (pair.tokenizer, other.tokenizer), dict(other.shared)
+    return OtherTokenizerDrafter(drafter, *tokenizers, own_ids, vocab_size, device, sampler.greedy)

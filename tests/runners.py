@@ -24,12 +24,14 @@ class RunnerOn(Runner):
     def _on_gpu(self, lm):
         return isinstance(self.run_step, Graphs)
 
-    def _begin_run(self):
+    def _begin_run(self, exit_layer):
         if isinstance(self.run_step, Graphs):
-            return super()._begin_run()
+            return super()._begin_run(exit_layer)
         target, drafter = self.lms
         target.features = None
-        for lm in filter(None, self.lms):
+        if exit_layer is not None:
+            drafter = self._first_layers(exit_layer)
+        for lm in filter(None, (target, drafter)):
             lm.begin_run(static=True)
         return RunSetup(target, drafter, self.run_step, self.run_step)
 

@@ -27,7 +27,10 @@ def contestants(pair: Pair, params: Params, peers: bool) -> list[Contestant]:
     chosen = [theirs(pair, "transformers plain", params)]
     if peers:
         chosen.append(theirs(pair, "transformers compiled", params, compiled=True))
-    if isinstance(pair.drafter, PreTrainedModel):  # transformers cannot draft with a head
+    # transformers cannot draft with a head. Where a drafter samples with another tokenizer, it replaces the
+    # drafter's own embeddings and head.
+    known = pair.other_tokenizer is None or params.temperature == 0
+    if isinstance(pair.drafter, PreTrainedModel) and known:
         chosen.append(theirs(pair, "transformers assisted", params, pair.drafter))
     chosen.append(ours(pair, "specdemo plain", plain))
     if pair.drafter is not None:
@@ -81,6 +84,8 @@ def theirs(
         inputs = {"attention_mask": torch.ones_like(prompt), "generation_config": config}
         if assistant is not None:
             inputs["assistant_model"] = assistant
+        if assistant is not None and pair.other_tokenizer is not None:
+            inputs |= {"tokenizer": pair.tokenizer, "assistant_tokenizer": pair.other_tokenizer.tokenizer}
         with (
             as_loaded(pair.target, assistant),
             _no_generation_config(pair.target),

@@ -12,6 +12,7 @@ METHODS = {  # Params.draft_with: its name, in the table and on the page
     "lookup": "lookup",
     "ngram": "n-gram store",
     "ngram-one-level": "one-level n-gram store",
+    "early-exit": "early exit",
     "none": "target alone",
 }
 WITH_ARTICLE = (METHODS["model"], METHODS["ngram"], METHODS["ngram-one-level"], METHODS["none"])

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Literal, cast
 
-DRAFT_WITH = ("model", "lookup", "ngram", "ngram-one-level", "none")
+DRAFT_WITH = ("model", "lookup", "ngram", "ngram-one-level", "early-exit", "none")
 RULES = ("speculative", "block", "typical", "lenient")
 LOSSY = ("typical", "lenient")  # rules after which the text is not distributed as the target's own
 Gamma = int | Literal["auto"]
@@ -13,6 +13,7 @@ Gamma = int | Literal["auto"]
 LIMITS: dict[str, tuple[type, float, float]] = {
     "gamma": (int, 1, 16),  # or "auto"
     "confidence": (float, 0.0, 1.0),
+    "exit_layer": (int, 0, 64),
     "temperature": (float, 0.0, 2.0),
     "top_k": (int, 0, 1_000_000),
     "top_p": (float, 0.0, 1.0),
@@ -35,12 +36,14 @@ class Params:
 
     draft_with: what drafts: the drafter "model"; "lookup", which copies from the text so far; "ngram", a
     store that
-        learns from the target (n-grams of all lengths; "ngram-one-level": of the full length only); or "none"
-        (plain decoding).
+        learns from the target (n-grams of all lengths; "ngram-one-level": of the full length only);
+        "early-exit", the target's own first layers; or "none" (plain decoding).
     gamma: the most tokens drafted in a round; "auto" chooses it round by round.
     confidence: a draft ends before the first token at which the drafter's likeliest token has a probability
         (temperature 1, unfiltered) below this; 0 is off. It ends no draft of a drafter without a distribution
         ("lookup", "ngram").
+    exit_layer: how many of the target's layers draft ("early-exit"), at least one and not all of them. 0: a
+        quarter of them, rounded up; the trace has the number that it was.
     rule: how drafts are judged: "speculative" or "block", after which the text has the target's own
         distribution, or one of the lossy "typical" and "lenient".
     temperature: 0 is greedy: p and q are one-hot at the argmax.
@@ -58,6 +61,7 @@ class Params:
     draft_with: str = "model"
     gamma: Gamma = 4
     confidence: float = 0.0
+    exit_layer: int = 0
     rule: str = "speculative"
     temperature: float = 0.8
     top_k: int = 0

@@ -1,5 +1,7 @@
 """Makes a pair of loaded models: what they must have in common, and what a user should know of them."""
 
+from dataclasses import replace
+
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -7,13 +9,14 @@ from specdemo.events import ByModel, PairInfo
 from specdemo.loading.errors import PairError, is_out_of_memory, reason_of
 from specdemo.loading.pair import LoadDrafter, Pair
 from specdemo.loading.request import ROLES
+from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.cached_head import DrafterModel, context_of_drafter
 from specdemo.runtime.device import device_name
 from specdemo.runtime.eagle3 import Eagle3Head
 from specdemo.runtime.features import layers_of
 from specdemo.runtime.gpu import has_bfloat16
-from specdemo.runtime.lm import context_of, positional_cache
+from specdemo.runtime.lm import context_of, logits_width, positional_cache
 from specdemo.runtime.probe import agrees_with_itself, head_agrees_with_itself
 from specdemo.runtime.runner import Capture, Runner
 
@@ -29,7 +32,9 @@ def pair_of(
     load_drafter: LoadDrafter,
     capture: Capture = "auto",
     cudnn_attention: bool = False,
+    other: OtherTokenizer | None = None,
 ) -> Pair:
+    """other: the drafter's tokenizer, if it is not the target's."""
     models = [target] if drafter is None else [target, drafter]
     check_caches(models, ids)
     _set_cudnn_attention(models, cudnn_attention)
@@ -44,7 +49,9 @@ def pair_of(
         ByModel(*_both(quantized)),
     )
     runner = Runner(target, drafter, capture)
-    return Pair(target, drafter, tokenizer, info, reason, limits_of(models), runner, load_drafter)
+    other = with_known_ids(other, models)
+    limits = limits_of(models, other)
+    return Pair(target, drafter, tokenizer, info, reason, limits, runner, load_drafter, other_tokenizer=other)
 
 
 def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
@@ -61,12 +68,18 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
             raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
 
 
-def limits_of(models: list[DrafterModel]) -> tuple[str, ...]:
-    """See Pair. models: the target, and the drafter if there is one."""
+def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple[str, ...]:
+    """See Pair. models: the target, and the drafter if there is one. other: see `pair_of`."""
     target, drafter = _both(models)
     limits = [*_ignored_processors(target), *_emulated_bfloat16(models)]
     if drafter is not None and (context := context_of_drafter(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
+    if other is not None:
+        limits.append(
+            f"the drafter has another tokenizer, with {len(other.shared):,} of the target's "
+            f"{logits_width(target):,} tokens: it reads the end of the text anew in each round; at "
+            "temperature 0 its drafts go through text, otherwise they are tokens that both have"
+        )
     return tuple(limits)
 
 
@@ -140,24 +153,28 @@ def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:
     ]
 
 
-def check_same_tokenizer(
-    target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, target_id: str, drafter_id: str
-) -> None:
-    """PairError unless both tokenizers have the same token for every id that both have, and split text
-    alike."""
-    ours = {token_id: word for word, token_id in target.get_vocab().items()}
-    theirs = {token_id: word for word, token_id in drafter.get_vocab().items()}
-    for token_id in sorted(ours.keys() & theirs.keys()):
-        if ours[token_id] != theirs[token_id]:
-            raise PairError(
-                f"drafter {drafter_id} has another tokenizer than target {target_id}: id {token_id} is "
-                f"{ascii(theirs[token_id])} in the drafter's and {ascii(ours[token_id])} in the target's"
-            )
-    probe = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
-    if target(probe).input_ids != drafter(probe).input_ids:
-        where = f"drafter {drafter_id} has another tokenizer than target {target_id}"
-        raise PairError(f"{where}: they split the same text differently")
+def with_known_ids(other: OtherTokenizer | None, models: list) -> OtherTokenizer | None:
+    """Without ids that a tokenizer has and its model has not. models: target and drafter."""
+    if other is None:
+        return None
+    target, drafter = models
+    widths = logits_width(target), min(logits_width(drafter), drafter.get_input_embeddings().weight.shape[0])
+    shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
+    return replace(other, shared=tuple(shared))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+TRUSTED = "program code that comes with the models is trusted and run (trust_remote_code)"
+DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
+
+
+def code_note(models: list[DrafterModel]) -> str:
+    """What a user should know of models that were loaded with trust_remote_code."""
+    theirs = [type(model).__name__ for model in models if type(model).__module__.startswith(DYNAMIC)]
+    ran = (
+        f"{' and '.join(theirs)} came with it" if theirs else "these models came with none for their forwards"
+    )
+    return f"{TRUSTED}: {ran}"

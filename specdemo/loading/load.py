@@ -18,12 +18,14 @@ from transformers import (
 
 from specdemo.events import Params
 from specdemo.loading.assemble import (
+    TRUSTED,
     check_caches,
     check_forwards,
-    check_same_tokenizer,
+    code_note,
     dtype_name,
     limits_of,
     pair_of,
+    with_known_ids,
 )
 from specdemo.loading.catalog import GATED
 from specdemo.loading.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
@@ -38,8 +40,9 @@ from specdemo.loading.heads import check_head_fits, is_head, load_head, skeleton
 from specdemo.loading.pair import Drafting, Pair
 from specdemo.loading.plan import Plan, check_free_memory, check_memory, plan_from
 from specdemo.loading.progress import OnProgress, loading_weights
-from specdemo.loading.request import ByRole, Part, Request, drafter_part, resolve
+from specdemo.loading.request import ROLES, ByRole, Part, Request, drafter_part, resolve
 from specdemo.loading.speculator import check_fit
+from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.cached_head import DrafterModel
 from specdemo.runtime.joined import join_weights
@@ -47,8 +50,6 @@ from specdemo.runtime.runner import Capture
 from specdemo.runtime.skinny_linear import use_skinny_linear
 
 FROM_DISK = {"local_files_only": True}
-TRUSTED = "program code that comes with the models is trusted and run (trust_remote_code)"
-DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
 
 def load_pair(
@@ -56,7 +57,7 @@ def load_pair(
     *,
     target: str | os.PathLike | PreTrainedModel | None = None,
     drafter: str | os.PathLike | PreTrainedModel | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None = None,
     device: ByRole = None,
     dtype: ByRole = None,
     quantize: ByRole = None,
@@ -67,11 +68,11 @@ def load_pair(
     directories, or from models in memory, which are not changed. A drafter that is loaded can be a speculator
     (an EAGLE-3 head); then the target can be left out: it is the verifier that its config.json names.
 
-    device, dtype and quantize: one value for both models or {"target": ..., "drafter": ...}. None chooses the
-    device and the dtype (`Pair.dtype_reason` says why) and does not quantise. cudnn_attention: a pair on CUDA
-    switches cuDNN's attention off in the whole process, or on if this is True. trust_remote_code: runs
-    program code that comes with the models, of the same revision. Raises PairError for a wrong request,
-    LoadError when loading failed.
+    tokenizer, device, dtype and quantize: one for both models or {"target": ..., "drafter": ...}. None
+    chooses the device and the dtype (`Pair.dtype_reason` says why) and does not quantise. cudnn_attention: a
+    pair on CUDA switches cuDNN's attention off in the whole process, or on if this is True.
+    trust_remote_code: runs program code that comes with the models, of the same revision. Raises PairError
+    for a wrong request, LoadError when loading failed.
     """
     if isinstance(target, PreTrainedModel) and name is None:
         for option, value in (("device", device), ("dtype", dtype), ("quantize", quantize)):
@@ -87,9 +88,7 @@ def load_pair(
             raise PairError(
                 f"drafter must be a transformers model like the target, not {type(drafter).__name__}"
             )
-        if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
-        return _pair_in_memory(target, drafter, tokenizer, cudnn_attention)
+        return _pair_in_memory(target, drafter, _tokenizers(tokenizer), cudnn_attention)
     if name is None:
         target = target_for(target, drafter)
     request = resolve(
@@ -162,9 +161,9 @@ def load(plan: Plan, on_progress: OnProgress = lambda *_: None, cudnn_attention:
 def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cudnn_attention: bool) -> Pair:
     on_progress("Reading the tokenizers", None)
     ids = [part.id for part in parts]
-    tokenizer = _tokenizer(parts[0])
+    tokenizer, other = _tokenizer(parts[0]), None
     if len(parts) == 2 and not is_head(parts[1]):
-        check_same_tokenizer(tokenizer, _tokenizer(parts[1]), *ids)
+        other = other_tokenizer(tokenizer, _tokenizer(parts[1]), *ids)
     target = _load(parts[0], plan.dtypes[0], on_progress)
     drafter = _load_drafter(parts[1], plan.dtypes[1], on_progress) if len(parts) == 2 else None
     pair = pair_of(
@@ -177,22 +176,14 @@ def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cud
         plan.reason,
         load_drafter,
         cudnn_attention=cudnn_attention,
+        other=other,
     )
     on_progress("Checking that the caches can be rewound", None)
     models = [target] if drafter is None else [target, drafter]
     check_forwards(models, ids)
     on_progress("Warming up", None)
     pair.runner.warm_up(Params().gamma)
-    return replace(pair, limits=(*pair.limits, _code_note(models))) if parts[0].code else pair
-
-
-def _code_note(models: list[DrafterModel]) -> str:
-    """What a user should know of models that were loaded with trust_remote_code."""
-    theirs = [type(model).__name__ for model in models if type(model).__module__.startswith(DYNAMIC)]
-    ran = (
-        f"{' and '.join(theirs)} came with it" if theirs else "these models came with none for their forwards"
-    )
-    return f"{TRUSTED}: {ran}"
+    return replace(pair, limits=(*pair.limits, code_note(models))) if parts[0].code else pair
 
 
 def _version(part: Part) -> dict[str, Any]:
@@ -240,42 +231,56 @@ def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Dr
 
 def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> Drafting:
     """What `Pair.attach` puts on, loaded and checked; what the pair is without a drafter for None."""
+    of_code = [limit for limit in pair.limits if limit.startswith(TRUSTED)]
     if drafter is None:
-        return Drafting(None, None, None, limits_of([pair.target]))
+        return Drafting(None, None, None, (*limits_of([pair.target], None), *of_code), None)
     part = drafter_part(drafter, str(pair.target.device), pair.target.dtype)
-    request = Request(part.id, (part,))
-    planned = plan(request)
+    planned = plan(Request(part.id, (part,)))
     check_free_memory(planned)
-    fetch(request.parts)
+    fetch((part,))
     try:
-        model = _fitting(pair, part)
+        model, other = _fitting(pair, part)
     except Exception as error:
         if isinstance(error, PairError) or not is_out_of_memory(error):
             raise
     else:
-        of_code = [limit for limit in pair.limits if limit.startswith(TRUSTED)]
-        limits = (*limits_of([pair.target, model]), *of_code)
-        return Drafting(model, part.id, dtype_name(model.dtype), limits)
+        limits = (*limits_of([pair.target, model], other), *of_code)
+        return Drafting(model, part.id, dtype_name(model.dtype), limits, other)
     raise LoadError(f"there is not enough memory for drafter {part.id}: choose a smaller one")
 
 
-def _fitting(pair: Pair, part: Part) -> DrafterModel:
-    """The drafter, which has been checked with the pair's target."""
-    ids = [pair.info.target, part.id]
+def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | None]:
+    """The drafter, which has been checked with the pair's target, and its tokenizer if it is another."""
+    ids, other = [pair.info.target, part.id], None
     if is_head(part):
         check_fit(skeleton_of_head(part, offline=True).config, pair.target, part.id, ids[0])
     elif pair.tokenizer is not None:
-        check_same_tokenizer(pair.tokenizer, _tokenizer(part), *ids)
-    model = _load_drafter(part, pair.target.dtype, lambda *_: None)
-    check_caches([pair.target, model], ids)
-    check_forwards([pair.target, model], ids)
-    return model
+        other = other_tokenizer(pair.tokenizer, _tokenizer(part), *ids)
+    models = [pair.target, _load_drafter(part, pair.target.dtype, lambda *_: None)]
+    check_caches(models, ids)
+    check_forwards(models, ids)
+    return models[1], with_known_ids(other, models)
+
+
+def _tokenizers(
+    given: PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None,
+) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
+    """The target's and the drafter's, of those given with models in memory."""
+    by_role = given if isinstance(given, dict) else dict.fromkeys(ROLES, given)
+    if given is not None and set(by_role) != set(ROLES):
+        raise PairError(
+            f"tokenizer must be one tokenizer or have the keys target and drafter, not {ascii(given)[:60]}"
+        )
+    for tokenizer in by_role.values():
+        if given is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
+    return by_role["target"], by_role["drafter"]
 
 
 def _pair_in_memory(
     target: PreTrainedModel,
     drafter: PreTrainedModel | None,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizers: tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None],
     cudnn_attention: bool,
 ) -> Pair:
     models = [target, drafter] if drafter else [target]
@@ -284,7 +289,11 @@ def _pair_in_memory(
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     quantized = [None] * len(models)
     name = " + ".join(names)
-    how = (names, quantized, tokenizer, "as given", load_drafter, capture, cudnn_attention)
+    ours, theirs = tokenizers
+    other = (
+        other_tokenizer(ours, theirs, *names) if drafter and ours and theirs and theirs is not ours else None
+    )
+    how = (names, quantized, ours, "as given", load_drafter, capture, cudnn_attention, other)
     pair = pair_of(name, target, drafter, *how)
     check_forwards(models, names)
     return pair

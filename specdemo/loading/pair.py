@@ -14,8 +14,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.events import PairInfo
 from specdemo.loading.errors import PairError
+from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.cached_head import DrafterModel, context_of_drafter
+from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import is_dense
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
@@ -34,12 +36,13 @@ LoadDrafter = Callable[["Pair", str | os.PathLike | None], "Drafting"]
 @dataclass(frozen=True)
 class Drafting:
     """What drafts for a target, and what is known of it: all None for nothing. dtype: its name in torch.
-    limits: see Pair, of target and drafter."""
+    limits, other_tokenizer: see Pair."""
 
     model: DrafterModel | None
     id: str | None
     dtype: str | None
     limits: tuple[str, ...]
+    other_tokenizer: OtherTokenizer | None
 
 
 @dataclass(eq=False)
@@ -55,6 +58,8 @@ class Pair:
     runner: Runner
     load_drafter: "LoadDrafter"  # what `attach` and `detach` take
     lock: threading.Lock = field(default_factory=threading.Lock)
+    other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
+    _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
 
     def with_capture(self, capture: Capture) -> "Pair":
         """The same models, run by another runner. The two pairs share the lock, because they share the
@@ -95,6 +100,7 @@ class Pair:
             quantize=replace(info.quantize, drafter=None),
         )
         self.limits = new.limits
+        self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
         devices = [model.device for model in (self.target, self.drafter) if model is not None]
         self.drafter = new.model
         self.runner.change_drafter(new.model)
@@ -116,6 +122,26 @@ class Pair:
     def drafter_context(self) -> float:
         """The same of the drafter, 0 without one."""
         return 0 if self.drafter is None else context_of_drafter(self.drafter)
+
+    def own_ids(self, device: torch.device) -> Tensor:
+        """[V] int64: the drafter's id of each of the target's tokens, -1 where it has none. Only for drafters
+        with another tokenizer. Always the same tensor, because captured steps read it where it is."""
+        assert self.other_tokenizer is not None
+        if device not in self._own_ids:
+            own_ids = torch.full((self.vocab_size,), -1)
+            for token_id, own_id in self.other_tokenizer.shared:
+                own_ids[token_id] = own_id
+            self._own_ids[device] = own_ids.to(device)
+        return self._own_ids[device]
+
+    @cached_property
+    def largest_exit(self) -> int:
+        """The most of the target's layers that can draft alone ("early-exit"); 0 where none can."""
+        try:
+            exit_layer(self.target, 1)
+        except ValueError:
+            return 0
+        return layer_count(self.target) - 1
 
     @cached_property
     def eos(self) -> frozenset[int]:
@@ -160,6 +186,10 @@ class Pair:
         weights that it reads, divided by those that the target reads. Counted and not timed, because times
         differ from run to run, and `gamma="auto"` would choose other lengths each time."""
         return 0.0 if self.drafter is None else weight_bytes(self.drafter) / weight_bytes(self.target)
+
+    def exit_cost(self, layers: int) -> float:
+        """The same, where so many of the target's own layers draft."""
+        return weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target)
 
 
 def held_bytes(model: DrafterModel) -> int:

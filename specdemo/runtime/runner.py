@@ -14,6 +14,7 @@ from specdemo.runtime import cuda
 from specdemo.runtime.cached_head import CachedHead, DrafterModel
 from specdemo.runtime.clock import Clock
 from specdemo.runtime.eagle3 import Eagle3Head
+from specdemo.runtime.early_exit import FirstLayersLM, first_layers_lm
 from specdemo.runtime.graphs import EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM, context_of
 from specdemo.runtime.torchscript import TorchScriptLM
@@ -30,8 +31,8 @@ WARM_UP = 3  # forwards
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What one run works with. `run_drafting` differs from `run_step` where the drafter is on another
-    device."""
+    """What one run works with. `drafter`: the pair's, or the target's first layers. `run_drafting` differs
+    from `run_step` where the drafter is on another device."""
 
     target: CachedLM
     drafter: CachedLM | CachedHead | None
@@ -49,6 +50,8 @@ class Runner:
         self.clock = Clock()
         self.graphs = Graphs(self.clock)
         self.gpu_note: str | None = None  # what is wrong with the GPU's texts
+        self._exits: dict[int, FirstLayersLM] = {}  # by how many of the target's layers they have
+        self._target_modules: list[torch.nn.Module] = []  # that those are made of
         self._hooked = False  # whether a model has forward hooks, as of the last run
         self._training: list[torch.nn.Module] = []  # modules that were in training mode then
 
@@ -67,19 +70,32 @@ class Runner:
             return TorchScriptLM(model, self.clock)
         return CachedLM(model, compiled=self.capture == "compiled" and model.device.type == "cuda")
 
-    def begin_run(self) -> RunSetup:
-        """Chooses how the steps of the next run are run. CudaLost if its models are on a GPU that is lost."""
+    def _first_layers(self, count: int) -> FirstLayersLM:
+        modules = list(self.target.modules())
+        if modules != self._target_modules:  # a module was replaced
+            self._target_modules = modules
+            self._exits.clear()
+        if count not in self._exits:
+            self._exits[count] = first_layers_lm(self.lms[0], count)
+        return self._exits[count]
+
+    def begin_run(self, exit_layer: int | None = None) -> RunSetup:
+        """Chooses how the steps of the next run are run. exit_layer: so many of the target's layers draft, in
+        place of the pair's drafter. CudaLost if its models are on a GPU that is lost."""
         if self._gpus:
             cuda.check_not_lost()
         self._training = [module for model in self._models for module in model.modules() if module.training]
         with self.active():
-            return self._begin_run()
+            return self._begin_run(exit_layer)
 
-    def _begin_run(self) -> RunSetup:
+    def _begin_run(self, exit_layer: int | None) -> RunSetup:
         if any(lm and not lm.is_current for lm in self.lms):
             del self.lms
+            self._exits.clear()
         target, drafter = self.lms
-        lms = [lm for lm in self.lms if lm]
+        if exit_layer is not None:
+            drafter = self._first_layers(exit_layer)
+        lms = [lm for lm in (target, drafter) if lm]
         self.clock.devices = {lm.device for lm in lms}
         target.features = None  # a drafter that needs them sets it
         self._hooked = self.capture != "off" and any(has_hooks(lm.model) for lm in lms)
@@ -87,7 +103,8 @@ class Runner:
         on_gpu = [lm for lm in lms if self._on_gpu(lm)]
         use_graphs = may_capture and target in on_gpu
         if use_graphs:
-            self.graphs.begin_run([lm.model for lm in on_gpu])
+            # The same models in each run, or the graphs would be dropped.
+            self.graphs.begin_run([lm.model for lm in self.lms if lm and self._on_gpu(lm)])
             use_graphs = self.graphs.blocker is None
         for lm in lms:
             if isinstance(lm, TorchScriptLM):
@@ -190,7 +207,8 @@ class Runner:
     @property
     def warming_up(self) -> str | None:
         """What is being captured right now, in words."""
-        tracing = (lm.warming_up for lm in self.lms if isinstance(lm, TorchScriptLM))
+        lms = [*self.lms, *self._exits.values()]
+        tracing = (lm.warming_up for lm in lms if isinstance(lm, TorchScriptLM))
         return self.graphs.warming_up or next((what for what in tracing if what), None)
 
     @torch.no_grad()

@@ -52,6 +52,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     boxes["gamma_auto"] = gr.Checkbox(
         first["gamma_auto"], visible=shown["gamma_auto"], **_words("gamma_auto")
     )
+    boxes["exit_layer"] = slider("exit_layer", 1)
     boxes["ngram"] = slider("ngram", 1)
     boxes["sampler"] = dropdown("sampler", list(SAMPLERS), first["sampler"])
     boxes["temperature"] = slider("temperature", 0.05)

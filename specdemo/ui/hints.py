@@ -113,6 +113,11 @@ def _warnings(
         )
     if pair and pair.drafter is None and values["draft_with"] == "model":
         yield "draft_with", "this pair has no drafter model: choose another method"
+    if pair and values["draft_with"] == "early-exit":
+        if not pair.largest_exit:
+            yield "draft_with", "this target cannot be cut after a layer: choose another method"
+        elif _whole(values["exit_layer"]) and values["exit_layer"] > pair.largest_exit:
+            yield "exit_layer", f"must be at most {pair.largest_exit}: one layer fewer than this target has"
     if pair and values["chat"] and not getattr(pair.tokenizer, "chat_template", None):
         yield "chat", "this pair's tokenizer has no chat template, so the run would fail"
     if needs.gated and not needs.loaded and not os.environ.get("HF_TOKEN"):

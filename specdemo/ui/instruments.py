@@ -160,8 +160,12 @@ def _gammas(request: Request, pairs: list[Pair]) -> Plan:
 
 
 def _drafters(request: Request, pairs: list[Pair]) -> Plan:
-    names = [name for name in DRAFT_WITH if name != "model" or pairs[0].drafter is not None]
-    settings = settings_for(pairs, names, request.params)
+    lacking = {"model": pairs[0].drafter is None, "early-exit": pairs[0].largest_exit == 0}
+    names = [name for name in DRAFT_WITH if not lacking.get(name)]
+    params = request.params
+    if params.draft_with != "early-exit":  # its control is hidden, and can hold what another target allows
+        params = replace(params, exit_layer=0)
+    settings = settings_for(pairs, names, params)
     whose = f"{_in_words(pairs, request)}, γ {request.params.gamma}"
     if request.prompts == "this":
         return Plan(settings, [request.prompt], REPEATS, f"{whose}, {REPEATS} times")

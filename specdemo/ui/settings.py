@@ -34,6 +34,7 @@ DRAFTERS = {
         "n-grams of one length, counted in the text so far, write the drafts",
         ("gamma", "ngram"),
     ),
+    "early-exit": ("the target's own first layers write the drafts", ("gamma", "confidence", "exit_layer")),
     "none": ("plain decoding", ()),
 }
 DRAFTER_LABELS = METHODS | {"none": "none: the target alone"}
@@ -57,6 +58,7 @@ CONTROLS = {
         "Choose γ round by round",
         "by how many drafts were accepted so far, and by how much larger the target is than the drafter",
     ),
+    "exit_layer": ("Exit layer", "how many of the target's layers draft; 0: a quarter of them"),
     "ngram": ("N-gram length", "the longest n-gram that is matched or stored"),
     "rule": ("Rule", "exact: the text has the target's own distribution"),
     "lenience": ("Lenience l", "less accepts more and is farther from the target; 1 is exact"),
@@ -103,15 +105,8 @@ def values_held(held: Sequence[Any], hosted: bool) -> Values:
 
 
 UNCHANGED = (
-    "draft_with",
-    "confidence",
-    "ngram",
-    "rule",
-    "lenience",
-    "max_new_tokens",
-    "ignore_eos",
-    "chat",
-    "alternatives",
+    *("draft_with", "confidence", "exit_layer", "ngram", "rule", "lenience"),
+    *("max_new_tokens", "ignore_eos", "chat", "alternatives"),
 )
 
 
@@ -206,7 +201,7 @@ def visible(values: Values) -> dict[str, bool]:
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
     drafting = DRAFTERS.get(values["draft_with"], ("", ()))[1]
     shown = {field: field in filters for field in OFF}
-    shown |= {field: field in drafting for field in ("confidence", "ngram")}
+    shown |= {field: field in drafting for field in ("confidence", "exit_layer", "ngram")}
     drafts = bool(drafting)
     shown |= {"gamma": drafts and not values["gamma_auto"], "gamma_auto": drafts}
     shown |= {"rule": drafts, "lenience": drafts and values["rule"] == "lenient"}

@@ -114,6 +114,8 @@ def whose(trace: Trace, recorded: bool = False) -> str:
     if params.draft_with == "model":
         # Of a hub id or a directory, the two last parts.
         drafting = f"drafter {'/'.join(Path(printable(pair.drafter or 'model')).parts[-2:])}"
+    elif params.draft_with == "early-exit":
+        drafting = f"{drafting} after layer {params.exit_layer}"
     elif params.draft_with == "none":
         drafting = "nothing drafted"
     parts = [

@@ -20,6 +20,7 @@ ARGUMENTS = {
     "draft_with": f"what drafts: one of {', '.join(DRAFT_WITH)}; none is plain decoding",
     "gamma": "the most tokens drafted in a round; auto chooses it round by round",
     "confidence": "a draft ends where the drafter's likeliest token is less probable than this; 0 is off",
+    "exit_layer": "how many of the target's layers draft with early-exit; 0 is a quarter of them",
     "rule": f"how drafts are judged: one of {', '.join(RULES)}; {' and '.join(LOSSY)} are lossy",
     "temperature": "0 is greedy",
     "top_k": "0 is off",

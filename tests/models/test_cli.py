@@ -44,8 +44,9 @@ def test_the_trace_alone_goes_to_standard_output_when_asked_for(capsys):
 
 def test_every_field_of_params_is_an_option(capsys):
     options = (
-        "--draft-with lookup --gamma 2 --rule lenient --lenience 0.4 --temperature 0.5 --top-k 7 --top-p 0.8 "
-        "--confidence 0.2 --min-p 0.1 --seed 9 --max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
+        "--draft-with lookup --gamma 2 --exit-layer 1 --rule lenient --lenience 0.4 --temperature 0.5 "
+        "--top-k 7 --top-p 0.8 --confidence 0.2 --min-p 0.1 --seed 9 --max-new-tokens 5 --ignore-eos "
+        "--ngram 2 --alternatives 1"
     )
     status, out, _ = run(
         capsys,
@@ -65,6 +66,7 @@ def test_every_field_of_params_is_an_option(capsys):
         "draft_with": "lookup",
         "gamma": 2,
         "confidence": 0.2,
+        "exit_layer": 1,
         "rule": "lenient",
         "temperature": 0.5,
         "top_k": 7,
@@ -104,6 +106,8 @@ WRONG = {
     "--min-p 1": "min_p must be a number from 0 to below 1, not 1",
     "--seed x": "seed must be a whole number",
     "--max-new-tokens 0": "max_new_tokens must be a whole number from 1",
+    "--exit-layer 65": "exit_layer must be a whole number from 0 to 64, not 65",
+    "--draft-with early-exit --exit-layer 16": "exit_layer must be a whole number from 1 to 15 for Llama",
     "--ngram 0": "ngram must be a whole number from 1 to 16, not 0",
     "--alternatives 51": "alternatives must be a whole number from 0 to 50, not 51",
     "--draft-with magic": "draft_with must be one of model, lookup",

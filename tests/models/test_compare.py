@@ -52,7 +52,7 @@ def test_settings_take_turns_after_a_short_warm_up_on_the_longest_prompt(pair, g
 def test_greedy_rows_say_that_all_texts_are_equal(pair):
     *_, last = compare(methods_of(pair, DRAFT_WITH, GREEDY), PROMPTS, repeats=3)
     assert {row.draft_with for row in last.rows} == set(DRAFT_WITH)
-    assert [row.texts_equal for row in last.rows] == ["6 of 6"] * 5
+    assert [row.texts_equal for row in last.rows] == ["6 of 6"] * len(DRAFT_WITH)
     speeds = [row.tokens_per_second for row in last.rows]
     assert speeds == sorted(speeds, reverse=True)
     by_kind = {row.draft_with: row for row in last.rows}

@@ -42,6 +42,7 @@ def rounds_of(pair, **params):
         dict(temperature=0.0),
         dict(temperature=0.9, top_p=0.9),
         dict(temperature=0.9, draft_with="lookup", ngram=1),
+        dict(temperature=0.9, draft_with="early-exit"),
     ],
     ids=str,
 )

@@ -48,6 +48,7 @@ REASONS = {
     "its forward fails": "cpmant prophetnet",
 }
 REFUSED = {name: reason for reason, names in REASONS.items() for name in names.split()}
+NO_EARLY_EXIT = ("hrm_text", "longcat_flash")  # their layers are not one list of modules
 # Their configs allow no small model in this way, or need a library that is not here.
 NOT_SMALL = """
     bamba blt cohere_compass_text dbrx dots1 dots3_note dots3_note_text gemma3 gemma3n gemma3n_text gemma4
@@ -114,15 +115,35 @@ def test_its_greedy_text_is_the_models_own_or_it_is_refused(name):
     for drafter in (noisy(model), model):
         pair = load_pair(target=model, drafter=drafter)
         for gamma in (3, 6):
-            params = Params(temperature=0, gamma=gamma, max_new_tokens=NEW, alternatives=0)
-            trace = generate(pair, PROMPT, params, measure=False)
-            text = trace.output_ids
-            probabilities = cacheless(model, PROMPT + text)[len(PROMPT) - 1 : -1]  # [NEW, V]
-            # By induction: each token is the likeliest after those before it.
-            assert probabilities.argmax(-1).tolist() == text
-            told = [token.raw_p for one in trace.rounds for token in in_text(one)]
-            own = probabilities[range(NEW), text].tolist()
-            assert told == pytest.approx(own, rel=1e-2, abs=1e-4), "also where the text repeats one token"
+            check_greedy(model, pair, Params(temperature=0, gamma=gamma, max_new_tokens=NEW, alternatives=0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} - {*REFUSED, *NOT_SMALL.split()})
+)
+def test_so_it_is_with_its_own_first_layers_as_the_drafter(name):
+    logging.set_verbosity_error()
+    model = small_model(name)
+    pair = load_pair(target=model)
+    params = Params(draft_with="early-exit", temperature=0, gamma=3, max_new_tokens=NEW, alternatives=0)
+    if name in NO_EARLY_EXIT:
+        with pytest.raises(ValueError, match='^draft_with must not be "early-exit" for ') as refused:
+            generate(pair, PROMPT, params)
+        assert_one_sentence(str(refused.value))
+    else:
+        check_greedy(model, pair, params)
+
+
+def check_greedy(model, pair, params):
+    trace = generate(pair, PROMPT, params, measure=False)
+    text = trace.output_ids
+    probabilities = cacheless(model, PROMPT + text)[len(PROMPT) - 1 : -1]  # [NEW, V]
+    # By induction: each token is the likeliest after those before it.
+    assert probabilities.argmax(-1).tolist() == text
+    told = [token.raw_p for one in trace.rounds for token in in_text(one)]
+    own = probabilities[range(NEW), text].tolist()
+    assert told == pytest.approx(own, rel=1e-2, abs=1e-4), "also where the text repeats one token"
 
 
 def in_text(one):

@@ -15,14 +15,14 @@ from tests.oracle import enumerated, p_value, shaped
 V, EOS, TOKENS = 7, 2, 2
 
 
-def tiny_llama(seed, vocab_size=V, eos=None):
-    """One layer, a few hundred weights, large ones, or every distribution would be flat."""
+def tiny_llama(seed, vocab_size=V, eos=None, layers=1):
+    """One layer, or few, a few hundred weights, large ones, or every distribution would be flat."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab_size,
         hidden_size=8,
         intermediate_size=16,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         max_position_embeddings=32,
         bos_token_id=None,

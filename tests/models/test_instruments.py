@@ -89,7 +89,7 @@ def test_the_drafters_of_a_target_are_compared(models, queue, monkeypatch):
     table = messages[-1]["comparison"]
     names = {row[0] for row in table["rows"]}
     pairs = {f"drafter model ({pair})" for pair in ("embedded", "embedded-poor", "embedded-eagle3")}
-    assert pairs | {"lookup", "target alone"} <= names
+    assert pairs | {"lookup", "early exit", "target alone"} <= names
     assert all(len(row) == len(table["columns"]) for row in table["rows"]) and table["winner"]
     assert len(json.loads(table["json"])["rows"]) == len(table["rows"]) == table["csv"].count("\n") - 1
 

@@ -17,6 +17,7 @@ from specdemo.engine.drafters.model import DraftInput, ModelDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import RULES, Params
 from specdemo.runtime.capturable import capture_blocker
+from specdemo.runtime.early_exit import first_layers_lm
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
 from tests.oracle import CPU, TableLM, decoding, random_table, settings_of
@@ -172,6 +173,12 @@ def steps_of(target, drafter, kind, sampler, k=4, device=CPU, rule="speculative"
     match kind:
         case "model":
             drafting = ModelDrafter(drafter, 1000, shared, target.vocab_size, device, run, 4)
+        case "early-exit":
+            exit_layers = first_layers_lm(target, 1)
+            exit_layers.begin_run(static=True)
+            drafting = ModelDrafter(
+                exit_layers, 1000, shared, target.vocab_size, device, run, 4, exit_layer=1
+            )
         case "lookup":
             drafting = LookupDrafter(2, target.vocab_size, device)
         case "none":
@@ -183,7 +190,7 @@ def steps_of(target, drafter, kind, sampler, k=4, device=CPU, rule="speculative"
     draft = drafting.propose(TEXT, k, u.draft)
     assert draft.k == (0 if kind == "none" else k)
     verifier.verify(TEXT, draft, u)
-    assert set(run.steps) == {"verify"} | ({"draft"} if kind == "model" else set())
+    assert set(run.steps) == NOTHING[kind].keys()
     return run.steps
 
 
@@ -196,7 +203,12 @@ def waits_of(steps):
     return found
 
 
-NOTHING = {"model": {"draft": [], "verify": []}, "lookup": {"verify": []}, "none": {"verify": []}}
+NOTHING = {
+    "model": {"draft": [], "verify": []},
+    "early-exit": {"draft": [], "verify": []},
+    "lookup": {"verify": []},
+    "none": {"verify": []},
+}
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -277,11 +277,15 @@ def test_a_head_for_another_vocabulary(saved, tmp_path):
     assert "304" in rejected(lambda: load_pair(target=saved / "target", drafter=head))
 
 
-def test_a_drafter_model_with_another_tokenizer_is_not_attached(saved, expected, tmp_path):
+def test_a_drafter_model_with_another_tokenizer_can_be_attached(saved, expected, tmp_path):
     shorter(tiny(**SHAPE)).save_pretrained(tmp_path)
     tokenizer(sentences=["a wholly different text"] * 5).save_pretrained(tmp_path)
     pair = load_pair(target=saved / "target", drafter=saved / "head")
-    assert "tokenizer" in rejected(lambda: pair.attach(tmp_path))
+    pair.attach(tmp_path)
+    assert pair.other_tokenizer is not None and "another tokenizer" in pair.limits[-1]
+    assert_runs(pair, expected)
+    pair.attach(saved / "head")
+    assert pair.other_tokenizer is None and not pair.limits
     assert_runs(pair, expected)
 
 

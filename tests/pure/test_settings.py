@@ -58,6 +58,7 @@ class SmallPair:
     drafter: object = "a drafter"
     tokenizer: object = None
     dtype_reason: str = "float32: for a reason"
+    largest_exit: int = 15
 
 
 def words(text: str) -> SimpleNamespace:
@@ -130,20 +131,10 @@ def test_samplers_switch_off_what_does_not_matter_to_them(sampler):
 
 def test_controls_that_do_not_matter_are_out_of_the_way():
     assert tuple(DRAFTERS) == DRAFT_WITH and tuple(RULE_WORDS) == RULES
-    assert [visible(holding(draft_with=name))["gamma"] for name in DRAFT_WITH] == [
-        True,
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert [visible(holding(draft_with=name))["ngram"] for name in DRAFT_WITH] == [
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
+    shown = {name: visible(holding(draft_with=name)) for name in DRAFT_WITH}
+    assert [name for name in shown if not shown[name]["gamma"]] == ["none"]
+    assert [name for name in shown if shown[name]["ngram"]] == ["lookup", "ngram", "ngram-one-level"]
+    assert [name for name in shown if shown[name]["exit_layer"]] == ["early-exit"]
     assert visible(holding())["seed"] and not visible(holding(sampler="greedy"))["seed"]
     assert visible(holding())["rule"] == (len(RULES) > 1), "a choice of one is none"
     assert not visible(holding())["system"] and visible(holding(chat=True))["system"]
@@ -159,8 +150,11 @@ def test_a_length_that_is_chosen_round_by_round_hides_the_slider():
     assert not alone["gamma"] and not alone["gamma_auto"]
 
 
+HAVE_Q = ["model", "early-exit"]
+
+
 def test_confidence_is_shown_where_a_drafter_has_a_distribution():
-    assert [name for name in DRAFT_WITH if visible(holding(draft_with=name))["confidence"]] == ["model"]
+    assert [name for name in DRAFT_WITH if visible(holding(draft_with=name))["confidence"]] == HAVE_Q
 
 
 def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
@@ -172,7 +166,7 @@ def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
 
 
 def test_what_is_hidden_has_no_effect_and_so_cannot_be_wrong():
-    hidden = {"gamma": 99, "ngram": None, "seed": "x", "temperature": 9}
+    hidden = {"gamma": 99, "exit_layer": 99, "ngram": None, "seed": "x", "temperature": 9}
     params = params_of(holding(draft_with="none", sampler="greedy", **hidden))
     assert params == Params(draft_with="none", temperature=0.0, top_p=1.0)
     with pytest.raises(ValueError, match="gamma must be a whole number from 1 to 16 or auto, not 99"):
@@ -276,6 +270,13 @@ def test_nothing_to_warn_of_at_first():
         ("dtype", {"dtype": "bfloat16"}, "slower than float32"),
         ("chat", {"chat": True}, "no chat template"),
         ("draft_with", {"pair": SmallPair(drafter=None)}, "no drafter model"),
+        (
+            "draft_with",
+            {"draft_with": "early-exit", "pair": SmallPair(largest_exit=0)},
+            "cannot be cut after a layer",
+        ),
+        ("exit_layer", {"draft_with": "early-exit", "exit_layer": 16}, "must be at most 15"),
+        ("exit_layer", {"draft_with": "early-exit", "exit_layer": 65}, "a whole number from 0 to 64"),
         (
             "pair",
             {"needs": Needs(total=30 * 10**9, fits=False, loaded=False)},

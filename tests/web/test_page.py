@@ -36,6 +36,7 @@ WAYS = {  # (what is chosen on the page, the same for the API, what must be seen
     "model": (("drafter model", "top-p"), {}, {"accepted", "rejected", "resampled"}),
     "lookup": (("lookup", "top-p"), {"draft_with": "lookup"}, {"sampled", "accepted"}),
     "ngram": (("n-gram store", "top-p"), {"draft_with": "ngram"}, {"sampled"}),
+    "early exit": (("early exit", "top-p"), {"draft_with": "early-exit"}, {"rejected", "accepted"}),
     "none": (("none: the target alone", "top-p"), {"draft_with": "none"}, {"sampled"}),
     "greedy": (
         ("drafter model", "greedy"),

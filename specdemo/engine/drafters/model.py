@@ -1,4 +1,5 @@
-"""A smaller model of the same vocabulary drafts (Leviathan et al. 2023)."""
+"""A smaller model of the same vocabulary drafts (Leviathan et al. 2023), or the target's own first layers
+(LayerSkip, Elhoushi et al. 2024; see runtime/early_exit.py)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,8 +30,11 @@ class DraftInput:
 
 
 class ModelDrafter:
-    """Drafts token by token with its own cache. A vocabulary wider than the target's is cut and renormalised,
-    a narrower one padded with q = 0. Beyond the drafter's own context nothing is drafted."""
+    """Drafts token by token. A vocabulary wider than the target's is cut and renormalised,
+    a narrower one padded with q = 0. Beyond the drafter's own context nothing is drafted.
+
+    exit_layer: how many of the target's layers `lm` has, over the target's own cache; None: it is another
+    model, with a cache of its own."""
 
     wants_top = 0
 
@@ -45,6 +49,7 @@ class ModelDrafter:
         gamma: Gamma,
         is_over: Callable[[], bool] = lambda: False,
         confidence: float = 0.0,
+        exit_layer: int | None = None,
     ):
         self.lm = lm
         self.context = context
@@ -56,6 +61,7 @@ class ModelDrafter:
         self.is_over = is_over  # of Decoder
         # A GPU would have to be waited for at each token: there the draft is only cut when it is verified.
         self.stops_below = confidence if lm.device.type == "cpu" else 0.0
+        self.exit_layer = exit_layer
 
     def start(self, ids: list[int]) -> None:
         if len(ids) <= self.context:
@@ -67,15 +73,17 @@ class ModelDrafter:
             return one_hot_draft([], self.vocab_size, self.device)
         rows = self.run_step.rows(k, self.gamma)
         # After a fully accepted round the cache lacks the last draft, which was never fed. Feeding the last
-        # two tokens in every round keeps the shapes the same whatever was accepted.
-        last = ids[-2:]
+        # two tokens in every round keeps the shapes the same whatever was accepted. The target's cache lacks
+        # the last token only.
+        last = ids[-2:] if self.exit_layer is None else ids[-1:]
         start = len(ids) - len(last)
         self.lm.reserve(start, len(ids) + rows)
         numbers = [start, *last, *self.sampler.numbers, *u[:rows]]
         on_device = to_device(numbers, torch.float64, self.lm.device)
         position, tokens, settings, u_draft = on_device.split([1, len(last), 3, rows])
         value = DraftInput(position, tokens, u_draft, Settings.of(settings))
-        key = ("draft", rows, len(last), self.lm.kv_length, self.lm.buffer_epoch, self.sampler.key)
+        shapes = (rows, len(last), self.lm.kv_length, self.lm.buffer_epoch)
+        key = ("draft", *shapes, self.sampler.key, self.exit_layer)
         _, draft = self.run_step(key, self.step, value)
         if self.lm.device != self.device:
             draft = Draft(
@@ -87,12 +95,11 @@ class ModelDrafter:
         position, tokens = value.position[0].long(), value.last.long()
         drafted, qs, raw_logits, exact = [], [], [], []
         for u in value.u.split(1):
-            logits = self.lm.forward(tokens, position)[-1:]  # [1, of the drafter's width]
-            if (missing := self.vocab_size - self.lm.vocab_size) != 0:
-                logits = pad(logits, (0, missing), value=-torch.inf)  # a negative number cuts
+            logits = self.in_targets_ids(self.lm.forward(tokens, position)[-1:])  # [1, V]
             position = position + len(tokens)
             tokens, q, is_exact = self.sampler.sample(logits, u, value.settings)  # [1], [1, V], [1]
             drafted.append(tokens)
+            tokens = self.in_own_ids(tokens)
             qs.append(q)
             raw_logits.append(logits)
             exact.append(is_exact)
@@ -100,6 +107,15 @@ class ModelDrafter:
                 break  # the verifier drops this token
         raw_q = probabilities(torch.cat(raw_logits))  # [B, V]
         return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact))
+
+    def in_targets_ids(self, logits: Tensor) -> Tensor:
+        """logits [1, of the drafter's width] -> [1, V]"""
+        missing = self.vocab_size - self.lm.vocab_size
+        return pad(logits, (0, missing), value=-torch.inf) if missing else logits  # a negative number cuts
+
+    def in_own_ids(self, tokens: Tensor) -> Tensor:
+        """Drafted tokens [N], to be fed."""
+        return tokens
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         pass

@@ -1,0 +1,97 @@
+"""What the tokenizers of a target and its drafter have in common."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from specdemo.loading.errors import PairError
+
+PROBE = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no character
+ONE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how sentencepiece spells a byte that is no token otherwise
+# Byte-level tokenizers spell each byte as one printable character: its own where it has one, else the next
+# from U+0100 on.
+_PRINTABLE = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) not in " \xa0\xad"]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_OTHERS)}
+
+
+@dataclass(frozen=True)
+class OtherTokenizer:
+    """A drafter's tokenizer that is not the target's."""
+
+    tokenizer: PreTrainedTokenizerBase
+    shared: tuple[tuple[int, int], ...]  # (the target's id, the drafter's) of each token that both have
+
+
+def other_tokenizer(
+    target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase, target_id: str, drafter_id: str
+) -> OtherTokenizer | None:
+    """None if the drafter's tokenizer is the target's. PairError if they have no token in common."""
+    if is_same(target, drafter):
+        return None
+    shared = tuple(shared_tokens(target, drafter))
+    if not shared:
+        raise PairError(
+            f"drafter {drafter_id} must have at least one token in common with target {target_id}, but their "
+            "tokenizers have none"
+        )
+    return OtherTokenizer(drafter, shared)
+
+
+def is_same(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -> bool:
+    """Whether both tokenizers have the same token for every id that both have, and split text alike."""
+    ours = {token_id: word for word, token_id in target.get_vocab().items()}
+    theirs = {token_id: word for word, token_id in drafter.get_vocab().items()}
+    same = all(ours[token_id] == theirs[token_id] for token_id in ours.keys() & theirs.keys())
+    return same and target(PROBE).input_ids == drafter(PROBE).input_ids
+
+
+def shared_tokens(
+    target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase
+) -> Iterator[tuple[int, int]]:
+    """(The target's id, the drafter's) of each token that both have: the same bytes of text, however they are
+    spelled, or the same special token. The two that end a text are the same, whatever they are called."""
+    ours, theirs = contents(target), contents(drafter)
+    found = {ours[content]: theirs[content] for content in ours if content in theirs}
+    ends = target.eos_token_id, drafter.eos_token_id
+    if None not in ends and ends[0] not in found and ends[1] not in found.values():
+        found[ends[0]] = ends[1]
+    yield from sorted(found.items())
+
+
+def contents(tokenizer: PreTrainedTokenizerBase) -> dict[bytes | str, int]:
+    """Each token's id by what it adds to a text: bytes, or the name of a special token."""
+    words = {token_id: word for word, token_id in tokenizer.get_vocab().items()}
+    special = set(tokenizer.all_special_ids)
+    special |= {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    ordinary = sorted(words.keys() - special)
+    found: dict[bytes | str, int] = {words[token_id]: token_id for token_id in sorted(special & words.keys())}
+    texts = dict(zip(ordinary, _texts(tokenizer, ordinary), strict=True))
+    # A letter that is a token and a byte is the token.
+    for token_id in sorted(ordinary, key=lambda token_id: bool(ONE_BYTE.fullmatch(words[token_id]))):
+        if content := _bytes(texts[token_id], words[token_id]):
+            found.setdefault(content, token_id)
+    return found
+
+
+def _bytes(text: str, word: str) -> bytes | None:
+    """text: what the token adds to a text, as decoded. word: its spelling. None if they do not say which."""
+    if INCOMPLETE not in text:
+        return text.encode()
+    if spelled := ONE_BYTE.fullmatch(word):
+        return bytes([int(spelled[1], 16)])
+    return bytes(BYTE_OF[sign] for sign in word) if BYTE_OF.keys() >= set(word) else None
+
+
+def _texts(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> list[str]:
+    """What each token adds to a text that has begun."""
+    before = tokenizer("a", add_special_tokens=False).input_ids[:1]
+    sequences = [before, *([*before, token_id] for token_id in token_ids)]
+    if tokenizer.is_fast:
+        start, *whole = tokenizer.backend_tokenizer.decode_batch(sequences, skip_special_tokens=False)
+    else:
+        start, *whole = tokenizer.batch_decode(sequences, clean_up_tokenization_spaces=False)
+    return [text.removeprefix(start) for text in whole]

@@ -1,0 +1,224 @@
+"""A drafter with another tokenizer, over tables and letters: the joint distribution of the first tokens is
+the target's own, and q is the drafter's over the tokens that both have."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.engine.drafters.other_tokenizer import OtherTokenizerDrafter, SharedTokensDrafter
+from specdemo.engine.sampling import Sampler
+from specdemo.events import Params, Round
+from specdemo.loading.vocabulary import shared_tokens
+from specdemo.runtime.graphs import EagerSteps
+from tests.oracle import CPU, TableLM, decoding, enumerated, p_value, random_table, shaped
+
+OURS, THEIRS = "abcde", "xdcazb"  # e is the target's alone, x and z the drafter's
+TARGET, DRAFTER = random_table(1), random_table(2, len(THEIRS))
+TOKENS, QUICK, FULL = 3, 1000, 20_000
+SOUND, BROKEN = 1e-3, 1e-6
+PROMPT = [0, 4, 1]
+PLAIN = Params(gamma=2, temperature=0.9, top_p=1.0, max_new_tokens=8, alternatives=0)
+FILTERED = replace(PLAIN, temperature=1.4, top_k=3, top_p=0.85)
+
+
+def letters(words) -> PreTrainedTokenizerFast:
+    """A token for each word; words of several letters are tried first."""
+    splits = Regex("|".join(sorted(words, key=len, reverse=True)))
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(splits, "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+OURS_OF, THEIRS_OF = letters(OURS), letters(THEIRS)
+
+
+class Shared(SharedTokensDrafter):
+    """Over the table DRAFTER."""
+
+    def __init__(self, sampler, own_ids):
+        super().__init__(own_ids, TableLM(DRAFTER), 1000, sampler, len(OURS), CPU, EagerSteps(), 4)
+
+
+def other(sampler, kind=Shared):
+    shared = dict(shared_tokens(OURS_OF, THEIRS_OF))
+    own_ids = torch.full((len(OURS),), -1)
+    own_ids[list(shared)] = torch.tensor(list(shared.values()))
+    if sampler.greedy:
+        drafter = ModelDrafter(TableLM(DRAFTER), 1000, sampler, len(THEIRS), CPU, EagerSteps(), 4)
+    else:
+        drafter = kind(sampler, own_ids)
+    return OtherTokenizerDrafter(drafter, OURS_OF, THEIRS_OF, shared, len(OURS), CPU, sampler.greedy)
+
+
+def events_of(params, prompt=PROMPT, drafter=other):
+    sampler = Sampler(params)
+    run = decoding(TableLM(TARGET), drafter(sampler), params, prompt, sampler=sampler)
+    return (event for event in run if isinstance(event, Round))
+
+
+def exactness(params, runs, drafter=other, fates=None) -> float:
+    exact = enumerated(lambda text: shaped(TableLM(TARGET).row(text), params), PROMPT, TOKENS)
+    seen = Counter()
+    for seed in range(runs):
+        ids = []
+        for event in events_of(replace(params, seed=seed), drafter=drafter):
+            ids += event.emitted
+            if fates is not None:
+                fates.update(token.fate for token in event.draft)
+                fates[event.next.source] += 1
+            if len(ids) >= TOKENS:
+                break
+        seen[tuple(ids[:TOKENS])] += 1
+    return p_value(seen, exact)
+
+
+@pytest.mark.parametrize(
+    ("params", "runs"),
+    [
+        (PLAIN, QUICK),
+        pytest.param(PLAIN, FULL, marks=pytest.mark.slow),
+        pytest.param(FILTERED, FULL, marks=pytest.mark.slow),
+    ],
+)
+def test_the_text_has_the_targets_distribution(params, runs):
+    fates = Counter()
+    p = exactness(params, runs, fates=fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    for fate in ("accepted", "rejected", "discarded", "resampled", "bonus"):
+        assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
+
+
+@pytest.mark.parametrize("params", [PLAIN, FILTERED])
+def test_q_is_the_drafters_over_the_tokens_that_both_have(params):
+    """Against numpy, after the text in the drafter's own letters; an unknown letter is its token 0."""
+    where = [THEIRS.find(letter) for letter in OURS]
+    for seed in range(20):
+        ids = list(PROMPT)
+        for event in events_of(replace(params, seed=seed, alternatives=len(OURS))):
+            for token in event.draft:
+                own = [max(0, where[token_id]) for token_id in ids]
+                logits = TableLM(DRAFTER).row(own)[where].clone()
+                logits[[at < 0 for at in where]] = -torch.inf
+                expected = shaped(logits, params)
+                row = {token_id: q for token_id, _, _, q, _, _ in token.top}
+                assert np.allclose([row[i] for i in range(len(OURS))], expected, atol=1e-6)
+                assert token.id != OURS.index("e")
+                if token.fate != "accepted":
+                    break
+                ids.append(token.id)
+            else:
+                ids.append(event.next.id)
+                continue
+            ids = None
+            break
+        assert ids is None or len(ids) > len(PROMPT)
+
+
+class ClaimsAllOfQ(Shared):
+    """Says the probabilities that the tokens have among all of the drafter's own."""
+
+    def step(self, value):
+        draft = super().step(value)
+        text = torch.cat([value.last.long(), self.in_own_ids(draft.ids)])
+        q = []
+        for i in range(len(draft.ids)):
+            whole = torch.tensor(
+                shaped(TableLM(DRAFTER).row(text[: i + len(value.last)].tolist()), PLAIN)
+            ).float()
+            q.append(whole[self.own_ids.clamp(min=0)].masked_fill(self.own_ids < 0, 0.0))
+        return replace(draft, q=torch.stack(q))
+
+
+class ForgetsWhichIdsItTalksOf(Shared):
+    """Drafts the drafter's ids as if they were the target's, and says q of the tokens."""
+
+    def step(self, value):
+        draft = super().step(value)
+        return replace(draft, ids=self.in_own_ids(draft.ids).clamp(max=3))  # e is not in its vocabulary
+
+
+class SaysThatAGreedyDraftWasDrawn(Shared):
+    """Drafts the likeliest of the tokens and says that it was drawn from q."""
+
+    def step(self, value):
+        draft = super().step(value)
+        return replace(draft, ids=draft.q.argmax(-1))
+
+
+RUNS_OF_BROKEN = {ClaimsAllOfQ: 8000, ForgetsWhichIdsItTalksOf: QUICK, SaysThatAGreedyDraftWasDrawn: QUICK}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(ClaimsAllOfQ, marks=pytest.mark.slow),
+        pytest.param(ForgetsWhichIdsItTalksOf, marks=pytest.mark.slow),
+        SaysThatAGreedyDraftWasDrawn,
+    ],
+)
+def test_a_broken_drafter_fails(kind):
+    p = exactness(PLAIN, RUNS_OF_BROKEN[kind], lambda sampler: other(sampler, kind))
+    assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
+
+
+def test_greedy_is_the_targets_own_text_after_every_prompt():
+    fates = Counter()
+    params = replace(PLAIN, temperature=0.0, gamma=3, max_new_tokens=12)
+    for prompt in product(range(len(OURS)), repeat=2):
+        ids = list(prompt)
+        for event in events_of(params, prompt):
+            fates.update(token.fate for token in event.draft)
+            assert all(token.q == 1 for token in event.draft)
+            ids += event.emitted
+        expected = list(prompt)
+        while len(expected) < len(ids):
+            expected.append(int(TableLM(TARGET).row(expected).argmax()))
+        assert ids == expected and len(ids) == 14
+    assert fates["accepted"] and fates["rejected"]
+
+
+def test_a_greedy_draft_goes_through_text_into_the_targets_tokens():
+    """A drafter of whole words: its text "abba" is four tokens of the target, of which k are drafted."""
+    words = letters(["cd", "ab", "ba", "a"])
+    always = torch.full((5, 4, 4), -9.0)
+    always[:, 1, 2] = always[:, 2, 1] = always[:, 0, 1] = always[:, 3, 1] = 9.0
+    table = TableLM(always)  # ab and ba in turns
+    sampler = Sampler(Params(temperature=0.0))
+    model = ModelDrafter(table, 1000, sampler, 4, CPU, EagerSteps(), 4)
+    drafter = OtherTokenizerDrafter(model, OURS_OF, words, {0: 3}, len(OURS), CPU, True)
+    text = [OURS.index(letter) for letter in "cdab"]
+    drafter.start(text)
+    draft = drafter.propose(text, 3, [0.5] * 3)
+    assert [OURS[i] for i in draft.ids] == list("baa") and (draft.q.sum(-1) == 1).all()
+    # "cdabba" now; the drafter's own tokens for it are cd, ab, ba, the last of which is new.
+    text += [OURS.index(letter) for letter in "ba"]
+    assert [OURS[i] for i in drafter.propose(text, 4, [0.5] * 4).ids] == list("abba")
+    assert table.ids[:4] == [0, 1, 2, 1]
+
+
+def test_a_prompt_of_which_the_drafter_has_read_nothing_yet():
+    """One token; and one that the drafter has not, though it is in the text."""
+    for prompt in ([0], [4], [4, 4, 4]):
+        for params in (PLAIN, replace(PLAIN, temperature=0.0)):
+            assert sum(len(event.emitted) for event in events_of(replace(params, seed=1), prompt)) == 8
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_what_was_accepted_is_not_read_again(temperature):
+    """The drafter's forwards: what it drafted and the target kept is in its cache already."""
+    params = replace(PLAIN, temperature=temperature, seed=3, gamma=3, max_new_tokens=40)
+    sampler = Sampler(params)
+    drafter = other(sampler)
+    table = drafter.drafter.lm
+    for event in decoding(TableLM(TARGET), drafter, params, PROMPT, sampler=sampler):
+        if isinstance(event, Round) and event.draft:
+            assert min(position for position, _ in table.fed) == len(drafter.encoded.ids) - 2
+        table.fed.clear()
