@@ -33,8 +33,7 @@ def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round]) -> Ver
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
     if stats.distance is None:
         return Verdict(both, tone)
-    how_far = f"{stats.distance:.3f} from the target's on average (0 is the same, 1 has nothing in common)"
-    return Verdict(f"Lossy: the distribution of a token is {how_far}. {both}", "lossy")
+    return Verdict(f"Lossy: {stats.distance:.3f} from the target's distribution on average. {both}", "lossy")
 
 
 def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[str, Tone]:
@@ -69,4 +68,4 @@ def _why_slower(stats: Stats) -> str:
     # The formula takes drafts to be accepted independently, and can be off by a little.
     if round(needed, 2) <= round(stats.acceptance_rate, 2):
         return f"{why}."
-    return f"{why}; at this gamma it pays from {needed:.0%} on."
+    return f"{why}; with drafts this long it pays from {needed:.0%} on."

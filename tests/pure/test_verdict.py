@@ -93,3 +93,9 @@ def test_breaking_even(gamma):
     for alpha in (0.0, 0.3, 0.9):
         assert break_even(gamma, expected_tokens(alpha, gamma)) == pytest.approx(alpha, abs=1e-9)
     assert break_even(gamma, gamma + 1.01) is None
+
+
+def test_a_lossy_run_says_so_first_and_how_far_it_was_from_the_target():
+    exact, lossy = (verdict(replace(stats(), distance=distance), "eos", ()) for distance in (None, 0.1236))
+    assert lossy.text == f"Lossy: 0.124 from the target's distribution on average. {exact.text}"
+    assert (exact.tone, lossy.tone) == ("faster", "lossy")

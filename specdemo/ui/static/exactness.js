@@ -19,6 +19,7 @@ const EXACTNESS = `
       <ul class="checks"></ul>
       <ul class="differing"></ul>
       <p class="both"></p>
+      <p class="about"></p>
       <h2>Why the text is the target's own</h2>
       <p>The drafter proposes a token with probability q, and the target accepts it with min(1, p/q): both
         together have the probability min(p, q). What is missing from p is (p − q)₊, and after a rejection
@@ -45,6 +46,17 @@ const ACCEPTED = {
   block: "Accepted exactly up to the last draft with u < h",
   typical: "Accepted exactly when p was above the threshold",
   lenient: "Accepted exactly when u < min(1, p/(l·q))",
+};
+/** What the other rules do, in two sentences. @type {Record<string, string>} */
+const ABOUT = {
+  block: "Block verification judges the draft as a whole: all tokens up to the last place with u below h are kept, and the "
+    + "next one is drawn from the part of w·p that exceeds q. A later place can save an earlier one, so more is kept on "
+    + "average, and the text still has the target's own distribution (Sun et al. 2024).",
+  typical: "Typical acceptance keeps each draft that the target gives more than min(ε, δ·e^−H), where ε is 0.09, δ is 0.3 and "
+    + "H is the entropy of p; in place of a rejected one a token is drawn from p. What the drafter likes and the target "
+    + "finds likely enough then comes more often than from the target alone (Medusa, Cai et al. 2024).",
+  lenient: "Lenience accepts a draft with min(1, p/(l·q)), and after a rejection draws from the part of p that exceeds l·q. "
+    + "So a token can come up to 1/l times as often as from the target alone (Leviathan et al. 2023, appendix A.5).",
 };
 /** What the verdicts are computed from again, by rule. @type {Record<string, string>} */
 const RECORDED = { speculative: "p, q and u", block: "h and u", typical: "verdicts on p", lenient: "p, q and u" };
@@ -75,6 +87,7 @@ export function makeExactness(panel, pinned) {
     panel.dataset.tone = judged && !isExact(found) ? "differs" : judged ? fits : "none";
     part(".answer").textContent = judged ? answer(found, run) : whyNone(run);
     part(".both").textContent = sameDrafts(run);
+    part(".about").textContent = ABOUT[run.setting?.rule ?? ""] ?? "";
     showChecks(run, found);
   }
 
@@ -106,7 +119,7 @@ export function makeExactness(panel, pinned) {
     if (!kept) return "";
     const { speculative, block, rounds } = kept;
     return `The same ${rounds} drafts, judged by both lossless rules with the same random numbers: the speculative rule `
-      + `keeps ${speculative.toFixed(2)} drafted tokens a round, block verification ${block.toFixed(2)}.`;
+      + `keeps ${speculative.toFixed(2)} drafted tokens a round, block verification ${block.toFixed(2)}. Over many drafts it keeps no fewer.`;
   }
 
   /**
