@@ -129,13 +129,20 @@ class Eagle3Head(Module):
     def forward(self, tokens: Tensor, g: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """tokens [..., N] with what came before each: g [..., N, H], the feature of the token before it, or
         the head's own output for that. positions [N] or [..., N]. Returns y [..., N, H]; see `predict`."""
-        weight = self.shared_embedding[0] if self.embed_tokens is None else self.embed_tokens.weight
-        e = embedding(tokens, weight).to(g.dtype)  # [..., N, H]
+        e = embedding(tokens, self._embedding()).to(g.dtype)  # [..., N, H]
         angles = positions[..., None] * self.inverse_frequencies  # [..., N, d/2]
         cos, sin = angles.cos() * self.rope_scaling, angles.sin() * self.rope_scaling
         cos = torch.cat([cos, cos], -1)[..., None, :].to(g.dtype)  # [..., N, 1, d]
         sin = torch.cat([-sin, sin], -1)[..., None, :].to(g.dtype)
         return self.layers[0](e, g, cos, sin, attend)
+
+    def _embedding(self) -> Tensor:
+        """[V, H]"""
+        if self.embed_tokens is not None:
+            return self.embed_tokens.weight
+        if not self.shared_embedding:
+            raise ValueError("the head has no embeddings of its own: attach its target first")
+        return self.shared_embedding[0]
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """y [..., N, H] -> what the next step takes as g [..., N, H], and the logits [..., N, Vd] of the

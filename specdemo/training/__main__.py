@@ -1,4 +1,4 @@
-"""The command line: ``python -m specdemo.training {target,drafter,report} --data DIR --out DIR``."""
+"""The command line: ``python -m specdemo.training {target,drafter,eagle3,report} --data DIR --out DIR``."""
 
 import sys
 
@@ -6,7 +6,8 @@ import torch
 
 from specdemo.loading.errors import PairError
 from specdemo.training.data import BadInput
-from specdemo.training.options import ReportOptions, TargetOptions, parse
+from specdemo.training.eagle3 import train_eagle3
+from specdemo.training.options import Eagle3Options, ReportOptions, TargetOptions, parse
 from specdemo.training.train import train_drafter, train_target
 
 
@@ -22,6 +23,8 @@ def main(argv: list[str] | None = None) -> int:
             write_card(options)
         elif isinstance(options, TargetOptions):
             train_target(options)
+        elif isinstance(options, Eagle3Options):
+            train_eagle3(options)
         else:
             train_drafter(options)
     except (BadInput, PairError, OSError) as problem:

@@ -12,6 +12,7 @@ from specdemo.bench.measure import (
     tokens_per_round,
 )
 from specdemo.events.metrics import ratio
+from specdemo.loading.fetch import is_speculator
 from specdemo.training.data import BadInput, read_documents
 from specdemo.training.figures import (
     GAMMA,
@@ -44,8 +45,10 @@ def write_card(options: ReportOptions) -> None:
     sources = "The files below; their origin was not stated."
     if options.sources:
         sources = options.sources.read_text(encoding="utf-8")
+    heads = [drafter for drafter in drafters if is_speculator(out / drafter)]
     card = [
-        INTRODUCTION.format(drafters=" and ".join(f"`{drafter}/`" for drafter in drafters)),
+        INTRODUCTION.format(drafters=folders(drafters)),
+        HEADS.format(heads=folders(heads)) if heads else "",
         "## Texts",
         sources,
         file_table(files, training, heldout),
@@ -55,11 +58,49 @@ def write_card(options: ReportOptions) -> None:
         "## Figures",
         loss_table(losses, documents),
         speed_table(comparisons),
+        head_verdicts(heads, comparisons, histories),
         "## Samples",
         samples(comparisons[drafters[0]]),
         LIMITS,
     ]
-    (out / "README.md").write_text("\n\n".join(part.strip() for part in card) + "\n", encoding="utf-8")
+    (out / "README.md").write_text(
+        "\n\n".join(part.strip() for part in card if part) + "\n", encoding="utf-8"
+    )
+
+
+def folders(names: list[str]) -> str:
+    """`a/`, `b/` and `c/`"""
+    *most, last = [f"`{name}/`" for name in names]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def head_verdicts(
+    heads: list[str], comparisons: dict[str, dict[str, Comparison]], histories: dict[str, History]
+) -> str:
+    """Whether each head's drafts are accepted more often than those of the drafter named "drafter"."""
+    if "drafter" not in comparisons:
+        return ""
+    sentences = []
+    for head in heads:
+        for decoding, comparison in comparisons[head].items():
+            own = acceptance_rate(comparison.drafting)
+            other = acceptance_rate(comparisons["drafter"][decoding].drafting)
+            if own is None or other is None:
+                continue
+            which = "more" if own >= other else "less"
+            sentences.append(
+                f"{decoding.capitalize()}, `{head}/` has {own:.3f} of its judged drafts accepted, "
+                f"{abs(own - other):.3f} {which} than `drafter/`."
+            )
+            if own < other:
+                seen, given = (tokens_seen(histories[name]) for name in (head, "drafter"))
+                sentences.append(f"It was trained on {seen:,} tokens, `drafter/` on {given:,}.")
+    return " ".join(sentences)
+
+
+def tokens_seen(history: History) -> int:
+    """Training tokens, those of distillation included."""
+    return history["budgets"][-1] + history["settings"].get("distil", 0)
 
 
 def file_table(files: str, training: list[str], heldout: list[str]) -> str:
@@ -185,6 +226,12 @@ Small Llama models with one tokenizer, made to show speculative decoding on an o
 `python -m specdemo.training report`; the figures are measured, not edited.
 """
 
+HEADS = """
+{heads}: an EAGLE-3 head (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models
+via Training-Time Test"), in the format of the speculators library. It is one layer that reads the target's
+hidden states, so it drafts for this target alone; its loss below is that of the first token that it drafts.
+"""
+
 TRAINING = """
 Any folder of text files will do: `*.txt` in UTF-8, with documents divided by `<|endoftext|>` lines (or by
 empty lines, if there are none). Files whose names start with `heldout` are only evaluated on. Without such
@@ -198,9 +245,17 @@ cross-entropy, then (`--distil`) from the target by KL divergence, alternately o
 that the target itself continued at temperatures from 0.1 to 1 (`--sampled`). A target can have several
 drafters, each in its own folder (`--name`). Weights are saved in bf16.
 
+A head (`eagle3`) is trained on `--steps` tokens in a row from every place of a row. The first one is drafted
+from the target's hidden states, each further one from the head's own output, which attends to the target's
+part and to its own chain alone, as it will when it drafts. Each is compared with the target's distribution by
+KL divergence, and counts 0.8 times as much as the one before it. The first half of the tokens are the texts,
+the second half what the target wrote itself (`--sampled`, as above). It uses the target's embeddings, and its
+output layer starts as the target's.
+
 If training was stopped or killed, the same command continues from the last checkpoint. If other programs
 use the CPU, too, set `OMP_WAIT_POLICY=passive`: threads that spin while they wait for each other made
-training up to ten times slower. A GPU is used if there is one.
+training up to ten times slower. `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8000000000` keeps large tensors'
+memory, which can halve the time of training a head. A GPU is used if there is one.
 """
 
 REPRODUCING = """

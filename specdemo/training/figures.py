@@ -5,13 +5,16 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from specdemo import Pair, Params, Trace, generate, load_pair
 from specdemo.bench.measure import Contestant, Sample, acceptance_rate, in_turns
+from specdemo.loading.fetch import is_speculator
 from specdemo.training.data import BadInput, encode_documents, fingerprint
+from specdemo.training.eagle3 import first_token_loss, load_head
 from specdemo.training.losses import heldout_loss
 from specdemo.training.models import CONTEXT, HISTORY_FILE, History, embedding, load
 
@@ -68,8 +71,14 @@ def read_histories(out: Path) -> dict[str, History]:
 def measure_losses(out: Path, names: list[str], heldout: list[str]) -> tuple[dict[str, Loss], int]:
     """The loss by model over the held-out documents that fit into the context, and the number of these."""
     losses = {}
+    target, tokenizer = load(out / "target")
     for name in names:
-        model, tokenizer = load(out / name)
+        if is_speculator(out / name):
+            model = load_head(out / name, target)
+            loss_of = partial(first_token_loss, model, target)
+        else:
+            model = load(out / name)[0]
+            loss_of = partial(heldout_loss, model)
         encoded = zip(encode_documents(tokenizer, heldout), heldout, strict=True)
         fitting = [(ids, text) for ids, text in encoded if len(ids) <= CONTEXT]
         if not fitting:
@@ -77,7 +86,7 @@ def measure_losses(out: Path, names: list[str], heldout: list[str]) -> tuple[dic
                 f"every held-out document is longer than the context of {CONTEXT:,} tokens: "
                 "divide them into shorter ones"
             )
-        per_token = heldout_loss(model, [ids for ids, _ in fitting])
+        per_token = loss_of([ids for ids, _ in fitting])
         predicted = sum(len(ids) - 1 for ids, _ in fitting)
         characters = sum(len(text) for _, text in fitting)
         losses[name] = Loss(model.num_parameters(), per_token, per_token * predicted / characters)

@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 from specdemo.training.data import Encoded
 from specdemo.training.models import CONTEXT, DEVICE
 
+SCORED = 40  # held-out documents that a checkpoint is scored on
+
 
 def quartered(rows: Tensor, step: int, whole_every: int) -> Tensor:
     """Rows [B, T] on the device: whole on every `whole_every`-th step, else cut into quarters [4 B, T / 4].

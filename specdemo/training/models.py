@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from specdemo.training.data import BOS, EOS, PAD, BadInput
-from specdemo.training.options import TrainingOptions
+from specdemo.training.options import ModelOptions
 
 LARGEST_FILE = "9MB"  # of a model's weights
 HISTORY_FILE = "training.json"  # in a model's folder: how the model was trained
@@ -35,7 +35,7 @@ class History(TypedDict):
     target: NotRequired[str]  # only for a drafter: the fingerprint of its target
 
 
-def new_model(options: TrainingOptions, vocab_size: int) -> LlamaForCausalLM:
+def new_model(options: ModelOptions, vocab_size: int) -> LlamaForCausalLM:
     """A Llama model with random weights, seeded."""
     hidden, heads = options.hidden, options.heads
     if hidden % heads or heads % options.kv_heads:

@@ -12,15 +12,14 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from specdemo.runtime.device import cpu_name
-from specdemo.training.data import BadInput, Encoded
-from specdemo.training.losses import heldout_loss
+from specdemo.training.data import BadInput
 from specdemo.training.models import DEVICE, History
-from specdemo.training.options import DrafterOptions, TargetOptions
+from specdemo.training.options import DrafterOptions, Eagle3Options, TargetOptions
 
 # Options that may differ when training resumes from a checkpoint.
 MAY_CHANGE = ("name", "data", "out", "work", "threads", "every", "tokens")
@@ -29,17 +28,18 @@ Progress = tuple[int, float, list[int]]  # steps done, seconds taken, every valu
 
 
 def optimise(
-    options: TargetOptions | DrafterOptions,
-    model: PreTrainedModel,
+    options: TargetOptions | DrafterOptions | Eagle3Options,
+    model: Module,
     loss_at: Callable[[int], Tensor],
     tokens: int,
-    heldout: Encoded,
+    heldout_loss: Callable[[], float],
     data: str,
 ) -> History:
     """Runs optimiser steps until `tokens` tokens were seen, from the checkpoint in --work if there is one.
 
-    `loss_at(step)` is the loss to minimise; `data` is the fingerprint of the training data. When training
-    resumes, --tokens may have changed: the schedule continues as if the new value had always been given.
+    `loss_at(step)` is the loss to minimise; `heldout_loss()` is told at each checkpoint; `data` is the
+    fingerprint of the training data. When training resumes, --tokens may have changed: the schedule continues
+    as if the new value had always been given.
     """
     per_step = options.batch * options.length
     steps = max(1, tokens // per_step)
@@ -79,7 +79,7 @@ def optimise(
                 seconds += time.monotonic() - saved
                 write_checkpoint(checkpoint, settings, (step, seconds, budgets), model, optimisers)
                 seen = f"{time.strftime('%H:%M:%S')} {step * per_step:,} tokens of {steps * per_step:,}"
-                held_out = f"held-out loss {heldout_loss(model, heldout[:40]):.3f}"
+                held_out = f"held-out loss {heldout_loss():.3f}"
                 bar.write(f"{seen}: {held_out}, checkpoint written")
                 saved = time.monotonic()
     cpu = f"{cpu_name()}, {torch.get_num_threads()} threads"
@@ -92,9 +92,16 @@ def optimise(
     }
 
 
-def make_optimisers(options: TargetOptions | DrafterOptions, model: PreTrainedModel) -> list[Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for the (tied) embedding and the norms."""
-    matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
+def make_optimisers(
+    options: TargetOptions | DrafterOptions | Eagle3Options, model: Module
+) -> list[Optimizer]:
+    """Muon for the matrices between the embedding and the output layer, AdamW for these two (tied in a Llama
+    model) and the norms."""
+    matrices = [
+        parameter
+        for name, parameter in model.named_parameters()
+        if parameter.ndim == 2 and not {"embed_tokens", "lm_head"} & {*name.split(".")}
+    ]
     inside = {id(matrix) for matrix in matrices}
     others = [parameter for parameter in model.parameters() if id(parameter) not in inside]
     return [
@@ -114,7 +121,7 @@ def set_learning_rates(optimisers: list[Optimizer], step: int, steps: int) -> No
 
 
 def resume(
-    checkpoint: Path, settings: dict[str, Any], model: PreTrainedModel, optimisers: list[Optimizer]
+    checkpoint: Path, settings: dict[str, Any], model: Module, optimisers: list[Optimizer]
 ) -> Progress:
     """Restores the model, the optimisers and the random state from `checkpoint`, if it exists."""
     if not checkpoint.is_file():
@@ -140,7 +147,7 @@ def write_checkpoint(
     checkpoint: Path,
     settings: dict[str, Any],
     progress: Progress,
-    model: PreTrainedModel,
+    model: Module,
     optimisers: list[Optimizer],
 ) -> None:
     """Writes a new file and renames it over the old one: a killed process never leaves half a checkpoint."""

@@ -54,14 +54,12 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Options):
-    """What both training commands take. The defaults of the sizes are the target's."""
+    """What all training commands take. The defaults of the sizes are the target's."""
 
     files: str = option(str, "*.txt", "which files of --data to train on, as a glob pattern")
     seed: int = option(natural, 0)
     work: Path = option(Path, Path(".training"), "folder for checkpoints")
     tokens: int = option(positive, 12_000_000, "training tokens to see")
-    layers: int = option(positive, 16)
-    hidden: int = option(positive, 256)
     heads: int = option(positive, 4)
     kv_heads: int = option(positive, 2)
     ffn: int = option(positive, 704)
@@ -77,7 +75,15 @@ class TrainingOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions(TrainingOptions):
+class ModelOptions(TrainingOptions):
+    """What training a model of its own takes."""
+
+    layers: int = option(positive, 16)
+    hidden: int = option(positive, 256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions(ModelOptions):
     """Train the shared tokenizer and the target."""
 
     command = "target"
@@ -86,7 +92,7 @@ class TargetOptions(TrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrafterOptions(TrainingOptions):
+class DrafterOptions(ModelOptions):
     """Train the drafter, then distil the target into it."""
 
     command = "drafter"
@@ -102,6 +108,19 @@ class DrafterOptions(TrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Eagle3Options(TrainingOptions):
+    """Train an EAGLE-3 head for the target, on the texts and on the target's own writing."""
+
+    command = "eagle3"
+    name: str = option(folder_name, "eagle3", "its folder in --out, next to the target's")
+    tokens: int = option(positive, 3_000_000, "training tokens to see")
+    length: int = option(positive, 512, "tokens per row")
+    embedding_lr: float = option(rate, 0.002, "peak learning rate of AdamW")
+    steps: int = option(positive, 5, "tokens drafted from the head's own outputs, in training")
+    sampled: int = option(natural, 500_000, "tokens that the target writes for it, by 16,384")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """Measure the target with each of its drafters and write the model card."""
 
@@ -110,12 +129,12 @@ class ReportOptions(Options):
     prompts: int = option(positive, 40, "held-out prompts to measure on")
 
 
-def parse(argv: list[str] | None) -> TargetOptions | DrafterOptions | ReportOptions:
+def parse(argv: list[str] | None) -> TargetOptions | DrafterOptions | Eagle3Options | ReportOptions:
     parser = ArgumentParser(
         prog="python -m specdemo.training", description="Train a speculative-decoding pair from text files."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    kinds = {kind.command: kind for kind in (TargetOptions, DrafterOptions, ReportOptions)}
+    kinds = {kind.command: kind for kind in (TargetOptions, DrafterOptions, Eagle3Options, ReportOptions)}
     for name, kind in kinds.items():
         command = commands.add_parser(name, help=kind.__doc__, description=kind.__doc__)
         for item in fields(kind):

@@ -1,6 +1,7 @@
 """Trains a target, and a drafter that learns from it."""
 
 import os
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,10 +20,10 @@ from specdemo.training.data import (
     read_documents,
     shared_tokenizer,
 )
-from specdemo.training.losses import compiled, cross_entropy, distillation, quartered
+from specdemo.training.losses import SCORED, compiled, cross_entropy, distillation, heldout_loss, quartered
 from specdemo.training.models import DEVICE, embedding, load, new_model, save
 from specdemo.training.optimise import optimise
-from specdemo.training.options import DrafterOptions, TargetOptions
+from specdemo.training.options import DrafterOptions, Eagle3Options, TargetOptions
 
 
 def train_target(options: TargetOptions) -> None:
@@ -38,8 +39,9 @@ def train_target(options: TargetOptions) -> None:
     def loss_at(step: int) -> Tensor:
         return text_loss(model, quartered(rows(step), step, options.whole_every))
 
-    heldout_ids = encode_documents(tokenizer, heldout)
-    history = optimise(options, model, loss_at, options.tokens, heldout_ids, fingerprint(encoded))
+    heldout_ids = encode_documents(tokenizer, heldout)[:SCORED]
+    score = partial(heldout_loss, model, heldout_ids)
+    history = optimise(options, model, loss_at, options.tokens, score, fingerprint(encoded))
     save(model, tokenizer, folder, history)
 
 
@@ -67,13 +69,16 @@ def train_drafter(options: DrafterOptions) -> None:
         batch = target_rows(distilled // 2) if distilled % 2 else rows(step)
         return target_loss(model, target, quartered(batch, step, options.whole_every))
 
-    heldout_ids = encode_documents(tokenizer, heldout)
-    history = optimise(options, model, loss_at, options.tokens + options.distil, heldout_ids, data)
+    heldout_ids = encode_documents(tokenizer, heldout)[:SCORED]
+    score = partial(heldout_loss, model, heldout_ids)
+    history = optimise(options, model, loss_at, options.tokens + options.distil, score, data)
     history["target"] = fingerprint([embedding(target)])
     save(model, tokenizer, options.out / options.name, history)
 
 
-def target_texts(options: DrafterOptions, target: PreTrainedModel, encoded: Encoded, data: str) -> Encoded:
+def target_texts(
+    options: DrafterOptions | Eagle3Options, target: PreTrainedModel, encoded: Encoded, data: str
+) -> Encoded:
     """About --sampled tokens of text that the target wrote. They are kept in --work for resuming."""
     file = options.work / f"target-text-{data}-{options.sampled}-{options.seed}.npy"
     if not file.is_file():

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from specdemo import Params, generate, load_pair
 from specdemo.training import figures, models, optimise
@@ -109,17 +110,19 @@ def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(t
     monkeypatch.setattr(figures, "NEW_TOKENS", 24)
     pair, again = tmp_path / "my pair", tmp_path / "again"
     out = ["--out", str(pair)]
-    assert train_tiny("target", texts, tmp_path, *out, "--tokens", "5120") == 0
+    assert train_tiny("target", texts, tmp_path, *out, "--layers", "2", "--tokens", "5120") == 0
     good = ["--tokens", "2560", "--distil", "512", "--sampled", "1"]
     assert train_tiny("drafter", texts, tmp_path, *out, *good) == 0
     poor = ["--name", "poor", "--tokens", "256", "--distil", "0", "--sampled", "100"]
     assert train_tiny("drafter", texts, tmp_path, *out, *poor) == 0
+    head = ["--tokens", "2560", "--steps", "3", "--sampled", "0"]
+    assert train_head(texts, tmp_path, *out, *head) == 0
     assert main(["report", "--data", str(texts), *out, "--prompts", "4"]) == 0
 
     card = (pair / "README.md").read_text(encoding="utf-8")
     found = re.findall(r"^\| (\w+) \| [\d.]+ M \| (\S+) \| (\S+) \|$", card, re.M)
     losses = {name: (float(token), float(letter)) for name, token, letter in found}
-    assert list(losses) == ["target", "drafter", "poor"] and losses["target"][0] < losses["poor"][0]
+    assert list(losses) == ["target", "drafter", "eagle3", "poor"] and losses["target"][0] < losses["poor"][0]
     model, tokenizer = models.load(pair / "target")
     heldout = read_documents(texts)[1]
     encoded = encode_documents(tokenizer, heldout)
@@ -127,25 +130,42 @@ def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(t
     assert losses["target"][1] == pytest.approx(nats / len("".join(heldout)), abs=0.001)
 
     rows = re.findall(
-        r"^\| (drafter|poor) \| (greedy|sampled).*? \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([\d.]+) \|",
+        r"^\| (drafter|eagle3|poor) \| (greedy|sampled).*?"
+        r" \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([\d.]+) \|",
         card,
         re.M,
     )
     assert [row[:2] for row in rows] == [
-        (drafter, how) for drafter in ("drafter", "poor") for how in ("greedy", "sampled")
+        (drafter, how) for drafter in ("drafter", "eagle3", "poor") for how in ("greedy", "sampled")
     ]
     for _, _, share, low, high, per_round in rows:
         assert 0 <= float(low) <= float(share) <= float(high) <= 1 <= float(per_round) <= 5
-    assert "Greedy, 8 of 8 texts are the same" in card  # four prompts, two drafters
+    assert "Greedy, 12 of 12 texts are the same" in card  # four prompts, three drafters
+    shares = {(drafter, how): float(share) for drafter, how, share, *_ in rows}
+    for how in ("greedy", "sampled"):
+        told = re.search(
+            rf"{how.capitalize()}[^`|]*`eagle3/` has ([\d.]+) of its judged.*? ([\d.]+) (more|less)",
+            card,
+            re.S,
+        )
+        assert float(told[1]) == shares["eagle3", how]
+        apart = shares["eagle3", how] - shares["drafter", how]
+        assert float(told[2]) == pytest.approx(abs(apart), abs=0.0011) and (told[3] == "more") is (apart >= 0)
     assert card.count("> **") == 8  # four prompts, greedy and sampled
 
     commands = re.findall(r"^python -m specdemo.training (.*)$", card, re.M)
-    assert [command.split()[0] for command in commands] == ["target", "drafter", "drafter", "report"]
-    for command in commands[:3]:
+    assert [command.split()[0] for command in commands] == [
+        "target",
+        "drafter",
+        "eagle3",
+        "drafter",
+        "report",
+    ]
+    for command in commands[:4]:
         words = [{"DIR": str(texts), str(pair): str(again)}.get(word, word) for word in shlex.split(command)]
         assert main([*words, "--work", str(tmp_path / "work again"), "--threads", "1"]) == 0
-    for name in ("target", "drafter", "poor"):
-        first, second = weights(pair / name), weights(again / name)
+    for name in ("target", "drafter", "eagle3", "poor"):
+        first, second = (load_file(folder / name / "model.safetensors") for folder in (pair, again))
         assert all(torch.equal(first[key], second[key]) for key in first)
 
 
@@ -346,3 +366,46 @@ def test_a_checkpoint_of_another_run_is_refused(texts, tmp_path, capsys):
     assert "is damaged" in capsys.readouterr().err
     assert train_tiny("target", texts, tmp_path, "--vocab", "301") == 2
     assert "must be 300" in capsys.readouterr().err
+
+
+def test_a_head_is_trained_resumed_and_drafts_for_its_target(texts, tmp_path, monkeypatch):
+    assert train_tiny("target", texts, tmp_path, "--layers", "2", "--tokens", str(256 * 60)) == 0
+    run = ["--tokens", str(256 * 40), "--steps", "3", "--sampled", "17000", "--every", "0"]
+
+    steps_done = []
+
+    def kill_during_step_25(optimisers, step, steps):
+        steps_done.append(step)
+        if step == 24 and len(steps_done) == 25:
+            raise Killed
+        set_learning_rates(optimisers, step, steps)
+
+    set_learning_rates = optimise.set_learning_rates
+    monkeypatch.setattr(optimise, "set_learning_rates", kill_during_step_25)
+    with pytest.raises(Killed):
+        train_head(texts, tmp_path, *run)
+    torch.rand(3)
+    assert train_head(texts, tmp_path, *run) == 0
+    assert steps_done == [*range(25), *range(24, 40)]
+    assert train_head(texts, tmp_path, *run, "--name", "whole", "--work", str(tmp_path / "again")) == 0
+    resumed, whole = (
+        load_file(tmp_path / "pair" / name / "model.safetensors") for name in ("eagle3", "whole")
+    )
+    assert resumed.keys() == whole.keys() and all(torch.equal(resumed[key], whole[key]) for key in whole)
+
+    pair = load_pair(drafter=str(tmp_path / "pair" / "eagle3"))  # its config.json names the target
+    assert pair.info.target == str(tmp_path / "pair" / "target")
+    rates = []
+    for draft_with in ("model", "none"):
+        trace = generate(pair, "Ana found", Params(draft_with=draft_with, temperature=0, max_new_tokens=60))
+        rates.append((trace.output_ids, trace.stats.accepted))
+    assert rates[0][0] == rates[1][0] and rates[0][1] > 15  # of 60 tokens
+    assert train_head(texts, tmp_path, "--tokens", "256", "--length", "16") == 2  # no room for the steps
+
+
+def train_head(texts, folder, *more):
+    sizes = {name: TINY[name] for name in ("heads", "kv-heads", "ffn", "length", "batch", "threads")}
+    options = {**sizes, "data": texts, "out": folder / "pair", "work": folder / "work"}
+    return main(
+        ["eagle3", *(part for name, value in options.items() for part in (f"--{name}", str(value))), *more]
+    )
