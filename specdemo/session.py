@@ -27,7 +27,7 @@ from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
-from specdemo.events import Finished, Params, Round, Started, metrics
+from specdemo.events import Finished, Params, Round, Started, is_lossy, metrics
 from specdemo.events.trace import Trace
 from specdemo.loading.errors import PairError, failure, no_mistakes
 from specdemo.loading.load import load_pair
@@ -233,7 +233,7 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     )
     cost = _cost(pair, params) if params.gamma == "auto" else 0.0
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
-    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule)
+    emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, pair.runner.clock, is_over)
 

@@ -22,7 +22,7 @@ from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
-from specdemo.events import Params
+from specdemo.events import Params, is_lossy
 from specdemo.runtime.clock import Clock
 from specdemo.runtime.graphs import EagerSteps
 
@@ -276,6 +276,6 @@ def decoding(
     verifier = Verifier(
         target, sampler, rule, run_step, params.gamma, *tops, tuple(eos), confidence=params.confidence
     )
-    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule)
+    emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params))
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
     return Decoding(Decoder(drafter, verifier, emitter, length, longest, params.seed, Clock()), prompt)

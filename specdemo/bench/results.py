@@ -180,6 +180,10 @@ class MethodsResult:
     top_k: int
     top_p: float
     min_p: float
+    rule: str
+    lenience: float  # of rule "lenient"
+    confidence: float
+    exit_layer: int  # of early exit; 0: as Params has it
     seed: int | None  # None: another one for each run
     max_new_tokens: int
     prompts: list[str]

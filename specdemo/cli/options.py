@@ -177,6 +177,8 @@ def check_bench_options(arguments: Namespace) -> None:
                 raise ValueError(f"methods: give --methods or --{other.replace('_', '-')}, not both")
     elif arguments.gamma == "auto":
         raise ValueError("gamma must be a whole number here: auto goes with --methods")
+    elif arguments.rule in LOSSY:
+        raise ValueError("rule must be a lossless one here, since transformers has no other: use --methods")
     elif arguments.confidence:
         raise ValueError("confidence must be 0 here, since transformers drafts gamma tokens: use --methods")
     if arguments.shapes is None and arguments.accept is not None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
-from specdemo.events import Finish, Params, Round, Stats
+from specdemo.events import Finish, Params, Round, Stats, rule_in_words
 from specdemo.events.metrics import is_noisy
 from specdemo.events.verdict import verdict
 
@@ -95,6 +95,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
             f"cost ratio {write(None if is_noisy(stats, rounds) else stats.cost_ratio, '{:.3f}')}",
             f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
             f"{stats.target_forwards} target forwards with prefill",
+            *([rule] if (rule := rule_in_words(params)) else []),
             f"ended by {finish}",
             f"seed {params.seed}" if params.temperature else "greedy",
         )

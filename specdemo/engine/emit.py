@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.report import ALTERNATIVES, DRAFTED, NEXT, Verified
 from specdemo.engine.stopping import StopCriteria
-from specdemo.events import LOSSY, Alternative, Fate, Judged, Kept, Next, Source
+from specdemo.events import Alternative, Fate, Judged, Kept, Next, Source
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,14 @@ class Emitted:
 @dataclass(frozen=True)
 class Emitter:
     """Turns verdicts into rounds. pieces: the text so far, token by token. token_text: a token's text out of
-    context, for the alternatives. rule: the name of the one that judged."""
+    context, for the alternatives. rule: the name of the one that judged. is_lossy: whether its distance from
+    the target is recorded."""
 
     pieces: Pieces
     token_text: Callable[[int], str]
     stop: StopCriteria
     rule: str = "speculative"
+    is_lossy: bool = False
 
     def emit(self, verified: Verified, k: int) -> Emitted:
         """The round of a verified draft of k tokens; `stop.finish` then says whether the text has ended."""
@@ -35,7 +37,7 @@ class Emitter:
         # A draft ends with an eos. A drafter on the device cannot know that it has drafted one, so the rest,
         # which was not judged, is cut here.
         k = next((i + 1 for i, token_id in enumerate(drafted_ids) if token_id in self.stop.eos), k)
-        table = _Table(verified, k, self.rule, self.token_text)
+        table = _Table(verified, k, self)
         accepted = table.accepted
         draft: list[Judged] = []
         for i, token_id in enumerate(drafted_ids[:accepted]):
@@ -65,10 +67,11 @@ class Emitter:
 class _Table:
     """A verdict as plain numbers, and the events that are made of them."""
 
-    def __init__(self, verified: Verified, k: int, rule: str, token_text: Callable[[int], str]):
+    def __init__(self, verified: Verified, k: int, emitter: Emitter):
         self.k = k
-        self.rule = rule
-        self.token_text = token_text
+        self.rule = emitter.rule
+        self.is_lossy = emitter.is_lossy
+        self.token_text = emitter.token_text
         self.accepted = int(verified.accepted)
         self.residual_mass = verified.residual_mass.item()
         self.u_next = verified.u_next.item()
@@ -83,7 +86,7 @@ class _Table:
     def judged(self, i: int, text: str, fate: Fate) -> Judged:
         was_judged = i <= self.accepted or self.rule == "block"
         u, accept_prob = (self.u_accept[i], self.accept_prob[i]) if was_judged else (None, None)
-        distance = self.distance[i] if was_judged and self.rule in LOSSY else None
+        distance = self.distance[i] if was_judged and self.is_lossy else None
         token_id, p, raw_p = self.token_ids[i][DRAFTED], self.p[i][DRAFTED], self.raw_p[i][DRAFTED]
         return Judged(
             token_id,

@@ -12,6 +12,8 @@ from specdemo.events.params import (
     check_number,
     check_text,
     is_auto,
+    is_lossy,
+    rule_in_words,
 )
 from specdemo.events.rounds import (
     Alternative,
@@ -55,4 +57,6 @@ __all__ = [
     "check_number",
     "check_text",
     "is_auto",
+    "is_lossy",
+    "rule_in_words",
 ]

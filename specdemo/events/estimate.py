@@ -72,7 +72,7 @@ def _verdicts_by_place(rounds: Sequence[Round], rule: str) -> list[list[tuple[fl
                 break
             if place == len(places):
                 places.append([])
-            alone = min(1.0, token.p / token.q) if rule == "block" else token.accept_prob
+            alone = min(1.0, token.p / token.q) if rule == "block" and token.q else token.accept_prob
             places[place].append((alone, token.fate != "rejected"))
             if token.fate == "rejected":
                 break

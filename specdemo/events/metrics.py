@@ -68,7 +68,7 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
 def _distance(stats: Stats, a_round: Round) -> float | None:
     """The mean over all tokens so far. A token that the target drew after a rejection has the distance of the
     rejected one's place; a bonus has none, because it is drawn from p."""
-    of_places = [token.distance for token in a_round.draft if token.fate != "discarded"]
+    of_places = [token.distance for token in a_round.draft[: len(a_round.emitted)]]
     known = [distance for distance in of_places if distance is not None]
     if not known and stats.distance is None:
         return None

@@ -102,6 +102,21 @@ class Params:
                 check_text(field, text)
 
 
+def is_lossy(params: Params) -> bool:
+    """Whether a run's text can have another distribution than the target's. Greedily no rule changes it, and
+    without drafts there is nothing to accept."""
+    accepts_more = params.rule == "typical" or (params.rule == "lenient" and params.lenience < 1)
+    return accepts_more and params.temperature > 0 and params.draft_with != "none"
+
+
+def rule_in_words(params: Params) -> str | None:
+    """The rule where it is not the speculative one and there are drafts to judge: "lossy rule typical"."""
+    if params.rule == "speculative" or params.draft_with == "none":
+        return None
+    lenience = f" {params.lenience:g}" if params.rule == "lenient" else ""
+    return f"{'lossy ' if is_lossy(params) else ''}rule {params.rule}{lenience}"
+
+
 def check_number(field: str, value: object, largest: float | None = None) -> int | float:
     """`value` in the field's own type; ValueError says what `LIMITS` allows for the field. largest: in place
     of that in `LIMITS`."""

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.events import Alternative, Finish, Judged, Next, Params, Round, metrics
+from specdemo.events import Alternative, Finish, Judged, Next, Params, Round, is_lossy, metrics
 from specdemo.events.estimate import best_gamma, estimates
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
@@ -114,6 +114,7 @@ def setting(trace: Trace) -> Setting:
         "gamma": params.gamma,
         "rule": params.rule,
         "lenience": params.lenience,
+        "lossy": is_lossy(params),
         "greedy": greedy,
         "temperature": params.temperature,
         "top_k": params.top_k,

@@ -33,7 +33,7 @@ def hints(
     if limits.hosted:
         texts["max_new_tokens"] = f"at most {limits.max_new_tokens:,} here; {texts['max_new_tokens']}"
     texts |= {"prompt": "", "pair": _pair_line(values["pair"], needs) + dtype}
-    if values["rule"] in LOSSY:
+    if values["rule"] in LOSSY and visible(values)["rule"]:
         texts["draft_with"] = "the rule is lossy, so the text has another distribution than the target's"
     if values["draft_with"] in DRAFTERS:
         texts["draft_with"] = f"{DRAFTERS[values['draft_with']][0]}; {texts['draft_with']}"
@@ -95,7 +95,7 @@ def _warnings(
         )
     elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
         yield "max_new_tokens", context_end
-    if values["rule"] in LOSSY:
+    if values["rule"] in LOSSY and visible(values)["rule"]:
         yield (
             "rule",
             "lossy: the text has another distribution than the target's; how far off is shown after a run",

@@ -18,7 +18,7 @@ from specdemo.bench.compare import Comparison, Setting, compare, others_at_hand,
 from specdemo.bench.methods import COLUMNS, METHODS, cells, comparison_csv, is_noisy, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.bench.results import MethodRow
-from specdemo.events import DRAFT_WITH, LOSSY, Params
+from specdemo.events import DRAFT_WITH, Params, is_lossy
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
 from specdemo.loading.prompt import check_prompt
@@ -28,7 +28,7 @@ from specdemo.ui.line import Ticket
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.numbers import later_number
 from specdemo.ui.queue import awaitable, turn_with
-from specdemo.ui.settings import sampler_in_words
+from specdemo.ui.settings import judging_in_words, sampler_in_words
 
 Kind = Literal["race", "gamma", "compare"]
 KINDS: tuple[Kind, ...] = ("race", "gamma", "compare")
@@ -142,9 +142,10 @@ async def measure(models: Models, ticket: Ticket, request: Request) -> AsyncIter
 
 def _race(request: Request, pairs: list[Pair]) -> Plan:
     params = request.params
+    drafting = [METHODS[params.draft_with], f"γ {params.gamma}", *judging_in_words(params)]
     settings = [
         Setting(ALONE, pairs[0], replace(params, draft_with="none")),
-        Setting(f"{METHODS[params.draft_with]}, γ {params.gamma}", pairs[0], params),
+        Setting(", ".join(drafting), pairs[0], params),
     ]
     return Plan(settings, [request.prompt], 1, f"{_in_words(pairs, request)}, one run each")
 
@@ -184,8 +185,9 @@ def _in_words(pairs: list[Pair], request: Request) -> str:
     seed = f", seed {params.seed}" if params.temperature else ""
     start = " ".join(request.prompt.split())
     start = start if len(start) <= SHOWN else f"{start[:SHOWN]}…"
+    judging = "".join(f"{words}, " for words in judging_in_words(params))
     prompts = f"“{start}”" if request.prompts == "this" else f"a set of {SET_SIZE} prompts"
-    return f"{prompts}, {info.name} on {info.device_name}, {sampler_in_words(params)}{seed}"
+    return f"{prompts}, {info.name} on {info.device_name}, {judging}{sampler_in_words(params)}{seed}"
 
 
 def found(request: Request, plan: Plan, so_far: Comparison) -> dict[str, Any]:
@@ -223,7 +225,7 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
 
 def same_text(alone: Trace, drafted: Trace) -> str:
     """In what sense the two texts of a race are the same."""
-    if drafted.params.rule in LOSSY and drafted.params.temperature:
+    if is_lossy(drafted.params):
         return (
             f'Two texts, two distributions: the rule "{drafted.params.rule}" is lossy, so the drafted text '
             "is not drawn from the target's own distribution."

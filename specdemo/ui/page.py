@@ -54,7 +54,8 @@ EXAMPLES = {
     ),
 }
 
-SET_BY_EXAMPLES = ("draft_with", "gamma", "sampler", "gamma_auto", "confidence")  # the last two: off
+# The last three as they are at first.
+SET_BY_EXAMPLES = ("draft_with", "gamma", "sampler", "gamma_auto", "confidence", "rule")
 
 
 # Gradio calls it with what an event's inputs hold; the second one becomes the address's query.
@@ -78,7 +79,7 @@ def build(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
         prompt, pair, *how = list(EXAMPLES.values())[index]
         before = session.pair if chosen == POOR else None
         session.pair = pair and (before if chosen == pair else chosen)
-        return prompt, pair or before or chosen, *how, False, 0.0
+        return prompt, pair or before or chosen, *how, False, 0.0, FIRST["rule"]
 
     with Page(title=TITLE, delete_cache=(600, 3600)) as demo:
         demo.desk = desk

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specdemo.bench.methods import METHODS
-from specdemo.events import LIMITS, PairInfo, Params, check_number
+from specdemo.events import LIMITS, PairInfo, Params, check_number, rule_in_words
 from specdemo.loading import catalog
 
 Values = dict[str, Any]  # what each control holds, by its name
@@ -165,6 +165,13 @@ def values_of(params: Params) -> Values:
         "stop": "\n".join(map(_escaped, params.stop)),
         "system": params.system or "",
     }
+
+
+def judging_in_words(params: Params) -> list[str]:
+    """The rule and the confidence, where they are not the usual ones and have an effect."""
+    rule = rule_in_words(params)
+    ends_drafts = params.confidence > 0 and "confidence" in DRAFTERS[params.draft_with][1]
+    return [*([rule] if rule else []), *([f"confidence {params.confidence:g}"] if ends_drafts else [])]
 
 
 def sampler_in_words(params: Params) -> str:

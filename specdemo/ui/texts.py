@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdemo.bench.methods import METHODS
-from specdemo.events import LOSSY, Params, metrics
+from specdemo.events import Params, metrics
 from specdemo.events.trace import Trace
-from specdemo.ui.settings import DRAFTERS, sampler_in_words
+from specdemo.ui.settings import judging_in_words, sampler_in_words
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
@@ -102,11 +102,6 @@ NUMBERS = {
 }
 
 
-def rule_in_words(params: Params) -> str:
-    lenience = f" {params.lenience:g}" if params.rule == "lenient" else ""
-    return f"{'lossy ' if params.rule in LOSSY else ''}rule {params.rule}{lenience}"
-
-
 def whose(trace: Trace, recorded: bool = False) -> str:
     """Whose run it is: pair, drafter, gamma, sampler, seed, device."""
     params, pair = trace.params, trace.pair
@@ -122,18 +117,12 @@ def whose(trace: Trace, recorded: bool = False) -> str:
         f"{'Recorded run: ' if recorded else ''}{printable(pair.name)}",
         drafting,
         *([f"γ {params.gamma}"] if params.draft_with != "none" else []),
-        *([rule_in_words(params)] if params.rule != "speculative" else []),
-        *([f"confidence {params.confidence:g}"] if _ends_drafts(params) else []),
+        *judging_in_words(params),
         sampler_in_words(params),
         *([f"seed {params.seed}"] if params.temperature else []),
         f"{printable(pair.device)} ({printable(pair.device_name)})",
     ]
     return " · ".join(parts)
-
-
-def _ends_drafts(params: Params) -> bool:
-    """Whether the confidence can end a draft."""
-    return params.confidence > 0 and "confidence" in DRAFTERS[params.draft_with][1]
 
 
 def number_texts(trace: Trace) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from specdemo.events import DRAFT_WITH, LIMITS, LOSSY, RULES, Params, Round, allowed
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
+from specdemo.ui.settings import judging_in_words
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -68,6 +69,7 @@ def in_words(trace: Trace) -> str:
         f"tokens a round: {per_round:.2f} ({stats.tokens:,} tokens, {stats.rounds:,} rounds)",
         f"speed: {verdict(stats, trace.finish, trace.rounds).text}",
         f"pair {trace.pair.name}, drafting with {params.draft_with}, gamma {params.gamma}, "
+        f"{''.join(f'{words}, ' for words in judging_in_words(params))}"
         f"temperature {params.temperature:g}, seed {params.seed}; ended by: {trace.finish}",
     )
     shown = trace.rounds[:SHOWN_ROUNDS]

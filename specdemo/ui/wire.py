@@ -99,6 +99,7 @@ class Setting(TypedDict):
     gamma: int | str
     rule: str
     lenience: float
+    lossy: bool
     greedy: bool
     temperature: float
     top_k: int

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { deathsIn } from "../../specdemo/ui/static/deaths.js";
 import { isExact, recomputed } from "../../specdemo/ui/static/recompute.js";
 import { keptByBoth, keptIn, residualAt, weightAfter } from "../../specdemo/ui/static/rules.js";
 import { linked } from "../../specdemo/ui/static/run.js";
@@ -53,6 +54,19 @@ test("a block's verdicts in words", () => {
   assert.match(verdictOn(block().next), /from the residual, the part of w·p that exceeds q, with u/);
 });
 
+test("the player says why a token above its h is kept", () => {
+  const [first] = block().draft;
+  const told = inWords([first.round], { round: 0, step: 5 }, "token");
+  assert.match(told, /^" a" is accepted: u = .* not below h = .*, but a later draft passes/);
+});
+
+test("what a block drops is in no later token's context", () => {
+  const at = (round) => deathsIn({ prompt: [], rounds: [round] }).kinds.map(({ key, tokens }) => [key, tokens.length]);
+  const other = block();
+  other.draft[3].text = "!";
+  assert.deepEqual(at(other), at(block()));
+});
+
 test("after a block the residual has the weight of what was kept", () => {
   const { next, draft } = block();
   assert.equal(residualAt(next, 0.6, 0.1), 0.5 * 0.6 - 0.1);
@@ -62,21 +76,31 @@ test("after a block the residual has the weight of what was kept", () => {
 });
 
 /** One draft that was rejected, by a lossy rule. */
-function rejectedBy(rule, accept_prob, more = {}) {
-  const token = drafted(1, { text: " a", fate: "rejected", p: 0.2, q: 0.8, u: 0.7, distance: 0.25 });
+function rejectedBy(rule, accept_prob, more = {}, p = 0.2) {
+  const token = drafted(1, { text: " a", fate: "rejected", p, q: 0.8, u: 0.7, distance: 0.25 });
   const next = own(5, { text: " e", fate: "resampled", p: 0.6, q: 0.1, residual_mass: 1 });
   const round = { draft: [{ ...token, accept_prob }], next, draft_ms: 1, verify_ms: 1 };
   return linked(round, 0, by(rule, more));
 }
 
 test("typical acceptance compares p with a threshold, and then draws from p", () => {
-  const { draft, next } = rejectedBy("typical", 0);
-  assert.match(verdictOn(draft[0]), /^Rejected: p = 0.2.* is not above min\(ε, δ·e\^−H\), the rule's threshold\./);
+  const { draft, next } = rejectedBy("typical", 0, {}, 0.05);
+  assert.match(verdictOn(draft[0]), /^Rejected: p = 0.05.* is not above min\(ε, δ·e\^−H\), the rule's threshold\./);
   assert.match(verdictOn(next), /drawn in its place from p with u/);
   assert.deepEqual([drawnFrom(next).from, residualAt(next, 0.6, 0.1)], ["p", null]);
   assert.ok(alternativesTo(next).every(({ residual }) => residual === null));
   assert.match(inWords([draft[0].round], { round: 1, step: 0 }, "token"), /resampled from p in place of " a"/);
   assert.ok(isExact(recomputed(runOf(draft[0].round))));
+  const likely = rejectedBy("typical", 0);
+  likely.draft[0].p = 0.2;
+  assert.match(recomputed(runOf(likely)).differences[0].what, /^p = 0.2.* was recorded with the verdict 0$/);
+});
+
+test("by typical acceptance the rejected token can be drawn again", () => {
+  const round = rejectedBy("typical", 0, {}, 0.05);
+  round.next.id = 1;
+  const [row] = alternativesTo(round.next);
+  assert.equal(row.drawn.from, "p");
 });
 
 test("lenience divides the threshold, and weighs q in the residual", () => {

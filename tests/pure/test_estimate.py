@@ -101,3 +101,11 @@ def test_a_draft_that_was_to_be_short_says_nothing_about_longer_ones():
     found, of_long = (estimates(some, stats_of(some)) for some in (rounds, long))
     for gamma in (2, 4):
         assert found[gamma].seen_tokens == pytest.approx(of_long[gamma].seen_tokens, rel=0.03)
+
+
+def test_a_block_whose_record_has_a_q_of_0_gives_an_estimate_all_the_same():
+    """A trace file can hold any numbers; the page says what is wrong with them."""
+    rounds = simulated(3, lambda place: 0.8, count=20)
+    broken = replace(rounds[0].draft[0], q=0.0)
+    rounds[0] = replace(rounds[0], draft=(broken, *rounds[0].draft[1:]))
+    assert estimates(rounds, stats_of(rounds), "block")

@@ -101,3 +101,17 @@ def test_one_disturbed_plain_round_makes_no_speed_up_outside_its_own_interval():
     stats = folded(a_round("accepted", verify_ms=20.0), plain_ms=[10.0] * 29 + [160.0])
     low, high = metrics.speedup_spread(stats)
     assert low <= stats.speedup <= high and stats.speedup == 1
+
+
+def test_the_distance_of_a_lossy_run_counts_the_places_of_its_tokens_only():
+    """A stop string can end a text inside the accepted drafts: what follows it is in no text."""
+
+    def judged(fate, distance):
+        return Judged(1, "", 0.5, 0.5, 0.5, 0.5, 0.1, 1.0, fate, (), distance)
+
+    ended = Round(0, (judged("accepted", 0.9), judged("rejected", 0.7)), None, (1,), 1.0, 1.0)
+    stats = metrics.after_round(metrics.fresh(), ended)
+    assert stats.distance == 0.9
+    own = Next(2, "", "resampled", 0.5, 0.5, 0.5, 0.5, 0.5, 1.0, ())
+    whole = Round(1, (judged("accepted", 0.1), judged("rejected", 0.2)), own, (1, 2), 1.0, 1.0)
+    assert metrics.after_round(stats, whole).distance == pytest.approx((0.9 + 0.1 + 0.2) / 3)

@@ -6,7 +6,7 @@ import pytest
 
 from specdemo import session
 from specdemo.engine import rules
-from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params
+from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, is_lossy, rule_in_words
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.runner import RunSetup
 from tests.oracle import TableLM, random_table
@@ -94,3 +94,20 @@ def test_every_choice_is_implemented():
     for name in set(DRAFT_WITH) - {"model", "early-exit"}:  # a name without a branch raises
         drafter = session._drafter(None, Params(draft_with=name), None, steps, lambda: False)
         assert hasattr(drafter, "propose")
+
+
+@pytest.mark.parametrize(
+    ("how", "lossy", "words"),
+    [
+        ({}, False, None),
+        ({"rule": "block"}, False, "rule block"),
+        ({"rule": "typical"}, True, "lossy rule typical"),
+        ({"rule": "typical", "temperature": 0}, False, "rule typical"),
+        ({"rule": "lenient", "lenience": 0.3}, True, "lossy rule lenient 0.3"),
+        ({"rule": "lenient", "lenience": 1}, False, "rule lenient 1"),
+        ({"rule": "typical", "draft_with": "none"}, False, None),
+    ],
+)
+def test_a_run_is_lossy_only_where_its_text_can_have_another_distribution(how, lossy, words):
+    assert is_lossy(Params(**how)) == lossy
+    assert rule_in_words(Params(**how)) == words

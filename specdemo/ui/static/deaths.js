@@ -1,6 +1,8 @@
 // @ts-check
 // Where drafts die: the judged tokens of a run's drafts, by their place in the draft and by their kind.
 
+import { keptIn } from "./rules.js";
+
 /** @import { Drafted, Run } from "./run.js" */
 /** @typedef {"start" | "name" | "inside" | "punctuation" | "digits" | "line" | "other"} Kind */
 
@@ -59,12 +61,14 @@ export function deathsIn({ prompt, rounds }) {
   );
   const all = emptyRow("all", "all", "All drafts that were judged.");
   let before = prompt.map(({ text }) => text).join("");
-  for (const { draft, next } of rounds) {
+  for (const round of rounds) {
+    const { draft, next } = round;
+    const kept = keptIn(round);
     for (const token of draft) {
       before = before.slice(-REACH);
       const kind = /** @type {Row} */ (kinds.get(kindOf(token.text, before)));
       if (token.fate !== "discarded") for (const row of [places[token.place], kind, all]) count(row, token);
-      if (token.u !== null && token.fate !== "rejected") before += token.text;
+      if (token.place < kept) before += token.text;
     }
     before += next?.text ?? "";
   }

@@ -6,7 +6,7 @@ import { inQuotes, roundedUp } from "./format.js";
 import {
   addends, differenceInWords, identityAt, isExact, massAt, recomputed, tokenToDraw,
 } from "./recompute.js";
-import { isLossy, keptByBoth } from "./rules.js";
+import { keptByBoth } from "./rules.js";
 import { placeOf } from "./verdict.js";
 
 /** @import { Recomputed } from "./recompute.js" */
@@ -83,7 +83,7 @@ export function makeExactness(panel, pinned) {
     if (now === state) return;
     state = now;
     const found = recomputed(run);
-    const fits = isLossy(run.setting) ? "lossy" : "exact";
+    const fits = run.setting?.lossy ? "lossy" : "exact";
     panel.dataset.tone = judged && !isExact(found) ? "differs" : judged ? fits : "none";
     part(".answer").textContent = judged ? answer(found, run) : whyNone(run);
     part(".both").textContent = sameDrafts(run);
@@ -109,7 +109,7 @@ export function makeExactness(panel, pinned) {
     const count = `${follow} of ${verdicts} verdict${one ? " follows" : "s follow"}`;
     const but = follow === verdicts && !isExact(found) ? " But not everything fits:" : "";
     const from = RECORDED[run.setting?.rule ?? "speculative"] ?? RECORDED.speculative;
-    const lossy = isLossy(run.setting) ? ` But the rule is lossy: ${run.numbers.distance} from the target's distribution on average.` : "";
+    const lossy = run.setting?.lossy ? ` But the rule is lossy: ${run.numbers.distance} from the target's distribution on average.` : "";
     return `${count} from the recorded ${from}.${but}${lossy}`;
   }
 
@@ -118,7 +118,7 @@ export function makeExactness(panel, pinned) {
     const kept = keptByBoth(run.rounds);
     if (!kept) return "";
     const { speculative, block, rounds } = kept;
-    return `The same ${rounds} drafts, judged by both lossless rules with the same random numbers: the speculative rule `
+    return `The same ${rounds === 1 ? "draft" : `${rounds} drafts`}, judged by both lossless rules with the same random numbers: the speculative rule `
       + `keeps ${speculative.toFixed(2)} drafted tokens a round, block verification ${block.toFixed(2)}. Over many drafts it keeps no fewer.`;
   }
 

@@ -4,7 +4,7 @@
 
 import { find, make } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
-import { ruleOf, symbolsOf } from "./rules.js";
+import { isBlock, ruleOf, symbolsOf } from "./rules.js";
 import { isDrafted } from "./run.js";
 import { alternativesTo, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
 
@@ -138,8 +138,11 @@ export function makeInspector(panel, setting) {
     const [writtenU, writtenThreshold] = apart(u, threshold);
     bar.style.setProperty("--threshold", String(threshold));
     bar.style.setProperty("--u", String(u));
-    const side = u < threshold ? "accept" : "reject";
-    const sides = `accept is from 0 to ${writtenThreshold}, reject from there to 1`;
+    const [yes, no] = isBlock(judged.round) ? ["passes", "does not"] : ["accept", "reject"];
+    part(".sides :first-child").textContent = yes;
+    part(".sides :last-child").textContent = no;
+    const side = u < threshold ? yes : no;
+    const sides = `${yes} is from 0 to ${writtenThreshold}, ${no} from there to 1`;
     bar.setAttribute("aria-label", `The judgement: ${sides}; u = ${writtenU} is in ${side}.`);
     setWord(part(".sides :first-child"), u, 0, threshold);
     setWord(part(".sides :last-child"), u, threshold, 1);

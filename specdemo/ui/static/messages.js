@@ -93,6 +93,7 @@
  * @property {number | string} gamma
  * @property {string} rule
  * @property {number} lenience
+ * @property {boolean} lossy
  * @property {boolean} greedy
  * @property {number} temperature
  * @property {number} top_k

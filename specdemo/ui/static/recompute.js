@@ -1,7 +1,7 @@
 // @ts-check
 // Every verdict of a run once more, from the p, q and u that the engine sent.
 
-import { apart } from "./format.js";
+import { apart, digits } from "./format.js";
 import { isBlock, keptIn, probabilityOf, ruleOf, symbolsOf } from "./rules.js";
 import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
 import { alternativesTo, judgement, placeOf } from "./verdict.js";
@@ -68,7 +68,7 @@ export function isExact({ differences, brokenRounds, brokenText }) {
  * @param {Drafted} token one that was judged
  */
 function wrongVerdict(token) {
-  const { q, accept_prob, fate, round, place } = token;
+  const { p, q, accept_prob, fate, round, place } = token;
   if (!(q > 0)) return "q is 0, so it cannot have been drafted";
   const probability = probabilityOf(token) ?? accept_prob;
   if (probability === null) return "what decided it was not recorded";
@@ -76,6 +76,9 @@ function wrongVerdict(token) {
   if (off > ROUNDING * probability) {
     const [is, was] = accept_prob === null ? [String(probability), "none"] : apart(probability, accept_prob);
     return `${symbolsOf(token).symbol} is ${is}, but ${was} was recorded`;
+  }
+  if (ruleOf(token) === "typical" && (p > 0.09 ? accept_prob !== 1 : accept_prob !== 0 && accept_prob !== 1)) {
+    return `p = ${digits(p)} was recorded with the verdict ${accept_prob}`;
   }
   const kept = keptIn(round);
   if (fate === "rejected" ? place === kept : fate === "accepted" ? place < kept : place !== kept) return null;

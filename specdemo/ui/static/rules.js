@@ -1,7 +1,6 @@
 // @ts-check
 // What each rule compares u with, and what the target's own token is drawn from after a rejection.
 
-/** @import { Setting } from "./messages.js" */
 /** @import { Drafted, Round, Token } from "./run.js" */
 
 const SPECULATIVE = { symbol: "min(1, p/q)", meaning: "acceptance probability", residual: "p − q" };
@@ -12,12 +11,6 @@ const RULES = {
   typical: { symbol: "p > min(ε, δ·e^−H)", meaning: "1 if it holds", residual: null },
   lenient: { symbol: "min(1, p/(l·q))", meaning: "acceptance probability", residual: "p − l·q" },
 };
-const LOSSY = ["typical", "lenient"];
-
-/** @param {Setting | null | undefined} setting */
-export function isLossy(setting) {
-  return LOSSY.includes(setting?.rule ?? "");
-}
 
 /** @param {Token} token */
 export function ruleOf(token) {

@@ -4,9 +4,9 @@
 // drawn.
 
 import { digits, inQuotes } from "./format.js";
-import { symbolsOf } from "./rules.js";
+import { isBlock, symbolsOf } from "./rules.js";
 import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
-import { comparison, whyNoMore } from "./verdict.js";
+import { comparison, judgement, whyNoMore } from "./verdict.js";
 
 /** @import { Drafted, Own, Round } from "./run.js" */
 /**
@@ -229,7 +229,7 @@ function draftedInWords({ text, round, place }) {
 /** @param {Drafted} token */
 function judgedInWords(token) {
   const { text, fate, round } = token;
-  const verdict = `${inQuotes(text)} is ${fate}: ${comparison(token)}.`;
+  const verdict = `${inQuotes(text)} is ${fate}: ${isBlock(round) ? judgement(token) : comparison(token)}.`;
   const dropped = round.draft.length - judgedIn(round.draft).length;
   if (token !== judgedIn(round.draft).at(-1)) return verdict;
   const ends = !round.next && fate === "accepted" ? " The text ends here." : "";

@@ -222,6 +222,7 @@ export function alternativesTo(token, known = "all") {
   }
   for (const drawn of known === "all" ? drawnAt(token) : [token]) {
     const { id, text, p, q, raw_p, raw_q } = drawn;
+    if (rows.get(id)?.drawn) continue; // by a lossy rule, the token that was rejected can be drawn again
     const residual = residualAt(token, p, q);
     rows.set(id, { id, text, p, q, raw_p, raw_q, residual, drawn: drawnFrom(drawn) });
   }
