@@ -73,6 +73,11 @@ def test_what_has_no_effect_is_not_there(page):
     seed.wait_for(state="detached")
     page.get_by_role("button", name="Ending").click()
     page.get_by_label("Stop strings").wait_for()
-    assert rule.count() == 0, "there is one rule"
+    lenience = page.locator("#set-lenience")
+    assert rule.count() == 1 and lenience.count() == 0
+    choose(page, "Rule", "lenient (lossy): accept when u < min(1, p/(l·q))")
+    lenience.wait_for()
+    choose(page, "Rule", "block: judges the draft as a whole, and keeps more of it")
+    lenience.wait_for(state="detached")
     choose(page, "Sampler", "top-p")
     seed.wait_for()

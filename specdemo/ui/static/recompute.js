@@ -81,7 +81,9 @@ function wrongVerdict(token) {
     return `p = ${digits(p)} was recorded with the verdict ${accept_prob}`;
   }
   const kept = keptIn(round);
-  if (fate === "rejected" ? place === kept : fate === "accepted" ? place < kept : place !== kept) return null;
+  const isKept = isBlock(round) ? place < kept : token.u !== null && token.u < probability;
+  const isDropped = isBlock(round) && place > kept; // by a block, together with the rejected one
+  if (fate === "discarded" ? isKept || isDropped : isKept === (fate === "accepted") && !isDropped) return null;
   return `${judgement(token)}, but it was ${fate}`;
 }
 
