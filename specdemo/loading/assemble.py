@@ -9,7 +9,7 @@ from specdemo.events import ByModel, PairInfo
 from specdemo.loading.errors import PairError, is_out_of_memory, reason_of
 from specdemo.loading.pair import LoadDrafter, Pair
 from specdemo.loading.request import ROLES
-from specdemo.loading.vocabulary import OtherTokenizer
+from specdemo.loading.vocabulary import OtherTokenizer, check_shared
 from specdemo.runtime import cuda
 from specdemo.runtime.cached_head import DrafterModel, context_of_drafter
 from specdemo.runtime.device import device_name
@@ -49,7 +49,7 @@ def pair_of(
         ByModel(*_both(quantized)),
     )
     runner = Runner(target, drafter, capture)
-    other = with_known_ids(other, models)
+    other = with_known_ids(other, models, ids)
     limits = limits_of(models, other)
     return Pair(target, drafter, tokenizer, info, reason, limits, runner, load_drafter, other_tokenizer=other)
 
@@ -153,14 +153,17 @@ def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:
     ]
 
 
-def with_known_ids(other: OtherTokenizer | None, models: list) -> OtherTokenizer | None:
-    """Without ids that a tokenizer has and its model has not. models: target and drafter."""
+def with_known_ids(other: OtherTokenizer | None, models: list, ids: list[str]) -> OtherTokenizer | None:
+    """Without ids that a tokenizer has and its model has not. models: target and drafter. PairError if no
+    token in common is left."""
     if other is None:
         return None
     target, drafter = models
     widths = logits_width(target), min(logits_width(drafter), drafter.get_input_embeddings().weight.shape[0])
     shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
-    return replace(other, shared=tuple(shared))
+    known = replace(other, shared=tuple(shared))
+    check_shared(known, *ids)
+    return known
 
 
 def dtype_name(dtype: torch.dtype) -> str:

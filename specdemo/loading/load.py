@@ -259,7 +259,7 @@ def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | Non
     models = [pair.target, _load_drafter(part, pair.target.dtype, lambda *_: None)]
     check_caches(models, ids)
     check_forwards(models, ids)
-    return models[1], with_known_ids(other, models)
+    return models[1], with_known_ids(other, models, ids)
 
 
 def _tokenizers(

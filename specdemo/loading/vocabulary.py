@@ -32,13 +32,18 @@ def other_tokenizer(
     """None if the drafter's tokenizer is the target's. PairError if they have no token in common."""
     if is_same(target, drafter):
         return None
-    shared = tuple(shared_tokens(target, drafter))
-    if not shared:
+    other = OtherTokenizer(drafter, tuple(shared_tokens(target, drafter)))
+    check_shared(other, target_id, drafter_id)
+    return other
+
+
+def check_shared(other: OtherTokenizer, target_id: str, drafter_id: str) -> None:
+    """PairError if they have no token in common."""
+    if not other.shared:
         raise PairError(
             f"drafter {drafter_id} must have at least one token in common with target {target_id}, but their "
             "tokenizers have none"
         )
-    return OtherTokenizer(drafter, shared)
 
 
 def is_same(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -> bool:

@@ -190,6 +190,10 @@ def test_the_pair_says_what_it_does_and_models_without_a_token_in_common_are_ref
         PairError, match="must have at least one token in common with target LlamaForCausalLM"
     ):
         load_pair(**none, tokenizer={"target": letters("abc"), "drafter": letters("xyz")})
+    few = {"target": letters("abcd"), "drafter": letters("xycd")}
+    assert list(shared_tokens(*few.values())) == [(2, 2), (3, 3)]
+    with pytest.raises(PairError, match="must have at least one token in common with target LlamaForCausal"):
+        load_pair(target=tiny(vocab_size=4), drafter=tiny(vocab_size=2), tokenizer=few)
     for wrong in ({"target": letters("abc")}, {"target": letters("abc"), "drafter": 3}, "gpt2"):
         with pytest.raises(PairError, match="^tokenizer must "):
             load_pair(**none, tokenizer=wrong)
