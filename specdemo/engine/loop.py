@@ -78,6 +78,8 @@ class Decoder:
             self.drafter.learn(ids, drafted_ids, verified.likely(kept))
         self.length.learn(emitted.draft)
 
+        ended_by = self._ended_by(gamma, k, draft, kept, emitted)
+        made = len(emitted.draft) if ended_by == "eos" else draft.k + draft.dropped
         round_ms = self.clock.ms_between(start, self.clock.timestamp())
         draft_ms = self.clock.ms_between(before_draft, after_draft)
         return Round(
@@ -89,7 +91,8 @@ class Decoder:
             round_ms - draft_ms,
             emitted.kept,
             gamma,
-            self._ended_by(gamma, k, draft, kept, emitted),
+            ended_by,
+            made,
         )
 
     def _ended_by(self, gamma: int, k: int, draft: Draft, kept: int, emitted: Emitted) -> EndedBy | None:
@@ -99,7 +102,7 @@ class Decoder:
             return None
         if emitted.draft and emitted.draft[-1].id in self.emitter.stop.eos:
             return "eos"
-        if kept < draft.k:
+        if kept < draft.k or draft.dropped:
             return "confidence"
         if draft.k < k:
             return "drafter"

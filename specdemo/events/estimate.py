@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from specdemo.events.metrics import is_noisy
+from specdemo.events.metrics import is_noisy, made_in, made_of
 from specdemo.events.params import LIMITS
 from specdemo.events.rounds import Round, Stats
 from specdemo.events.theory import expected_speedup, expected_tokens
@@ -15,7 +15,8 @@ FEWEST = 5  # judged drafts at a place; places with fewer are taken to be like a
 @dataclass(frozen=True)
 class Estimate:
     """One draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8) from the run's p and q;
-    it takes all places of a draft alike and verifying for as long as a plain round. `seen`: by the share of
+    it takes all places of a draft alike and verifying for as long as a plain round, and has no speed-up where
+    drafted tokens were dropped, because it knows none. `seen`: by the share of
     drafts that were accepted at each place and the times that this run had, so that its own draft length gets
     its own figures. Speed-ups are None where the run has no target step, or a noisy one."""
 
@@ -36,19 +37,23 @@ def estimates(rounds: Sequence[Round], stats: Stats, rule: str = "speculative") 
         stats = replace(stats, target_step_ms=None, cost_ratio=None)
     alpha = mean(probability for probability, _ in judged)
     everywhere = mean(accepted for _, accepted in judged)
-    made_at = _share_of_rounds_with_a_draft(rounds)
-    tokens, drafts, going_on = 1.0, 0.0, 1.0
-    found = [Estimate(0, 1.0, _speedup(stats, 1.0, 0.0), 1.0, _speedup(stats, 1.0, 0.0))]
+    kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds)
+    made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds)
+    tokens, kept, made, going_on = 1.0, 0.0, 0.0, 1.0
+    alone = _speedup(stats, tokens, kept, made)
+    some_dropped = made_of(stats) > stats.drafted
+    found = [Estimate(0, 1.0, None if some_dropped else alone, 1.0, alone)]
     for gamma in range(1, int(LIMITS["gamma"][2]) + 1):
         verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
         going_on *= mean(accepted for _, accepted in verdicts) if len(verdicts) >= FEWEST else everywhere
-        made = made_at[min(gamma, len(made_at)) - 1]
-        tokens += made * going_on
-        drafts += made
+        with_draft = kept_at[min(gamma, len(kept_at)) - 1]
+        tokens += with_draft * going_on
+        kept += with_draft
+        made += made_at[min(gamma, len(made_at)) - 1]
         formula_speedup = None
-        if stats.cost_ratio is not None:
+        if stats.cost_ratio is not None and not some_dropped:
             formula_speedup = expected_speedup(alpha, gamma, stats.cost_ratio)
-        seen_speedup = _speedup(stats, tokens, drafts)
+        seen_speedup = _speedup(stats, tokens, kept, made)
         found.append(Estimate(gamma, expected_tokens(alpha, gamma), formula_speedup, tokens, seen_speedup))
     return found
 
@@ -79,11 +84,12 @@ def _verdicts_by_place(rounds: Sequence[Round], rule: str) -> list[list[tuple[fl
     return places
 
 
-def _share_of_rounds_with_a_draft(rounds: Sequence[Round]) -> list[float]:
-    """By place, how many of the rounds that could draft so many have a draft there: all for a drafter model
-    that is always sure enough, while a lookup may find less. The last round does not count: the end of the
-    text may leave it without room for a draft."""
-    drafts = [(len(one.draft), one.gamma) for one in (rounds[:-1] or rounds)]
+def _share_of_rounds_with(lengths: Sequence[int], rounds: Sequence[Round]) -> list[float]:
+    """By place, how many of the rounds that could draft so many have a token there: all for a drafter model
+    that is always sure enough, while a lookup may find less. lengths: how many tokens each round has. The
+    last round does not count: the end of the text may leave it without room for a draft."""
+    drafts = [(length, one.gamma) for length, one in zip(lengths, rounds, strict=True)]
+    drafts = drafts[:-1] or drafts
     longest = max(length for length, _ in drafts)
     return [
         mean(length > place for length, gamma in drafts if gamma is None or gamma > place)
@@ -91,10 +97,11 @@ def _share_of_rounds_with_a_draft(rounds: Sequence[Round]) -> list[float]:
     ] or [0.0]
 
 
-def _speedup(stats: Stats, tokens: float, drafts: float) -> float | None:
-    """With this run's times: a drafted token costs its drafting, and what it adds to the target's forward."""
+def _speedup(stats: Stats, tokens: float, kept: float, made: float) -> float | None:
+    """With this run's times: a token that the drafter makes costs its drafting, and one that is kept costs
+    what it adds to the target's forward."""
     if stats.target_step_ms is None or not stats.drafted:
         return None
-    drafting_ms = stats.draft_ms / stats.drafted
+    drafting_ms = stats.draft_ms / made_of(stats)
     added_ms = max(0.0, (stats.verify_ms - stats.rounds * stats.target_step_ms) / stats.drafted)
-    return tokens * stats.target_step_ms / (stats.target_step_ms + drafts * (drafting_ms + added_ms))
+    return tokens * stats.target_step_ms / (stats.target_step_ms + made * drafting_ms + kept * added_ms)

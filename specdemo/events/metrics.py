@@ -44,6 +44,7 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
     accepted = stats.accepted + fates.count("accepted")
     rejected = stats.rejected + fates.count("rejected")
     drafted = stats.drafted + len(fates)
+    made = made_of(stats) + made_in(a_round)
     draft_ms = stats.draft_ms + a_round.draft_ms
     verify_ms = stats.verify_ms + a_round.verify_ms
     return replace(
@@ -60,9 +61,20 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
         verify_ms=verify_ms,
         ttft_ms=stats.prefill_ms + draft_ms + verify_ms if rounds == 1 else stats.ttft_ms,
         tokens_per_second=ratio(1000 * tokens, draft_ms + verify_ms),
-        drafter_step_ms=ratio(draft_ms, drafted),
+        drafter_step_ms=ratio(draft_ms, made),
         distance=_distance(stats, a_round),
+        made=made,
     )
+
+
+def made_in(a_round: Round) -> int:
+    """Tokens that the drafter made in a round. An older trace does not say: those of its draft."""
+    return len(a_round.draft) if a_round.made is None else a_round.made
+
+
+def made_of(stats: Stats) -> int:
+    """The same for all rounds so far."""
+    return stats.drafted if stats.made is None else stats.made
 
 
 def _distance(stats: Stats, a_round: Round) -> float | None:
@@ -125,8 +137,9 @@ def _length(one: Round) -> int:
 
 def implied_speedup(stats: Stats) -> float | None:
     """Speed-up over plain decoding by Leviathan et al. 2023, theorem 3.8, with the run's own tokens per
-    round, drafts per round and cost ratio. It assumes that verifying a draft takes no longer than a plain
-    round."""
-    if stats.mean_tokens_per_round is None or (stats.drafted and stats.cost_ratio is None):
+    round, made drafts per round and cost ratio. It assumes that verifying a draft takes no longer than a
+    plain round. None where all that was made was dropped."""
+    made = made_of(stats)
+    if stats.mean_tokens_per_round is None or (made and (stats.cost_ratio is None or not stats.drafted)):
         return None
-    return stats.mean_tokens_per_round / (stats.drafted / stats.rounds * (stats.cost_ratio or 0) + 1)
+    return stats.mean_tokens_per_round / (made / stats.rounds * (stats.cost_ratio or 0) + 1)

@@ -110,8 +110,9 @@ class Round:
 
     `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
     engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted.
-    gamma: the most tokens that this round could draft; ended_by: why it drafted no more. Older traces lack
-    these two, and plain decoding has no ended_by.
+    gamma: the most tokens that this round could draft; ended_by: why it drafted no more. made: how many
+    tokens the drafter made, which are those of the draft and those that it was not sure enough of. Older
+    traces lack these three, and plain decoding has no ended_by.
     """
 
     index: int
@@ -123,6 +124,7 @@ class Round:
     kept: Kept | None = None
     gamma: int | None = None
     ended_by: EndedBy | None = None
+    made: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class Stats:
     target_step_spread: its 10th and 90th percentile. They are None while the run goes on, after a cancelled
     one, and where too few plain rounds were timed; so are cost_ratio and speedup, which divide by them.
     speedup: how many times as fast as the target alone; 1 within the spread for plain decoding.
+    made: how many tokens the drafter made, with those that were dropped because it was not sure enough;
+    drafter_step_ms is draft_ms divided by it. Older traces lack it.
     distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
     target's distribution and the one that the token was drawn from. None of a lossless rule.
     """
@@ -156,6 +160,7 @@ class Stats:
     target_step_spread: tuple[float, float] | None = None
     speedup: float | None = None
     distance: float | None = None
+    made: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

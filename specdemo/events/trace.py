@@ -162,10 +162,14 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
             yield f"rounds.{index}", "its times must be milliseconds"
         if a_round.gamma is not None and not len(a_round.draft) <= a_round.gamma <= LIMITS["gamma"][2]:
             yield f"rounds.{index}.gamma", "must be a length that its draft can have"
+        most = LIMITS["gamma"][2] if a_round.gamma is None else a_round.gamma
+        if a_round.made is not None and not len(a_round.draft) <= a_round.made <= most:
+            yield f"rounds.{index}.made", "must be a length that its draft can have, before any is dropped"
         counted = metrics.after_round(counted, a_round)
     if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
         yield "output_ids", "must be what the rounds add up to"
-    if any(getattr(trace.stats, name) != getattr(counted, name) for name in COUNTED):
+    counts = COUNTED if trace.stats.made is None else (*COUNTED, "made")
+    if any(getattr(trace.stats, name) != getattr(counted, name) for name in counts):
         yield "stats", "must be what the rounds add up to"
     spread = trace.stats.target_step_spread
     numbers = [*astuple(replace(trace.stats, target_step_spread=None)), *(spread or ())]

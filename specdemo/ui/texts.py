@@ -71,12 +71,17 @@ NUMBERS = {
         "The time of a round in which nothing is drafted, timed right after this run, on its own text; in "
         "brackets its 10th and 90th percentile.",
     ),
-    "drafter_step": ("a drafted token", "The time spent drafting, divided by the number of drafted tokens."),
+    "drafter_step": (
+        "a drafted token",
+        "The time spent drafting, divided by the number of tokens that the drafter made, with those that "
+        "were dropped because it was not sure enough.",
+    ),
     "cost_ratio": ("cost ratio c", "The time of a drafted token divided by the time of a plain round."),
     "implied": (
         "speed-up implied",
-        "Tokens per round / (drafted per round × c + 1): the speed-up over plain decoding that these numbers "
-        "imply if judging a whole draft takes no longer than a plain round (Leviathan et al. 2023).",
+        "Tokens per round / (tokens that the drafter made per round × c + 1): the speed-up over plain "
+        "decoding that these numbers imply if judging a whole draft takes no longer than a plain round "
+        "(Leviathan et al. 2023).",
     ),
     "distance": (
         "distance from the target",

@@ -167,7 +167,7 @@ def test_the_keys_are_those_of_the_schema():
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats"
     )
     first = data["rounds"][0]
-    assert keys(first) == "index draft next emitted draft_ms verify_ms kept gamma ended_by"
+    assert keys(first) == "index draft next emitted draft_ms verify_ms kept gamma ended_by made"
     assert keys(first["draft"][0]) == "id text p q raw_p raw_q u accept_prob fate top distance"
     assert keys(first["next"]) == "id text source p q raw_p raw_q u residual_mass top"
     assert keys(data["pair"]) == "name target drafter device device_name dtype quantize"
@@ -260,6 +260,9 @@ def changed(path, value):
         (["rounds", 3, "draft", 0, "u"], None, "rounds.3.draft.0"),
         (["rounds", 3, "next", "raw_p"], -1e-9, "rounds.3.next"),
         (["rounds", 3, "verify_ms"], 1e300, "rounds.3"),
+        (["rounds", 3, "made"], 1, "rounds.3.made"),
+        (["rounds", 3, "made"], 17, "rounds.3.made"),
+        (["stats", "made"], 1, "stats"),
         (["output_ids", 0], 8, "output_ids"),
         (["stats", "rounds"], 0, "stats"),
         (["stats", "tokens"], 10**400, "stats"),

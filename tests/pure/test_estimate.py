@@ -92,6 +92,33 @@ def test_plain_decoding_has_nothing_to_estimate_from():
     assert estimates(rounds, stats_of(rounds)) == []
 
 
+def dropping(gamma, made_of, count=4000, seed=0):
+    """Rounds of a drafter that is unsure at each place with probability 0.4. made_of(kept): how many tokens
+    it has made then."""
+    dice, rounds = Random(1000 + seed), []
+    for one in simulated(gamma, lambda place: 0.8, count, seed):
+        kept = next((place for place in range(gamma) if dice.random() < 0.4), gamma)
+        draft = one.draft[:kept]
+        accepted = sum(token.fate == "accepted" for token in draft)
+        made = min(made_of(kept), gamma)
+        times = {"draft_ms": made * DRAFT, "verify_ms": STEP + kept * ADDED}
+        ended_by = "confidence" if kept < gamma else "gamma"
+        of_draft = {"draft": draft, "emitted": (1,) * accepted + (2,), "gamma": gamma, "made": made}
+        rounds.append(replace(one, **of_draft, **times, ended_by=ended_by))
+    return rounds
+
+
+@pytest.mark.parametrize("made_of", [lambda kept: kept + 1, lambda kept: 99], ids=["stops", "makes all"])
+def test_dropped_tokens_cost_their_time_at_every_length(made_of):
+    rounds = dropping(6, made_of)
+    found = estimates(rounds, stats_of(rounds))
+    for gamma in range(7):
+        other = stats_of(dropping(gamma, made_of, seed=gamma + 1))
+        assert found[gamma].seen_speedup == pytest.approx(other.speedup, rel=0.03)
+    assert {one.formula_speedup for one in found} == {None}, "the formula knows no dropped tokens"
+    assert found[4].formula_tokens > 1
+
+
 def test_a_draft_that_was_to_be_short_says_nothing_about_longer_ones():
     """Half of the rounds could draft two tokens, the other half four."""
     short, long = (

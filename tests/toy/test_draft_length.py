@@ -175,6 +175,11 @@ def rounds_of(params, seed, run_step=None, stops=True):
     return [replace(one, draft_ms=0, verify_ms=0) for one in events if isinstance(one, Round)]
 
 
+def unmade(rounds):
+    """Rounds but for how many tokens the drafter made."""
+    return [replace(one, made=None) for one in rounds]
+
+
 class FullRows(EagerSteps):
     """With rows as captured steps have them."""
 
@@ -191,9 +196,37 @@ def test_a_draft_that_is_cut_is_the_one_that_was_stopped(params):
     ended = Counter()
     for seed in range(60):
         stopped = rounds_of(params, seed)
-        assert stopped == rounds_of(params, seed, FullRows(), stops=False)
+        assert unmade(stopped) == unmade(rounds_of(params, seed, FullRows(), stops=False))
         ended.update(one.ended_by for one in stopped)
     assert ended["confidence"] > 30 and ended["length"] > 10
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_round_says_how_many_tokens_the_drafter_made(stops):
+    """A drafter that stops at an unsure place has made that token; one that does not has made all."""
+    ended = Counter()
+    for seed in range(60):
+        left = SURE.max_new_tokens
+        for one in rounds_of(SURE, seed, None if stops else FullRows(), stops):
+            dropped = min(SURE.gamma, left - 1) - len(one.draft) if one.ended_by == "confidence" else 0
+            assert one.made == len(one.draft) + (min(dropped, 1) if stops else dropped)
+            ended[one.ended_by] += 1
+            ended["several dropped"] += dropped > 1
+            left -= len(one.emitted)
+    assert all(ended[why] > 10 for why in ("confidence", "gamma", "length", "several dropped"))
+
+
+def test_where_nothing_was_dropped_the_drafter_made_what_was_drafted():
+    drafters = (("model", 0.0), ("model", 0.3), ("lookup", 0.9), ("none", 0.0))
+    for draft_with, confidence in drafters:
+        params = replace(PLAIN, draft_with=draft_with, confidence=confidence, gamma=4, max_new_tokens=30)
+        for seed in range(10):
+            run = decoding(
+                TableLM(TARGET), TableLM(DRAFTER), replace(params, seed=seed), [2, 0, 1, 2, 0], eos=[4]
+            )
+            for one in run:
+                if isinstance(one, Round) and one.ended_by != "confidence":
+                    assert one.made == len(one.draft)
 
 
 def test_a_drafter_stops_where_reading_a_number_costs_nothing():

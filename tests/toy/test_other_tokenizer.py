@@ -23,6 +23,7 @@ OURS, THEIRS = "abcde", "xdcazb"  # e is the target's alone, x and z the drafter
 TARGET, DRAFTER = random_table(1), random_table(2, len(THEIRS))
 TOKENS, QUICK, FULL = 3, 1000, 20_000
 SOUND, BROKEN = 1e-3, 1e-6
+CONFIDENCE = 0.6
 PROMPT = [0, 4, 1]
 PLAIN = Params(gamma=2, temperature=0.9, top_p=1.0, max_new_tokens=8, alternatives=0)
 FILTERED = replace(PLAIN, temperature=1.4, top_k=3, top_p=0.85)
@@ -202,6 +203,71 @@ def test_a_greedy_draft_goes_through_text_into_the_targets_tokens():
     text += [OURS.index(letter) for letter in "ba"]
     assert [OURS[i] for i in drafter.propose(text, 4, [0.5] * 4).ids] == list("abba")
     assert table.ids[:4] == [0, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("k", "made", "ended_by"), [(2, 2, "gamma"), (3, 3, "confidence"), (4, 4, "confidence")]
+)
+def test_a_draft_through_text_that_is_long_enough_was_not_ended_by_confidence(k, made, ended_by):
+    """The drafter is sure of "ab", two tokens of the target, and of nothing after it."""
+    words = letters(["cd", "ab", "ba", "a"])
+    table = torch.full((5, 4, 4), 0.0)
+    table[:, 0, 1] = 9.0
+    how = (1000, Sampler(Params(temperature=0.0)), 4, CPU, EagerSteps(), 4)
+    model = ModelDrafter(TableLM(table), *how, confidence=CONFIDENCE)
+    model.stops_below = 0.0  # as on a GPU: it makes k tokens of its own
+    drafter = OtherTokenizerDrafter(model, OURS_OF, words, {0: 3}, len(OURS), CPU, True)
+    params = replace(PLAIN, temperature=0.0, gamma=k, confidence=CONFIDENCE)
+    prompt = [OURS.index(letter) for letter in "cd"]
+    one = next(event for event in events_of(params, prompt, lambda sampler: drafter))
+    assert [OURS[token.id] for token in one.draft] == ["a", "b"]
+    assert (one.made, one.ended_by) == (made, ended_by)
+
+
+SHUFFLED, OF_SHUFFLED = "dceab", random_table(2)  # another order of the target's own letters
+
+
+def sure(device):
+    """Makes a greedy drafter on a device; its table only says that it is there."""
+
+    def on_device(sampler):
+        table = TableLM(OF_SHUFFLED)
+        table.device = torch.device(device)
+        how = (1000, sampler, len(SHUFFLED), CPU, EagerSteps(), 4)
+        drafter = ModelDrafter(table, *how, confidence=CONFIDENCE)
+        table.device = CPU
+        theirs = letters(SHUFFLED)
+        shared = dict(shared_tokens(OURS_OF, theirs))
+        return OtherTokenizerDrafter(drafter, OURS_OF, theirs, shared, len(OURS), CPU, True)
+
+    return on_device
+
+
+def test_confidence_ends_drafts_through_text_on_every_device():
+    """Where no loop stops, the unsure tokens are dropped all the same; both say that confidence did it."""
+    params = replace(PLAIN, temperature=0.0, gamma=4, max_new_tokens=12, confidence=CONFIDENCE)
+    ended = Counter()
+    for prompt in product(range(len(OURS)), repeat=2):
+        runs = [list(events_of(params, prompt, sure(device))) for device in ("cpu", "cuda")]
+        ids, left = list(prompt), params.max_new_tokens
+        for on_cpu, on_gpu in zip(*runs, strict=True):
+            alike = [replace(one, draft_ms=0, verify_ms=0, made=None) for one in (on_cpu, on_gpu)]
+            assert alike[0] == alike[1]
+            k, drafted = min(4, left - 1), len(on_cpu.draft)
+            text = [SHUFFLED.index(OURS[token_id]) for token_id in ids]
+            likeliest = []
+            for _ in range(k):
+                logits = TableLM(OF_SHUFFLED).row(text)
+                likeliest.append(float(logits.softmax(-1).max()))
+                text.append(int(logits.argmax()))
+            unsure = next((i for i, likely in enumerate(likeliest) if likely < CONFIDENCE), k)
+            assert drafted == unsure
+            assert (on_cpu.ended_by == "confidence") == (unsure < k)
+            assert (on_cpu.made, on_gpu.made) == (min(unsure + 1, k), k)
+            ended[on_cpu.ended_by] += 1
+            ids += on_cpu.emitted
+            left -= len(on_cpu.emitted)
+    assert ended["confidence"] > 20 and ended["gamma"] + ended["length"] > 5
 
 
 def test_a_prompt_of_which_the_drafter_has_read_nothing_yet():

@@ -1,7 +1,7 @@
 """Drafters. A new one is a file here with the methods of `Drafter`, a branch in session.py, and its name in
 DRAFT_WITH (events/params.py), METHODS (bench/methods.py) and DRAFTERS (ui/settings.py)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -15,13 +15,15 @@ from specdemo.runtime.device import to_device
 @dataclass(frozen=True)
 class Draft:
     """k drafted tokens and the distributions that they were drawn from, on the target's device and at its
-    width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step."""
+    width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step. dropped:
+    how many tokens the drafter made besides these and dropped itself, because it was not sure enough."""
 
     k: int
     ids: Tensor  # [B] int64
     q: Tensor  # [B, V] float32: ids[i] was drawn from q[i]
     raw_q: Tensor  # [B, V] float32: the same at temperature 1, unfiltered
     exact: Tensor  # [B] bool: whether q is what the sampler asks for (see Sampler.shape)
+    dropped: int = field(default=0, kw_only=True)
 
     def padded(self, rows: int) -> "Draft":
         """The same with `rows` rows; each new one drafts token 0, with q = 0."""
@@ -29,8 +31,13 @@ class Draft:
         if new == 0:
             return self
         wider = (0, 0, 0, new)
-        exact = pad(self.exact, (0, new), value=True)
-        return Draft(self.k, pad(self.ids, (0, new)), pad(self.q, wider), pad(self.raw_q, wider), exact)
+        return replace(
+            self,
+            ids=pad(self.ids, (0, new)),
+            q=pad(self.q, wider),
+            raw_q=pad(self.raw_q, wider),
+            exact=pad(self.exact, (0, new), value=True),
+        )
 
 
 class Drafter(Protocol):

@@ -59,6 +59,7 @@ class ModelDrafter:
         self.run_step = run_step
         self.gamma = gamma
         self.is_over = is_over  # of Decoder
+        self.confidence = confidence
         # A GPU would have to be waited for at each token: there the draft is only cut when it is verified.
         self.stops_below = confidence if lm.device.type == "cpu" else 0.0
         self.exit_layer = exit_layer

@@ -7,6 +7,7 @@ that both vocabularies have, by the target's ids (their token-level intersection
 over these, renormalised. Both are lossless whatever the way through text loses, because a draft is judged by
 the q that it was drawn from."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,10 +95,14 @@ class OtherTokenizerDrafter:
             return draft
         # Waits for the drafter, whose text is needed.
         new = draft.ids[: draft.k].tolist()
-        unsure = is_unsure(draft.raw_q[: draft.k], self.drafter.stops_below).tolist()
-        new = new[: unsure.index(True)] if True in unsure else new
-        self.held += new[:-1]
-        return one_hot_draft(self._in_targets_tokens(own, new)[:k], self.vocab_size, self.device)
+        unsure = is_unsure(draft.raw_q[: draft.k], self.drafter.confidence).tolist()
+        sure = new[: unsure.index(True)] if True in unsure else new
+        self.held += sure[:-1]
+        tokens = self._in_targets_tokens(own, sure)[:k]
+        # Nothing was dropped where the draft is as long as it may be, or has the end of the text.
+        dropped = min(len(new) - len(sure), k - len(tokens))
+        dropped = 0 if self.own_tokenizer.eos_token_id in sure else dropped
+        return replace(one_hot_draft(tokens, self.vocab_size, self.device), dropped=dropped)
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         pass
