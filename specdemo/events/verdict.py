@@ -27,6 +27,10 @@ def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round]) -> Ver
         return Verdict(f"{tokens} in {forwards} so far.", "neutral")
     if stats.drafted:
         counted = f"{tokens} in {forwards}; the target alone needs {stats.tokens:,}."
+    elif _all_dropped(stats, rounds):
+        counted = (
+            f"{tokens} in {forwards}: every draft was dropped, because the drafter was never sure enough."
+        )
     else:
         counted = f"{tokens} in {forwards}: nothing was drafted."
     text, tone = _measured(stats, finish, rounds)
@@ -34,6 +38,11 @@ def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round]) -> Ver
     if stats.distance is None:
         return Verdict(both, tone)
     return Verdict(f"Lossy: {stats.distance:.3f} from the target's distribution on average. {both}", "lossy")
+
+
+def _all_dropped(stats: Stats, rounds: Sequence[Round]) -> bool:
+    """Whether there were drafts, and confidence ended all of them at their first place."""
+    return not stats.drafted and any(one.ended_by == "confidence" for one in rounds)
 
 
 def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[str, Tone]:
@@ -46,7 +55,7 @@ def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[st
     between = f"between {low:.2f} × and {high:.2f} ×"
     if is_noisy(stats, rounds):
         return "Too noisy to say how fast it was: its times vary by more than a factor of 2.", "neutral"
-    if not stats.drafted:
+    if not stats.drafted and not _all_dropped(stats, rounds):
         return f"Measured here against itself: {speedup:.2f} × ({between}).", "neutral"
     if low <= 1 <= high:
         return f"Measured here: {speedup:.2f} ×, about as fast as the target alone ({between}).", "neutral"
@@ -56,12 +65,12 @@ def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[st
 
 
 def _why_slower(stats: Stats) -> str:
-    assert stats.target_step_ms is not None and stats.acceptance_rate is not None
     run_ms = stats.draft_ms + stats.verify_ms
-    why = (
-        f"Drafting takes {stats.draft_ms / run_ms:.0%} of the time and {stats.acceptance_rate:.0%} of the "
-        "judged drafts are accepted"
-    )
+    why = f"Drafting takes {stats.draft_ms / run_ms:.0%} of the time"
+    if not stats.drafted:
+        return f"{why}."
+    assert stats.target_step_ms is not None and stats.acceptance_rate is not None
+    why += f" and {stats.acceptance_rate:.0%} of the judged drafts are accepted"
     needed = break_even(stats.drafted / stats.rounds, run_ms / stats.rounds / stats.target_step_ms)
     if needed is None:
         return f"{why}; with rounds this slow it would not pay even if all were."

@@ -68,6 +68,22 @@ def test_plain_decoding_is_measured_against_itself():
     assert "against itself: 1.00 ×" in text
 
 
+def test_drafts_that_were_all_dropped_are_not_nothing():
+    """The drafter ran in each round, so the run is compared with the target alone."""
+    dropped = Round(0, (), None, (), 4.0, 11.0, gamma=4, ended_by="confidence", made=1)
+    none = {"rounds": 100, "drafted": 0, "accepted": 0, "rejected": 0, "acceptance_rate": None}
+    times = {"draft_ms": 400.0, "verify_ms": 1075.0}
+    found = verdict(stats(**none, **times), "length", [dropped] * 100)
+    assert found.tone == "slower"
+    assert found.text == (
+        "0.73 ×: slower here (between 0.69 × and 0.77 ×). Drafting takes 27% of the time. 100 tokens in 100 "
+        "target forwards: every draft was dropped, because the drafter was never sure enough."
+    )
+    level = verdict(stats(**none | times | {"draft_ms": 1.0}), "length", [dropped] * 100)
+    assert level.tone == "neutral" and "about as fast as the target alone" in level.text
+    assert "against itself" not in level.text + found.text
+
+
 @pytest.mark.parametrize(
     ("finish", "why"),
     [
