@@ -14,7 +14,7 @@ const point = (gamma, speedup, low = null, high = null) => (
 );
 const all = (more = {}) => Array.from({ length: 17 }, (_, gamma) => estimate(gamma, more));
 const OUTCOME = { estimates: all(), best_gamma: 16 };
-const UNKNOWN = { estimates: all({ seen_speedup: null }), best_gamma: null };
+const UNKNOWN = { estimates: all({ seen_speedup: null, formula_speedup: null }), best_gamma: null };
 const POINTS = [point(0, 1), point(2, 1.234, 1.1, 1.4), point(4, 1.3, 1.2, 9), point(8, 0.9, 0.85, 0.95)];
 const ROWS = rowsOf(OUTCOME, POINTS, 4);
 const MEASURES = ["speedup", "tokens"];
@@ -111,7 +111,11 @@ test("a sentence says why estimates are missing", () => {
   assert.match(missing({ complete: false, outcome: null }), /when the run has ended/);
   assert.match(missing({ finish: null, outcome: null }), /had not ended when it was saved/);
   assert.match(missing({ rounds: [{ draft: [] }], outcome: none }), /^Nothing was drafted/);
+  const unsure = { draft: [], ended_by: "confidence" };
+  assert.match(missing({ rounds: [unsure], outcome: none }), /^Every draft was dropped in this run/);
   assert.match(missing({ outcome: none }), /^No draft was judged/);
+  const dropped = { ...OUTCOME, estimates: all({ formula_speedup: null }) };
+  assert.match(missing({ outcome: dropped }), /^Leviathan’s formula gives no speed-up .* were dropped\.$/);
   assert.match(missing({ outcome: UNKNOWN }), /too few plain rounds were timed after it\.$/);
   assert.match(missing({ outcome: { ...UNKNOWN, noisy: true } }), /its times vary by more than a factor of 2\.$/);
   assert.match(missing({ outcome: UNKNOWN, finish: "cancelled" }), /it was stopped\.$/);

@@ -137,10 +137,14 @@ export function whatIsMissing({ complete, finish, rounds, outcome }) {
   if (!outcome) return "This run had not ended when it was saved, so there is nothing to estimate from.";
   if (!outcome.estimates.length) {
     const drafted = rounds.some(({ draft }) => draft.length);
-    const nothing = drafted ? "No draft was judged" : "Nothing was drafted";
+    const dropped = rounds.some(({ ended_by }) => ended_by === "confidence") ? "Every draft was dropped" : "";
+    const nothing = drafted ? "No draft was judged" : dropped || "Nothing was drafted";
     return `${nothing} in this run, so there is nothing to estimate from.`;
   }
-  if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) return "";
+  if (outcome.estimates.some(({ formula_speedup }) => formula_speedup !== null)) return "";
+  if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) {
+    return "Leviathan’s formula gives no speed-up for this run, because it knows no drafted tokens that were dropped.";
+  }
   const ended = { cancelled: "it was stopped", error: "it failed" }[finish ?? ""];
   const few = "too few plain rounds were timed after it";
   const why = outcome.noisy ? "its times vary by more than a factor of 2" : ended ?? few;
