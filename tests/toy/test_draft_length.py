@@ -35,12 +35,12 @@ from tests.toy.test_exact_table import (
 CONFIDENCE = 0.55  # at which the drafter's table ends about half of the drafts
 SURE = replace(PLAIN, gamma=3, confidence=CONFIDENCE)
 AUTO = replace(PLAIN, gamma="auto")
-slow = pytest.mark.slow
+slow, long = pytest.mark.slow, pytest.mark.long
 
 
 @pytest.mark.parametrize(
     ("sampler", "runs"),
-    [("multinomial", QUICK), *(pytest.param(name, FULL, marks=slow) for name in ("multinomial", "top-p"))],
+    [("multinomial", QUICK), *(pytest.param(name, FULL, marks=long) for name in ("multinomial", "top-p"))],
 )
 def test_confidence_keeps_the_distribution(sampler, runs):
     fates = Counter()
@@ -50,7 +50,7 @@ def test_confidence_keeps_the_distribution(sampler, runs):
         assert fates[what] > runs / 20, f"too few {what}: the test shows little about them"
 
 
-@pytest.mark.parametrize("runs", [QUICK, pytest.param(FULL, marks=slow)])
+@pytest.mark.parametrize("runs", [QUICK, pytest.param(FULL, marks=long)])
 def test_a_length_chosen_round_by_round_keeps_the_distribution(runs):
     fates = Counter()
     p = exactness(AUTO, runs, cost=0.1, fates=fates)

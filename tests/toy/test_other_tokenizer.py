@@ -85,8 +85,9 @@ def exactness(params, runs, drafter=other, fates=None) -> float:
     ("params", "runs"),
     [
         (PLAIN, QUICK),
-        pytest.param(PLAIN, FULL, marks=pytest.mark.slow),
-        pytest.param(FILTERED, FULL, marks=pytest.mark.slow),
+        pytest.param(FILTERED, 3 * QUICK, marks=pytest.mark.slow),
+        pytest.param(PLAIN, FULL, marks=pytest.mark.long),
+        pytest.param(FILTERED, FULL, marks=pytest.mark.long),
     ],
 )
 def test_the_text_has_the_targets_distribution(params, runs):
