@@ -92,7 +92,7 @@ def load_errors(role: str, place: str, part: str = "config.json", shown: str | N
     """
     shown = place if shown is None else shown
     path = Path(place)
-    if place and "\0" not in place and path.is_dir():
+    if place and os.path.isdir(place):
         if not os.access(path, os.R_OK | os.X_OK):
             raise PairError(f"{role}: the directory {shown} cannot be read: permission denied")
         if not (path / "config.json").is_file():
@@ -121,7 +121,7 @@ def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairErro
         return PairError(f"{role}: the hub has no such branch, tag or commit of {model_id}")
     if "RepositoryNotFoundError" in causes:
         return PairError(f"{role}: the hub has no model {model_id} that this account may read")
-    if not path.is_dir() and ("/" not in model_id or path.parent.is_dir()):
+    if not os.path.isdir(path) and ("/" not in model_id or os.path.isdir(path.parent)):
         return PairError(
             f"{role}: there is no directory {model_id}, and no model of that name could be read from the hub"
         )

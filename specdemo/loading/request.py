@@ -121,7 +121,7 @@ def _from_catalogue(name: str | None) -> tuple[str, dict[str, str], dict[str, st
 def in_project(model_id: str) -> str:
     """The directory of a model that comes with the project; any other id as it is."""
     directory = ROOT / model_id
-    return str(directory) if directory.is_dir() else model_id
+    return str(directory) if os.path.isdir(directory) else model_id
 
 
 def _from_ids(name: str | None, target: object, drafter: object) -> tuple[str, dict[str, str]]:

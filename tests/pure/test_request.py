@@ -194,7 +194,9 @@ def test_paths_relative_and_from_home(tmp_path, monkeypatch):
     assert resolve(target="~/here").parts[0].place == str(tmp_path / "here")
 
 
-@pytest.mark.parametrize("place", ["", ".", "./nowhere", "no such", "a\nb", "a/b/c/d", "/", "\0"])
+@pytest.mark.parametrize(
+    "place", ["", ".", "./nowhere", "no such", "a\nb", "a/b/c/d", "/", "\0", "n" * 300 + "/b/c"]
+)
 def test_places_where_no_model_can_be(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PairError, match="^target: ") as error, load_errors("target", place):
