@@ -39,7 +39,7 @@ MODES = [  # of heads that the package makes
 PROMPTS = ["Once upon a time", "One day, a girl named Lily went to", "Tom and Sam were", "The big dog ran"]
 GAMMA, NEW_TOKENS = 4, 60
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.timeout(3600)]
 
 
 def environment(folder: Path, *requirements: str) -> Path:
@@ -154,7 +154,11 @@ def server(with_vllm, tmp_path_factory):
         yield address
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def rounds_of_vllm(address: str, prompt: list[int]) -> list[list[int]]:
