@@ -6,7 +6,7 @@ token attends to, is given from outside (`Attend`): so the same forward serves d
 be captured, and training over several steps."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -165,7 +165,10 @@ class Eagle3Head(Module):
 
     def attach_verifier(self, target: PreTrainedModel, mode: Attachment = "full") -> None:
         """Holds as much of the target as `mode` says, in place of what it held. A head without embeddings of
-        its own then uses the target's. That the two fit each other, `loading.speculator.check_fit` says."""
+        its own then uses the target's. That the two fit each other, `loading.speculator.check_fit` says.
+        ValueError for another mode."""
+        if mode not in get_args(Attachment):
+            raise ValueError(f"mode must be full, train_only or detached, not {mode!a}")
         self.detach_verifier()
         if mode == "detached":
             return

@@ -116,6 +116,9 @@ def test_a_head_holds_all_of_its_target_what_training_needs_or_nothing():
     assert inside() is None  # the layers' memory is given back
     torch.testing.assert_close(y(), full)
 
+    with pytest.raises(ValueError, match="mode must be full, train_only or detached, not 'typo'"):
+        head.attach_verifier(tiny(), "typo")
+    assert head.attachment == "train_only"
     head.attach_verifier(tiny(), "detached")
     assert head.attachment == "detached" and not head.verifier_head and not head.shared_embedding
 
