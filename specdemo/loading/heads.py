@@ -38,7 +38,8 @@ def target_for(target: object, drafter: object) -> Any:
 
 def skeleton_of_head(part: Part, offline: bool) -> Eagle3Head:
     """A head on the meta device, from its config."""
-    return Eagle3Head(read_speculator(folder_of(part, offline), part.id).config)
+    with torch.device("meta"):
+        return Eagle3Head(read_speculator(folder_of(part, offline), part.id).config)
 
 
 def check_head_fits(drafter: DrafterModel, target: PreTrainedModel, parts: tuple[Part, ...]) -> None:

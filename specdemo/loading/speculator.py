@@ -21,6 +21,16 @@ MAPS = {"d2t", "t2d"}
 EMBEDDINGS = "embed_tokens.weight"
 # Their rotary positions depend on the length of the text, which would have to be read from the device.
 UNSUITABLE_ROPE = ("dynamic", "longrope")
+# Far above what any head has, and small enough that a config that lies takes no memory before it is refused.
+MOST_TOKENS, MOST = 10_000_000, 1_000_000
+LARGEST = {  # of the layer's config
+    "vocab_size": MOST_TOKENS,
+    "hidden_size": MOST,
+    "intermediate_size": MOST,
+    "num_attention_heads": MOST,
+    "num_key_value_heads": MOST,
+    "head_dim": MOST,
+}
 
 
 @dataclass(frozen=True)
@@ -117,10 +127,10 @@ class Reader:
         ids = self.layer_ids()
         config = Eagle3Config(
             layer=self.layer(),
-            draft_vocab_size=self.number("draft_vocab_size", 32000),
+            draft_vocab_size=self.number("draft_vocab_size", MOST_TOKENS, 32000),
             layer_ids=ids,
             features=len(ids or (0, 0, 0)),
-            target_hidden_size=self.number("target_hidden_size", None),
+            target_hidden_size=self.number("target_hidden_size", MOST),
             norm_before_residual=self.flag("norm_before_residual"),
             norm_before_fc=self.flag("norm_before_fc"),
             fc_norm=self.flag("fc_norm"),
@@ -143,9 +153,11 @@ class Reader:
         kind = raw.get("model_type", "qwen3")
         if kind not in LAYERS:
             raise self.error(f"transformer_layer_config.model_type must be llama or qwen3, not {kind!a}")
-        layer = LAYERS[kind](**{key: value for key, value in raw.items() if key != "model_type"})
         if raw.get("num_hidden_layers", 1) != 1:
-            raise self.error(f"num_hidden_layers must be 1, not {raw['num_hidden_layers']!a}")
+            raise self.error(f"num_hidden_layers must be 1, not {ascii(raw['num_hidden_layers'])[:60]}")
+        for name, most in LARGEST.items():
+            self.checked(name, raw.get(name), most)
+        layer = LAYERS[kind](**{key: value for key, value in raw.items() if key != "model_type"})
         if "sliding_attention" in (getattr(layer, "layer_types", None) or [])[:1]:
             raise self.error("its layer has a sliding window, and only full attention can be run")
         rope = layer.rope_parameters or {}
@@ -180,12 +192,16 @@ class Reader:
                 return verifier, tokens
         return verifier, None
 
-    def number(self, name: str, default: int | None) -> int | None:
+    def number(self, name: str, most: int, default: int | None = None) -> int | None:
         value = self.raw.get(name, default)
-        if value is None and default is None:
-            return None
-        if type(value) is not int or value < 1:
-            raise self.error(f"{name} must be a whole number from 1 up, not {value!a}")
+        if value is None and default is not None:
+            raise self.error(f"{name} must be a whole number from 1 to {most:,}, not None")
+        return self.checked(name, value, most)
+
+    def checked(self, name: str, value: object, most: int) -> int | None:
+        """A size; None stays None."""
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
+            raise self.error(f"{name} must be a whole number from 1 to {most:,}, not {ascii(value)[:60]}")
         return value
 
     def flag(self, name: str) -> bool:

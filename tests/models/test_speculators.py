@@ -248,6 +248,15 @@ BROKEN = {
         "layers.0.mlp.up_proj.weight",
     ),
     "NaN": (tensors_with(set_to("norm.weight", torch.full((64,), torch.nan))), LoadError, "norm.weight"),
+def layer_with(**changes):
+    def change(path):
+        config = json.loads((path / "config.json").read_text())
+        config["transformer_layer_config"] |= changes
+        (path / "config.json").write_text(json.dumps(config))
+
+    return change
+
+
     "cut in half": (cut, LoadError, "model.safetensors"),
     "a pickle": (pickled, LoadError, "pytorch_model.bin"),
     "a config that is cut off": (
@@ -276,6 +285,24 @@ def test_a_head_for_another_vocabulary(saved, tmp_path):
     head = save_head(tiny_head(tiny(**SHAPE | {"vocab_size": 300})), tmp_path / "head")
     assert "304" in rejected(lambda: load_pair(target=saved / "target", drafter=head))
 
+    "many layers": (layer_with(num_hidden_layers=10**9), LoadError, "num_hidden_layers must be 1"),
+    "a huge vocabulary": (
+        layer_with(vocab_size=10**12),
+        LoadError,
+        "vocab_size must be a whole number from 1 to 10,000,000, not 1000000000000",
+    ),
+    "a huge draft vocabulary": (
+        config_with(draft_vocab_size=10**10),
+        LoadError,
+        "draft_vocab_size must be a whole number from 1 to 10,000,000, not 10000000000",
+    ),
+    "no draft vocabulary": (config_with(draft_vocab_size=None), LoadError, "to 10,000,000, not None"),
+    "huge heads": (
+        layer_with(head_dim=10**10),
+        LoadError,
+        "head_dim must be a whole number from 1 to 1,000,000",
+    ),
+    "no heads": (layer_with(num_attention_heads=0), LoadError, "num_attention_heads must be a whole number"),
 
 def test_a_drafter_model_with_another_tokenizer_can_be_attached(saved, expected, tmp_path):
     shorter(tiny(**SHAPE)).save_pretrained(tmp_path)
