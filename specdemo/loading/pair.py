@@ -72,6 +72,8 @@ class Pair:
 
         Raises PairError while a run goes on, and otherwise as `load_pair` does. After an error the pair has
         what it had."""
+        if drafter is None:
+            raise PairError("drafter must be a hub id or a directory, not None: detach takes the drafter off")
         with self._alone():
             self._take(self.load_drafter(self, drafter))
 

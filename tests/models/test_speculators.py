@@ -205,6 +205,7 @@ def config_with(**changes):
 def tensors_with(change_tensors):
     def change(path):
         tensors = load_file(path / "model.safetensors")
+    assert rejected(lambda: pair.attach(None)).startswith("drafter must be a hub id or a directory, not None")
         change_tensors(tensors)
         save_file(tensors, path / "model.safetensors")
 
