@@ -18,13 +18,19 @@ from specdemo.runtime.skinny_linear import use_skinny_linear
 
 
 def is_head(part: Part, offline: bool = True) -> bool:
-    """Whether the model is a head, from its config. offline: without a request to the hub."""
-    return part.role == "drafter" and is_speculator(folder_of(part, offline))
+    """Whether the model is a head, from its config. PairError for a target that is one. offline: without a
+    request to the hub."""
+    found = is_speculator(folder_of(part, offline))
+    if found and part.role == "target":
+        raise PairError(
+            f"target: {part.id} is a speculator, which drafts for a target: give it as the drafter"
+        )
+    return found
 
 
-def target_for(target: object, drafter: object) -> Any:
+def target_for(target: object, drafter: object, trust_remote_code: object) -> Any:
     """The target as it is given. If it is not, and the drafter is a speculator, the verifier that its
-    config.json names. Raises as `load_pair` does."""
+    config.json names; PairError if its program code would be trusted. Raises as `load_pair` does."""
     if target is not None or not isinstance(drafter, (str, os.PathLike)):
         return target
     part = drafter_part(drafter, "cpu", torch.float32)
@@ -33,7 +39,14 @@ def target_for(target: object, drafter: object) -> Any:
         if not is_speculator(folder):
             return None
         verifier = read_speculator(folder, part.id).verifier
-    return verifier if verifier is None or os.path.isdir(verifier) else in_project(verifier)
+    if not verifier:
+        return None
+    if trust_remote_code:
+        raise PairError(
+            "trust_remote_code: give the target, too, since the drafter's config.json alone would choose "
+            "whose program code is run"
+        )
+    return verifier if os.path.isdir(verifier) else in_project(verifier)
 
 
 def skeleton_of_head(part: Part, offline: bool) -> Eagle3Head:

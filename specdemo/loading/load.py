@@ -29,13 +29,7 @@ from specdemo.loading.assemble import (
 )
 from specdemo.loading.catalog import GATED
 from specdemo.loading.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
-from specdemo.loading.fetch import (
-    check_weights,
-    directory_of,
-    fetch,
-    has_config,
-    is_here,
-)
+from specdemo.loading.fetch import check_weights, directory_of, fetch, has_config, is_here
 from specdemo.loading.heads import check_head_fits, is_head, load_head, skeleton_of_head, target_for
 from specdemo.loading.pair import Drafting, Pair
 from specdemo.loading.plan import Plan, check_free_memory, check_memory, plan_from
@@ -90,7 +84,7 @@ def load_pair(
             )
         return _pair_in_memory(target, drafter, _tokenizers(tokenizer), cudnn_attention)
     if name is None:
-        target = target_for(target, drafter)
+        target = target_for(target, drafter, trust_remote_code)
     request = resolve(
         name,
         target=target,
@@ -166,6 +160,9 @@ def _load_here(plan: Plan, parts: tuple[Part, ...], on_progress: OnProgress, cud
         other = other_tokenizer(tokenizer, _tokenizer(parts[1]), *ids)
     target = _load(parts[0], plan.dtypes[0], on_progress)
     drafter = _load_drafter(parts[1], plan.dtypes[1], on_progress) if len(parts) == 2 else None
+    if drafter is not None:
+        # Again, because whether a head has embeddings of its own is known only when its weights are here.
+        check_head_fits(drafter, target, parts)
     pair = pair_of(
         plan.request.name,
         target,

@@ -66,7 +66,8 @@ class Models:
         besides the usual ones."""
         self.limits = limits
         if default.get("name") is None:
-            default = default | {"target": target_for(default.get("target"), default.get("drafter"))}
+            given = [default.get(option) for option in ("target", "drafter", "trust_remote_code")]
+            default = default | {"target": target_for(*given)}
         self.default_request = resolve(**default)
         if (limits.hosted or zero.GPU) and any(part.code for part in self.default_request.parts):
             raise PairError(

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import weakref
 
 import pytest
@@ -13,7 +14,7 @@ from specdemo.bench.contestants import contestants
 from specdemo.cli.main import main
 from specdemo.loading.errors import LoadError
 from specdemo.loading.fetch import is_here
-from specdemo.loading.load import plan
+from specdemo.loading.load import load, plan
 from specdemo.loading.pair import held_bytes, weight_bytes
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
@@ -88,6 +89,50 @@ def test_a_drafter_that_names_no_verifier_needs_a_target(saved):
     assert "does-not-exist" in rejected(lambda: load_pair(drafter="./does-not-exist"))
 
 
+@pytest.mark.parametrize("verifier", ["", f"own/{'v' * 300}", f"/{'v' * 300}/x", "a\0b"])
+def test_a_verifier_s_name_that_is_no_name(saved, tmp_path, verifier):
+    head = save_head(tiny_head(tiny(**SHAPE)), tmp_path / "head", verifier)
+    start = "target: " if verifier else "target must be given"
+    said = rejected(lambda: load_pair(drafter=head), LoadError if "own/" in verifier else PairError)
+    assert said.startswith(start)
+
+
+def test_a_verifier_that_may_not_be_looked_at(saved, tmp_path, monkeypatch):
+    real = os.stat
+
+    def stat(path, *args, **options):
+        if str(path).endswith("private/x"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    head = save_head(tiny_head(tiny(**SHAPE)), tmp_path / "head", "/private/x")
+    assert rejected(lambda: load_pair(drafter=head)).startswith("target: there is no directory /private/x")
+
+
+def test_a_head_does_not_choose_whose_program_code_is_run(saved):
+    given = {"drafter": str(saved / "head"), "trust_remote_code": True}
+    for call in (lambda: load_pair(**given), lambda: Models(given)):
+        assert rejected(call).startswith("trust_remote_code: give the target, too")
+    assert Models(given | {"target": str(saved / "target")}).default_request.parts[0].code
+
+
+def test_a_head_is_no_target(saved):
+    said = rejected(lambda: load_pair(target=saved / "head"))
+    assert said.startswith("target: ") and said.endswith(
+        "is a speculator, which drafts for a target: give it as the drafter"
+    )
+
+
+def test_the_fit_is_checked_again_when_the_weights_are_here(saved, tmp_path):
+    """Before, a head counts as one with embeddings of its own."""
+    head = save_head(tiny_head(tiny(**SHAPE), hidden_size=32, own_embeddings=False), tmp_path / "head")
+    weights = (head / "model.safetensors").rename(tmp_path / "later")
+    planned = plan(resolve(target=saved / "target", drafter=head))
+    weights.rename(head / "model.safetensors")
+    assert "it has no embeddings of its own and a hidden size of 32" in rejected(lambda: load(planned))
+
+
 def test_the_target_s_embeddings_are_used_and_not_counted(saved, expected):
     pair = load_pair(target=saved / "target", drafter=saved / "other")
     assert_runs(pair, expected)
@@ -160,6 +205,7 @@ def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expec
     with pytest.raises(ValueError, match="no drafter model"):
         stream(pair, PROMPT, GREEDY)
     pair.detach()
+    assert rejected(lambda: pair.attach(None)).startswith("drafter must be a hub id or a directory, not None")
 
 
 def test_attach_puts_anything_on_without_loading_the_target_again(saved, expected):
@@ -202,10 +248,18 @@ def config_with(**changes):
     return change
 
 
+def layer_with(**changes):
+    def change(path):
+        config = json.loads((path / "config.json").read_text())
+        config["transformer_layer_config"] |= changes
+        (path / "config.json").write_text(json.dumps(config))
+
+    return change
+
+
 def tensors_with(change_tensors):
     def change(path):
         tensors = load_file(path / "model.safetensors")
-    assert rejected(lambda: pair.attach(None)).startswith("drafter must be a hub id or a directory, not None")
         change_tensors(tensors)
         save_file(tensors, path / "model.safetensors")
 
@@ -231,6 +285,24 @@ BROKEN = {
     "another type": (config_with(speculators_model_type="mlp"), LoadError, "mlp"),
     "P-EAGLE": (config_with(speculators_model_type="peagle"), LoadError, "peagle"),
     "no layer": (config_with(transformer_layer_config=None), LoadError, "transformer_layer_config"),
+    "many layers": (layer_with(num_hidden_layers=10**9), LoadError, "num_hidden_layers must be 1"),
+    "a huge vocabulary": (
+        layer_with(vocab_size=10**12),
+        LoadError,
+        "vocab_size must be a whole number from 1 to 10,000,000, not 1000000000000",
+    ),
+    "a huge draft vocabulary": (
+        config_with(draft_vocab_size=10**10),
+        LoadError,
+        "draft_vocab_size must be a whole number from 1 to 10,000,000, not 10000000000",
+    ),
+    "no draft vocabulary": (config_with(draft_vocab_size=None), LoadError, "to 10,000,000, not None"),
+    "huge heads": (
+        layer_with(head_dim=10**10),
+        LoadError,
+        "head_dim must be a whole number from 1 to 1,000,000",
+    ),
+    "no heads": (layer_with(num_attention_heads=0), LoadError, "num_attention_heads must be a whole number"),
     "layers that the target lacks": (
         config_with(eagle_aux_hidden_state_layer_ids=[0, 9]),
         PairError,
@@ -249,15 +321,6 @@ BROKEN = {
         "layers.0.mlp.up_proj.weight",
     ),
     "NaN": (tensors_with(set_to("norm.weight", torch.full((64,), torch.nan))), LoadError, "norm.weight"),
-def layer_with(**changes):
-    def change(path):
-        config = json.loads((path / "config.json").read_text())
-        config["transformer_layer_config"] |= changes
-        (path / "config.json").write_text(json.dumps(config))
-
-    return change
-
-
     "cut in half": (cut, LoadError, "model.safetensors"),
     "a pickle": (pickled, LoadError, "pytorch_model.bin"),
     "a config that is cut off": (
@@ -286,24 +349,6 @@ def test_a_head_for_another_vocabulary(saved, tmp_path):
     head = save_head(tiny_head(tiny(**SHAPE | {"vocab_size": 300})), tmp_path / "head")
     assert "304" in rejected(lambda: load_pair(target=saved / "target", drafter=head))
 
-    "many layers": (layer_with(num_hidden_layers=10**9), LoadError, "num_hidden_layers must be 1"),
-    "a huge vocabulary": (
-        layer_with(vocab_size=10**12),
-        LoadError,
-        "vocab_size must be a whole number from 1 to 10,000,000, not 1000000000000",
-    ),
-    "a huge draft vocabulary": (
-        config_with(draft_vocab_size=10**10),
-        LoadError,
-        "draft_vocab_size must be a whole number from 1 to 10,000,000, not 10000000000",
-    ),
-    "no draft vocabulary": (config_with(draft_vocab_size=None), LoadError, "to 10,000,000, not None"),
-    "huge heads": (
-        layer_with(head_dim=10**10),
-        LoadError,
-        "head_dim must be a whole number from 1 to 1,000,000",
-    ),
-    "no heads": (layer_with(num_attention_heads=0), LoadError, "num_attention_heads must be a whole number"),
 
 def test_a_drafter_model_with_another_tokenizer_can_be_attached(saved, expected, tmp_path):
     shorter(tiny(**SHAPE)).save_pretrained(tmp_path)
