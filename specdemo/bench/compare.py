@@ -13,6 +13,7 @@ from specdemo.events import Params, Stats
 from specdemo.events.metrics import ratio
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
+from specdemo.loading.fetch import is_speculator
 from specdemo.loading.pair import Pair
 from specdemo.zero import stream
 
@@ -82,6 +83,11 @@ def others_at_hand(name: str) -> list[str]:
         for other, entry in CATALOGUE.items()
         if entry.target == target and other != name and (ROOT / entry.drafter).is_dir()
     ]
+
+
+def has_head(name: str) -> bool:
+    """Whether the drafter of a pair that comes with the project is a head, which cannot be quantised."""
+    return is_speculator(ROOT / CATALOGUE[name].drafter)
 
 
 def compare(

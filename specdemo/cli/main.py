@@ -143,10 +143,16 @@ def _bench(arguments: Namespace) -> int:
     from specdemo.bench.report import quantized_table, table
     from specdemo.bench.run import bench
     from specdemo.bench.sweeps import quantize_sweep
+    from specdemo.loading.heads import is_head, target_for
     from specdemo.loading.load import load_pair, plan
-    from specdemo.loading.request import resolve
+    from specdemo.loading.request import ByRole, resolve
 
-    for kind in arguments.quantize_sweep or []:
+    kinds: dict[str, ByRole] = {}  # a head is not quantised
+    if arguments.quantize_sweep is not None:
+        request["target"] = target_for(request["target"], request["drafter"])
+        heads = [part for part in resolve(**request).parts if is_head(part)]
+        kinds = {kind: {"target": kind} if heads else kind for kind in arguments.quantize_sweep}
+    for kind in kinds.values():
         plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured
     request["cudnn_attention"] = arguments.cudnn_attention
     counts = (arguments.prompts, arguments.repeats)
@@ -162,7 +168,7 @@ def _bench(arguments: Namespace) -> int:
     if arguments.quantize_sweep is not None:
         del pair  # frees its memory
         quantized = quantize_sweep(
-            lambda kind: load_pair(**request | {"quantize": kind}), params, *counts, arguments.quantize_sweep
+            lambda kind: load_pair(**request | {"quantize": kinds[kind]}), params, *counts, list(kinds)
         )
         print("\n" + quantized_table(quantized))
         result = replace(result, quantized=quantized)
@@ -174,14 +180,16 @@ def _bench(arguments: Namespace) -> int:
 
 def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> int:
     """The table of drafters. If it is interrupted, what is measured so far."""
-    from specdemo.bench.compare import compare, others_at_hand, result_of, settings_for
+    from specdemo.bench.compare import compare, has_head, others_at_hand, result_of, settings_for
     from specdemo.bench.prompts import prompts_for
     from specdemo.bench.report import methods_table
 
     pairs = [_load(request)]
     if "model" in arguments.methods:
         names = others_at_hand(pairs[0].info.name)
-        pairs += [_load(request | {"name": name}) for name in names]
+        for name in names:
+            kinds = request["quantize"] | ({"drafter": None} if has_head(name) else {})
+            pairs.append(_load(request | {"name": name, "quantize": kinds}))
     settings = settings_for(pairs, list(dict.fromkeys([*arguments.methods, "none"])), params)
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0

@@ -61,7 +61,7 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
         verify_ms=verify_ms,
         ttft_ms=stats.prefill_ms + draft_ms + verify_ms if rounds == 1 else stats.ttft_ms,
         tokens_per_second=ratio(1000 * tokens, draft_ms + verify_ms),
-        drafter_step_ms=ratio(draft_ms, made),
+        drafter_step_ms=ratio(draft_ms, drafted),
         distance=_distance(stats, a_round),
         made=made,
     )
@@ -137,9 +137,8 @@ def _length(one: Round) -> int:
 
 def implied_speedup(stats: Stats) -> float | None:
     """Speed-up over plain decoding by Leviathan et al. 2023, theorem 3.8, with the run's own tokens per
-    round, made drafts per round and cost ratio. It assumes that verifying a draft takes no longer than a
-    plain round. None where all that was made was dropped."""
-    made = made_of(stats)
-    if stats.mean_tokens_per_round is None or (made and (stats.cost_ratio is None or not stats.drafted)):
+    round, drafts per round and cost ratio. It assumes that verifying a draft takes no longer than a plain
+    round. None where all that the drafter made was dropped."""
+    if stats.mean_tokens_per_round is None or (made_of(stats) and stats.cost_ratio is None):
         return None
-    return stats.mean_tokens_per_round / (made / stats.rounds * (stats.cost_ratio or 0) + 1)
+    return stats.mean_tokens_per_round / (stats.drafted / stats.rounds * (stats.cost_ratio or 0) + 1)

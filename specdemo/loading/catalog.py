@@ -45,7 +45,7 @@ CATALOGUE = {
         Entry(POOR, "assets/pairs/embedded/target", "assets/pairs/embedded/poor", 0.03, 0.0005,
               "the same target with a drafter that has learned little, to show a bad match",
               tried="on CPU, in every test run"),
-        Entry(EAGLE3, "assets/pairs/embedded/target", "assets/pairs/embedded/eagle3", 0.03, 0.004,
+        Entry(EAGLE3, "assets/pairs/embedded/target", "assets/pairs/embedded/eagle3", 0.03, 0.006,
               "the same target with an EAGLE-3 head, which drafts from the target's own hidden states",
               tried="on CPU, in every test run"),
         Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.events import PairInfo
+from specdemo.events import PairInfo, Params
 from specdemo.loading.errors import PairError
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda
@@ -76,6 +76,7 @@ class Pair:
             raise PairError("drafter must be a hub id or a directory, not None: detach takes the drafter off")
         with self._alone():
             self._take(self.load_drafter(self, drafter))
+            self.runner.warm_up(Params().gamma)
 
     def detach(self) -> None:
         """Gives the drafter's memory back, if there is one: the target can run without it. Raises PairError
@@ -93,6 +94,8 @@ class Pair:
             self.lock.release()
 
     def _take(self, new: Drafting) -> None:
+        devices = [model.device for model in (self.target, self.drafter) if model is not None]
+        self.runner.change_drafter(new.model)  # may fail, so it comes first
         info = self.info
         self.info = replace(
             info,
@@ -103,9 +106,7 @@ class Pair:
         )
         self.limits = new.limits
         self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
-        devices = [model.device for model in (self.target, self.drafter) if model is not None]
         self.drafter = new.model
-        self.runner.change_drafter(new.model)
         for device in devices:
             with cuda.alone_on(device):
                 gc.collect()

@@ -50,8 +50,7 @@ class CachedHead:
         return (weight.device, self.target.dtype) == (self.features.states.device, self.features.states.dtype)
 
     def free(self) -> None:
-        """Lets go of the target, and gives the memory of the cache and of the features back at once."""
-        self.model.detach_verifier()
+        """Gives the memory of the cache and of the features back at once."""
         self.features.states = self.features.states[:0].clone()
         self.keys = self.values = self.keys[:, :, :0].clone()
 

@@ -57,12 +57,12 @@ class Runner:
 
     @cached_property
     def lms(self) -> tuple[CachedLM, CachedLM | CachedHead | None]:
-        return self._lm(self.target), self._drafting()
+        return self._lm(self.target), self._drafting(self.drafter)
 
-    def _drafting(self) -> CachedLM | CachedHead | None:
-        if isinstance(self.drafter, Eagle3Head):
-            return CachedHead(self.drafter, self.target)
-        return self._lm(self.drafter) if self.drafter is not None else None
+    def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | None:
+        if isinstance(drafter, Eagle3Head):
+            return CachedHead(drafter, self.target)
+        return self._lm(drafter) if drafter is not None else None
 
     def _lm(self, model: PreTrainedModel) -> CachedLM:
         # A capture saves Python's share of a forward, which counts in small models only.
@@ -137,16 +137,20 @@ class Runner:
                 module.training = True
 
     def change_drafter(self, drafter: DrafterModel | None) -> None:
-        """Takes another drafter, and lets go of the one before and of captured steps. What is captured of the
-        target's forwards stays."""
+        """Takes another drafter, and lets go of the one before, of captured steps and of what has kept steps
+        from being captured. What is captured of the target's forwards stays. After an error nothing has
+        changed."""
+        if "lms" in vars(self):
+            with cuda.alone_on(self.target.device):
+                new = self._drafting(drafter)
+                target, before = self.lms
+                target.features = None
+                if before is not None:
+                    before.free()
+            self.lms = target, new
         self.drafter = drafter
         self.graphs.drop()
-        if "lms" in vars(self):
-            target, before = self.lms
-            target.features = None
-            if before is not None:
-                before.free()
-            self.lms = target, self._drafting()
+        self.graphs = Graphs(self.clock)
 
     @contextmanager
     def threads(self) -> Iterator[None]:

@@ -90,8 +90,17 @@ def head_verdicts(
             which = "more" if own >= other else "less"
             sentences.append(
                 f"{decoding.capitalize()}, `{head}/` has {own:.3f} of its judged drafts accepted, "
-                f"{abs(own - other):.3f} {which} than `drafter/`."
+                f"{abs(round(own, 3) - round(other, 3)):.3f} {which} than `drafter/`."
             )
+            own_speedup, other_speedup = (
+                ratio(ms_per_token(one.plain), ms_per_token(one.drafting))
+                for one in (comparison, comparisons["drafter"][decoding])
+            )
+            if own_speedup is not None and other_speedup is not None and own_speedup < other_speedup:
+                sentences.append(
+                    f"With it the target is {own_speedup:.2f} times as fast, with `drafter/` "
+                    f"{other_speedup:.2f} times, because its drafts take longer."
+                )
             if own < other:
                 seen, given = (tokens_seen(histories[name]) for name in (head, "drafter"))
                 sentences.append(f"It was trained on {seen:,} tokens, `drafter/` on {given:,}.")
@@ -249,8 +258,8 @@ A head (`eagle3`) is trained on `--steps` tokens in a row from every place of a 
 from the target's hidden states, each further one from the head's own output, which attends to the target's
 part and to its own chain alone, as it will when it drafts. Each is compared with the target's distribution by
 KL divergence, and counts 0.8 times as much as the one before it. The first half of the tokens are the texts,
-the second half what the target wrote itself (`--sampled`, as above). It uses the target's embeddings, and its
-output layer starts as the target's.
+the second half what the target wrote itself (`--sampled`, as above). Its embeddings are a copy of the
+target's, which training leaves as they are, and its output layer starts as the target's.
 
 If training was stopped or killed, the same command continues from the last checkpoint. If other programs
 use the CPU, too, set `OMP_WAIT_POLICY=passive`: threads that spin while they wait for each other made

@@ -14,7 +14,15 @@ from dataclasses import asdict, dataclass, replace
 from random import SystemRandom
 from typing import Any, Literal
 
-from specdemo.bench.compare import Comparison, Setting, compare, others_at_hand, result_of, settings_for
+from specdemo.bench.compare import (
+    Comparison,
+    Setting,
+    compare,
+    has_head,
+    others_at_hand,
+    result_of,
+    settings_for,
+)
 from specdemo.bench.methods import COLUMNS, METHODS, cells, comparison_csv, is_noisy, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.bench.results import MethodRow
@@ -96,7 +104,9 @@ async def measure(models: Models, ticket: Ticket, request: Request) -> AsyncIter
     choices = [request.choice]
     if request.kind == "compare":
         name = request.choice.pair or models.default
-        choices += [replace(request.choice, pair=other) for other in others_at_hand(name)]
+        for other in others_at_hand(name):
+            choice = replace(request.choice, pair=other)
+            choices.append(replace(choice, quantize_drafter="none") if has_head(other) else choice)
     told = nothing_yet({"kind": request.kind})
     started: Future[Plan] = Future()
     latest: deque[Comparison] = deque(maxlen=1)

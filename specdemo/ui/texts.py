@@ -73,15 +73,14 @@ NUMBERS = {
     ),
     "drafter_step": (
         "a drafted token",
-        "The time spent drafting, divided by the number of tokens that the drafter made, with those that "
-        "were dropped because it was not sure enough.",
+        "The time spent drafting, divided by the number of drafted tokens. What was dropped, because the drafter "
+        "was not sure enough, takes time and does not count as drafted.",
     ),
     "cost_ratio": ("cost ratio c", "The time of a drafted token divided by the time of a plain round."),
     "implied": (
         "speed-up implied",
-        "Tokens per round / (tokens that the drafter made per round × c + 1): the speed-up over plain "
-        "decoding that these numbers imply if judging a whole draft takes no longer than a plain round "
-        "(Leviathan et al. 2023).",
+        "Tokens per round / (drafted per round × c + 1): the speed-up over plain decoding that these numbers "
+        "imply if judging a whole draft takes no longer than a plain round (Leviathan et al. 2023).",
     ),
     "distance": (
         "distance from the target",
