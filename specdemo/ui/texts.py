@@ -73,8 +73,8 @@ NUMBERS = {
     ),
     "drafter_step": (
         "a drafted token",
-        "The time spent drafting, divided by the number of drafted tokens. What was dropped, because the drafter "
-        "was not sure enough, takes time and does not count as drafted.",
+        "The time spent drafting, divided by the number of drafted tokens. What was dropped, because the "
+        "drafter was not sure enough, takes time and does not count as drafted.",
     ),
     "cost_ratio": ("cost ratio c", "The time of a drafted token divided by the time of a plain round."),
     "implied": (

@@ -184,3 +184,20 @@ def test_an_interrupted_command_prints_what_was_measured(capsys, monkeypatch):
     made[:] = [None] * 5
     assert main([*SHORT, "--methods", "lookup"]) == 130, "and nothing where nothing was measured"
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_quantised_drafter_is_compared_with_a_head_which_cannot_be(capsys):
+    options = "bench --methods model --quantize-drafter int8 --prompts 1 --repeats 1 --max-new-tokens 4"
+    assert main(options.split()) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert any("eagle3" in row["name"] for row in rows)
+
+
+def test_what_was_captured_with_a_drafter_is_let_go_of_with_it():
+    pair = load_pair()
+    before = pair.runner.graphs
+    before.blocker = "a drafter that is gone"
+    pair.detach()
+    assert pair.runner.graphs is not before and pair.runner.graphs.blocker is None
+    assert pair.notes == [note for note in pair.notes if "gone" not in note]
