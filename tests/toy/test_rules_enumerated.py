@@ -197,11 +197,14 @@ def test_a_lenience_of_1_is_the_speculative_rule():
     assert farthest(Lenient(1.0), *models(2, 2), 2) < 1e-9
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_block_verification_keeps_no_fewer_tokens(seed):
-    p, q = models(seed, 2, sharpness=2.0)
-    by_token, by_block = (kept_on_average(rule, p, q, 2) for rule in (speculative, block))
-    assert by_block > by_token + 1e-3
+def test_block_verification_keeps_no_fewer_tokens():
+    """And clearly more of some drafts."""
+    more = []
+    for seed in range(6):
+        p, q = models(seed, 2, sharpness=2.0)
+        by_token, by_block = (kept_on_average(rule, p, q, 2) for rule in (speculative, block))
+        more.append(by_block - by_token)
+    assert min(more) > -1e-9 and max(more) > 0.01, more
 
 
 def test_one_draft_is_judged_alike_by_both():
