@@ -9,18 +9,21 @@ from specdemo import Params, generate, load_pair, stream
 from specdemo.bench.compare import compare, methods_of
 from specdemo.cli.main import main
 from specdemo.events.trace import Trace
-from specdemo.loading.pair import weight_bytes
+from specdemo.loading.pair import Pair, weight_bytes
 from tests.tiny import noisy, tiny
 
 PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
 SETTINGS = [dict(gamma="auto"), dict(gamma=6, confidence=0.5), dict(gamma="auto", confidence=0.3)]
 
 
+@pytest.fixture
+def cheap(monkeypatch):
+    """The drafters of `pair_of` have the target's size, and pass for small ones."""
+    monkeypatch.setattr(Pair, "drafting_cost", 0.05)
+
+
 def pair_of():
-    """Its drafter has the target's size, and passes for a small one."""
-    pair = load_pair(target=tiny(), drafter=noisy(tiny()))
-    vars(pair)["drafting_cost"] = 0.05
-    return pair
+    return load_pair(target=tiny(), drafter=noisy(tiny()))
 
 
 def rounds_of(pair, params):
@@ -29,7 +32,7 @@ def rounds_of(pair, params):
     return [replace(one, draft_ms=0, verify_ms=0) for one in trace.rounds]
 
 
-def test_greedy_text_is_the_targets_own():
+def test_greedy_text_is_the_targets_own(cheap):
     pair = pair_of()
     greedy = Params(temperature=0.0, max_new_tokens=60)
     alone = generate(pair, PROMPT, replace(greedy, draft_with="none"), measure=False).output_ids
@@ -40,7 +43,7 @@ def test_greedy_text_is_the_targets_own():
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_the_same_seed_and_settings_give_the_same_rounds_in_another_pair(setting):
+def test_the_same_seed_and_settings_give_the_same_rounds_in_another_pair(cheap, setting):
     params = Params(seed=3, max_new_tokens=60, **setting)
     first, again = rounds_of(pair_of(), params), rounds_of(pair_of(), params)
     assert first == again

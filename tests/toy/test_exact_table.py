@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.rules import Decision, block, speculative
+from specdemo.engine.rules import Decision, block, block_probs, speculative
 from specdemo.engine.sampling import Nucleus, Sampler, Uniforms, draw, uniforms
 from specdemo.events import Params, Round
 from specdemo.runtime.graphs import EagerSteps
@@ -269,16 +269,18 @@ def one_number_for_two():
     return numbers
 
 
-def redraws_without_the_weight(p, q, drafted, u_accept, u_next):
-    """Block verification that draws from the residual of the rule token by token."""
+def stops_at_the_first_failure(p, q, drafted, u_accept, u_next):
+    """Block verification that keeps what comes before the first failure, not up to the last success."""
     decision = block(p, q, drafted, u_accept, u_next)
-    q_next = torch.cat([q, torch.zeros_like(q[:1])])[decision.accepted[None]]
-    residual = (p[decision.accepted[None]] - q_next).clamp(min=0.0)
-    return replace(decision, next=draw(residual, u_next)[0])
+    accepted = (u_accept < decision.accept_prob).long().cumprod(0).sum()
+    q_next = torch.cat([q, torch.zeros_like(q[:1])])[accepted[None]]
+    weight = block_probs(p, q, drafted)[1][accepted[None], None].float()
+    residual = (weight * p[accepted[None]] - q_next).clamp(min=0.0)
+    return replace(decision, accepted=accepted, next=draw(residual, u_next)[0])
 
 
 def broken_block():
-    return exactness(BLOCK, QUICK, rule=redraws_without_the_weight)
+    return exactness(BLOCK, QUICK, rule=stops_at_the_first_failure)
 
 
 def broken_residual():

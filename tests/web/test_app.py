@@ -24,7 +24,7 @@ def ended(capsys, *arguments: str) -> tuple[int, str]:
     [
         (["--pair", "embeded"], 2, "did you mean embedded"),
         (["--pair", "embedded", "--target", "x"], 2, "not both"),
-        (["--drafter", "x"], 2, "target must be given with a drafter"),
+        (["--drafter", "x"], 2, "drafter: there is no directory x"),
         (["--target", "no/such/directory"], 2, "there is no directory no/such/directory"),
         (["--port", "70000"], 2, "must be a whole number from 0 to 65535"),
         (["--host", "203.0.113.7"], 1, "cannot listen on 203.0.113.7"),
