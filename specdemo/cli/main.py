@@ -149,7 +149,9 @@ def _bench(arguments: Namespace) -> int:
 
     kinds: dict[str, ByRole] = {}  # a head is not quantised
     if arguments.quantize_sweep is not None:
-        request["target"] = target_for(request["target"], request["drafter"])
+        request["target"] = target_for(
+            *(request[name] for name in ("target", "drafter", "trust_remote_code"))
+        )
         heads = [part for part in resolve(**request).parts if is_head(part)]
         kinds = {kind: {"target": kind} if heads else kind for kind in arguments.quantize_sweep}
     for kind in kinds.values():
