@@ -9,7 +9,7 @@ from specdemo.runtime.graphs import AUTO_ROWS
 EXPECTED, WEIGHT = 0.7, 4.0  # before the first verdict: this acceptance rate, as if seen in so many verdicts
 HALF_LIFE = 32  # verdicts, after which one counts half
 # What a drafted token costs besides its drafting: a row in the target's forward, in parts of a plain forward.
-# It was 0.04 to 0.08 for the embedded target on a CPU; it is less on a GPU.
+# It was 0.04 to 0.08 for the embedded target on a CPU, and was not measured on a GPU.
 ROW_COST = 0.05
 
 

@@ -119,7 +119,7 @@ export function makeExactness(panel, pinned) {
     if (!kept) return "";
     const { speculative, block, rounds } = kept;
     return `The same ${rounds === 1 ? "draft" : `${rounds} drafts`}, judged by both lossless rules with the same random numbers: the speculative rule `
-      + `keeps ${speculative.toFixed(2)} drafted tokens a round, block verification ${block.toFixed(2)}. Over many drafts it keeps no fewer.`;
+      + `keeps ${speculative.toFixed(2)} drafted tokens a round, block verification ${block.toFixed(2)}. Over many drafts, block verification keeps no fewer.`;
   }
 
   /**

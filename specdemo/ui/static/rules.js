@@ -7,7 +7,7 @@ const SPECULATIVE = { symbol: "min(1, p/q)", meaning: "acceptance probability", 
 /** @type {Record<string, { symbol: string, meaning: string, residual: string | null }>} */
 const RULES = {
   speculative: SPECULATIVE,
-  block: { symbol: "h", meaning: "probability to keep all up to here", residual: "w·p − q" },
+  block: { symbol: "h", meaning: "this place passes if u is below it", residual: "w·p − q" },
   typical: { symbol: "p > min(ε, δ·e^−H)", meaning: "1 if it holds", residual: null },
   lenient: { symbol: "min(1, p/(l·q))", meaning: "acceptance probability", residual: "p − l·q" },
 };
