@@ -138,7 +138,7 @@ export function makeInspector(panel, setting) {
     const [writtenU, writtenThreshold] = apart(u, threshold);
     bar.style.setProperty("--threshold", String(threshold));
     bar.style.setProperty("--u", String(u));
-    const [yes, no] = isBlock(judged.round) ? ["passes", "does not"] : ["accept", "reject"];
+    const [yes, no] = isBlock(judged.round) ? ["passes", "fails"] : ["accept", "reject"];
     part(".sides :first-child").textContent = yes;
     part(".sides :last-child").textContent = no;
     const side = u < threshold ? yes : no;
