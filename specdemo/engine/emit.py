@@ -103,8 +103,8 @@ class _Table:
         )
 
     def kept(self) -> Kept | None:
-        """How much of this draft each lossless rule keeps with these uniform numbers."""
-        if not self.k:
+        """How much of this draft each lossless rule keeps with these uniform numbers, where that is recorded."""
+        if not self.k or not self.block_prob:
             return None
         probs = [self.p[i][DRAFTED] / self.q[i][DRAFTED] for i in range(self.k)]
         refused = (i for i, (u, prob) in enumerate(zip(self.u_accept, probs, strict=False)) if not u < prob)

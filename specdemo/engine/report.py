@@ -21,8 +21,8 @@ class Verified:
     k: Tensor  # [1] float64 or int64: how many rows are drafts
     accepted: Tensor  # [] int64: how many drafted tokens are accepted
     accept_prob: Tensor  # [B] float64
-    block_prob: Tensor  # [B] float64: what block verification would compare u with
-    distance: Tensor  # [B] float64: 0 of a lossless rule
+    block_prob: Tensor  # [B] float64: what block verification would compare u with; [0] if not recorded
+    distance: Tensor  # [B] float64; [0] of a lossless rule
     u_accept: Tensor  # [B] float64; infinite in rows without a draft
     u_next: Tensor  # [1] float64
     residual_mass: Tensor  # [] float64
@@ -45,7 +45,7 @@ class Verified:
 def gather(
     decision: Decision,
     *,
-    block_prob: Tensor,  # [B]
+    block_prob: Tensor,  # [B] or [0]
     k: Tensor,  # [1]
     p: Tensor,  # [B+1, V]
     raw_p: Tensor,  # [B+1, V]
@@ -70,7 +70,7 @@ def gather(
         accepted=decision.accepted,
         accept_prob=decision.accept_prob,
         block_prob=block_prob,
-        distance=torch.zeros_like(block_prob) if decision.distance is None else decision.distance,
+        distance=decision.accept_prob[:0] if decision.distance is None else decision.distance,
         u_accept=u_accept,
         u_next=u_next,
         residual_mass=decision.residual_mass,

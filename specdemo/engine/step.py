@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdemo.engine.drafters import Draft, is_unsure
 from specdemo.engine.report import DRAFTED, Verified, gather
-from specdemo.engine.rules import Rule, block, block_probs
+from specdemo.engine.rules import Decision, Rule, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, probabilities
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
@@ -130,12 +130,11 @@ class Verifier:
         u_accept = torch.where(is_draft, value.u_accept, torch.inf)
         p, exact = self.sampler.shape(logits, value.settings)  # [B+1, V], [B+1]
         decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
-        by_block = block_probs(p, q, value.drafted)[0] if self.rule != block else decision.accept_prob
         return pack(
             gather(
                 decision,
                 k=k,
-                block_prob=by_block,
+                block_prob=self._block_prob(decision, p, q, value.drafted),
                 p=p,
                 raw_p=probabilities(logits),
                 p_exact=exact,
@@ -149,6 +148,13 @@ class Verifier:
                 wants_top=min(self.wants_top, self.target.vocab_size),
             )
         )
+
+    def _block_prob(self, decision: Decision, p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
+        """h of block verification [B], whatever the rule; [0] for a run that records only what it needs, since
+        h takes a fifth of the launches."""
+        if self.rule == block:
+            return decision.accept_prob
+        return block_probs(p, q, drafted)[0] if self.alternatives else decision.accept_prob[:0]
 
     @staticmethod
     def _checked(packed: Packed) -> Verified:

@@ -109,7 +109,8 @@ class Round:
     """One target forward: the draft, its verdicts, and the target's own token.
 
     `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
-    engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted.
+    engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted,
+    and with `alternatives` 0 under any rule but `block`.
     gamma: the most tokens that this round could draft; ended_by: why it drafted no more. made: how many
     tokens the drafter made, which are those of the draft and those that it was not sure enough of. Older
     traces lack these three, and plain decoding has no ended_by.

@@ -101,7 +101,7 @@ def _warnings(
             "lossy: the text has another distribution than the target's; how far off is shown after a run",
         )
     if values["alternatives"] == 0:
-        yield "alternatives", "the inspector will show only the token itself"
+        yield "alternatives", "the inspector will show only the token itself, and the rules are not compared"
     on_cpu = needs.device.startswith("cpu")
     for name in ("quantize", "quantize_drafter"):
         if on_cpu and values[name] not in (AS_STARTED, "none"):

@@ -73,7 +73,7 @@ def acceptance_rate(traces) -> float:
 @pytest.mark.slow
 def test_block_verification_keeps_more_of_the_same_drafts(good):
     """And its runs take fewer rounds than those of the speculative rule."""
-    hot = Params(temperature=1.5, top_p=1.0, gamma=6, max_new_tokens=150, ignore_eos=True, alternatives=0)
+    hot = Params(temperature=1.5, top_p=1.0, gamma=6, max_new_tokens=150, ignore_eos=True, alternatives=1)
     by_rule = {
         rule: [
             generate(good, PROMPTS[0], replace(hot, rule=rule, seed=seed), measure=False) for seed in range(4)

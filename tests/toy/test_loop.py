@@ -322,6 +322,19 @@ def test_the_record_of_every_other_rule_decides_again(kind, rule):
     assert rule != "block" or kept_less, "else the two rules are not told apart here"
 
 
+@pytest.mark.parametrize("rule", ["speculative", "block"])
+def test_what_both_rules_keep_is_recorded_beside_alternatives(rule):
+    """Without alternatives a run computes only what it needs, which is nothing more for block verification."""
+    for alternatives in (0, 1):
+        params = replace(SAMPLED, rule=rule, gamma=4, alternatives=alternatives)
+        drafted = [one for one in run(random_decoding(params, [2, 0, 1, 2, 0]))[0][1:] if one.draft]
+        for one in drafted:
+            assert (one.kept is not None) == (alternatives > 0 or rule == "block")
+            own = sum(token.fate == "accepted" for token in one.draft)
+            assert one.kept is None or getattr(one.kept, rule) == own
+        assert drafted
+
+
 def draft_kept(rule, passed):
     if rule == "block":
         return max((i + 1 for i, one in enumerate(passed) if one), default=0)
