@@ -150,8 +150,8 @@ class Verifier:
         )
 
     def _block_prob(self, decision: Decision, p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
-        """h of block verification [B], whatever the rule; [0] for a run that records only what it needs, since
-        h takes a fifth of the launches."""
+        """h of block verification [B], whatever the rule; [0] in a run without alternatives, since h takes a
+        fifth of the launches."""
         if self.rule == block:
             return decision.accept_prob
         return block_probs(p, q, drafted)[0] if self.alternatives else decision.accept_prob[:0]

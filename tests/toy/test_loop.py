@@ -324,7 +324,7 @@ def test_the_record_of_every_other_rule_decides_again(kind, rule):
 
 @pytest.mark.parametrize("rule", ["speculative", "block"])
 def test_what_both_rules_keep_is_recorded_beside_alternatives(rule):
-    """Without alternatives a run computes only what it needs, which is nothing more for block verification."""
+    """Without alternatives a run computes only what it needs; block verification needs its own verdict."""
     for alternatives in (0, 1):
         params = replace(SAMPLED, rule=rule, gamma=4, alternatives=alternatives)
         drafted = [one for one in run(random_decoding(params, [2, 0, 1, 2, 0]))[0][1:] if one.draft]
