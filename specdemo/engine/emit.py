@@ -103,7 +103,7 @@ class _Table:
         )
 
     def kept(self) -> Kept | None:
-        """How much of this draft each lossless rule keeps with these uniform numbers; None if not recorded."""
+        """How much of this draft each lossless rule keeps with these uniform numbers, if that is known."""
         if not self.k or not self.block_prob:
             return None
         probs = [self.p[i][DRAFTED] / self.q[i][DRAFTED] for i in range(self.k)]
