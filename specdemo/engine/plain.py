@@ -31,9 +31,9 @@ def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats)
     plain = replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
     verifier.target.features = None  # the target alone
 
-    share_ms = SHARE * (stats.draft_ms + stats.verify_ms)
+    share_ms = SHARE * stats.run_ms
     # A plain round takes no longer than one that verifies drafts.
-    count = min(MOST, stats.tokens, int(share_ms / max(stats.verify_ms / stats.rounds, 1e-6)))
+    count = min(MOST, stats.tokens, int(share_ms / max((stats.verify_ms or 0.0) / stats.rounds, 1e-6)))
     if count < FEWEST:
         return
     times_ms: list[float] = []
@@ -42,5 +42,5 @@ def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats)
         if i and sum(times_ms) + mean(times_ms) > share_ms:
             return
         this_round = plain.round(ids[: first + i * stats.tokens // count], stats.rounds + i)
-        times_ms.append(this_round.draft_ms + this_round.verify_ms)
+        times_ms.append(this_round.ms)
         yield times_ms[-1]

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median, quantiles
+from typing import TypeVar
 
 from specdemo.events.rounds import Round, Stats
 
+N = TypeVar("N", int, float)
 FEWEST = 4  # plain rounds that make a target step
 NOISY = 2  # a spread whose ends differ by more than this factor says nothing
 
@@ -42,29 +44,54 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
     tokens = stats.tokens + len(a_round.emitted)
     rounds = stats.rounds + 1
     accepted = stats.accepted + fates.count("accepted")
-    rejected = stats.rejected + fates.count("rejected")
-    drafted = stats.drafted + len(fates)
-    made = made_of(stats) + made_in(a_round)
-    draft_ms = stats.draft_ms + a_round.draft_ms
-    verify_ms = stats.verify_ms + a_round.verify_ms
-    return replace(
+    told = a_round.drafts_told
+    rejected = total(stats.rejected, fates.count("rejected") if told else None)
+    drafted = total(stats.drafted, len(fates) if told else None)
+    counted = replace(
         stats,
         tokens=tokens,
         rounds=rounds,
         drafted=drafted,
         accepted=accepted,
         rejected=rejected,
-        acceptance_rate=ratio(accepted, accepted + rejected),
+        acceptance_rate=ratio(accepted, total(accepted, rejected)),
         mean_tokens_per_round=ratio(tokens, rounds),
         target_forwards=stats.target_forwards + 1,
+        distance=_distance(stats, a_round),
+        made=total(made_of(stats), made_in(a_round) if told else None),
+    )
+    return _with_times(counted, a_round)
+
+
+def _with_times(stats: Stats, a_round: Round) -> Stats:
+    """The numbers after this round, with its times added."""
+    if a_round.arrival_ms is not None:
+        return _with_arrival(stats, a_round.arrival_ms)
+    draft_ms = total(stats.draft_ms, a_round.draft_ms)
+    verify_ms = total(stats.verify_ms, a_round.verify_ms)
+    run_ms = total(draft_ms, verify_ms)
+    return replace(
+        stats,
         draft_ms=draft_ms,
         verify_ms=verify_ms,
-        ttft_ms=stats.prefill_ms + draft_ms + verify_ms if rounds == 1 else stats.ttft_ms,
-        tokens_per_second=ratio(1000 * tokens, draft_ms + verify_ms),
-        drafter_step_ms=ratio(draft_ms, drafted),
-        distance=_distance(stats, a_round),
-        made=made,
+        ttft_ms=total(stats.prefill_ms, run_ms) if stats.rounds == 1 else stats.ttft_ms,
+        tokens_per_second=ratio(1000 * stats.tokens, run_ms),
+        drafter_step_ms=ratio(draft_ms, stats.drafted),
     )
+
+
+def _with_arrival(stats: Stats, arrival_ms: float) -> Stats:
+    """The first round of a server comes after the network and the prefill; the others give the speed."""
+    if stats.rounds == 1:
+        untold = replace(stats, prefill_ms=None, draft_ms=None, verify_ms=None)
+        return replace(untold, ttft_ms=arrival_ms, arrival_ms=0.0)
+    timed = replace(stats, arrival_ms=(stats.arrival_ms or 0.0) + arrival_ms)
+    return replace(timed, tokens_per_second=ratio(1000 * timed.timed_tokens, timed.run_ms))
+
+
+def total(a: N | None, b: N | None) -> N | None:
+    """a + b, or None where either is unknown."""
+    return None if a is None or b is None else a + b
 
 
 def made_in(a_round: Round) -> int:
@@ -72,8 +99,8 @@ def made_in(a_round: Round) -> int:
     return len(a_round.draft) if a_round.made is None else a_round.made
 
 
-def made_of(stats: Stats) -> int:
-    """The same for all rounds so far."""
+def made_of(stats: Stats) -> int | None:
+    """The same for all rounds so far; None where a server has not told it."""
     return stats.drafted if stats.made is None else stats.made
 
 
@@ -100,7 +127,7 @@ def after_plain_rounds(stats: Stats, times_ms: list[float]) -> Stats:
         target_step_ms=step_ms,
         target_step_spread=(deciles[0], deciles[-1]),
         cost_ratio=ratio(stats.drafter_step_ms, step_ms),
-        speedup=ratio(step_ms * stats.tokens, stats.draft_ms + stats.verify_ms),
+        speedup=ratio(step_ms * stats.tokens, stats.run_ms),
     )
 
 
@@ -123,7 +150,7 @@ def is_noisy(stats: Stats, rounds: Sequence[Round]) -> bool:
     if stats.target_step_spread is None:
         return False
     usual = max(map(_length, rounds), default=0)
-    times_ms = [one.verify_ms for one in rounds if _length(one) == usual]
+    times_ms = [one.verify_ms or 0.0 for one in rounds if _length(one) == usual]
     spreads = [stats.target_step_spread]
     if len(times_ms) >= FEWEST:
         deciles = quantiles(times_ms, n=10, method="inclusive")
@@ -140,5 +167,7 @@ def implied_speedup(stats: Stats) -> float | None:
     round, drafts per round and cost ratio. It assumes that verifying a draft takes no longer than a plain
     round. None where all that the drafter made was dropped."""
     if stats.mean_tokens_per_round is None or (made_of(stats) and stats.cost_ratio is None):
+        return None
+    if stats.drafted is None or stats.arrival_ms is not None:
         return None
     return stats.mean_tokens_per_round / (stats.drafted / stats.rounds * (stats.cost_ratio or 0) + 1)

@@ -25,9 +25,24 @@ class ByModel:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """The server that ran a pair, as far as it tells of itself; None for what it does not. model: the name
+    that it serves the target under. method: how it drafts ("eagle3"), in its own word. gamma: the most tokens
+    that it drafts in a round, 0 if it drafts none. parallel: over how many devices, in words."""
+
+    address: str
+    software: str
+    version: str | None
+    model: str
+    method: str | None
+    gamma: int | None
+    parallel: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PairInfo:
     """Which pair ran where. `target` and `drafter` are hub ids, directories, or class names of models in
-    memory."""
+    memory. server: None for the engine here."""
 
     name: str
     target: str
@@ -36,14 +51,15 @@ class PairInfo:
     device_name: str
     dtype: ByModel
     quantize: ByModel
+    server: ServerInfo | None = None
 
 
 Fate = Literal["accepted", "rejected", "discarded"]  # of a drafted token
 Source = Literal["resampled", "bonus", "sampled"]  # of the target's own token
 
 # One of the likeliest tokens at a position: id, text, p, q, raw_p, raw_q. q and raw_q are None where nothing
-# was drafted.
-Alternative = tuple[int, str, float, float | None, float, float | None]
+# was drafted, and all but text and raw_p where a server has not told them.
+Alternative = tuple[int | None, str, float | None, float | None, float, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +76,16 @@ class Judged:
     Rules `typical` and `lenient`: as `speculative`, but with another accept_prob. distance: the total
     variation distance, from 0 to 1, between p and the distribution of the token that the rule emits at this
     place, whatever is drafted. None of a lossless rule, and of a token that was never judged.
+
+    A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
     """
 
-    id: int
+    id: int | None
     text: str
-    p: float
-    q: float
-    raw_p: float
-    raw_q: float
+    p: float | None
+    q: float | None
+    raw_p: float | None
+    raw_q: float | None
     u: float | None
     accept_prob: float | None
     fate: Fate
@@ -82,16 +100,19 @@ class Next:
     source: "resampled" after a rejection, from norm(max(p - q, 0)), whose mass before normalising is
     `residual_mass`; "bonus" when all drafts were accepted and "sampled" when nothing was drafted, both from
     p. u is the uniform number it was drawn with. q and raw_q are None unless it was resampled.
+
+    A server tells raw_p only. Where it does not tell how much was drafted, either, the source is "sampled",
+    whatever it was, and the round's `drafts_told` is False.
     """
 
     id: int
     text: str
     source: Source
-    p: float
+    p: float | None
     q: float | None
-    raw_p: float
+    raw_p: float | None
     raw_q: float | None
-    u: float
+    u: float | None
     residual_mass: float | None
     top: tuple[Alternative, ...]
 
@@ -114,18 +135,53 @@ class Round:
     gamma: the most tokens that this round could draft; ended_by: why it drafted no more. made: how many
     tokens the drafter made, which are those of the draft and those that it was not sure enough of. Older
     traces lack these three, and plain decoding has no ended_by.
+
+    Of a server's round the times are None, and arrival_ms is the time since what came before it: the round
+    before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has
+    only those that were accepted.
     """
 
     index: int
     draft: tuple[Judged, ...]
     next: Next | None
     emitted: tuple[int, ...]
-    draft_ms: float
-    verify_ms: float
+    draft_ms: float | None
+    verify_ms: float | None
     kept: Kept | None = None
     gamma: int | None = None
     ended_by: EndedBy | None = None
     made: int | None = None
+    arrival_ms: float | None = None
+    drafts_told: bool = True
+
+    @property
+    def ms(self) -> float:
+        """The time of the whole round."""
+        if self.arrival_ms is not None:
+            return self.arrival_ms
+        return (self.draft_ms or 0.0) + (self.verify_ms or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStats:
+    """What a server's own counters added up to while the run went on. alone: whether that was this run's
+    doing only, as far as the counters can tell; other visitors' requests count in them, too.
+
+    drafts: how many drafts were judged; drafted, accepted: tokens; accepted_by_place: how many drafts were
+    accepted up to this place of the draft and beyond. The times are those of this request, and None unless
+    it was the only one that ended meanwhile: waiting, reading the prompt, generating, all together; and
+    network_ms is what the run took longer than that here."""
+
+    alone: bool
+    drafts: int | None
+    drafted: int | None
+    accepted: int | None
+    accepted_by_place: tuple[int, ...] = ()
+    queue_ms: float | None = None
+    prefill_ms: float | None = None
+    decode_ms: float | None = None
+    total_ms: float | None = None
+    network_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +196,23 @@ class Stats:
     drafter_step_ms is draft_ms divided by it. Older traces lack it.
     distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
     target's distribution and the one that the token was drawn from. None of a lossless rule.
+
+    Of a server's run the times of drafting and verifying are None; tokens_per_second is by arrival, from the
+    first token on; server: what the server itself has counted. drafted, rejected and what follows from them
+    are None where the server does not tell how much it drafts.
     """
 
     tokens: int
     rounds: int
-    drafted: int
+    drafted: int | None
     accepted: int
-    rejected: int
+    rejected: int | None
     acceptance_rate: float | None
     mean_tokens_per_round: float | None
     target_forwards: int
-    prefill_ms: float
-    draft_ms: float
-    verify_ms: float
+    prefill_ms: float | None
+    draft_ms: float | None
+    verify_ms: float | None
     ttft_ms: float | None
     tokens_per_second: float | None
     target_step_ms: float | None
@@ -162,6 +222,20 @@ class Stats:
     speedup: float | None = None
     distance: float | None = None
     made: int | None = None
+    arrival_ms: float | None = None
+    server: ServerStats | None = None
+
+    @property
+    def run_ms(self) -> float:
+        """The time of all rounds together; of a server's run from the arrival of the first token on."""
+        if self.arrival_ms is not None:
+            return self.arrival_ms
+        return (self.draft_ms or 0.0) + (self.verify_ms or 0.0)
+
+    @property
+    def timed_tokens(self) -> int:
+        """Those that were made in run_ms: all but the first one of a server."""
+        return self.tokens if self.arrival_ms is None else self.tokens - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,23 +146,28 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
     """Where a file that has the right types cannot be the trace of a run, and what is wrong there."""
     if not all(map(_is_token_id, trace.prompt_ids)):
         yield "prompt_ids", "must be token ids"
+    if trace.pair.server is None:
+        yield from _untold(trace)
     counted = metrics.fresh()
     for index, a_round in enumerate(trace.rounds):
         if a_round.index != index:
             yield f"rounds.{index}.index", f"must be {index}"
         for place, token in enumerate(a_round.draft):
             yield from _token_faults(f"rounds.{index}.draft.{place}", token, token.accept_prob)
-            if token.fate != "discarded" and None in (token.u, token.accept_prob):
+            judged = trace.pair.server is None and token.fate != "discarded"
+            if judged and None in (token.u, token.accept_prob):
                 yield f"rounds.{index}.draft.{place}", "a token that was judged has a u and an accept_prob"
         if a_round.kept and not all(0 <= n <= len(a_round.draft) for n in astuple(a_round.kept)):
             yield f"rounds.{index}.kept", "must be numbers of drafted tokens"
         if a_round.next:
             yield from _token_faults(f"rounds.{index}.next", a_round.next, a_round.next.residual_mass)
-        if not (0 <= a_round.draft_ms < LARGEST and 0 <= a_round.verify_ms < LARGEST):
+        times = (a_round.draft_ms, a_round.verify_ms, a_round.arrival_ms)
+        if not all(ms is None or 0 <= ms < LARGEST for ms in times):
             yield f"rounds.{index}", "its times must be milliseconds"
-        if a_round.gamma is not None and not len(a_round.draft) <= a_round.gamma <= LIMITS["gamma"][2]:
+        longest = LARGEST if trace.pair.server else LIMITS["gamma"][2]
+        if a_round.gamma is not None and not len(a_round.draft) <= a_round.gamma <= longest:
             yield f"rounds.{index}.gamma", "must be a length that its draft can have"
-        most = LIMITS["gamma"][2] if a_round.gamma is None else a_round.gamma
+        most = longest if a_round.gamma is None else a_round.gamma
         if a_round.made is not None and not len(a_round.draft) <= a_round.made <= most:
             yield f"rounds.{index}.made", "must be a length that its draft can have, before any is dropped"
         counted = metrics.after_round(counted, a_round)
@@ -172,11 +177,37 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
     if any(getattr(trace.stats, name) != getattr(counted, name) for name in counts):
         yield "stats", "must be what the rounds add up to"
     spread = trace.stats.target_step_spread
-    numbers = [*astuple(replace(trace.stats, target_step_spread=None)), *(spread or ())]
+    numbers = _numbers_in(astuple(trace.stats))
     if not all(number is None or 0 <= number < LARGEST for number in numbers):
         yield "stats", "must be numbers that a run can have"
     if trace.stats.target_step_ms == 0 or (spread and trace.stats.target_step_ms is None):
         yield "stats", "must have a target_step_ms above 0 where it has its spread"
+
+
+def _numbers_in(values: tuple) -> Iterator[float | None]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _numbers_in(value)
+        else:
+            yield value
+
+
+def _untold(trace: Trace) -> Iterator[tuple[str, str]]:
+    """What only the run of a server may leave out."""
+    for index, a_round in enumerate(trace.rounds):
+        where = f"rounds.{index}"
+        needed: dict[str, tuple[object, tuple[str, ...]]] = {where: (a_round, ("draft_ms", "verify_ms"))}
+        for place, token in enumerate(a_round.draft):
+            needed[f"{where}.draft.{place}"] = (token, ("id", "p", "q", "raw_p", "raw_q"))
+        if a_round.next:
+            needed[f"{where}.next"] = (a_round.next, ("p", "raw_p", "u"))
+        for place, (value, names) in needed.items():
+            for name in names:
+                if getattr(value, name) is None:
+                    yield f"{place}.{name}", "must be there, since no server has made this run"
+    for name in ("drafted", "rejected", "prefill_ms", "draft_ms", "verify_ms"):
+        if getattr(trace.stats, name) is None:
+            yield f"stats.{name}", "must be there, since no server has made this run"
 
 
 COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
@@ -184,7 +215,9 @@ COUNTED = ("tokens", "rounds", "drafted", "accepted", "rejected")
 
 def _token_faults(where: str, token: Judged | Next, decided: float | None) -> Iterator[tuple[str, str]]:
     """decided: the probability besides p and q that the token's fate came from."""
-    if not _is_token_id(token.id) or not all(_is_token_id(row[0]) for row in token.top):
+    if not all(
+        token_id is None or _is_token_id(token_id) for token_id in (token.id, *(row[0] for row in token.top))
+    ):
         yield where, "its ids must be token ids"
     numbers = [token.p, token.q, token.raw_p, token.raw_q, token.u, decided]
     numbers += [token.distance] if isinstance(token, Judged) else []

@@ -167,10 +167,12 @@ def test_the_keys_are_those_of_the_schema():
         "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats"
     )
     first = data["rounds"][0]
-    assert keys(first) == "index draft next emitted draft_ms verify_ms kept gamma ended_by made"
+    assert keys(first) == (
+        "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told"
+    )
     assert keys(first["draft"][0]) == "id text p q raw_p raw_q u accept_prob fate top distance"
     assert keys(first["next"]) == "id text source p q raw_p raw_q u residual_mass top"
-    assert keys(data["pair"]) == "name target drafter device device_name dtype quantize"
+    assert keys(data["pair"]) == "name target drafter device device_name dtype quantize server"
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
     assert keys(data["params"]) == (
         "draft_with gamma confidence exit_layer rule temperature top_k top_p min_p seed max_new_tokens stop "
