@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from specdemo.cli.main import FAILED, run, say
 from specdemo.cli.options import Parser, add_pair_options, pair_request
-from specdemo.loading.errors import LoadError, TookTooLong
+from specdemo.errors import LoadError, TookTooLong
 
 if TYPE_CHECKING:
     from specdemo.ui.ending import Ended

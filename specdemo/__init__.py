@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # the same names, for editors and type checkers
+    from specdemo.errors import PairError
     from specdemo.events import Finished, Params, Round, Started
     from specdemo.events.trace import Trace
-    from specdemo.loading.errors import PairError
     from specdemo.loading.load import load_pair
     from specdemo.loading.pair import Pair
     from specdemo.session import Run, generate, stream
@@ -34,7 +34,7 @@ __all__ = [
 _HOME = {
     "Finished": "specdemo.events",
     "Pair": "specdemo.loading.pair",
-    "PairError": "specdemo.loading.errors",
+    "PairError": "specdemo.errors",
     "Params": "specdemo.events",
     "Round": "specdemo.events",
     "Run": "specdemo.session",

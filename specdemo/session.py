@@ -27,9 +27,9 @@ from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.engine.stopping import StopCriteria
+from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import Finished, Params, Round, Started, is_lossy, metrics
 from specdemo.events.trace import Trace
-from specdemo.loading.errors import PairError, failure, no_mistakes
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.loading.prompt import encode

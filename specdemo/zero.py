@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from specdemo import session
+from specdemo.errors import PairError, failure, redacted, without_directories
 from specdemo.events import Finish, Finished, Params, Round, Started, Stats
 from specdemo.events.trace import Trace
-from specdemo.loading.errors import PairError, failure, redacted, without_directories
 from specdemo.loading.pair import Pair
 from specdemo.runtime import attention, cuda
 from specdemo.runtime.runner import Runner

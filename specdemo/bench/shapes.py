@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from specdemo.loading.errors import LoadError
+from specdemo.errors import LoadError
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.runtime.device import memory_of

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from specdemo.cli.options import check_bench_options, pair_request, params_of, parser
 from specdemo.cli.terminal import Printer, summary
+from specdemo.errors import LoadError, PairError, redacted
 from specdemo.events import Params, Round
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE
-from specdemo.loading.errors import LoadError, PairError, redacted
 
 if TYPE_CHECKING:
     from specdemo.bench.prompts import Prompts

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, TextIO
 
-from specdemo.loading.errors import redacted
+from specdemo.errors import redacted
 
 Outcome = Literal["PASS", "FAIL", "NOT RUN"]
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdemo.errors import PairError, is_out_of_memory
 from specdemo.events import ByModel, PairInfo
-from specdemo.loading.errors import PairError, is_out_of_memory, reason_of
+from specdemo.loading.errors import reason_of
 from specdemo.loading.pair import LoadDrafter, Pair
 from specdemo.loading.request import ROLES
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared

@@ -6,7 +6,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from time import monotonic
 
-from specdemo.loading.errors import LoadError, PairError, TookTooLong
+from specdemo.errors import LoadError, PairError, TookTooLong
 from specdemo.loading.progress import OnProgress
 
 UNWANTED = "nobody waits for this pair any more"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 
-from specdemo.loading.errors import LoadError, load_errors
+from specdemo.errors import LoadError
+from specdemo.loading.errors import load_errors
 from specdemo.loading.plan import amount
 from specdemo.loading.progress import OnProgress, download_bar
 from specdemo.loading.request import Part

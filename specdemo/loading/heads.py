@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from specdemo.loading.errors import PairError, load_errors
+from specdemo.errors import PairError
+from specdemo.loading.errors import load_errors
 from specdemo.loading.fetch import folder_of, has_config, is_speculator
 from specdemo.loading.request import Part, drafter_part, in_project
 from specdemo.loading.speculator import check_fit, read_head, read_speculator

@@ -16,6 +16,7 @@ from transformers import (
     QuantoConfig,
 )
 
+from specdemo.errors import LoadError, PairError, is_out_of_memory
 from specdemo.events import Params
 from specdemo.loading.assemble import (
     TRUSTED,
@@ -28,7 +29,7 @@ from specdemo.loading.assemble import (
     with_known_ids,
 )
 from specdemo.loading.catalog import GATED
-from specdemo.loading.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
+from specdemo.loading.errors import gated_error, load_errors
 from specdemo.loading.fetch import check_weights, directory_of, fetch, has_config, is_here
 from specdemo.loading.heads import check_head_fits, is_head, load_head, skeleton_of_head, target_for
 from specdemo.loading.pair import Drafting, Pair

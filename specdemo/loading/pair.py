@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdemo.errors import PairError
 from specdemo.events import PairInfo, Params
-from specdemo.loading.errors import PairError
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.cached_head import DrafterModel, context_of_drafter

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from specdemo.errors import LoadError, PairError
 from specdemo.loading.assemble import dtype_name
 from specdemo.loading.catalog import QUANTIZE
-from specdemo.loading.errors import LoadError, PairError
 from specdemo.loading.request import Part, Request
 from specdemo.runtime.cached_head import DrafterModel
 from specdemo.runtime.device import free_memory, memory_of

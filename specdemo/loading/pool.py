@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
+from specdemo.errors import PairError, TookTooLong
 from specdemo.loading.downloads import UNWANTED, Downloads, wait_while
-from specdemo.loading.errors import PairError, TookTooLong
 from specdemo.loading.fetch import fetch, is_here
 from specdemo.loading.load import check_access, load, plan
 from specdemo.loading.pair import Pair

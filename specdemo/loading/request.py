@@ -7,8 +7,8 @@ from difflib import get_close_matches
 
 import torch
 
+from specdemo.errors import PairError
 from specdemo.loading.catalog import CATALOGUE, DTYPES, QUANTIZE, ROOT
-from specdemo.loading.errors import PairError
 from specdemo.runtime import cuda
 
 ROLES = ("target", "drafter")

@@ -10,7 +10,8 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 
-from specdemo.loading.errors import LoadError, PairError, load_errors
+from specdemo.errors import LoadError, PairError
+from specdemo.loading.errors import load_errors
 from specdemo.loading.fetch import INDEX, PICKLED, SPECULATOR, WEIGHTS
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
 from specdemo.runtime.lm import logits_width

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from specdemo.loading.errors import PairError
+from specdemo.errors import PairError
 
 PROBE = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no character

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from specdemo.loading.errors import PairError
+from specdemo.errors import PairError
 from specdemo.training.data import BadInput
 from specdemo.training.eagle3 import train_eagle3
 from specdemo.training.options import Eagle3Options, ReportOptions, TargetOptions, parse

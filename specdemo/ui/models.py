@@ -10,8 +10,8 @@ from typing import Any
 from huggingface_hub import get_token
 
 from specdemo import zero
+from specdemo.errors import PairError, no_mistakes, without_directories
 from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR, QUANTIZE, Entry
-from specdemo.loading.errors import PairError, no_mistakes, without_directories
 from specdemo.loading.fetch import has_config
 from specdemo.loading.heads import target_for
 from specdemo.loading.load import read_skeleton

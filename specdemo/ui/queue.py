@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from typing import Any, NamedTuple
 
+from specdemo.errors import LoadError, PairError, failure
 from specdemo.events import Params
-from specdemo.loading.errors import LoadError, PairError, failure
 from specdemo.loading.pair import Pair
 from specdemo.session import Run
 from specdemo.ui.line import Refused, Ticket, fulfil

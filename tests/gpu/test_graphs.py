@@ -244,7 +244,7 @@ print("done")
 LOST = """
 import torch
 from specdemo import Params, generate, load_pair
-from specdemo.loading.errors import LoadError
+from specdemo.errors import LoadError
 from specdemo.engine import step
 
 params = Params(temperature=0, max_new_tokens=20, seed=5)

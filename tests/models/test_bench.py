@@ -20,7 +20,7 @@ from specdemo.bench.run import bench
 from specdemo.bench.shapes import SHAPES, shaped_pair
 from specdemo.bench.sweeps import context_sweep, gamma_sweep
 from specdemo.cli.main import _shapes, main
-from specdemo.loading.errors import LoadError
+from specdemo.errors import LoadError
 from specdemo.loading.pair import held_bytes, weight_bytes
 from specdemo.runtime.torchscript import TorchScriptLM
 from tests.tiny import tiny, tokenizer

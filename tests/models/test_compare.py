@@ -8,8 +8,8 @@ import pytest
 from specdemo import Params, generate, load_pair
 from specdemo.bench.compare import Setting, _generate, compare, methods_of, settings_for
 from specdemo.cli.main import main
+from specdemo.errors import PairError
 from specdemo.events import DRAFT_WITH
-from specdemo.loading.errors import PairError
 from specdemo.session import Run
 from tests.tiny import noisy, tiny
 

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdemo import Params, Round, generate, load_pair, stream
+from specdemo.errors import LoadError
 from specdemo.loading import load
-from specdemo.loading.errors import LoadError
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda, gpu_check

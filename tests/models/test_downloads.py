@@ -14,9 +14,9 @@ from huggingface_hub import constants, file_download
 from safetensors.torch import load_file, save_file
 
 from specdemo import PairError
+from specdemo.errors import LoadError, TookTooLong
 from specdemo.loading import fetch, plan
 from specdemo.loading.downloads import Downloads
-from specdemo.loading.errors import LoadError, TookTooLong
 from specdemo.loading.load import load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve

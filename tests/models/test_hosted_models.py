@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from specdemo import PairError, Params, zero
+from specdemo.errors import LoadError
 from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR
-from specdemo.loading.errors import LoadError
 from specdemo.session import generate
 from specdemo.ui import links, models
 from specdemo.ui.controls import controls

@@ -21,8 +21,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from specdemo import PairError, Params, load_pair, stream
 from specdemo.bench.shapes import shaped_pair
+from specdemo.errors import LoadError
 from specdemo.loading import assemble
-from specdemo.loading.errors import LoadError
 from specdemo.loading.load import _load, load, plan
 from specdemo.loading.request import Part, resolve
 from specdemo.runtime.runner import has_hooks

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import app
 from specdemo import PairError, Params, generate, load_pair
-from specdemo.loading.errors import LoadError
+from specdemo.errors import LoadError
 from specdemo.loading.request import resolve
 from specdemo.ui import links
 from specdemo.ui.limits import HOSTED

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from specdemo import PairError, Params, generate, load_pair, stream
+from specdemo.errors import LoadError
 from specdemo.loading import load as load_module
 from specdemo.loading import plan as plan_module
 from specdemo.loading import pool as pool_module
 from specdemo.loading.catalog import EMBEDDED
-from specdemo.loading.errors import LoadError
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime.device import memory_of

@@ -14,8 +14,8 @@ from functools import partial
 import pytest
 
 from specdemo import PairError, Params, stream
+from specdemo.errors import LoadError
 from specdemo.loading import pool as pool_module
-from specdemo.loading.errors import LoadError
 from specdemo.runtime import lm
 from specdemo.ui.limits import LOCAL
 from specdemo.ui.line import Refused, RunQueue

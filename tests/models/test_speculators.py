@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.bench.contestants import contestants
 from specdemo.cli.main import main
-from specdemo.loading.errors import LoadError
+from specdemo.errors import LoadError
 from specdemo.loading.fetch import is_here
 from specdemo.loading.load import load, plan
 from specdemo.loading.pair import held_bytes, weight_bytes

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "specdemo"
 FLOORS = [  # a module imports from its own folder and from floors above its own line
-    {"events", ""},  # "" is the package's face, which has the version
+    {"events", "errors", ""},  # "" is the package's face, which has the version
     {"runtime"},
     {"engine", "loading"},
     {"session"},
@@ -28,7 +28,13 @@ TORCH_FREE = (
         "specdemo.events.trace",
         "specdemo.cli.terminal",
     ),
-    *("specdemo.cli.options", "specdemo.cli.main", "specdemo.loading.catalog", "specdemo.loading.errors"),
+    *(
+        "specdemo.cli.options",
+        "specdemo.cli.main",
+        "specdemo.loading.catalog",
+        "specdemo.errors",
+        "specdemo.loading.errors",
+    ),
     *("specdemo.ui.feed", "specdemo.ui.texts", "specdemo.ui.frame", "specdemo.ui.wire"),
     *("specdemo.ui.settings", "specdemo.ui.hints", "specdemo.ui.shelf", "specdemo.ui.opening"),
     *("specdemo.ui.limits", "specdemo.ui.line"),

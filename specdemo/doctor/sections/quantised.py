@@ -8,8 +8,8 @@ from time import perf_counter
 from specdemo.doctor.sections.cuda import device
 from specdemo.doctor.sections.runs import SAMPLERS, TOKENS, embedded, text
 from specdemo.doctor.trials import Failed, NotRun, Trial
+from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import QUANTIZE
-from specdemo.loading.errors import LoadError, PairError
 from specdemo.loading.load import load_pair
 
 

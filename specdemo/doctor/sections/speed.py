@@ -18,8 +18,8 @@ from specdemo.bench.shapes import shaped_pair
 from specdemo.doctor.sections.cuda import device, need_cuda, replayed_us
 from specdemo.doctor.sections.runs import SAMPLERS, embedded
 from specdemo.doctor.trials import Finding, NotRun, Table, Trial
+from specdemo.errors import LoadError
 from specdemo.events import Params
-from specdemo.loading.errors import LoadError
 from specdemo.loading.load import plan
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import resolve
