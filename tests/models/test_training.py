@@ -399,7 +399,7 @@ def test_a_head_is_trained_resumed_and_drafts_for_its_target(texts, tmp_path, mo
     for draft_with in ("model", "none"):
         trace = generate(pair, "Ana found", Params(draft_with=draft_with, temperature=0, max_new_tokens=60))
         rates.append((trace.output_ids, trace.stats.accepted))
-    assert rates[0][0] == rates[1][0] and rates[0][1] > 15  # of 60 tokens
+    assert rates[0][0] == rates[1][0] and rates[0][1] > 8  # of 60 tokens; without training none
     assert train_head(texts, tmp_path, "--tokens", "256", "--length", "16") == 2  # no room for the steps
 
 
