@@ -4,12 +4,13 @@ import time
 from typing import Any
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.events import Alternative, Finish, Judged, Next, Params, Round, is_lossy, metrics
+from specdemo.events import Finish, Judged, Next, Params, Round, is_lossy, metrics
 from specdemo.events.estimate import best_gamma, estimates
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.texts import number_texts, whose
 from specdemo.ui.wire import (
+    Alternative,
     DraftToken,
     Kind,
     Message,

@@ -8,7 +8,8 @@ of 1,000 tokens tests/web/test_flow.py counts 920. At most 1,200 are allowed.
 
 from typing import Literal, NotRequired, TypedDict
 
-from specdemo.events import Alternative
+# One of the likeliest tokens at a position, as in a trace of the engine here: id, text, p, q, raw_p, raw_q.
+Alternative = tuple[int, str, float, float | None, float, float | None]
 
 
 class PromptToken(TypedDict):

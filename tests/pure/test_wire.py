@@ -7,8 +7,8 @@ from typing import Literal, NotRequired, get_args, get_origin, get_type_hints, i
 
 import pytest
 
-from specdemo.events import Alternative
 from specdemo.ui import wire
+from specdemo.ui.wire import Alternative
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = (ROOT / "specdemo" / "ui" / "static" / "messages.js").read_text(encoding="utf-8")
