@@ -11,8 +11,9 @@ from threading import Thread
 from typing import TYPE_CHECKING, NoReturn
 
 from specdemo.cli.main import FAILED, run, say
-from specdemo.cli.options import Parser, add_pair_options, pair_request
+from specdemo.cli.options import Parser, add_pair_options, add_server_options, pair_request, server_key
 from specdemo.errors import LoadError, TookTooLong
+from specdemo.vllm.pair import ServedPair
 
 if TYPE_CHECKING:
     from specdemo.ui.ending import Ended
@@ -27,6 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         prog=PROGRAM, description="Serves the page that shows speculative decoding, token by token."
     )
     add_pair_options(parser)
+    add_server_options(parser, several=True)
     parser.set_defaults(pair=os.environ.get("SPECDEMO_PAIR"))  # a Space has variables and no command line
     parser.add_argument(
         "--host",
@@ -60,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _serve(arguments: Namespace) -> int:
     request, host = pair_request(arguments), arguments.host
+    key = server_key(arguments)
     try:
         port = _free_port(host, arguments.port)
     except OSError as error:
@@ -76,10 +79,11 @@ def _serve(arguments: Namespace) -> int:
     from specdemo.ui.models import Choice, Models
     from specdemo.ui.page import build
     from specdemo.ui.serve import launch
+    from specdemo.ui.servers import Given
 
     logging.disable_progress_bar()  # the hub's, too: the page shows the progress
     limits = replace(HOSTED if arguments.hosted else LOCAL, behind_proxy=arguments.behind_proxy)
-    models = Models(request, limits, arguments.allow)
+    models = Models(request, limits, arguments.allow, [Given(url, key) for url in arguments.vllm or []])
     if request["target"] is not None or request["drafter"] is not None:
         plan(models.default_request)  # a mistyped directory is reported before the page starts
     queue = RunQueue(limits)
@@ -114,6 +118,9 @@ def _load_first(models: "Models", ended: "Ended") -> None:
             say(f"{error}; the page goes on with the other pairs", program=PROGRAM)
         else:
             ended.put(error)
+        return
+    if isinstance(pair, ServedPair):
+        say(f"{pair.info.name} is ready: {pair.about}", program=PROGRAM)
         return
     on = f"{pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}"
     say(f"{pair.info.name} is ready on {on}", program=PROGRAM)

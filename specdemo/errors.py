@@ -7,13 +7,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SHORTEST_SECRET = 8  # characters: shorter values are words like "true", which other texts have too
+_hidden: set[str] = set()
+
+
+def hide(secret: str) -> None:
+    """From now on no error shows this, whatever its length."""
+    _hidden.add(secret)
 
 
 def redacted(text: str) -> str:
-    """The text without the value of any environment variable that is named *_TOKEN or *_KEY, and without the
-    hub's token that is stored on this machine."""
+    """The text without the value of any environment variable that is named *_TOKEN or *_KEY, without the
+    hub's token that is stored on this machine, and without what `hide` was given."""
     named = (value for name, value in os.environ.items() if name.upper().endswith(("_TOKEN", "_KEY")))
     secrets = {value for value in (*named, _stored_token()) if len(value) >= SHORTEST_SECRET}
+    secrets |= _hidden
     for secret in sorted(secrets, key=len, reverse=True):  # one can be a part of another
         text = text.replace(secret, "***")
     return text

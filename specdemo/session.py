@@ -31,19 +31,21 @@ from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import Finished, Params, Round, Started, is_lossy, metrics
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.prompt import encode
 from specdemo.runtime import cuda, gpu_check
 from specdemo.runtime.cached_head import CachedHead
 from specdemo.runtime.early_exit import exit_layer
 from specdemo.runtime.runner import RunSetup
+from specdemo.vllm.pair import ServedPair
+from specdemo.vllm.run import served_events
 
 Event = Started | Round | Finished
 IsOver = Callable[[], bool]
 
 
 def stream(
-    pair: Pair,
+    pair: AnyPair,
     prompt: str | list[int],
     params: Params | None = None,
     *,
@@ -53,10 +55,11 @@ def stream(
     """Starts a run: an iterator of Started, one Round per target forward after the prefill, and Finished.
 
     measure: plain rounds are timed before Finished, in at most a tenth of the run's time, for
-    `stats.speedup`. is_over: asked during the prefill; once true, the run is closed. Raises ValueError for a
-    prompt or Params that this pair cannot take, PairError while it is busy with another run."""
+    `stats.speedup`; not of a server. is_over: asked during the prefill; once true, the run is closed. Raises
+    ValueError for a prompt or Params that this pair cannot take, PairError while it is busy with another
+    run."""
     started = prepare(pair, prompt, params)
-    if cuda.is_cuda(pair.target.device) and not cuda.lost():
+    if isinstance(pair, Pair) and cuda.is_cuda(pair.target.device) and not cuda.lost():
         pair.runner.gpu_note = gpu_check.difference(pair.target.device, _embedded_text)
     if not pair.lock.acquire(blocking=False):
         raise PairError("this pair is busy: finish, close or drop its other run first")
@@ -67,7 +70,7 @@ def stream(
         raise
 
 
-def prepare(pair: Pair, prompt: str | list[int], params: Params | None = None) -> Started:
+def prepare(pair: AnyPair, prompt: str | list[int], params: Params | None = None) -> Started:
     """A run's first event: its prompt as token ids, its Params with a seed. Raises ValueError as `stream`
     does, and touches no device."""
     params = Params() if params is None else params
@@ -76,6 +79,10 @@ def prepare(pair: Pair, prompt: str | list[int], params: Params | None = None) -
     if params.system is not None and not params.chat:
         raise ValueError("system is part of the chat template, so it needs chat to be true")
     prompt_ids = encode(pair, prompt, params)
+    text = prompt if isinstance(prompt, str) else ""
+    if isinstance(pair, ServedPair):
+        params = _seeded(pair.check(params))
+        return Started(pair.info, {"specdemo": __version__, **pair.versions}, params, text, tuple(prompt_ids))
     if params.draft_with == "model" and pair.drafter is None:
         raise ValueError('draft_with must not be "model" for this pair: it has no drafter model')
     if params.draft_with == "early-exit":
@@ -84,19 +91,20 @@ def prepare(pair: Pair, prompt: str | list[int], params: Params | None = None) -
         raise ValueError(
             "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
         )
-    if params.seed is None:
-        params = replace(params, seed=SystemRandom().randrange(2**32))
     versions = {
         "specdemo": __version__,
         "torch": torch.__version__,
         "transformers": version("transformers"),
     }
-    text = prompt if isinstance(prompt, str) else ""
-    return Started(pair.info, versions, params, text, tuple(prompt_ids))
+    return Started(pair.info, versions, _seeded(params), text, tuple(prompt_ids))
+
+
+def _seeded(params: Params) -> Params:
+    return params if params.seed is not None else replace(params, seed=SystemRandom().randrange(2**32))
 
 
 def generate(
-    pair: Pair, prompt: str | list[int], params: Params | None = None, *, measure: bool = True
+    pair: AnyPair, prompt: str | list[int], params: Params | None = None, *, measure: bool = True
 ) -> Trace:
     """The whole run at once: its trace. Raises as `stream` does, and what fails while it runs."""
     run = stream(pair, prompt, params, measure=measure)
@@ -119,7 +127,7 @@ class Run:
     Any thread may close it: the pair is free when `close` returns, at the latest one round or one part of the
     prefill later. A run that is dropped closes itself."""
 
-    def __init__(self, pair: Pair, started: Started, measure: bool, is_over: IsOver = lambda: False):
+    def __init__(self, pair: AnyPair, started: Started, measure: bool, is_over: IsOver = lambda: False):
         self.trace = Trace.begin(started)
         self._computing = threading.Lock()  # held while an event is computed
         closing = self._closing = threading.Event()
@@ -130,7 +138,10 @@ class Run:
             return closing.is_set()
 
         self._free = weakref.finalize(self, _free, pair, self.trace)
-        self._events = _events(pair, started, self.trace, is_closing, measure)
+        if isinstance(pair, ServedPair):
+            self._events = served_events(pair, started, self.trace, is_closing)
+        else:
+            self._events = _events(pair, started, self.trace, is_closing, measure)
 
     def __iter__(self) -> "Run":
         return self
@@ -167,7 +178,7 @@ class Run:
         self.close()
 
 
-def _free(pair: Pair, trace: Trace) -> None:
+def _free(pair: AnyPair, trace: Trace) -> None:
     """At the end of every run, once, whether it finished, failed, was closed or was dropped."""
     try:
         if trace.finish is None:

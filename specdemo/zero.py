@@ -22,9 +22,10 @@ from specdemo import session
 from specdemo.errors import PairError, failure, redacted, without_directories
 from specdemo.events import Finish, Finished, Params, Round, Started, Stats
 from specdemo.events.trace import Trace
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda
 from specdemo.runtime.runner import Runner
+from specdemo.vllm.pair import ServedPair
 
 PREPARE_SECONDS = 5  # for the models to reach the GPU, and for the prompt
 TOKEN_SECONDS = 0.05  # for a token; a pair of 8 billion parameters needs about half of it
@@ -69,7 +70,7 @@ _tasks: weakref.WeakKeyDictionary[Pair, Task] = weakref.WeakKeyDictionary()
 
 
 def stream(
-    pair: Pair,
+    pair: AnyPair,
     prompt: str | list[int],
     params: Params | None = None,
     *,
@@ -77,7 +78,7 @@ def stream(
     is_over: Callable[[], bool] = lambda: False,
 ) -> "session.Run | ForkedRun":
     """As `session.stream`; on ZeroGPU the run happens in a forked process, which cannot ask `is_over`."""
-    if GPU is None:
+    if GPU is None or isinstance(pair, ServedPair):
         return session.stream(pair, prompt, params, measure=measure, is_over=is_over)
     started = session.prepare(pair, prompt, params)
     if not pair.lock.acquire(blocking=False):

@@ -1,8 +1,9 @@
 """Drafters in turns on the same prompts, as a table that grows while they are measured."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import reduce
 from random import Random
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -10,11 +11,11 @@ from typing import NamedTuple
 from specdemo.bench.methods import FEWEST_SAMPLES, METHODS, winner
 from specdemo.bench.results import MethodRow, MethodsResult
 from specdemo.events import Params, Stats
-from specdemo.events.metrics import ratio
+from specdemo.events.metrics import ratio, total
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.fetch import is_speculator
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import AnyPair, Pair
 from specdemo.zero import stream
 
 WARM_UP = 48  # tokens that each setting writes before it is measured
@@ -26,7 +27,7 @@ class Setting:
     """One row to measure. Its name is the row's, and no other's."""
 
     name: str
-    pair: Pair
+    pair: AnyPair
     params: Params
 
 
@@ -49,8 +50,8 @@ class Sample(NamedTuple):
 
     @property
     def ms_per_token(self) -> float:
-        """By the engine's clock, without prefill."""
-        return (self.stats.draft_ms + self.stats.verify_ms) / self.stats.tokens
+        """By the engine's clock, without prefill; of a server by arrival, from the first token on."""
+        return self.stats.run_ms / max(1, self.stats.timed_tokens)
 
 
 def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting]:
@@ -128,7 +129,9 @@ def compare(
         yield Comparison(done, len(todo), following, rows, dict(traces))
 
 
-def _generate(pair: Pair, prompt: str | list[int], params: Params, is_stopped: Callable[[], bool]) -> Trace:
+def _generate(
+    pair: AnyPair, prompt: str | list[int], params: Params, is_stopped: Callable[[], bool]
+) -> Trace:
     with stream(pair, prompt, params, measure=False, is_over=is_stopped) as run:
         for _ in run:
             if is_stopped():
@@ -155,7 +158,7 @@ def _row(setting: Setting, samples: list[Sample], plain: list[Sample], texts_are
     texts_are_equal: whether they should be."""
     params, stats = setting.params, [sample.stats for sample in samples]
     rounds = sum(each.rounds for each in stats)
-    accepted, rejected = sum(each.accepted for each in stats), sum(each.rejected for each in stats)
+    accepted, rejected = sum(each.accepted for each in stats), sum_of(each.rejected for each in stats)
     ms, plain_ms = ([one.ms_per_token for one in some] for some in (samples, plain))
     is_plain = params.draft_with == "none"
     equal = [one.ids == other.ids for one, other in zip(samples, plain, strict=False)]
@@ -163,19 +166,30 @@ def _row(setting: Setting, samples: list[Sample], plain: list[Sample], texts_are
         name=setting.name,
         draft_with=params.draft_with,
         gamma=None if is_plain else params.gamma,
-        drafted_per_round=sum(each.drafted for each in stats) / rounds,
+        drafted_per_round=ratio(sum_of(each.drafted for each in stats), rounds),
         accepted_per_round=accepted / rounds,
         tokens_per_round=sum(each.tokens for each in stats) / rounds,
-        acceptance_rate=ratio(accepted, accepted + rejected),
-        draft_ms_per_round=sum(each.draft_ms for each in stats) / rounds,
-        verify_ms_per_round=sum(each.verify_ms for each in stats) / rounds,
+        acceptance_rate=ratio(accepted, total(accepted, rejected)),
+        draft_ms_per_round=ratio(sum_of(each.draft_ms for each in stats), rounds),
+        verify_ms_per_round=ratio(sum_of(each.verify_ms for each in stats), rounds),
         tokens_per_second=1000 / median(ms),
         speedup=median(plain_ms) / median(ms) if plain else None,
         speedup_interval=speedup_interval(plain_ms, ms) if plain and not is_plain else None,
-        drafter_bytes=setting.pair.bytes_held.drafter if params.draft_with == "model" else None,
+        drafter_bytes=_drafter_bytes(setting),
         texts_equal=f"{sum(equal)} of {len(equal)}" if texts_are_equal else None,
         samples=len(samples),
     )
+
+
+def sum_of(values: Iterable[float | None]) -> float | None:
+    """None where one is unknown."""
+    return reduce(total, values, 0.0)
+
+
+def _drafter_bytes(setting: Setting) -> int | None:
+    if setting.params.draft_with != "model" or not isinstance(setting.pair, Pair):
+        return None
+    return setting.pair.bytes_held.drafter
 
 
 def speedup_interval(plain_ms: list[float], ms: list[float]) -> tuple[float, float] | None:

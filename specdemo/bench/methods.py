@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from io import StringIO
 
 from specdemo.bench.results import MethodRow
+from specdemo.events.metrics import ratio
 
 METHODS = {  # Params.draft_with: its name, in the table and on the page
     "model": "drafter model",
@@ -161,18 +162,22 @@ def _slower(best: MethodRow, plain: MethodRow) -> str:
     sentence = (
         f"nothing beats the target alone here: {_called(best)}, the fastest drafter, reaches {_times(best)}"
     )
-    longer = _shown(_round_ms(best) / (_round_ms(plain) or 1))
-    if _shown(best.tokens_per_round) < longer:
+    longer = ratio(_round_ms(best), _round_ms(plain))
+    if longer is not None and _shown(best.tokens_per_round) < (longer := _shown(longer)):
         brings = f"brings {number(best.tokens_per_round)} tokens and takes {number(longer)} times as long"
         sentence += f", because a round with it {brings}"
     return _sentence(sentence) + _why(best)
 
 
 def _why(row: MethodRow) -> str:
+    if row.drafted_per_round is None:
+        return ""
     if not _shown(row.drafted_per_round):
         return " It found nothing to draft."
-    share = _shown(row.draft_ms_per_round) / (_round_ms(row) or 1)
     keeps = f"keeps {number(row.accepted_per_round)} of {number(row.drafted_per_round)} drafts a round"
+    if row.draft_ms_per_round is None:
+        return f" It {keeps}."
+    share = _shown(row.draft_ms_per_round) / (_round_ms(row) or 1)
     return f" It {keeps}, and drafting takes {share:.0%} of its time."
 
 
@@ -199,7 +204,9 @@ def _overlap(one: MethodRow, other: MethodRow) -> bool:
     return _low(one) <= _high(other) and _low(other) <= _high(one)
 
 
-def _round_ms(row: MethodRow) -> float:
+def _round_ms(row: MethodRow) -> float | None:
+    if row.draft_ms_per_round is None or row.verify_ms_per_round is None:
+        return None
     return _shown(row.draft_ms_per_round) + _shown(row.verify_ms_per_round)
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import chain, cycle, islice
 
 from specdemo.loading.catalog import EMBEDDED, ROOT
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import AnyPair, Pair
 
 Prompts = Callable[[int, int | None], list[list[int]]]  # (how many, tokens each; None: as they are) -> [N][T]
 
@@ -20,7 +20,7 @@ def prompt_sets() -> dict[str, tuple[str, ...]]:
     return {name: tuple(texts) for file in files for name, texts in json.loads(file).items()}
 
 
-def prompts_for(pair: Pair, count: int) -> list[str]:
+def prompts_for(pair: AnyPair, count: int) -> list[str]:
     """`count` texts that suit the pair: stories for embedded pairs, for others one text of each general set
     in turn. After the last text the first comes again."""
     stories, *general = prompt_sets().values()

@@ -147,18 +147,19 @@ class Result(Drafting):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodRow:
-    """One drafter over all prompts. Times are by the engine's clock, without prefill; tokens/s and speed-up
-    are of medians, what is given per round is a mean."""
+    """One drafter over all prompts. Times are by the engine's clock, without prefill; of a server by the
+    arrival of its tokens, from the first one on, and without the parts of a round, which it does not tell.
+    tokens/s and speed-up are of medians, what is given per round is a mean."""
 
     name: str
     draft_with: str
     gamma: Gamma | None  # None for "none"
-    drafted_per_round: float
+    drafted_per_round: float | None  # None where a server does not tell it
     accepted_per_round: float
     tokens_per_round: float
     acceptance_rate: float | None
-    draft_ms_per_round: float
-    verify_ms_per_round: float
+    draft_ms_per_round: float | None
+    verify_ms_per_round: float | None
     tokens_per_second: float
     speedup: float | None  # how many times as fast as the target alone; None if that was not measured
     speedup_interval: tuple[float, float] | None  # of 90%; None for too few samples, and for "none"

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdemo.cli.options import check_bench_options, pair_request, params_of, parser
+from specdemo.cli.options import check_bench_options, is_given, pair_request, params_of, parser, server_key
 from specdemo.cli.terminal import Printer, summary
 from specdemo.errors import LoadError, PairError, redacted
 from specdemo.events import Params, Round
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from specdemo.bench.results import Result, ShapesInfo
     from specdemo.events.trace import Trace
     from specdemo.loading.pair import Pair
+    from specdemo.vllm.pair import ServedPair
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130  # exit statuses
 
@@ -71,12 +72,15 @@ def say(message: object, status: int = 0, program: str = "specdemo") -> int:
 
 def _generate(arguments: Namespace) -> int:
     params, request = params_of(arguments), pair_request(arguments)
+    key = server_key(arguments)
+    if arguments.vllm is not None and any(is_given(value) for value in request.values()):
+        raise ValueError("vllm: give --vllm or options about a pair, not both")
     if arguments.trace not in (None, "-"):
         _check_writable("trace", arguments.trace)
 
     from specdemo.session import stream
 
-    pair = _load(request)
+    pair = _load(request) if arguments.vllm is None else _connect(arguments.vllm, key)
     known_notes = pair.notes
     printer = None if arguments.trace == "-" else Printer(params.stop, sys.stdout, sys.stderr)
     with stream(pair, arguments.prompt, params) as run:
@@ -109,6 +113,16 @@ def _load(request: dict[str, Any]) -> "Pair":
     if size.drafter:
         sizes += f", drafter {size.drafter / 1e6:,.0f} MB"
     say(f"{pair.info.name} on {pair.info.device} ({pair.info.device_name}), {sizes}; {pair.dtype_reason}")
+    for note in pair.notes:
+        say(note)
+    return pair
+
+
+def _connect(url: str, key: str | None) -> "ServedPair":
+    from specdemo.vllm.pair import connect
+
+    pair = connect(url, key)
+    say(f"{pair.info.name}: {pair.about}")
     for note in pair.notes:
         say(note)
     return pair

@@ -1,5 +1,6 @@
 """The options of the command line, and what can be checked about them without torch."""
 
+import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from dataclasses import fields
@@ -32,6 +33,7 @@ def parser() -> Parser:
         help="save the run's trace as JSON; - writes it to standard output instead of the text",
     )
     add_pair_options(generate)
+    add_server_options(generate, several=False)
     _add_params_options(generate, Params())
     _add_bench_options(
         commands.add_parser("bench", help="compare this engine with transformers, side by side")
@@ -71,6 +73,34 @@ def add_pair_options(parser: ArgumentParser) -> None:
     parser.add_argument("--quantize-drafter", metavar="KIND", help="quantise the drafter's weights")
 
 
+def add_server_options(parser: ArgumentParser, several: bool) -> None:
+    more = "; can be given more than once" if several else ""
+    parser.add_argument(
+        "--vllm",
+        metavar="URL",
+        action="append" if several else "store",
+        help=f"a running vLLM server as the engine, like http://host:8000{more}",
+    )
+    parser.add_argument(
+        "--vllm-key-from-env",
+        metavar="NAME",
+        help="the environment variable that has the key of the vLLM server (its --api-key)",
+    )
+
+
+def server_key(arguments: Namespace) -> str | None:
+    """The key of the vLLM server, or of all of them."""
+    name = arguments.vllm_key_from_env
+    if name is None:
+        return None
+    if not arguments.vllm:
+        raise ValueError("vllm_key_from_env is for a vLLM server, so it needs --vllm")
+    if not os.environ.get(name):
+        unset = "must name an environment variable that is set"
+        raise ValueError(f"vllm_key_from_env {unset}, not {ascii(name)[:60]}")
+    return os.environ[name]
+
+
 def pair_request(arguments: Namespace) -> dict[str, Any]:
     """The arguments for `load_pair`."""
     if arguments.pair is not None and (arguments.target is not None or arguments.drafter is not None):
@@ -84,6 +114,13 @@ def pair_request(arguments: Namespace) -> dict[str, Any]:
         "quantize": {"target": arguments.quantize, "drafter": arguments.quantize_drafter},
         "trust_remote_code": arguments.trust_remote_code,
     }
+
+
+def is_given(value: object) -> bool:
+    """Whether an argument of `load_pair` says anything."""
+    if isinstance(value, dict):
+        return any(map(is_given, value.values()))
+    return value is not None and value is not False
 
 
 def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tuple[str, ...] = ()) -> None:

@@ -19,6 +19,7 @@ from specdemo.events import (
     PairInfo,
     Params,
     Round,
+    ServerStats,
     Started,
     Stats,
     metrics,
@@ -54,6 +55,7 @@ class Trace:
         run = (started.pair, started.versions, started.params, started.prompt, started.prompt_ids)
         return cls(SCHEMA, *run)
 
+    revised = False  # whether rounds have changed that were there before; not in the JSON
     unfinished = ""  # an incomplete character at the end, which the next token may complete; not in the JSON
 
     def add(self, a_round: Round, unfinished: str = "") -> None:
@@ -62,6 +64,18 @@ class Trace:
         self.text = self._before_stop(self.text + "".join(pieces(a_round)))
         self.unfinished = unfinished
         self.stats = metrics.after_round(self.stats, a_round)
+
+    def revise(self, rounds: list[Round]) -> None:
+        """The same tokens in the same rounds, of which a server has told more since."""
+        counted = metrics.fresh()
+        for a_round in rounds:
+            counted = metrics.after_round(counted, a_round)
+        self.rounds, self.revised = rounds, True
+        self.stats = replace(counted, server=self.stats.server)
+
+    def count(self, server: ServerStats) -> None:
+        """Takes what a server has counted."""
+        self.stats = replace(self.stats, server=server)
 
     def end(self, finish: Finish, error: str | None = None) -> None:
         """Ends the trace. If the run was interrupted inside a character, its last token gets the incomplete

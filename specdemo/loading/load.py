@@ -32,7 +32,7 @@ from specdemo.loading.catalog import GATED
 from specdemo.loading.errors import gated_error, load_errors
 from specdemo.loading.fetch import check_weights, directory_of, fetch, has_config, is_here
 from specdemo.loading.heads import check_head_fits, is_head, load_head, skeleton_of_head, target_for
-from specdemo.loading.pair import Drafting, Pair
+from specdemo.loading.pair import AnyPair, Drafting, Pair
 from specdemo.loading.plan import Plan, check_free_memory, check_memory, plan_from
 from specdemo.loading.progress import OnProgress, loading_weights
 from specdemo.loading.request import ROLES, ByRole, Part, Request, drafter_part, resolve
@@ -43,6 +43,7 @@ from specdemo.runtime.cached_head import DrafterModel
 from specdemo.runtime.joined import join_weights
 from specdemo.runtime.runner import Capture
 from specdemo.runtime.skinny_linear import use_skinny_linear
+from specdemo.vllm.pair import connect
 
 FROM_DISK = {"local_files_only": True}
 
@@ -58,7 +59,9 @@ def load_pair(
     quantize: ByRole = None,
     cudnn_attention: bool = False,
     trust_remote_code: bool = False,
-) -> Pair:
+    vllm: str | None = None,
+    vllm_key: str | None = None,
+) -> AnyPair:
     """A pair by its name in the catalogue (the embedded pair if left out), by hub ids (ID or ID@REVISION) or
     directories, or from models in memory, which are not changed. A drafter that is loaded can be a speculator
     (an EAGLE-3 head); then the target can be left out: it is the verifier that its config.json names.
@@ -68,7 +71,17 @@ def load_pair(
     pair on CUDA switches cuDNN's attention off in the whole process, or on if this is True.
     trust_remote_code: runs program code that comes with the models, of the same revision. Raises PairError
     for a wrong request, LoadError when loading failed.
+
+    vllm: the address of a running vLLM server, http://host:8000, which takes the place of all the rest.
+    vllm_key: of its --api-key, kept out of all that is shown and saved.
     """
+    if vllm is not None:
+        others = (name, target, drafter, tokenizer, device, dtype, quantize)
+        if any(value is not None for value in others) or trust_remote_code:
+            raise PairError("vllm must be given alone: the server has loaded its models")
+        return connect(vllm, vllm_key)
+    if vllm_key is not None:
+        raise PairError("vllm_key must be left out without vllm: it is the key of a server")
     if isinstance(target, PreTrainedModel) and name is None:
         for option, value in (("device", device), ("dtype", dtype), ("quantize", quantize)):
             if value is not None:

@@ -21,6 +21,7 @@ from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import is_dense
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
+from specdemo.vllm.pair import ServedPair
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,9 @@ class Pair:
     def exit_cost(self, layers: int) -> float:
         """The same, where so many of the target's own layers draft."""
         return weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target)
+
+
+AnyPair = Pair | ServedPair  # what a run can be made with
 
 
 def held_bytes(model: DrafterModel) -> int:

@@ -1,15 +1,23 @@
 """A prompt as token ids of a pair's target."""
 
 from specdemo.events import Params, check_text
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import AnyPair, Pair
+from specdemo.vllm.pair import ServedPair, messages_of
 
 EMPTY = "prompt must not be empty: the target needs at least one token to continue"
 
 
-def encode(pair: Pair, prompt: str | list[int], params: Params) -> list[int]:
-    """The prompt's token ids; ValueError in one sentence when it cannot be used."""
+def encode(pair: AnyPair, prompt: str | list[int], params: Params) -> list[int]:
+    """The prompt's token ids; ValueError in one sentence when it cannot be used. Empty for a text whose
+    tokens a server tells only with its answer."""
     if isinstance(prompt, str):
-        ids = _encode_text(pair, prompt, params)
+        check_prompt(prompt)
+        if isinstance(pair, ServedPair):
+            ids = pair.prompt_ids(prompt, params)
+            if not ids:
+                return []
+        else:
+            ids = _encode_text(pair, prompt, params)
     elif isinstance(prompt, (list, tuple)):
         if params.chat:
             raise ValueError("chat needs a prompt that is text, not token ids")
@@ -40,7 +48,6 @@ def check_prompt(prompt: str) -> None:
 
 
 def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
-    check_prompt(prompt)
     if pair.tokenizer is None:
         raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
     if len(prompt) > 256 * pair.context:  # surely too long, and tokenizing megabytes takes minutes
@@ -50,9 +57,8 @@ def _encode_text(pair: Pair, prompt: str, params: Params) -> list[int]:
         return pair.tokenizer(prompt).input_ids
     if not getattr(pair.tokenizer, "chat_template", None):
         raise ValueError("chat must be false for this pair: its tokenizer has no chat template")
-    messages = [{"role": "system", "content": params.system}] if params.system is not None else []
-    messages.append({"role": "user", "content": prompt})
     try:
+        messages = messages_of(prompt, params)
         text = pair.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # a template is a program, and may refuse (a system prompt, for example)
         reason = f"the model's chat template says: {error}"

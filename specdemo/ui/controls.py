@@ -33,7 +33,8 @@ QUIET = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 
 def controls(models: Models) -> dict[str, gr.components.Component]:
     """The components by name, placed in the layout where this is called."""
-    first, shown = FIRST, visible(FIRST)
+    first = FIRST | {"pair": models.default}
+    shown = visible(first)
 
     def slider(name: str, step: float) -> gr.Slider:
         _, low, high = LIMITS[name]
@@ -44,7 +45,9 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         return gr.Dropdown(choices, value=value, visible=shown.get(name, True), **_words(name))
 
     boxes = {}
-    boxes["pair"] = dropdown("pair", list(models.arguments), models.default)
+    boxes["pair"] = dropdown("pair", models.names, models.default)
+    if not models.limits.hosted:
+        boxes["vllm"] = gr.Textbox(first["vllm"], max_lines=1, **_words("vllm"))
     boxes["draft_with"] = dropdown(
         "draft_with", [(label, name) for name, label in DRAFTER_LABELS.items()], first["draft_with"]
     )

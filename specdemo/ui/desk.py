@@ -111,8 +111,8 @@ class Desk:
             if one.head is None:
                 return one.wrong
             pair = one.head.pair.name
-            usual = self.models.loaded(Choice(pair)) if pair in self.models.arguments else None
-            update = await asyncio.to_thread(with_prompt, one, usual and usual.tokenizer)
+            usual = self.models.loaded(Choice(pair)) if pair in self.models.names else None
+            update = await asyncio.to_thread(with_prompt, one, getattr(usual, "tokenizer", None))
             self.shelf.put(packed_head(one.head), owner, _head(name))
             self.shelf.put(one.file, owner, _file(name))
             self.shelf.put(update, owner, name)

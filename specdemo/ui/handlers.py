@@ -25,7 +25,7 @@ from specdemo.ui.limits import Limits
 from specdemo.ui.line import RunQueue
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.page_session import Kept, PageSession
-from specdemo.ui.queue import REPORT_PERIOD, Waiting, follow, sentence
+from specdemo.ui.queue import REPORT_PERIOD, Waiting, follow, sentence, warming_up
 from specdemo.ui.settings import (
     choice_of,
     in_labels,
@@ -124,11 +124,13 @@ class Handlers:
                     if feed is None:
                         self.settle(session)
                         trace = report.run.trace
-                        link = links.write(prompt, trace.pair.name, choice_of(values), trace.params)
-                        feed = session.feed = RunFeed(number, trace, report.pair.tokenizer, link=link)
+                        name = "" if choice.vllm else trace.pair.name  # an address must not name servers
+                        link = name and links.write(prompt, name, choice_of(values), trace.params)
+                        tokenizer = getattr(report.pair, "tokenizer", None)  # a server has none
+                        feed = session.feed = RunFeed(number, trace, tokenizer, link=link)
                         session.run, session.waiting = report.run, False
                     message = await asyncio.to_thread(feed.update, report.ended)
-                    if (state := (report.pair.runner.warming_up, report.pair.notes)) != shown:
+                    if (state := (warming_up(report.pair), report.pair.notes)) != shown:
                         shown = state
                         message |= notice(number, "note", *remarks, *describe_pair(report.pair, params))
                     if report.note:
@@ -153,7 +155,7 @@ class Handlers:
         """
         session.knows_stage, skipped = True, gr.skip()
         try:
-            link = links.read(query, self.models.arguments, self.limits)
+            link = links.read(query, self.models.names, self.limits)
         except ValueError as error:
             return json.dumps(wrong(session.number, error)), skipped, *(skipped for _ in self.names)
         session.runs_link, session.note = link.runs, link.note
@@ -263,7 +265,7 @@ class Handlers:
         if opened is None:
             return json.dumps(notice(session.number, "error", GONE)), skipped, *(skipped for _ in self.names)
         trace = opened.head
-        known = trace.pair.name in self.models.arguments
+        known = trace.pair.name in self.models.names
         usual = self.models.loaded(Choice(trace.pair.name)) if known else None
         values = values_of(trace.params)
         if known:

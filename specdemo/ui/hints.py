@@ -17,22 +17,26 @@ from specdemo.ui.settings import (
     is_wrong_number,
     visible,
 )
+from specdemo.vllm.pair import NO_MIN_P, ServedPair
 
 if TYPE_CHECKING:
-    from specdemo.loading.pair import Pair
+    from specdemo.loading.pair import AnyPair, Pair
     from specdemo.ui.models import Needs
 
 
 def hints(
-    values: Values, prompt: str, needs: "Needs", pair: "Pair | None", limits: Limits = LOCAL
+    values: Values, prompt: str, needs: "Needs", pair: "AnyPair | None", limits: Limits = LOCAL
 ) -> dict[str, str]:
     """The text next to each control and to the prompt: its usual text, or a warning about a run that is
     impossible or pointless. needs: of the chosen pair. pair: the chosen pair if it is loaded."""
     texts = {name: usual for name, (_, usual) in CONTROLS.items()}
-    dtype = f"; {pair.dtype_reason}" if pair else ""
+    served = isinstance(pair, ServedPair)
+    dtype = f"; {pair.dtype_reason}" if pair and not served else ""
     if limits.hosted:
         texts["max_new_tokens"] = f"at most {limits.max_new_tokens:,} here; {texts['max_new_tokens']}"
-    texts |= {"prompt": "", "pair": _pair_line(values["pair"], needs) + dtype}
+    texts |= {"prompt": "", "pair": needs.server or _pair_line(values["pair"], needs) + dtype}
+    if values["vllm"] and needs.server:
+        texts["vllm"] = needs.server
     if values["rule"] in LOSSY and visible(values)["rule"]:
         texts["draft_with"] = "the rule is lossy, so the text has another distribution than the target's"
     if values["draft_with"] in DRAFTERS:
@@ -42,7 +46,7 @@ def hints(
     for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
         if size:
             texts[name] += f"; {'takes' if needs.loaded else 'would take about'} {size / 1e6:,.1f} MB"
-    if pair is not None and not texts["dtype"]:
+    if pair is not None and not served and not texts["dtype"]:
         texts["dtype"] = pair.dtype_reason
     return texts
 
@@ -59,9 +63,10 @@ def _pair_line(name: str, needs: "Needs") -> str:
 
 
 def _warnings(
-    values: Values, prompt: str, needs: "Needs", pair: "Pair | None", limits: Limits
+    values: Values, prompt: str, needs: "Needs", pair: "AnyPair | None", limits: Limits
 ) -> Iterator[tuple[str, str]]:
     """(control, warning). The last one for a control is shown, so the more serious ones come later."""
+    served = pair if isinstance(pair, ServedPair) else None
     vocabulary = pair.vocab_size if pair else None
     context = pair.context if pair else None
     context_end = f"prompt and text together end at the target's context of {context or 0:,.0f} tokens"
@@ -87,7 +92,7 @@ def _warnings(
         )
     if context and _whole(values["max_new_tokens"]) and values["max_new_tokens"] >= context:
         yield "max_new_tokens", context_end
-    length = _length(prompt, pair) if pair and not values["chat"] else None
+    length = _length(prompt, pair) if pair and not served and not values["chat"] else None
     if length and length >= context:
         yield (
             "prompt",
@@ -111,6 +116,9 @@ def _warnings(
             "dtype",
             f"on a CPU {values['dtype']} is slower than float32, and its rounding can change greedy output",
         )
+    if served:
+        yield from _servers(values, served)
+        pair = None
     if pair and pair.drafter is None and values["draft_with"] == "model":
         yield "draft_with", "this pair has no drafter model: choose another method"
     if pair and values["draft_with"] == "early-exit":
@@ -138,6 +146,12 @@ def _warnings(
             yield name, f"must have at most {limits.prompt_characters:,} characters"
     if not prompt:
         yield "prompt", "must not be empty"  # why is said when a run is asked for
+
+
+def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
+    """The warnings that only a server needs."""
+    if pair.drafts and "min_p" in SAMPLERS[values["sampler"]] and values["min_p"]:
+        yield "min_p", NO_MIN_P
 
 
 def _length(prompt: str, pair: "Pair") -> int | None:

@@ -26,9 +26,10 @@ from specdemo.bench.compare import (
 from specdemo.bench.methods import COLUMNS, METHODS, cells, comparison_csv, is_noisy, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.bench.results import MethodRow
+from specdemo.errors import PairError
 from specdemo.events import DRAFT_WITH, Params, is_lossy
 from specdemo.events.trace import Trace
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.prompt import check_prompt
 from specdemo.ui import wire
 from specdemo.ui.feed import cut_output, wire_round
@@ -37,6 +38,7 @@ from specdemo.ui.models import Choice, Models
 from specdemo.ui.numbers import later_number
 from specdemo.ui.queue import awaitable, turn_with
 from specdemo.ui.settings import judging_in_words, sampler_in_words
+from specdemo.vllm.pair import ServedPair
 
 Kind = Literal["race", "gamma", "compare"]
 KINDS: tuple[Kind, ...] = ("race", "gamma", "compare")
@@ -102,7 +104,9 @@ async def measure(models: Models, ticket: Ticket, request: Request) -> AsyncIter
     """Measures when the ticket's turn comes. Yields all that is measured so far, whenever there is more.
     Errors are raised. Closing or cancelling this generator stops the measurement."""
     choices = [request.choice]
-    if request.kind == "compare":
+    if models.is_server(request.choice):
+        choices += await asyncio.to_thread(models.beside, request.choice)
+    elif request.kind == "compare":
         name = request.choice.pair or models.default
         for other in others_at_hand(name):
             choice = replace(request.choice, pair=other)
@@ -111,8 +115,10 @@ async def measure(models: Models, ticket: Ticket, request: Request) -> AsyncIter
     started: Future[Plan] = Future()
     latest: deque[Comparison] = deque(maxlen=1)
 
-    def work(*pairs: Pair) -> None:
-        plan = PLANS[request.kind](request, list(pairs))
+    def work(*pairs: AnyPair) -> None:
+        own = [pair for pair in pairs if isinstance(pair, Pair)]
+        served = [pair for pair in pairs if isinstance(pair, ServedPair)]
+        plan = plan_of_servers(request, served) if served else PLANS[request.kind](request, own)
         started.set_result(plan)
         for so_far in compare(plan.settings, plan.prompts, plan.repeats, lambda: ticket.is_over):
             latest.append(so_far)
@@ -190,7 +196,30 @@ PLANS: dict[Kind, Callable[[Request, list[Pair]], Plan]] = {
 }
 
 
-def _in_words(pairs: list[Pair], request: Request) -> str:
+def plan_of_servers(request: Request, pairs: list[ServedPair]) -> Plan:
+    """pairs: the chosen server, and the others with the same model. PairError says what is lacking."""
+    if request.kind == "gamma":
+        raise PairError("a server drafts as it was started, so other draft lengths cannot be measured on it")
+    alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
+    if not alone or not drafting:
+        lacks = "drafts" if drafting == [] else "does not draft"
+        raise PairError(
+            f"drafting cannot be switched off for a request to vLLM, and no other server here {lacks} and "
+            f"serves {pairs[0].server.model}: start one, and give both with --vllm"
+        )
+    params = request.params
+    used = [pairs[0] if pairs[0].drafts else drafting[0]] if request.kind == "race" else drafting
+    settings = [Setting(ALONE, alone[0], replace(params, draft_with="none"))]
+    settings += [Setting(f"drafting ({pair.info.name})", pair, params) for pair in used]
+    whose = _in_words(pairs, request)
+    if request.kind == "race":
+        return Plan(settings, [request.prompt], 1, f"{whose}, one run each")
+    if request.prompts == "this":
+        return Plan(settings, [request.prompt], REPEATS, f"{whose}, {REPEATS} times")
+    return Plan(settings, prompts_for(pairs[0], SET_SIZE), 1, whose)
+
+
+def _in_words(pairs: Sequence[AnyPair], request: Request) -> str:
     info, params = pairs[0].info, request.params
     seed = f", seed {params.seed}" if params.temperature else ""
     start = " ".join(request.prompt.split())
@@ -227,8 +256,8 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
     return {
         "title": title,
         "tokens": trace.stats.tokens,
-        "ms": trace.stats.draft_ms + trace.stats.verify_ms,
-        "prefill_ms": trace.stats.prefill_ms,
+        "ms": trace.stats.run_ms,
+        "prefill_ms": trace.stats.prefill_ms if trace.pair.server is None else trace.stats.ttft_ms,
         "rounds": rounds,
     }
 
@@ -250,6 +279,11 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     length = max(len(alone.output_ids), len(drafted.output_ids))
     if equal == length:
         return f"Identical: {equal:,} of {length:,} tokens, compared."
+    if alone.pair.server is not None:
+        return (
+            f"The texts differ from token {equal + 1:,} on. A forward of several tokens rounds differently "
+            "from one of a single token, which can decide between two tokens that are about equally likely."
+        )
     return (
         f"The texts differ from token {equal + 1:,} on. In {alone.pair.dtype.target} a forward of several "
         "tokens rounds differently from one of a single token, which can decide between two tokens that are "

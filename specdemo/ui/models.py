@@ -15,7 +15,7 @@ from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR, QUANTIZE
 from specdemo.loading.fetch import has_config
 from specdemo.loading.heads import target_for
 from specdemo.loading.load import read_skeleton
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.progress import OnProgress
@@ -24,19 +24,23 @@ from specdemo.runtime.cached_head import DrafterModel
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
 from specdemo.ui.limits import LOCAL, Limits
+from specdemo.ui.servers import Given, Servers
 from specdemo.ui.settings import FIXED, WEIGHTS
+from specdemo.vllm.pair import ServedPair
 
 EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a visitor has chosen. None: as the server was started."""
+    """What a visitor has chosen. None: as the server was started. vllm: the address of a server, in the place
+    of the pair."""
 
     pair: str | None = None
     dtype: str | None = None
     quantize: str | None = None
     quantize_drafter: str | None = None
+    vllm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,16 +59,26 @@ class Needs:
     device: str
     device_name: str
     why: str  # it is computed there
+    server: str = ""  # what is known of the vLLM server that is chosen; empty for a pair
 
 
 class Models:
     """The pairs that a visitor can choose, by name."""
 
-    def __init__(self, default: dict[str, Any], limits: Limits = LOCAL, allowed: Sequence[str] = ()):
+    def __init__(
+        self,
+        default: dict[str, Any],
+        limits: Limits = LOCAL,
+        allowed: Sequence[str] = (),
+        servers: Sequence[Given] = (),
+    ):
         """default: the arguments of `load_pair` for the pair that the server was started with. Its device,
         dtype and quantisation apply to all pairs. allowed: names of pairs that a public server's owner offers
-        besides the usual ones."""
+        besides the usual ones. servers: of vLLM; the first is what the page begins with, unless a pair is
+        given."""
         self.limits = limits
+        self.servers = Servers(servers, limits.hosted)
+        is_given = any(default.get(option) is not None for option in ("name", "target", "drafter"))
         if default.get("name") is None:
             given = [default.get(option) for option in ("target", "drafter", "trust_remote_code")]
             default = default | {"target": target_for(*given)}
@@ -79,7 +93,17 @@ class Models:
         self.arguments = {name: {"name": name, **how} for name in names}
         if self.default not in CATALOGUE:
             self.arguments = {self.default: default, **self.arguments}
+        if self.servers.names and not is_given:
+            self.default = self.servers.names[0]
         self.pool = ModelPool(seconds=limits.load_seconds)
+
+    @property
+    def names(self) -> list[str]:
+        """What can be chosen."""
+        return [*self.servers.names, *self.arguments]
+
+    def _server(self, choice: Choice) -> tuple[str, tuple[str, str | None]] | None:
+        return self.servers.place(choice.pair or self.default, choice.vllm)
 
     def _public_names(self, how: dict[str, Any], allowed: Sequence[str]) -> list[str]:
         """The pairs of the catalogue that anyone may choose: the embedded ones, and those for this device
@@ -117,6 +141,15 @@ class Models:
         name = " + ".join(part.id for part in parts)
         return replace(request, name=f"own {name}" if name in CATALOGUE else name, parts=tuple(parts))
 
+    def is_server(self, choice: Choice) -> bool:
+        return self._server(choice) is not None
+
+    def beside(self, choice: Choice) -> list[Choice]:
+        """The other servers that serve the same model, which are asked if necessary. Raises as `get` does."""
+        pair = self.get(choice)
+        assert isinstance(pair, ServedPair), "a server is chosen"
+        return [Choice(name) for name in self.servers.beside(pair)]
+
     def request(self, choice: Choice) -> Request:
         """PairError: one sentence that says what cannot be chosen."""
         for field in WEIGHTS if self.limits.hosted else ():
@@ -124,7 +157,7 @@ class Models:
                 raise PairError(f"{field} {FIXED}")
         name = self.default if choice.pair is None else choice.pair
         if not isinstance(name, str) or name not in self.arguments:
-            raise PairError(f"pair must be one of {', '.join(self.arguments)}, not {ascii(name)[:60]}")
+            raise PairError(f"pair must be one of {', '.join(self.names)}, not {ascii(name)[:60]}")
         arguments = dict(self.arguments[name])
         if choice.dtype is not None:
             arguments["dtype"] = choice.dtype
@@ -140,8 +173,10 @@ class Models:
         choice: Choice = Choice(),
         on_progress: OnProgress = lambda *_: None,
         is_wanted: Callable[[], bool] = lambda: True,
-    ) -> Pair:
+    ) -> AnyPair:
         """The pair, loaded if necessary; see ModelPool.get."""
+        if server := self._server(choice):
+            return self.servers.get(*server)
         request = self.request(choice)
         try:
             with no_mistakes():
@@ -152,11 +187,15 @@ class Models:
             told = type(error)(without_directories(str(error)))
         raise told
 
-    def loaded(self, choice: Choice) -> Pair | None:
+    def loaded(self, choice: Choice) -> AnyPair | None:
         """The pair if it is loaded; returns at once."""
+        if server := self._server(choice):
+            return self.servers.loaded(server[0])
         return self.pool.loaded(self.request(choice))
 
     def needs(self, choice: Choice) -> Needs:
+        if server := self._server(choice):
+            return _nothing(self.servers.loaded(server[0]))
         request = self.request(choice)
         entry, pair = CATALOGUE.get(request.name), self.pool.loaded(request)
         sizes = _sizes(request, entry, pair)
@@ -179,11 +218,20 @@ class Models:
     def listed(self) -> list[dict[str, Any]]:
         """What the API's `pairs` returns, the default pair first if it is not from the catalogue."""
         entries = [asdict(entry) for name, entry in CATALOGUE.items() if name in self.arguments]
-        if self.default in CATALOGUE:
-            return entries
+        no_models: dict[str, None] = dict.fromkeys(ROLES)
+        served = [{"name": name, **no_models, "about": "a vLLM server"} for name in self.servers.names]
+        if self.default_request.name in CATALOGUE:
+            return [*served, *entries]
         shown = self._as_shown(self.default_request)
         ids = dict.fromkeys(ROLES) | {part.role: part.id for part in shown.parts}
-        return [{"name": self.default, **ids, "about": "as the server was started"}, *entries]
+        own = {"name": shown.name, **ids, "about": "as the server was started"}
+        return [own, *served, *entries] if self.default == shown.name else [*served, own, *entries]
+
+
+def _nothing(pair: ServedPair | None) -> Needs:
+    """What a server needs here. pair: if it has been asked what it is."""
+    about = "a vLLM server; it is asked what it is at the first run" if pair is None else pair.about
+    return Needs(None, None, 0, 0, True, pair is not None, False, "", "server", "", "", about)
 
 
 def _sizes(request: Request, entry: Entry | None, pair: Pair | None) -> list[int]:

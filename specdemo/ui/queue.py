@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from specdemo.errors import LoadError, PairError, failure
 from specdemo.events import Params
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import AnyPair, Pair
 from specdemo.session import Run
 from specdemo.ui.line import Refused, Ticket, fulfil
 from specdemo.ui.models import Choice, Models
@@ -41,7 +41,7 @@ class Progress(NamedTuple):
     """A run that goes on meanwhile: it had `until` rounds at this moment. `ended` is true in the last report
     only. note: why the run was ended early by the server, if it was."""
 
-    pair: Pair
+    pair: AnyPair
     run: Run
     until: int
     ended: bool
@@ -57,9 +57,9 @@ async def follow(
     Progress when the run has begun, at most every REPORT_PERIOD when there are new rounds, and when it has
     ended. Errors are raised. Closing or cancelling this generator closes the run or leaves the line.
     """
-    started: Future[tuple[Pair, Run]] = Future()
+    started: Future[tuple[AnyPair, Run]] = Future()
 
-    def work(pair: Pair) -> None:
+    def work(pair: AnyPair) -> None:
         with stream(pair, prompt, params, is_over=lambda: ticket.is_over) as run:
             started.set_result((pair, run))
             for _ in run:
@@ -74,7 +74,7 @@ async def follow(
         reported = None
         while not done.done():
             pair, run = begun.result()
-            state = (len(run.trace.rounds), pair.runner.warming_up)
+            state = (len(run.trace.rounds), warming_up(pair))
             if state != reported:
                 reported = state
                 yield Progress(pair, run, state[0], False)
@@ -99,7 +99,7 @@ async def turn_with(
     before; one that the pool has dropped when the turn comes is loaded again while others have their
     turns."""
 
-    def needed() -> list[Pair] | None:
+    def needed() -> list[AnyPair] | None:
         with suppress(PairError):  # `loaded` raises it again, to the visitor
             pairs = [pair for choice in choices if (pair := models.loaded(choice))]
             return pairs if len(pairs) == len(choices) else None
@@ -131,6 +131,11 @@ async def _turn_of(ticket: Ticket, begun: asyncio.Future, done: asyncio.Future) 
         await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
 
 
+def warming_up(pair: AnyPair) -> str | None:
+    """Of a pair whose runner captures its steps: what it does now."""
+    return pair.runner.warming_up if isinstance(pair, Pair) else None
+
+
 async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterator[Waiting]:
     """Waits until the pair is loaded. It loads in a thread of its own, so that a visitor can leave meanwhile,
     and only when somebody reads the answer. A load that has begun then goes on for the next visitor; one that
@@ -144,12 +149,12 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     ticket.check()
     start, left = time.monotonic(), threading.Event()
     latest: deque[tuple[str, float | None]] = deque(maxlen=1)
-    latest.append((f"Loading the pair {choice.pair or models.default}", None))
+    latest.append((f"Loading {choice.vllm or f'the pair {choice.pair or models.default}'}", None))
 
-    def load() -> Pair:
+    def load() -> AnyPair:
         return models.get(choice, lambda *news: latest.append(news), lambda: not left.is_set())
 
-    pair: Future[Pair] = Future()
+    pair: Future[AnyPair] = Future()
     threading.Thread(target=fulfil, args=(pair, load), daemon=True).start()
     loading, shown = awaitable(pair), None
     try:

@@ -45,6 +45,8 @@ RULE_WORDS = {
     "lenient": "lenient (lossy): accept when u < min(1, p/(l·q))",
 }
 
+SERVED = "vLLM "  # begins the names of servers in the control of the pair
+SERVERS_OWN = ("draft_with", "gamma", "gamma_auto", "confidence", "exit_layer", "ngram", "rule", "lenience")
 AS_STARTED = "as the server was started"
 DTYPES = (AS_STARTED, "auto", *catalog.DTYPES)
 QUANTIZE = (AS_STARTED, "none", *catalog.QUANTIZE)
@@ -52,6 +54,10 @@ QUANTIZE = (AS_STARTED, "none", *catalog.QUANTIZE)
 # Control: (its label, its text when there is nothing to warn about).
 CONTROLS = {
     "pair": ("Pair", ""),
+    "vllm": (
+        "vLLM server",
+        "the address of a running one, like http://host:8000, in the place of the pair; empty: none",
+    ),
     "draft_with": ("Drafting method", "with every method the text has the target's own distribution"),
     "gamma": ("Draft length γ", "the most tokens drafted in a round"),
     "gamma_auto": (
@@ -95,13 +101,19 @@ DEFAULTS = Params()
 
 def names_of(hosted: bool) -> tuple[str, ...]:
     """The controls on the page, in order."""
-    return tuple(name for name in NAMES if not (hosted and name in WEIGHTS))
+    return tuple(name for name in NAMES if not (hosted and name in (*WEIGHTS, "vllm")))
 
 
 def values_held(held: Sequence[Any], hosted: bool) -> Values:
     """What the controls on the page hold, by name, with the weights as the server was started where they have
     no controls."""
-    return dict.fromkeys(WEIGHTS, AS_STARTED) | dict(zip(names_of(hosted), held, strict=True))
+    usual = dict.fromkeys(WEIGHTS, AS_STARTED) | {"vllm": ""}
+    return usual | dict(zip(names_of(hosted), held, strict=True))
+
+
+def is_served(values: Values) -> bool:
+    """Whether a vLLM server is chosen, which drafts as it was started."""
+    return bool(values.get("vllm", "").strip()) or str(values.get("pair")).startswith(SERVED)
 
 
 UNCHANGED = (
@@ -115,6 +127,8 @@ def params_of(values: Values) -> Params:
     has no effect, so it cannot be wrong."""
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
     values = values | {name: FIRST[name] for name in _hidden_and_wrong(values)}
+    if is_served(values):
+        values = values | {name: FIRST[name] for name in SERVERS_OWN}
     return Params(
         **{field: values[field] if field in filters else off for field, off in OFF.items()},
         **{field: values[field] for field in UNCHANGED},
@@ -193,7 +207,7 @@ def _unescaped(line: str) -> str:
 
 
 # What the controls hold at first: no filters, so that the coin of the rule often has to decide.
-FIRST = values_of(DEFAULTS) | {"sampler": "multinomial"}
+FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "vllm": ""}
 
 
 def whole_number(text: str) -> int | str | None:
@@ -212,6 +226,11 @@ def visible(values: Values) -> dict[str, bool]:
     drafts = bool(drafting)
     shown |= {"gamma": drafts and not values["gamma_auto"], "gamma_auto": drafts}
     shown |= {"rule": drafts, "lenience": drafts and values["rule"] == "lenient"}
+    served = is_served(values)
+    shown |= {name: not served for name in ("draft_with", *WEIGHTS)}
+    if served:
+        shown |= dict.fromkeys(SERVERS_OWN, False)
+    shown["pair"] = not values.get("vllm", "").strip()
     return shown | {"seed": bool(filters), "system": bool(values["chat"])}
 
 
@@ -245,7 +264,7 @@ def choice_of(values: Values) -> dict[str, str | None]:
     return {
         name: None if values[name] == AS_STARTED else values[name]
         for name in ("pair", "dtype", "quantize", "quantize_drafter")
-    }
+    } | {"vllm": values["vllm"].strip() or None}
 
 
 def weights_of(recorded: PairInfo, usual: PairInfo | None) -> Values:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "specdemo"
 FLOORS = [  # a module imports from its own folder and from floors above its own line
     {"events", "errors", ""},  # "" is the package's face, which has the version
-    {"runtime"},
+    {"runtime", "vllm"},
     {"engine", "loading"},
     {"session"},
     {"zero"},

@@ -1,0 +1,190 @@
+"""What a streamed chunk holds: the tokens of one round, in either of the two APIs."""
+
+from dataclasses import dataclass
+from math import exp
+from typing import Any
+
+from pydantic import BaseModel, NonNegativeInt, ValidationError
+
+from specdemo.events import Alternative
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
+
+
+class Misread(Exception):
+    """A chunk is not what vLLM sends. The words go on after "the server at ADDRESS"."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token. text: its part of the answer's text. probability: under the target, at temperature 1 and
+    unfiltered; None where the server has not sent it. top: the likeliest tokens, of which the server tells
+    the texts, and no ids but that of this token."""
+
+    id: int
+    text: str
+    probability: float | None
+    top: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """pieces: empty in a chunk that only says something else. finish: why the text ends here, in the
+    server's word. prompt_ids: what the server has made of the prompt, once. told: at the very end, if
+    the server tells it."""
+
+    pieces: tuple[Piece, ...]
+    finish: str | None
+    stop: int | str | None
+    prompt_ids: tuple[int, ...] | None
+    told: "PerRequest | None" = None
+
+
+class _Likely(BaseModel):
+    token: str
+    logprob: float
+
+
+class _Judged(_Likely):
+    top_logprobs: list[_Likely] = []
+
+
+class _Logprobs(BaseModel):
+    """Of a completion: lists by token. Of a chat: `content`, with an entry for each token."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] | None = None
+    content: list[_Judged] | None = None
+
+    def judged(self) -> list[_Judged]:
+        if self.content is not None:
+            return self.content
+        tops = self.top_logprobs or [None] * len(self.tokens)
+        return [
+            _Judged(
+                token=token,
+                logprob=0.0 if logprob is None else logprob,
+                top_logprobs=[_Likely(token=text, logprob=of) for text, of in (top or {}).items()],
+            )
+            for token, logprob, top in zip(self.tokens, self.token_logprobs, tops, strict=True)
+        ]
+
+
+class _Delta(BaseModel):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(BaseModel):
+    text: str = ""
+    delta: _Delta = _Delta()
+    logprobs: _Logprobs | None = None
+    token_ids: list[NonNegativeInt] | None = None
+    prompt_token_ids: list[NonNegativeInt] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def words(self) -> str:
+        thought = self.delta.reasoning or self.delta.reasoning_content or ""
+        return self.text + thought + (self.delta.content or "")
+
+
+class Steps(BaseModel):
+    """What the server tells of one request's drafts after its end, if it was started with
+    --per-request-spec-decode-metrics. num_spec_tokens: the most tokens of a draft. per_step_*: for each
+    forward that judged a draft, at the level "detailed"."""
+
+    num_spec_tokens: int
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    per_step_accepted: list[NonNegativeInt] | None = None
+    per_step_drafted: list[NonNegativeInt] | None = None
+
+
+class PerRequest(BaseModel):
+    """What the server tells of one request after its end; the times with --enable-per-request-metrics:
+    waiting, from then to the first token, and from there to the last."""
+
+    queue_time_ms: float | None = None
+    time_to_first_token_ms: float | None = None
+    generation_time_ms: float | None = None
+    speculative_decoding: Steps | None = None
+
+    @property
+    def steps(self) -> Steps | None:
+        return self.speculative_decoding
+
+
+class _Event(BaseModel):
+    choices: list[_Choice]
+    prompt_token_ids: list[NonNegativeInt] | None = None
+    metrics: PerRequest | None = None
+
+
+def chunk_of(event: dict[str, Any]) -> Chunk:
+    """Misread if it is no chunk of a completion or of a chat."""
+    try:
+        read = _Event.model_validate(event)
+        choice = read.choices[0] if read.choices else _Choice()
+        judged = choice.logprobs.judged() if choice.logprobs else []
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Misread(f"sent a chunk that vLLM would not send: {where}: {first['msg']}") from None
+    except ValueError:  # of zip
+        raise Misread("sent a chunk whose tokens and log-probabilities differ in number") from None
+    ids = choice.token_ids or []
+    if choice.words and choice.token_ids is None:
+        raise Misread("sends text without the ids of its tokens: vLLM sends them from 0.10.2 on")
+    if judged and len(judged) != len(ids):
+        raise Misread("sent a chunk whose tokens and log-probabilities differ in number")
+    texts = texts_of(choice.words, [one.token for one in judged] or [UNFINISHED] * len(ids))
+    if judged:
+        rows = zip(ids, texts, judged, strict=True)
+        pieces = [Piece(id_, text, _probability(one), _top(id_, one)) for id_, text, one in rows]
+    else:
+        pieces = [Piece(id_, text, None, ()) for id_, text in zip(ids, texts, strict=True)]
+    prompt_ids = choice.prompt_token_ids or read.prompt_token_ids
+    return Chunk(
+        tuple(pieces),
+        choice.finish_reason,
+        choice.stop_reason,
+        None if prompt_ids is None else tuple(prompt_ids),
+        read.metrics,
+    )
+
+
+def _probability(likely: _Likely) -> float:
+    return exp(min(likely.logprob, 0.0))
+
+
+def _top(token_id: int, judged: _Judged) -> tuple[Alternative, ...]:
+    rows: list[Alternative] = []
+    for one in judged.top_logprobs:
+        is_own = one.token == judged.token and one.logprob == judged.logprob
+        rows.append((token_id if is_own else None, one.token, None, None, _probability(one), None))
+    return tuple(rows)
+
+
+def texts_of(text: str, words: list[str]) -> list[str]:
+    """The part of a chunk's text that each of its tokens has. words: the tokens as the server names them. A
+    name can have an incomplete character, or be that of a special token, which has no text: what is left over
+    before the next known word belongs to the token in front of that word."""
+    texts, at = [""] * len(words), 0
+    for place, word in enumerate(words):
+        found = text.find(word, at) if word and UNFINISHED not in word else -1
+        if found < 0 or (found > at and place == 0):
+            continue
+        if found > at:
+            if texts[place - 1]:
+                continue  # the word is found by chance, farther on
+            texts[place - 1] = text[at:found]
+        texts[place] = word
+        at = found + len(word)
+    if words:
+        texts[-1] += text[at:]
+    return texts

@@ -1,0 +1,114 @@
+"""What a server counts: its /metrics, in Prometheus' text format, read at one moment. Other visitors'
+requests count there, too."""
+
+import time
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from specdemo.vllm.client import Client
+
+LATE = 2.0  # s
+SPEC = "vllm:spec_decode_num_"
+TIMES = {
+    "queue": "vllm:request_queue_time_seconds",
+    "prefill": "vllm:request_prefill_time_seconds",
+    "decode": "vllm:request_decode_time_seconds",
+    "total": "vllm:e2e_request_latency_seconds",
+}
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Since the server started, over all its engines. drafts: how many were judged; drafted, accepted:
+    tokens; by_place: how many drafts were accepted up to this place and beyond, one entry for each place that
+    a draft can have. These are None where the server does not draft, or has not begun to count. ended:
+    requests, however they ended; running: those that wait or run now; generated: tokens. times: seconds of
+    all ended requests, by the names in TIMES."""
+
+    drafts: int | None
+    drafted: int | None
+    accepted: int | None
+    by_place: tuple[int, ...]
+    ended: int
+    aborted: int
+    running: int
+    generated: int
+    times: dict[str, float]
+
+    @property
+    def is_of_one(self) -> bool:
+        """Of a difference: whether one request ended and nothing else goes on."""
+        return self.ended == 1 and self.running == 0
+
+    def since(self, before: "Counters") -> "Counters":
+        """What has been added; `running` is that of now."""
+
+        def added(now: int | None, then: int | None) -> int | None:
+            return None if now is None else now - (then or 0)
+
+        earlier = before.by_place or (0,) * len(self.by_place)
+        return Counters(
+            added(self.drafts, before.drafts),
+            added(self.drafted, before.drafted),
+            added(self.accepted, before.accepted),
+            tuple(now - then for now, then in zip(self.by_place, earlier, strict=False)),
+            self.ended - before.ended,
+            self.aborted - before.aborted,
+            self.running,
+            self.generated - before.generated,
+            {name: seconds - before.times.get(name, 0.0) for name, seconds in self.times.items()},
+        )
+
+
+def read_counters(client: Client, model: str, before: Counters | None = None) -> Counters | None:
+    """The server's counters now; None where it does not tell them. before: asks again for a moment, until one
+    more request has ended since then, because a server counts it a little later."""
+    until = time.monotonic() + LATE
+    while True:
+        text = client.get("/metrics")
+        now = None if text is None else counters_of(text, model)
+        if now is None or before is None or now.since(before).ended or time.monotonic() > until:
+            return now
+        time.sleep(LATE / 20)
+
+
+def counters_of(text: str, model: str) -> Counters | None:
+    """None for what vLLM does not write. model: others that the server may serve are left out."""
+    sums: dict[str, float] = {}
+    places: dict[int, float] = {}
+    aborted = 0.0
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.labels.get("model_name", model) != model:
+                    continue
+                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+                if sample.name == f"{SPEC}accepted_tokens_per_pos_total":
+                    place = int(sample.labels["position"])
+                    places[place] = places.get(place, 0.0) + sample.value
+                if sample.name == ENDED and sample.labels.get("finished_reason") == "abort":
+                    aborted += sample.value
+    except (ValueError, KeyError, AttributeError, IndexError):  # what its parser raises for other texts
+        return None
+    if ENDED not in sums and RUNNING not in sums:
+        return None
+
+    def count(name: str) -> int | None:
+        return int(sums[name]) if name in sums else None
+
+    return Counters(
+        count(f"{SPEC}drafts_total"),
+        count(f"{SPEC}draft_tokens_total"),
+        count(f"{SPEC}accepted_tokens_total"),
+        tuple(int(places[place]) for place in sorted(places)),
+        count(ENDED) or 0,
+        int(aborted),
+        (count(RUNNING) or 0) + (count(WAITING) or 0),
+        count("vllm:generation_tokens_total") or 0,
+        {name: sums[f"{metric}_sum"] for name, metric in TIMES.items() if f"{metric}_sum" in sums},
+    )
+
+
+ENDED = "vllm:request_success_total"
+RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"

@@ -1,0 +1,119 @@
+"""A chunk of k ids is a round: k - 1 accepted drafts, and the target's own token. What was refused is not
+told, so its number follows from the draft's length where that is known, and its tokens have no id."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from specdemo.events import Fate, Judged, Next, Round, Source
+from specdemo.vllm.chunks import Chunk, Misread, Piece, Steps
+
+
+def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, always: bool) -> Round:
+    """longest: the most tokens of a draft, 0 if the server does not draft, None if it is not known. always:
+    whether every draft has so many."""
+    pieces = chunk.pieces
+    if index == 0:
+        if len(pieces) > 1:
+            raise Misread("sends several rounds in a chunk: the first must have one token, the prefill's")
+        return made(0, pieces, 0, 0, None, arrival_ms)
+    accepted = len(pieces) - 1
+    if longest is not None and accepted > longest:
+        what = f"{longest} drafts and a token of its own" if longest else "one token, since it does not draft"
+        raise Misread(f"sends several rounds in a chunk: it has {len(pieces)} tokens, but a round {what}")
+    if longest is None:
+        drafted = None
+    elif longest == accepted:
+        drafted = longest
+    elif chunk.finish is not None:
+        drafted = accepted  # the end of the text may have cut it
+    else:
+        drafted = longest if always else None
+    made_of = made(index, pieces, accepted, drafted, longest, arrival_ms)
+    if chunk.finish is not None and made_of.next and drafted is not None and accepted < (longest or 0):
+        made_of = replace(made_of, next=replace(made_of.next, source="sampled"))
+    return made_of
+
+
+def made(
+    index: int,
+    pieces: Sequence[Piece],
+    accepted: int,
+    drafted: int | None,
+    longest: int | None,
+    arrival_ms: float | None,
+) -> Round:
+    """pieces: those that the round added to the text. accepted, drafted: how many tokens were; drafted None:
+    not told. longest: see `round_of`."""
+    draft = [_judged(piece) for piece in pieces[:accepted]]
+    has_own = accepted < len(pieces)
+    if drafted is not None:
+        untold = drafted - len(draft)
+        draft += [_untold("discarded") for _ in range(untold)]
+        if untold and has_own:  # else the text ended before a rejection
+            draft[accepted] = _untold("rejected")
+    source: Source = "sampled"
+    if drafted:
+        source = "bonus" if drafted == accepted else "resampled"
+    return Round(
+        index=index,
+        draft=tuple(draft),
+        next=_own(pieces[accepted], source) if has_own else None,
+        emitted=tuple(piece.id for piece in pieces),
+        draft_ms=None,
+        verify_ms=None,
+        gamma=longest or None,
+        ended_by=None if not drafted or drafted != longest else "gamma",
+        arrival_ms=arrival_ms,
+        drafts_told=drafted is not None,
+    )
+
+
+def settled(rounds: Sequence[Round], steps: Steps) -> list[Round] | None:
+    """The rounds with the drafts that the server tells after their end; None where it does not tell them for
+    each round: forwards that judged no draft are not in its lists."""
+    accepted, drafted = steps.per_step_accepted or [], steps.per_step_drafted or []
+    if not (len(accepted) == len(drafted) == len(rounds) - 1):
+        return None
+    result = [rounds[0]]
+    for a_round, kept, proposed in zip(rounds[1:], accepted, drafted, strict=True):
+        pieces = pieces_of(a_round)
+        is_last = a_round is rounds[-1]
+        if not kept <= proposed or (len(pieces) != kept + 1 and not (is_last and len(pieces) <= kept)):
+            raise Misread(
+                f"has sent {len(pieces)} tokens for round {a_round.index + 1}, but counts {kept} accepted "
+                "drafts: a chunk is not a round there"
+            )
+        result.append(made(a_round.index, pieces, kept, proposed, steps.num_spec_tokens, a_round.arrival_ms))
+    return result
+
+
+def untold(rounds: Sequence[Round]) -> list[Round]:
+    """The rounds without what was taken from the draft's length."""
+    result = [rounds[0]]
+    for a_round in rounds[1:]:
+        pieces = pieces_of(a_round)
+        full = len(pieces) - 1 if a_round.gamma == len(pieces) - 1 else None
+        result.append(made(a_round.index, pieces, len(pieces) - 1, full, a_round.gamma, a_round.arrival_ms))
+    return result
+
+
+def pieces_of(a_round: Round) -> list[Piece]:
+    """What the round has added to the text."""
+    own = (a_round.next,) if a_round.next else ()
+    kept = a_round.draft[: len(a_round.emitted) - len(own)]
+    tokens = zip(a_round.emitted, (*kept, *own), strict=True)
+    return [Piece(token_id, token.text, token.raw_p, token.top) for token_id, token in tokens]
+
+
+def _judged(piece: Piece) -> Judged:
+    return Judged(
+        piece.id, piece.text, None, None, piece.probability, None, None, None, "accepted", piece.top
+    )
+
+
+def _untold(fate: Fate) -> Judged:
+    return Judged(None, "", None, None, None, None, None, None, fate, ())
+
+
+def _own(piece: Piece, source: Source) -> Next:
+    return Next(piece.id, piece.text, source, None, None, piece.probability, None, None, None, piece.top)

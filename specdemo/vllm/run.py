@@ -1,0 +1,180 @@
+"""One run on a server, as the events of any run."""
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from typing import Any
+
+from specdemo.errors import PairError, failure
+from specdemo.events import Finish, Finished, Round, Started
+from specdemo.events.trace import Trace
+from specdemo.vllm.chunks import Chunk, Misread, PerRequest, chunk_of
+from specdemo.vllm.client import Arrived, ServerError, run
+from specdemo.vllm.counters import counters_of, read_counters
+from specdemo.vllm.counts import server_stats
+from specdemo.vllm.pair import SPARE_EVENTS, WANTED, ServedPair, messages_of
+from specdemo.vllm.rounds import round_of, settled, untold
+
+LOOK = 0.1  # s between two looks whether the run is to end
+COUNT_PERIOD = 1.0  # s between two readings of the counters while the run goes on
+
+
+def served_events(
+    pair: ServedPair, started: Started, trace: Trace, is_closing: Callable[[], bool]
+) -> Generator[Started | Round | Finished, None, None]:
+    """is_closing: whether the run is to end early; once true, always true. trace: filled meanwhile; its
+    rounds are revised at the end, if the server then tells more of them."""
+    yield started
+    try:
+        with closing(_Answer(pair, started)) as answer:
+            for chunk, arrival_ms in answer.chunks(is_closing):
+                if chunk.prompt_ids and not trace.prompt_ids:
+                    trace.prompt_ids = chunk.prompt_ids
+                if chunk.pieces:
+                    a_round = round_of(len(trace.rounds), chunk, arrival_ms, pair.longest, pair.always)
+                    trace.add(a_round)
+                    answer.count(trace)
+                if chunk.finish:  # before the yield, so that whoever sees the last round sees a whole text
+                    trace.end(_finish(chunk))
+                if chunk.pieces:
+                    yield a_round
+        if is_closing() and trace.finish is None:
+            return
+        if trace.finish is None:
+            raise Misread("ended its answer without saying why")
+        answer.settle(trace)
+    except Exception as error:
+        pair.failed = True
+        told = pair.client.error(str(error)) if isinstance(error, Misread) else error
+        trace.end("error", str(told) if isinstance(told, PairError) else failure(told))
+        raise told from None
+    assert trace.finished is not None
+    yield trace.finished
+
+
+class _Answer:
+    """The server's answer to one request, and what it counts meanwhile."""
+
+    def __init__(self, pair: ServedPair, started: Started):
+        self.pair, self.client = pair, pair.client
+        self.told: PerRequest | None = None  # what the server tells of this request at its end
+        self.before = pair.counters()
+        if self.before is not None and pair.longest is not None and len(self.before.by_place) != pair.longest:
+            raise Misread("drafts otherwise than when it was asked before: try again")
+        self.counting: Future[str | None] | None = None  # a reading of the counters that is under way
+        path, body = request_of(pair, started)
+        most = started.params.max_new_tokens + SPARE_EVENTS
+        self.stream = self.client.stream(path, body, most)
+        self.counted_at = self.last_at = self.stream.asked_at
+
+    def chunks(self, is_closing: Callable[[], bool]) -> Iterator[tuple[Chunk, float]]:
+        """Each chunk, and the time in ms since the tokens before it. Ends early if `is_closing`. What goes
+        wrong after the text has ended is left out."""
+        has_ended = False
+        while True:
+            try:
+                arrived = self._next(is_closing)
+                if arrived is None:
+                    return
+                chunk = chunk_of(arrived.data)
+            except (Misread, ServerError):
+                if has_ended:
+                    return
+                raise
+            has_ended = has_ended or chunk.finish is not None
+            self.told = chunk.told or self.told
+            yield chunk, 1000 * (arrived.at - self.last_at)
+            if chunk.pieces:
+                self.last_at = arrived.at
+
+    def _next(self, is_closing: Callable[[], bool]) -> Arrived | None:
+        waiting_since = time.monotonic()
+        while not is_closing():
+            with suppress(TimeoutError):
+                return self.stream.next(LOOK)
+            if time.monotonic() - waiting_since > self.client.read_seconds:
+                raise self.client.silent()
+        return None
+
+    def count(self, trace: Trace) -> None:
+        """Reads the counters about once a second, without waiting for them."""
+        if self.before is None:
+            return
+        if self.counting is None and time.perf_counter() - self.counted_at > COUNT_PERIOD:
+            self.counting = run(self.client.ask("GET", "/metrics"))
+        if self.counting is not None and self.counting.done():
+            text, self.counting, self.counted_at = _result(self.counting), None, time.perf_counter()
+            now = counters_of(text, self.pair.server.model) if text else None
+            if now is not None:
+                trace.count(server_stats(now.since(self.before), None, None))
+
+    def settle(self, trace: Trace) -> None:
+        """Adds what the server tells after the end: its counters, and of each round what was drafted."""
+        now = None
+        if self.before is not None:
+            with suppress(ServerError):
+                now = read_counters(self.client, self.pair.server.model, self.before)
+        added = now.since(self.before) if now and self.before else None
+        ours_ms = 1000 * (self.last_at - self.stream.asked_at)
+        steps = self.told.steps if self.told else None
+        revised = None
+        if steps is not None:
+            revised = settled(trace.rounds, steps)
+        elif added is not None and added.is_of_one and added.drafts is not None and added.drafted is not None:
+            judged = len(trace.rounds) - 1
+            if added.drafts > judged:
+                raise Misread(
+                    f"has judged {added.drafts} drafts and sent {judged} chunks after the first: some chunks "
+                    "hold more than one round, so which tokens were drafted is not known"
+                )
+            if added.drafts < judged or added.drafted != added.drafts * (self.pair.longest or 0):
+                revised = untold(trace.rounds)
+        if revised is not None and revised != trace.rounds:
+            trace.revise(revised)
+        if added is not None or self.told is not None:
+            trace.count(server_stats(added, self.told, ours_ms))
+
+    def close(self) -> None:
+        self.stream.close()
+        if self.counting is not None:
+            self.counting.cancel()
+
+
+def _result(reading: "Future[str | None]") -> str | None:
+    try:
+        return reading.result()
+    except ServerError:  # the run goes on without the counters
+        return None
+
+
+def _finish(chunk: Chunk) -> Finish:
+    if chunk.finish == "length":
+        return "length"
+    if chunk.finish not in ("stop", "tool_calls"):
+        raise Misread(f"gave the run up: {chunk.finish}")
+    return "stop" if isinstance(chunk.stop, str) else "eos"
+
+
+def request_of(pair: ServedPair, started: Started) -> tuple[str, dict[str, Any]]:
+    """Path and body of the request for a run."""
+    params = started.params
+    room = pair.context - len(started.prompt_ids)
+    body = {
+        "model": pair.server.model,
+        "max_tokens": int(min(params.max_new_tokens, room)),
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "seed": params.seed,
+        "stop": list(params.stop),
+        "include_stop_str_in_output": True,
+        "ignore_eos": params.ignore_eos,
+        **WANTED,
+    }
+    if params.chat:
+        body |= {"messages": messages_of(started.prompt, params), "logprobs": True}
+        return "/v1/chat/completions", body | {"top_logprobs": params.alternatives}
+    prompt = started.prompt if started.prompt else list(started.prompt_ids)
+    return "/v1/completions", body | {"prompt": prompt, "logprobs": params.alternatives}

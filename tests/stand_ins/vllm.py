@@ -1,0 +1,248 @@
+"""A stand-in for a vLLM server: it plays a list of rounds in the shape in which the real one sends them,
+counts as the real one does, and misbehaves as a test wants. A test compares its shape with recordings of the
+real one."""
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+MODEL = "stand-in"
+ENDED = "vllm:request_success_total"
+WORDS = {id_: f" word{id_}" for id_ in range(1000)}
+
+
+@dataclass
+class StandIn:
+    """rounds: the ids of each chunk; drafted: how many tokens were drafted for each chunk but the first, None
+    for gamma each time. gamma: None for a server that does not draft. finish, stop: as its last chunk says.
+    before_chunk: called with the chunk's number and a function that writes bytes; it may wait, write, or
+    raise BreakOff. others: requests of other visitors that end during each run. detailed: it was started with
+    --per-request-spec-decode-metrics detailed."""
+
+    rounds: Sequence[Sequence[int]] = ((5,), (6, 7, 8), (9,))
+    gamma: int | None = 2
+    drafted: Sequence[int] | None = None
+    finish: str = "length"
+    stop: str | None = None
+    words: dict[int, str] = field(default_factory=lambda: dict(WORDS))
+    owner: str = "vllm"
+    key: str | None = None
+    context: int = 512
+    answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)  # for other paths
+    before_chunk: Callable[[int, Callable[[bytes], None]], None] = lambda number, write: None
+    others: int = 0
+    detailed: bool = False
+    counted: bool = True  # whether it has /metrics
+    probe: Sequence[Sequence[int]] | None = None  # what it plays to the first request; None: `rounds`
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted: list[int] = field(default_factory=list)  # by place
+    ended: int = 0
+    aborted: int = 0
+    running: int = 0
+
+    def __post_init__(self) -> None:
+        self.accepted = [0] * (self.gamma or 0)
+        self.asked = 0
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        """Gives its address."""
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler(self)) as server:
+            server.daemon_threads = True
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            try:
+                yield f"http://127.0.0.1:{server.server_port}"
+            finally:
+                server.shutdown()
+
+    def metrics(self) -> str:
+        label = f'engine="0",model_name="{MODEL}"'
+        lines = [
+            *sample("vllm:num_requests_running", "gauge", label, self.running),
+            *sample("vllm:num_requests_waiting", "gauge", label, 0),
+            "# TYPE vllm:request_success counter",
+            f'{ENDED}{{finished_reason="length",{label}}} {float(self.ended - self.aborted)}',
+            f'{ENDED}{{finished_reason="abort",{label}}} {float(self.aborted)}',
+            *histogram("vllm:request_queue_time_seconds", label, 0.001 * self.ended),
+            *histogram("vllm:request_prefill_time_seconds", label, 0.002 * self.ended),
+            *histogram("vllm:request_decode_time_seconds", label, 0.003 * self.ended),
+            *histogram("vllm:e2e_request_latency_seconds", label, 0.006 * self.ended),
+        ]
+        if self.gamma:
+            lines += [
+                *sample("vllm:spec_decode_num_drafts", "counter", label, self.drafts),
+                *sample("vllm:spec_decode_num_draft_tokens", "counter", label, self.draft_tokens),
+                *sample("vllm:spec_decode_num_accepted_tokens", "counter", label, sum(self.accepted)),
+                "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos counter",
+            ]
+            per_place = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+            for place, count in enumerate(self.accepted):
+                lines.append(f'{per_place}{{{label},position="{place}"}} {float(count)}')
+        return "\n".join(lines) + "\n"
+
+    def play(self, chat: bool, prompt_ids: list[int], write: Callable[[bytes], None]) -> None:
+        self.running += 1
+        rounds = self.rounds if self.probe is None or self.asked else self.probe
+        self.asked += 1
+        steps: list[tuple[int, int]] = []
+        try:
+            if chat:
+                first = {"delta": {"role": "assistant", "content": ""}, "index": 0, "finish_reason": None}
+                write(line({"choices": [first], "prompt_token_ids": prompt_ids}))
+            for number, ids in enumerate(rounds):
+                self.before_chunk(number, write)
+                is_last = number == len(rounds) - 1
+                write(line(self.chunk(ids, prompt_ids if number == 0 else None, is_last, chat)))
+                if number and self.gamma:
+                    drafted = self.gamma if self.drafted is None else self.drafted[number - 1]
+                    self.judge(len(ids) - 1, drafted, steps)
+            self.before_chunk(len(rounds), write)
+            end: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": sum(map(len, rounds))}}
+            if self.detailed:
+                end["metrics"] = {"speculative_decoding": self.detail(steps)}
+            write(line(end))
+            write(b"data: [DONE]\n\n")
+        except OSError:
+            self.aborted += 1
+            raise
+        finally:
+            self.running -= 1
+            self.ended += 1 + self.others
+
+    def judge(self, accepted: int, drafted: int, steps: list[tuple[int, int]]) -> None:
+        if not drafted:
+            return
+        steps.append((accepted, drafted))
+        self.drafts += 1
+        self.draft_tokens += drafted
+        for place in range(accepted):
+            self.accepted[place] += 1
+
+    def detail(self, steps: list[tuple[int, int]]) -> dict[str, Any]:
+        return {
+            "num_spec_tokens": self.gamma,
+            "num_spec_steps": len(steps),
+            "num_draft_tokens": sum(drafted for _, drafted in steps),
+            "num_accepted_draft_tokens": sum(accepted for accepted, _ in steps),
+            "per_step_accepted": [accepted for accepted, _ in steps],
+            "per_step_drafted": [drafted for _, drafted in steps],
+        }
+
+    def chunk(
+        self, ids: Sequence[int], prompt_ids: list[int] | None, is_last: bool, chat: bool
+    ) -> dict[str, Any]:
+        words = [self.words[id_] for id_ in ids]
+        choice: dict[str, Any] = {
+            "index": 0,
+            "finish_reason": self.finish if is_last else None,
+            "stop_reason": self.stop if is_last else None,
+            "token_ids": list(ids),
+        }
+        text = "".join(words)
+        if chat:
+            content = [
+                {
+                    "token": word,
+                    "logprob": -0.5,
+                    "bytes": list(word.encode()),
+                    "top_logprobs": [{"token": word, "logprob": -0.5}, {"token": " else", "logprob": -1.5}],
+                }
+                for word in words
+            ]
+            return {"choices": [choice | {"delta": {"content": text}, "logprobs": {"content": content}}]}
+        logprobs = {
+            "text_offset": [0] * len(ids),
+            "token_logprobs": [-0.5] * len(ids),
+            "tokens": words,
+            "top_logprobs": [{word: -0.5, " else": -1.5} for word in words],
+        }
+        choice |= {"text": text, "logprobs": logprobs, "prompt_token_ids": prompt_ids}
+        return {"id": "cmpl-1", "object": "text_completion", "model": MODEL, "choices": [choice]}
+
+
+class BreakOff(OSError):
+    """Ends the connection in the middle of an answer."""
+
+
+def line(event: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(event)}\n\n".encode()
+
+
+def sample(name: str, kind: str, label: str, value: float) -> list[str]:
+    total = "_total" if kind == "counter" else ""
+    return [f"# TYPE {name} {kind}", f"{name}{total}{{{label}}} {float(value)}"]
+
+
+def histogram(name: str, label: str, seconds: float) -> list[str]:
+    return [f"# TYPE {name} histogram", f"{name}_sum{{{label}}} {seconds}", f"{name}_count{{{label}}} 1.0"]
+
+
+def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.answered("GET", {})
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length", 0))
+            self.answered("POST", json.loads(self.rfile.read(length)))
+
+        def answered(self, method: str, body: dict[str, Any]) -> None:
+            stand_in.keys.append(self.headers.get("Authorization"))
+            if self.path in stand_in.answers:
+                self.send(*stand_in.answers[self.path])
+            elif stand_in.key and self.headers.get("Authorization") != f"Bearer {stand_in.key}":
+                self.send(401, {}, b'{"error": "Unauthorized"}')
+            elif self.path == "/version":
+                self.send(200, {}, b'{"version": "0.32.0"}')
+            elif self.path == "/v1/models":
+                model = {"id": MODEL, "owned_by": stand_in.owner, "max_model_len": stand_in.context}
+                self.send(200, {}, json.dumps({"object": "list", "data": [model]}).encode())
+            elif self.path == "/metrics" and stand_in.counted:
+                self.send(200, {}, stand_in.metrics().encode())
+            elif self.path == "/tokenize":
+                self.send(200, {}, json.dumps({"tokens": [1, 2, 3]}).encode())
+            elif self.path in ("/v1/completions", "/v1/chat/completions"):
+                stand_in.requests.append(body)
+                self.stream("chat" in self.path, body)
+            else:
+                self.send(404, {}, b'{"detail": "Not Found"}')
+
+        def send(self, status: int, headers: dict[str, str], content: bytes) -> None:
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def stream(self, chat: bool, body: dict[str, Any]) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            prompt = body.get("prompt")
+
+            def write(content: bytes) -> None:
+                self.wfile.write(content)
+                self.wfile.flush()
+
+            try:
+                stand_in.play(chat, prompt if isinstance(prompt, list) else [1, 2, 3], write)
+            except OSError:
+                self.close_connection = True
+
+    return Handler
+
+
+def slowly(seconds: float) -> Callable[[int, Callable[[bytes], None]], None]:
+    return lambda number, write: time.sleep(seconds)
