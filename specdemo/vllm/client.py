@@ -50,15 +50,9 @@ def run(work: Coroutine[Any, Any, T]) -> "Future[T]":
 
 class Client:
     """address: see `address_of`. key: sent as a bearer token, and in no message. name: stands for the address
-    in messages. read_seconds: the longest silence."""
+    in messages."""
 
-    def __init__(
-        self,
-        address: str,
-        key: str | None = None,
-        name: str | None = None,
-        read_seconds: float = READ_SECONDS,
-    ):
+    def __init__(self, address: str, key: str | None = None, name: str | None = None):
         self.address = address
         self.called = name or f"the server at {address}"
         headers = {"User-Agent": "specdemo"}
@@ -67,12 +61,12 @@ class Client:
                 raise ServerError("vllm: the key for the server is empty or cannot be sent")
             hide(key)
             headers["Authorization"] = f"Bearer {key}"
-        timeout = httpx.Timeout(read_seconds, connect=CONNECT_SECONDS)
+        self.read_seconds = READ_SECONDS  # the longest silence
+        timeout = httpx.Timeout(self.read_seconds, connect=CONNECT_SECONDS)
         # A redirect could lead to another host, which would get the prompt and the key.
         self._http = httpx.AsyncClient(
             base_url=address, headers=headers, timeout=timeout, follow_redirects=False
         )
-        self.read_seconds = read_seconds
 
     def get(self, path: str) -> str | None:
         """The text at a path; None where the server has nothing there. ServerError otherwise."""
@@ -169,7 +163,7 @@ class Client:
         return ServerError(f"{self.called} {what}")
 
     def silent(self) -> ServerError:
-        return self.error(f"has sent nothing for {self.read_seconds:,.0f} s")
+        return self.error(f"has sent nothing for {self.read_seconds:g} s")
 
     def failed(self, error: Exception) -> ServerError:
         """What went wrong with a connection, in a sentence."""
@@ -193,8 +187,10 @@ async def _lines(response: httpx.Response, client: Client) -> AsyncIterator[tupl
     async for part in response.aiter_bytes():
         at = time.perf_counter()
         rest += part
-        if len(rest) > LONGEST_LINE and b"\n" not in part:
-            raise client.error("sent a line that is too long")
+        if b"\n" not in part:
+            if len(rest) > LONGEST_LINE:
+                raise client.error("sent a line that is too long")
+            continue
         *lines, last = bytes(rest).split(b"\n")
         rest = bytearray(last)
         for line in lines:

@@ -2,7 +2,7 @@
 requests count there, too."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -22,16 +22,15 @@ TIMES = {
 class Counters:
     """Since the server started, over all its engines. drafts: how many were judged; drafted, accepted:
     tokens; by_place: how many drafts were accepted up to this place and beyond, one entry for each place that
-    a draft can have. These are None where the server does not draft, or has not begun to count. ended:
-    requests, however they ended; running: those that wait or run now; generated: tokens. times: seconds of
-    all ended requests, by the names in TIMES."""
+    a draft can have. These are None where the server does not draft. ended: requests, but not those that were
+    aborted; running: those that wait or run now; generated: tokens. times: seconds of all ended requests, by
+    the names in TIMES."""
 
     drafts: int | None
     drafted: int | None
     accepted: int | None
     by_place: tuple[int, ...]
     ended: int
-    aborted: int
     running: int
     generated: int
     times: dict[str, float]
@@ -40,6 +39,11 @@ class Counters:
     def is_of_one(self) -> bool:
         """Of a difference: whether one request ended and nothing else goes on."""
         return self.ended == 1 and self.running == 0
+
+    def with_others(self) -> "Counters":
+        """The same difference, once it is known that others have a part in it: aborted requests are not
+        counted as ended."""
+        return replace(self, ended=max(self.ended, 2))
 
     def since(self, before: "Counters") -> "Counters":
         """What has been added; `running` is that of now."""
@@ -54,7 +58,6 @@ class Counters:
             added(self.accepted, before.accepted),
             tuple(now - then for now, then in zip(self.by_place, earlier, strict=False)),
             self.ended - before.ended,
-            self.aborted - before.aborted,
             self.running,
             self.generated - before.generated,
             {name: seconds - before.times.get(name, 0.0) for name, seconds in self.times.items()},
@@ -77,7 +80,6 @@ def counters_of(text: str, model: str) -> Counters | None:
     """None for what vLLM does not write. model: others that the server may serve are left out."""
     sums: dict[str, float] = {}
     places: dict[int, float] = {}
-    aborted = 0.0
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -87,8 +89,6 @@ def counters_of(text: str, model: str) -> Counters | None:
                 if sample.name == f"{SPEC}accepted_tokens_per_pos_total":
                     place = int(sample.labels["position"])
                     places[place] = places.get(place, 0.0) + sample.value
-                if sample.name == ENDED and sample.labels.get("finished_reason") == "abort":
-                    aborted += sample.value
     except (ValueError, KeyError, AttributeError, IndexError):  # what its parser raises for other texts
         return None
     if ENDED not in sums and RUNNING not in sums:
@@ -103,7 +103,6 @@ def counters_of(text: str, model: str) -> Counters | None:
         count(f"{SPEC}accepted_tokens_total"),
         tuple(int(places[place]) for place in sorted(places)),
         count(ENDED) or 0,
-        int(aborted),
         (count(RUNNING) or 0) + (count(WAITING) or 0),
         count("vllm:generation_tokens_total") or 0,
         {name: sums[f"{metric}_sum"] for name, metric in TIMES.items() if f"{metric}_sum" in sums},

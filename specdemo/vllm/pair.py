@@ -5,11 +5,14 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from specdemo.events import ByModel, PairInfo, Params, ServerInfo
 from specdemo.vllm.address import address_of, host_of
 from specdemo.vllm.chunks import Misread, Steps, chunk_of
 from specdemo.vllm.client import Client
 from specdemo.vllm.counters import Counters, read_counters
+from specdemo.vllm.rounds import round_of
 
 PROBE_TOKENS = 24
 SPARE_EVENTS = 8  # besides those with tokens: a chat's first one, the usage
@@ -44,8 +47,9 @@ class ServedPair:
         """What the server tells of itself, in words."""
         server = self.server
         version = f" {server.version}" if server.version else ""
-        drafts = {None: "how it drafts is not told", 0: "it does not draft"}.get(
-            server.gamma, f"it drafts up to {server.gamma} tokens"
+        method = f" by {server.method}" if server.method else ""
+        drafts = {None: f"it drafts{method}, how much is not told", 0: "it does not draft"}.get(
+            server.gamma, f"it drafts up to {server.gamma} tokens{method}"
         )
         parallel = f"; {server.parallel}" if server.parallel else ""
         return f"{server.software}{version} serves {server.model}; {drafts}{parallel}"
@@ -111,14 +115,15 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
     sizes, steps = _probe(client, model)
     after = read_counters(client, model, before)
     longest, always, why = _drafting(sizes, steps, before, after)
+    method, parallel = _told(client.get("/server_info?config_format=json"))
     server = ServerInfo(
         address=host_of(client.address) if name is None else name,
         software="vLLM",
         version=_version(version),
         model=model,
-        method=None if longest else "none" if longest == 0 else None,
+        method="none" if longest == 0 else method,
         gamma=longest,
-        parallel=None,
+        parallel=parallel,
     )
     notes = [*_limits(longest), *([why] if why else []), *others]
     shown = name or f"vLLM {server.address}"
@@ -133,6 +138,43 @@ def _version(text: str | None) -> str | None:
     except (ValueError, AttributeError):
         return None
     return version[:40] if isinstance(version, str) else None
+
+
+class _Config(BaseModel):
+    """What vLLM tells of itself when it was started with VLLM_SERVER_DEV_MODE=1."""
+
+    class Speculative(BaseModel):
+        method: str | None = None
+
+    class Parallel(BaseModel):
+        tensor_parallel_size: int = 1
+        pipeline_parallel_size: int = 1
+        data_parallel_size: int = 1
+
+    speculative_config: Speculative | None = None
+    parallel_config: Parallel | None = None
+
+
+class _Told(BaseModel):
+    vllm_config: _Config
+
+
+def _told(text: str | None) -> tuple[str | None, str | None]:
+    """The method of drafting, and over how many devices it runs, in words; None for what is not told."""
+    try:
+        config = _Told.model_validate_json(text or "").vllm_config
+    except ValidationError:
+        return None, None
+    method = config.speculative_config.method if config.speculative_config else None
+    if config.parallel_config is None:
+        return method, None
+    sizes = {
+        "tensor": config.parallel_config.tensor_parallel_size,
+        "pipeline": config.parallel_config.pipeline_parallel_size,
+        "data": config.parallel_config.data_parallel_size,
+    }
+    words = [f"{kind}-parallel over {size}" for kind, size in sizes.items() if size > 1]
+    return method and method[:40], ", ".join(words) or "not parallel"
 
 
 def _model(client: Client) -> tuple[str, float, list[str]]:
@@ -167,6 +209,7 @@ def _probe(client: Client, model: str) -> tuple[list[int], Steps | None]:
             chunk = chunk_of(arrived.data)
             steps = chunk.told.steps if chunk.told else steps
             if chunk.pieces:
+                round_of(len(sizes), chunk, 0.0, None, False)  # refuses several rounds in a chunk
                 sizes.append(len(chunk.pieces))
     except TimeoutError:
         raise client.silent() from None

@@ -9,9 +9,9 @@ from typing import Any
 from specdemo.errors import PairError, failure
 from specdemo.events import Finish, Finished, Round, Started
 from specdemo.events.trace import Trace
-from specdemo.vllm.chunks import Chunk, Misread, PerRequest, chunk_of
+from specdemo.vllm.chunks import Chunk, Misread, PerRequest, Steps, chunk_of
 from specdemo.vllm.client import Arrived, ServerError, run
-from specdemo.vllm.counters import counters_of, read_counters
+from specdemo.vllm.counters import Counters, counters_of, read_counters
 from specdemo.vllm.counts import server_stats
 from specdemo.vllm.pair import SPARE_EVENTS, WANTED, ServedPair, messages_of
 from specdemo.vllm.rounds import round_of, settled, untold
@@ -118,27 +118,44 @@ class _Answer:
         added = now.since(self.before) if now and self.before else None
         ours_ms = 1000 * (self.last_at - self.stream.asked_at)
         steps = self.told.steps if self.told else None
-        revised = None
-        if steps is not None:
-            revised = settled(trace.rounds, steps)
-        elif added is not None and added.is_of_one and added.drafts is not None and added.drafted is not None:
-            judged = len(trace.rounds) - 1
-            if added.drafts > judged:
-                raise Misread(
-                    f"has judged {added.drafts} drafts and sent {judged} chunks after the first: some chunks "
-                    "hold more than one round, so which tokens were drafted is not known"
-                )
-            if added.drafts < judged or added.drafted != added.drafts * (self.pair.longest or 0):
-                revised = untold(trace.rounds)
-        if revised is not None and revised != trace.rounds:
+        # Counted before the text is cut at a stop string; else another number is that of others.
+        ours = added is not None and (added.generated == trace.stats.tokens or trace.finish == "stop")
+        if added is not None and not ours:
+            added = added.with_others()
+        revised = settled(trace.rounds, steps) if steps is not None else None
+        if revised is None:
+            counted = steps or (added if added is not None and added.is_of_one else None)
+            revised = self._checked(trace.rounds, *_drafts(counted))
+        if revised != trace.rounds:
             trace.revise(revised)
         if added is not None or self.told is not None:
             trace.count(server_stats(added, self.told, ours_ms))
+
+    def _checked(self, rounds: list[Round], drafts: int | None, drafted: int | None) -> list[Round]:
+        """The rounds, or what is left of them if the server counts otherwise. drafts, drafted: of this
+        request alone, None if that is not known."""
+        judged = len(rounds) - 1
+        if drafts is None or drafted is None:
+            return rounds
+        if drafts > judged:
+            raise Misread(
+                f"has judged {drafts} drafts and sent {judged} chunks after the first: some chunks hold more "
+                "than one round, so which tokens were drafted is not known"
+            )
+        if drafts == judged and drafted == drafts * (self.pair.longest or 0):
+            return rounds
+        return untold(rounds)
 
     def close(self) -> None:
         self.stream.close()
         if self.counting is not None:
             self.counting.cancel()
+
+
+def _drafts(counted: Steps | Counters | None) -> tuple[int | None, int | None]:
+    if isinstance(counted, Steps):
+        return counted.num_spec_steps, counted.num_draft_tokens
+    return (None, None) if counted is None else (counted.drafts, counted.drafted)
 
 
 def _result(reading: "Future[str | None]") -> str | None:

@@ -4,6 +4,7 @@ real one."""
 
 import http.server
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,10 +42,13 @@ class StandIn:
     probe: Sequence[Sequence[int]] | None = None  # what it plays to the first request; None: `rounds`
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    drafted_at_first: Sequence[int] | None = None  # the same for `probe`
+    judge_more: int = 0  # drafts that it judges without a chunk of their own
     drafts: int = 0
     draft_tokens: int = 0
     accepted: list[int] = field(default_factory=list)  # by place
     ended: int = 0
+    generated: int = 0
     aborted: int = 0
     running: int = 0
 
@@ -53,13 +57,15 @@ class StandIn:
         self.asked = 0
 
     @contextmanager
-    def serving(self) -> Iterator[str]:
+    def serving(self, tls: ssl.SSLContext | None = None) -> Iterator[str]:
         """Gives its address."""
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler(self)) as server:
             server.daemon_threads = True
+            if tls:
+                server.socket = tls.wrap_socket(server.socket, server_side=True)
             threading.Thread(target=server.serve_forever, daemon=True).start()
             try:
-                yield f"http://127.0.0.1:{server.server_port}"
+                yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
             finally:
                 server.shutdown()
 
@@ -69,8 +75,8 @@ class StandIn:
             *sample("vllm:num_requests_running", "gauge", label, self.running),
             *sample("vllm:num_requests_waiting", "gauge", label, 0),
             "# TYPE vllm:request_success counter",
-            f'{ENDED}{{finished_reason="length",{label}}} {float(self.ended - self.aborted)}',
-            f'{ENDED}{{finished_reason="abort",{label}}} {float(self.aborted)}',
+            f'{ENDED}{{finished_reason="length",{label}}} {float(self.ended)}',
+            *sample("vllm:generation_tokens", "counter", label, self.generated),
             *histogram("vllm:request_queue_time_seconds", label, 0.001 * self.ended),
             *histogram("vllm:request_prefill_time_seconds", label, 0.002 * self.ended),
             *histogram("vllm:request_decode_time_seconds", label, 0.003 * self.ended),
@@ -101,21 +107,25 @@ class StandIn:
                 self.before_chunk(number, write)
                 is_last = number == len(rounds) - 1
                 write(line(self.chunk(ids, prompt_ids if number == 0 else None, is_last, chat)))
+                self.generated += len(ids)
                 if number and self.gamma:
-                    drafted = self.gamma if self.drafted is None else self.drafted[number - 1]
+                    lengths = self.drafted_at_first if rounds is self.probe else self.drafted
+                    drafted = self.gamma if lengths is None else lengths[number - 1]
                     self.judge(len(ids) - 1, drafted, steps)
+            for _ in range(self.judge_more):
+                self.judge(0, self.gamma or 0, steps)
             self.before_chunk(len(rounds), write)
             end: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": sum(map(len, rounds))}}
             if self.detailed:
                 end["metrics"] = {"speculative_decoding": self.detail(steps)}
-            write(line(end))
-            write(b"data: [DONE]\n\n")
         except OSError:
             self.aborted += 1
-            raise
-        finally:
             self.running -= 1
-            self.ended += 1 + self.others
+            raise
+        self.ended += 1 + self.others
+        self.running -= 1
+        write(line(end))
+        write(b"data: [DONE]\n\n")
 
     def judge(self, accepted: int, drafted: int, steps: list[tuple[int, int]]) -> None:
         if not drafted:

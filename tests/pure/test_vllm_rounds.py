@@ -1,0 +1,195 @@
+"""What a chunk of a vLLM server is: which of its tokens were drafted, and what is known of the rest."""
+
+import json
+
+import pytest
+
+from specdemo.events import Round
+from specdemo.vllm.chunks import Misread, Piece, Steps, chunk_of, texts_of
+from specdemo.vllm.rounds import round_of, settled, untold
+
+WORD = -0.5  # log-probability
+
+
+def chunk(*ids: int, finish: str | None = None):
+    tokens = [f" {id_}" for id_ in ids]
+    logprobs = {
+        "tokens": tokens,
+        "token_logprobs": [WORD] * len(ids),
+        "top_logprobs": [{token: WORD, " x": -2.0} for token in tokens],
+    }
+    choice = {"text": "".join(tokens), "token_ids": list(ids), "logprobs": logprobs, "finish_reason": finish}
+    return chunk_of({"choices": [choice]})
+
+
+def fates(a_round: Round) -> str:
+    """First letters of the drafts' fates, then the source of the target's own token."""
+    own = a_round.next.source if a_round.next else "none"
+    return f"{''.join(token.fate[0] for token in a_round.draft)} {own}"
+
+
+@pytest.mark.parametrize(
+    ("ids", "longest", "always", "finish", "expected", "told"),
+    [
+        ((7, 8, 9), 2, True, None, "aa bonus", True),
+        ((7, 8, 9), 2, False, None, "aa bonus", True),
+        ((7, 8), 2, True, None, "ar resampled", True),
+        ((7,), 2, True, None, "rd resampled", True),
+        ((7,), 2, False, None, " sampled", False),
+        ((7, 8), None, False, None, "a sampled", False),
+        ((7,), 0, True, None, " sampled", True),
+        ((7, 8), 2, True, "length", "a sampled", True),
+        ((7, 8, 9), 2, True, "stop", "aa bonus", True),
+    ],
+)
+def test_the_fates_follow_from_the_counts(ids, longest, always, finish, expected, told):
+    a_round = round_of(3, chunk(*ids, finish=finish), 1.5, longest, always)
+    assert (fates(a_round), a_round.drafts_told) == (expected, told)
+    assert a_round.emitted == ids and a_round.arrival_ms == 1.5
+
+
+def test_what_the_server_does_not_tell_is_null():
+    a_round = round_of(1, chunk(7), 1.0, 2, True)
+    rejected, discarded = a_round.draft
+    assert (rejected.id, rejected.text, rejected.raw_p, rejected.p, rejected.u) == (
+        None,
+        "",
+        None,
+        None,
+        None,
+    )
+    assert discarded.fate == "discarded"
+    own = a_round.next
+    assert (own.p, own.q, own.u, own.residual_mass) == (None, None, None, None)
+    assert own.raw_p == pytest.approx(0.6065, abs=1e-4)
+    assert own.top[0][:2] == (7, " 7") and own.top[1][:2] == (None, " x")
+    assert own.top[0][4] == own.raw_p and own.top[0][2] is own.top[0][3] is own.top[0][5] is None
+
+
+def test_the_first_round_is_the_prefills_and_has_one_token():
+    assert fates(round_of(0, chunk(7), 1.0, 2, True)) == " sampled"
+    with pytest.raises(Misread, match="several rounds in a chunk"):
+        round_of(0, chunk(7, 8), 1.0, 2, True)
+
+
+@pytest.mark.parametrize(("ids", "longest"), [((1, 2, 3, 4), 2), ((1, 2), 0)])
+def test_a_chunk_that_is_longer_than_a_round_can_be_is_refused(ids, longest):
+    with pytest.raises(Misread, match="several rounds in a chunk"):
+        round_of(1, chunk(*ids), 1.0, longest, True)
+
+
+def steps(accepted: list[int], drafted: list[int], longest: int = 2) -> Steps:
+    return Steps(
+        num_spec_tokens=longest,
+        num_spec_steps=len(accepted),
+        num_draft_tokens=sum(drafted),
+        num_accepted_draft_tokens=sum(accepted),
+        per_step_accepted=accepted,
+        per_step_drafted=drafted,
+    )
+
+
+def shown(*sizes: int, finish: str = "length") -> list[Round]:
+    """Rounds of so many tokens, as they are shown while the lengths of drafts are not known."""
+    chunks = [
+        chunk(*range(size), finish=finish if at == len(sizes) - 1 else None) for at, size in enumerate(sizes)
+    ]
+    return [round_of(index, one, 1.0, 2, False) for index, one in enumerate(chunks)]
+
+
+def test_rounds_are_settled_by_what_the_server_tells_at_the_end():
+    rounds = settled(shown(1, 2, 1, 2), steps([1, 0, 1], [2, 1, 2]))
+    assert [fates(one) for one in rounds] == [" sampled", "ar resampled", "r resampled", "ar resampled"]
+    assert all(one.drafts_told for one in rounds)
+
+
+def test_a_text_that_ends_inside_the_accepted_drafts_has_no_token_of_the_targets_own():
+    rounds = settled(shown(1, 1, 1), steps([0, 2], [2, 2]))
+    assert [fates(one) for one in rounds] == [" sampled", "rd resampled", "ad none"]
+    assert [token.id for token in rounds[2].draft] == [0, None]
+
+
+def test_rounds_without_a_draft_are_in_no_list_so_nothing_is_settled():
+    assert settled(shown(1, 2, 1, 2), steps([1, 1], [2, 2])) is None
+
+
+def test_lists_that_contradict_the_chunks_are_seen():
+    with pytest.raises(Misread, match="2 tokens for round 2, but counts 2 accepted"):
+        settled(shown(1, 2, 1), steps([2, 0], [2, 2]))
+
+
+def test_rounds_are_untold_again():
+    rounds = [
+        round_of(index, one, 1.0, 2, True) for index, one in enumerate([chunk(1), chunk(2), chunk(3, 4, 5)])
+    ]
+    assert [fates(one) for one in rounds] == [" sampled", "rd resampled", "aa bonus"]
+    again = untold(rounds)
+    assert [(fates(one), one.drafts_told) for one in again] == [
+        (" sampled", True),
+        (" sampled", False),
+        ("aa bonus", True),
+    ]
+    assert [one.emitted for one in again] == [one.emitted for one in rounds]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (" a b", [" a", " b"], [" a", " b"]),
+        ("é b", ["\ufffd", "\ufffd", " b"], ["", "é", " b"]),  # two tokens, one character
+        ("é", ["\ufffd"], ["é"]),  # begun in the chunk before
+        (" a", [" a", "\ufffd"], [" a", ""]),  # completed in the next chunk
+        (".", [".", "<|eos|>"], [".", ""]),
+        ("hi.", ["hi", ". The"], ["hi", "."]),  # cut after a stop string
+        ("é a", ["\ufffd", " a"], ["é", " a"]),
+        ("", ["<|eos|>"], [""]),
+        ("ab", [], []),
+    ],
+)
+def test_the_texts_of_tokens_join_to_the_chunks_text(text, words, expected):
+    assert texts_of(text, words) == expected
+    assert "".join(expected) == (text if words else "")
+
+
+def test_a_chat_is_read_the_same():
+    content = [{"token": "Hi", "logprob": -0.5, "top_logprobs": [{"token": "Hi", "logprob": -0.5}]}]
+    choice = {"delta": {"content": "Hi"}, "token_ids": [5], "logprobs": {"content": content}}
+    read = chunk_of({"choices": [choice], "prompt_token_ids": [1, 2]})
+    assert read.prompt_ids == (1, 2)
+    assert [(piece.id, piece.text, len(piece.top)) for piece in read.pieces] == [(5, "Hi", 1)]
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"choices": "?"}, "would not send: choices"),
+        ({}, "would not send: choices"),
+        ({"choices": [{"text": "a"}]}, "without the ids of its tokens"),
+        ({"choices": [{"delta": {"content": "a"}}]}, "without the ids of its tokens"),
+        ({"choices": [{"text": "a", "token_ids": [-1]}]}, "would not send: choices.0.token_ids.0"),
+        ({"choices": [{"text": "a", "token_ids": ["x"]}]}, "would not send"),
+        (
+            {
+                "choices": [
+                    {"text": "a", "token_ids": [5, 6], "logprobs": {"tokens": ["a"], "token_logprobs": [-1]}}
+                ]
+            },
+            "differ in number",
+        ),
+        (
+            {
+                "choices": [
+                    {"text": "a", "token_ids": [5], "logprobs": {"tokens": ["a"], "token_logprobs": []}}
+                ]
+            },
+            "differ in number",
+        ),
+    ],
+)
+def test_other_dialects_are_refused_in_words(event, words):
+    with pytest.raises(Misread, match=words):
+        chunk_of(json.loads(json.dumps(event)))
+
+
+def test_a_piece_without_probabilities_is_taken():
+    assert chunk_of({"choices": [{"text": "a", "token_ids": [5]}]}).pieces == (Piece(5, "a", None, ()),)
