@@ -6,7 +6,7 @@ from statistics import mean
 
 from specdemo.events.metrics import is_noisy, made_in, made_of, ratio
 from specdemo.events.params import LIMITS
-from specdemo.events.rounds import Round, Stats
+from specdemo.events.rounds import Round, ServerStats, Stats
 from specdemo.events.theory import expected_speedup, expected_tokens
 
 FEWEST = 5  # judged drafts at a place; places with fewer are taken to be like all places together
@@ -60,6 +60,17 @@ def estimates(rounds: Sequence[Round], stats: Stats, rule: str = "speculative") 
             formula_speedup = expected_speedup(alpha, gamma, stats.cost_ratio)
         seen_speedup = _speedup(stats, tokens, kept, made)
         found.append(Estimate(gamma, formula_tokens, formula_speedup, tokens, seen_speedup))
+    return found
+
+
+def counted_estimates(server: ServerStats | None) -> list[Estimate]:
+    """The same from a server's own counters, where its rounds do not tell how much was drafted: tokens a
+    round, which need only the share of drafts that were accepted up to each place."""
+    if server is None or not server.drafts or not server.accepted_by_place:
+        return []
+    found = [Estimate(0, None, None, 1.0, None)]
+    for gamma, accepted in enumerate(server.accepted_by_place, 1):
+        found.append(Estimate(gamma, None, None, found[-1].seen_tokens + accepted / server.drafts, None))
     return found
 
 

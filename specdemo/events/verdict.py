@@ -9,6 +9,7 @@ from specdemo.events.metrics import is_noisy, speedup_spread
 from specdemo.events.rounds import Finish, Round, Stats
 from specdemo.events.theory import break_even
 
+SERVED = "No speed-up is told: a server made the run, and its plain rounds are not timed here"
 Tone = Literal["neutral", "faster", "slower", "lossy"]
 
 
@@ -27,6 +28,9 @@ def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round]) -> Ver
         return Verdict(f"{tokens} in {forwards} so far.", "neutral")
     if stats.drafted:
         counted = f"{tokens} in {forwards}; the target alone needs {stats.tokens:,}."
+    elif stats.drafted is None:  # of a server
+        rest = f"the target alone needs {stats.tokens:,}" if stats.accepted else "no draft was accepted"
+        counted = f"{tokens} in {forwards}; {rest}."
     elif _all_dropped(stats, rounds):
         counted = (
             f"{tokens} in {forwards}: every draft was dropped, because the drafter was never sure enough."
@@ -46,6 +50,8 @@ def _all_dropped(stats: Stats, rounds: Sequence[Round]) -> bool:
 
 
 def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[str, Tone]:
+    if stats.draft_ms is None:
+        return f"{SERVED}.", "neutral"
     spread, speedup = speedup_spread(stats), stats.speedup
     if spread is None or speedup is None:
         why = {"cancelled": "it was stopped", "error": "it failed"}

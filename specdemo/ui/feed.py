@@ -1,13 +1,14 @@
 """What is sent to the page: a run's rounds as wire objects, with its numbers. No torch, no gradio."""
 
 import time
-from typing import Any
+from typing import Any, overload
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.events import Finish, Judged, Next, Params, Round, is_lossy, metrics
-from specdemo.events.estimate import best_gamma, estimates
+from specdemo.events.estimate import best_gamma, counted_estimates, estimates
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
+from specdemo.ui.served import counted, served
 from specdemo.ui.texts import number_texts, whose
 from specdemo.ui.wire import (
     Alternative,
@@ -102,6 +103,8 @@ class RunFeed:
             "verdict": result.text,
             "tone": result.tone,
         }
+        if counts := counted(trace.stats):
+            update["counted"] = counts
         if finish:
             update["outcome"] = outcome(trace)
         return update
@@ -110,22 +113,24 @@ class RunFeed:
 def setting(trace: Trace) -> Setting:
     params = trace.params
     greedy = params.temperature == 0
+    server = served(trace.pair)
     return {
         "draft_with": params.draft_with,
         "gamma": params.gamma,
-        "rule": params.rule,
+        "rule": "speculative" if server else params.rule,  # what a server does by is its own matter
         "lenience": params.lenience,
-        "lossy": is_lossy(params),
+        "lossy": not server and is_lossy(params),
         "greedy": greedy,
         "temperature": params.temperature,
         "top_k": params.top_k,
         "top_p": params.top_p,
         "min_p": params.min_p,
+        "served": server,
     }
 
 
 def outcome(trace: Trace) -> Outcome:
-    found = estimates(trace.rounds, trace.stats, trace.params.rule)
+    found = estimates(trace.rounds, trace.stats, trace.params.rule) or counted_estimates(trace.stats.server)
     wire: list[WireEstimate] = [
         {
             "gamma": one.gamma,
@@ -151,6 +156,8 @@ def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[
     prompt stays whole.
     """
     whole: list[PromptToken] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
+    if trace.pair.server is not None:  # whose tokenizer nobody here has
+        return whole if trace.prompt else []
     if (tokenizer is None and trace.prompt) or len(trace.prompt_ids) > MOST_PROMPT_TOKENS:
         return whole
     pieces = Pieces(tokenizer)
@@ -173,6 +180,8 @@ def wire_round(this_round: Round) -> WireRound:
         "kept": {"speculative": kept.speculative, "block": kept.block} if kept else None,
         "gamma": this_round.gamma,
         "ended_by": this_round.ended_by,
+        "arrival_ms": _six_digits(this_round.arrival_ms),
+        "drafts_told": this_round.drafts_told,
     }
 
 
@@ -191,8 +200,8 @@ def _draft_token(token: Judged) -> DraftToken:
         "raw_q": _six_digits(token.raw_q),
         "u": token.u,
         "accept_prob": token.accept_prob,
-        "distance": None if token.distance is None else _six_digits(token.distance),
-        "top": [] if token.u is None else _top(token.top),
+        "distance": _six_digits(token.distance),
+        "top": [] if token.u is None and token.fate != "accepted" else _top(token.top),
     }
 
 
@@ -204,7 +213,7 @@ def _next_token(token: Next) -> NextToken:
         "p": token.p,
         "q": token.q,
         "raw_p": _six_digits(token.raw_p),
-        "raw_q": None if token.raw_q is None else _six_digits(token.raw_q),
+        "raw_q": _six_digits(token.raw_q),
         "u": token.u,
         "residual_mass": token.residual_mass,
         "top": _top(token.top),
@@ -213,20 +222,19 @@ def _next_token(token: Next) -> NextToken:
 
 def _top(top: tuple[Alternative, ...]) -> list[Alternative]:
     return [
-        (
-            token_id,
-            text,
-            _six_digits(p),
-            None if q is None else _six_digits(q),
-            _six_digits(raw_p),
-            None if raw_q is None else _six_digits(raw_q),
-        )
+        (token_id, text, _six_digits(p), _six_digits(q), _six_digits(raw_p), _six_digits(raw_q))
         for token_id, text, p, q, raw_p, raw_q in top
     ]
 
 
-def _six_digits(value: float) -> float:
+@overload
+def _six_digits(value: float) -> float: ...
+@overload
+def _six_digits(value: None) -> None: ...
+def _six_digits(value: float | None) -> float | None:
     """For what is drawn as bars, most of what is sent. A value that is not quite 1 does not become 1."""
+    if value is None:
+        return None
     rounded = float(f"{value:.6g}")
     return value if rounded == 1 else rounded
 

@@ -7,6 +7,7 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
+from specdemo.ui.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.texts import FATES, HIDEABLE, MAIN_NUMBERS, NUMBERS
 
 STATIC = Path(__file__).parent / "static"
@@ -68,7 +69,7 @@ def loader() -> str:
 def frame(largest: int) -> str:
     """largest: bytes of a trace that can be opened."""
     main = "".join(_number(key) for key in MAIN_NUMBERS)
-    others = "".join(_number(key) for key in NUMBERS if key not in MAIN_NUMBERS)
+    others = "".join(_number(key) for key in (*NUMBERS, *SERVER_NUMBERS) if key not in MAIN_NUMBERS)
     legend = "".join(
         _legend_entry(fate, word, definition)
         for fate, (word, definition) in FATES.items()
@@ -129,18 +130,26 @@ def _player() -> str:
 
 
 def _number(key: str) -> str:
-    """Tab comes to the first number, and arrow keys to the others."""
-    name, definition = NUMBERS[key]
+    """Tab comes to the first number, and arrow keys to the others. Some are for runs of the engine or of a
+    server only, and some have other words there, which the scripts put in."""
+    name, definition = (NUMBERS | SERVER_NUMBERS)[key]
     tab_index = 0 if key == MAIN_NUMBERS[0] else -1
+    only = "engine" if key in ENGINE_ONLY else "server" if key in SERVER_NUMBERS else ""
+    names, definitions = NUMBERS_SERVED.get(key, ("", ""))
     return (
-        f'<div tabindex="{tab_index}"><dt>{escape(name)}</dt><dd data-number="{key}">–</dd>'
-        f'<dd class="definition">{escape(definition)}</dd></div>'
+        f'<div tabindex="{tab_index}"{_data("only", only)}>'
+        f'<dt{_data("served-words", names)}>{escape(name)}</dt><dd data-number="{key}">–</dd>'
+        f'<dd class="definition"{_data("served-words", definitions)}>{escape(definition)}</dd></div>'
     )
+
+
+def _data(name: str, value: str) -> str:
+    return f' data-{name}="{escape(value)}"' if value else ""
 
 
 def _legend_entry(fate: str, word: str, definition: str) -> str:
     sample = f'<span class="token {fate}">{word}</span>'
-    title = f'title="{escape(definition)}"'
+    title = f'title="{escape(definition)}"{_data("served-title", FATES_SERVED.get(fate, ""))}'
     if fate not in HIDEABLE:
         return f"<span {title}>{sample}</span>"
     pressed = "false" if fate == "discarded" else "true"

@@ -20,7 +20,6 @@ from specdemo.ui.settings import about_file
 from specdemo.ui.shelf import packed, update_text
 
 SMALL = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
-SERVED = "a server made its run, and this page shows only runs of its own engine"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,8 +44,6 @@ def opened(body: bytes) -> Opened:
         return Opened(None, b"", b"", about_file("this is not a file: it is not UTF-8 text"))
     except ValueError as error:
         return Opened(None, b"", b"", about_file(str(error)))
-    if trace.pair.server is not None:  # it leaves out numbers that the page shows
-        return Opened(None, b"", b"", f"The file cannot be opened: {SERVED}")
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
     head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text="")
     update = RunFeed(0, trace, recorded=True).snapshot()["update"]

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdemo.bench.methods import METHODS
-from specdemo.events import Params, metrics
+from specdemo.events import Params, ServerInfo, metrics
 from specdemo.events.trace import Trace
+from specdemo.ui.served import drafting_in_words, printable, served_numbers, server_in_words
 from specdemo.ui.settings import judging_in_words, sampler_in_words
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ NUMBERS = {
 def whose(trace: Trace, recorded: bool = False) -> str:
     """Whose run it is: pair, drafter, gamma, sampler, seed, device."""
     params, pair = trace.params, trace.pair
+    if pair.server is not None:
+        return _whose_served(trace, pair.server, recorded)
     drafting = METHODS[params.draft_with]
     if params.draft_with == "model":
         # Of a hub id or a directory, the two last parts.
@@ -129,6 +132,21 @@ def whose(trace: Trace, recorded: bool = False) -> str:
     return " · ".join(parts)
 
 
+def _whose_served(trace: Trace, server: ServerInfo, recorded: bool) -> str:
+    """The same of a server's run, as far as the server tells."""
+    params, name = trace.params, printable(trace.pair.name)
+    parts = [
+        f"{'Recorded run: ' if recorded else ''}{name}",
+        *([printable(server.model)] if server.model not in name else []),
+        drafting_in_words(server),
+        *([f"γ {server.gamma}"] if server.gamma else []),
+        sampler_in_words(params),
+        *([f"seed {params.seed}"] if params.temperature else []),
+        server_in_words(server),
+    ]
+    return " · ".join(parts)
+
+
 def number_texts(trace: Trace) -> dict[str, str]:
     """The numbers as the page writes them; – for one that is not known (yet)."""
     stats = trace.stats
@@ -138,7 +156,7 @@ def number_texts(trace: Trace) -> dict[str, str]:
     def write(value: float | None, pattern: str) -> str:
         return "–" if value is None else pattern.format(value)
 
-    return {
+    numbers = {
         "tokens": write(stats.tokens, "{:,}"),
         "tokens_per_second": write(stats.tokens_per_second, "{:,.1f}"),
         "acceptance_rate": write(stats.acceptance_rate, "{:.0%}"),
@@ -158,6 +176,7 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "seed": str(trace.params.seed) if trace.params.temperature else "–",
         "finish": trace.finish or "…",
     }
+    return numbers if trace.pair.server is None else numbers | served_numbers(trace)
 
 
 def describe_pair(pair: "Pair", params: Params) -> Iterator[str]:
@@ -175,12 +194,10 @@ def describe_pair(pair: "Pair", params: Params) -> Iterator[str]:
 
 def describe_recorded(trace: Trace) -> str:
     """A sentence about where and how a recorded run was made."""
-    dtype = f" in {printable(trace.pair.dtype.target)}" if trace.pair.dtype.target else ""
     unfinished = "" if trace.finish else " It had not ended when it was saved."
+    if server := trace.pair.server:
+        made = f"A server made it: {server_in_words(server)}, with {printable(server.model)}."
+        return f"A recorded run, played without a server. {made}{unfinished}"
+    dtype = f" in {printable(trace.pair.dtype.target)}" if trace.pair.dtype.target else ""
     device = printable(trace.pair.device_name)
     return f"A recorded run, played without models. It was made on {device}{dtype}.{unfinished}"
-
-
-def printable(text: str) -> str:
-    """A name out of a file for use in a sentence: at most 80 characters, with unprintable ones escaped."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text[:80])

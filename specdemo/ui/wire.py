@@ -8,8 +8,7 @@ of 1,000 tokens tests/web/test_flow.py counts 920. At most 1,200 are allowed.
 
 from typing import Literal, NotRequired, TypedDict
 
-# One of the likeliest tokens at a position, as in a trace of the engine here: id, text, p, q, raw_p, raw_q.
-Alternative = tuple[int, str, float, float | None, float, float | None]
+from specdemo.events.rounds import Alternative
 
 
 class PromptToken(TypedDict):
@@ -21,15 +20,16 @@ class PromptToken(TypedDict):
 
 
 class DraftToken(TypedDict):
-    """A drafted token. One that was never judged has no u, no accept_prob and no alternatives."""
+    """A drafted token. One that was never judged has no u, no accept_prob and no alternatives. A server tells
+    no p and q, and nothing of what it refused: that has no id and no text."""
 
-    id: int
+    id: int | None
     text: str
     fate: Literal["accepted", "rejected", "discarded"]
-    p: float
-    q: float
-    raw_p: float
-    raw_q: float
+    p: float | None
+    q: float | None
+    raw_p: float | None
+    raw_q: float | None
     u: float | None
     accept_prob: float | None
     distance: float | None
@@ -37,16 +37,16 @@ class DraftToken(TypedDict):
 
 
 class NextToken(TypedDict):
-    """The target's own token of a round. It has a q only if it was resampled."""
+    """The target's own token of a round. It has a q only if it was resampled. A server tells raw_p only."""
 
     id: int
     text: str
     fate: Literal["resampled", "bonus", "sampled"]
-    p: float
+    p: float | None
     q: float | None
-    raw_p: float
+    raw_p: float | None
     raw_q: float | None
-    u: float
+    u: float | None
     residual_mass: float | None
     top: list[Alternative]
 
@@ -60,22 +60,25 @@ class Kept(TypedDict):
 
 class WireRound(TypedDict):
     """One draft and the target forward that judged it. Times are the engine's, in milliseconds. gamma and
-    ended_by: as in a trace file; None in older ones."""
+    ended_by: as in a trace file; None in older ones. Of a server's round only the time until it arrived is
+    known, and without drafts_told only the drafts that were accepted."""
 
     draft: list[DraftToken]
     next: NextToken | None
-    draft_ms: float
-    verify_ms: float
+    draft_ms: float | None
+    verify_ms: float | None
     kept: Kept | None
     gamma: int | None
     ended_by: str | None
+    arrival_ms: float | None
+    drafts_told: bool
 
 
 class Estimate(TypedDict):
     """What a draft length would bring, estimated from one run; see events/estimate.py."""
 
     gamma: int
-    formula_tokens: float
+    formula_tokens: float | None
     formula_speedup: float | None
     seen_tokens: float
     seen_speedup: float | None
@@ -92,9 +95,26 @@ class Outcome(TypedDict):
     text: str
 
 
+class Served(TypedDict):
+    """A server that made a run. method, gamma: how it drafts, and how much at most; None where it does not
+    tell."""
+
+    method: str | None
+    gamma: int | None
+
+
+class Counted(TypedDict):
+    """What a server's counters added up to during a run. alone: whether that was this run's doing only.
+    drafts: how many were judged; by_place: how many were accepted up to each place."""
+
+    alone: bool
+    drafts: int
+    by_place: list[int]
+
+
 class Setting(TypedDict):
     """How a run was made. top_k 0, top_p 1 and min_p 0 are off. gamma: "auto" where it was chosen round by
-    round."""
+    round. served: None for a run of the engine here."""
 
     draft_with: str
     gamma: int | str
@@ -106,6 +126,7 @@ class Setting(TypedDict):
     top_k: int
     top_p: float
     min_p: float
+    served: Served | None
 
 
 class Update(TypedDict):
@@ -114,7 +135,7 @@ class Update(TypedDict):
 
     A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address
     that asks for the run. finish is None while the run goes on; with it comes the outcome. recorded: the run
-    is played from a file.
+    is played from a file. counted: by the server that made the run, so far.
     """
 
     since: int
@@ -130,6 +151,7 @@ class Update(TypedDict):
     link: NotRequired[str]
     outcome: NotRequired[Outcome]
     recorded: NotRequired[bool]
+    counted: NotRequired[Counted]
 
 
 Kind = Literal["wait", "note", "error", "recorded"]

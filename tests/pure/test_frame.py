@@ -5,6 +5,7 @@ import shutil
 from html.parser import HTMLParser
 
 from specdemo.ui.frame import SPEEDS, STATIC, frame, loader, scripts_path
+from specdemo.ui.served import SERVER_NUMBERS
 from specdemo.ui.texts import FATES, HIDEABLE, MAIN_NUMBERS, NUMBERS
 
 
@@ -40,7 +41,7 @@ def test_nothing_in_it_is_a_template():
 
 
 def test_it_has_every_number_and_every_hook():
-    assert sorted(values("data-number")) == sorted(NUMBERS)
+    assert sorted(values("data-number")) == sorted(NUMBERS | SERVER_NUMBERS)
     assert tuple(values("data-number")[:4]) == MAIN_NUMBERS
     hooks = {"stage", "inspector", "timeline", "metrics", "notice", "legend", "replay", "whose", "verdict"}
     assert hooks | {"race", "gamma", "compare", "positions", "exactness"} == set(values("data-testid"))

@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import ByModel, ServerInfo
+from specdemo.events import ByModel
 from specdemo.events.trace import Trace
-from specdemo.ui.opening import SERVED
 from tests.web.conftest import RECORDED
 from tests.web.screen import (
     box,
@@ -135,9 +134,6 @@ def test_where_the_model_is_the_same_settings_give_the_same_run(page, file, trac
     assert timeless(saved(page)) == timeless(trace)
 
 
-SERVER = ServerInfo("http://host:8000", "vLLM", "0.32", "target", "eagle3", 3, None)
-
-
 def broken(trace: Trace) -> dict[str, tuple[bytes, str]]:
     whole = trace.to_json()
     coded = whole.replace("Once", "\N{BULLET}").encode().replace("\N{BULLET}".encode(), b"\xed\xa0\x80")
@@ -158,10 +154,6 @@ def broken(trace: Trace) -> dict[str, tuple[bytes, str]]:
         "a list": (b"[]", not_ours),
         "half a surrogate pair": (half, not_json),
         "nothing": (b"", not_json),
-        "a server's run": (
-            replace(trace, pair=replace(trace.pair, server=SERVER)).to_json().encode(),
-            wrong + SERVED,
-        ),
         "not UTF-8": (b"\xff" + whole.encode(), not_json),
     }
 

@@ -2,9 +2,10 @@
 // What draft lengths bring: the rows that the table writes and the chart draws, and where the chart has them.
 
 import { fixed, times } from "./format.js";
+import { isUntold } from "./served.js";
 
 /** @import { Estimate, GammaPoint, Outcome } from "./messages.js" */
-/** @import { Run } from "./run.js" */
+/** @import { Round, Run } from "./run.js" */
 /**
  * A draft length: what is estimated for it, and what was measured. best: of the estimates, of what was
  * measured.
@@ -130,11 +131,12 @@ export function bestInWords(rows) {
 
 /**
  * Why the estimates of a run are missing, or their speed-ups; nothing where all are there.
- * @param {Pick<Run, "complete" | "finish" | "rounds" | "outcome">} run
+ * @param {Pick<Run, "complete" | "finish" | "rounds" | "outcome"> & Partial<Pick<Run, "setting" | "counted">>} run
  */
-export function whatIsMissing({ complete, finish, rounds, outcome }) {
+export function whatIsMissing({ complete, finish, rounds, outcome, setting, counted }) {
   if (!complete) return "The estimates come when the run has ended.";
   if (!outcome) return "This run had not ended when it was saved, so there is nothing to estimate from.";
+  if (setting?.served) return missingOfServed(rounds, outcome.estimates.length > 0, counted?.alone ?? false);
   if (!outcome.estimates.length) {
     const drafted = rounds.some(({ draft }) => draft.length);
     const dropped = rounds.some(({ ended_by }) => ended_by === "confidence") ? "Every draft was dropped" : "";
@@ -149,6 +151,24 @@ export function whatIsMissing({ complete, finish, rounds, outcome }) {
   const few = "too few plain rounds were timed after it";
   const why = outcome.noisy ? "its times vary by more than a factor of 2" : ended ?? few;
   return `No speed-up can be estimated from this run: ${why}.`;
+}
+
+/**
+ * The same of a server's run.
+ * @param {Round[]} rounds
+ * @param {boolean} estimated
+ * @param {boolean} alone whether the server's counters counted this run only
+ */
+function missingOfServed(rounds, estimated, alone) {
+  const untold = rounds.some(isUntold);
+  if (!estimated) {
+    const why = untold ? "The server does not tell how many tokens it drafted" : "No draft was judged in this run";
+    return `${why}, so there is nothing to estimate from.`;
+  }
+  const others = alone ? "" : " Other visitors' requests count there, too.";
+  const from = untold ? ` By the server's own counters of what was accepted at each place.${others}` : "";
+  return "Tokens a round only: Leviathan’s formula needs p and q, which the server does not tell, and a speed-up needs "
+    + `its plain rounds, which are not timed here.${from}`;
 }
 
 /**

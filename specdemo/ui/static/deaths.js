@@ -2,6 +2,7 @@
 // Where drafts die: the judged tokens of a run's drafts, by their place in the draft and by their kind.
 
 import { keptIn } from "./rules.js";
+import { isUntold } from "./served.js";
 
 /** @import { Drafted, Run } from "./run.js" */
 /** @typedef {"start" | "name" | "inside" | "punctuation" | "digits" | "line" | "other"} Kind */
@@ -49,11 +50,13 @@ const SENTENCE_BEGINS =
 
 /**
  * What is counted is what the acceptance rate counts: the accepted and the rejected. A draft that was
- * accepted after the end of the text is discarded; it was judged, but is in no rate, and so in no row.
+ * accepted after the end of the text is discarded; it was judged, but is in no rate, and so in no row. Where a
+ * server does not tell how much it drafted, nothing is.
  * @param {Pick<Run, "prompt" | "rounds">} run
  * @returns {Deaths}
  */
 export function deathsIn({ prompt, rounds }) {
+  if (rounds.some(isUntold)) rounds = []; // what was rejected there is not known
   const longest = rounds.reduce((most, { draft }) => Math.max(most, draft.length), 0);
   const places = Array.from({ length: longest }, (_, place) => placeRow(place + 1));
   const kinds = new Map(

@@ -39,6 +39,7 @@ const EXACTNESS = `
       <p class="mass"></p>
     </figure>
   </div>`;
+const SERVED = "No verdict can be recomputed: a server made this run, and it does not tell p, q and u, by which it decided.";
 const LISTED = 8; // differences that are listed
 /** When a draft is accepted, by rule. @type {Record<string, string>} */
 const ACCEPTED = {
@@ -73,7 +74,8 @@ export function makeExactness(panel, pinned) {
 
   /** @param {Run} run */
   function show(run) {
-    const judged = run.rounds.some(({ draft }) => draft.length);
+    const served = Boolean(run.setting?.served);
+    const judged = !served && run.rounds.some(({ draft }) => draft.length);
     panel.classList.toggle("nothing", !judged);
     const how = run.setting?.greedy ? "greedy" : "sampled";
     part(".columns strong").textContent = run.setting ? `This run is ${how}.` : "";
@@ -82,6 +84,7 @@ export function makeExactness(panel, pinned) {
     const now = `${run.number} ${run.rounds.length} ${run.complete}`;
     if (now === state) return;
     state = now;
+    if (served) return showNothing(run);
     const found = recomputed(run);
     const fits = run.setting?.lossy ? "lossy" : "exact";
     panel.dataset.tone = judged && !isExact(found) ? "differs" : judged ? fits : "none";
@@ -89,6 +92,16 @@ export function makeExactness(panel, pinned) {
     part(".both").textContent = sameDrafts(run);
     part(".about").textContent = ABOUT[run.setting?.rule ?? ""] ?? "";
     showChecks(run, found);
+  }
+
+  // What is hidden keeps nothing of the run before.
+  /** @param {Run} run of a server */
+  function showNothing(run) {
+    panel.dataset.tone = "none";
+    part(".answer").textContent = run.rounds.length || run.complete ? SERVED : "The run has not begun.";
+    part(".both").textContent = part(".about").textContent = "";
+    part(".checks").replaceChildren();
+    part(".differing").replaceChildren();
   }
 
   /** @param {Run} run in which nothing was drafted */

@@ -3,9 +3,10 @@
 
 /**
  * Significant digits; 0 and 1 are written only where they are exact.
- * @param {number} value
+ * @param {number | null} value
  */
 export function digits(value, count = 4) {
+  if (value === null) return "–";
   if (value === 0 || value === 1) return String(value);
   const written = value < 0.001 ? value.toExponential(count - 1) : value.toPrecision(count);
   const [number, exponent] = written.split("e");

@@ -20,7 +20,7 @@ const GAMMA = `
   <p class="missing" role="status"></p>
   <div class="gammas">
     <div class="taking"><div class="bests"></div><p class="chosen" role="status"></p></div>
-    <ul class="key"><li data-line="formula">estimate, by Leviathan’s formula, as if verifying took no longer
+    <ul class="key"><li data-line="formula" data-only="engine">estimate, by Leviathan’s formula, as if verifying took no longer
         than a plain round</li>
       <li data-line="seen">estimate, by the acceptance seen at each place</li>
       <li data-line="measured">measured, with its interval</li>
@@ -42,6 +42,7 @@ const GAMMA = `
   </div>`;
 const WHAT = "What each draft length would bring is estimated from the p and q of the run on the stage. One "
   + "press also measures some of them.";
+const FIXED = "The draft length is the server's own, and is set where it is started.";
 const HINT = "Point at a draft length to see its numbers; click to use it.";
 /** @type {Record<string, Request>} */
 const REQUESTS = { "Measure some of these lengths": { kind: "gamma" } };
@@ -96,7 +97,9 @@ export function makeGamma(panel, server) {
   // A run is shown again and again while it goes on; only what is new is drawn.
   function draw() {
     if (!run) return;
-    const set = run.setting && run.setting.draft_with !== "none" ? run.setting.gamma : 0;
+    const usual = run.setting && run.setting.draft_with !== "none" ? run.setting.gamma : 0;
+    const served = run.setting?.served;
+    const set = served ? served.gamma : usual;
     const own = typeof set === "number" ? set : null; // none of them where it was chosen round by round
     const news = JSON.stringify([run.whose, run.complete, run.outcome, own, points]);
     if (news === drawn) return;
@@ -155,6 +158,10 @@ export function makeGamma(panel, server) {
   function onClick({ target }) {
     const gamma = gammaOf(target);
     if (gamma === null) return;
+    if (run?.setting?.served) {
+      part(".chosen").textContent = FIXED;
+      return;
+    }
     server.choose(gamma);
     setTabStop(gamma);
     const words = gamma === 0 ? "Nothing will be drafted (target alone)" : `γ ${gamma} is set`;

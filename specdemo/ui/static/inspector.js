@@ -6,6 +6,7 @@ import { find, make } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
 import { isBlock, ruleOf, symbolsOf } from "./rules.js";
 import { isDrafted } from "./run.js";
+import { NOT_TOLD, isServed, isUnknown } from "./served.js";
 import { alternativesTo, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
 
 /** @import { Setting } from "./messages.js" */
@@ -66,7 +67,7 @@ const INSPECTOR = `
   <details class="formulas"><summary>Formulas</summary>${FORMULAS}</details>`;
 
 /** @type {Record<Column, [heading: string, name: string]>} */
-const COLUMNS = { p: ["p", "target"], q: ["q", "drafter"], residual: ["(p − q)₊", "residual"] };
+const COLUMNS = { p: ["p", "target"], q: ["q", "drafter"], residual: ["(p − q)₊", "residual"], raw_p: ["raw p", "target"] };
 
 /**
  * @param {HTMLElement} panel
@@ -108,7 +109,7 @@ export function makeInspector(panel, setting) {
     part(".hint").hidden = true;
     part(".facts").hidden = false;
     panel.dataset.shows = fate;
-    part(".what code").textContent = inQuotes(token.text);
+    part(".what code").textContent = isUnknown(token) ? "?" : inQuotes(token.text);
     part(".what .token").textContent = fate;
     part(".what .token").className = `token ${fate}`;
     part(".what small").textContent = token.id === null ? "" : `token ${token.id}`;
@@ -171,8 +172,9 @@ export function makeInspector(panel, setting) {
   function showValues(token, known) {
     part(".values").replaceChildren();
     for (const [symbol, meaning, value] of valuesOf(token, known)) {
-      const number = make("dd", digits(value));
-      number.title = String(value);
+      const number = make("dd", value === null ? NOT_TOLD : digits(value));
+      if (value === null) number.className = "untold";
+      else number.title = String(value);
       part(".values").append(make("div", make("dt", symbol, make("small", meaning)), number));
     }
   }
@@ -184,11 +186,12 @@ export function makeInspector(panel, setting) {
   function showLikely(token, known) {
     const rows = alternativesTo(token, known);
     const recorded = token.fate !== "prompt" && token.top.length > 0;
+    const served = isServed(token);
     const title = recorded ? "The likeliest tokens here" : "No other tokens are recorded here";
     likely.hidden = rows.length === 0;
     find(likely, "caption").textContent = `${title}; ◆ was drawn`;
     /** @type {Column[]} */
-    const columns = rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
+    const columns = served ? ["raw_p"] : rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
     const { residual } = symbolsOf(token);
     if (residual !== null && columns.length > 1) columns.push("residual");
     const head = make("tr", make("td"));
@@ -212,7 +215,7 @@ export function makeInspector(panel, setting) {
   function tableRow(row, columns) {
     const name = make("th", make("code", inQuotes(row.text)));
     name.scope = "row";
-    name.title = `token ${row.id}`;
+    if (row.id !== null) name.title = `token ${row.id}`;
     if (row.drawn) name.append(make("small", `◆ ${row.drawn.how}`));
     const made = make("tr", name);
     for (const column of columns) made.append(bar(row, column));
@@ -228,9 +231,9 @@ export function makeInspector(panel, setting) {
     const cell = make("td", make("span", short(value)));
     if (row.drawn?.from === column) cell.classList.add("drawn");
     if (value === null) return cell;
-    cell.classList.add(column);
+    cell.classList.add(column === "raw_p" ? "p" : column);
     cell.style.setProperty("--value", String(value));
-    const raw = column === "residual" ? null : row[`raw_${column}`];
+    const raw = column === "residual" || column === "raw_p" ? null : row[`raw_${column}`];
     if (raw !== null) cell.style.setProperty("--raw", String(raw));
     cell.title = raw === null ? String(value) : `${value}, before the sampler ${raw}`;
     return cell;

@@ -203,12 +203,37 @@ export function start({ element, props, watch, trigger }) {
     const soFar = () => ({ ...numbersAfter(run.rounds, visible ?? 0), seed: run.numbers.seed });
     showNumbers(visible === null ? run.numbers : soFar());
     part("whose").textContent = run.whose;
+    showWhoMadeIt();
     const line = part("verdict");
     line.dataset.tone = visible === null ? run.tone : "neutral";
     const words = visible === null ? run.verdict : soFarInWords(run.rounds, visible);
     const [first, rest] = inTwo(words);
     if (line.textContent !== words) line.replaceChildren(first, rest);
     address.takeWanted(pinAt);
+  }
+
+  // Some words and numbers are for runs of a server only, and some for those of the engine.
+  function showWhoMadeIt() {
+    const served = Boolean(run.setting?.served);
+    if (page.hasAttribute("data-served") === served) return;
+    page.toggleAttribute("data-served", served);
+    swap("servedWords", (element) => element.textContent ?? "", (element, words) => { element.textContent = words; });
+    swap("servedTitle", (element) => element.title, (element, words) => { element.title = words; });
+  }
+
+  /**
+   * Exchanges what elements say for what they hold for the other kind of run.
+   * @param {"servedWords" | "servedTitle"} name
+   * @param {(element: HTMLElement) => string} read
+   * @param {(element: HTMLElement, words: string) => void} write
+   */
+  function swap(name, read, write) {
+    const attribute = name === "servedWords" ? "data-served-words" : "data-served-title";
+    for (const element of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll(`[${attribute}]`))) {
+      const words = element.dataset[name] ?? "";
+      element.dataset[name] = read(element);
+      write(element, words);
+    }
   }
 
   /**

@@ -3,7 +3,7 @@
 
 /**
  * A likely token at a place, as in a trace file. Probabilities are rounded to six digits.
- * @typedef {[id: number, text: string, p: number, q: number | null, raw_p: number, raw_q: number | null]
+ * @typedef {[id: number | null, text: string, p: number | null, q: number | null, raw_p: number, raw_q: number | null]
  * } Alternative
  */
 
@@ -16,15 +16,16 @@
  */
 
 /**
- * A drafted token. One that was never judged has no u, no accept_prob and no alternatives.
+ * A drafted token. One that was never judged has no u, no accept_prob and no alternatives. A server tells no p
+ * and q, and nothing of what it refused: that has no id and no text.
  * @typedef {object} DraftToken
- * @property {number} id
+ * @property {number | null} id
  * @property {string} text
  * @property {"accepted" | "rejected" | "discarded"} fate
- * @property {number} p
- * @property {number} q
- * @property {number} raw_p
- * @property {number} raw_q
+ * @property {number | null} p
+ * @property {number | null} q
+ * @property {number | null} raw_p
+ * @property {number | null} raw_q
  * @property {number | null} u
  * @property {number | null} accept_prob
  * @property {number | null} distance
@@ -32,16 +33,17 @@
  */
 
 /**
- * The target's own token of a round. It has a q only if it was resampled.
+ * The target's own token of a round. It has a q only if it was resampled. A server tells raw_p
+ * only.
  * @typedef {object} NextToken
  * @property {number} id
  * @property {string} text
  * @property {"resampled" | "bonus" | "sampled"} fate
- * @property {number} p
+ * @property {number | null} p
  * @property {number | null} q
- * @property {number} raw_p
+ * @property {number | null} raw_p
  * @property {number | null} raw_q
- * @property {number} u
+ * @property {number | null} u
  * @property {number | null} residual_mass
  * @property {Alternative[]} top
  */
@@ -55,22 +57,25 @@
 
 /**
  * One draft and the target forward that judged it. Times are the engine's, in milliseconds. gamma and ended_by:
- * as in a trace file; null in older ones.
+ * as in a trace file; null in older ones. Of a server's round only the time until it arrived is known, and without
+ * drafts_told only the drafts that were accepted.
  * @typedef {object} WireRound
  * @property {DraftToken[]} draft
  * @property {NextToken | null} next
- * @property {number} draft_ms
- * @property {number} verify_ms
+ * @property {number | null} draft_ms
+ * @property {number | null} verify_ms
  * @property {Kept | null} kept
  * @property {number | null} gamma
  * @property {string | null} ended_by
+ * @property {number | null} arrival_ms
+ * @property {boolean} drafts_told
  */
 
 /**
  * What a draft length would bring, estimated from one run; see events/estimate.py.
  * @typedef {object} Estimate
  * @property {number} gamma
- * @property {number} formula_tokens
+ * @property {number | null} formula_tokens
  * @property {number | null} formula_speedup
  * @property {number} seen_tokens
  * @property {number | null} seen_speedup
@@ -87,7 +92,24 @@
  */
 
 /**
+ * A server that made a run. method, gamma: how it drafts, and how much at most; null where it does not tell.
+ * @typedef {object} Served
+ * @property {string | null} method
+ * @property {number | null} gamma
+ */
+
+/**
+ * What a server's counters added up to during a run. alone: whether that was this run's doing only. drafts: how
+ * many were judged; by_place: how many were accepted up to each place.
+ * @typedef {object} Counted
+ * @property {boolean} alone
+ * @property {number} drafts
+ * @property {number[]} by_place
+ */
+
+/**
  * How a run was made. top_k 0, top_p 1 and min_p 0 are off. gamma: "auto" where it was chosen round by round.
+ * served: null for a run of the engine here.
  * @typedef {object} Setting
  * @property {string} draft_with
  * @property {number | string} gamma
@@ -99,13 +121,14 @@
  * @property {number} top_k
  * @property {number} top_p
  * @property {number} min_p
+ * @property {Served | null} served
  */
 
 /**
  * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
  * pays. A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address
  * that asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the run is
- * played from a file.
+ * played from a file. counted: by the server that made the run, so far.
  * @typedef {object} Update
  * @property {number} since
  * @property {number} until
@@ -120,6 +143,7 @@
  * @property {string} [link]
  * @property {Outcome} [outcome]
  * @property {boolean} [recorded]
+ * @property {Counted} [counted]
  */
 
 /**

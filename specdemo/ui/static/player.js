@@ -69,6 +69,8 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   function rewind(follow = true) {
     clearTimeout(timer);
+    const clock = run.setting?.served ? "server" : "engine"; // whose times it is played by
+    for (const option of speed.options) option.text = option.text.replace(/engine|server/, clock);
     reader.clear();
     text.clear(follow);
     timeline.clear();
@@ -192,7 +194,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
   // From here on. A draft that is on the stage already is not drafted again.
   function startClock() {
     const round = run.rounds[place.round];
-    const drafted = round && place.step >= round.draft.length ? round.draft_ms : 0;
+    const drafted = (round && place.step >= round.draft.length && round.draft_ms) || 0;
     replay.restart(Number(speed.value), performance.now(), place.round, drafted);
     steppedAt = -Infinity;
     stride = "token";

@@ -1,9 +1,11 @@
 // @ts-check
 // The panel beside the text: where drafts die. A row's button outlines the row's tokens in the text.
 
+import { countedInWords, fillCounters } from "./counters.js";
 import { deathsIn, inWords } from "./deaths.js";
 import { find, make } from "./dom.js";
 import { percent } from "./format.js";
+import { isUntold } from "./served.js";
 
 /** @import { Deaths, Row } from "./deaths.js" */
 /** @import { Run } from "./run.js" */
@@ -14,13 +16,17 @@ const POSITIONS = `
   <p class="scope"></p>
   <p class="outlined-now" role="status"></p>
   <table class="places"></table>
-  <table class="kinds"></table>`;
+  <table class="kinds"></table>
+  <p class="no-kinds"></p>
+  <p class="whose-counters"></p>
+  <table class="counters"></table>`;
 const COLUMNS = {
   reached: "Judged there: nothing before it in its draft was rejected.",
   accepted: "Accepted by the target.",
   rejected: "Rejected by the target.",
   share: "Accepted, as a share of those that were reached.",
 };
+const NO_KINDS = "By kind of token: not offered, since the server does not tell which tokens its target rejected.";
 const HINT = "Press a row to outline its tokens in the text.";
 
 /**
@@ -45,16 +51,22 @@ export function makePositions(page, panel, text) {
 
   /** @param {Run} run */
   function show(run) {
-    const now = `${run.number} ${run.rounds.length} ${run.complete}`;
+    const now = `${run.number} ${run.rounds.length} ${run.complete} ${JSON.stringify(run.counted)}`;
     if (now === state) return;
     state = now;
+    const served = Boolean(run.setting?.served);
     const deaths = deathsIn(run);
-    rows = [...deaths.places, ...deaths.kinds];
+    rows = [...deaths.places, ...(served ? [] : deaths.kinds)];
     part(".answer").textContent = deaths.all.tokens.length ? inWords(deaths) : whyNone(run);
     part(".scope").textContent = `Of the ${run.complete ? "whole run" : "run so far"}.`;
     panel.classList.toggle("nothing", !deaths.all.tokens.length);
     places.fill(deaths.places, deaths.all);
     kinds.fill(deaths.kinds, deaths.all);
+    part(".kinds").hidden = served;
+    part(".no-kinds").textContent = served ? NO_KINDS : "";
+    part(".whose-counters").textContent = run.counted ? countedInWords(run.counted) : "";
+    part(".counters").hidden = !run.counted;
+    if (run.counted) fillCounters(part(".counters"), run.counted);
     press(run.number === number ? pressed : null); // a run that goes on has more of them now
     number = run.number;
   }
@@ -62,6 +74,9 @@ export function makePositions(page, panel, text) {
   /** @param {Run} run without a draft that was judged */
   function whyNone(run) {
     if (run.rounds.length === 0 && !run.complete) return "The run has not begun.";
+    if (run.rounds.some(isUntold)) {
+      return "The server does not tell how many tokens it drafted, so where drafts died is not known round by round.";
+    }
     if (!run.complete && run.setting?.draft_with !== "none") return "Nothing has been drafted so far.";
     return "Nothing was drafted in this run, so no draft could die: every token is the target's own.";
   }

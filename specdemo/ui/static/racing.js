@@ -2,7 +2,7 @@
 // A race: two runs on one clock. Where each is at a time, and which was faster. Without a clock of its own.
 
 import { fixed, grouped, times } from "./format.js";
-import { acceptedIn, linked } from "./run.js";
+import { acceptedIn, linked, msOf } from "./run.js";
 
 /** @import { Lane } from "./messages.js" */
 /** @import { Round } from "./run.js" */
@@ -31,7 +31,7 @@ export function courseOf({ rounds: wire, ms, tokens }) {
   let time = 0;
   let count = 0;
   for (const round of rounds) {
-    time += round.draft_ms + round.verify_ms;
+    time += msOf(round);
     count += acceptedIn(round) + (round.next ? 1 : 0);
     ends.push(Math.min(time, ms));
     counts.push(count);

@@ -3,6 +3,7 @@
 // another, Escape unpins it.
 
 import { find } from "./dom.js";
+import { isUnknown, nameOf } from "./served.js";
 import { NOT_IN_TEXT, hasSelection } from "./text.js";
 
 /** @import { Inspector } from "./inspector.js" */
@@ -250,10 +251,15 @@ export function makeReader(page, stage, text, inspector, timeline) {
     const attributes = {
       tabindex: "0",
       role: "button",
-      "aria-label": `${token.text.trim() || JSON.stringify(token.text)}, ${fate}${where}`,
+      "aria-label": `${labelOf(token)}, ${fate}${where}`,
       "aria-pressed": String(token === pinned),
     };
     for (const [name, value] of Object.entries(attributes)) text.elementOf(token).setAttribute(name, value);
+  }
+
+  /** @param {Token} token */
+  function labelOf(token) {
+    return isUnknown(token) ? nameOf(token) : token.text.trim() || JSON.stringify(token.text);
   }
 
   /** @param {Token} token */

@@ -69,6 +69,7 @@ export function isExact({ differences, brokenRounds, brokenText }) {
  */
 function wrongVerdict(token) {
   const { p, q, accept_prob, fate, round, place } = token;
+  if (p === null || q === null) return "p and q were not recorded";
   if (!(q > 0)) return "q is 0, so it cannot have been drafted";
   const probability = probabilityOf(token) ?? accept_prob;
   if (probability === null) return "what decided it was not recorded";
@@ -148,7 +149,7 @@ export function tokenToDraw(rounds, pinned) {
 export function identityAt(token) {
   if (token.fate === "prompt" || token.u === null || ruleOf(token) !== "speculative") return [];
   return alternativesTo(token).flatMap(({ id, text, p, q, drawn }) => {
-    if (q === null) return [];
+    if (p === null || q === null) return [];
     const kept = Math.min(p, q);
     return [{ id, text, drawn, p, kept, written: addends(p, kept) }];
   });

@@ -3,7 +3,7 @@
 // clock of its own and is given the time (ms) at every call.
 
 import { grouped, percent } from "./format.js";
-import { acceptedIn, rejectedIn } from "./run.js";
+import { acceptedIn, msOf, rejectedIn } from "./run.js";
 
 /** @import { Round } from "./run.js" */
 
@@ -50,14 +50,17 @@ export class Replay {
     for (let size = 0; this.judged < rounds.length && size < limit; this.judged++) {
       const round = rounds[this.judged];
       if (this.speed < Infinity) {
-        if (this.#time < round.draft_ms + round.verify_ms) break;
-        this.#time -= round.draft_ms + round.verify_ms;
+        const ms = isFirstOfServer(round) ? 0 : msOf(round);
+        if (this.#time < ms) break;
+        this.#time -= ms;
       }
       judged.push(round);
       size += round.draft.length + 1;
     }
     const waiting = rounds[this.judged];
-    const drafted = waiting && this.speed < 1 && this.#time >= waiting.draft_ms ? waiting : null;
+    // When a server drafted is not told: its rounds come whole.
+    const isDrafted = waiting && waiting.draft_ms !== null && this.#time >= waiting.draft_ms;
+    const drafted = isDrafted && this.speed < 1 ? waiting : null;
     return { judged, drafted };
   }
 
@@ -66,6 +69,14 @@ export class Replay {
     if (this.speed < Infinity) this.#time += (now - this.#now) * this.speed;
     this.#now = now;
   }
+}
+
+/**
+ * Before it is a server's prefill, which is no part of a replay, as that of the engine here is none.
+ * @param {Round} round
+ */
+function isFirstOfServer({ index, draft_ms }) {
+  return index === 0 && draft_ms === null;
 }
 
 /**
@@ -86,7 +97,9 @@ export function numbersAfter(rounds, count) {
   /** @type {Record<string, string>} */
   const numbers = { tokens: grouped(tokens), rounds: grouped(count), saved: grouped(tokens - count) };
   const judged = accepted + rejected;
-  if (judged) numbers.acceptance_rate = percent(accepted, judged);
+  const untold = rounds.slice(0, count).some(({ drafts_told }) => drafts_told === false);
+  if (untold) numbers.acceptance_rate = "not told";
+  else if (judged) numbers.acceptance_rate = percent(accepted, judged);
   if (count) numbers.mean_tokens_per_round = (tokens / count).toFixed(2);
   return numbers;
 }

@@ -43,7 +43,9 @@ export function keptIn(round) {
  * @param {number} count
  */
 export function weightAfter({ draft }, count) {
-  return draft.slice(0, count).reduce((weight, { p, q }) => Math.min(1, weight * (p / q)), 1);
+  return draft.slice(0, count).reduce((weight, { p, q }) => {
+    return p === null || q === null ? weight : Math.min(1, weight * (p / q));
+  }, 1);
 }
 
 /**
@@ -52,6 +54,7 @@ export function weightAfter({ draft }, count) {
  */
 export function probabilityOf(token) {
   const { p, q, round, place } = token;
+  if (p === null || q === null) return null;
   switch (ruleOf(token)) {
     case "block":
       return place === round.draft.length - 1 ? weightAfter(round, place + 1) : null;
@@ -66,11 +69,11 @@ export function probabilityOf(token) {
 /**
  * The residual of a token with these p and q at the place of `token`; null where there is none.
  * @param {Token} token
- * @param {number} p
+ * @param {number | null} p
  * @param {number | null} q
  */
 export function residualAt(token, p, q) {
-  if (q === null || token.fate === "prompt" || symbolsOf(token).residual === null) return null;
+  if (p === null || q === null || token.fate === "prompt" || symbolsOf(token).residual === null) return null;
   const { round } = token;
   const weight = isBlock(round) ? weightAfter(round, "place" in token ? token.place : keptIn(round)) : 1;
   const lenience = ruleOf(token) === "lenient" ? round.setting?.lenience ?? 1 : 1;

@@ -2,7 +2,7 @@
 // The run that the page knows, put together from the server's updates. Its tokens are the wire objects
 // themselves, each with its round and its place in the draft added.
 
-/** @import { DraftToken, NextToken, Outcome, PromptToken, Setting, Update, WireRound } from "./messages.js" */
+/** @import { Counted, DraftToken, NextToken, Outcome, PromptToken, Setting, Update, WireRound } from "./messages.js" */
 /** @typedef {Omit<WireRound, "draft" | "next">} RoundTimes */
 /** @typedef {{ index: number, setting: Setting | null, draft: Drafted[], next: Own | null }} Linked */
 /** @typedef {RoundTimes & Linked} Round */
@@ -26,6 +26,8 @@ export class Run {
   setting = null;
   /** What is known when the run has ended. @type {Outcome | null} */
   outcome = null;
+  /** What the server that made it has counted. @type {Counted | null} */
+  counted = null;
   /** @type {string | null} */
   finish = null;
   recorded = false;
@@ -41,7 +43,7 @@ export class Run {
    * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting">} update
    */
   begin(number, { prompt = [], recorded = false, whose = "", setting }) {
-    const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, finish: null };
+    const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, counted: null, finish: null };
     Object.assign(this, { number, prompt, recorded, whose, setting: setting ?? null, ...fresh });
   }
 
@@ -68,6 +70,7 @@ export class Run {
     this.verdict = update.verdict;
     this.tone = update.tone;
     this.outcome = update.outcome ?? null;
+    this.counted = update.counted ?? null;
     return { result: same ? "continued" : "begun", corrected };
   }
 
@@ -119,6 +122,14 @@ export function isDrafted(token) {
 /** @param {Round} round */
 export function acceptedIn(round) {
   return round.draft.filter(({ fate }) => fate === "accepted").length;
+}
+
+/**
+ * What a round took: the engine's time, or how long a server's round was awaited.
+ * @param {Pick<Round, "draft_ms" | "verify_ms" | "arrival_ms">} round
+ */
+export function msOf({ draft_ms, verify_ms, arrival_ms }) {
+  return arrival_ms ?? (draft_ms ?? 0) + (verify_ms ?? 0);
 }
 
 /** @param {Round} round */

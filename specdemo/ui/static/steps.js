@@ -6,6 +6,7 @@
 import { digits, inQuotes } from "./format.js";
 import { isBlock, symbolsOf } from "./rules.js";
 import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
+import { isFromServer, isServed, nameOf, servedDrawn, servedRoundDone } from "./served.js";
 import { comparison, judgement, whyNoMore } from "./verdict.js";
 
 /** @import { Drafted, Own, Round } from "./run.js" */
@@ -201,6 +202,7 @@ export function inWords(rounds, place, stride) {
 /** @param {Round} round */
 function roundDone(round) {
   const { draft, next } = round;
+  if (isFromServer(round)) return servedRoundDone(round);
   const drafts = `${acceptedIn(round)} of ${count(draft.length, "drafted token")} accepted`;
   const why = whyNoMore(round);
   const first = (draft.length ? drafts : "Nothing was drafted") + (why && ` (${why})`);
@@ -216,20 +218,23 @@ const SOURCES = {
 };
 
 /** @param {Drafted} token */
-function draftedInWords({ text, round, place }) {
+function draftedInWords(token) {
+  const { round, place } = token;
+  const name = nameOf(token);
   const all = round.draft.length;
   const why = whyNoMore(round);
   const ends = why && ` The draft ends here: ${why}.`;
-  if (place + 1 < all) return `${inQuotes(text)} is drafted, ${place + 1} of ${all}. It waits for its verdict.`;
+  if (place + 1 < all) return `${name} is drafted, ${place + 1} of ${all}. It waits for its verdict.`;
   return all === 1
-    ? `${inQuotes(text)} is drafted. It waits for its verdict.${ends}`
-    : `${inQuotes(text)} is drafted. Now ${all} tokens wait for their verdict.${ends}`;
+    ? `${name} is drafted. It waits for its verdict.${ends}`
+    : `${name} is drafted. Now ${all} tokens wait for their verdict.${ends}`;
 }
 
 /** @param {Drafted} token */
 function judgedInWords(token) {
-  const { text, fate, round } = token;
-  const verdict = `${inQuotes(text)} is ${fate}: ${isBlock(round) ? judgement(token) : comparison(token)}.`;
+  const { fate, round } = token;
+  const why = isServed(token) ? "" : `: ${isBlock(round) ? judgement(token) : comparison(token)}`;
+  const verdict = `${nameOf(token)} is ${fate}${why}.`;
   const dropped = round.draft.length - judgedIn(round.draft).length;
   if (token !== judgedIn(round.draft).at(-1)) return verdict;
   const ends = !round.next && fate === "accepted" ? " The text ends here." : "";
@@ -240,6 +245,7 @@ function judgedInWords(token) {
 /** @param {Own | null} token */
 function drawnInWords(token) {
   if (!token) return "The text ends here.";
+  if (isServed(token)) return servedDrawn(token);
   const [text, u] = [inQuotes(token.text), `with u = ${digits(token.u)}`];
   const why = whyNoMore(token.round);
   if (token.fate === "sampled") return `Nothing was drafted${why && ` (${why})`}: ${text} is sampled from p ${u}.`;

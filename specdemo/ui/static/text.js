@@ -5,6 +5,7 @@
 
 import { appendAll, find, make } from "./dom.js";
 import { INVISIBLE, codeOf } from "./format.js";
+import { isUnknown } from "./served.js";
 
 /** @import { Token } from "./run.js" */
 /** @typedef {ReturnType<typeof makeText>} Text */
@@ -161,6 +162,7 @@ export function makeText(stage) {
     tokens.set(span, token);
     elements.set(token, span);
     fill(span, token.text);
+    if (isUnknown(token)) find(span, "b").className = "unknown";
     return span;
   }
 

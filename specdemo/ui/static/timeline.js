@@ -6,6 +6,7 @@
 import { appendAll, find, make } from "./dom.js";
 import { acceptedIn } from "./run.js";
 import { scaleFor } from "./scale.js";
+import { isFromServer } from "./served.js";
 import { roundInWords } from "./verdict.js";
 
 /** @import { Round } from "./run.js" */
@@ -16,8 +17,9 @@ const TIMELINE = `
     <span><i class="accepted-brick"></i>accepted</span> <span><i class="bonus-brick"></i>bonus, sampled</span>
     <span><i class="resampled-brick"></i>resampled</span>
     <span><i class="dropped-line"></i>rejected, discarded</span>
-    <span><i class="draft-bar"></i>drafting</span>
-    <span><i class="verify-bar"></i>verifying<span class="scale"></span></span></p>
+    <span data-only="engine"><i class="draft-bar"></i>drafting</span>
+    <span><i class="verify-bar"></i><span data-served-words="arrival, since the round before">verifying</span><span
+      class="scale"></span></span></p>
   <div class="rail" role="toolbar" aria-label="Rounds: arrow keys move, Enter jumps to a round's text"></div>
   <p class="readout" aria-hidden="true"></p>`;
 
@@ -31,7 +33,7 @@ export function makeTimeline(strip, { jump, point }) {
   /** @type {HTMLElement[]} */
   const marks = []; // by the round's index
   /** @type {number[]} */
-  let costs = []; // milliseconds of everything that was drafted and verified
+  let costs = []; // milliseconds of everything that was drafted and verified; a server's prefill is none of it
   let longest = 0; // milliseconds of a full bar; 0 until there is one
   let tallest = 0; // the most bricks in a column
   /** @type {number | null} */
@@ -73,9 +75,9 @@ export function makeTimeline(strip, { jump, point }) {
     strip.dataset.rounds = String(marks.length);
     const before = costs.length;
     let most = tallest;
-    for (const { index, draft, draft_ms, verify_ms } of rounds) {
-      most = Math.max(most, draft.length + 1);
-      if (2 * index >= costs.length) costs.push(draft_ms, verify_ms);
+    for (const round of rounds) {
+      most = Math.max(most, round.draft.length + 1);
+      if (2 * round.index >= costs.length) costs.push(...(round.index === 0 && isFromServer(round) ? [0, 0] : costsOf(round)));
     }
     if (most > tallest) setHeight(most);
     // Only when their number has doubled: a new scale paints every column again.
@@ -97,7 +99,7 @@ export function makeTimeline(strip, { jump, point }) {
 
   /** @param {Round} round */
   function draw(round) {
-    const { index, draft, next, draft_ms, verify_ms } = round;
+    const { index, draft, next } = round;
     const mark = make("span");
     mark.className = "mark";
     mark.dataset.index = String(index);
@@ -107,10 +109,20 @@ export function makeTimeline(strip, { jump, point }) {
     mark.setAttribute("aria-label", roundInWords(round));
     const accepted = acceptedIn(round);
     const dropped = draft.length - accepted;
+    const [draft_ms, verify_ms] = costsOf(round);
     const numbers = { accepted, own: next ? 1 : 0, dropped, draft: draft_ms, verify: verify_ms };
     for (const [name, value] of Object.entries(numbers)) mark.style.setProperty(`--${name}`, String(value));
     marks[index] = mark;
     return mark;
+  }
+
+  /**
+   * The two bars of a round; of a server's only the second one, until it arrived.
+   * @param {Round} round
+   * @returns {[number, number]}
+   */
+  function costsOf({ draft_ms, verify_ms, arrival_ms }) {
+    return [draft_ms ?? 0, arrival_ms ?? verify_ms ?? 0];
   }
 
   /** @param {number} most */

@@ -4,10 +4,13 @@
 import { apart, digits, inQuotes, milliseconds } from "./format.js";
 import { isBlock, keptIn, residualAt, ruleOf, symbolsOf } from "./rules.js";
 import { acceptedIn, isDrafted, rejectedIn } from "./run.js";
+import {
+  isFromServer, isServed, isUnknown, isUntold, servedRoundInWords, servedValues, servedVerdict,
+} from "./served.js";
 
 /** @import { Setting } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
-/** @typedef {"p" | "q" | "residual"} Column */
+/** @typedef {"p" | "q" | "residual" | "raw_p"} Column */
 /**
  * How far a token's round is known: its draft, or the token's verdict, too, or all of it.
  * @typedef {"draft" | "verdict" | "all"} Known
@@ -16,9 +19,9 @@ import { acceptedIn, isDrafted, rejectedIn } from "./run.js";
 /**
  * A row of the table of likely tokens. drawn: from which distribution the token was really drawn, if it was.
  * @typedef {object} Row
- * @property {number} id
+ * @property {number | null} id
  * @property {string} text
- * @property {number} p
+ * @property {number | null} p
  * @property {number | null} q
  * @property {number | null} raw_p
  * @property {number | null} raw_q
@@ -38,6 +41,7 @@ export function replacedBy(token) {
 export function placeOf(token) {
   if (token.fate === "prompt") return "prompt";
   const { index, draft } = token.round;
+  if (isDrafted(token) && isUntold(token.round)) return `round ${index + 1}, draft ${token.place + 1}`;
   return isDrafted(token)
     ? `round ${index + 1}, draft ${token.place + 1} of ${draft.length}`
     : `round ${index + 1}, the target's own`;
@@ -50,6 +54,7 @@ export function placeOf(token) {
  */
 export function verdictOn(token, setting = null, known = "all") {
   if (known === "draft") return waitingInWords(token);
+  if (token.fate !== "prompt" && isServed(token)) return servedVerdict(token);
   switch (token.fate) {
     case "prompt":
       return "Given: part of the prompt.";
@@ -135,7 +140,7 @@ function passes({ u, accept_prob }) {
 
 /**
  * Why p is 0. Which of several filters removed a token is not recorded.
- * @param {number} raw_p
+ * @param {number | null} raw_p
  * @param {Setting | null} setting
  */
 function whyZero(raw_p, setting) {
@@ -182,13 +187,15 @@ export function comparison(token) {
 }
 
 /**
- * Symbol, meaning and value of each number that the token has; without its verdict only q.
+ * Symbol, meaning and value of each number that the token has; without its verdict only q. Of a server's token
+ * the value is null where it is not told.
  * @param {Token} token
  * @param {Known} known
- * @returns {[symbol: string, meaning: string, value: number][]}
+ * @returns {[symbol: string, meaning: string, value: number | null][]}
  */
 export function valuesOf(token, known = "all") {
   if (token.fate === "prompt") return [];
+  if (isServed(token)) return known === "draft" ? [] : servedValues(token);
   const { p, q, u } = token;
   /** @type {[string, string, number | null][]} */
   const rows = [["p", "the target's probability", p], ["q", "the drafter's probability", q]];
@@ -214,14 +221,15 @@ export function valuesOf(token, known = "all") {
  * @returns {Row[]}
  */
 export function alternativesTo(token, known = "all") {
-  if (token.fate === "prompt" || known === "draft") return [];
-  /** @type {Map<number, Row>} */
+  if (token.fate === "prompt" || known === "draft" || isUnknown(token)) return [];
+  /** @type {Map<number | string, Row>} */
   const rows = new Map();
-  for (const [id, text, p, q, raw_p, raw_q] of token.top) {
-    rows.set(id, { id, text, p, q, raw_p, raw_q, residual: residualAt(token, p, q), drawn: null });
+  for (const [at, [id, text, p, q, raw_p, raw_q]] of token.top.entries()) {
+    rows.set(id ?? `${at} of a server`, { id, text, p, q, raw_p, raw_q, residual: residualAt(token, p, q), drawn: null });
   }
   for (const drawn of known === "all" ? drawnAt(token) : [token]) {
     const { id, text, p, q, raw_p, raw_q } = drawn;
+    if (id === null) continue; // nobody knows it
     if (rows.get(id)?.drawn) continue; // by a lossy rule, the token that was rejected can be drawn again
     const residual = residualAt(token, p, q);
     rows.set(id, { id, text, p, q, raw_p, raw_q, residual, drawn: drawnFrom(drawn) });
@@ -243,6 +251,7 @@ function drawnAt(token) {
  * @returns {{ from: Column, how: string }}
  */
 export function drawnFrom(token) {
+  if (isServed(token)) return { from: "raw_p", how: isDrafted(token) ? "drafted" : "drawn" };
   if (isDrafted(token)) return { from: "q", how: "drafted" };
   const isResidual = token.fate === "resampled" && symbolsOf(token).residual !== null;
   return { from: isResidual ? "residual" : "p", how: "drawn" };
@@ -253,11 +262,12 @@ export function drawnFrom(token) {
  * @param {Round} round
  */
 export function roundInWords(round) {
+  if (isFromServer(round)) return servedRoundInWords(round);
   const { index, draft, next, draft_ms, verify_ms } = round;
   const accepted = acceptedIn(round);
   const drafts = draft.length ? `${accepted} of ${draft.length} drafts accepted` : "nothing drafted";
   const tokens = accepted + (next ? 1 : 0);
-  const times = `drafting ${milliseconds(draft_ms)}, verifying ${milliseconds(verify_ms)}`;
+  const times = `drafting ${milliseconds(draft_ms ?? 0)}, verifying ${milliseconds(verify_ms ?? 0)}`;
   const length = lengthInWords(round);
   const most = length && `, ${length}`;
   return `round ${index + 1}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}${most}`;

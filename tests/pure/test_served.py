@@ -1,0 +1,135 @@
+"""A server's run on the page: what is told is shown, and what is not is called so."""
+
+from dataclasses import replace
+
+import pytest
+
+from specdemo.events.estimate import counted_estimates
+from specdemo.events.trace import Trace
+from specdemo.events.verdict import verdict
+from specdemo.ui.feed import RunFeed
+from specdemo.ui.opening import opened
+from specdemo.ui.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
+from specdemo.ui.texts import FATES, NUMBERS, describe_recorded, number_texts, whose
+from tests.runs_served import SERVER, served_trace
+
+
+@pytest.fixture(params=[True, False], ids=["told", "untold"])
+def told(request):
+    return request.param
+
+
+def test_its_trace_can_be_opened(told):
+    trace = served_trace(told)
+    assert Trace.from_json(trace.to_json()) == trace
+    assert opened(trace.to_json().encode()).wrong == ""
+
+
+def test_what_is_not_told_is_sent_as_null(told):
+    update = RunFeed(1, served_trace(told), recorded=True).snapshot()["update"]
+    assert update["prompt"] == [{"id": None, "text": "Once upon a time", "fate": "prompt"}]
+    second = update["rounds"][1]
+    assert [token["fate"] for token in second["draft"]] == ["accepted", "accepted"] + ["rejected"] * told
+    first = second["draft"][0]
+    assert (first["id"], first["text"], first["raw_p"]) == (1, " was", 0.625)
+    assert first["top"] == [(1, " was", None, None, 0.625, None), (None, " other", None, None, 0.25, None)]
+    for token in (*second["draft"], second["next"]):
+        assert [token[name] for name in ("p", "q", "u", "raw_q")] == [None] * 4
+    assert [token["id"] for token in second["draft"][2:]] == [None] * told
+    times = [second[name] for name in ("draft_ms", "verify_ms", "arrival_ms", "drafts_told")]
+    assert times == [None, None, 30.0, told]
+
+
+def test_the_page_is_told_that_it_is_a_server_s_run():
+    update = RunFeed(1, served_trace(rule="lenient"), recorded=True).snapshot()["update"]
+    setting = update["setting"]
+    assert setting["served"] == {"method": "eagle3", "gamma": 3}
+    assert (setting["rule"], setting["lossy"]) == ("speculative", False), "its rule is its own matter"
+    assert update["counted"] == {"alone": True, "drafts": 4, "by_place": [3, 3, 1]}
+    trace = served_trace()
+    trace.stats = replace(trace.stats, server=None)
+    assert "counted" not in RunFeed(1, trace).snapshot()["update"]
+
+
+def test_whose_run_it_is_names_the_server_as_far_as_it_tells():
+    assert whose(served_trace(), recorded=True) == (
+        "Recorded run: far · org/target-8b · drafting by eagle3 · γ 3 · temperature 0.8, top-p 0.9 · seed 7 "
+        "· vllm 0.11.0, 2 GPUs"
+    )
+    assert whose(served_trace(False, temperature=0.0)) == (
+        "far · org/target-8b · how it drafts is not told · greedy · vllm (version not told)"
+    )
+    plain = served_trace()
+    plain.pair = replace(plain.pair, name=SERVER.model, server=replace(SERVER, gamma=0, method=None))
+    assert whose(plain).startswith("org/target-8b · nothing drafted · temperature")
+    assert describe_recorded(served_trace(finish=None)) == (
+        "A recorded run, played without a server. A server made it: vllm 0.11.0, 2 GPUs, with org/target-8b. "
+        "It had not ended when it was saved."
+    )
+
+
+def test_names_that_a_server_gives_are_cut_and_escaped():
+    strange = "\u202e" + "x" * 300
+    trace = served_trace()
+    trace.pair = replace(trace.pair, server=replace(SERVER, **dict.fromkeys(TEXTS, strange)))
+    for sentence in (whose(trace), describe_recorded(trace)):
+        assert "\u202e" not in sentence and "\\u202ex" in sentence and "x" * 90 not in sentence
+
+
+TEXTS = ("software", "version", "model", "method", "parallel")
+
+
+def test_its_numbers_are_those_that_are_told(told):
+    numbers = number_texts(served_trace(told))
+    assert set(numbers) == set(NUMBERS) | set(SERVER_NUMBERS)
+    assert numbers["tokens_per_second"] == "91.7"  # 11 tokens after the first one in 120 ms
+    assert numbers["ttft_ms"] == "240 ms" and numbers["mean_tokens_per_round"] == "2.40"
+    assert numbers["acceptance_rate"] == ("70%" if told else "not told")  # 7 accepted, 3 rejected
+    times = [numbers[name] for name in SERVER_NUMBERS]
+    assert times == (["41 ms", "3 ms", "180 ms", "620 ms", "803 ms"] if told else ["not told"] * 5)
+
+
+def test_numbers_that_only_the_engine_knows_are_unknown_in_a_server_s_run():
+    numbers = number_texts(served_trace())
+    assert {numbers[name] for name in ENGINE_ONLY if name != "target_forwards"} == {"–"}
+    assert set(ENGINE_ONLY) < set(NUMBERS) and set(NUMBERS_SERVED) < set(NUMBERS)
+    assert set(FATES_SERVED) < set(FATES) and not set(SERVER_NUMBERS) & set(NUMBERS)
+
+
+def test_a_run_of_the_engine_has_none_of_this():
+    trace = served_trace()
+    trace.pair = replace(trace.pair, server=None)
+    assert set(number_texts(trace)) == set(NUMBERS)
+    assert RunFeed(1, trace).snapshot()["update"]["setting"]["served"] is None
+
+
+def test_no_speed_up_is_told(told):
+    trace = served_trace(told)
+    found = verdict(trace.stats, "length", trace.rounds)
+    assert found.tone == "neutral" and found.text == (
+        "12 tokens in 5 target forwards; the target alone needs 12. No speed-up is told: a server made the "
+        "run, and its plain rounds are not timed here."
+    )
+    # A file can claim anything.
+    claimed = replace(trace.stats, target_step_ms=9.0, target_step_spread=(9.0, 9.0), speedup=0.5)
+    assert verdict(claimed, "length", trace.rounds) == found
+
+
+def test_without_an_accepted_draft_it_does_not_say_that_nothing_was_drafted():
+    trace = served_trace(False)
+    none = replace(trace.stats, accepted=0)
+    assert "forwards; no draft was accepted. No speed-up" in verdict(none, "eos", trace.rounds).text
+
+
+def test_tokens_a_round_follow_from_the_counters_where_the_rounds_do_not_tell_them():
+    def seen(trace: Trace) -> list[float]:
+        found = RunFeed(1, trace, recorded=True).snapshot()["update"]["outcome"]
+        assert found["best_gamma"] is None
+        assert all(one["formula_tokens"] is None for one in found["estimates"] if one["gamma"])
+        return [one["seen_tokens"] for one in found["estimates"]]
+
+    assert seen(served_trace(False)) == [1.0, 1.75, 2.5, 2.75]
+    assert len(seen(served_trace())) == 4
+    assert counted_estimates(None) == []
+    empty = replace(served_trace().stats.server, drafts=0)
+    assert counted_estimates(empty) == []
