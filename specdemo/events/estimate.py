@@ -45,7 +45,8 @@ def estimates(rounds: Sequence[Round], stats: Stats, rule: str = "speculative") 
     tokens, kept, made, going_on = 1.0, 0.0, 0.0, 1.0
     alone = _speedup(stats, tokens, kept, made)
     some_dropped = made_of(stats) != stats.drafted
-    found = [Estimate(0, 1.0, None if some_dropped else alone, 1.0, alone)]
+    plain = None if alpha is None else 1.0
+    found = [Estimate(0, plain, None if some_dropped else alone, 1.0, alone)]
     longest = int(LIMITS["gamma"][2]) if alpha is not None else len(by_place)
     for gamma in range(1, longest + 1):
         verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []

@@ -42,6 +42,9 @@ const GAMMA = `
   </div>`;
 const WHAT = "What each draft length would bring is estimated from the p and q of the run on the stage. One "
   + "press also measures some of them.";
+const WHAT_SERVED = "What each draft length would bring is estimated from what was accepted in the run on the stage. "
+  + "One press measures some of them with the pair that is chosen.";
+const HINT_SERVED = "Point at a draft length to see its numbers.";
 const FIXED = "The draft length is the server's own, and is set where it is started.";
 const HINT = "Point at a draft length to see its numbers; click to use it.";
 /** @type {Record<string, Request>} */
@@ -104,6 +107,7 @@ export function makeGamma(panel, server) {
     const news = JSON.stringify([run.whose, run.complete, run.outcome, own, points]);
     if (news === drawn) return;
     drawn = news;
+    measuring.describe(served ? WHAT_SERVED : WHAT);
     rows = rowsOf(run.outcome, points, run.setting && own);
     part(".missing").textContent = whatIsMissing(run);
     part(".chosen").textContent = "";
@@ -148,7 +152,8 @@ export function makeGamma(panel, server) {
 
   /** @param {number | null} gamma */
   function light(gamma) {
-    part(".readout").textContent = gamma !== null && rows[gamma] ? `${rowInWords(rows[gamma])}.` : HINT;
+    const hint = run?.setting?.served ? HINT_SERVED : HINT;
+    part(".readout").textContent = gamma !== null && rows[gamma] ? `${rowInWords(rows[gamma])}.` : hint;
     for (const lit of panel.querySelectorAll(".lit")) lit.classList.remove("lit");
     const its = `[data-row="${gamma}"], .column[data-gamma="${gamma}"]`;
     for (const element of panel.querySelectorAll(its)) element.classList.add("lit");

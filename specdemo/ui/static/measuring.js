@@ -37,12 +37,19 @@ export function makeMeasuring(place, server, requests, what) {
     return button;
   });
   end.addEventListener("click", () => server.stop());
+  let measured = false;
   line.textContent = what;
-  return { take };
+  return { take, describe };
+
+  /** @param {string} words what it measures, until it does */
+  function describe(words) {
+    if (!measured) line.textContent = words;
+  }
 
   /** @param {Measurement} measurement */
   function take({ state, whose, text, share }) {
     const busy = isGoingOn(state);
+    measured = true;
     for (const button of buttons) button.disabled = busy;
     end.disabled = !busy;
     progress.hidden = !busy || share === null;

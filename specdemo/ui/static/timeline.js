@@ -18,7 +18,7 @@ const TIMELINE = `
     <span><i class="resampled-brick"></i>resampled</span>
     <span><i class="dropped-line"></i>rejected, discarded</span>
     <span data-only="engine"><i class="draft-bar"></i>drafting</span>
-    <span><i class="verify-bar"></i><span data-served-words="arrival, since the round before">verifying</span><span
+    <span><i class="verify-bar"></i><span data-served-words="arrival">verifying</span><span
       class="scale"></span></span></p>
   <div class="rail" role="toolbar" aria-label="Rounds: arrow keys move, Enter jumps to a round's text"></div>
   <p class="readout" aria-hidden="true"></p>`;
