@@ -163,6 +163,7 @@ def test_the_other_views_offer_what_the_facts_allow(shared, files):
     page.get_by_role("tab", name="Exactness").click()
     assert "does not tell p, q and u" in page.get_by_test_id("exactness").locator(".answer").text_content()
     assert not page.get_by_test_id("exactness").locator("figure").is_visible()
+    assert not page.get_by_text("Why the text is the target's own").is_visible(), "nobody here can tell"
     page.get_by_role("tab", name="Gamma").click()
     gamma = page.get_by_test_id("gamma")
     gamma.get_by_text("Tokens a round only: Leviathan’s formula needs p and q").wait_for()

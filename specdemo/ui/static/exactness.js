@@ -39,7 +39,8 @@ const EXACTNESS = `
       <p class="mass"></p>
     </figure>
   </div>`;
-const SERVED = "No verdict can be recomputed: a server made this run, and it does not tell p, q and u, by which it decided.";
+const SERVED = "No verdict can be recomputed: a server made this run, and it does not tell p, q and u, by which it decided. "
+  + "Nor can it be seen from here whether its text has the target's own distribution.";
 const LISTED = 8; // differences that are listed
 /** When a draft is accepted, by rule. @type {Record<string, string>} */
 const ACCEPTED = {
@@ -80,7 +81,7 @@ export function makeExactness(panel, pinned) {
     const how = run.setting?.greedy ? "greedy" : "sampled";
     part(".columns strong").textContent = run.setting ? `This run is ${how}.` : "";
     if (judged) showIdentity(run);
-    panel.dataset.rule = run.setting?.rule ?? "speculative";
+    panel.dataset.rule = served ? "served" : run.setting?.rule ?? "speculative";
     const now = `${run.number} ${run.rounds.length} ${run.complete}`;
     if (now === state) return;
     state = now;
