@@ -199,12 +199,12 @@ PLANS: dict[Kind, Callable[[Request, list[Pair]], Plan]] = {
 def plan_of_servers(request: Request, pairs: list[ServedPair]) -> Plan:
     """pairs: the chosen server, and the others with the same model. PairError says what is lacking."""
     if request.kind == "gamma":
-        raise PairError("a server drafts as it was started, so other draft lengths cannot be measured on it")
+        raise PairError("A server drafts as it was started, so other draft lengths cannot be measured on it")
     alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
     if not alone or not drafting:
         lacks = "drafts" if drafting == [] else "does not draft"
         raise PairError(
-            f"drafting cannot be switched off for a request to vLLM, and no other server here {lacks} and "
+            f"Drafting cannot be switched off for a request to vLLM, and no other server here {lacks} and "
             f"serves {pairs[0].server.model}: start one, and give both with --vllm"
         )
     params = request.params

@@ -12,9 +12,10 @@ from specdemo.events import Params, ServerInfo, metrics
 from specdemo.events.trace import Trace
 from specdemo.ui.served import drafting_in_words, printable, served_numbers, server_in_words
 from specdemo.ui.settings import judging_in_words, sampler_in_words
+from specdemo.vllm.pair import ServedPair
 
 if TYPE_CHECKING:
-    from specdemo.loading.pair import Pair
+    from specdemo.loading.pair import AnyPair
 
 # Fate: (its word in the legend, its definition). The style sheet has one style for each.
 FATES = {
@@ -179,8 +180,13 @@ def number_texts(trace: Trace) -> dict[str, str]:
     return numbers if trace.pair.server is None else numbers | served_numbers(trace)
 
 
-def describe_pair(pair: "Pair", params: Params) -> Iterator[str]:
-    """Sentences about the pair and this run: device, dtype, bytes held, and the pair's notes."""
+def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
+    """Sentences about the pair and this run: device, dtype, bytes held, and the pair's notes; of a server,
+    what it tells of itself."""
+    if isinstance(pair, ServedPair):
+        yield f"{pair.about}."
+        yield from (note[:1].upper() + note[1:] + "." for note in pair.notes)
+        return
     info, held = pair.info, pair.bytes_held
     dtypes = " and ".join(dict.fromkeys(filter(None, (info.dtype.target, info.dtype.drafter))))
     drafter = f" and {held.drafter / 1e6:,.1f} MB for the drafter" if held.drafter else ""

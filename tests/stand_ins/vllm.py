@@ -94,9 +94,11 @@ class StandIn:
                 lines.append(f'{per_place}{{{label},position="{place}"}} {float(count)}')
         return "\n".join(lines) + "\n"
 
-    def play(self, chat: bool, prompt_ids: list[int], write: Callable[[bytes], None]) -> None:
+    def play(self, chat: bool, body: dict[str, Any], write: Callable[[bytes], None]) -> None:
         self.running += 1
-        rounds = self.rounds if self.probe is None or self.asked else self.probe
+        prompt_ids = body["prompt"] if isinstance(body.get("prompt"), list) else [1, 2, 3]
+        all_rounds = self.rounds if self.probe is None or self.asked else self.probe
+        rounds = list(cut(all_rounds, body["max_tokens"]))
         self.asked += 1
         steps: list[tuple[int, int]] = []
         try:
@@ -109,7 +111,7 @@ class StandIn:
                 write(line(self.chunk(ids, prompt_ids if number == 0 else None, is_last, chat)))
                 self.generated += len(ids)
                 if number and self.gamma:
-                    lengths = self.drafted_at_first if rounds is self.probe else self.drafted
+                    lengths = self.drafted_at_first if all_rounds is self.probe else self.drafted
                     drafted = self.gamma if lengths is None else lengths[number - 1]
                     self.judge(len(ids) - 1, drafted, steps)
             for _ in range(self.judge_more):
@@ -178,6 +180,13 @@ class StandIn:
         return {"id": "cmpl-1", "object": "text_completion", "model": MODEL, "choices": [choice]}
 
 
+def cut(rounds: Sequence[Sequence[int]], most: int) -> Iterator[Sequence[int]]:
+    for ids in rounds:
+        if most > 0:
+            yield ids[:most]
+        most -= len(ids)
+
+
 class BreakOff(OSError):
     """Ends the connection in the middle of an answer."""
 
@@ -240,14 +249,13 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Connection", "close")
             self.end_headers()
-            prompt = body.get("prompt")
 
             def write(content: bytes) -> None:
                 self.wfile.write(content)
                 self.wfile.flush()
 
             try:
-                stand_in.play(chat, prompt if isinstance(prompt, list) else [1, 2, 3], write)
+                stand_in.play(chat, body, write)
             except OSError:
                 self.close_connection = True
 

@@ -71,6 +71,7 @@ def test_a_signal_ends_the_run_and_the_server_while_a_page_is_open(app, visit, n
     assert trace["finish"] == "cancelled" and trace["rounds"]
     with pytest.raises(Exception, match="The server is being closed"):
         waiting.result(timeout=60)
+    page.close()
     page.broken.clear()  # its server has gone
 
 
