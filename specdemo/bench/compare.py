@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 from specdemo.bench.methods import FEWEST_SAMPLES, METHODS, winner
 from specdemo.bench.results import MethodRow, MethodsResult
+from specdemo.errors import LoadError
 from specdemo.events import Params, Stats
 from specdemo.events.metrics import ratio, total
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
 from specdemo.loading.fetch import is_speculator
 from specdemo.loading.pair import AnyPair, Pair
+from specdemo.vllm.pair import ServedPair
 from specdemo.zero import stream
 
 WARM_UP = 48  # tokens that each setting writes before it is measured
@@ -120,6 +122,11 @@ def compare(
         trace = _generate(setting.pair, prompt, params, is_stopped)
         if trace.finish == "cancelled":
             return
+        if not trace.stats.run_ms:
+            raise LoadError(
+                f"{setting.pair.info.name} has sent its whole text at once, so there is nothing to time: is "
+                "there a proxy before it that collects what it sends?"
+            )
         if done > len(warm_ups):
             traces[setting.name] = trace
             samples[setting.name].append(Sample(trace.stats, trace.output_ids))
@@ -187,7 +194,7 @@ def sum_of(values: Iterable[float | None]) -> float | None:
 
 
 def _drafter_bytes(setting: Setting) -> int | None:
-    if setting.params.draft_with != "model" or not isinstance(setting.pair, Pair):
+    if setting.params.draft_with != "model" or isinstance(setting.pair, ServedPair):
         return None
     return setting.pair.bytes_held.drafter
 

@@ -86,13 +86,15 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
 
     per_round = write(stats.mean_tokens_per_round, "{:.2f}")
     chosen = [one.gamma for one in rounds if one.gamma] if params.gamma == "auto" else []
+    by_arrival = stats.arrival_ms is not None  # a server's
+    cost = write(None if is_noisy(stats, rounds) else stats.cost_ratio, "{:.3f}")
     numbers = ", ".join(
         (
             f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
             *([f"gamma {min(chosen)} to {max(chosen)}"] if chosen else []),
             f"acceptance rate {write(stats.acceptance_rate, '{:.0%}')}",
-            f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s",
-            f"cost ratio {write(None if is_noisy(stats, rounds) else stats.cost_ratio, '{:.3f}')}",
+            f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
+            *([] if by_arrival else [f"cost ratio {cost}"]),
             f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
             f"{stats.target_forwards} target forwards with prefill",
             *([rule] if (rule := rule_in_words(params)) else []),

@@ -2,10 +2,12 @@
 checks what they hold."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
+from specdemo.errors import PairError
 from specdemo.events import LIMITS
 from specdemo.ui.hints import hints
 from specdemo.ui.models import Choice, Models
@@ -108,7 +110,12 @@ def keep_hints_current(
     def update(prompt: str, *held: Any) -> list[dict]:
         values = values_held(held, models.limits.hosted)
         choice = Choice(**choice_of(values))
-        texts = hints(values, prompt, models.needs(choice), models.loaded(choice), models.limits)
+        try:
+            needs, pair = models.needs(choice), models.loaded(choice)
+        except PairError:  # a wrong address, of which the hints tell
+            choice = replace(choice, vllm=None)
+            needs, pair = models.needs(choice), models.loaded(choice)
+        texts = hints(values, prompt, needs, pair, models.limits)
         shown = visible(values)
         updates = [
             gr.update(info=texts[name] or None, **({"visible": shown[name]} if name in shown else {}))

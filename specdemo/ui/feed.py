@@ -49,8 +49,8 @@ class RunFeed:
 
     def update(self, ended: bool) -> Message:
         """The rounds since the last update; while the run goes on, no more than one message can well hold.
-        Later updates bring the others. A run whose last token may have been cut ends with a snapshot, as does one
-        whose rounds are told anew."""
+        Later updates bring the others. A run whose last token may have been cut ends with a snapshot, as does
+        one whose rounds are told anew."""
         self.ended = ended
         finish = self._finish
         if self.sent == 0 or finish in ("stop", "cancelled", "error") or (finish and self.trace.revised):

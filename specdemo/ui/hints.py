@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from specdemo.errors import PairError
 from specdemo.events import LIMITS, LOSSY, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.ui.limits import LOCAL, Limits
@@ -15,8 +16,10 @@ from specdemo.ui.settings import (
     Values,
     in_labels,
     is_wrong_number,
+    typed_address,
     visible,
 )
+from specdemo.vllm.address import address_of
 from specdemo.vllm.pair import NO_MIN_P, ServedPair
 
 if TYPE_CHECKING:
@@ -136,6 +139,11 @@ def _warnings(
     for name in LIMITS:
         if shown.get(name, True) and is_wrong_number(name, values[name], limits.largest(name)):
             yield name, f"must be {allowed(name, limits.largest(name))}"
+    if address := typed_address(values):
+        try:
+            address_of(address)
+        except PairError as error:
+            yield "vllm", in_labels(str(error))
     for name, text in (("prompt", prompt), ("stop", values["stop"]), ("system", values["system"])):
         try:
             check_text(name, text)

@@ -49,7 +49,7 @@ class Servers:
             address = address_of(typed)
             name = self._name(address)
             return name, self.places.get(name, (address, None))
-        return (name, self.places[name]) if name in self.places else None
+        return (name, self.places[name]) if isinstance(name, str) and name in self.places else None
 
     def loaded(self, name: str) -> ServedPair | None:
         """The server if it has been asked what it is, and has not failed since."""

@@ -113,7 +113,12 @@ def values_held(held: Sequence[Any], hosted: bool) -> Values:
 
 def is_served(values: Values) -> bool:
     """Whether a vLLM server is chosen, which drafts as it was started."""
-    return bool(values.get("vllm", "").strip()) or str(values.get("pair")).startswith(SERVED)
+    return bool(typed_address(values)) or str(values.get("pair")).startswith(SERVED)
+
+
+def typed_address(values: Values) -> str | None:
+    """Of a vLLM server; None where there is none."""
+    return (values.get("vllm") or "").strip() or None
 
 
 UNCHANGED = (
@@ -230,7 +235,7 @@ def visible(values: Values) -> dict[str, bool]:
     shown |= {name: not served for name in ("draft_with", *WEIGHTS)}
     if served:
         shown |= dict.fromkeys(SERVERS_OWN, False)
-    shown["pair"] = not values.get("vllm", "").strip()
+    shown["pair"] = typed_address(values) is None
     return shown | {"seed": bool(filters), "system": bool(values["chat"])}
 
 
@@ -264,7 +269,7 @@ def choice_of(values: Values) -> dict[str, str | None]:
     return {
         name: None if values[name] == AS_STARTED else values[name]
         for name in ("pair", "dtype", "quantize", "quantize_drafter")
-    } | {"vllm": values["vllm"].strip() or None}
+    } | {"vllm": typed_address(values)}
 
 
 def weights_of(recorded: PairInfo, usual: PairInfo | None) -> Values:

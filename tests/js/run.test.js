@@ -62,6 +62,14 @@ test("a snapshot at the end corrects the texts that were cut", () => {
   assert.deepEqual(run.rounds.map((round) => round.next.text), [" d", " 3", " 30"]);
 });
 
+test("a snapshot whose rounds have other fates begins the run anew", () => {
+  const run = begun([plain(), plain()]);
+  assert.equal(run.take(1, update(0, [plain(), rejection()], { finish: "length", prompt: PROMPT })).result, "begun");
+  assert.deepEqual(run.rounds.map(({ draft }) => draft.length), [0, 3]);
+  assert.deepEqual([run.finish, run.prompt], ["length", PROMPT]);
+  assert.equal(run.take(1, update(0, [plain(), rejection()], { finish: "length" })).result, "continued");
+});
+
 test("a run may be as long as a file is", () => {
   const length = 150_000; // more than a call can have arguments
   const run = begun(Array.from({ length }, plain), { finish: "length" });

@@ -49,6 +49,7 @@ class Needs:
     tried: str = "not yet"
     device_name: str = "EPYC"
     why: str = "no GPU was found"
+    server: str = ""
 
 
 @dataclass
@@ -69,6 +70,7 @@ def words(text: str) -> SimpleNamespace:
 def holding(**values) -> dict:
     weights = {
         "pair": "embedded",
+        "vllm": "",
         "dtype": AS_STARTED,
         "quantize": AS_STARTED,
         "quantize_drafter": AS_STARTED,
@@ -302,7 +304,7 @@ def test_what_a_control_calls_impossible_params_refuses():
 
 
 def test_the_weights_go_as_asked_and_come_back_from_a_trace():
-    asked = {"pair": "embedded", "dtype": "auto", "quantize": "int8", "quantize_drafter": None}
+    asked = {"pair": "embedded", "dtype": "auto", "quantize": "int8", "quantize_drafter": None, "vllm": None}
     assert choice_of(holding(quantize="int8", dtype="auto")) == asked
     info = PairInfo(
         "embedded", "t", "d", "cpu", "a CPU", ByModel("bfloat16", "float32"), ByModel("int8", None)

@@ -31,6 +31,7 @@ class StandIn:
     finish: str = "length"
     stop: str | None = None
     words: dict[int, str] = field(default_factory=lambda: dict(WORDS))
+    model: str = MODEL
     owner: str = "vllm"
     key: str | None = None
     context: int = 512
@@ -43,6 +44,7 @@ class StandIn:
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     drafted_at_first: Sequence[int] | None = None  # the same for `probe`
+    at_once: bool = False  # whether a proxy collects the whole answer
     judge_more: int = 0  # drafts that it judges without a chunk of their own
     drafts: int = 0
     draft_tokens: int = 0
@@ -70,7 +72,7 @@ class StandIn:
                 server.shutdown()
 
     def metrics(self) -> str:
-        label = f'engine="0",model_name="{MODEL}"'
+        label = f'engine="0",model_name="{self.model}"'
         lines = [
             *sample("vllm:num_requests_running", "gauge", label, self.running),
             *sample("vllm:num_requests_waiting", "gauge", label, 0),
@@ -177,7 +179,7 @@ class StandIn:
             "top_logprobs": [{word: -0.5, " else": -1.5} for word in words],
         }
         choice |= {"text": text, "logprobs": logprobs, "prompt_token_ids": prompt_ids}
-        return {"id": "cmpl-1", "object": "text_completion", "model": MODEL, "choices": [choice]}
+        return {"id": "cmpl-1", "object": "text_completion", "model": self.model, "choices": [choice]}
 
 
 def cut(rounds: Sequence[Sequence[int]], most: int) -> Iterator[Sequence[int]]:
@@ -225,7 +227,7 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
             elif self.path == "/version":
                 self.send(200, {}, b'{"version": "0.32.0"}')
             elif self.path == "/v1/models":
-                model = {"id": MODEL, "owned_by": stand_in.owner, "max_model_len": stand_in.context}
+                model = {"id": stand_in.model, "owned_by": stand_in.owner, "max_model_len": stand_in.context}
                 self.send(200, {}, json.dumps({"object": "list", "data": [model]}).encode())
             elif self.path == "/metrics" and stand_in.counted:
                 self.send(200, {}, stand_in.metrics().encode())
@@ -250,12 +252,18 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
             self.send_header("Connection", "close")
             self.end_headers()
 
+            collected: list[bytes] = []
+
             def write(content: bytes) -> None:
-                self.wfile.write(content)
-                self.wfile.flush()
+                if stand_in.at_once:
+                    collected.append(content)
+                else:
+                    self.wfile.write(content)
+                    self.wfile.flush()
 
             try:
                 stand_in.play(chat, body, write)
+                self.wfile.write(b"".join(collected))
             except OSError:
                 self.close_connection = True
 

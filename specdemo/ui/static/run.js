@@ -50,14 +50,15 @@ export class Run {
   /**
    * Takes an update.
    * "known": nothing in it is new. "missed": rounds before it are missing, so it was not taken. "begun": it
-   * is another run. "continued": it has more of the same run; `corrected` are tokens whose text has changed.
+   * is another run, or this one told anew. "continued": it has more of the same run; `corrected` are tokens whose text has changed.
    * @param {number} number
    * @param {Update} update
    * @returns {{ result: "known" | "missed" | "begun" | "continued", corrected: Token[] }}
    */
   take(number, update) {
     const { since, until, finish, rounds, numbers } = update;
-    const same = number === this.number && this.rounds.length > 0;
+    const revised = since === 0 && !this.#hasFatesOf(rounds);
+    const same = number === this.number && this.rounds.length > 0 && !revised;
     if (same && until < this.rounds.length && finish === null) return { result: "known", corrected: [] };
     if (since > 0 && !(same && since <= this.rounds.length)) return { result: "missed", corrected: [] };
     if (!same) this.begin(number, update);
@@ -72,6 +73,18 @@ export class Run {
     this.outcome = update.outcome ?? null;
     this.counted = update.counted ?? null;
     return { result: same ? "continued" : "begun", corrected };
+  }
+
+  /**
+   * Whether the rounds that are known have the same tokens as the first of these. At its end a server can tell
+   * more of them, and then they begin anew.
+   * @param {WireRound[]} rounds
+   */
+  #hasFatesOf(rounds) {
+    return this.rounds.slice(0, rounds.length).every((round, index) => {
+      const [known, told] = [tokensOf(round), tokensOf(rounds[index])];
+      return known.length === told.length && known.every(({ fate }, at) => fate === told[at].fate);
+    });
   }
 
   /**

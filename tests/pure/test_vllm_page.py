@@ -1,0 +1,211 @@
+"""vLLM servers in the place of pairs: what the page offers, asks for and measures, against stand-ins."""
+
+import asyncio
+import json
+from contextlib import ExitStack, aclosing
+
+import pytest
+
+from specdemo import Params
+from specdemo.errors import PairError
+from specdemo.ui import settings
+from specdemo.ui.hints import hints
+from specdemo.ui.instruments import measure, request_of
+from specdemo.ui.limits import HOSTED, LOCAL
+from specdemo.ui.line import RunQueue
+from specdemo.ui.models import Choice, Models
+from specdemo.ui.queue import Progress, follow
+from specdemo.ui.servers import Given, Servers
+from specdemo.ui.settings import FIRST, choice_of, params_of, visible
+from specdemo.ui.texts import describe_pair
+from specdemo.ui.visitor import Visitor
+from specdemo.vllm.client import ServerError
+from tests.stand_ins.vllm import StandIn, slowly
+
+USUAL = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
+DRAFTING = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
+ALONE = [(id_,) for id_ in range(5, 13)]
+GREEDY = Params(temperature=0, max_new_tokens=8, seed=1)
+
+
+@pytest.fixture
+def two():
+    """A server that drafts, one of the same model that does not, and their addresses."""
+    drafting = StandIn(DRAFTING, before_chunk=slowly(0.005))
+    alone = StandIn(ALONE, gamma=None, before_chunk=slowly(0.005))
+    with ExitStack() as stack:
+        urls = [stack.enter_context(server.serving()) for server in (drafting, alone)]
+        yield (drafting, alone), urls
+
+
+def models_with(*urls: str, limits=LOCAL, **default) -> Models:
+    return Models(USUAL | default, limits, servers=[Given(url, "the-key") for url in urls])
+
+
+def host(url: str) -> str:
+    return f"vLLM {url.removeprefix('http://')}"
+
+
+def test_given_servers_are_chosen_by_name_and_the_first_one_is_the_default(two):
+    _, urls = two
+    models = models_with(*urls, urls[0])
+    assert models.names[:3] == [host(urls[0]), host(urls[1]), "embedded"]
+    assert models.default == host(urls[0])
+    assert [entry["name"] for entry in models.listed()[:3]] == models.names[:3]
+    assert models.loaded(Choice()) is None
+    pair = models.get()
+    assert models.loaded(Choice()) is pair and models.get(Choice(host(urls[0]))) is pair
+    assert models.get(Choice(host(urls[1]))).server.gamma == 0
+    assert models_with(urls[0], name="embedded").default == "embedded"
+    with pytest.raises(PairError, match="pair must be one of vLLM 127"):
+        models.get(Choice("vLLM other:8000"))
+
+
+def test_a_typed_address_is_used_on_an_own_page_and_gets_no_key_of_another(two):
+    (drafting, alone), urls = two
+    models = models_with(urls[0])
+    assert models.get(Choice("embedded", vllm=urls[1])).server.gamma == 0
+    assert set(alone.keys) == {None}
+    models.get(Choice("embedded", vllm=f"{urls[0]}/"))
+    assert set(drafting.keys) == {"Bearer the-key"}
+    with pytest.raises(PairError, match="must be an address that begins with"):
+        models.get(Choice(vllm="host"))
+
+
+def test_a_hosted_page_fetches_no_address_of_a_visitor_and_shows_none(two):
+    (drafting, _), urls = two
+    models = models_with(urls[0], limits=HOSTED)
+    asked = len(drafting.keys)
+    with pytest.raises(PairError, match="vllm cannot be chosen here"):
+        models.get(Choice(vllm=urls[1]))
+    assert len(drafting.keys) == asked and "vllm" not in settings.names_of(hosted=True)
+    pair = models.get(Choice("vLLM 1"))
+    drafting.answers["/v1/completions"] = (500, {}, b"{}")
+    told = [*describe_pair(pair, GREEDY), json.dumps(models.listed()), repr(pair.info)]
+    with pytest.raises(ServerError) as caught:
+        Servers([Given(urls[0])], hosted=True).get("vLLM 1", (urls[0], None))
+    port = urls[0].rpartition(":")[2]
+    assert not any(port in text for text in (*told, str(caught.value)))
+
+
+def test_a_server_that_failed_is_asked_again_what_it_is(two):
+    (drafting, _), urls = two
+    models = models_with(urls[0])
+    pair = models.get()
+    pair.failed = True
+    drafting.gamma, drafting.accepted = 3, [0, 0, 0]
+    assert models.loaded(Choice()) is None
+    assert models.get().server.gamma == 3
+
+
+def values(**changes):
+    weights = dict.fromkeys(settings.WEIGHTS, settings.AS_STARTED)
+    return FIRST | weights | {"pair": "vLLM host:8000"} | changes
+
+
+def test_what_the_server_has_chosen_has_no_controls():
+    shown = visible(values())
+    hidden = {name for name, is_shown in shown.items() if not is_shown}
+    assert {"draft_with", "gamma", "gamma_auto", "rule", "confidence", "dtype", "quantize"} <= hidden
+    assert shown["pair"] and not visible(values(vllm="http://host"))["pair"]
+    assert visible(values(pair="embedded"))["draft_with"]
+
+
+def test_what_hidden_controls_hold_is_not_asked_for():
+    held = values(gamma=9, draft_with="ngram", rule="lenient", confidence=0.5, gamma_auto=True)
+    params = params_of(held)
+    assert params == Params(top_p=1.0)  # the first sampler is multinomial
+    assert params_of(held | {"pair": "embedded", "gamma_auto": False}).gamma == 9
+    assert choice_of(values(vllm=" http://host "))["vllm"] == "http://host"
+
+
+def test_what_is_known_of_a_server_stands_beside_its_control(two):
+    _, urls = two
+    models = models_with(urls[0])
+    held = FIRST | {"pair": models.default, "dtype": "auto", "quantize": "none", "quantize_drafter": "none"}
+
+    def beside(**changes):
+        choice = Choice(models.default)
+        return hints(held | changes, "Once", models.needs(choice), models.loaded(choice))
+
+    assert "is asked what it is at the first run" in beside()["pair"]
+    models.get()
+    assert beside()["pair"] == "vLLM 0.32.0 serves stand-in; it drafts up to 2 tokens"
+    assert beside(sampler="min-p", min_p=0.1)["min_p"].startswith("⚠ must be 0 here: vLLM does not take")
+    assert "⚠" not in beside(sampler="min-p", min_p=0)["pair"]
+    assert "context of 512 tokens" in beside(max_new_tokens=512)["max_new_tokens"]
+
+
+def followed(models, choice, params) -> list:
+    async def play():
+        ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "run")
+        async with aclosing(follow(models, ticket, choice, "Once", params)) as reports:
+            return [report async for report in reports]
+
+    return asyncio.run(play())
+
+
+def test_a_visitors_run_on_a_server(two):
+    _, urls = two
+    *_, last = followed(models_with(urls[0]), Choice(), GREEDY)
+    assert isinstance(last, Progress) and last.ended
+    assert last.run.trace.finish == "length" and last.run.trace.stats.accepted == 3
+
+
+def measured(models, wanted, params=GREEDY) -> dict:
+    async def play():
+        request = request_of(wanted, Choice(), "Once", params)
+        ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "measurement")
+        async with aclosing(measure(models, ticket, request)) as measurements:
+            return [json.loads(json.dumps(message)) async for message in measurements]
+
+    return asyncio.run(play())[-1]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["drafting chosen", "alone chosen"])
+def test_two_servers_of_one_model_race(two, order):
+    _, urls = two
+    last = measured(models_with(*(urls[at] for at in order)), {"kind": "race"})
+    alone, drafted = last["race"]["lanes"]
+    assert alone["title"] == "target alone" and drafted["title"] == f"drafting ({host(urls[0])})"
+    assert len(alone["rounds"]) == 8 > len(drafted["rounds"]) == 5
+    assert last["race"]["verdict"] == "Identical: 8 of 8 tokens, compared."
+
+
+def test_servers_are_compared(two):
+    _, urls = two
+    last = measured(models_with(*urls), {"kind": "compare", "prompts": "this"})
+    rows = {row[0]: row for row in last["comparison"]["rows"]}
+    columns = last["comparison"]["columns"]
+    drafting = dict(zip(columns, rows[f"drafting ({host(urls[0])})"], strict=True))
+    assert set(rows) == {"target alone", f"drafting ({host(urls[0])})"}
+    assert drafting["draft ms/round"] == "–" and drafting["same text"] == "5 of 5"
+    assert drafting["tokens/round"] == "1.60"
+
+
+@pytest.mark.parametrize("kind", ["race", "compare"])
+def test_what_a_lone_server_cannot_show_is_refused_with_the_reason(two, kind):
+    _, urls = two
+    with pytest.raises(PairError, match="no other server here does not draft and serves stand-in"):
+        measured(models_with(urls[0], "http://127.0.0.1:9"), {"kind": kind})
+
+
+def test_other_draft_lengths_cannot_be_measured(two):
+    _, urls = two
+    with pytest.raises(PairError, match="A server drafts as it was started"):
+        measured(models_with(urls[0]), {"kind": "gamma"})
+
+
+def test_a_text_that_comes_all_at_once_cannot_be_timed(two):
+    (drafting, _), urls = two
+    drafting.before_chunk = lambda number, write: None
+    drafting.at_once = True
+    with pytest.raises(PairError, match="has sent its whole text at once"):
+        measured(models_with(*urls), {"kind": "race"})
+
+
+def test_servers_of_another_model_do_not_race(two):
+    (_, alone), urls = two
+    alone.model = "another"
+    with pytest.raises(PairError, match="no other server here"):
+        measured(models_with(*urls), {"kind": "race"})
