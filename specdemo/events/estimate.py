@@ -93,7 +93,9 @@ def _verdicts_by_place(rounds: Sequence[Round], rule: str) -> list[list[tuple[fl
         return places
     for one in rounds:
         for place, token in enumerate(one.draft):
-            if one.arrival_ms is None and (token.accept_prob is None or token.u is None):
+            of_server = one.arrival_ms is not None
+            was_judged = token.fate != "discarded" if of_server else None not in (token.accept_prob, token.u)
+            if not was_judged:
                 break
             if place == len(places):
                 places.append([])

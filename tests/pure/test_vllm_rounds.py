@@ -5,6 +5,7 @@ import json
 import pytest
 
 from specdemo.events import Round
+from specdemo.events.estimate import _verdicts_by_place
 from specdemo.vllm.chunks import Misread, Piece, Steps, chunk_of, texts_of
 from specdemo.vllm.rounds import round_of, settled, untold
 
@@ -193,3 +194,9 @@ def test_other_dialects_are_refused_in_words(event, words):
 
 def test_a_piece_without_probabilities_is_taken():
     assert chunk_of({"choices": [{"text": "a", "token_ids": [5]}]}).pieces == (Piece(5, "a", None, ()),)
+
+
+def test_a_draft_that_was_dropped_after_the_end_is_in_no_share():
+    rounds = settled(shown(1, 3, 1), steps([2, 1], [2, 2]))
+    assert fates(rounds[2]) == "ad none"
+    assert [len(place) for place in _verdicts_by_place(rounds, "speculative")] == [2, 1]

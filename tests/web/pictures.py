@@ -1,6 +1,7 @@
 """Records the run that the page plays first (assets/traces/first.json) and makes the README's pictures.
 
 python -m tests.web.pictures [FOLDER]      with a folder: pictures in both themes and widths, to look at
+python -m tests.web.pictures --vllm URL    only the picture of a vLLM server's run
 """
 
 import io
@@ -75,7 +76,22 @@ def animate(browser, url: str, file: Path) -> None:
     )
 
 
-def main(folder: str | None = None) -> None:
+def picture_of_server(address: str) -> None:
+    with serving("--vllm", address) as url, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=executable(), args=launch_flags())
+        page = page_at(browser.new_page(viewport={"width": 1280, "height": 900}), url)
+        page.get_by_label("Temperature", exact=True).first.wait_for()
+        page.get_by_label("Sampler").click()
+        page.get_by_role("option", name="greedy").click()
+        finished(page)
+        page.locator('[data-fate="rejected"]').first.click()
+        page.screenshot(path=ROOT / "assets" / "vllm.png")
+        browser.close()
+
+
+def main(folder: str | None = None, address: str = "") -> None:
+    if folder == "--vllm":
+        return picture_of_server(address)
     record()
     with serving() as url, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable(), args=launch_flags())
