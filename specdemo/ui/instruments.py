@@ -5,12 +5,11 @@ any run, and what is measured before it is stopped stays.
 """
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from random import SystemRandom
 from typing import Any, Literal
 
@@ -23,16 +22,14 @@ from specdemo.bench.compare import (
     result_of,
     settings_for,
 )
-from specdemo.bench.methods import COLUMNS, METHODS, cells, comparison_csv, is_noisy, winner
+from specdemo.bench.methods import METHODS
 from specdemo.bench.prompts import prompts_for
-from specdemo.bench.results import MethodRow
 from specdemo.errors import PairError
-from specdemo.events import DRAFT_WITH, Params, is_lossy
-from specdemo.events.trace import Trace
+from specdemo.events import DRAFT_WITH, Params
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.prompt import check_prompt
 from specdemo.ui import wire
-from specdemo.ui.feed import cut_output, wire_round
+from specdemo.ui.findings import comparison_of, gamma_point, length_of, race_of
 from specdemo.ui.line import Ticket
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.numbers import later_number
@@ -221,12 +218,13 @@ def plan_of_servers(request: Request, pairs: list[ServedPair]) -> Plan:
 
 def _in_words(pairs: Sequence[AnyPair], request: Request) -> str:
     info, params = pairs[0].info, request.params
+    where = info.name if info.server else f"{info.name} on {info.device_name}"
     seed = f", seed {params.seed}" if params.temperature else ""
     start = " ".join(request.prompt.split())
     start = start if len(start) <= SHOWN else f"{start[:SHOWN]}…"
     judging = "".join(f"{words}, " for words in judging_in_words(params))
     prompts = f"“{start}”" if request.prompts == "this" else f"a set of {SET_SIZE} prompts"
-    return f"{prompts}, {info.name} on {info.device_name}, {judging}{sampler_in_words(params)}{seed}"
+    return f"{prompts}, {where}, {judging}{sampler_in_words(params)}{seed}"
 
 
 def found(request: Request, plan: Plan, so_far: Comparison) -> dict[str, Any]:
@@ -235,88 +233,8 @@ def found(request: Request, plan: Plan, so_far: Comparison) -> dict[str, Any]:
     if request.kind == "race" and len(so_far.traces) == 2:
         result["race"] = race_of([so_far.traces[each.name] for each in plan.settings], plan.settings)
     elif request.kind == "gamma" and so_far.rows:
-        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=_length)]
+        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=length_of)]
     elif request.kind == "compare" and so_far.rows:
-        result["comparison"] = comparison_of(plan, so_far.rows)
+        rows = result_of(plan.settings, plan.prompts, plan.repeats, so_far.rows)
+        result["comparison"] = comparison_of(rows)
     return result
-
-
-def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
-    lanes = [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)]
-    return {"lanes": lanes, "verdict": same_text(*traces)}
-
-
-def _lane(trace: Trace, title: str) -> wire.Lane:
-    rounds = [wire_round(one) for one in trace.rounds]
-    cut_output(rounds, trace.text)
-    for one in rounds:
-        for token in (*one["draft"], one["next"]):
-            if token:
-                token["top"] = []
-    return {
-        "title": title,
-        "tokens": trace.stats.tokens,
-        "ms": trace.stats.run_ms,
-        "prefill_ms": trace.stats.prefill_ms if trace.pair.server is None else trace.stats.ttft_ms,
-        "rounds": rounds,
-    }
-
-
-def same_text(alone: Trace, drafted: Trace) -> str:
-    """In what sense the two texts of a race are the same."""
-    if is_lossy(drafted.params):
-        return (
-            f'Two texts, two distributions: the rule "{drafted.params.rule}" is lossy, so the drafted text '
-            "is not drawn from the target's own distribution."
-        )
-    if alone.params.temperature:
-        return (
-            "Two texts, one distribution: with drafts the random numbers are used in another way, so the "
-            "words can differ, but both texts are drawn from the target's own distribution."
-        )
-    pairs = list(zip(alone.output_ids, drafted.output_ids, strict=False))
-    equal = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
-    length = max(len(alone.output_ids), len(drafted.output_ids))
-    if equal == length:
-        return f"Identical: {equal:,} of {length:,} tokens, compared."
-    if alone.pair.server is not None:
-        return (
-            f"The texts differ from token {equal + 1:,} on. A forward of several tokens rounds differently "
-            "from one of a single token, which can decide between two tokens that are about equally likely."
-        )
-    return (
-        f"The texts differ from token {equal + 1:,} on. In {alone.pair.dtype.target} a forward of several "
-        "tokens rounds differently from one of a single token, which can decide between two tokens that are "
-        "about equally likely."
-    )
-
-
-def _length(row: MethodRow) -> int:
-    """Of a measured draft length; 0 is plain decoding."""
-    assert row.gamma != "auto", "only given lengths are measured"
-    return row.gamma or 0
-
-
-def gamma_point(row: MethodRow) -> wire.GammaPoint:
-    low, high = row.speedup_interval or (None, None)
-    is_plain = row.draft_with == "none"
-    return {
-        "gamma": _length(row),
-        # Without an interval, or with a wide one, it says nothing.
-        "speedup": row.speedup if is_plain or (low is not None and not is_noisy(row)) else None,
-        "low": low,
-        "high": high,
-        "tokens_per_round": row.tokens_per_round,
-        "runs": row.samples,
-    }
-
-
-def comparison_of(plan: Plan, rows: list[MethodRow]) -> wire.Comparison:
-    result = result_of(plan.settings, plan.prompts, plan.repeats, rows)
-    return {
-        "columns": list(COLUMNS),
-        "rows": [list(cells(row).values()) for row in rows],
-        "winner": winner(rows),
-        "csv": comparison_csv(rows),
-        "json": json.dumps(asdict(result), indent=1),
-    }

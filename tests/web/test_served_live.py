@@ -56,7 +56,7 @@ def test_the_two_servers_race(page):
     page.get_by_role("button", name="Race: the target alone against this setting").click()
     race = page.get_by_test_id("race")
     race.get_by_text("drafting (vLLM").first.wait_for(timeout=120_000)
-    race.get_by_text("Two texts, one distribution").wait_for()
+    race.get_by_text("cannot be seen from here").wait_for()
     page.get_by_role("tab", name="Text", exact=True).click()
 
 

@@ -86,8 +86,9 @@ export function makeRace(panel, server) {
     speedSelect.value = String(usualSpeed(lengthOf(arrived.lanes), speeds));
     again.disabled = speedSelect.disabled = false;
     const [one, other] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
-    const clock = "The clock counts drafting and verifying.";
-    part(".prefill").textContent = `${clock} Reading the prompt before that took ${one} and ${other}.`;
+    part(".prefill").textContent = arrived.lanes.some(({ rounds }) => rounds.some(({ arrival_ms }) => arrival_ms !== null))
+      ? `The clock runs from the first token on, which arrived after ${one} and ${other}.`
+      : `The clock counts drafting and verifying. Reading the prompt before that took ${one} and ${other}.`;
     rewind();
   }
 
