@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from specdemo.events import DRAFT_WITH, LIMITS, LOSSY, RULES, Params, Round, allowed
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
+from specdemo.ui.served import drafting_in_words
 from specdemo.ui.settings import judging_in_words
 
 if TYPE_CHECKING:
@@ -62,13 +63,15 @@ def listed_in_words(pairs: Iterable[dict[str, Any]]) -> str:
 
 def in_words(trace: Trace) -> str:
     stats, params = trace.stats, trace.params
-    rate = "none judged" if stats.acceptance_rate is None else f"{stats.acceptance_rate:.0%}"
+    rejected = "the server does not tell how many were" if stats.rejected is None else f"{stats.rejected:,}"
+    unknown = "not known" if stats.rejected is None else "none judged"
+    rate = unknown if stats.acceptance_rate is None else f"{stats.acceptance_rate:.0%}"
     per_round = stats.mean_tokens_per_round or 0
     numbers = (
-        f"acceptance rate: {rate} ({stats.accepted:,} accepted, {stats.rejected:,} rejected)",
+        f"acceptance rate: {rate} ({stats.accepted:,} accepted, {rejected} rejected)",
         f"tokens a round: {per_round:.2f} ({stats.tokens:,} tokens, {stats.rounds:,} rounds)",
         f"speed: {verdict(stats, trace.finish, trace.rounds).text}",
-        f"pair {trace.pair.name}, drafting with {params.draft_with}, gamma {params.gamma}, "
+        f"pair {trace.pair.name}, {_drafting(trace)}, "
         f"{''.join(f'{words}, ' for words in judging_in_words(params))}"
         f"temperature {params.temperature:g}, seed {params.seed}; ended by: {trace.finish}",
     )
@@ -78,6 +81,12 @@ def in_words(trace: Trace) -> str:
         lines += [f"and {left:,} more rounds"] if left > 0 else []
     sections = (("Text", (trace.text,)), ("Numbers", numbers), ("Rounds", lines))
     return "\n\n".join(f"{title}:\n" + "\n".join(body) for title, body in sections)
+
+
+def _drafting(trace: Trace) -> str:
+    if trace.pair.server is not None:
+        return f"{drafting_in_words(trace.pair.server)} (p, q, u and rejected tokens are not told)"
+    return f"drafting with {trace.params.draft_with}, gamma {trace.params.gamma}"
 
 
 def _length(a_round: Round, params: Params) -> str:
@@ -96,7 +105,7 @@ def _parts(a_round: Round) -> Iterable[str]:
     own = f"{a_round.next.source}: {_shown(a_round.next.text)}" if a_round.next else None
     dropped = ""
     for fate, tokens in groupby(a_round.draft, key=lambda token: token.fate):
-        part = f"{fate}: {_shown(''.join(token.text for token in tokens))}"
+        part = f"{fate}: {_shown(''.join('?' if token.id is None else token.text for token in tokens))}"
         if fate == "discarded":
             dropped = f"[{part}]"
         elif fate == "rejected" and own:

@@ -11,6 +11,7 @@ from specdemo.ui.feed import RunFeed
 from specdemo.ui.opening import opened
 from specdemo.ui.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.texts import FATES, NUMBERS, describe_recorded, number_texts, whose
+from specdemo.ui.tools import in_words
 from tests.runs_served import SERVER, served_trace
 
 
@@ -133,3 +134,11 @@ def test_tokens_a_round_follow_from_the_counters_where_the_rounds_do_not_tell_th
     assert counted_estimates(None) == []
     empty = replace(served_trace().stats.server, drafts=0)
     assert counted_estimates(empty) == []
+
+
+def test_a_tool_answers_in_words():
+    told, untold = in_words(served_trace()), in_words(served_trace(False))
+    assert "2: [accepted: was a] [rejected: ? -> resampled: girl]" in told
+    assert "drafting by eagle3" in told and "% (7 accepted, 3 rejected)" in told
+    assert "not known (7 accepted, the server does not tell how many were rejected)" in untold
+    assert "[accepted: was a] [sampled: girl]" in untold
