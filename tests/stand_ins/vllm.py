@@ -14,6 +14,7 @@ from typing import Any
 
 MODEL = "stand-in"
 ENDED = "vllm:request_success_total"
+SENT = {"id": "cmpl-1", "object": "text_completion", "created": 1}  # with each event
 WORDS = {id_: f" word{id_}" for id_ in range(1000)}
 
 
@@ -46,6 +47,7 @@ class StandIn:
     drafted_at_first: Sequence[int] | None = None  # the same for `probe`
     at_once: bool = False  # whether a proxy collects the whole answer
     judge_more: int = 0  # drafts that it judges without a chunk of their own
+    lingering: int = 0  # in so many readings of the counters an ended request still counts as running
     drafts: int = 0
     draft_tokens: int = 0
     accepted: list[int] = field(default_factory=list)  # by place
@@ -73,10 +75,11 @@ class StandIn:
 
     def metrics(self) -> str:
         label = f'engine="0",model_name="{self.model}"'
+        running, self.lingering = self.running + bool(self.lingering), max(0, self.lingering - 1)
         lines = [
-            *sample("vllm:num_requests_running", "gauge", label, self.running),
+            *sample("vllm:num_requests_running", "gauge", label, running),
             *sample("vllm:num_requests_waiting", "gauge", label, 0),
-            "# TYPE vllm:request_success counter",
+            f"# TYPE {ENDED} counter",
             f'{ENDED}{{finished_reason="length",{label}}} {float(self.ended)}',
             *sample("vllm:generation_tokens", "counter", label, self.generated),
             *histogram("vllm:request_queue_time_seconds", label, 0.001 * self.ended),
@@ -89,7 +92,7 @@ class StandIn:
                 *sample("vllm:spec_decode_num_drafts", "counter", label, self.drafts),
                 *sample("vllm:spec_decode_num_draft_tokens", "counter", label, self.draft_tokens),
                 *sample("vllm:spec_decode_num_accepted_tokens", "counter", label, sum(self.accepted)),
-                "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos counter",
+                "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter",
             ]
             per_place = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
             for place, count in enumerate(self.accepted):
@@ -119,7 +122,10 @@ class StandIn:
             for _ in range(self.judge_more):
                 self.judge(0, self.gamma or 0, steps)
             self.before_chunk(len(rounds), write)
-            end: dict[str, Any] = {"choices": [], "usage": {"completion_tokens": sum(map(len, rounds))}}
+            read, made = len(prompt_ids), sum(map(len, rounds))
+            usage = {"prompt_tokens": read, "total_tokens": read + made, "completion_tokens": made}
+            end: dict[str, Any] = {**SENT, "model": self.model, "choices": [], "usage": usage}
+            end["system_fingerprint"] = "vllm"
             if self.detailed:
                 end["metrics"] = {"speculative_decoding": self.detail(steps)}
         except OSError:
@@ -141,11 +147,16 @@ class StandIn:
             self.accepted[place] += 1
 
     def detail(self, steps: list[tuple[int, int]]) -> dict[str, Any]:
+        drafted, accepted = sum(drafted for _, drafted in steps), sum(accepted for accepted, _ in steps)
+        counts = [accepted for accepted, _ in steps]
         return {
+            "mean_acceptance_length": 1 + accepted / max(1, len(steps)),
+            "draft_acceptance_rate": accepted / max(1, drafted),
+            "acceptance_histogram": [counts.count(length) for length in range((self.gamma or 0) + 1)],
             "num_spec_tokens": self.gamma,
             "num_spec_steps": len(steps),
-            "num_draft_tokens": sum(drafted for _, drafted in steps),
-            "num_accepted_draft_tokens": sum(accepted for accepted, _ in steps),
+            "num_draft_tokens": drafted,
+            "num_accepted_draft_tokens": accepted,
             "per_step_accepted": [accepted for accepted, _ in steps],
             "per_step_drafted": [drafted for _, drafted in steps],
         }
@@ -179,7 +190,7 @@ class StandIn:
             "top_logprobs": [{word: -0.5, " else": -1.5} for word in words],
         }
         choice |= {"text": text, "logprobs": logprobs, "prompt_token_ids": prompt_ids}
-        return {"id": "cmpl-1", "object": "text_completion", "model": self.model, "choices": [choice]}
+        return {**SENT, "model": self.model, "choices": [choice]}
 
 
 def cut(rounds: Sequence[Sequence[int]], most: int) -> Iterator[Sequence[int]]:
@@ -199,7 +210,7 @@ def line(event: dict[str, Any]) -> bytes:
 
 def sample(name: str, kind: str, label: str, value: float) -> list[str]:
     total = "_total" if kind == "counter" else ""
-    return [f"# TYPE {name} {kind}", f"{name}{total}{{{label}}} {float(value)}"]
+    return [f"# TYPE {name}{total} {kind}", f"{name}{total}{{{label}}} {float(value)}"]
 
 
 def histogram(name: str, label: str, seconds: float) -> list[str]:
