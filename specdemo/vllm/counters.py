@@ -23,7 +23,7 @@ class Counters:
     """Since the server started, over all its engines. drafts: how many were judged; drafted, accepted:
     tokens; by_place: how many drafts were accepted up to this place and beyond, one entry for each place that
     a draft can have. These are None where the server does not draft. ended: requests, but not those that were
-    aborted; running: those that wait or run now; generated: tokens. times: seconds of all ended requests, by
+    aborted; running: those that wait or run; generated: tokens. times: seconds of all ended requests, by
     the names in TIMES."""
 
     drafts: int | None
@@ -46,7 +46,7 @@ class Counters:
         return replace(self, ended=max(self.ended, 2))
 
     def since(self, before: "Counters") -> "Counters":
-        """What has been added; `running` is that of now."""
+        """What has been added; `running` is that of both moments, so that it is 0 if nothing else ran."""
 
         def added(now: int | None, then: int | None) -> int | None:
             return None if now is None else now - (then or 0)
@@ -58,20 +58,25 @@ class Counters:
             added(self.accepted, before.accepted),
             tuple(now - then for now, then in zip(self.by_place, earlier, strict=False)),
             self.ended - before.ended,
-            self.running,
+            self.running + before.running,
             self.generated - before.generated,
             {name: seconds - before.times.get(name, 0.0) for name, seconds in self.times.items()},
         )
 
 
-def read_counters(client: Client, model: str, before: Counters | None = None) -> Counters | None:
+def read_counters(
+    client: Client, model: str, before: Counters | None = None, idle: bool = False
+) -> Counters | None:
     """The server's counters now; None where it does not tell them. before: asks again for a moment, until one
-    more request has ended since then, because a server counts it a little later."""
+    more request has ended since then, because a server counts it a little later. idle: also until none runs,
+    because a server that is told to end one goes on for a round."""
     until = time.monotonic() + LATE
     while True:
         text = client.get("/metrics")
         now = None if text is None else counters_of(text, model)
-        if now is None or before is None or now.since(before).ended or time.monotonic() > until:
+        if now is None or time.monotonic() > until:
+            return now
+        if (before is None or now.since(before).ended) and not (idle and now.running):
             return now
         time.sleep(LATE / 20)
 

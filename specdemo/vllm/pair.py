@@ -36,6 +36,7 @@ class ServedPair:
     notes: list[str]
     lock: threading.Lock = field(default_factory=threading.Lock)
     failed: bool = False  # whether a run has failed since; then it is asked again what it is
+    left: bool = False  # whether the server may still be at its last run, which was left early
     vocab_size = 2**31  # is not told; the server refuses ids that it does not have
 
     @property
@@ -65,7 +66,7 @@ class ServedPair:
 
     def counters(self) -> Counters | None:
         """What it has counted up to now; None where it does not tell."""
-        return read_counters(self.client, self.server.model)
+        return read_counters(self.client, self.server.model, idle=self.left)
 
     def check(self, params: Params) -> Params:
         """The Params as this server takes them. ValueError names a field that it does not take."""

@@ -62,6 +62,7 @@ class _Answer:
         self.before = pair.counters()
         if self.before is not None and pair.longest is not None and len(self.before.by_place) != pair.longest:
             raise Misread("drafts otherwise than when it was asked before: try again")
+        pair.left = True  # until the text has ended
         self.counting: Future[str | None] | None = None  # a reading of the counters that is under way
         path, body = request_of(pair, started)
         most = started.params.max_new_tokens + SPARE_EVENTS
@@ -111,33 +112,37 @@ class _Answer:
 
     def settle(self, trace: Trace) -> None:
         """Adds what the server tells after the end: its counters, and of each round what was drafted."""
-        now = None
+        now, was_stopped = None, trace.finish == "stop"
+        self.pair.left = False
         if self.before is not None:
             with suppress(ServerError):
-                now = read_counters(self.client, self.pair.server.model, self.before)
+                now = read_counters(self.client, self.pair.server.model, self.before, idle=was_stopped)
         added = now.since(self.before) if now and self.before else None
         ours_ms = 1000 * (self.last_at - self.stream.asked_at)
         steps = self.told.steps if self.told else None
         # Counted before the text is cut at a stop string; else another number is that of others.
-        ours = added is not None and (added.generated == trace.stats.tokens or trace.finish == "stop")
+        ours = added is not None and (added.generated == trace.stats.tokens or was_stopped)
         if added is not None and not ours:
             added = added.with_others()
         revised = settled(trace.rounds, steps) if steps is not None else None
         if revised is None:
             counted = steps or (added if added is not None and added.is_of_one else None)
-            revised = self._checked(trace.rounds, *_drafts(counted))
+            revised = self._checked(trace.rounds, was_stopped, *_drafts(counted))
         if revised != trace.rounds:
             trace.revise(revised)
         if added is not None or self.told is not None:
             trace.count(server_stats(added, self.told, ours_ms))
 
-    def _checked(self, rounds: list[Round], drafts: int | None, drafted: int | None) -> list[Round]:
-        """The rounds, or what is left of them if the server counts otherwise. drafts, drafted: of this
-        request alone, None if that is not known."""
+    def _checked(
+        self, rounds: list[Round], was_stopped: bool, drafts: int | None, drafted: int | None
+    ) -> list[Round]:
+        """The rounds, or what is left of them if the server counts otherwise. was_stopped: by a stop string,
+        after which the server may have judged one more draft. drafts, drafted: of this request alone, None if
+        that is not known."""
         judged = len(rounds) - 1
         if drafts is None or drafted is None:
             return rounds
-        if drafts > judged:
+        if drafts > judged and not was_stopped:
             raise Misread(
                 f"has judged {drafts} drafts and sent {judged} chunks after the first: some chunks hold more "
                 "than one round, so which tokens were drafted is not known"

@@ -1,0 +1,48 @@
+"""What a server still does for a request that has ended here: after a stop string, and after Stop."""
+
+from specdemo import Params, generate, load_pair, stream
+from tests.stand_ins.vllm import StandIn, slowly
+
+ROUNDS = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
+SHORT = Params(max_new_tokens=8, temperature=0)
+
+
+def test_a_text_that_ended_at_a_stop_string_still_counts_as_running_for_a_moment():
+    server = StandIn(ROUNDS, finish="stop", stop=" word12")
+    with server.serving() as url:
+        pair = load_pair(vllm=url)
+        server.before_chunk = lambda number, write: setattr(server, "lingering", 2)
+        trace = generate(pair, "Once", SHORT)
+    assert trace.finish == "stop" and trace.stats.server.alone
+    assert trace.stats.server.total_ms is not None and trace.stats.server.drafts == 4
+
+
+def test_a_round_that_is_judged_after_a_stop_string_is_no_error():
+    server = StandIn(ROUNDS, finish="stop", stop=" word12")
+    with server.serving() as url:
+        pair = load_pair(vllm=url)
+        server.judge_more = 1
+        trace = generate(pair, "Once", SHORT)
+    assert trace.finish == "stop" and len(trace.rounds) == 5
+    assert [one.drafts_told for one in trace.rounds] == [True, True, False, False, False]
+
+
+def test_a_round_of_a_request_that_ran_before_is_no_error():
+    server = StandIn(ROUNDS)
+    with server.serving() as url:
+        pair = load_pair(vllm=url)
+        server.lingering, server.judge_more = 1, 1
+        trace = generate(pair, "Once", SHORT)
+    assert trace.finish == "length" and not trace.stats.server.alone
+
+
+def test_after_a_closed_run_the_next_one_waits_until_the_server_has_ended_it():
+    server = StandIn(ROUNDS)
+    with server.serving() as url:
+        pair = load_pair(vllm=url)
+        server.before_chunk = slowly(0.05)
+        with stream(pair, "Once", SHORT) as run:
+            next(run), next(run)
+        server.lingering = 3
+        trace = generate(pair, "Once", SHORT)
+    assert run.trace.finish == "cancelled" and trace.stats.server.alone
