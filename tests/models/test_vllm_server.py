@@ -125,11 +125,14 @@ class OfEachServer:
 
     @pytest.mark.parametrize("params", ENDS, ids=["stop", "eos", "length"])
     def test_texts_end_as_here(self, server, ours, params):
-        prompt, params_here = OPENING, replace(params, draft_with="none")
+        prompt, same = OPENING, replace(params, draft_with="none")
         if params.ignore_eos:
             prompt = ours.tokenizer(f"{LILY} " * 40).input_ids[: CONTEXT - 12]
-            params_here = replace(params_here, max_new_tokens=12)
-        theirs, own = generate(server.pair, prompt, params), generate(ours, prompt, params_here, measure=False)
+            same = replace(same, max_new_tokens=12)
+        theirs, own = (
+            generate(server.pair, prompt, params),
+            generate(ours, prompt, same, measure=False),
+        )
         assert (theirs.text, theirs.output_ids, theirs.finish) == (own.text, own.output_ids, own.finish)
         assert theirs.stats.server.alone and Trace.from_json(theirs.to_json()).finish == own.finish
 
