@@ -80,7 +80,7 @@ class OfEachServer:
         assert told.version == "0.32.0" and told.model == str(PAIR / "target")
         assert server.pair.context == CONTEXT and server.pair.drafts == bool(self.gamma)
 
-    @pytest.mark.parametrize("prompt", [STORY, AGAIN])
+    @pytest.mark.parametrize("prompt", [STORY, AGAIN], ids=["story", "again"])
     def test_a_greedy_run_is_this_engines(self, server, ours, prompt):
         theirs, own = generate(server.pair, prompt, GREEDY), generate(ours, prompt, ALONE, measure=False)
         assert theirs.text == own.text and theirs.output_ids == own.output_ids
