@@ -7,6 +7,7 @@ python -m tests.web.pictures --vllm URL    only the picture of a vLLM server's r
 import io
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -17,6 +18,7 @@ from specdemo.ui.settings import FIRST, params_of
 from tests.web.conftest import ROOT, executable, launch_flags, serving
 
 SEED = 7
+PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
 FRAMES, PAUSE = 48, 120  # of the animated picture; ms
 
 
@@ -79,11 +81,9 @@ def animate(browser, url: str, file: Path) -> None:
 def picture_of_server(address: str) -> None:
     with serving("--vllm", address) as url, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable(), args=launch_flags())
-        page = page_at(browser.new_page(viewport={"width": 1280, "height": 900}), url)
-        page.get_by_label("Temperature", exact=True).first.wait_for()
-        page.get_by_label("Sampler").click()
-        page.get_by_role("option", name="greedy").click()
-        finished(page)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(f"{url}/?__theme=light&temperature=0&prompt={quote(PROMPT)}&run=1")
+        page.locator('.run[data-state="ended"]').wait_for()
         page.locator('[data-fate="rejected"]').first.click()
         page.screenshot(path=ROOT / "assets" / "vllm.png")
         browser.close()
