@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from specdemo.cli.main import FAILED, run, say
 from specdemo.cli.options import Parser, add_pair_options, add_server_options, pair_request, server_key
 from specdemo.errors import LoadError, TookTooLong
+from specdemo.vllm.client import ServerError
 from specdemo.vllm.pair import ServedPair
 
 if TYPE_CHECKING:
@@ -108,13 +109,13 @@ def _serve(arguments: Namespace) -> int:
 
 def _load_first(models: "Models", ended: "Ended") -> None:
     """Loads the pair that the server was started with, and tells how. In public the page goes on without it,
-    since there are other pairs; on one's own machine only while a slow download goes on. Any other error ends
-    the server."""
+    since there are other pairs; on one's own machine only while a slow download goes on, or where a vLLM
+    server cannot be used now. Any other error ends the server."""
     try:
         pair = models.get()
     except Exception as error:
         is_loads = isinstance(error, LoadError)
-        if is_loads and (models.limits.hosted or isinstance(error, TookTooLong)):
+        if is_loads and (models.limits.hosted or isinstance(error, (TookTooLong, ServerError))):
             say(f"{error}; the page goes on with the other pairs", program=PROGRAM)
         else:
             ended.put(error)

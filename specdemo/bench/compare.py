@@ -122,6 +122,8 @@ def compare(
         trace = _generate(setting.pair, prompt, params, is_stopped)
         if trace.finish == "cancelled":
             return
+        if trace.stats.timed_tokens < 1:
+            raise LoadError(f"{setting.pair.info.name} has sent one token, so there is nothing to time")
         if not trace.stats.run_ms:
             raise LoadError(
                 f"{setting.pair.info.name} has sent its whole text at once, so there is nothing to time: is "

@@ -84,7 +84,7 @@ def add_server_options(parser: ArgumentParser, several: bool) -> None:
     parser.add_argument(
         "--vllm-key-from-env",
         metavar="NAME",
-        help="the environment variable that has the key of the vLLM server (its --api-key)",
+        help="the environment variable that has the key (--api-key) of the vLLM server, or of all given ones",
     )
 
 

@@ -73,8 +73,8 @@ class Trace:
         self.rounds, self.revised = rounds, True
         self.stats = replace(counted, server=self.stats.server)
 
-    def count(self, server: ServerStats) -> None:
-        """Takes what a server has counted."""
+    def count(self, server: ServerStats | None) -> None:
+        """Takes what a server has counted; None where that is not known any more."""
         self.stats = replace(self.stats, server=server)
 
     def end(self, finish: Finish, error: str | None = None) -> None:

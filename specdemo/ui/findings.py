@@ -25,11 +25,13 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
         for token in (*one["draft"], one["next"]):
             if token:
                 token["top"] = []
+    stats = trace.stats
+    before_ms = stats.prefill_ms if trace.pair.server is None else stats.ttft_ms
     return {
         "title": title,
-        "tokens": trace.stats.tokens,
-        "ms": trace.stats.run_ms,
-        "prefill_ms": trace.stats.prefill_ms if trace.pair.server is None else trace.stats.ttft_ms,
+        "tokens": stats.tokens,
+        "ms": sum(one.ms for one in trace.rounds),  # of a server from the request on
+        "prefill_ms": before_ms,
         "rounds": rounds,
     }
 

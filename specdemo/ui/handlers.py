@@ -269,7 +269,7 @@ class Handlers:
         usual = self.models.loaded(Choice(trace.pair.name)) if known else None
         values = values_of(trace.params)
         if known:
-            values |= {"pair": trace.pair.name} | weights_of(trace.pair, usual and usual.info)
+            values |= {"pair": trace.pair.name, "vllm": ""} | weights_of(trace.pair, usual and usual.info)
         if session.run:
             session.run.close()
         number = session.begin()

@@ -160,6 +160,8 @@ def _servers(values: Values, pair: ServedPair) -> Iterator[tuple[str, str]]:
     """The warnings that only a server needs."""
     if pair.drafts and "min_p" in SAMPLERS[values["sampler"]] and values["min_p"]:
         yield "min_p", NO_MIN_P
+    if _whole(values["alternatives"]) and values["alternatives"] > 20:
+        yield "alternatives", "vLLM refuses more than 20, unless it was started with --max-logprobs"
 
 
 def _length(prompt: str, pair: "Pair") -> int | None:

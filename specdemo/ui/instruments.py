@@ -5,6 +5,7 @@ any run, and what is measured before it is stopped stays.
 """
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
@@ -30,7 +31,7 @@ from specdemo.loading.pair import AnyPair, Pair
 from specdemo.loading.prompt import check_prompt
 from specdemo.ui import wire
 from specdemo.ui.findings import comparison_of, gamma_point, length_of, race_of
-from specdemo.ui.line import Ticket
+from specdemo.ui.line import Ticket, fulfil
 from specdemo.ui.models import Choice, Models
 from specdemo.ui.numbers import later_number
 from specdemo.ui.queue import awaitable, turn_with
@@ -43,6 +44,7 @@ ALONE = METHODS["none"]
 GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
 REPEATS = 5  # of each setting on one prompt
 SET_SIZE = 5  # prompts in a set
+SERVERS_LENGTH = "A server drafts as it was started, so other draft lengths cannot be measured on it"
 SHOWN = 40  # characters of a prompt, to tell it from others
 PERIOD = 0.3  # s between two looks at a measurement
 
@@ -100,14 +102,6 @@ def nothing_yet(wanted: object) -> wire.Measurement:
 async def measure(models: Models, ticket: Ticket, request: Request) -> AsyncIterator[wire.Measurement]:
     """Measures when the ticket's turn comes. Yields all that is measured so far, whenever there is more.
     Errors are raised. Closing or cancelling this generator stops the measurement."""
-    choices = [request.choice]
-    if models.is_server(request.choice):
-        choices += await asyncio.to_thread(models.beside, request.choice)
-    elif request.kind == "compare":
-        name = request.choice.pair or models.default
-        for other in others_at_hand(name):
-            choice = replace(request.choice, pair=other)
-            choices.append(replace(choice, quantize_drafter="none") if has_head(other) else choice)
     told = nothing_yet({"kind": request.kind})
     started: Future[Plan] = Future()
     latest: deque[Comparison] = deque(maxlen=1)
@@ -124,6 +118,7 @@ async def measure(models: Models, ticket: Ticket, request: Request) -> AsyncIter
 
     begun, done = awaitable(started), awaitable(ticket.done)
     try:
+        choices = [request.choice, *await _others(models, request)]
         async with aclosing(turn_with(models, ticket, choices, work, begun, done)) as before:
             async for waiting in before:
                 yield told | {"text": waiting.sentence, "share": waiting.share}
@@ -151,6 +146,26 @@ async def measure(models: Models, ticket: Ticket, request: Request) -> AsyncIter
         yield told | ending | {"share": None}
     finally:
         ticket.cancel()
+
+
+async def _others(models: Models, request: Request) -> list[Choice]:
+    """What else is measured, besides the choice itself."""
+    if models.is_server(request.choice):
+        if request.kind == "gamma":
+            raise PairError(SERVERS_LENGTH)
+        beside: Future[list[Choice]] = Future()  # asking servers takes time
+        threading.Thread(target=fulfil, args=(beside, models.beside, request.choice), daemon=True).start()
+        return await awaitable(beside)
+    if request.kind != "compare":
+        return []
+    others = [
+        replace(request.choice, pair=name) for name in others_at_hand(request.choice.pair or models.default)
+    ]
+    heads = [has_head(other.pair) for other in others if other.pair]
+    return [
+        replace(other, quantize_drafter="none") if is_head else other
+        for other, is_head in zip(others, heads, strict=True)
+    ]
 
 
 def _race(request: Request, pairs: list[Pair]) -> Plan:
@@ -195,8 +210,6 @@ PLANS: dict[Kind, Callable[[Request, list[Pair]], Plan]] = {
 
 def plan_of_servers(request: Request, pairs: list[ServedPair]) -> Plan:
     """pairs: the chosen server, and the others with the same model. PairError says what is lacking."""
-    if request.kind == "gamma":
-        raise PairError("A server drafts as it was started, so other draft lengths cannot be measured on it")
     alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
     if not alone or not drafting:
         lacks = "drafts" if drafting == [] else "does not draft"
@@ -206,8 +219,8 @@ def plan_of_servers(request: Request, pairs: list[ServedPair]) -> Plan:
         )
     params = request.params
     used = [pairs[0] if pairs[0].drafts else drafting[0]] if request.kind == "race" else drafting
-    settings = [Setting(ALONE, alone[0], replace(params, draft_with="none"))]
-    settings += [Setting(f"drafting ({pair.info.name})", pair, params) for pair in used]
+    settings = [Setting(ALONE, alone[0], alone[0].check(params))]
+    settings += [Setting(f"drafting ({pair.info.name})", pair, pair.check(params)) for pair in used]
     whose = _in_words(pairs, request)
     if request.kind == "race":
         return Plan(settings, [request.prompt], 1, f"{whose}, one run each")

@@ -48,7 +48,7 @@ def read(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
     limits.check(given.get("prompt"), params)
     chosen = {name: _one_of(name, given[name], WEIGHTS[name]) for name in WEIGHTS if name in given}
     if "pair" in given:
-        chosen["pair"] = _one_of("pair", given["pair"], pairs)
+        chosen |= {"pair": _one_of("pair", given["pair"], pairs), "vllm": ""}
     asks = any(name in given for name in OURS if name not in ("run", "token"))
     unchosen = dict.fromkeys(WEIGHTS, AS_STARTED)
     values = unchosen | values_of(params) | chosen if asks else {}

@@ -1,6 +1,7 @@
 """The vLLM servers that the page offers in the place of pairs. Without Gradio."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,11 +30,11 @@ class Servers:
         for number, (address, key) in enumerate(places.items(), start=1):
             self.places[f"{SERVED}{number}" if hosted else self._name(address)] = (address, key)
         self.connected: dict[str, ServedPair] = {}
-        self.lock = threading.Lock()  # one is asked at a time
+        self.locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by name: asked once
 
     @staticmethod
     def _name(address: str) -> str:
-        return f"{SERVED}{host_of(address)}"
+        return f"{SERVED}{host_of(address) if address.startswith('http:') else address}"
 
     @property
     def names(self) -> list[str]:
@@ -58,7 +59,7 @@ class Servers:
 
     def get(self, name: str, place: tuple[str, str | None]) -> ServedPair:
         """The server, asked what it is if necessary; raises as `connect` does."""
-        with self.lock:
+        with self.locks[name]:
             pair = self.loaded(name)
             if pair is None:
                 pair = self.connected[name] = connect(*place, name=name if self.hosted else None)

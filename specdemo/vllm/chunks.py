@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from math import exp
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from specdemo.events import Alternative
 
@@ -40,16 +40,23 @@ class Chunk:
     told: "PerRequest | None" = None
 
 
-class _Likely(BaseModel):
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class _Sent(BaseModel):
+    model_config = ConfigDict(allow_inf_nan=False)  # JSON has neither, but its parser takes both
+
+
+class _Likely(_Sent):
     token: str
-    logprob: float
+    logprob: float | None = None
 
 
 class _Judged(_Likely):
     top_logprobs: list[_Likely] = []
 
 
-class _Logprobs(BaseModel):
+class _Logprobs(_Sent):
     """Of a completion: lists by token. Of a chat: `content`, with an entry for each token."""
 
     tokens: list[str] = []
@@ -64,25 +71,25 @@ class _Logprobs(BaseModel):
         return [
             _Judged(
                 token=token,
-                logprob=0.0 if logprob is None else logprob,
+                logprob=logprob,
                 top_logprobs=[_Likely(token=text, logprob=of) for text, of in (top or {}).items()],
             )
             for token, logprob, top in zip(self.tokens, self.token_logprobs, tops, strict=True)
         ]
 
 
-class _Delta(BaseModel):
+class _Delta(_Sent):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
 
 
-class _Choice(BaseModel):
+class _Choice(_Sent):
     text: str = ""
     delta: _Delta = _Delta()
     logprobs: _Logprobs | None = None
-    token_ids: list[NonNegativeInt] | None = None
-    prompt_token_ids: list[NonNegativeInt] | None = None
+    token_ids: list[TokenId] | None = None
+    prompt_token_ids: list[TokenId] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
@@ -92,7 +99,7 @@ class _Choice(BaseModel):
         return self.text + thought + (self.delta.content or "")
 
 
-class Steps(BaseModel):
+class Steps(_Sent):
     """What the server tells of one request's drafts after its end, if it was started with
     --per-request-spec-decode-metrics. num_spec_tokens: the most tokens of a draft. per_step_*: for each
     forward that judged a draft, at the level "detailed"."""
@@ -105,7 +112,7 @@ class Steps(BaseModel):
     per_step_drafted: list[NonNegativeInt] | None = None
 
 
-class PerRequest(BaseModel):
+class PerRequest(_Sent):
     """What the server tells of one request after its end; the times with --enable-per-request-metrics:
     waiting, from then to the first token, and from there to the last."""
 
@@ -119,9 +126,9 @@ class PerRequest(BaseModel):
         return self.speculative_decoding
 
 
-class _Event(BaseModel):
+class _Event(_Sent):
     choices: list[_Choice]
-    prompt_token_ids: list[NonNegativeInt] | None = None
+    prompt_token_ids: list[TokenId] | None = None
     metrics: PerRequest | None = None
 
 
@@ -158,15 +165,16 @@ def chunk_of(event: dict[str, Any]) -> Chunk:
     )
 
 
-def _probability(likely: _Likely) -> float:
-    return exp(min(likely.logprob, 0.0))
+def _probability(likely: _Likely) -> float | None:
+    return None if likely.logprob is None else exp(min(likely.logprob, 0.0))
 
 
 def _top(token_id: int, judged: _Judged) -> tuple[Alternative, ...]:
     rows: list[Alternative] = []
     for one in judged.top_logprobs:
         is_own = one.token == judged.token and one.logprob == judged.logprob
-        rows.append((token_id if is_own else None, one.token, None, None, _probability(one), None))
+        if (probability := _probability(one)) is not None:
+            rows.append((token_id if is_own else None, one.token, None, None, probability, None))
     return tuple(rows)
 
 

@@ -7,7 +7,7 @@ import queue
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
@@ -15,11 +15,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
-from specdemo.errors import LoadError, hide
+from specdemo.errors import LoadError, hide, without_directories
 
 T = TypeVar("T")
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 60.0
+ASK_SECONDS, OPTIONAL_SECONDS = 20.0, 5.0  # for a short answer as a whole
+UNWILLING = (401, 403, 501, 502, 503)
 LONGEST_LINE = 4_000_000  # bytes of one event; fifty alternatives for 17 tokens take about 60,000
 LONGEST_ANSWER = 20_000_000  # bytes of an answer that is no stream
 SHOWN = 300  # characters of what a server says is wrong
@@ -54,7 +56,7 @@ class Client:
 
     def __init__(self, address: str, key: str | None = None, name: str | None = None):
         self.address = address
-        self.called = name or f"the server at {address}"
+        self.called, self.is_named = name or f"the server at {address}", name is not None
         headers = {"User-Agent": "specdemo"}
         if key is not None:
             if not key.isascii() or not key.isprintable() or not key.strip():
@@ -72,18 +74,33 @@ class Client:
         """The text at a path; None where the server has nothing there. ServerError otherwise."""
         return run(self.ask("GET", path)).result()
 
+    def optional(self, path: str, is_over: Callable[[], bool] = lambda: False) -> str | None:
+        """The same of what a run can do without: None also where the server refuses it or takes too long, and
+        once `is_over`."""
+        asked, until = run(self.ask("GET", path, optional=True)), time.monotonic() + OPTIONAL_SECONDS
+        while not is_over() and time.monotonic() < until:
+            with suppress(TimeoutError):
+                return asked.result(timeout=0.05)
+        asked.cancel()
+        return None
+
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON that answers a question; None where the server does not know it."""
-        text = run(self.ask("POST", path, body)).result()
+        """The JSON that answers a question; None where the server does not take it."""
+        text = run(self.ask("POST", path, body, optional=True)).result()
         return None if text is None else self.parsed(text.encode())
 
-    async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> str | None:
+    async def ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None, optional: bool = False
+    ) -> str | None:
+        """optional: whether a proxy may keep it to itself."""
         try:
-            async with self._http.stream(method, path, json=body) as response:
-                if response.status_code in (404, 405):
+            async with asyncio.timeout(ASK_SECONDS), self._http.stream(method, path, json=body) as response:
+                if response.status_code in (404, 405, *(UNWILLING if optional else ())):
                     return None
                 content = await self._content(response)
                 self._check_status(response, content)
+        except TimeoutError:
+            raise self.error(f"has not answered within {ASK_SECONDS:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError) as error:
             raise self.failed(error) from None
         return content.decode("utf-8", "replace")
@@ -118,7 +135,7 @@ class Client:
         event = self.parsed(data)
         if not isinstance(event, dict):
             raise self.error("sent something else than events of a completion")
-        if "error" in event:
+        if event.get("error"):
             raise self.error(f"gave the run up: {self._said(event)}")
         return event
 
@@ -160,10 +177,10 @@ class Client:
         return " ".join(str(answer).split())[:SHOWN].rstrip(".")
 
     def error(self, what: str) -> ServerError:
-        return ServerError(f"{self.called} {what}")
+        return ServerError(f"{self.called} {without_directories(what) if self.is_named else what}")
 
     def silent(self) -> ServerError:
-        return self.error(f"has sent nothing for {self.read_seconds:g} s")
+        return self.error(f"has sent no token for {self.read_seconds:g} s")
 
     def failed(self, error: Exception) -> ServerError:
         """What went wrong with a connection, in a sentence."""
@@ -171,14 +188,15 @@ class Client:
             return self.silent()
         if isinstance(error, httpx.TimeoutException):
             return self.error(f"did not take a connection within {CONNECT_SECONDS:.0f} s")
-        words = " ".join(str(error).split())
+        words = " ".join(str(error).split())[:SHOWN]
+        why = f": {words}" if words and not self.is_named else ""  # they can tell the host
         if "CERTIFICATE" in words or isinstance(error, ssl.SSLError):
-            return self.error(f"has no certificate that can be trusted: {words[:SHOWN]}")
+            return self.error(f"has no certificate that can be trusted{why}")
         if isinstance(error, httpx.ConnectError):
-            return self.error(f"cannot be reached: {words[:SHOWN] or 'no connection'}")
+            return self.error(f"cannot be reached{why}")
         if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
             return self.error("broke off the connection")
-        return self.error(f"cannot be used: {type(error).__name__}: {words[:SHOWN]}")
+        return self.error(f"cannot be used: {type(error).__name__}{why}")
 
 
 async def _lines(response: httpx.Response, client: Client) -> AsyncIterator[tuple[bytes, float]]:

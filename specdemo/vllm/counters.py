@@ -2,6 +2,7 @@
 requests count there, too."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -45,12 +46,15 @@ class Counters:
         counted as ended."""
         return replace(self, ended=max(self.ended, 2))
 
-    def since(self, before: "Counters") -> "Counters":
-        """What has been added; `running` is that of both moments, so that it is 0 if nothing else ran."""
+    def since(self, before: "Counters") -> "Counters | None":
+        """What has been added, None if it has counted anew since. `running` is that of both moments: 0 if
+        nothing else ran."""
 
         def added(now: int | None, then: int | None) -> int | None:
             return None if now is None else now - (then or 0)
 
+        if self.ended < before.ended or self.generated < before.generated:
+            return None
         earlier = before.by_place or (0,) * len(self.by_place)
         return Counters(
             added(self.drafts, before.drafts),
@@ -65,18 +69,24 @@ class Counters:
 
 
 def read_counters(
-    client: Client, model: str, before: Counters | None = None, idle: bool = False
+    client: Client,
+    model: str,
+    before: Counters | None = None,
+    idle: bool = False,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Counters | None:
     """The server's counters now; None where it does not tell them. before: asks again for a moment, until one
     more request has ended since then, because a server counts it a little later. idle: also until none runs,
-    because a server that is told to end one goes on for a round."""
+    because a server that is told to end one goes on for a round. is_over: asked again and again; once true,
+    nothing is awaited."""
     until = time.monotonic() + LATE
     while True:
-        text = client.get("/metrics")
+        text = client.optional("/metrics", is_over)
         now = None if text is None else counters_of(text, model)
         if now is None or time.monotonic() > until:
             return now
-        if (before is None or now.since(before).ended) and not (idle and now.running):
+        added = now if before is None else now.since(before)
+        if added is None or is_over() or ((before is None or added.ended) and not (idle and now.running)):
             return now
         time.sleep(LATE / 20)
 
@@ -94,13 +104,14 @@ def counters_of(text: str, model: str) -> Counters | None:
                 if sample.name == f"{SPEC}accepted_tokens_per_pos_total":
                     place = int(sample.labels["position"])
                     places[place] = places.get(place, 0.0) + sample.value
-    except (ValueError, KeyError, AttributeError, IndexError):  # what its parser raises for other texts
+        counts = {name: int(value) for name, value in sums.items() if name not in SECONDS}
+    except (ValueError, KeyError, AttributeError, IndexError, OverflowError):  # its parser's, for other texts
         return None
     if ENDED not in sums and RUNNING not in sums:
         return None
 
     def count(name: str) -> int | None:
-        return int(sums[name]) if name in sums else None
+        return counts.get(name)
 
     return Counters(
         count(f"{SPEC}drafts_total"),
@@ -112,6 +123,9 @@ def counters_of(text: str, model: str) -> Counters | None:
         count("vllm:generation_tokens_total") or 0,
         {name: sums[f"{metric}_sum"] for name, metric in TIMES.items() if f"{metric}_sum" in sums},
     )
+
+
+SECONDS = {f"{metric}_sum" for metric in TIMES.values()}
 
 
 ENDED = "vllm:request_success_total"

@@ -2,11 +2,13 @@
 
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from specdemo.errors import without_directories
 from specdemo.events import ByModel, PairInfo, Params, ServerInfo
 from specdemo.vllm.address import address_of, host_of
 from specdemo.vllm.chunks import Misread, Steps, chunk_of
@@ -29,6 +31,7 @@ class ServedPair:
     whether each draft has so many tokens, as far as the server's counters and its first answer show."""
 
     client: Client
+    model: str  # as the server names it
     info: PairInfo
     server: ServerInfo
     context: float  # the most tokens of prompt and text together
@@ -64,9 +67,9 @@ class ServedPair:
         """Whether it drafts, as far as it tells."""
         return self.longest != 0
 
-    def counters(self) -> Counters | None:
-        """What it has counted up to now; None where it does not tell."""
-        return read_counters(self.client, self.server.model, idle=self.left)
+    def counters(self, is_over: Callable[[], bool] = lambda: False) -> Counters | None:
+        """What it has counted up to now; None where it does not tell, and once `is_over`."""
+        return read_counters(self.client, self.model, idle=self.left, is_over=is_over)
 
     def check(self, params: Params) -> Params:
         """The Params as this server takes them. ValueError names a field that it does not take."""
@@ -89,7 +92,7 @@ class ServedPair:
 
     def prompt_ids(self, prompt: str, params: Params) -> list[int]:
         """The prompt as the server will read it; empty if it does not tell before."""
-        body: dict[str, Any] = {"model": self.server.model}
+        body: dict[str, Any] = {"model": self.model}
         body |= {"messages": messages_of(prompt, params)} if params.chat else {"prompt": prompt}
         answer = self.client.post("/tokenize", body)
         ids = answer.get("tokens") if isinstance(answer, dict) else None
@@ -111,17 +114,18 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
     server cannot be used."""
     client = Client(address_of(url), key, name)
     model, context, others = _model(client)
-    version = client.get("/version")
+    version = client.optional("/version")
     before = read_counters(client, model)
     sizes, steps = _probe(client, model)
     after = read_counters(client, model, before)
     longest, always, why = _drafting(sizes, steps, before, after)
-    method, parallel = _told(client.get("/server_info?config_format=json"))
+    method, parallel = _told(client.optional("/server_info?config_format=json"))
+    shown_model = "".join(sign if sign.isprintable() else "?" for sign in model[:200])
     server = ServerInfo(
         address=host_of(client.address) if name is None else name,
         software="vLLM",
         version=_version(version),
-        model=model,
+        model=shown_model if name is None else without_directories(shown_model),
         method="none" if longest == 0 else method,
         gamma=longest,
         parallel=parallel,
@@ -129,8 +133,8 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
     notes = [*_limits(longest), *([why] if why else []), *others]
     shown = name or f"vLLM {server.address}"
     none = ByModel(None, None)
-    info = PairInfo(shown, model, None, "server", server.address, none, none, server)
-    return ServedPair(client, info, server, context, always, notes)
+    info = PairInfo(shown, server.model, None, "server", server.address, none, none, server)
+    return ServedPair(client, model, info, server, context, always, notes)
 
 
 def _version(text: str | None) -> str | None:
@@ -232,12 +236,12 @@ def _drafting(
         full = steps.num_spec_steps == rounds and steps.num_draft_tokens == rounds * steps.num_spec_tokens
         return steps.num_spec_tokens, full, "" if full else VARIES
     if after is None or before is None:
-        return (0 if max(sizes) == 1 else None), False, NO_COUNTERS
+        return None, False, NO_COUNTERS
     if after.drafts is None:
         return 0, True, ""
     longest = len(after.by_place)
     added = after.since(before)
-    if not added.is_of_one:
+    if added is None or not added.is_of_one:
         return longest, False, f"{BUSY}: {DETAILED}"
     full = added.drafts == rounds and added.drafted == rounds * longest
     return longest, full, "" if full else VARIES

@@ -28,10 +28,11 @@ def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, a
         drafted = accepted  # the end of the text may have cut it
     else:
         drafted = longest if always else None
-    made_of = made(index, pieces, accepted, drafted, longest, arrival_ms)
-    if chunk.finish is not None and made_of.next and drafted is not None and accepted < (longest or 0):
-        made_of = replace(made_of, next=replace(made_of.next, source="sampled"))
-    return made_of
+    a_round = made(index, pieces, accepted, drafted, longest, arrival_ms)
+    if chunk.finish is None or not longest or longest == accepted or a_round.next is None:
+        return a_round
+    own = replace(a_round.next, source="sampled")
+    return replace(a_round, next=own, ended_by="length" if chunk.finish == "length" else "eos")
 
 
 def made(
@@ -85,6 +86,18 @@ def settled(rounds: Sequence[Round], steps: Steps) -> list[Round] | None:
             )
         result.append(made(a_round.index, pieces, kept, proposed, steps.num_spec_tokens, a_round.arrival_ms))
     return result
+
+
+def with_last(rounds: list[Round], accepted: int, drafted: int) -> list[Round]:
+    """The rounds with the last one settled: how many tokens of all rounds together were drafted and accepted.
+    The text has cut it."""
+    *before, last = rounds
+    kept = accepted - sum(token.fate == "accepted" for one in before for token in one.draft)
+    proposed = drafted - sum(len(one.draft) for one in before)
+    pieces = pieces_of(last)
+    if not len(pieces) - 1 <= kept <= proposed:
+        return rounds
+    return [*before, made(last.index, pieces, kept, proposed, last.gamma, last.arrival_ms)]
 
 
 def untold(rounds: Sequence[Round]) -> list[Round]:

@@ -14,10 +14,11 @@ from specdemo.vllm.client import Arrived, ServerError, run
 from specdemo.vllm.counters import Counters, counters_of, read_counters
 from specdemo.vllm.counts import server_stats
 from specdemo.vllm.pair import SPARE_EVENTS, WANTED, ServedPair, messages_of
-from specdemo.vllm.rounds import round_of, settled, untold
+from specdemo.vllm.rounds import round_of, settled, untold, with_last
 
 LOOK = 0.1  # s between two looks whether the run is to end
 COUNT_PERIOD = 1.0  # s between two readings of the counters while the run goes on
+TAIL = 2.0  # s that what comes after the text's end is awaited
 
 
 def served_events(
@@ -27,7 +28,7 @@ def served_events(
     rounds are revised at the end, if the server then tells more of them."""
     yield started
     try:
-        with closing(_Answer(pair, started)) as answer:
+        with closing(_Answer(pair, started, is_closing)) as answer:
             for chunk, arrival_ms in answer.chunks(is_closing):
                 if chunk.prompt_ids and not trace.prompt_ids:
                     trace.prompt_ids = chunk.prompt_ids
@@ -40,6 +41,7 @@ def served_events(
                 if chunk.pieces:
                     yield a_round
         if is_closing() and trace.finish is None:
+            trace.count(None)  # they were read before its end
             return
         if trace.finish is None:
             raise Misread("ended its answer without saying why")
@@ -56,12 +58,12 @@ def served_events(
 class _Answer:
     """The server's answer to one request, and what it counts meanwhile."""
 
-    def __init__(self, pair: ServedPair, started: Started):
-        self.pair, self.client = pair, pair.client
+    def __init__(self, pair: ServedPair, started: Started, is_closing: Callable[[], bool]):
+        self.pair, self.client, self.is_closing = pair, pair.client, is_closing
         self.told: PerRequest | None = None  # what the server tells of this request at its end
-        self.before = pair.counters()
+        self.before = pair.counters(is_closing)
         if self.before is not None and pair.longest is not None and len(self.before.by_place) != pair.longest:
-            raise Misread("drafts otherwise than when it was asked before: try again")
+            raise Misread("drafts otherwise than when it was asked before: ask it anew, by loading it again")
         pair.left = True  # until the text has ended
         self.counting: Future[str | None] | None = None  # a reading of the counters that is under way
         path, body = request_of(pair, started)
@@ -75,7 +77,7 @@ class _Answer:
         has_ended = False
         while True:
             try:
-                arrived = self._next(is_closing)
+                arrived = self._next(is_closing, TAIL if has_ended else self.client.read_seconds)
                 if arrived is None:
                     return
                 chunk = chunk_of(arrived.data)
@@ -89,12 +91,12 @@ class _Answer:
             if chunk.pieces:
                 self.last_at = arrived.at
 
-    def _next(self, is_closing: Callable[[], bool]) -> Arrived | None:
+    def _next(self, is_closing: Callable[[], bool], seconds: float) -> Arrived | None:
         waiting_since = time.monotonic()
         while not is_closing():
             with suppress(TimeoutError):
                 return self.stream.next(LOOK)
-            if time.monotonic() - waiting_since > self.client.read_seconds:
+            if time.monotonic() - waiting_since > seconds:
                 raise self.client.silent()
         return None
 
@@ -103,12 +105,12 @@ class _Answer:
         if self.before is None:
             return
         if self.counting is None and time.perf_counter() - self.counted_at > COUNT_PERIOD:
-            self.counting = run(self.client.ask("GET", "/metrics"))
+            self.counting = run(self.client.ask("GET", "/metrics", optional=True))
         if self.counting is not None and self.counting.done():
             text, self.counting, self.counted_at = _result(self.counting), None, time.perf_counter()
-            now = counters_of(text, self.pair.server.model) if text else None
-            if now is not None:
-                trace.count(server_stats(now.since(self.before), None, None))
+            now = counters_of(text, self.pair.model) if text else None
+            if now is not None and (added := now.since(self.before)) is not None:
+                trace.count(server_stats(added, None, None))
 
     def settle(self, trace: Trace) -> None:
         """Adds what the server tells after the end: its counters, and of each round what was drafted."""
@@ -116,7 +118,7 @@ class _Answer:
         self.pair.left = False
         if self.before is not None:
             with suppress(ServerError):
-                now = read_counters(self.client, self.pair.server.model, self.before, idle=was_stopped)
+                now = read_counters(self.client, self.pair.model, self.before, was_stopped, self.is_closing)
         added = now.since(self.before) if now and self.before else None
         ours_ms = 1000 * (self.last_at - self.stream.asked_at)
         steps = self.told.steps if self.told else None
@@ -127,20 +129,21 @@ class _Answer:
         revised = settled(trace.rounds, steps) if steps is not None else None
         if revised is None:
             counted = steps or (added if added is not None and added.is_of_one else None)
-            revised = self._checked(trace.rounds, was_stopped, *_drafts(counted))
+            revised = self._checked(trace.rounds, was_stopped, counted)
         if revised != trace.rounds:
             trace.revise(revised)
-        if added is not None or self.told is not None:
-            trace.count(server_stats(added, self.told, ours_ms))
+        known = added is not None or self.told is not None
+        trace.count(server_stats(added, self.told, ours_ms) if known else None)
 
     def _checked(
-        self, rounds: list[Round], was_stopped: bool, drafts: int | None, drafted: int | None
+        self, rounds: list[Round], was_stopped: bool, counted: Steps | Counters | None
     ) -> list[Round]:
-        """The rounds, or what is left of them if the server counts otherwise. was_stopped: by a stop string,
-        after which the server may have judged one more draft. drafts, drafted: of this request alone, None if
-        that is not known."""
+        """The rounds with the last one settled, or what is left of them if the server counts otherwise.
+        was_stopped: by a stop string, after which the server may have judged one more draft. counted: of this
+        request alone."""
         judged = len(rounds) - 1
-        if drafts is None or drafted is None:
+        drafts, drafted, accepted = _totals(counted)
+        if drafts is None or drafted is None or accepted is None:
             return rounds
         if drafts > judged and not was_stopped:
             raise Misread(
@@ -148,7 +151,7 @@ class _Answer:
                 "than one round, so which tokens were drafted is not known"
             )
         if drafts == judged and drafted == drafts * (self.pair.longest or 0):
-            return rounds
+            return with_last(rounds, accepted, drafted) if drafts and self.pair.always else rounds
         return untold(rounds)
 
     def close(self) -> None:
@@ -157,10 +160,13 @@ class _Answer:
             self.counting.cancel()
 
 
-def _drafts(counted: Steps | Counters | None) -> tuple[int | None, int | None]:
+def _totals(counted: Steps | Counters | None) -> tuple[int | None, int | None, int | None]:
+    """Drafts, and tokens that were drafted and accepted."""
+    if counted is None:
+        return None, None, None
     if isinstance(counted, Steps):
-        return counted.num_spec_steps, counted.num_draft_tokens
-    return (None, None) if counted is None else (counted.drafts, counted.drafted)
+        return counted.num_spec_steps, counted.num_draft_tokens, counted.num_accepted_draft_tokens
+    return counted.drafts, counted.drafted, counted.accepted
 
 
 def _result(reading: "Future[str | None]") -> str | None:
@@ -183,7 +189,7 @@ def request_of(pair: ServedPair, started: Started) -> tuple[str, dict[str, Any]]
     params = started.params
     room = pair.context - len(started.prompt_ids)
     body = {
-        "model": pair.server.model,
+        "model": pair.model,
         "max_tokens": int(min(params.max_new_tokens, room)),
         "temperature": params.temperature,
         "top_k": params.top_k,

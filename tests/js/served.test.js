@@ -134,6 +134,13 @@ test("a replay goes by arrival, without the wait for the first token, and shows 
   assert.equal(courseOf({ rounds: [wire(1, 0, "bonus"), wire(0, 0, "sampled")], ms: 60, tokens: 3, title: "" }).ends[0], 30);
 });
 
+test("of a round that the end of the text has cut it is said what is open", () => {
+  const [first] = rounds();
+  const cut = linked({ ...wire(2, 0, "sampled"), ended_by: "length" }, 4, SERVED);
+  assert.match(verdictOn(cut.next, SERVED), /^The text's last token: it is the target's own or a draft that the target accepted\./);
+  assert.doesNotMatch(verdictOn(first.next, SERVED), /the text ends/);
+});
+
 test("an acceptance rate is counted only where all drafts are told", () => {
   assert.equal(numbersAfter(rounds(), 3).acceptance_rate, "83%");
   assert.equal(numbersAfter([rounds()[0], untold()], 2).acceptance_rate, "not told");

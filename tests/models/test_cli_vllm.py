@@ -26,7 +26,7 @@ def test_the_text_and_the_numbers(capsys):
     assert status == 0 and out == f"{TEXT}\n"
     assert "vLLM 0.32.0 serves stand-in; it drafts up to 2 tokens" in err
     assert "8 tokens in 5 rounds (1.60 a round)" in err and "tokens/s by arrival" in err
-    assert "acceptance rate 60%" in err and "cost ratio" not in err
+    assert "acceptance rate 50%" in err and "cost ratio" not in err
 
 
 def test_the_trace(capsys):

@@ -3,12 +3,13 @@
 import asyncio
 import json
 from contextlib import ExitStack, aclosing
+from dataclasses import replace
 
 import pytest
 
 from specdemo import Params
 from specdemo.errors import PairError
-from specdemo.ui import settings
+from specdemo.ui import links, settings
 from specdemo.ui.hints import hints
 from specdemo.ui.instruments import measure, request_of
 from specdemo.ui.limits import HOSTED, LOCAL
@@ -133,6 +134,7 @@ def test_what_is_known_of_a_server_stands_beside_its_control(two):
     assert beside()["pair"] == "vLLM 0.32.0 serves stand-in; it drafts up to 2 tokens"
     assert beside(sampler="min-p", min_p=0.1)["min_p"].startswith("⚠ must be 0 here: vLLM does not take")
     assert "⚠" not in beside(sampler="min-p", min_p=0)["pair"]
+    assert "refuses more than 20" in beside(alternatives=21)["alternatives"]
     assert "context of 512 tokens" in beside(max_new_tokens=512)["max_new_tokens"]
 
 
@@ -180,7 +182,7 @@ def test_servers_are_compared(two):
     drafting = dict(zip(columns, rows[f"drafting ({host(urls[0])})"], strict=True))
     assert set(rows) == {"target alone", f"drafting ({host(urls[0])})"}
     assert drafting["draft ms/round"] == "–" and drafting["same text"] == "5 of 5"
-    assert drafting["tokens/round"] == "1.60"
+    assert drafting["tokens/round"] == "1.60" and drafting["gamma"] == "2"
 
 
 @pytest.mark.parametrize("kind", ["race", "compare"])
@@ -202,6 +204,50 @@ def test_a_text_that_comes_all_at_once_cannot_be_timed(two):
     drafting.at_once = True
     with pytest.raises(PairError, match="has sent its whole text at once"):
         measured(models_with(*urls), {"kind": "race"})
+
+
+def test_a_race_that_cannot_begin_leaves_the_line(two):
+    models, queue = models_with("http://127.0.0.1:9"), RunQueue()
+
+    async def race():
+        request = request_of({"kind": "race"}, Choice(), "Once", GREEDY)
+        ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement", replaces=True)
+        async with aclosing(measure(models, ticket, request)) as measurements:
+            return [message async for message in measurements]
+
+    for _ in range(2):
+        with pytest.raises(PairError, match="cannot be reached"):
+            asyncio.run(race())
+    assert queue.join(Visitor("page", "10.0.0.1"), "run")
+
+
+def test_the_clock_of_a_race_begins_with_the_request(two):
+    _, urls = two
+    for lane in measured(models_with(*urls), {"kind": "race"})["race"]["lanes"]:
+        arrivals = [one["arrival_ms"] for one in lane["rounds"]]
+        assert lane["ms"] == pytest.approx(sum(arrivals), rel=1e-4) and lane["prefill_ms"] > 0
+
+
+def test_one_token_cannot_be_timed(two):
+    _, urls = two
+    with pytest.raises(PairError, match="has sent one token"):
+        measured(models_with(*urls), {"kind": "race"}, replace(GREEDY, max_new_tokens=1))
+
+
+def test_a_key_goes_to_the_address_that_it_was_given_for():
+    servers = Servers([Given("http://host:1", "of-http"), Given("https://host:1", "of-https")])
+    assert servers.names == ["vLLM host:1", "vLLM https://host:1"]
+    assert servers.place(None, "https://host:1")[1] == ("https://host:1", "of-https")
+    assert servers.place(None, "https://host:2")[1] == ("https://host:2", None)
+
+
+def test_what_cannot_be_reached_has_no_address_on_a_hosted_page():
+    with pytest.raises(ServerError, match="vLLM 1 cannot be reached$"):
+        Servers([Given("http://127.0.0.1:9")], hosted=True).get("vLLM 1", ("http://127.0.0.1:9", None))
+
+
+def test_a_link_to_a_pair_empties_the_typed_address():
+    assert links.read("pair=embedded", ["embedded"]).values["vllm"] == ""
 
 
 def test_servers_of_another_model_do_not_race(two):

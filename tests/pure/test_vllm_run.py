@@ -38,10 +38,10 @@ def test_a_run_is_the_same_events_and_the_same_trace():
     assert started.versions["vllm"] == "0.32.0"
     assert finished.finish == "length" and finished.text == TEXT and len(rounds) == 5
     trace = run.trace
-    assert fates(trace) == [" sampled", "aa bonus", "ar resampled", "rd resampled", " sampled"]
+    assert fates(trace) == [" sampled", "aa bonus", "ar resampled", "rd resampled", "rd resampled"]
     assert trace.pair.server.model == MODEL and trace.pair.server.gamma == 2
     assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
-    assert trace.stats.accepted == 3 and trace.stats.rejected == 2 and trace.stats.draft_ms is None
+    assert trace.stats.accepted == 3 and trace.stats.rejected == 3 and trace.stats.draft_ms is None
     sent = server.requests[-1]
     wanted = {"max_tokens": 8, "temperature": 0, "seed": 3, "model": MODEL, "prompt": "Once", "logprobs": 5}
     assert wanted.items() <= sent.items() and sent["stream"] and sent["return_token_ids"]
@@ -249,8 +249,8 @@ def aborted(number: int, write) -> None:
         (half_a_chunk, "broke off"),
         (not_utf8, "sent bytes that are not UTF-8"),
         (not_json, "sent something that is not JSON"),
-        (silence, "has sent nothing for 1 s"),
-        (only_comments, "has sent nothing for 1 s"),
+        (silence, "has sent no token for 1 s"),
+        (only_comments, "has sent no token for 1 s"),
         (ten_thousand_chunks, "it has sent more than was asked for"),
         (a_line_without_end, "sent a line that is too long"),
         (without_ids, "sends text without the ids of its tokens"),
@@ -265,7 +265,7 @@ def test_a_run_that_breaks_off_keeps_what_came_and_the_next_one_works(behaviour,
     with server.serving() as url:
         pair = load_pair(vllm=url)
         server.before_chunk = behaviour
-        pair.client.read_seconds = 1.0 if "nothing for 1 s" in words else 60.0
+        pair.client.read_seconds = 1.0 if "no token for 1 s" in words else 60.0
         run = stream(pair, "Once", SHORT)
         with pytest.raises(ServerError, match=words) as caught:
             for _ in run:
@@ -375,7 +375,7 @@ def test_a_server_that_cannot_be_used_is_refused_in_a_sentence(settings, words):
 def test_a_server_that_says_nothing(monkeypatch):
     monkeypatch.setattr(client, "READ_SECONDS", 0.5)
     server = StandIn(before_chunk=slowly(3))
-    with server.serving() as url, pytest.raises(ServerError, match="has sent nothing for 0.5 s"):
+    with server.serving() as url, pytest.raises(ServerError, match="has sent no token for 0.5 s"):
         load_pair(vllm=url)
 
 

@@ -45,6 +45,7 @@ class StandIn:
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     drafted_at_first: Sequence[int] | None = None  # the same for `probe`
+    counts_slowly: float = 0.0  # s until it answers at /metrics
     at_once: bool = False  # whether a proxy collects the whole answer
     judge_more: int = 0  # drafts that it judges without a chunk of their own
     lingering: int = 0  # in so many readings of the counters an ended request still counts as running
@@ -241,6 +242,7 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
                 model = {"id": stand_in.model, "owned_by": stand_in.owner, "max_model_len": stand_in.context}
                 self.send(200, {}, json.dumps({"object": "list", "data": [model]}).encode())
             elif self.path == "/metrics" and stand_in.counted:
+                time.sleep(stand_in.counts_slowly)
                 self.send(200, {}, stand_in.metrics().encode())
             elif self.path == "/tokenize":
                 self.send(200, {}, json.dumps({"tokens": [1, 2, 3]}).encode())

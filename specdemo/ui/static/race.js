@@ -87,7 +87,7 @@ export function makeRace(panel, server) {
     again.disabled = speedSelect.disabled = false;
     const [one, other] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
     part(".prefill").textContent = arrived.lanes.some(({ rounds }) => rounds.some(({ arrival_ms }) => arrival_ms !== null))
-      ? `The clock runs from the first token on, which arrived after ${one} and ${other}.`
+      ? `The clock runs from the request on. The first token arrived after ${one} and ${other}.`
       : `The clock counts drafting and verifying. Reading the prompt before that took ${one} and ${other}.`;
     rewind();
   }

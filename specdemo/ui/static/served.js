@@ -63,7 +63,7 @@ export function servedVerdict(token) {
     case "bonus":
       return `Bonus: the target accepted all ${drafted} that the server drafted, so the same forward gives one token more.`;
     case "sampled":
-      return `The target's own token: ${whySampled(round)}.`;
+      return `${isCut(round) ? "The text's last token" : "The target's own token"}: ${whySampled(round)}.`;
   }
 }
 
@@ -77,9 +77,20 @@ function whyAccepted({ next }, accepted) {
   return `the server's round brought ${accepted + 1} tokens, so ${first} that the target accepted`;
 }
 
+/**
+ * Whether the end of the text has cut the round, so that its last token may be a draft or the target's own.
+ * @param {Round} round
+ */
+function isCut({ next, ended_by }) {
+  return next?.fate === "sampled" && (ended_by === "length" || ended_by === "eos");
+}
+
 /** @param {Round} round */
 function whySampled(round) {
   if (isPrefill(round)) return "from the prefill, before anything was drafted";
+  if (isCut(round)) {
+    return "it is the target's own or a draft that the target accepted. Which is not told, since the text ends in this round";
+  }
   if (!isUntold(round)) return "nothing was drafted in this round";
   return "whether it replaced a rejected draft (resampled) or followed a full one (bonus) is not known, since the server "
     + "does not tell how many tokens it drafted";
@@ -92,7 +103,7 @@ function whySampled(round) {
 export function servedRoundDone(round) {
   const { draft, next } = round;
   const accepted = acceptedIn(round);
-  const drafts = isUntold(round)
+  const drafts = isUntold(round) || isCut(round)
     ? `${count(accepted, "drafted token")} accepted, of how many is not told`
     : draft.length ? `${accepted} of ${count(draft.length, "drafted token")} accepted` : "Nothing was drafted";
   if (!next) return `${drafts}; the text ends here.`;
@@ -108,6 +119,7 @@ const OWN = { resampled: "resampled in place of the rejected one", bonus: "the b
  * @param {Own} token
  */
 export function servedDrawn({ text, fate, round }) {
+  if (isCut(round)) return `${inQuotes(text)} is the text's last token: ${whySampled(round)}.`;
   if (fate === "sampled") return `${inQuotes(text)} is the target's own token: ${whySampled(round)}.`;
   return fate === "bonus"
     ? `The whole draft was accepted: ${inQuotes(text)} is the bonus token.`
