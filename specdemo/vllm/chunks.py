@@ -15,6 +15,10 @@ class Misread(Exception):
     """A chunk is not what vLLM sends. The words go on after "the server at ADDRESS"."""
 
 
+class Merged(Misread):
+    """A chunk holds several rounds: the server, or a proxy, was late when it sent it."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """A token. text: its part of the answer's text. probability: under the target, at temperature 1 and

@@ -11,12 +11,13 @@ from pydantic import BaseModel, ValidationError
 from specdemo.errors import without_directories
 from specdemo.events import ByModel, PairInfo, Params, ServerInfo
 from specdemo.vllm.address import address_of, host_of
-from specdemo.vllm.chunks import Misread, Steps, chunk_of
+from specdemo.vllm.chunks import Merged, Misread, Steps, chunk_of
 from specdemo.vllm.client import Client
 from specdemo.vllm.counters import Counters, read_counters
 from specdemo.vllm.rounds import round_of
 
 PROBE_TOKENS = 24
+PROBES = 4
 SPARE_EVENTS = 8  # besides those with tokens: a chat's first one, the usage
 PROBE = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": PROBE_TOKENS, "ignore_eos": True}
 WANTED = {"stream": True, "return_token_ids": True, "stream_options": {"include_usage": True}}
@@ -115,8 +116,7 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
     client = Client(address_of(url), key, name)
     model, context, others = _model(client)
     version = client.optional("/version")
-    before = read_counters(client, model)
-    sizes, steps = _probe(client, model)
+    before, sizes, steps = _probed(client, model)
     after = read_counters(client, model, before)
     longest, always, why = _drafting(sizes, steps, before, after)
     method, parallel = _told(client.optional("/server_info?config_format=json"))
@@ -204,6 +204,19 @@ def _model(client: Client) -> tuple[str, float, list[str]]:
     return names[0], context, others
 
 
+def _probed(client: Client, model: str) -> tuple[Counters | None, list[int], Steps | None]:
+    """The counters before a short answer, and what it shows. A server that was just started is late with its
+    first answers, and merges their rounds."""
+    for left in reversed(range(PROBES)):
+        before = read_counters(client, model)
+        try:
+            return before, *_probe(client, model)
+        except Merged as error:
+            if not left:
+                raise client.error(str(error)) from None
+    raise AssertionError("the last one returns or raises")
+
+
 def _probe(client: Client, model: str) -> tuple[list[int], Steps | None]:
     """How many tokens each chunk of a short answer has, and what the server tells of its drafts after it."""
     sizes, steps = [], None
@@ -218,6 +231,8 @@ def _probe(client: Client, model: str) -> tuple[list[int], Steps | None]:
                 sizes.append(len(chunk.pieces))
     except TimeoutError:
         raise client.silent() from None
+    except Merged:
+        raise
     except Misread as error:
         raise client.error(str(error)) from None
     finally:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specdemo.events import Fate, Judged, Next, Round, Source
-from specdemo.vllm.chunks import Chunk, Misread, Piece, Steps
+from specdemo.vllm.chunks import Chunk, Merged, Misread, Piece, Steps
 
 
 def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, always: bool) -> Round:
@@ -14,12 +14,12 @@ def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, a
     pieces = chunk.pieces
     if index == 0:
         if len(pieces) > 1:
-            raise Misread("sends several rounds in a chunk: the first must have one token, the prefill's")
+            raise Merged("sends several rounds in a chunk: the first must have one token, the prefill's")
         return made(0, pieces, 0, 0, None, arrival_ms)
     accepted = len(pieces) - 1
     if longest is not None and accepted > longest:
         what = f"{longest} drafts and a token of its own" if longest else "one token, since it does not draft"
-        raise Misread(f"sends several rounds in a chunk: it has {len(pieces)} tokens, but a round {what}")
+        raise Merged(f"sends several rounds in a chunk: it has {len(pieces)} tokens, but a round {what}")
     if longest is None:
         drafted = None
     elif longest == accepted:

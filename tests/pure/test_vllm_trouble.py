@@ -60,6 +60,12 @@ def test_a_proxy_that_lets_through_only_what_is_needed(status):
     assert trace.finish == "length" and trace.prompt_ids == (1, 2, 3)
 
 
+def test_a_server_that_is_late_with_its_first_answer_is_asked_again():
+    with StandIn(ROUNDS, probe=((5, 6), (7,))).serving() as url:
+        pair = load_pair(vllm=url)
+    assert pair.server.gamma == 2 and pair.always
+
+
 def test_counters_that_begin_anew_are_not_subtracted():
     server = StandIn(ROUNDS)
     with server.serving() as url:
