@@ -74,10 +74,13 @@ class Client:
         """The text at a path; None where the server has nothing there. ServerError otherwise."""
         return run(self.ask("GET", path)).result()
 
-    def optional(self, path: str, is_over: Callable[[], bool] = lambda: False) -> str | None:
-        """The same of what a run can do without: None also where the server refuses it or takes too long, and
-        once `is_over`."""
-        asked, until = run(self.ask("GET", path, optional=True)), time.monotonic() + OPTIONAL_SECONDS
+    def optional(
+        self, path: str, is_over: Callable[[], bool] = lambda: False, seconds: float | None = None
+    ) -> str | None:
+        """The same of what a run can do without: None also where the server refuses it or takes longer, by
+        default OPTIONAL_SECONDS, and once `is_over`."""
+        until = time.monotonic() + (OPTIONAL_SECONDS if seconds is None else seconds)
+        asked = run(self.ask("GET", path, optional=True))
         while not is_over() and time.monotonic() < until:
             with suppress(TimeoutError):
                 return asked.result(timeout=0.05)

@@ -12,7 +12,7 @@ from specdemo.errors import without_directories
 from specdemo.events import ByModel, PairInfo, Params, ServerInfo
 from specdemo.vllm.address import address_of, host_of
 from specdemo.vllm.chunks import Merged, Misread, Steps, chunk_of
-from specdemo.vllm.client import Client
+from specdemo.vllm.client import ASK_SECONDS, Client
 from specdemo.vllm.counters import Counters, read_counters
 from specdemo.vllm.rounds import round_of
 
@@ -115,11 +115,11 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
     server cannot be used."""
     client = Client(address_of(url), key, name)
     model, context, others = _model(client)
-    version = client.optional("/version")
+    version = client.optional("/version", seconds=ASK_SECONDS)
     before, sizes, steps = _probed(client, model)
     after = read_counters(client, model, before)
     longest, always, why = _drafting(sizes, steps, before, after)
-    method, parallel = _told(client.optional("/server_info?config_format=json"))
+    method, parallel = _told(client.optional("/server_info?config_format=json", seconds=ASK_SECONDS))
     shown_model = "".join(sign if sign.isprintable() else "?" for sign in model[:200])
     server = ServerInfo(
         address=host_of(client.address) if name is None else name,
