@@ -32,8 +32,8 @@ GREEDY = Params(temperature=0, max_new_tokens=8, seed=1)
 @pytest.fixture
 def two():
     """A server that drafts, one of the same model that does not, and their addresses."""
-    drafting = StandIn(DRAFTING, before_chunk=slowly(0.005))
-    alone = StandIn(ALONE, gamma=None, before_chunk=slowly(0.005))
+    drafting = StandIn(DRAFTING, before_chunk=slowly(0.05))
+    alone = StandIn(ALONE, gamma=None, before_chunk=slowly(0.05))
     with ExitStack() as stack:
         urls = [stack.enter_context(server.serving()) for server in (drafting, alone)]
         yield (drafting, alone), urls
