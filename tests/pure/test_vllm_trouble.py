@@ -18,12 +18,12 @@ def test_stop_does_not_wait_for_the_counters():
     server = StandIn(ROUNDS)
     with server.serving() as url:
         pair = load_pair(vllm=url)
-        server.counts_slowly = 4.0
+        server.counts_slowly = 20.0
         run = stream(pair, "Once", SHORT)
         next(run)
         began = time.monotonic()
         run.close()
-        assert time.monotonic() - began < 3 and run.trace.finish == "cancelled"
+        assert time.monotonic() - began < 15 and run.trace.finish == "cancelled"
 
 
 def test_a_run_does_not_wait_for_counters_that_do_not_come(monkeypatch):
@@ -40,10 +40,10 @@ def test_what_comes_after_the_text_is_not_awaited_for_long():
     server = StandIn(ROUNDS)
     with server.serving() as url:
         pair = load_pair(vllm=url)
-        server.before_chunk = lambda number, write: time.sleep(8 if number == len(ROUNDS) else 0)
+        server.before_chunk = lambda number, write: time.sleep(40 if number == len(ROUNDS) else 0)
         began = time.monotonic()
         assert generate(pair, "Once", SHORT).finish == "length"
-        assert time.monotonic() - began < 7.5
+        assert time.monotonic() - began < 30
 
 
 def test_a_server_without_counters_is_not_said_to_draft_nothing():
