@@ -126,14 +126,14 @@ def test_the_weights_cannot_be_chosen(field):
     assert links.read(f"?{field}={WEIGHTS[field][1]}", server.arguments).values[field] == WEIGHTS[field][1]
 
 
-def test_the_page_has_no_controls_for_the_weights():
+def test_the_page_has_no_controls_for_the_weights_and_for_addresses():
     import gradio as gr
 
     with gr.Blocks():
         public = controls(Models({"device": "cpu"}, HOSTED))
         local = controls(Models({"device": "cpu"}, LOCAL))
     assert tuple(local) == NAMES and tuple(public) == names_of(hosted=True)
-    assert set(local) - set(public) == set(WEIGHTS)
+    assert set(local) - set(public) == {*WEIGHTS, "vllm"}
     assert [name for _, name in public["pair"].choices] == ["embedded", POOR, EAGLE3]
     values = values_held([box.value for box in public.values()], hosted=True)
     assert set(values) == set(NAMES) and {values[name] for name in WEIGHTS} == {AS_STARTED}
@@ -144,9 +144,10 @@ def test_a_link_that_asks_for_weights_is_answered_with_a_sentence():
     handlers = Handlers(server, None, None, Desk(server, HOSTED), HOSTED)
     said, prompt, *values = handlers.open_link(PageSession(), "?prompt=Once&dtype=bfloat16&run=1")
     told = json.loads(said)["notice"]["text"]
-    assert told == f"Number format of the weights {models.FIXED}" and len(values) == len(NAMES) - 3
+    shown = len(names_of(hosted=True))
+    assert told == f"Number format of the weights {models.FIXED}" and len(values) == shown
     said, prompt, *values = handlers.open_link(PageSession(), "?prompt=Once&gamma=2")
-    assert prompt == "Once" and 2 in values and len(values) == len(NAMES) - 3
+    assert prompt == "Once" and 2 in values and len(values) == shown
 
 
 # What it tells of itself
