@@ -32,16 +32,16 @@ from specdemo.loading.catalog import GATED
 from specdemo.loading.errors import gated_error, load_errors
 from specdemo.loading.fetch import check_weights, directory_of, fetch, has_config, is_here
 from specdemo.loading.heads import check_head_fits, is_head, load_head, skeleton_of_head, target_for
+from specdemo.loading.memory import pair_in_memory
 from specdemo.loading.pair import AnyPair, Drafting, Pair
 from specdemo.loading.plan import Plan, check_free_memory, check_memory, plan_from
 from specdemo.loading.progress import OnProgress, loading_weights
-from specdemo.loading.request import ROLES, ByRole, Part, Request, drafter_part, resolve
+from specdemo.loading.request import ByRole, Part, Request, drafter_part, resolve
 from specdemo.loading.speculator import check_fit
 from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.cached_head import DrafterModel
 from specdemo.runtime.joined import join_weights
-from specdemo.runtime.runner import Capture
 from specdemo.runtime.skinny_linear import use_skinny_linear
 from specdemo.vllm.pair import connect
 
@@ -96,7 +96,7 @@ def load_pair(
             raise PairError(
                 f"drafter must be a transformers model like the target, not {type(drafter).__name__}"
             )
-        return _pair_in_memory(target, drafter, _tokenizers(tokenizer), cudnn_attention)
+        return pair_in_memory(target, drafter, tokenizer, cudnn_attention, load_drafter)
     if name is None:
         target = target_for(target, drafter, trust_remote_code)
     request = resolve(
@@ -271,40 +271,3 @@ def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | Non
     check_caches(models, ids)
     check_forwards(models, ids)
     return models[1], with_known_ids(other, models, ids)
-
-
-def _tokenizers(
-    given: PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None,
-) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
-    """The target's and the drafter's, of those given with models in memory."""
-    by_role = given if isinstance(given, dict) else dict.fromkeys(ROLES, given)
-    if given is not None and set(by_role) != set(ROLES):
-        raise PairError(
-            f"tokenizer must be one tokenizer or have the keys target and drafter, not {ascii(given)[:60]}"
-        )
-    for tokenizer in by_role.values():
-        if given is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
-    return by_role["target"], by_role["drafter"]
-
-
-def _pair_in_memory(
-    target: PreTrainedModel,
-    drafter: PreTrainedModel | None,
-    tokenizers: tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None],
-    cudnn_attention: bool,
-) -> Pair:
-    models = [target, drafter] if drafter else [target]
-    names = [model.name_or_path or type(model).__name__ for model in models]
-    # A captured forward would bypass the owner's hooks and patched methods.
-    capture: Capture = "off" if target.device.type == "cpu" else "auto"
-    quantized = [None] * len(models)
-    name = " + ".join(names)
-    ours, theirs = tokenizers
-    other = (
-        other_tokenizer(ours, theirs, *names) if drafter and ours and theirs and theirs is not ours else None
-    )
-    how = (names, quantized, ours, "as given", load_drafter, capture, cudnn_attention, other)
-    pair = pair_of(name, target, drafter, *how)
-    check_forwards(models, names)
-    return pair
