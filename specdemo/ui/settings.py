@@ -10,6 +10,7 @@ from typing import Any
 from specdemo.bench.methods import METHODS
 from specdemo.events import LIMITS, PairInfo, Params, check_number, rule_in_words
 from specdemo.loading import catalog
+from specdemo.vllm.pair import SERVERS_OWN
 
 Values = dict[str, Any]  # what each control holds, by its name
 
@@ -46,7 +47,6 @@ RULE_WORDS = {
 }
 
 SERVED = "vLLM "  # begins the names of servers in the control of the pair
-SERVERS_OWN = ("draft_with", "gamma", "gamma_auto", "confidence", "exit_layer", "ngram", "rule", "lenience")
 AS_STARTED = "as the server was started"
 DTYPES = (AS_STARTED, "auto", *catalog.DTYPES)
 QUANTIZE = (AS_STARTED, "none", *catalog.QUANTIZE)
@@ -56,7 +56,7 @@ CONTROLS = {
     "pair": ("Pair", ""),
     "vllm": (
         "vLLM server",
-        "the address of a running one, like http://host:8000, in the place of the pair; empty: none",
+        "the address of a running server, such as http://host:8000, to use instead of the pair",
     ),
     "draft_with": ("Drafting method", "with every method the text has the target's own distribution"),
     "gamma": ("Draft length γ", "the most tokens drafted in a round"),
@@ -133,7 +133,7 @@ def params_of(values: Values) -> Params:
     filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
     values = values | {name: FIRST[name] for name in _hidden_and_wrong(values)}
     if is_served(values):
-        values = values | {name: FIRST[name] for name in SERVERS_OWN}
+        values = values | {name: FIRST[name] for name in (*SERVERS_OWN, "gamma_auto")}
     return Params(
         **{field: values[field] if field in filters else off for field, off in OFF.items()},
         **{field: values[field] for field in UNCHANGED},
@@ -234,7 +234,7 @@ def visible(values: Values) -> dict[str, bool]:
     served = is_served(values)
     shown |= {name: not served for name in ("draft_with", *WEIGHTS)}
     if served:
-        shown |= dict.fromkeys(SERVERS_OWN, False)
+        shown |= dict.fromkeys((*SERVERS_OWN, "gamma_auto"), False)
     shown["pair"] = typed_address(values) is None
     return shown | {"seed": bool(filters), "system": bool(values["chat"])}
 

@@ -110,23 +110,18 @@ def counters_of(text: str, model: str) -> Counters | None:
     if ENDED not in sums and RUNNING not in sums:
         return None
 
-    def count(name: str) -> int | None:
-        return counts.get(name)
-
     return Counters(
-        count(f"{SPEC}drafts_total"),
-        count(f"{SPEC}draft_tokens_total"),
-        count(f"{SPEC}accepted_tokens_total"),
+        counts.get(f"{SPEC}drafts_total"),
+        counts.get(f"{SPEC}draft_tokens_total"),
+        counts.get(f"{SPEC}accepted_tokens_total"),
         tuple(int(places[place]) for place in sorted(places)),
-        count(ENDED) or 0,
-        (count(RUNNING) or 0) + (count(WAITING) or 0),
-        count("vllm:generation_tokens_total") or 0,
+        counts.get(ENDED) or 0,
+        (counts.get(RUNNING) or 0) + (counts.get(WAITING) or 0),
+        counts.get("vllm:generation_tokens_total") or 0,
         {name: sums[f"{metric}_sum"] for name, metric in TIMES.items() if f"{metric}_sum" in sums},
     )
 
 
 SECONDS = {f"{metric}_sum" for metric in TIMES.values()}
-
-
 ENDED = "vllm:request_success_total"
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"

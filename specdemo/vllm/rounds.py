@@ -18,8 +18,12 @@ def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, a
         return made(0, pieces, 0, 0, None, arrival_ms)
     accepted = len(pieces) - 1
     if longest is not None and accepted > longest:
-        what = f"{longest} drafts and a token of its own" if longest else "one token, since it does not draft"
-        raise Merged(f"sends several rounds in a chunk: it has {len(pieces)} tokens, but a round {what}")
+        most = (
+            f"at most {longest} drafts and one more token"
+            if longest
+            else "one token, since it does not draft"
+        )
+        raise Merged(f"sends several rounds in a chunk: it has {len(pieces)} tokens, but a round has {most}")
     if longest is None:
         drafted = None
     elif longest == accepted:

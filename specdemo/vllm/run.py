@@ -63,7 +63,7 @@ class _Answer:
         self.told: PerRequest | None = None  # what the server tells of this request at its end
         self.before = pair.counters(is_closing)
         if self.before is not None and pair.longest is not None and len(self.before.by_place) != pair.longest:
-            raise Misread("drafts otherwise than when it was asked before: ask it anew, by loading it again")
+            raise Misread("drafts otherwise than when it was asked before: load it again")
         pair.left = True  # until the text has ended
         self.counting: Future[str | None] | None = None  # a reading of the counters that is under way
         path, body = request_of(pair, started)
