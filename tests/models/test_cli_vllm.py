@@ -5,10 +5,7 @@ import json
 import pytest
 
 from specdemo.cli.main import main
-from tests.stand_ins.vllm import StandIn, slowly
-
-ROUNDS = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
-TEXT = "".join(f" word{id_}" for id_ in range(5, 13))
+from tests.stand_ins.vllm import ROUNDS, TEXT, StandIn, slowly
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:

@@ -1,9 +1,8 @@
 """What a server still does for a request that has ended here: after a stop string, and after Stop."""
 
 from specdemo import Params, generate, load_pair, stream
-from tests.stand_ins.vllm import StandIn, slowly
+from tests.stand_ins.vllm import ROUNDS, StandIn, slowly
 
-ROUNDS = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
 SHORT = Params(max_new_tokens=8, temperature=0)
 
 

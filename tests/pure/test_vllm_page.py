@@ -21,10 +21,9 @@ from specdemo.ui.settings import FIRST, choice_of, params_of, visible
 from specdemo.ui.texts import describe_pair
 from specdemo.ui.visitor import Visitor
 from specdemo.vllm.client import ServerError
-from tests.stand_ins.vllm import StandIn, slowly
+from tests.stand_ins.vllm import ROUNDS, StandIn, slowly
 
 USUAL = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
-DRAFTING = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
 ALONE = [(id_,) for id_ in range(5, 13)]
 GREEDY = Params(temperature=0, max_new_tokens=8, seed=1)
 
@@ -32,7 +31,7 @@ GREEDY = Params(temperature=0, max_new_tokens=8, seed=1)
 @pytest.fixture
 def two():
     """A server that drafts, one of the same model that does not, and their addresses."""
-    drafting = StandIn(DRAFTING, before_chunk=slowly(0.05))
+    drafting = StandIn(ROUNDS, before_chunk=slowly(0.05))
     alone = StandIn(ALONE, gamma=None, before_chunk=slowly(0.05))
     with ExitStack() as stack:
         urls = [stack.enter_context(server.serving()) for server in (drafting, alone)]

@@ -14,10 +14,8 @@ from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.errors import PairError
 from specdemo.vllm import client
 from specdemo.vllm.client import ServerError
-from tests.stand_ins.vllm import MODEL, BreakOff, StandIn, line, slowly
+from tests.stand_ins.vllm import MODEL, ROUNDS, TEXT, BreakOff, StandIn, line, slowly
 
-ROUNDS = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
-TEXT = "".join(f" word{id_}" for id_ in range(5, 13))
 SHORT = Params(max_new_tokens=8, temperature=0)
 
 

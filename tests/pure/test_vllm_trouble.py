@@ -8,9 +8,8 @@ import pytest
 from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.vllm.chunks import Misread, chunk_of
 from specdemo.vllm.counters import counters_of
-from tests.stand_ins.vllm import MODEL, StandIn
+from tests.stand_ins.vllm import MODEL, ROUNDS, StandIn
 
-ROUNDS = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
 SHORT = Params(max_new_tokens=8, temperature=0)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 MODEL = "stand-in"
 ENDED = "vllm:request_success_total"
 SENT = {"id": "cmpl-1", "object": "text_completion", "created": 1}  # with each event
+ROUNDS = ((5,), (6, 7, 8), (9, 10), (11,), (12,))
+TEXT = "".join(f" word{id_}" for id_ in range(5, 13))  # of these rounds
 WORDS = {id_: f" word{id_}" for id_ in range(1000)}
 
 
