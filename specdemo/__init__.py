@@ -6,8 +6,6 @@ The public names are loaded when they are first used (PEP 562), so importing the
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:  # the same names, for editors and type checkers
     from specdemo.errors import PairError
     from specdemo.events import Finished, Params, Round, Started
@@ -31,6 +29,7 @@ __all__ = [
     "stream",
 ]
 
+__version__ = "0.1.0"  # which traces and reports name
 _HOME = {
     "Finished": "specdemo.events",
     "Pair": "specdemo.loading.pair",

@@ -1,11 +1,13 @@
 """Errors that a user may read: one sentence each, without secrets."""
 
+import errno
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+LONGEST_REASON = 300  # characters of what somebody else's error says
 SHORTEST_SECRET = 8  # characters: shorter values are words like "true", which other texts have too
 _hidden: set[str] = set()
 
@@ -41,9 +43,15 @@ def without_directories(text: str) -> str:
     return re.sub(r"(?<![\w.:/~])~?/(?:[^\s'\"/:,;]+/)+", "", text)
 
 
+def in_short(error: BaseException) -> str:
+    """The words of somebody else's error as a part of a sentence: on one line, and cut if they are long."""
+    words = " ".join(str(error)[: 10 * LONGEST_REASON].split())
+    return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 3] + "..."
+
+
 def failure(error: BaseException) -> str:
     """What a visitor may read about an error of a run: on one line, and without secrets and directories."""
-    words = " ".join(str(error).split())
+    words = in_short(error)
     if is_out_of_memory(error):
         words = "there was not enough memory for it: try a shorter text, or a smaller pair"
     return redacted(without_directories(f"{type(error).__name__}: {words}"))
@@ -81,3 +89,102 @@ class LoadError(PairError):
 
 class TookTooLong(LoadError):
     """Loading has not ended in time. It may go on, and end well."""
+
+
+def gated_error(role: str, model_id: str) -> LoadError:
+    accept = "accept its terms on its hub page, then set HF_TOKEN to a token of that account"
+    return LoadError(f"{role}: {model_id} is gated: {accept}")
+
+
+@contextmanager
+def load_errors(role: str, place: str, part: str = "config.json", shown: str | None = None) -> Iterator[None]:
+    """Turns the libraries' errors into one sentence that names the model and the part of it that was being
+    read.
+
+    Checks first that `place` is a directory with a model in it or has the form of a hub id. shown: what the
+    sentence calls the model, in place of its directory.
+    """
+    shown = place if shown is None else shown
+    path = Path(place)
+    if place and os.path.isdir(place):
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise PairError(f"{role}: the directory {shown} cannot be read: permission denied")
+        if not (path / "config.json").is_file():
+            raise PairError(f"{role}: the directory {shown} has no config.json, so there is no model in it")
+    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", place) or place.startswith("."):
+        shown = shown if shown.isprintable() and shown else ascii(shown)
+        raise PairError(f"{role}: there is no directory {shown}, and a hub id has the form owner/name")
+    try:
+        yield
+    except PairError:
+        raise
+    except Exception as error:
+        told = _sentence(error, role, place, part)
+        raise type(told)(str(told).replace(place, shown)) from None
+
+
+def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairError:
+    path, causes = Path(model_id), _causes(error)
+    if is_out_of_memory(error):
+        return LoadError(f"{role}: there is not enough memory for {model_id}: choose a smaller pair")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return LoadError(f"{role}: there is no room left on the disk for {model_id}")
+    if "GatedRepoError" in causes:
+        return gated_error(role, model_id)
+    if "RevisionNotFoundError" in causes:
+        return PairError(f"{role}: the hub has no such branch, tag or commit of {model_id}")
+    if "RepositoryNotFoundError" in causes:
+        return PairError(f"{role}: the hub has no model {model_id} that this account may read")
+    if not os.path.isdir(path) and ("/" not in model_id or os.path.isdir(path.parent)):
+        return PairError(
+            f"{role}: there is no directory {model_id}, and no model of that name could be read from the hub"
+        )
+    if {"ConnectError", "LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectTimeout"} & causes:
+        return LoadError(
+            f"{role}: {model_id} is neither a directory nor in the cache, and the model hub cannot be reached"
+        )
+    if "HfHubHTTPError" in causes:
+        return LoadError(f"{role}: the model hub denied access to {model_id}: check HF_TOKEN")
+    if "TransportError" in causes or "Consistency check failed" in str(error):
+        return LoadError(f"{role}: the download of {model_id} broke off: try again later")
+    return LoadError(f"{role}: {model_id} cannot be loaded, because of its {part}: {reason_of(error)}")
+
+
+def _causes(error: BaseException | None) -> set[str]:
+    """Class names of the error, of what caused it, and of their base classes."""
+    names: set[str] = set()
+    while error is not None:
+        names |= {kind.__name__ for kind in type(error).__mro__}
+        error = error.__cause__ or error.__context__
+    return names
+
+
+# Pattern in a library's message: what to say instead.
+PLAIN_WORDS = {
+    r"model type `(.+?)` but Transformers does not recognize": (
+        r"this version of transformers does not know the architecture \1"
+    ),
+    r"Unrecognized configuration class .*\.models\.(\w+)\.": r"\1 is not a causal language model",
+    r"contains custom code": (
+        "the model comes with its own program code, which is run only where it is started with "
+        "--trust-remote-code, or loaded with trust_remote_code=True"
+    ),
+    r"Should have a `model_type` key": "config.json does not name a model_type",
+    r"no file named model\.safetensors|appear to have a file named model\.safetensors": (
+        "there is no model.safetensors, and weights are loaded from no other format"
+    ),
+    r"ignore_mismatched_sizes": "the weights have other shapes than config.json gives",
+    r"deserializing header: (.+)": r"model.safetensors is broken or incomplete (\1)",
+    r"instantiate the backend tokenizer": "there are no tokenizer files",
+}
+
+
+def reason_of(error: Exception) -> str:
+    """The library's message as part of a sentence: on one line, and only its first sentence."""
+    text = " ".join(str(error).split())
+    for pattern, words in PLAIN_WORDS.items():
+        if match := re.search(pattern, text):
+            return match.expand(words)
+    text = re.split(r"(?<=[.!?]) (?=[A-Z])", text)[0].rstrip(".:") or "no reason given"
+    text = text if len(text) <= 150 else text[:147] + "..."
+    return text if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {text}"

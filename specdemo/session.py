@@ -2,41 +2,36 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import version
-from itertools import takewhile
 from random import SystemRandom
-
-import torch
 
 from specdemo import __version__
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.drafters import Drafter, NoDrafter
-from specdemo.engine.drafters.eagle3 import Eagle3Drafter
-from specdemo.engine.drafters.lookup import LookupDrafter
-from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.drafters.ngram import NgramDrafter
-from specdemo.engine.drafters.other_tokenizer import OtherTokenizerDrafter, SharedTokensDrafter
-from specdemo.engine.emit import Emitter
-from specdemo.engine.length import DraftLength
-from specdemo.engine.loop import Decoder, Prefilled
-from specdemo.engine.plain import plain_rounds
+from specdemo.engine.drafters import (
+    Drafter,
+    Materials,
+    NoDrafter,
+    Tokenizers,
+    eagle3,
+    model,
+    ngram,
+    other_tokenizer,
+)
+from specdemo.engine.emit import Emitter, StopCriteria
+from specdemo.engine.loop import Decoder, DraftLength, Prefilled, plain_rounds
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
-from specdemo.engine.stopping import StopCriteria
 from specdemo.errors import PairError, failure, no_mistakes
-from specdemo.events import Finished, Params, Round, Started, is_lossy, metrics
+from specdemo.events import METHODS, Finished, Params, Round, Started, is_lossy, metrics
+from specdemo.events.speedup import after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair
-from specdemo.loading.pair import AnyPair, Pair
-from specdemo.loading.prompt import encode
-from specdemo.runtime import cuda, gpu_check
-from specdemo.runtime.cached_head import CachedHead
-from specdemo.runtime.early_exit import exit_layer
-from specdemo.runtime.runner import RunSetup
+from specdemo.loading.pair import AnyPair, Pair, encode
+from specdemo.runtime.eagle3 import CachedHead
+from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.vllm.pair import ServedPair
 from specdemo.vllm.run import served_events
 
@@ -54,13 +49,13 @@ def stream(
 ) -> "Run":
     """Starts a run: an iterator of Started, one Round per target forward after the prefill, and Finished.
 
-    measure: plain rounds are timed before Finished, in at most a tenth of the run's time, for
-    `stats.speedup`; not of a server. is_over: asked during the prefill; once true, the run is closed. Raises
-    ValueError for a prompt or Params that this pair cannot take, PairError while it is busy with another
-    run."""
-    started = prepare(pair, prompt, params)
-    if isinstance(pair, Pair) and cuda.is_cuda(pair.target.device) and not cuda.lost():
-        pair.runner.gpu_note = gpu_check.difference(pair.target.device, _embedded_text)
+    measure: plain rounds are timed before Finished, for `stats.speedup`: at least 8, and as many as fit in a
+    tenth of the run's time or in a quarter of a second, whichever is longer; not after a run of fewer than 24
+    tokens, nor of a server. is_over: asked during the prefill, and while a server is asked for the prompt's
+    tokens; once true, the run is closed. Raises ValueError for a prompt or Params that this pair cannot take,
+    PairError while it is busy with another run."""
+    started = prepare(pair, prompt, params, is_over)
+    pair.check_gpu(_embedded_text)
     if not pair.lock.acquire(blocking=False):
         raise PairError("this pair is busy: finish, close or drop its other run first")
     try:
@@ -70,33 +65,23 @@ def stream(
         raise
 
 
-def prepare(pair: AnyPair, prompt: str | list[int], params: Params | None = None) -> Started:
+def prepare(
+    pair: AnyPair,
+    prompt: str | list[int],
+    params: Params | None = None,
+    is_over: IsOver = lambda: False,
+) -> Started:
     """A run's first event: its prompt as token ids, its Params with a seed. Raises ValueError as `stream`
-    does, and touches no device."""
+    does, and touches no device. is_over: see `stream`."""
     params = Params() if params is None else params
     if not isinstance(params, Params):
         raise ValueError(f"params must be a Params, not {type(params).__name__}")
     if params.system is not None and not params.chat:
         raise ValueError("system is part of the chat template, so it needs chat to be true")
-    prompt_ids = encode(pair, prompt, params)
+    prompt_ids = encode(pair, prompt, params, is_over)
     text = prompt if isinstance(prompt, str) else ""
-    if isinstance(pair, ServedPair):
-        params = _seeded(pair.check(params))
-        return Started(pair.info, {"specdemo": __version__, **pair.versions}, params, text, tuple(prompt_ids))
-    if params.draft_with == "model" and pair.drafter is None:
-        raise ValueError('draft_with must not be "model" for this pair: it has no drafter model')
-    if params.draft_with == "early-exit":
-        params = replace(params, exit_layer=exit_layer(pair.target, params.exit_layer))
-    if params.stop and pair.tokenizer is None:
-        raise ValueError(
-            "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
-        )
-    versions = {
-        "specdemo": __version__,
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-    }
-    return Started(pair.info, versions, _seeded(params), text, tuple(prompt_ids))
+    params = _seeded(pair.check(params))
+    return Started(pair.info, {"specdemo": __version__, **pair.versions}, params, text, tuple(prompt_ids))
 
 
 def _seeded(params: Params) -> Params:
@@ -114,8 +99,7 @@ def generate(
 
 
 def _embedded_text(device: str) -> list[int]:
-    cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # loading a pair sets it
-    pair = load_pair(device=device, dtype="float32", cudnn_attention=cudnn)
+    pair = load_pair(device=device, dtype="float32")
     params = Params(temperature=0, max_new_tokens=60, ignore_eos=True)
     return generate(pair, "Once upon a time there was a little fox who", params, measure=False).output_ids
 
@@ -211,36 +195,62 @@ def _events(
         trace.end("error", failure(error))
         raise
     if measure:
-        times = plain_rounds(
-            decoder, Pieces(pair.tokenizer), list(started.prompt_ids) + trace.output_ids, trace.stats
-        )
         # The text is complete, so an error here (too little memory) only leaves the speed-up unknown.
-        with suppress(RuntimeError), pair.runner.active():
-            times_ms = list(takewhile(lambda _: not is_closing(), times))
+        with suppress(RuntimeError):
+            times_ms = [one.ms for one in _plain_rounds(pair, decoder, started, trace, is_closing)]
             if not is_closing():
-                trace.stats = metrics.after_plain_rounds(trace.stats, times_ms)
+                trace.stats = after_plain_rounds(trace.stats, trace.rounds, times_ms)
     assert trace.finished is not None
     yield trace.finished
 
 
+def _plain_rounds(
+    pair: Pair, decoder: Decoder, started: Started, trace: Trace, is_closing: IsOver
+) -> Iterator[Round]:
+    """Between two of them the same is done as between two rounds of the run, since that changes how long the
+    next one takes."""
+    ids = list(started.prompt_ids) + trace.output_ids
+    rounds, beside = plain_rounds(decoder, Pieces(pair.tokenizer), ids, trace.stats), Trace.begin(started)
+    while not is_closing():
+        with pair.runner.active():
+            event = next(rounds, None)
+        if event is None:
+            return
+        beside.add(event, decoder.emitter.pieces.flush())
+        yield event
+
+
 def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
-    setup = pair.runner.begin_run(params.exit_layer if params.draft_with == "early-exit" else None)
+    needs = METHODS[params.draft_with].needs
+    setup = pair.runner.begin_run(params.exit_layer if needs == "first layers" else None)
     sampler = Sampler(params)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
     stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))
-    drafter = _drafter(pair, params, sampler, setup, is_over)
+    drafter = BUILDERS[params.draft_with](
+        Materials(
+            params=params,
+            sampler=sampler,
+            target=setup.target,
+            drafter=setup.drafter,
+            run_step=setup.run_drafting,
+            context=pair.context,
+            drafter_context=pair.drafter_context,
+            tokenizers=_tokenizers(pair),
+            is_over=is_over,
+        )
+    )
     verifier = Verifier(
-        setup.target,
-        sampler,
-        rule_of(params),
-        setup.run_step,
-        params.gamma,
-        params.alternatives,
-        drafter.wants_top,
-        tuple(sorted(eos)),
-        params.confidence,
+        target=setup.target,
+        sampler=sampler,
+        rule=rule_of(params),
+        run_step=setup.run_step,
+        gamma=params.gamma,
+        alternatives=params.alternatives,
+        wants_top=drafter.wants_top,
+        eos=tuple(sorted(eos)),
+        confidence=params.confidence,
     )
     cost = _cost(pair, params) if params.gamma == "auto" else 0.0
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
@@ -251,43 +261,44 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
 
 def _cost(pair: Pair, params: Params) -> float:
     """Of drafting a token, in parts of the target's forward."""
-    if params.draft_with == "early-exit":
-        return pair.exit_cost(params.exit_layer)
-    return pair.drafting_cost if params.draft_with == "model" else 0.0
+    match METHODS[params.draft_with].needs:
+        case "drafter":
+            return pair.drafting_cost
+        case "first layers":
+            return pair.exit_cost(params.exit_layer)
+        case None:
+            return 0.0
 
 
-def _drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_over: IsOver) -> Drafter:
-    vocab_size, device = setup.target.vocab_size, setup.target.device
-    match params.draft_with:
-        case "model" | "early-exit":
-            return _model_drafter(pair, params, sampler, setup, is_over)
-        case "lookup":
-            return LookupDrafter(params.ngram, vocab_size, device)
-        case "ngram":
-            return NgramDrafter(params.ngram, True, vocab_size, device)
-        case "ngram-one-level":
-            return NgramDrafter(params.ngram, False, vocab_size, device)
-        case "none":
-            return NoDrafter(vocab_size, device)
-    raise AssertionError(f"no drafter for {params.draft_with}")
-
-
-def _model_drafter(pair: Pair, params: Params, sampler: Sampler, setup: RunSetup, is_over: IsOver) -> Drafter:
-    """The pair's drafter, or the target's own first layers."""
-    lm, vocab_size, device = setup.drafter, setup.target.vocab_size, setup.target.device
-    assert lm is not None, "stream has refused a pair without a drafter"
-    how = (setup.run_drafting, params.gamma, is_over, params.confidence)
-    if isinstance(lm, CachedHead):
-        return Eagle3Drafter(lm, setup.target, sampler, *how)
-    if params.draft_with == "early-exit":
-        return ModelDrafter(lm, pair.context, sampler, vocab_size, device, *how, exit_layer=params.exit_layer)
-    context, other = pair.drafter_context, pair.other_tokenizer
+def _tokenizers(pair: Pair) -> Tokenizers | None:
+    other = pair.other_tokenizer
     if other is None:
-        return ModelDrafter(lm, context, sampler, vocab_size, device, *how)
+        return None
     assert pair.tokenizer is not None
-    if sampler.greedy:
-        drafter = ModelDrafter(lm, context, sampler, lm.vocab_size, lm.device, *how)
-    else:
-        drafter = SharedTokensDrafter(pair.own_ids(lm.device), lm, context, sampler, vocab_size, device, *how)
-    tokenizers, own_ids = (pair.tokenizer, other.tokenizer), dict(other.shared)
-    return OtherTokenizerDrafter(drafter, *tokenizers, own_ids, vocab_size, device, sampler.greedy)
+    return Tokenizers(pair.tokenizer, other.tokenizer, other.shared, pair.own_ids)
+
+
+def _build_pairs_own(given: Materials) -> Drafter:
+    """The pair's drafter, whichever kind it is."""
+    assert given.drafter is not None, "a pair without a drafter has been refused"
+    if isinstance(given.drafter, CachedHead):
+        return eagle3.build(given, given.drafter)
+    if given.tokenizers is not None:
+        return other_tokenizer.build(given, given.drafter, given.tokenizers)
+    return model.build(given, given.drafter)
+
+
+def _build_early_exit(given: Materials) -> Drafter:
+    assert isinstance(given.drafter, FirstLayersLM), "the run was set up with the target's first layers"
+    return model.build(given, given.drafter, given.params.exit_layer)
+
+
+# The builder of each drafting method in events/choices.py, by its name.
+BUILDERS: dict[str, Callable[[Materials], Drafter]] = {
+    "model": _build_pairs_own,
+    "lookup": ngram.build_lookup,
+    "ngram": ngram.build,
+    "ngram-one-level": ngram.build_one_level,
+    "early-exit": _build_early_exit,
+    "none": lambda given: NoDrafter(*given.of_target),
+}

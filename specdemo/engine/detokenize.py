@@ -7,8 +7,8 @@ if TYPE_CHECKING:  # the page reads traces without torch
     from transformers import PreTrainedTokenizerBase
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no character (yet)
-LONGEST = 16  # tokens without a complete character in the window
-KEPT = 4  # bytes of the longest character, so that it cannot reach over as many tokens
+LONGEST_INCOMPLETE = 16  # tokens without a complete character in the window
+LONGEST_CHARACTER = 4  # bytes of the longest character, so that it cannot reach over as many tokens
 
 
 class Pieces:
@@ -42,7 +42,7 @@ class Pieces:
         self.given += piece
         if whole == text:  # no incomplete character at the end: a later window may start here
             self._shorten()
-        elif len(window) - self.finished > LONGEST:
+        elif len(window) - self.finished > LONGEST_INCOMPLETE:
             piece += self._drop_middle()
         return piece
 
@@ -70,7 +70,7 @@ class Pieces:
         one, since only that one can be completed. The first ones stay: where one broken byte breaks all next
         to it, they do that."""
         rest = self.whole[len(self.given) : -1]
-        self.window = self.window[: self.finished + KEPT] + self.window[-2 * KEPT :]
+        self.window = self.window[: self.finished + LONGEST_CHARACTER] + self.window[-2 * LONGEST_CHARACTER :]
         self.whole = self._decode(self.window)
         self.given = self.whole[:-1]
         return rest

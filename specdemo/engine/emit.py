@@ -4,19 +4,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.report import ALTERNATIVES, DRAFTED, NEXT, Verified
-from specdemo.engine.stopping import StopCriteria
-from specdemo.events import Alternative, Fate, Judged, Kept, Next, Source
+from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, Verified
+from specdemo.events import RULES, Alternative, Fate, Finish, Judged, Kept, Next, Round, Source
 
 
-@dataclass(frozen=True)
-class Emitted:
-    """A round but for its times."""
+class StopCriteria:
+    """Is given each emitted token, in order, and says whether the text ends with it, and why: eos before stop
+    before length.
 
-    draft: tuple[Judged, ...]
-    next: Next | None
-    kept: Kept | None
-    token_ids: tuple[int, ...]  # what the round adds to the text
+    eos: ids that end a text. stops: strings that end it. room: how many tokens the text may still get, at
+    least 1."""
+
+    def __init__(self, eos: frozenset[int], stops: tuple[str, ...], room: int):
+        self.eos = eos
+        self.stops = stops
+        self.room = room
+        self.finish: Finish | None = None
+        self._tail = ""  # the last characters, as many as a stop string that began before this token can need
+
+    def add(self, token_id: int, piece: str) -> Finish | None:
+        self.room -= 1
+        self._tail = self._tail[-max(map(len, self.stops), default=1) :] + piece
+        if token_id in self.eos:
+            self.finish = "eos"
+        elif any(stop in self._tail for stop in self.stops):
+            self.finish = "stop"
+        elif self.room == 0:
+            self.finish = "length"
+        return self.finish
 
 
 @dataclass(frozen=True)
@@ -31,8 +46,9 @@ class Emitter:
     rule: str = "speculative"
     is_lossy: bool = False
 
-    def emit(self, verified: Verified, k: int) -> Emitted:
-        """The round of a verified draft of k tokens; `stop.finish` then says whether the text has ended."""
+    def emit(self, index: int, verified: Verified, k: int) -> Round:
+        """Round `index`, of a verified draft of k tokens, without its times; `stop.finish` then says whether
+        the text has ended."""
         drafted_ids = verified.token_ids[:k, DRAFTED].tolist()
         # A draft ends with an eos. A drafter on the device cannot know that it has drafted one, so the rest,
         # which was not judged, is cut here.
@@ -52,12 +68,21 @@ class Emitter:
             fate: Fate = "rejected" if i == table.accepted else "discarded"
             draft.append(table.judged(i, piece, fate))
 
-        if self.stop.finish:
-            return Emitted(tuple(draft), None, table.kept(), emitted)
-        next_id = table.token_ids[table.accepted][NEXT]
-        source: Source = "resampled" if accepted < k else "bonus" if k else "sampled"
-        next_token = table.next(self._push(next_id), source)
-        return Emitted(tuple(draft), next_token, table.kept(), (*emitted, next_id))
+        next_token = None
+        if not self.stop.finish:
+            next_id = table.token_ids[accepted][NEXT]
+            source: Source = "resampled" if accepted < k else "bonus" if k else "sampled"
+            next_token = table.next(self._push(next_id), source)
+            emitted = (*emitted, next_id)
+        return Round(
+            index=index,
+            draft=tuple(draft),
+            next=next_token,
+            emitted=emitted,
+            draft_ms=None,
+            verify_ms=None,
+            kept=table.kept(),
+        )
 
     def _push(self, token_id: int) -> str:
         piece = self.pieces.push(token_id)
@@ -69,7 +94,7 @@ class _Table:
 
     def __init__(self, verified: Verified, k: int, emitter: Emitter):
         self.k = k
-        self.rule = emitter.rule
+        self.judges_whole_draft = RULES[emitter.rule].judges_whole_draft
         self.is_lossy = emitter.is_lossy
         self.token_text = emitter.token_text
         self.accepted = int(verified.accepted)
@@ -84,22 +109,21 @@ class _Table:
         self.q, self.raw_q = verified.q.tolist(), verified.raw_q.tolist()
 
     def judged(self, i: int, text: str, fate: Fate) -> Judged:
-        was_judged = i <= self.accepted or self.rule == "block"
+        was_judged = i <= self.accepted or self.judges_whole_draft
         u, accept_prob = (self.u_accept[i], self.accept_prob[i]) if was_judged else (None, None)
         distance = self.distance[i] if was_judged and self.is_lossy else None
-        token_id, p, raw_p = self.token_ids[i][DRAFTED], self.p[i][DRAFTED], self.raw_p[i][DRAFTED]
         return Judged(
-            token_id,
-            text,
-            p,
-            self.q[i][DRAFTED],
-            raw_p,
-            self.raw_q[i][DRAFTED],
-            u,
-            accept_prob,
-            fate,
-            self.top(i),
-            distance,
+            id=self.token_ids[i][DRAFTED],
+            text=text,
+            p=self.p[i][DRAFTED],
+            q=self.q[i][DRAFTED],
+            raw_p=self.raw_p[i][DRAFTED],
+            raw_q=self.raw_q[i][DRAFTED],
+            u=u,
+            accept_prob=accept_prob,
+            fate=fate,
+            top=self.top(i),
+            distance=distance,
         )
 
     def kept(self) -> Kept | None:
@@ -113,10 +137,19 @@ class _Table:
 
     def next(self, text: str, source: Source) -> Next:
         i = self.accepted
-        token_id, p, raw_p = self.token_ids[i][NEXT], self.p[i][NEXT], self.raw_p[i][NEXT]
         q, raw_q = (self.q[i][NEXT], self.raw_q[i][NEXT]) if i < self.k else (None, None)
-        mass = self.residual_mass if source == "resampled" else None
-        return Next(token_id, text, source, p, q, raw_p, raw_q, self.u_next, mass, self.top(i))
+        return Next(
+            id=self.token_ids[i][NEXT],
+            text=text,
+            source=source,
+            p=self.p[i][NEXT],
+            q=q,
+            raw_p=self.raw_p[i][NEXT],
+            raw_q=raw_q,
+            u=self.u_next,
+            residual_mass=self.residual_mass if source == "resampled" else None,
+            top=self.top(i),
+        )
 
     def top(self, i: int) -> tuple[Alternative, ...]:
         """The alternatives at position i; after the last draft there is no q."""

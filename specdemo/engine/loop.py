@@ -1,21 +1,32 @@
 """The loop of speculative decoding (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2).
 
 Each round drafts up to gamma tokens, runs the target once over all of them, judges them, and takes one token
-from the target itself. Plain decoding is the same loop with nothing drafted."""
+from the target itself. Plain decoding is the same loop with nothing drafted: some such rounds are timed right
+after a run, on its text, in its cache and under its load, to tell what the target alone takes for a token."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from specdemo.engine.drafters import Draft, Drafter
-from specdemo.engine.emit import Emitted, Emitter
-from specdemo.engine.length import DraftLength
-from specdemo.engine.report import DRAFTED
+from specdemo.engine.detokenize import Pieces
+from specdemo.engine.drafters import Draft, Drafter, NoDrafter
+from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.sampling import uniforms
-from specdemo.engine.step import Verifier
-from specdemo.events import EndedBy, Finish, Round
-from specdemo.runtime.clock import Clock
+from specdemo.engine.step import DRAFTED, Verifier
+from specdemo.events import EndedBy, Finish, Gamma, Judged, Round, Stats
+from specdemo.events.speedup import FEWEST_PLAIN, SHORTEST, expected_speedup
+from specdemo.runtime.device import Clock
+from specdemo.runtime.graphs import AUTO_ROWS
+
+EXPECTED, WEIGHT = 0.7, 4.0  # before the first verdict: this acceptance rate, as if seen in so many verdicts
+HALF_LIFE = 32  # verdicts, after which one counts half
+# What a drafted token costs besides its drafting: a row in the target's forward, in parts of a plain forward.
+# It was 0.03 to 0.08 for the embedded target on a CPU, and was not measured on a GPU.
+ROW_COST = 0.05
+SHARE = 0.1  # of the run's own time, for plain rounds
+LEAST_MS = 250.0  # where that share is less
+MOST_PLAIN = 64  # rounds
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Decoder:
     drafter: Drafter
     verifier: Verifier
     emitter: Emitter
-    length: DraftLength
+    length: "DraftLength"
     longest: int
     seed: int
     clock: Clock
@@ -72,30 +83,25 @@ class Decoder:
         after_draft = self.clock.timestamp(device)
         verified = self.verifier.verify(ids, draft, u)  # p_i, the accepted x_i, one token more
         kept = int(verified.k)
-        emitted = self.emitter.emit(verified, kept)  # fates, text, and whether that ends it
+        emitted = self.emitter.emit(index, verified, kept)  # fates, text, and whether that ends it
         if self.drafter.wants_top:
             drafted_ids = verified.token_ids[:kept, DRAFTED].tolist()
             self.drafter.learn(ids, drafted_ids, verified.likely(kept))
         self.length.learn(emitted.draft)
 
         ended_by = self._ended_by(gamma, k, draft, kept, emitted)
-        made = len(emitted.draft) if ended_by == "eos" else draft.k + draft.dropped
         round_ms = self.clock.ms_between(start, self.clock.timestamp())
         draft_ms = self.clock.ms_between(before_draft, after_draft)
-        return Round(
-            index,
-            emitted.draft,
-            emitted.next,
-            emitted.token_ids,
-            draft_ms,
-            round_ms - draft_ms,
-            emitted.kept,
-            gamma,
-            ended_by,
-            made,
+        return replace(
+            emitted,
+            draft_ms=draft_ms,
+            verify_ms=round_ms - draft_ms,
+            gamma=gamma,
+            ended_by=ended_by,
+            made=len(emitted.draft) if ended_by == "eos" else draft.k + draft.dropped,
         )
 
-    def _ended_by(self, gamma: int, k: int, draft: Draft, kept: int, emitted: Emitted) -> EndedBy | None:
+    def _ended_by(self, gamma: int, k: int, draft: Draft, kept: int, emitted: Round) -> EndedBy | None:
         """Why a draft is no longer. k: what was asked for. kept: how many of its tokens the drafter was sure
         enough of."""
         if gamma == 0:
@@ -115,3 +121,62 @@ class Decoder:
         self.drafter.start(ids)
         self.clock.wait()  # or the first round would be charged with it
         return Prefilled(forwards, self.clock.ms_between(start, self.clock.timestamp()))
+
+
+class DraftLength:
+    """`gamma` is the most tokens that the next round may draft.
+
+    "auto" takes the length of AUTO_ROWS with the largest speed-up by Leviathan et al. 2023, theorem 3.8, for
+    the acceptance rate of the run's latest verdicts and a given cost. It depends on the rounds before, so
+    that the output keeps the target's distribution, and on no clock, so that the same seed gives the same
+    rounds again."""
+
+    def __init__(self, gamma: Gamma, cost: float = 0.0):
+        """cost: of drafting a token, in parts of the target's forward."""
+        self.is_auto = gamma == "auto"
+        self.cost = cost + ROW_COST
+        self.accepted, self.judged = EXPECTED * WEIGHT, WEIGHT
+        self.gamma = self._best() if gamma == "auto" else gamma
+
+    def learn(self, draft: Sequence[Judged]) -> None:
+        """Is given each round's draft."""
+        for token in draft:
+            if self.is_auto and token.fate != "discarded":
+                kept = 0.5 ** (1 / HALF_LIFE)
+                self.accepted = kept * self.accepted + (token.fate == "accepted")
+                self.judged = kept * self.judged + 1
+        if self.is_auto:
+            self.gamma = self._best()
+
+    def _best(self) -> int:
+        alpha = self.accepted / self.judged
+        return max(AUTO_ROWS, key=lambda gamma: expected_speedup(alpha, gamma, self.cost))
+
+
+def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats) -> Iterator[Round]:
+    """Plain rounds (nothing drafted) at places spread over the text of a run that has ended; none after a run
+    that is too short for a speed-up.
+
+    decoder: the run's. pieces: fresh ones. ids: prompt and text. What the rounds write into the cache is what
+    it holds there already."""
+    if stats.tokens < SHORTEST:
+        return
+    verifier = replace(decoder.verifier, wants_top=0)
+    drafter = NoDrafter(verifier.target.vocab_size, verifier.target.device)
+    unending = StopCriteria(frozenset(), (), room=-1)
+    emitter = Emitter(pieces, decoder.emitter.token_text, unending)
+    plain = replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
+    verifier.target.features = None  # the target alone
+    first = len(ids) - stats.tokens  # where the prompt ends
+    count = how_many(stats)
+    for i in range(count):
+        yield plain.round(ids[: first + i * stats.tokens // count], stats.rounds + i)
+
+
+def how_many(stats: Stats) -> int:
+    """Plain rounds for a run of these numbers. Settled before the first of them: rounds that were added until
+    a time is up would be the longer ones."""
+    share_ms = max(SHARE * stats.run_ms, LEAST_MS)
+    # A plain round takes no longer than one that verifies drafts.
+    affordable = share_ms * stats.rounds / max(stats.verify_ms or 0.0, 1e-6)
+    return max(FEWEST_PLAIN, min(MOST_PLAIN, stats.tokens, int(affordable)))

@@ -31,19 +31,8 @@ class Decision:
     distance: Tensor | None = None
 
 
-Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Decision]
+Judge = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Decision]
 # p [K+1, V], q [K, V], drafted [K] (drawn from q), u_accept [K], u_next [1], both float64. K may be 0.
-
-
-def rule_of(params: Params) -> Rule:
-    match params.rule:
-        case "block":
-            return block
-        case "typical":
-            return typical
-        case "lenient":
-            return Lenient(params.lenience)
-    return speculative
 
 
 def speculative(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
@@ -122,6 +111,19 @@ class Lenient:
         resampled = residual / residual.sum(-1, keepdim=True).clamp(min=tiny)
         emitted = emitted + (1.0 - emitted.sum(-1, keepdim=True)) * resampled
         return Decision(accept_prob, accepted, next_id, mass, _distance(emitted, p[:-1]))
+
+
+# The rules in events/choices.py by name: what judges in a run with these Params.
+JUDGES: dict[str, Callable[[Params], Judge]] = {
+    "speculative": lambda params: speculative,
+    "block": lambda params: block,
+    "typical": lambda params: typical,
+    "lenient": lambda params: Lenient(params.lenience),
+}
+
+
+def rule_of(params: Params) -> Judge:
+    return JUDGES[params.rule](params)
 
 
 def _ratio(p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:

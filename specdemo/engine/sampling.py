@@ -54,6 +54,11 @@ class Sampler:
         self.numbers = [temperature, params.top_p, params.min_p]
 
     @property
+    def filters_nothing(self) -> bool:
+        """Whether probabilities are a softmax at its temperature, or one-hot when greedy."""
+        return not (self.top_k or self.nucleus or self.has_min_p)
+
+    @property
     def key(self) -> tuple:
         """What changes the operations, beyond the numbers in `Settings`: captured steps are found by it."""
         width = self.nucleus and self.nucleus.width
@@ -140,14 +145,14 @@ def one_hot(ids: Tensor, vocab_size: int) -> Tensor:
 
 
 CHUNK = 256  # tokens
-SMALL = 8192  # tokens: up to here, one long sum takes less time than the additional operations
+SMALL_VOCABULARY = 8192  # tokens: up to here, one long sum takes less time than the additional operations
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
     """The token at `u` of the cumulative distribution, in the order of ids. weights [N, V] need not be
     normalised, u [N] in [0, 1), float64 -> ids [N]. Never a token of weight 0, whatever u is."""
     vocab_size = weights.shape[-1]
-    if vocab_size <= SMALL:
+    if vocab_size <= SMALL_VOCABULARY:
         weights = weights.double()
         cumulative = weights.cumsum(-1)
         return _index_beyond(cumulative, weights, u[:, None] * cumulative[:, -1:])[:, 0]

@@ -1,21 +1,53 @@
-"""What the target computes in a round: one forward over the draft, and the verdict. Nothing in the step waits
-for the device, so that it can be captured."""
+"""What the target computes in a round: one forward over the draft, the verdict, and the numbers of the trace,
+which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specdemo.engine.drafters import Draft, is_unsure
-from specdemo.engine.report import DRAFTED, Verified, gather
-from specdemo.engine.rules import Decision, Rule, block, block_probs
+from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, probabilities
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
+from specdemo.runtime.graphs import Packed, RunStep, pack, to_host, varied_ids, varied_uniforms
 from specdemo.runtime.lm import LM
-from specdemo.runtime.values import Packed, RunStep, pack, to_host, varied_ids, varied_uniforms
 
 NAN = "the {}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow"
+# Columns of the tokens at a position: the drafted one (meaningless in the last row), the round's next token
+# (which counts in row `accepted` only), and the alternatives, likeliest first.
+DRAFTED, NEXT, ALTERNATIVES = 0, 1, slice(2, None)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A verified round of B rows, the first of which are drafts: tensors, on the device or on the host. Each
+    of the B+1 positions has 2+A tokens, in the columns above. q and raw_q are 0 in rows without a draft."""
+
+    k: Tensor  # [1] float64 or int64: how many rows are drafts
+    accepted: Tensor  # [] int64: how many drafted tokens are accepted
+    accept_prob: Tensor  # [B] float64
+    block_prob: Tensor  # [B] float64: what block verification would compare u with; [0] if not recorded
+    distance: Tensor  # [B] float64; [0] of a lossless rule
+    u_accept: Tensor  # [B] float64; infinite in rows without a draft
+    u_next: Tensor  # [1] float64
+    residual_mass: Tensor  # [] float64
+    p_exact: Tensor  # [B+1] bool: whether p is what the sampler asks for (see Sampler.shape)
+    q_exact: Tensor  # [B] bool
+    token_ids: Tensor  # [B+1, 2+A] int64
+    p: Tensor  # [B+1, 2+A] float64, like the next three: float32 numbers, unrounded
+    q: Tensor
+    raw_p: Tensor
+    raw_q: Tensor
+    likely_ids: Tensor  # [B+1, F] int64: the target's likeliest tokens, for the drafter to learn from
+    likely_p: Tensor  # [B+1, F] float64: their raw_p
+
+    def likely(self, k: int) -> list[list[tuple[int, float]]]:
+        """The target's likeliest (token, raw_p) at each of the k+1 positions of a draft of k tokens."""
+        rows = zip(self.likely_ids[: k + 1].tolist(), self.likely_p[: k + 1].tolist(), strict=True)
+        return [list(zip(token_ids, probs, strict=True)) for token_ids, probs in rows]
 
 
 @dataclass(frozen=True)
@@ -62,7 +94,7 @@ class Verifier:
 
     target: LM
     sampler: Sampler
-    rule: Rule
+    rule: Judge
     run_step: RunStep
     gamma: Gamma
     alternatives: int
@@ -129,23 +161,35 @@ class Verifier:
         # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
         u_accept = torch.where(is_draft, value.u_accept, torch.inf)
         p, exact = self.sampler.shape(logits, value.settings)  # [B+1, V], [B+1]
+        raw_p = probabilities(logits)
         decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
+
+        # What the trace needs of the distributions.
+        width, rows = self.target.vocab_size, len(q)
+        next_id = decision.next.expand(rows + 1, 1)
+        here = torch.cat([value.drafted[:, None], next_id[:1]])  # [B+1, 1]; no token is drafted in the last
+        likeliest = _likeliest(p, raw_p, q, raw_q, min(self.alternatives, width))
+        token_ids = torch.cat([here, next_id, likeliest], 1)  # [B+1, 2+A]
+        likely = raw_p.topk(min(self.wants_top, width))  # [B+1, F]
         return pack(
-            gather(
-                decision,
+            Verified(
                 k=k,
+                accepted=decision.accepted,
+                accept_prob=decision.accept_prob,
                 block_prob=self._block_prob(decision, p, q, value.drafted),
-                p=p,
-                raw_p=probabilities(logits),
-                p_exact=exact,
-                q_exact=value.q_exact,
-                drafted=value.drafted,
-                q=q,
-                raw_q=raw_q,
+                distance=decision.accept_prob[:0] if decision.distance is None else decision.distance,
                 u_accept=u_accept,
                 u_next=value.u_next,
-                alternatives=min(self.alternatives, self.target.vocab_size),
-                wants_top=min(self.wants_top, self.target.vocab_size),
+                residual_mass=decision.residual_mass,
+                p_exact=exact,
+                q_exact=value.q_exact,
+                token_ids=token_ids,
+                p=p.gather(1, token_ids).double(),
+                q=pad(q.gather(1, token_ids[:rows]), (0, 0, 0, 1)).double(),
+                raw_p=raw_p.gather(1, token_ids).double(),
+                raw_q=pad(raw_q.gather(1, token_ids[:rows]), (0, 0, 0, 1)).double(),
+                likely_ids=likely.indices,
+                likely_p=likely.values.double(),
             )
         )
 
@@ -171,3 +215,13 @@ class Verifier:
 def _is_exact(on_host: Verified) -> bool:
     """At each position that the verdict depends on: those of the draft, and that of the next token."""
     return bool(on_host.p_exact[: int(on_host.k)].all() and on_host.p_exact[on_host.accepted])
+
+
+def _likeliest(p: Tensor, raw_p: Tensor, q: Tensor, raw_q: Tensor, count: int) -> Tensor:
+    """The ids [B+1, count] that are likeliest under target and drafter together. Tokens that the sampler has
+    filtered out (all but one when greedy) come last, ordered by their raw probability."""
+    if count == 0:
+        return torch.empty(len(p), 0, dtype=torch.long, device=p.device)
+    weight = torch.add(p, raw_p, alpha=1e-9)
+    weight[:-1] += torch.add(q, raw_q, alpha=1e-9)
+    return weight.topk(count).indices

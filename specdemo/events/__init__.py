@@ -1,66 +1,287 @@
-"""What goes into a run (`Params`) and what comes out of it (events, numbers, trace). Nothing here imports
-torch."""
+"""What goes into a run (`Params`) and what comes out of it: `Started`, then one `Round` after another, then
+`Finished`. Nothing here imports torch.
 
+Everything that page, terminal, trace file and benchmark need to know about a run is in these frozen values.
+They are named like the keys of the trace's JSON. p is the target's distribution and q the drafter's, both
+after temperature and filters; raw_p and raw_q are the same two at temperature 1 without filters (Leviathan et
+al. 2023, Chen et al. 2023)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from specdemo.events.choices import METHODS, RULES, Method, Need, Rule, lossy_in_words
 from specdemo.events.params import (
-    DRAFT_WITH,
     LIMITS,
-    LOSSY,
-    RULES,
+    NO_PROMPT,
     Gamma,
     Params,
     allowed,
     check_number,
+    check_prompt,
     check_text,
     is_auto,
     is_lossy,
     rule_in_words,
 )
-from specdemo.events.rounds import (
-    Alternative,
-    ByModel,
-    EndedBy,
-    Fate,
-    Finish,
-    Finished,
-    Judged,
-    Kept,
-    Next,
-    PairInfo,
-    Round,
-    ServerInfo,
-    ServerStats,
-    Source,
-    Started,
-    Stats,
-)
 
 __all__ = [
-    "DRAFT_WITH",
-    "LIMITS",
-    "LOSSY",
-    "RULES",
-    "Alternative",
-    "ByModel",
-    "EndedBy",
-    "Fate",
-    "Finish",
-    "Finished",
-    "Gamma",
-    "Judged",
-    "Kept",
-    "Next",
-    "PairInfo",
-    "Params",
-    "Round",
-    "ServerInfo",
-    "ServerStats",
-    "Source",
-    "Started",
-    "Stats",
-    "allowed",
-    "check_number",
-    "check_text",
-    "is_auto",
-    "is_lossy",
-    "rule_in_words",
-]
+    "LIMITS", "METHODS", "NO_PROMPT", "RULES", "TOKEN_IDS", "Alternative", "ByModel", "EndedBy", "Fate",
+    "Finish", "Finished", "Gamma", "Judged", "Kept", "Method", "Need", "Next", "PairInfo", "Params", "Round",
+    "Rule", "ServerInfo", "ServerStats", "Source", "Started", "Stats", "allowed", "check_number",
+    "check_prompt", "check_text", "is_auto", "is_lossy", "lossy_in_words", "rule_in_words",
+]  # fmt: skip
+
+TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
+# Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
+# it has drafted an eos; the text has no room for more; the drafter has no more to offer.
+EndedBy = Literal["gamma", "confidence", "eos", "length", "drafter"]
+
+
+@dataclass(frozen=True, slots=True)
+class ByModel:
+    """A property of each model (its dtype, its quantisation); None where there is none."""
+
+    target: str | None
+    drafter: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """The server that ran a pair, as far as it tells of itself; None for what it does not. model: the name
+    that it serves the target under. method: how it drafts ("eagle3"), in its own word. gamma: the most tokens
+    that it drafts in a round, 0 if it drafts none. parallel: over how many devices, in words."""
+
+    address: str
+    software: str
+    version: str | None
+    model: str
+    method: str | None
+    gamma: int | None
+    parallel: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairInfo:
+    """Which pair ran where. `target` and `drafter` are hub ids, directories, or class names of models in
+    memory. server: None for the engine here."""
+
+    name: str
+    target: str
+    drafter: str | None
+    device: str
+    device_name: str
+    dtype: ByModel
+    quantize: ByModel
+    server: ServerInfo | None = None
+
+
+Fate = Literal["accepted", "rejected", "discarded"]  # of a drafted token
+Source = Literal["resampled", "bonus", "sampled"]  # of the target's own token
+
+# One of the likeliest tokens at a position: id, text, p, q, raw_p, raw_q. q and raw_q are None where nothing
+# was drafted, and all but text and raw_p where a server has not told them.
+Alternative = tuple[int | None, str, float | None, float | None, float, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A drafted token and its fate: "accepted", "rejected" or "discarded".
+
+    Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token after the
+    rejection was never judged: it is discarded, and its u and accept_prob are None. A token that was accepted
+    after the end of the text is discarded, too, and keeps its u and accept_prob.
+
+    Rule `block`: accept_prob is h of Sun et al. 2024, and all up to the last with u < accept_prob are
+    accepted. So all are judged, and all keep u and accept_prob.
+
+    Rules `typical` and `lenient`: as `speculative`, but with another accept_prob. distance: the total
+    variation distance, from 0 to 1, between p and the distribution of the token that the rule emits at this
+    place, whatever is drafted. None of a lossless rule, and of a token that was never judged.
+
+    A server tells raw_p of what it accepted, and nothing of what it refused, whose id is None, too.
+    """
+
+    id: int | None
+    text: str
+    p: float | None
+    q: float | None
+    raw_p: float | None
+    raw_q: float | None
+    u: float | None
+    accept_prob: float | None
+    fate: Fate
+    top: tuple[Alternative, ...]
+    distance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The token that the target itself adds at the end of a round.
+
+    source: "resampled" after a rejection, from norm(max(p - q, 0)), whose mass before normalising is
+    `residual_mass`; "bonus" when all drafts were accepted and "sampled" when nothing was drafted, both from
+    p. u is the uniform number it was drawn with. q and raw_q are None unless it was resampled.
+
+    A server tells raw_p only. Where it does not tell how much was drafted, either, the source is "sampled",
+    whatever it was, and the round's `drafts_told` is False.
+    """
+
+    id: int
+    text: str
+    source: Source
+    p: float | None
+    q: float | None
+    raw_p: float | None
+    raw_q: float | None
+    u: float | None
+    residual_mass: float | None
+    top: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers."""
+
+    speculative: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One target forward: the draft, its verdicts, and the target's own token.
+
+    `next` is None only when the text ended inside the accepted drafts. draft_ms and verify_ms are the
+    engine's own time, without what a consumer does between events. `kept` is None where nothing was drafted,
+    and with `alternatives` 0 under any rule but `block`.
+    gamma: the most tokens that this round could draft; ended_by: why it drafted no more. made: how many
+    tokens the drafter made, which are those of the draft and those that it was not sure enough of. Older
+    traces lack these three, and plain decoding has no ended_by.
+
+    Of a server's round the times are None, and arrival_ms is the time since what came before it: the round
+    before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has
+    only those that were accepted.
+    """
+
+    index: int
+    draft: tuple[Judged, ...]
+    next: Next | None
+    emitted: tuple[int, ...]
+    draft_ms: float | None
+    verify_ms: float | None
+    kept: Kept | None = None
+    gamma: int | None = None
+    ended_by: EndedBy | None = None
+    made: int | None = None
+    arrival_ms: float | None = None
+    drafts_told: bool = True
+
+    @property
+    def ms(self) -> float:
+        """The time of the whole round."""
+        if self.arrival_ms is not None:
+            return self.arrival_ms
+        return (self.draft_ms or 0.0) + (self.verify_ms or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStats:
+    """What a server's own counters added up to while the run went on. alone: whether that was this run's
+    doing only, as far as the counters can tell; other visitors' requests count in them, too.
+
+    drafts: how many drafts were judged; drafted, accepted: tokens; accepted_by_place: how many drafts were
+    accepted up to this place of the draft and beyond. The times are those of this request, and None unless
+    it was the only one that ended meanwhile: waiting, reading the prompt, generating, all together; and
+    network_ms is what the run took longer than that here."""
+
+    alone: bool
+    drafts: int | None
+    drafted: int | None
+    accepted: int | None
+    accepted_by_place: tuple[int, ...] = ()
+    queue_ms: float | None = None
+    prefill_ms: float | None = None
+    decode_ms: float | None = None
+    total_ms: float | None = None
+    network_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The numbers of a run so far; metrics.py computes them. A quotient 0/0 is None.
+
+    target_step_ms: the mean time of a plain round (nothing drafted), timed on this run's own text right after
+    it; target_step_spread: their 10th and 90th percentile. speedup: target_step_ms * tokens / (draft_ms +
+    verify_ms), how many times as fast as the target alone; speedup_interval: its 90% interval
+    (events/speedup.py), which holds 1 for plain decoding. These four and cost_ratio are None while the run
+    goes on, after one that was cancelled or failed, and after one of fewer than 24 tokens. Older traces lack
+    the interval.
+    made: how many tokens the drafter made, with those that were dropped because it was not sure enough;
+    drafter_step_ms is draft_ms divided by it. Older traces lack it.
+    distance: of a lossy rule, the mean over the text's tokens of the total variation distance between the
+    target's distribution and the one that the token was drawn from. None of a lossless rule.
+
+    Of a server's run the times of drafting and verifying are None; tokens_per_second is by arrival, from the
+    first token on; server: what the server itself has counted. drafted, rejected and what follows from them
+    are None where the server does not tell how much it drafts.
+    """
+
+    tokens: int
+    rounds: int
+    drafted: int | None
+    accepted: int
+    rejected: int | None
+    acceptance_rate: float | None
+    mean_tokens_per_round: float | None
+    target_forwards: int
+    prefill_ms: float | None
+    draft_ms: float | None
+    verify_ms: float | None
+    ttft_ms: float | None
+    tokens_per_second: float | None
+    target_step_ms: float | None
+    drafter_step_ms: float | None
+    cost_ratio: float | None
+    target_step_spread: tuple[float, float] | None = None
+    speedup: float | None = None
+    speedup_interval: tuple[float, float] | None = None
+    distance: float | None = None
+    made: int | None = None
+    arrival_ms: float | None = None
+    server: ServerStats | None = None
+
+    @property
+    def run_ms(self) -> float:
+        """The time of all rounds together; of a server's run from the arrival of the first token on."""
+        if self.arrival_ms is not None:
+            return self.arrival_ms
+        return (self.draft_ms or 0.0) + (self.verify_ms or 0.0)
+
+    @property
+    def timed_tokens(self) -> int:
+        """Those that were made in run_ms: all but the first one of a server."""
+        return self.tokens if self.arrival_ms is None else self.tokens - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """First event: everything that determines the run. `params` holds the seed that is really used."""
+
+    pair: PairInfo
+    versions: dict[str, str]
+    params: Params
+    prompt: str
+    prompt_ids: tuple[int, ...]
+
+
+Finish = Literal["eos", "stop", "length", "cancelled", "error"]  # why a run ended
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Last event. `error` is what failed, and None unless finish is "error"."""
+
+    finish: Finish
+    error: str | None
+    output_ids: tuple[int, ...]
+    text: str
+    stats: Stats

@@ -1,37 +1,20 @@
-"""The numbers of a run, added up round by round, and the speed-ups that follow from them."""
+"""The numbers of a run, added up round by round."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median, quantiles
 from typing import TypeVar
 
-from specdemo.events.rounds import Round, Stats
+from specdemo.events import Round, Stats
 
 N = TypeVar("N", int, float)
-FEWEST = 4  # plain rounds that make a target step
-NOISY = 2  # a spread whose ends differ by more than this factor says nothing
 
 
 def fresh() -> Stats:
     """The numbers of a run before its first round."""
     return Stats(
-        tokens=0,
-        rounds=0,
-        drafted=0,
-        accepted=0,
-        rejected=0,
-        acceptance_rate=None,
-        mean_tokens_per_round=None,
-        target_forwards=0,
-        prefill_ms=0.0,
-        draft_ms=0.0,
-        verify_ms=0.0,
-        ttft_ms=None,
-        tokens_per_second=None,
-        target_step_ms=None,
-        drafter_step_ms=None,
-        cost_ratio=None,
-    )
+        tokens=0, rounds=0, drafted=0, accepted=0, rejected=0, acceptance_rate=None,
+        mean_tokens_per_round=None, target_forwards=0, prefill_ms=0.0, draft_ms=0.0, verify_ms=0.0,
+        ttft_ms=None, tokens_per_second=None, target_step_ms=None, drafter_step_ms=None, cost_ratio=None,
+    )  # fmt: skip
 
 
 def after_prefill(stats: Stats, forwards: int, prefill_ms: float) -> Stats:
@@ -115,59 +98,11 @@ def _distance(stats: Stats, a_round: Round) -> float | None:
     return (before + sum(known)) / (stats.tokens + len(a_round.emitted))
 
 
-def after_plain_rounds(stats: Stats, times_ms: list[float]) -> Stats:
-    """Adds the target step, from plain rounds that were timed right after the run. Fewer than FEWEST leave
-    it unknown."""
-    if len(times_ms) < FEWEST:
-        return stats
-    deciles = quantiles(times_ms, n=10, method="inclusive")
-    step_ms = median(times_ms)
-    return replace(
-        stats,
-        target_step_ms=step_ms,
-        target_step_spread=(deciles[0], deciles[-1]),
-        cost_ratio=ratio(stats.drafter_step_ms, step_ms),
-        speedup=ratio(step_ms * stats.tokens, stats.run_ms),
-    )
+def prefill_forwards(stats: Stats) -> int:
+    """Forwards of the target that read the prompt; each of the others is a round's."""
+    return max(0, stats.target_forwards - stats.rounds)
 
 
 def ratio(a: float | None, b: float | None) -> float | None:
     """a / b, or None where either is unknown or b is 0."""
     return a / b if a is not None and b else None
-
-
-def speedup_spread(stats: Stats) -> tuple[float, float] | None:
-    """The speed-ups for the ends of the target step's spread."""
-    if stats.speedup is None or not stats.target_step_ms or stats.target_step_spread is None:
-        return None
-    low, high = (stats.speedup * end / stats.target_step_ms for end in stats.target_step_spread)
-    return low, high
-
-
-def is_noisy(stats: Stats, rounds: Sequence[Round]) -> bool:
-    """Whether a spread is too wide for a speed-up to be told: that of the plain rounds, or that of the run's
-    own rounds, which then had another load than the plain ones."""
-    if stats.target_step_spread is None:
-        return False
-    usual = max(map(_length, rounds), default=0)
-    times_ms = [one.verify_ms or 0.0 for one in rounds if _length(one) == usual]
-    spreads = [stats.target_step_spread]
-    if len(times_ms) >= FEWEST:
-        deciles = quantiles(times_ms, n=10, method="inclusive")
-        spreads.append((deciles[0], deciles[-1]))
-    return any(high > NOISY * low for low, high in spreads)
-
-
-def _length(one: Round) -> int:
-    return len(one.draft)
-
-
-def implied_speedup(stats: Stats) -> float | None:
-    """Speed-up over plain decoding by Leviathan et al. 2023, theorem 3.8, with the run's own tokens per
-    round, drafts per round and cost ratio. It assumes that verifying a draft takes no longer than a plain
-    round. None where all that the drafter made was dropped."""
-    if stats.mean_tokens_per_round is None or (made_of(stats) and stats.cost_ratio is None):
-        return None
-    if stats.drafted is None or stats.arrival_ms is not None:
-        return None
-    return stats.mean_tokens_per_round / (stats.drafted / stats.rounds * (stats.cost_ratio or 0) + 1)

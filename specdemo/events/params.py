@@ -1,12 +1,13 @@
 """`Params`: how to generate, and what each field allows. Standard library only."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Literal, cast
 
-DRAFT_WITH = ("model", "lookup", "ngram", "ngram-one-level", "early-exit", "none")
-RULES = ("speculative", "block", "typical", "lenient")
-LOSSY = ("typical", "lenient")  # rules after which the text is not distributed as the target's own
+from specdemo.events.choices import METHODS, RULES
+
 Gamma = int | Literal["auto"]
 
 # Field of Params: (type, smallest, largest). The page's sliders and the command line's help use these, too.
@@ -26,6 +27,7 @@ LIMITS: dict[str, tuple[type, float, float]] = {
 }
 ABOVE_SMALLEST = {"top_p", "lenience"}
 BELOW_LARGEST = {"min_p", "confidence"}
+NO_PROMPT = "prompt must not be empty: the target needs at least one token to continue"
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
 
 
@@ -34,18 +36,15 @@ class Params:
     """How to generate. A wrong value raises ValueError: one sentence with the field, what is allowed and what
     was given.
 
-    draft_with: what drafts: the drafter "model"; "lookup", which copies from the text so far; "ngram", a
-    store that
-        learns from the target (n-grams of all lengths; "ngram-one-level": of the full length only);
-        "early-exit", the target's own first layers; or "none" (plain decoding).
+    draft_with: what drafts, a name in METHODS (events/choices.py); "none" is plain decoding.
     gamma: the most tokens drafted in a round; "auto" chooses it round by round.
     confidence: a draft ends before the first token at which the drafter's likeliest token has a probability
         (temperature 1, unfiltered) below this; 0 is off. It ends no draft of a drafter without a distribution
         ("lookup", "ngram").
     exit_layer: how many of the target's layers draft ("early-exit"), at least one and not all of them. 0: a
         quarter of them, rounded up; the trace has the number that it was.
-    rule: how drafts are judged: "speculative" or "block", after which the text has the target's own
-        distribution, or one of the lossy "typical" and "lenient".
+    rule: how drafts are judged, a name in RULES (events/choices.py). After a lossless one the text has the
+        target's own distribution.
     temperature: 0 is greedy: p and q are one-hot at the argmax.
     top_k: 0 is off. top_p: 1 is off. min_p: 0 is off. Applied in this order after the temperature,
     renormalising.
@@ -77,8 +76,18 @@ class Params:
     alternatives: int = 5
     lenience: float = 0.5
 
+    def __new__(cls, *_: object, **given: object) -> "Params":
+        """Before __init__, which would raise Python's own TypeError for an unknown field."""
+        fields = cls.__dataclass_fields__
+        for name in given:
+            if name not in fields:
+                near = get_close_matches(name, fields, n=1)
+                hint = f" (did you mean {near[0]}?)" if near else ""
+                raise ValueError(f"{_shown(name)} is no field of Params{hint}; it has {', '.join(fields)}")
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
-        _one_of("draft_with", self.draft_with, DRAFT_WITH)
+        _one_of("draft_with", self.draft_with, METHODS)
         _one_of("rule", self.rule, RULES)
         for field in LIMITS:
             value = getattr(self, field)
@@ -105,16 +114,20 @@ class Params:
 def is_lossy(params: Params) -> bool:
     """Whether a run's text can have another distribution than the target's. Greedily no rule changes it, and
     without drafts there is nothing to accept."""
-    accepts_more = params.rule == "typical" or (params.rule == "lenient" and params.lenience < 1)
-    return accepts_more and params.temperature > 0 and params.draft_with != "none"
+    rule = RULES[params.rule]
+    is_exact = rule.lossless
+    if rule.lossless_at is not None:
+        field, value = rule.lossless_at
+        is_exact = getattr(params, field) == value
+    return not is_exact and params.temperature > 0 and params.draft_with != "none"
 
 
 def rule_in_words(params: Params) -> str | None:
     """The rule where it is not the speculative one and there are drafts to judge: "lossy rule typical"."""
     if params.rule == "speculative" or params.draft_with == "none":
         return None
-    lenience = f" {params.lenience:g}" if params.rule == "lenient" else ""
-    return f"{'lossy ' if is_lossy(params) else ''}rule {params.rule}{lenience}"
+    values = "".join(f" {getattr(params, field):g}" for field in RULES[params.rule].fields)
+    return f"{'lossy ' if is_lossy(params) else ''}rule {params.rule}{values}"
 
 
 def check_number(field: str, value: object, largest: float | None = None) -> int | float:
@@ -158,8 +171,15 @@ def check_text(field: str, text: str) -> None:
         ) from None
 
 
-def _one_of(field: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
+def check_prompt(prompt: str) -> None:
+    """ValueError for a text that no pair can continue."""
+    if not prompt:
+        raise ValueError(NO_PROMPT)  # some tokenizers make a token of an empty text
+    check_text("prompt", prompt)
+
+
+def _one_of(field: str, value: object, choices: Collection[str]) -> None:
+    if value not in tuple(choices):  # not the mapping itself, which would hash the value
         raise ValueError(f"{field} must be one of {', '.join(choices)}, not {_shown(value)}")
 
 

@@ -1,17 +1,19 @@
 """The trace of a run: filled while the run goes on, saved and loaded as JSON (schema specdemo.trace/1)."""
 
+import datetime
 import os
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from specdemo.events import (
     LIMITS,
+    TOKEN_IDS,
     Finish,
     Finished,
     Judged,
@@ -26,7 +28,7 @@ from specdemo.events import (
 )
 
 SCHEMA: Final = "specdemo.trace/1"
-LARGEST = 1e12  # what no time (in ms) and no count of a real run reaches
+LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Trace:
     output_ids: list[int] = field(default_factory=list)
     text: str = ""
     stats: Stats = field(default_factory=metrics.fresh)
+    date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod
     def begin(cls, started: Started) -> "Trace":
@@ -176,9 +179,9 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         if a_round.next:
             yield from _token_faults(f"rounds.{index}.next", a_round.next, a_round.next.residual_mass)
         times = (a_round.draft_ms, a_round.verify_ms, a_round.arrival_ms)
-        if not all(ms is None or 0 <= ms < LARGEST for ms in times):
+        if not all(ms is None or 0 <= ms < LARGEST_NUMBER for ms in times):
             yield f"rounds.{index}", "its times must be milliseconds"
-        longest = LARGEST if trace.pair.server else LIMITS["gamma"][2]
+        longest = LARGEST_NUMBER if trace.pair.server else LIMITS["gamma"][2]
         if a_round.gamma is not None and not len(a_round.draft) <= a_round.gamma <= longest:
             yield f"rounds.{index}.gamma", "must be a length that its draft can have"
         most = longest if a_round.gamma is None else a_round.gamma
@@ -192,8 +195,12 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "stats", "must be what the rounds add up to"
     spread = trace.stats.target_step_spread
     numbers = _numbers_in(astuple(trace.stats))
-    if not all(number is None or 0 <= number < LARGEST for number in numbers):
+    if not all(number is None or 0 <= number < LARGEST_NUMBER for number in numbers):
         yield "stats", "must be numbers that a run can have"
+    for name in ("target_step_spread", "speedup_interval"):
+        interval = getattr(trace.stats, name)
+        if interval and interval[0] > interval[1]:
+            yield f"stats.{name}", "must have its lower end first"
     if trace.stats.target_step_ms == 0 or (spread and trace.stats.target_step_ms is None):
         yield "stats", "must have a target_step_ms above 0 where it has its spread"
 
@@ -243,7 +250,7 @@ def _token_faults(where: str, token: Judged | Next, decided: float | None) -> It
 
 
 def _is_token_id(value: int) -> bool:
-    return 0 <= value < 2**31
+    return 0 <= value < TOKEN_IDS
 
 
 def pieces(a_round: Round) -> Iterator[str]:
@@ -260,9 +267,12 @@ def rounds_json(rounds: list[Round]) -> str:
     return f"[{','.join(portion[1:-1].decode() for portion in portions)}]"
 
 
+def round_objects(rounds: list[Round]) -> list[dict[str, Any]]:
+    """What `rounds_json` writes, as its reader has it."""
+    return [_ROUND.dump_python(a_round, mode="json") for a_round in rounds]
+
+
 ROUNDS = '"rounds":'
 NO_ROUNDS = f"{ROUNDS}[]"
 PORTION = 10  # rounds that are written at once: 5 ms for the largest
-
-
-_JSON, _ROUNDS = TypeAdapter(Trace), TypeAdapter(list[Round])
+_JSON, _ROUND, _ROUNDS = TypeAdapter(Trace), TypeAdapter(Round), TypeAdapter(list[Round])

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events.metrics import is_noisy, speedup_spread
-from specdemo.events.rounds import Finish, Round, Stats
-from specdemo.events.theory import break_even
+from specdemo.events import Finish, Round, Stats
+from specdemo.events.speedup import SHORTEST, break_even, is_wide
 
-SERVED = "No speed-up is told: a server made the run, and its plain rounds are not timed here"
+SERVED_RUN = "No speed-up is known: a server made the run, and the target alone was not timed on it"
 Tone = Literal["neutral", "faster", "slower", "lossy"]
 
 
@@ -50,24 +49,43 @@ def _all_dropped(stats: Stats, rounds: Sequence[Round]) -> bool:
 
 
 def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[str, Tone]:
-    if stats.draft_ms is None:
-        return f"{SERVED}.", "neutral"
-    spread, speedup = speedup_spread(stats), stats.speedup
-    if spread is None or speedup is None:
-        why = {"cancelled": "it was stopped", "error": "it failed"}
-        unknown = "too few plain rounds were timed after it"
-        return f"No speed-up was measured: {why.get(finish, unknown)}.", "neutral"
-    low, high = (round(end, 2) for end in spread)  # as they are shown
-    between = f"between {low:.2f} × and {high:.2f} ×"
-    if is_noisy(stats, rounds):
-        return "Too noisy to say how fast it was: its times vary by more than a factor of 2.", "neutral"
-    if not stats.drafted and not _all_dropped(stats, rounds):
-        return f"Measured here against itself: {speedup:.2f} × ({between}).", "neutral"
+    if stats.draft_ms is None and stats.speedup_interval is None:
+        return f"{SERVED_RUN}.", "neutral"
+    if stats.speedup is None or stats.speedup_interval is None:
+        return f"No speed-up is known: {why_none(stats, finish)}.", "neutral"
+    low, high = (round(end, 2) for end in stats.speedup_interval)  # as they are shown
+    is_plain = not stats.drafted and not _all_dropped(stats, rounds)
+    if is_plain:
+        again = f"between {low:.2f} and {high:.2f} ×"
+        if not is_wide((low, high)):
+            again = f"{stats.speedup:.2f} × ({low:.2f} to {high:.2f} ×)"
+        return f"Measured against itself, which should give 1 ×: {again}.", "neutral"
+    found = speedup_in_words((low, high), stats.speedup, "the target alone")
     if low <= 1 <= high:
-        return f"Measured here: {speedup:.2f} ×, about as fast as the target alone ({between}).", "neutral"
-    if speedup > 1:
-        return f"Measured here: {speedup:.2f} × faster ({between}).", "faster"
-    return f"{speedup:.2f} ×: slower here ({between}). {_why_slower(stats)}", "slower"
+        return f"Measured: {found}, no clear difference.", "neutral"
+    if low > 1:
+        return f"Measured: {found}.", "faster"
+    slower = f"Slower here: {found}."
+    return f"{slower} {_why_slower(stats)}" if stats.draft_ms is not None else slower, "slower"
+
+
+def speedup_in_words(interval: tuple[float, float], speedup: float, other: str) -> str:
+    """How many times as fast as the other, with the interval; only that where it is wide."""
+    low, high = interval
+    if is_wide(interval):
+        return f"between {low:.2f} and {high:.2f} × as fast as {other}"
+    return f"{speedup:.2f} × as fast as {other} ({low:.2f} to {high:.2f} ×)"
+
+
+def why_none(stats: Stats, finish: Finish | None) -> str:
+    """Why a run that has ended has no speed-up."""
+    if finish in ("cancelled", "error"):
+        return "it was stopped" if finish == "cancelled" else "it failed"
+    if stats.tokens < SHORTEST:
+        return f"a run of fewer than {SHORTEST} tokens is too short to be timed"
+    if stats.speedup is not None:
+        return "this trace is too old to have its interval"
+    return "the target alone was not timed after it"
 
 
 def _why_slower(stats: Stats) -> str:
@@ -84,4 +102,4 @@ def _why_slower(stats: Stats) -> str:
     # The formula takes drafts to be accepted independently, and can be off by a little.
     if round(needed, 2) <= round(stats.acceptance_rate, 2):
         return f"{why}."
-    return f"{why}; with drafts this long it pays from {needed:.0%} on."
+    return f"{why}; with drafts of this length it is faster when at least {needed:.0%} are."

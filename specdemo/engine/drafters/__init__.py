@@ -1,15 +1,23 @@
-"""Drafters. A new one is a file here with the methods of `Drafter`, a branch in session.py, and its name in
-DRAFT_WITH (events/params.py), METHODS (bench/methods.py) and DRAFTERS (ui/settings.py)."""
+"""Drafters. Each is a subclass of `Drafter` in a file of this folder, with a builder, which `session.py`
+finds by the name of its row in events/choices.py."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdemo.engine.sampling import one_hot
+from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
+from specdemo.events import Gamma, Params
 from specdemo.runtime.device import to_device
+from specdemo.runtime.eagle3 import CachedHead
+from specdemo.runtime.graphs import RunStep
+from specdemo.runtime.lm import LM
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -25,25 +33,28 @@ class Draft:
     exact: Tensor  # [B] bool: whether q is what the sampler asks for (see Sampler.shape)
     dropped: int = field(default=0, kw_only=True)
 
+    def on(self, device: torch.device) -> "Draft":
+        """The same on a device."""
+        moved = {name: getattr(self, name).to(device) for name in ("ids", "q", "raw_q", "exact")}
+        return replace(self, **moved)
+
     def padded(self, rows: int) -> "Draft":
         """The same with `rows` rows; each new one drafts token 0, with q = 0."""
         new = rows - len(self.ids)
         if new == 0:
             return self
-        wider = (0, 0, 0, new)
-        return replace(
-            self,
-            ids=pad(self.ids, (0, new)),
-            q=pad(self.q, wider),
-            raw_q=pad(self.raw_q, wider),
-            exact=pad(self.exact, (0, new), value=True),
-        )
+        ids, exact = pad(self.ids, (0, new)), pad(self.exact, (0, new), value=True)
+        q, raw_q = (pad(probs, (0, 0, 0, new)) for probs in (self.q, self.raw_q))
+        return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact)
 
 
-class Drafter(Protocol):
-    """`ids` is always the whole text so far, prompt included, as a list on the host."""
+class Drafter:
+    """`ids` is always the whole text so far, prompt included, as a list on the host.
 
-    wants_top: int  # how many of the target's likeliest tokens at each position `learn` uses
+    wants_top: how many of the target's likeliest tokens at each position `learn` uses; 0 if it learns
+    nothing."""
+
+    wants_top = 0
 
     def start(self, ids: list[int]) -> None:
         """Is given the prompt, before the first round."""
@@ -51,10 +62,49 @@ class Drafter(Protocol):
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         """At most k tokens to follow `ids`, each drawn from the q that is returned with it. u: k or more
         uniform numbers to draw them with."""
+        raise NotImplementedError
 
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the
         target's `wants_top` likeliest (token, raw_p) after ids + draft[:i]."""
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """Those of a pair whose models have different ones. shared: of each token that both have, the target's
+    id and the drafter's. own_ids_on: the same on a device, see SharedTokensDrafter."""
+
+    target: "PreTrainedTokenizerBase"
+    drafter: "PreTrainedTokenizerBase"
+    shared: tuple[tuple[int, int], ...]
+    own_ids_on: Callable[[torch.device], Tensor]
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What a drafter is built from: a run's settings, and what its pair has. drafter: the pair's, or the
+    target's first layers. run_step: runs steps on the drafter's device. context, drafter_context: the most
+    tokens of a text. tokenizers: None where the models have the same."""
+
+    params: Params
+    sampler: Sampler
+    target: LM
+    drafter: LM | CachedHead | None
+    run_step: RunStep
+    context: float
+    drafter_context: float
+    tokenizers: Tokenizers | None = None
+    is_over: Callable[[], bool] = lambda: False  # of Decoder
+
+    @property
+    def of_target(self) -> tuple[int, torch.device]:
+        """V, and where drafts are verified."""
+        return self.target.vocab_size, self.target.device
+
+    @property
+    def how_to_draft(self) -> tuple[RunStep, Gamma, Callable[[], bool], float]:
+        """What each drafter that is a model takes."""
+        return self.run_step, self.params.gamma, self.is_over, self.params.confidence
 
 
 def is_unsure(raw_q: Tensor, confidence: float | Tensor) -> Tensor:
@@ -74,19 +124,37 @@ def one_hot_draft(ids: list[int], vocab_size: int, device: torch.device) -> Draf
     return Draft(len(ids), tensor, q, q, torch.ones_like(tensor, dtype=torch.bool))
 
 
-class NoDrafter:
-    """Plain decoding: the same loop with nothing drafted."""
+def draft_in_turn(
+    predict: Callable[[Tensor | None], Tensor],
+    u: Tensor,
+    sampler: Sampler,
+    settings: Settings,
+    stops_below: float,
+) -> Draft:
+    """Drafts one token after another, each after those before it: a token for each of u [B].
 
-    wants_top = 0
+    predict: is given the token drafted last [1], None at first, and returns the logits [1, V] of the next.
+    stops_below: the draft ends after a place at which the drafter is less sure; 0 on a GPU, which would have
+    to be waited for at each token."""
+    token, drafted, qs, raw_logits, exact = None, [], [], [], []
+    for u_token in u.split(1):
+        logits = predict(token)  # [1, V]
+        token, q, is_exact = sampler.sample(logits, u_token, settings)  # [1], [1, V], [1]
+        drafted.append(token)
+        qs.append(q)
+        raw_logits.append(logits)
+        exact.append(is_exact)
+        if stops_below and is_unsure(probabilities(logits), stops_below):
+            break  # the verifier drops this token
+    raw_q = probabilities(torch.cat(raw_logits))  # [B, V]
+    return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact))
+
+
+class NoDrafter(Drafter):
+    """Plain decoding: the same loop with nothing drafted."""
 
     def __init__(self, vocab_size: int, device: torch.device):
         self.nothing = one_hot_draft([], vocab_size, device)
 
-    def start(self, ids: list[int]) -> None:
-        pass
-
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         return self.nothing
-
-    def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
-        pass

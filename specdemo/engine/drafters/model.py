@@ -3,17 +3,30 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdemo.engine.drafters import Draft, is_unsure, one_hot_draft
-from specdemo.engine.sampling import Sampler, Settings, probabilities
+from specdemo.engine.drafters import Draft, Drafter, Materials, draft_in_turn, one_hot_draft
+from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
+from specdemo.runtime.graphs import RunStep, varied_ids, varied_uniforms
 from specdemo.runtime.lm import LM
-from specdemo.runtime.values import RunStep, varied_ids, varied_uniforms
+
+
+def build(given: Materials, lm: LM, exit_layer: int | None = None) -> "ModelDrafter":
+    """A model with the target's tokenizer, or, with an `exit_layer`, the target's own first layers."""
+    return ModelDrafter(
+        lm,
+        given.drafter_context if exit_layer is None else given.context,
+        given.sampler,
+        *given.of_target,
+        *given.how_to_draft,
+        exit_layer,
+    )
 
 
 @dataclass(frozen=True)
@@ -25,44 +38,47 @@ class DraftInput:
     u: Tensor  # [B] float64
     settings: Settings
 
+    @classmethod
+    def of(
+        cls, position: int, last: list[int], sampler: Sampler, u: list[float], device: torch.device
+    ) -> "DraftInput":
+        numbers = to_device([position, *last, *sampler.numbers, *u], torch.float64, device)
+        at, tokens, settings, u_draft = numbers.split([1, len(last), 3, len(u)])
+        return cls(at, tokens, u_draft, Settings.of(settings))
+
     def varied(self) -> "DraftInput":
         return replace(self, last=varied_ids(self.last), u=varied_uniforms(self.u))
 
 
-class ModelDrafter:
+@dataclass(eq=False)
+class ModelDrafter(Drafter):
     """Drafts token by token. A vocabulary wider than the target's is cut and renormalised,
     a narrower one padded with q = 0. Beyond the drafter's own context nothing is drafted.
 
     exit_layer: how many of the target's layers `lm` has, over the target's own cache; None: it is another
     model, with a cache of its own."""
 
-    wants_top = 0
+    lm: LM
+    context: float
+    sampler: Sampler
+    vocab_size: int  # the target's
+    device: torch.device  # the target's
+    run_step: RunStep
+    gamma: Gamma
+    is_over: Callable[[], bool] = lambda: False  # of Decoder
+    confidence: float = 0.0
+    exit_layer: int | None = None
+    other_ids: ClassVar[bool] = False  # whether its ids are not the target's
 
-    def __init__(
-        self,
-        lm: LM,
-        context: float,
-        sampler: Sampler,
-        vocab_size: int,  # the target's
-        device: torch.device,  # the target's
-        run_step: RunStep,
-        gamma: Gamma,
-        is_over: Callable[[], bool] = lambda: False,
-        confidence: float = 0.0,
-        exit_layer: int | None = None,
-    ):
-        self.lm = lm
-        self.context = context
-        self.sampler = sampler
-        self.vocab_size = vocab_size
-        self.device = device
-        self.run_step = run_step
-        self.gamma = gamma
-        self.is_over = is_over  # of Decoder
-        self.confidence = confidence
+    def __post_init__(self) -> None:
         # A GPU would have to be waited for at each token: there the draft is only cut when it is verified.
-        self.stops_below = confidence if lm.device.type == "cpu" else 0.0
-        self.exit_layer = exit_layer
+        self.stops_below = self.confidence if self.lm.device.type == "cpu" else 0.0
+
+    @property
+    def drafts_at_once(self) -> bool:
+        """Whether an LM that can may draw the tokens by itself."""
+        plain = self.sampler.filters_nothing and not self.stops_below
+        return plain and self.lm.vocab_size == self.vocab_size and not self.other_ids
 
     def start(self, ids: list[int]) -> None:
         if len(ids) <= self.context:
@@ -79,35 +95,31 @@ class ModelDrafter:
         last = ids[-2:] if self.exit_layer is None else ids[-1:]
         start = len(ids) - len(last)
         self.lm.reserve(start, len(ids) + rows)
-        numbers = [start, *last, *self.sampler.numbers, *u[:rows]]
-        on_device = to_device(numbers, torch.float64, self.lm.device)
-        position, tokens, settings, u_draft = on_device.split([1, len(last), 3, rows])
-        value = DraftInput(position, tokens, u_draft, Settings.of(settings))
+        value = DraftInput.of(start, last, self.sampler, u[:rows], self.lm.device)
         shapes = (rows, len(last), self.lm.kv_length, self.lm.buffer_epoch)
         key = ("draft", *shapes, self.sampler.key, self.exit_layer)
         _, draft = self.run_step(key, self.step, value)
-        if self.lm.device != self.device:
-            draft = Draft(
-                draft.k, *(part.to(self.device) for part in (draft.ids, draft.q, draft.raw_q, draft.exact))
-            )
-        return replace(draft, k=min(k, len(draft.ids)))
+        return replace(draft.on(self.device), k=min(k, len(draft.ids)))
 
     def step(self, value: DraftInput) -> Draft:
-        position, tokens = value.position[0].long(), value.last.long()
-        drafted, qs, raw_logits, exact = [], [], [], []
-        for u in value.u.split(1):
-            logits = self.in_targets_ids(self.lm.forward(tokens, position)[-1:])  # [1, V]
-            position = position + len(tokens)
-            tokens, q, is_exact = self.sampler.sample(logits, u, value.settings)  # [1], [1, V], [1]
-            drafted.append(tokens)
-            tokens = self.in_own_ids(tokens)
-            qs.append(q)
-            raw_logits.append(logits)
-            exact.append(is_exact)
-            if self.stops_below and is_unsure(probabilities(logits), self.stops_below):
-                break  # the verifier drops this token
-        raw_q = probabilities(torch.cat(raw_logits))  # [B, V]
-        return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact))
+        position, last = value.position[0].long(), value.last.long()
+        if self.drafts_at_once:
+            temperature = None if self.sampler.greedy else value.settings.temperature
+            drafted = self.lm.draft(last, position, value.u, temperature)
+            if drafted is not None:
+                tokens, q, logits = drafted
+                q = one_hot(tokens, self.vocab_size) if q is None else q
+                exact = torch.ones_like(tokens, dtype=torch.bool)
+                return Draft(len(tokens), tokens, q, probabilities(logits), exact)
+
+        def predict(drafted: Tensor | None) -> Tensor:
+            nonlocal position
+            fed = last if drafted is None else self.in_own_ids(drafted)
+            logits = self.lm.forward(fed, position)[-1:]
+            position = position + len(fed)
+            return self.in_targets_ids(logits)
+
+        return draft_in_turn(predict, value.u, self.sampler, value.settings, self.stops_below)
 
     def in_targets_ids(self, logits: Tensor) -> Tensor:
         """logits [1, of the drafter's width] -> [1, V]"""
@@ -117,6 +129,3 @@ class ModelDrafter:
     def in_own_ids(self, tokens: Tensor) -> Tensor:
         """Drafted tokens [N], to be fed."""
         return tokens
-
-    def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
-        pass

@@ -1,15 +1,54 @@
-"""An n-gram store that learns from the target while it writes (Ou et al. 2024, "Lossless Acceleration of
-Large Language Models via Adaptive N-gram Parallel Decoding"; one level and several, with top-k fill)."""
+"""Drafts without a model, from the n-grams of the text itself: what followed the same tokens before."""
 
 from collections import defaultdict
 
 import torch
 
-from specdemo.engine.drafters import Draft, one_hot_draft
+from specdemo.engine.drafters import Draft, Drafter, Materials, one_hot_draft
 
 
-class NgramDrafter:
-    """Counts what follows each context of up to `longest` tokens and drafts the likeliest, token by token.
+def build_lookup(given: Materials) -> "LookupDrafter":
+    return LookupDrafter(given.params.ngram, *given.of_target)
+
+
+def build(given: Materials) -> "NgramDrafter":
+    return NgramDrafter(given.params.ngram, True, *given.of_target)
+
+
+def build_one_level(given: Materials) -> "NgramDrafter":
+    return NgramDrafter(given.params.ngram, False, *given.of_target)
+
+
+class LookupDrafter(Drafter):
+    """Saxena 2023, "Prompt Lookup Decoding". Finds the longest run of at most `longest` last tokens that
+    occurred before, takes its latest occurrence, and drafts what followed it. A copy may run into itself, so
+    that a repeating text is drafted in full."""
+
+    def __init__(self, longest: int, vocab_size: int, device: torch.device):
+        self.longest = longest
+        self.vocab_size = vocab_size
+        self.device = device
+        self.latest: dict[tuple[int, ...], int] = {}  # run of tokens -> index of the token that followed it
+        self.indexed = 0  # tokens whose preceding runs are in the dict
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        for here in range(self.indexed, len(ids)):
+            for n in range(1, min(self.longest, here) + 1):
+                self.latest[tuple(ids[here - n : here])] = here
+        self.indexed = len(ids)
+        for n in range(min(self.longest, len(ids)), 0, -1):
+            following = self.latest.get(tuple(ids[-n:]))
+            if following is not None:
+                text = list(ids)
+                for i in range(k):
+                    text.append(text[following + i])
+                return one_hot_draft(text[len(ids) :], self.vocab_size, self.device)
+        return one_hot_draft([], self.vocab_size, self.device)
+
+
+class NgramDrafter(Drafter):
+    """Ou et al. 2024, "Lossless Acceleration of Large Language Models via Adaptive N-gram Parallel Decoding".
+    Counts what follows each context of up to `longest` tokens and drafts the likeliest, token by token.
 
     Several levels: contexts of every length are stored and the longest known one decides. One level: only
     contexts of exactly `longest` tokens. Each token of the text so far counts once. Top-k fill: at every
@@ -25,9 +64,6 @@ class NgramDrafter:
         self.device = device
         self.counted = 1  # tokens of the text that are in the store
         self.weights: dict[tuple[int, ...], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-
-    def start(self, ids: list[int]) -> None:
-        pass
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         for here in range(self.counted, len(ids)):

@@ -7,29 +7,44 @@ that both vocabularies have, by the target's ids (their token-level intersection
 over these, renormalised. Both are lossless whatever the way through text loses, because a draft is judged by
 the q that it was drawn from."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
-from specdemo.engine.drafters import Draft, is_unsure, one_hot_draft
+from specdemo.engine.drafters import Draft, Drafter, Materials, Tokenizers, is_unsure, one_hot_draft
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.runtime.device import to_device
+from specdemo.runtime.lm import LM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BACK = 16  # tokens at the end of a text that are made anew when it grows
-TAIL = 40  # characters of the text before a draft that are tokenised with it
+TAIL_CHARACTERS = 40  # characters of the text before a draft that are tokenised with it
 MOST_FED = 64  # tokens in one forward, which has logits for each
+
+
+def build(given: Materials, lm: LM, tokenizers: Tokenizers) -> "OtherTokenizerDrafter":
+    """When greedy, it drafts in its own ids, which go through text."""
+    context, sampler, greedy = given.drafter_context, given.sampler, given.sampler.greedy
+    if greedy:
+        drafter = ModelDrafter(lm, context, sampler, lm.vocab_size, lm.device, *given.how_to_draft)
+    else:
+        how = (context, sampler, *given.of_target, *given.how_to_draft)
+        drafter = SharedTokensDrafter(tokenizers.own_ids_on(lm.device), lm, *how)
+    theirs = (tokenizers.target, tokenizers.drafter, dict(tokenizers.shared))
+    return OtherTokenizerDrafter(drafter, *theirs, *given.of_target, greedy)
 
 
 class SharedTokensDrafter(ModelDrafter):
     """Drafts tokens that both vocabularies have, after a text in the drafter's ids. own_ids: [V] int64, on
     the drafter's device: the drafter's id of each of the target's tokens, -1 where it has none. A captured
     step reads it where it is."""
+
+    other_ids = True
 
     def __init__(self, own_ids: Tensor, *arguments: Any):
         super().__init__(*arguments)
@@ -43,33 +58,24 @@ class SharedTokensDrafter(ModelDrafter):
         return self.own_ids.index_select(0, tokens).clamp(min=0)  # NaN can draw a token that it lacks
 
 
-class OtherTokenizerDrafter:
+@dataclass(eq=False)
+class OtherTokenizerDrafter(Drafter):
     """drafter: drafts in the target's ids, or, `through_text`, in its own. own_ids: the drafter's id of each
     of the target's tokens that it has."""
 
-    wants_top = 0
+    drafter: ModelDrafter
+    tokenizer: "PreTrainedTokenizerBase"  # the target's
+    own_tokenizer: "PreTrainedTokenizerBase"
+    own_ids: dict[int, int]
+    vocab_size: int  # the target's
+    device: torch.device  # the target's
+    through_text: bool
 
-    def __init__(
-        self,
-        drafter: ModelDrafter,
-        target_tokenizer: "PreTrainedTokenizerBase",
-        own_tokenizer: "PreTrainedTokenizerBase",
-        own_ids: dict[int, int],
-        vocab_size: int,  # the target's
-        device: torch.device,  # the target's
-        through_text: bool,
-    ):
-        self.drafter = drafter
-        self.tokenizer = target_tokenizer
-        self.own_tokenizer = own_tokenizer
-        self.own_ids = own_ids
-        self.vocab_size = vocab_size
-        self.device = device
-        self.through_text = through_text
-        self.pieces = Pieces(target_tokenizer)
+    def __post_init__(self) -> None:
+        self.pieces = Pieces(self.tokenizer)
         self.text = ""
         self.length = 0  # tokens of the target whose text that is
-        self.encoded = GrowingText(own_tokenizer)
+        self.encoded = GrowingText(self.own_tokenizer)
         self.held: list[int] = []  # the drafter's ids in its cache
         self.drafted = 0  # tokens that the last draft fed, after `held`; not known here which
 
@@ -104,9 +110,6 @@ class OtherTokenizerDrafter:
         dropped = 0 if self.own_tokenizer.eos_token_id in sure else dropped
         return replace(one_hot_draft(tokens, self.vocab_size, self.device), dropped=dropped)
 
-    def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
-        pass
-
     def _read(self, ids: list[int]) -> list[int]:
         """The text so far in the drafter's ids."""
         self.text += "".join(self.pieces.push(token_id) for token_id in ids[self.length :])
@@ -132,7 +135,7 @@ class OtherTokenizerDrafter:
         new = new[: new.index(end)] if end in new else new
         before = _decoded(self.own_tokenizer, own[-BACK:])
         added = _decoded(self.own_tokenizer, own[-BACK:] + new).removeprefix(before).rstrip(INCOMPLETE)
-        tail = self.text[-TAIL:]
+        tail = self.text[-TAIL_CHARACTERS:]
         tokens, spans = _encode(self.tokenizer, tail + added)
         # Where a token reaches from the text into the draft, the draft is tokenised by itself.
         at = next((i for i, (start, _) in enumerate(spans) if start >= len(tail)), len(tokens))

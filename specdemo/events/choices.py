@@ -1,0 +1,105 @@
+"""What a run can choose: the drafting methods and the rules, one row each. Standard library only.
+
+Everything that names them reads these rows: `Params`, the command line, the engine, the comparison, the page
+and its scripts. How a method drafts is its builder in `engine/drafters/`; how a rule judges is its function
+in `engine/rules.py`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Need = Literal["drafter", "first layers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to draft."""
+
+    name: str  # Params.draft_with
+    label: str  # in tables, and in the page's drop-down unless menu_label is given
+    sentence: str  # what it does
+    needs: Need | None  # what it drafts with: the pair's drafter, the target's own first layers, or no model
+    fields: tuple[str, ...]  # of Params, that it uses
+    takes_the: bool = True  # whether "the" stands before its label in a sentence
+    menu_label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A way to judge a draft. The texts are for the page's scripts. A rule compares u with a number at each
+    place, or p with a threshold."""
+
+    name: str  # Params.rule
+    sentence: str  # what it does, in the drop-down
+    lossless: bool  # whether the text has the target's own distribution
+    symbol: str  # what decides
+    meaning: str  # of that number
+    residual: str | None  # "A − B": after a rejection a token is drawn from max(A - B, 0); None: from p
+    accepted: str  # when a draft is accepted
+    recorded: str = "p, q and u"  # what the verdicts are computed from again
+    about: str = ""  # how it works, in two or three sentences; of the speculative rule the page tells more
+    fields: tuple[str, ...] = ()  # of Params, that it uses
+    # a field of Params and its value with which a lossy rule is not
+    lossless_at: tuple[str, float] | None = None
+    judges_whole_draft: bool = False  # places after a rejection, too
+    threshold: str | None = None  # what p is compared with, by a rule that does not use u
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}{'' if self.lossless else ' (lossy)'}: {self.sentence}"
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("model", "drafter model", "a smaller model or an EAGLE-3 head writes the drafts",
+               needs="drafter", fields=("gamma", "confidence")),
+        Method("lookup", "lookup", "copies what followed the same words earlier in the text",
+               needs=None, fields=("gamma", "ngram"), takes_the=False),
+        Method("ngram", "n-gram store",
+               "n-grams of all lengths, counted in the text so far, write the drafts",
+               needs=None, fields=("gamma", "ngram")),
+        Method("ngram-one-level", "one-level n-gram store",
+               "n-grams of one length, counted in the text so far, write the drafts",
+               needs=None, fields=("gamma", "ngram")),
+        Method("early-exit", "early exit", "the target's own first layers write the drafts",
+               needs="first layers", fields=("gamma", "confidence", "exit_layer"), takes_the=False),
+        Method("none", "target alone", "plain decoding",
+               needs=None, fields=(), menu_label="none: the target alone"),
+    )
+}  # fmt: skip
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule("speculative", "accept when u < min(1, p/q)", lossless=True,
+             symbol="min(1, p/q)", meaning="acceptance probability", residual="p − q",
+             accepted="when u < min(1, p/q)"),
+        Rule("block", "judges the draft as a whole; on average keeps no fewer", lossless=True,
+             symbol="h", meaning="this place passes if u is below it", residual="w·p − q",
+             accepted="up to the last draft with u < h", recorded="h and u", judges_whole_draft=True,
+             about="Block verification judges the draft as a whole: all tokens up to the last place with u "
+                   "below h are kept, and the next one is drawn from the part of w·p that exceeds q. A "
+                   "later place can save an earlier one, so no fewer are kept on average, and the text "
+                   "still has the target's own distribution (Sun et al. 2024)."),
+        Rule("typical", "accept what the target finds likely enough", lossless=False,
+             symbol="p > min(ε, δ·e^−H)", meaning="1 if it holds", residual=None,
+             accepted="when p was above the threshold", recorded="verdicts on p",
+             threshold="min(ε, δ·e^−H)",
+             about="Typical acceptance keeps each draft that the target gives more than min(ε, δ·e^−H), "
+                   "where ε is 0.09, δ is 0.3 and H is the entropy of p; in place of a rejected one a "
+                   "token is drawn from p. What the drafter likes and the target finds likely enough then "
+                   "comes more often than from the target alone (Medusa, Cai et al. 2024)."),
+        Rule("lenient", "accept when u < min(1, p/(l·q))", lossless=False,
+             symbol="min(1, p/(l·q))", meaning="acceptance probability", residual="p − l·q",
+             accepted="when u < min(1, p/(l·q))", fields=("lenience",), lossless_at=("lenience", 1.0),
+             about="Lenience accepts a draft with min(1, p/(l·q)), and after a rejection draws from the "
+                   "part of p that exceeds l·q. So a token can come up to 1/l times as often as from the "
+                   "target alone (Leviathan et al. 2023, appendix A.5)."),
+    )
+}  # fmt: skip
+
+
+def lossy_in_words() -> str:
+    """ "typical and lenient are lossy"."""
+    *first, last = (rule.name for rule in RULES.values() if not rule.lossless)
+    return f"{', '.join(first)} and {last} are lossy"

@@ -1,0 +1,325 @@
+"""How many times as fast one way of decoding is as another, and how sure that is; and what draft lengths
+bring, as the theory expects it (Leviathan et al. 2023) and estimated from one run. Verdict, race, gamma,
+compare, trace and API all ask here. Standard library only.
+
+The statistic is the same on both sides: time per token, over all rounds. So a stall counts wherever it
+happens, plain decoding reads 1 against itself, and the figure follows from the times that stand beside it.
+
+The interval comes from resampling the rounds of both sides (Efron's bootstrap) in stretches, because times
+drift: on an idle machine the mean of 60 rounds varied by half as much as a single round did, and not by an
+eighth. So a run counts as fewer stretches than it has, the fewer the more alike neighbours are (Kish's
+effective sample size).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import exp, sqrt
+from random import Random
+from statistics import StatisticsError, fmean, linear_regression, mean, quantiles
+
+from specdemo.events import LIMITS, RULES, Round, ServerStats, Stats
+from specdemo.events.metrics import made_in, made_of, ratio
+
+SHORTEST = 24  # tokens of a run for which a speed-up is claimed
+FEWEST_PLAIN = 8  # plain rounds that are timed after such a run, at least
+WIDE = 1.5  # where an interval's ends differ by more than this factor, the interval alone is said
+STRETCH = 4  # rounds, where a run has enough of them for
+FEWEST_STRETCHES, MOST_STRETCHES = 4, 64  # of one run
+SURE = 2  # standard errors by which neighbours are taken to be more alike than they were seen to be
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRound:
+    """What a speed-up needs of a round. drafted: tokens, for which a round takes longer."""
+
+    tokens: int
+    drafted: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """value: times as fast. low, high: the ends of its 90% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return self.low, self.high
+
+
+def timed(rounds: Sequence[Round]) -> list[TimedRound]:
+    """Of a run's rounds. A server's first one is left out, since it holds the prompt's time, too."""
+    counted = rounds[1:] if rounds and rounds[0].arrival_ms is not None else rounds
+    return [TimedRound(len(one.emitted), len(one.draft), one.ms) for one in counted]
+
+
+def plain(times_ms: Sequence[float]) -> list[TimedRound]:
+    """Rounds of one token, with nothing drafted."""
+    return [TimedRound(1, 0, ms) for ms in times_ms]
+
+
+def is_wide(interval: tuple[float, float]) -> bool:
+    """Whether the interval says more than a single figure would."""
+    low, high = interval
+    return high > WIDE * low
+
+
+def speed_up(slow: Sequence[Sequence[TimedRound]], fast: Sequence[Sequence[TimedRound]]) -> SpeedUp | None:
+    """How many times as fast `fast` is as `slow`, which is the target alone as a rule. Each side is the
+    rounds of its runs. None for fewer than SHORTEST tokens of `fast` or FEWEST_PLAIN rounds of `slow`,
+    and without times.
+
+    Which tokens were accepted is taken as it was: the interval says how well the two were timed, and not what
+    another text would bring."""
+    if sum(map(len, slow)) < FEWEST_PLAIN or sum(one.tokens for run in fast for one in run) < SHORTEST:
+        return None
+    slow_ms, fast_ms = _ms_per_token(slow), _ms_per_token(fast)
+    if not slow_ms or not fast_ms:
+        return None
+    value, dice = slow_ms / fast_ms, Random(0)
+    of_runs = [*_off_their_usual(slow), *_off_their_usual(fast)]
+    off = [part for of_run in of_runs for part in of_run]
+    known = len(off) - 2  # each side's mean is taken from the stretches themselves
+    off = [part * sqrt(len(off) / known) for part in off]
+    alike = _alike(of_runs)
+    slow_count, fast_count = (_independent(side, alike) for side in (slow, fast))
+
+    def resampled() -> float:
+        """The logarithm of how much the value is off."""
+        # So few stretches leave open how much they vary: hence Student's t.
+        spread = sqrt(known / dice.gammavariate(known / 2, 2))
+        return spread * (fmean(dice.choices(off, k=slow_count)) - fmean(dice.choices(off, k=fast_count)))
+
+    cuts = quantiles((resampled() for _ in range(RESAMPLES)), n=20)
+    # exp of the two ends only: of a single resample it can overflow.
+    return SpeedUp(value, value * exp(min(cuts[0], 0.0)), value * exp(max(cuts[-1], 0.0)))
+
+
+def after_plain_rounds(stats: Stats, rounds: Sequence[Round], times_ms: Sequence[float]) -> Stats:
+    """Adds the target step and the speed-up. times_ms: of plain rounds, which were timed right after the run.
+    Where no speed-up is claimed, both stay unknown."""
+    found = speed_up([plain(times_ms)], [timed(rounds)])
+    if found is None:
+        return stats
+    deciles = quantiles(times_ms, n=10, method="inclusive")
+    step_ms = fmean(times_ms)
+    return replace(
+        stats,
+        target_step_ms=step_ms,
+        target_step_spread=(deciles[0], deciles[-1]),
+        cost_ratio=ratio(stats.drafter_step_ms, step_ms),
+        speedup=found.value,
+        speedup_interval=found.interval,
+    )
+
+
+def _ms_per_token(runs: Sequence[Sequence[TimedRound]]) -> float:
+    tokens = sum(one.tokens for run in runs for one in run)
+    return sum(one.ms for run in runs for one in run) / max(1, tokens)
+
+
+def _off_their_usual(runs: Sequence[Sequence[TimedRound]]) -> list[list[float]]:
+    """By run and stretch, how much longer its rounds took than usual, as a part of a mean round. Usual is
+    what rounds with as many drafts take on this side."""
+    drafted = [one.drafted for run in runs for one in run]
+    times_ms = [one.ms for run in runs for one in run]
+    mean_ms = fmean(times_ms)
+    try:
+        slope, intercept = linear_regression(drafted, times_ms)
+    except StatisticsError:  # all drafts have the same length
+        slope, intercept = 0.0, mean_ms
+    return [
+        [
+            fmean(one.ms - intercept - slope * one.drafted for one in stretch) / mean_ms
+            for stretch in _stretches(run)
+        ]
+        for run in runs
+    ]
+
+
+def _stretches(run: Sequence[TimedRound]) -> list[Sequence[TimedRound]]:
+    count = _count(run)
+    return [run[at * len(run) // count : (at + 1) * len(run) // count] for at in range(count)]
+
+
+def _count(run: Sequence[TimedRound]) -> int:
+    return min(max(FEWEST_STRETCHES, len(run) // STRETCH), MOST_STRETCHES, len(run))
+
+
+def _alike(of_runs: Sequence[Sequence[float]]) -> float:
+    """How alike neighbouring stretches of a run are, from 0 to 1: their autocorrelation, at the upper end of
+    what so few of them allow."""
+    pairs = [pair for of_run in of_runs for pair in pairwise(of_run)]
+    squares = [part * part for of_run in of_runs for part in of_run]
+    if not pairs or not (variance := fmean(squares)):
+        return 1.0
+    seen = fmean(one * other for one, other in pairs) / variance
+    # Their means are their own, so it is seen too small by about this much (Kendall 1954).
+    lost = (1 + 4 * max(0.0, seen)) * len(of_runs) / len(squares)
+    return min(1.0, max(0.0, seen + lost + SURE / sqrt(len(squares))))
+
+
+def _independent(runs: Sequence[Sequence[TimedRound]], alike: float) -> int:
+    """How many independent stretches a side is worth."""
+    counts = [_count(run) for run in runs if run]
+    return max(1, round(sum(count / (1 + (count - 1) * alike) for count in counts)))
+
+
+FEWEST_JUDGED = 5  # judged drafts at a place; places with fewer are taken to be like all places together
+
+
+def expected_tokens(alpha: float, gamma: float) -> float:
+    """Tokens per round at an acceptance rate `alpha`: (1 - alpha^(gamma+1)) / (1 - alpha), equation 1. It
+    assumes that drafts are accepted independently of each other."""
+    return gamma + 1.0 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
+
+
+def expected_speedup(alpha: float, gamma: int, cost_ratio: float) -> float:
+    """How much faster than one token per target forward, theorem 3.8. A drafter step costs `cost_ratio` of a
+    target step; a verifying forward is assumed to cost no more than a one-token forward."""
+    return expected_tokens(alpha, gamma) / (gamma * cost_ratio + 1)
+
+
+def break_even(gamma: float, tokens: float) -> float | None:
+    """The acceptance rate from which rounds of gamma drafts yield that many tokens on average, by equation 1;
+    None if they cannot."""
+    if tokens > gamma + 1:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if expected_tokens(middle, gamma) < tokens else (low, middle)
+    return high
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One draft length. `formula`: by Leviathan et al. 2023 (equation 1, theorem 3.8) from the run's p and q;
+    it takes all places of a draft alike and verifying for as long as a plain round, and has no speed-up where
+    drafted tokens were dropped, because it knows none. `seen`: by the share of
+    drafts that were accepted at each place and the times that this run had, so that its own draft length gets
+    its own figures. Speed-ups are None where the run's own is unknown or has a wide interval; the formula's
+    figures where a server has not told p and q."""
+
+    gamma: int
+    formula_tokens: float | None  # a round
+    formula_speedup: float | None
+    seen_tokens: float
+    seen_speedup: float | None
+    seen_interval: tuple[float, float] | None  # as much about it as the run's own is about its speed-up
+
+
+def estimates(rounds: Sequence[Round], stats: Stats, rule: str = "speculative") -> list[Estimate]:
+    """For gamma 0 to the largest that Params allows, or to the longest draft where p and q are not known;
+    empty if nothing was judged. rule: the run's."""
+    by_place = _verdicts_by_place(rounds, rule)
+    judged = [verdict for verdicts in by_place for verdict in verdicts]
+    if not judged:
+        return []
+    off = None  # the ends of the run's interval, relative to its speed-up
+    if stats.speedup is None or stats.speedup_interval is None or is_wide(stats.speedup_interval):
+        stats = replace(stats, target_step_ms=None, cost_ratio=None)
+    else:
+        low, high = stats.speedup_interval
+        off = low / stats.speedup, high / stats.speedup
+    known = [probability for probability, _ in judged if probability is not None]
+    alpha = mean(known) if len(known) == len(judged) else None
+    everywhere = mean(accepted for _, accepted in judged)
+    kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds)
+    made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds)
+    tokens, kept, made, going_on = 1.0, 0.0, 0.0, 1.0
+    alone = _speedup(stats, tokens, kept, made)
+    some_dropped = made_of(stats) != stats.drafted
+    found = [Estimate(0, None if alpha is None else 1.0, None if some_dropped else alone, 1.0, alone, None)]
+    longest = int(LIMITS["gamma"][2]) if alpha is not None else len(by_place)
+    for gamma in range(1, longest + 1):
+        verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
+        going_on *= (
+            mean(accepted for _, accepted in verdicts) if len(verdicts) >= FEWEST_JUDGED else everywhere
+        )
+        with_draft = kept_at[min(gamma, len(kept_at)) - 1]
+        tokens += with_draft * going_on
+        kept += with_draft
+        made += made_at[min(gamma, len(made_at)) - 1]
+        formula_tokens = None if alpha is None else expected_tokens(alpha, gamma)
+        formula_speedup = None
+        if alpha is not None and stats.cost_ratio is not None and not some_dropped:
+            formula_speedup = expected_speedup(alpha, gamma, stats.cost_ratio)
+        seen_speedup = _speedup(stats, tokens, kept, made)
+        interval = None
+        if seen_speedup is not None and off is not None:
+            interval = seen_speedup * off[0], seen_speedup * off[1]
+        found.append(Estimate(gamma, formula_tokens, formula_speedup, tokens, seen_speedup, interval))
+    return found
+
+
+def counted_estimates(server: ServerStats | None) -> list[Estimate]:
+    """The same from a server's own counters, where its rounds do not tell how much was drafted: tokens a
+    round, which need only the share of drafts that were accepted up to each place."""
+    if server is None or not server.drafts or not server.accepted_by_place:
+        return []
+    found = [Estimate(0, None, None, 1.0, None, None)]
+    for gamma, accepted in enumerate(server.accepted_by_place, 1):
+        tokens = found[-1].seen_tokens + accepted / server.drafts
+        found.append(Estimate(gamma, None, None, tokens, None, None))
+    return found
+
+
+def best_gamma(found: Sequence[Estimate]) -> int | None:
+    """The shortest draft length whose estimated speed-up is within 1 % of the largest."""
+    known = [(one.gamma, one.seen_speedup) for one in found if one.seen_speedup is not None]
+    if not known:
+        return None
+    largest = max(speedup for _, speedup in known)
+    return next(gamma for gamma, speedup in known if speedup >= 0.99 * largest)
+
+
+def _verdicts_by_place(rounds: Sequence[Round], rule: str) -> list[list[tuple[float | None, bool]]]:
+    """accept_prob of the drafts up to a round's rejection, and whether they were accepted, by their place in
+    the draft. What a rule for the whole draft compares u with is not for one token alone, so min(1, p/q) is
+    taken. A server tells whether, and no accept_prob; empty where it does not tell what was rejected."""
+    places: list[list[tuple[float | None, bool]]] = []
+    if not all(one.drafts_told for one in rounds):
+        return places
+    for one in rounds:
+        for place, token in enumerate(one.draft):
+            of_server = one.arrival_ms is not None
+            was_judged = token.fate != "discarded" if of_server else None not in (token.accept_prob, token.u)
+            if not was_judged:
+                break
+            if place == len(places):
+                places.append([])
+            by_token = ratio(token.p, token.q) if RULES[rule].judges_whole_draft else None
+            alone = token.accept_prob if by_token is None else min(1.0, by_token)
+            places[place].append((alone, token.fate != "rejected"))
+            if token.fate == "rejected":
+                break
+    return places
+
+
+def _share_of_rounds_with(lengths: Sequence[int], rounds: Sequence[Round]) -> list[float]:
+    """By place, how many of the rounds that could draft so many have a token there: all for a drafter model
+    that is always sure enough, while a lookup may find less. lengths: how many tokens each round has. The
+    last round does not count: the end of the text may leave it without room for a draft."""
+    drafts = [(length, one.gamma) for length, one in zip(lengths, rounds, strict=True)]
+    drafts = drafts[:-1] or drafts
+    longest = max(length for length, _ in drafts)
+    return [
+        mean(length > place for length, gamma in drafts if gamma is None or gamma > place)
+        for place in range(longest)
+    ] or [0.0]
+
+
+def _speedup(stats: Stats, tokens: float, kept: float, made: float) -> float | None:
+    """With this run's times: a token that the drafter makes costs its drafting, and one that is kept costs
+    what it adds to the target's forward."""
+    drafting_ms = ratio(stats.draft_ms, made_of(stats))
+    if stats.target_step_ms is None or not stats.drafted or drafting_ms is None or stats.verify_ms is None:
+        return None
+    added_ms = max(0.0, (stats.verify_ms - stats.rounds * stats.target_step_ms) / stats.drafted)
+    return tokens * stats.target_step_ms / (stats.target_step_ms + made * drafting_ms + kept * added_ms)
