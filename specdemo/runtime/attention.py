@@ -1,4 +1,5 @@
-"""Masks and attention for static forwards: a few queries over a long cache, without a look at the device.
+"""Masks and attention for static forwards: a few queries over a long cache, without a look at the device. And
+whether torch may choose cuDNN's attention.
 
 transformers' own mask asks the device whether it can be left out, and its attention copies grouped keys and
 values once per query head in every forward of several tokens. Both are replaced through transformers' own
@@ -13,8 +14,9 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-NAME = "specdemo"
+ATTENTION_NAME = "specdemo"
 LOCK = threading.RLock()
+CUDNN_LOCK = threading.Lock()
 MAX_GROUPED_QUERIES = 32  # beyond that (a prefill) a mask for every group costs more than repeated keys
 
 
@@ -63,8 +65,34 @@ def grouped_attention(
     return output.reshape(1, heads, n, -1).transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(NAME, grouped_attention)
-AttentionMaskInterface.register(NAME, additive_mask)
+_without_cudnn = 0  # how many need torch's setting to be off now
+_cudnn_before = True  # what it was before them
+
+
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """torch's attention leaves out cuDNN's meanwhile. It prefers that on some GPUs, but cuDNN builds a plan
+    for each new length of the cache, which takes tens of milliseconds.
+
+    The setting is torch's own, for the whole process. So the first of several threads switches it off, and
+    the last puts back what was there."""
+    global _without_cudnn, _cudnn_before
+    with CUDNN_LOCK:
+        if not _without_cudnn:
+            _cudnn_before = torch.backends.cuda.cudnn_sdp_enabled()
+            torch.backends.cuda.enable_cudnn_sdp(False)
+        _without_cudnn += 1
+    try:
+        yield
+    finally:
+        with CUDNN_LOCK:
+            _without_cudnn -= 1
+            if not _without_cudnn:
+                torch.backends.cuda.enable_cudnn_sdp(_cudnn_before)
+
+
+AttentionInterface.register(ATTENTION_NAME, grouped_attention)
+AttentionMaskInterface.register(ATTENTION_NAME, additive_mask)
 
 
 @contextmanager
@@ -77,7 +105,7 @@ def static_attention(config: PretrainedConfig) -> Iterator[None]:
     own = {name: part._attn_implementation for name, part in parts.items()}
     with LOCK:  # two pairs may share a model
         config._attn_implementation = {
-            name: "eager" if before == "eager" else NAME for name, before in own.items()
+            name: "eager" if before == "eager" else ATTENTION_NAME for name, before in own.items()
         }
         try:
             yield

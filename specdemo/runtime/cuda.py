@@ -71,6 +71,11 @@ def _pinned_like(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
+def can_pin() -> bool:
+    """Whether there is a driver that has been used. ZeroGPU has none while it loads a pair."""
+    return torch.cuda.is_initialized()
+
+
 def _wait(event: torch.cuda.Event) -> None:
     deadline = perf_counter() + DEADLINE
     while not event.query():

@@ -1,10 +1,14 @@
-"""What this machine is: its memory and its processor, and the way to its device."""
+"""What this machine is: its memory and its processor, what its GPU can do, and the way to its device and the
+time there."""
 
 import os
 import platform
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from time import perf_counter
 
 import psutil
 import torch
@@ -47,6 +51,11 @@ def _container_use() -> int:
     return int((CGROUP / "memory.current").read_text()) - files
 
 
+def amount(size: int) -> str:
+    """Bytes, in words."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
+
 def why(device: str) -> str:
     """Why a server computes there, in a few words."""
     if os.environ.get("SPACES_ZERO_GPU"):
@@ -71,4 +80,94 @@ def cpu_name() -> str:
 
 def to_device(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The numbers as a tensor on the device. The host does not wait: a copy from unpinned memory would."""
-    return torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    is_pinned = device.type == "cuda" and cuda.can_pin()
+    return torch.tensor(numbers, dtype=dtype, pin_memory=is_pinned).to(device, non_blocking=True)
+
+
+def has_bfloat16(device: torch.device | str) -> bool:
+    """Whether the CUDA device computes in bfloat16. Older ones emulate it, which is slow and rules out fused
+    attention; `torch.cuda.is_bf16_supported` counts that, and looks at the current device only."""
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def attention_backends() -> list[str]:
+    """What torch's attention on CUDA may choose from, in the whole process."""
+    backends = torch.backends.cuda
+    enabled = {
+        "flash": backends.flash_sdp_enabled(),
+        "efficient": backends.mem_efficient_sdp_enabled(),
+        "cudnn": backends.cudnn_sdp_enabled(),
+        "math": backends.math_sdp_enabled(),
+    }
+    return [name for name, on in enabled.items() if on]
+
+
+def quantized_kinds(
+    device: torch.device | str, dtype: torch.dtype, layers: Iterable[torch.nn.Linear]
+) -> list[str]:
+    """The kinds of quantised weights that these layers can have on a CUDA device without a CUDA compiler.
+
+    optimum-quanto 0.2.7 compiles its own CUDA code when that is first used (library/extensions/cuda):
+
+    int8     writes the whole weight anew in the dtype for each product (library/qbytes_mm.py); no compiler
+    float8   the same in float32, and on devices before capability 8.0. Else 16-bit floats take Marlin
+             (tensor/weights/qbytes.py), which is compiled; issue 409 reports that its output is wrong, too
+    int4     from 8.0 on bfloat16 takes torch's own kernel (tensor/weights/qbits.py) if the layer has groups
+             of 128 (nn/qmodule.py); the kernel has rows in eights. All else takes compiled code
+    int2     is unpacked by compiled code
+    """
+    kinds, modern = ["int8"], has_bfloat16(device)
+    grouped = all(
+        layer.in_features > 128 and layer.in_features % 128 == 0 and layer.out_features % 8 == 0
+        for layer in layers
+    )
+    if modern and dtype == torch.bfloat16 and grouped:
+        kinds.append("int4")
+    if not modern or dtype == torch.float32:
+        kinds.append("float8")
+    return kinds
+
+
+CPU = torch.device("cpu")
+# Seconds, or an event on the GPU's timeline; and for how many seconds the clock had been paused by then.
+Timestamp = tuple[float | torch.cuda.Event, float]
+
+
+class Clock:
+    """Times drafting and verifying. A GPU works later than the host launches its work, so its times come from
+    CUDA events, which the host does not wait for."""
+
+    def __init__(self) -> None:
+        self.devices: set[torch.device] = set()  # of the models that it times
+        self._paused = 0.0  # seconds
+
+    def timestamp(self, device: torch.device = CPU) -> Timestamp:
+        if not cuda.is_cuda(device):
+            return perf_counter(), self._paused
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        return event, self._paused
+
+    def ms_between(self, start: Timestamp, end: Timestamp) -> float:
+        """Milliseconds between two timestamps of one device. CUDA events must have been reached by now."""
+        (began, paused_before), (ended, paused) = start, end
+        if isinstance(began, float) and isinstance(ended, float):
+            elapsed = 1000 * (ended - began)
+        else:
+            elapsed = began.elapsed_time(ended)
+        return max(0.0, elapsed - 1000 * (paused - paused_before))
+
+    def wait(self) -> None:
+        """Until the models' devices have done all that was given to them."""
+        for device in self.devices:
+            cuda.synchronize(device)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Warm-up and capture are no part of a round's time."""
+        self.wait()  # work that is still queued belongs to the round
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self._paused += perf_counter() - start

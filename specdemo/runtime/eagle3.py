@@ -3,22 +3,26 @@
 
 Its modules are named as the tensors of the speculators format. Where its keys and values lie, and what a
 token attends to, is given from outside (`Attend`): so the same forward serves drafting by position, which can
-be captured, and training over several steps."""
+be captured (`CachedHead`), and training over several steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import Embedding, Linear, Module, ModuleList, RMSNorm
+from torch.nn import Embedding, Linear, Module, ModuleDict, ModuleList, RMSNorm
 from torch.nn.functional import embedding
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from specdemo.runtime.fused import gated, rotated
-from specdemo.runtime.joined import Product
+from specdemo.runtime.device import to_device
+from specdemo.runtime.fused import additive, as_heads, as_rows, gated, rotated
+from specdemo.runtime.linear import Product
+from specdemo.runtime.lm import MIN_CAPACITY, Cached, Features, context_of, kv_length_for, longer
 
+HEAD_PREFILL_CHUNK = 256  # pairs per forward: the mask has a row for each query head of each of them
 # How much of its target a head holds: all of it, so that the two can run; only the embeddings and the output
 # layer, which training needs while the features come from elsewhere; or nothing.
 Attachment = Literal["full", "train_only", "detached"]
@@ -38,6 +42,10 @@ class Eagle3Config:
     fc_norm: bool = False  # one norm for each of them
     norm_output: bool = False  # the next step takes the normed output
     own_embeddings: bool = True  # False: it uses the target's
+
+    def get_text_config(self) -> LlamaConfig | Qwen3Config:
+        """As of a transformers config, for `context_of`."""
+        return self.layer
 
     @property
     def hidden_size(self) -> int:
@@ -165,7 +173,7 @@ class Eagle3Head(Module):
 
     def attach_verifier(self, target: PreTrainedModel, mode: Attachment = "full") -> None:
         """Holds as much of the target as `mode` says, in place of what it held. A head without embeddings of
-        its own then uses the target's. That the two fit each other, `loading.speculator.check_fit` says.
+        its own then uses the target's. That the two fit each other, `loading.assemble.check_fit` says.
         ValueError for another mode."""
         if mode not in get_args(Attachment):
             raise ValueError(f"mode must be full, train_only or detached, not {mode!a}")
@@ -199,8 +207,8 @@ class DraftLayer(Module):
         self.input_layernorm = RMSNorm(size, **norm)
         self.hidden_norm = RMSNorm(size, **norm)
         self.post_attention_layernorm = RMSNorm(size, **norm)
-        self.self_attn = Projections(config.layer, dtype)
-        self.mlp = GatedMLP(config.layer, dtype)
+        self.self_attn = projections(layer, dtype)
+        self.mlp = gated_mlp(layer, dtype)
         self.heads, self.groups = layer.num_attention_heads, layer.num_key_value_heads
         self.head_dim, self.mlp_width = layer.head_dim, layer.intermediate_size
         self.activation = ACT2FN[layer.hidden_act]
@@ -219,7 +227,7 @@ class DraftLayer(Module):
         residual = h if self.norm_before_residual else g
         qkv = self.qkv(torch.cat([self.input_layernorm(e), h], -1))
         q, k, v = qkv.unflatten(-1, (heads + 2 * groups, d)).split([heads, groups, groups], -2)
-        if self.self_attn.q_norm is not None and self.self_attn.k_norm is not None:
+        if "q_norm" in self.self_attn:
             q, k = self.self_attn.q_norm(q), self.self_attn.k_norm(k)
         attended = attend(rotated(q, cos, sin, d // 2), rotated(k, cos, sin, d // 2), v)
         x = residual + self.self_attn.o_proj(attended.flatten(-2))
@@ -227,32 +235,25 @@ class DraftLayer(Module):
         return x + self.mlp.down_proj(hidden)
 
 
-class Projections(Module):
+def projections(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleDict:
     """The weights of attention, by the format's names."""
-
-    def __init__(self, layer: LlamaConfig | Qwen3Config, dtype: torch.dtype):
-        super().__init__()
-        size, d = layer.hidden_size, layer.head_dim
-        queries, keys = layer.num_attention_heads * d, layer.num_key_value_heads * d
-        options = {"bias": layer.attention_bias, "dtype": dtype}
-        self.q_proj = Linear(2 * size, queries, **options)
-        self.k_proj = Linear(2 * size, keys, **options)
-        self.v_proj = Linear(2 * size, keys, **options)
-        self.o_proj = Linear(queries, size, **options)
-        has_norms = isinstance(layer, Qwen3Config)
-        self.q_norm = RMSNorm(d, layer.rms_norm_eps, dtype=dtype) if has_norms else None
-        self.k_norm = RMSNorm(d, layer.rms_norm_eps, dtype=dtype) if has_norms else None
+    size, d = layer.hidden_size, layer.head_dim
+    queries, keys = layer.num_attention_heads * d, layer.num_key_value_heads * d
+    shapes = {"q_proj": (2 * size, queries), "k_proj": (2 * size, keys), "v_proj": (2 * size, keys)}
+    shapes["o_proj"] = (queries, size)
+    options = {"bias": layer.attention_bias, "dtype": dtype}
+    parts: dict[str, Module] = {name: Linear(*shape, **options) for name, shape in shapes.items()}
+    if isinstance(layer, Qwen3Config):
+        parts |= {name: RMSNorm(d, layer.rms_norm_eps, dtype=dtype) for name in ("q_norm", "k_norm")}
+    return ModuleDict(parts)
 
 
-class GatedMLP(Module):
+def gated_mlp(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleDict:
     """The weights of the MLP, by the format's names."""
-
-    def __init__(self, layer: LlamaConfig | Qwen3Config, dtype: torch.dtype):
-        super().__init__()
-        options = {"bias": getattr(layer, "mlp_bias", False), "dtype": dtype}
-        self.gate_proj = Linear(layer.hidden_size, layer.intermediate_size, **options)
-        self.up_proj = Linear(layer.hidden_size, layer.intermediate_size, **options)
-        self.down_proj = Linear(layer.intermediate_size, layer.hidden_size, **options)
+    size, width = layer.hidden_size, layer.intermediate_size
+    shapes = {"gate_proj": (size, width), "up_proj": (size, width), "down_proj": (width, size)}
+    options = {"bias": getattr(layer, "mlp_bias", False), "dtype": dtype}
+    return ModuleDict({name: Linear(*shape, **options) for name, shape in shapes.items()})
 
 
 class PositionalAttention:
@@ -267,13 +268,101 @@ class PositionalAttention:
         """q [N, heads, d], k and v [N, groups, d] -> [N, heads, d]"""
         self.keys.index_copy_(2, self.rows, k.transpose(0, 1)[None])
         self.values.index_copy_(2, self.rows, v.transpose(0, 1)[None])
-        n, heads, d = q.shape
+        _, heads, d = q.shape
         groups, length = k.shape[1], self.visible.shape[0]
-        shared = heads // groups  # heads that share a key are more rows of one head: R = shared * N
-        hidden = self.visible > self.rows.repeat(shared)[:, None]  # [R, L]
-        mask = hidden.to(q.dtype).mul_(torch.finfo(q.dtype).min)[None, None]
-        rows = q.view(n, groups, shared, d).permute(1, 2, 0, 3).reshape(1, groups, -1, d)
-        output = torch.nn.functional.scaled_dot_product_attention(
-            rows, self.keys[:, :, :length], self.values[:, :, :length], attn_mask=mask
-        )
-        return output.reshape(groups, shared, n, d).permute(2, 0, 1, 3).reshape(n, heads, d)
+        mask = additive(self.visible > self.rows.repeat(heads // groups)[:, None], q.dtype)
+        rows = as_rows(q, heads, groups, d)
+        keys, values = self.keys[:, :, :length], self.values[:, :, :length]
+        output = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
+        return as_heads(output, heads, groups, d).view(-1, heads, d)
+
+
+DrafterModel = PreTrainedModel | Eagle3Head  # what a pair's drafter can be
+
+
+class CachedHead(Cached):
+    """A head with its own keys and values, and with the features of its target. Row t is that of the pair of
+    the token at position t + 1 and the target's feature at position t.
+
+    Nothing is rewound: a forward is told its first row, and what lies after its last is left over from
+    rejected drafts, or empty, and masked."""
+
+    written_for_capture = True
+
+    def __init__(self, head: Eagle3Head, target: PreTrainedModel):
+        self.model = head
+        self.target = target
+        self.device = head.device
+        self.dtype = head.dtype
+        self.context = context_of(head)
+        head.attach_verifier(target)
+        head.begin_run()
+        depth = target.config.get_text_config().num_hidden_layers
+        self.features = Features(target, head.config.layer_ids_for(depth))
+        self.buffer_epoch = 0  # see LM
+        layer = head.config.layer
+        shape = (1, layer.num_key_value_heads, 0, layer.head_dim)
+        self.keys = self.values = torch.zeros(shape, dtype=self.dtype, device=self.device)  # [1, G, C, d]
+        self.reserve(1)
+
+    @property
+    def reads(self) -> Features:
+        return self.features
+
+    def begin_run(self, static: bool) -> None:
+        """Its forwards are the same in both modes."""
+
+    @property
+    def is_current(self) -> bool:
+        """False when the target was moved or cast: a model in memory belongs to its owner."""
+        weight = self.target.get_input_embeddings().weight
+        return (weight.device, self.target.dtype) == (self.features.states.device, self.features.states.dtype)
+
+    def free(self) -> None:
+        """Gives the memory of the cache and of the features back at once."""
+        self.features.states = self.features.states[:0].clone()
+        self.keys = self.values = self.keys[:, :, :0].clone()
+
+    @property
+    def kv_length(self) -> int:
+        return len(self.kv_ruler)
+
+    def reserve(self, length: int) -> None:
+        """Call before forwards of which none reaches row `length`."""
+        kv_length = kv_length_for(length, self.device)
+        capacity = self.keys.shape[2]
+        if kv_length > capacity:
+            capacity = max(kv_length, 2 * capacity, MIN_CAPACITY)
+            self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
+            self._ruler_buffer = torch.arange(capacity, device=self.device)
+            self.buffer_epoch += 1
+        self.kv_ruler = self._ruler_buffer[:kv_length]
+
+    def forward(self, tokens: Tensor, g: Tensor, start: Tensor) -> Tensor:
+        """tokens [N] and what came before each, g [N, H], in the rows start [], start + 1, ... -> y [N, H],
+        see Eagle3Head."""
+        rows = start + torch.arange(len(tokens), device=self.device)
+        attend = PositionalAttention(self.keys, self.values, rows, self.kv_ruler)
+        return self.model(tokens, g, rows + 1, attend)
+
+    def forward_true(self, tokens: Tensor, start: Tensor) -> Tensor:
+        """The same with the target's true features."""
+        rows = start + torch.arange(len(tokens), device=self.device)
+        states = self.features.at(rows.to(self.features.states.device))  # [N, A * T]
+        return self.forward(tokens, self.model.features(states.to(self.device, self.dtype)), start)
+
+    def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """y [N, H] -> what the next forward takes as g [N, H], and the logits [N, V] of the token after
+        each."""
+        g, logits = self.model.predict(y)
+        return g, self.model.for_target(logits)
+
+    def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
+        """Fills the rows from `start` to before `end`. ids: the text. is_over: as of LM.prefill."""
+        for first in range(start, end, HEAD_PREFILL_CHUNK):
+            if is_over():
+                return
+            last = min(first + HEAD_PREFILL_CHUNK, end)
+            tokens = to_device(ids[first + 1 : last + 1], torch.long, self.device)
+            self.reserve(last)
+            self.forward_true(tokens, torch.full((), first, device=self.device))

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.nn import Module, ModuleList
+from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, PositionalLayer
-from specdemo.runtime.torchscript import TorchScriptLM
+from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, PositionalLayer, layers_of
 
 
 def layer_count(model: PreTrainedModel) -> int:
@@ -45,13 +44,8 @@ def exit_layer(model: PreTrainedModel, asked: int) -> int:
 def first_layers(model: PreTrainedModel, count: int) -> PreTrainedModel:
     """The model with its first `count` layers only: the same modules and weights, nothing copied. Hooks on
     the whole model do not see it. ValueError if it is not known where its layers are."""
-    total = layer_count(model)
-    lists = [
-        name for name, part in model.named_modules() if isinstance(part, ModuleList) and len(part) == total
-    ]
-    if len(lists) != 1:
-        raise ValueError(f"its {total} layers are not one list of modules")
-    *path, last = lists[0].split(".")
+    layers = layers_of(model)
+    *path, last = next(name for name, part in model.named_modules() if part is layers).split(".")
     cut = owner = _shell(model)
     for name in path:
         owner._modules[name] = _shell(getattr(owner, name))
@@ -91,17 +85,6 @@ class FirstLayersLM(CachedLM):
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         return 0
-
-
-class FirstLayersTorchScriptLM(FirstLayersLM, TorchScriptLM):
-    """The same, captured."""
-
-
-def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
-    """Captured where the owner is. ValueError as of `first_layers`."""
-    if isinstance(owner, TorchScriptLM):
-        return FirstLayersTorchScriptLM(owner, layers, owner.clock)
-    return FirstLayersLM(owner, layers, owner.compiled)
 
 
 def _of_own(name: str) -> Any:

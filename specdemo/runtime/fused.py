@@ -11,13 +11,11 @@ from functools import cache
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from specdemo.runtime.features import Features
-from specdemo.runtime.joined import Product
-from specdemo.runtime.norm import Norm
+from specdemo.runtime.linear import Product
 
 # The classes of transformers that are built like this: RMS norms, rotary positions, a gated MLP, and causal
 # attention; and which of their layers have a sliding window. A class that is not here is run by
@@ -33,6 +31,35 @@ FAMILY = {
     "Qwen3ForCausalLM": "by layer_types",
     "SmolLM3ForCausalLM": "by layer_types",
 }
+
+
+class Norm:
+    """An RMS norm in one operation (Zhang and Sennrich 2019)."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.eps: float = getattr(module, "variance_epsilon", None) or module.eps
+        self.around_one = type(module).__name__.startswith("Gemma")
+        self.derived: dict[str, Tensor] = {}  # the weight that the module computes from its own
+        self.begin_run()
+
+    # What a caller's inference mode has made could not be written to after it.
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def begin_run(self) -> None:
+        if not self.around_one:
+            return
+        weight = 1.0 + self.module.weight.float()  # Gemma's weights are differences from 1
+        if self.derived and self.derived["weight"].device == weight.device:
+            self.derived["weight"].copy_(weight)  # a CUDA graph reads it where it is
+        else:
+            self.derived["weight"] = weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.around_one:  # in float32
+            weight = self.derived["weight"]
+            return rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
+        return rms_norm(x, self.module.weight.shape, self.module.weight, self.eps)
 
 
 class FusedForward:
@@ -57,8 +84,12 @@ class FusedForward:
     @staticmethod
     def of(model: PreTrainedModel, compiled: bool = False) -> "FusedForward | None":
         """None where the model's class is not in FAMILY."""
+        return FusedForward(model, compiled) if FusedForward.knows(model) else None
+
+    @staticmethod
+    def knows(model: PreTrainedModel) -> bool:
         own = type(model).__module__.startswith("transformers.models.")
-        return FusedForward(model, compiled) if own and type(model).__name__ in FAMILY else None
+        return own and type(model).__name__ in FAMILY
 
     def begin_run(self) -> None:
         """Finds the weights again, which may have moved since the last run."""
@@ -82,32 +113,32 @@ class FusedForward:
         rows: Tensor,
         keys: Tensor,
         cache: Cache,
-        features: Features | None,
+        keep: Callable[[int, Tensor, Tensor], None] | None,
     ) -> Tensor:
         """ids [N] at positions [N], in the cache's rows [N], over its first keys [L] = 0, 1, ... -> logits
-        [N, V]. The layers' inputs go into `features`, in the same rows."""
+        [N, V]. keep: takes each layer's index, its input and the rows, and last the output."""
         base = self.model.model
         x = base.embed_tokens(ids)  # [N, H]
-        shared = Shared(cache, _rotations(base, x, positions, self.layers), self._masks(rows, keys, x))
+        shared = Shared(cache, rotations(base, x, positions, self.layers), self._masks(rows, keys, x))
         for index, layer in enumerate(self.layers):
-            if features is not None:
-                features.keep(index, x, rows)
+            if keep is not None:
+                keep(index, x, rows)
             x = layer(x, shared)
-        if features is not None:
-            features.keep(len(self.layers), x, rows)
+        if keep is not None:
+            keep(len(self.layers), x, rows)
         logits = self.model.lm_head(self.norm(x))  # [N, V]
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
     def _masks(self, rows: Tensor, keys: Tensor, x: Tensor) -> dict[int | None, Tensor]:
-        """For each width of a sliding window (None: without one) the additive mask [1, 1, R, L] of the rows
-        that attention makes of the queries."""
+        """For each width of a sliding window (None: without one) the mask of the rows that attention makes of
+        the queries."""
         rows = rows.repeat(self.shared_heads)[:, None]  # [R, 1]
         masks: dict[int | None, Tensor] = {}
         for window in {layer.window for layer in self.layers}:
             hidden = keys > rows  # [R, L]
             if window is not None:
                 hidden = hidden | (keys <= rows - window)
-            masks[window] = hidden.to(x.dtype).mul_(torch.finfo(x.dtype).min)[None, None]
+            masks[window] = additive(hidden, x.dtype)
         return masks
 
 
@@ -129,18 +160,14 @@ def _layer_types(model: PreTrainedModel) -> list[str | None]:
     return model.config.layer_types[:count] if several else [None] * count
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """Rotary position embeddings (Su et al. 2021) of the tokens of a forward."""
-
-    cos: Tensor  # [N, 1, d]
-    sin: Tensor  # [N, 1, d]; the first half is negative
+Rotation = tuple[Tensor, Tensor]  # cos and sin, each [N, 1, d]; the first half of sin is negative
 
 
-def _rotations(
+def rotations(
     base: Module, x: Tensor, positions: Tensor, layers: "list[Layer]"
 ) -> dict[str | None, Rotation]:
-    rotations = {}
+    """Rotary position embeddings (Su et al. 2021) of the tokens of a forward."""
+    found = {}
     for layer_type in dict.fromkeys(layer.layer_type for layer in layers):
         named = () if layer_type is None else (layer_type,)
         cos, sin = base.rotary_emb(x, positions[None], *named)  # [1, N, d]
@@ -148,8 +175,8 @@ def _rotations(
             raise ValueError("only a part of each head is rotated")
         half = layers[0].head_dim // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
-        rotations[layer_type] = Rotation(cos[0, :, None], sin[0, :, None])
-    return rotations
+        found[layer_type] = cos[0, :, None], sin[0, :, None]
+    return found
 
 
 @dataclass(frozen=True)
@@ -161,8 +188,26 @@ class Shared:
     masks: dict[int | None, Tensor]
 
 
+def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """hidden [R, L] bool -> the mask [1, 1, R, L] that attention adds."""
+    return hidden.to(dtype).mul_(torch.finfo(dtype).min)[None, None]
+
+
+# In what follows sizes are those of the config, not of tensors: a capture on a CPU works those out in every
+# replay.
+def as_rows(q: Tensor, heads: int, groups: int, d: int) -> Tensor:
+    """q [N, heads, d] -> [1, groups, R, d]: the heads that share a key are more rows of one head, so that the
+    cache is read once and never copied. R = heads / groups * N."""
+    return q.view(-1, groups, heads // groups, d).permute(1, 2, 0, 3).reshape(1, groups, -1, d)
+
+
+def as_heads(rows: Tensor, heads: int, groups: int, d: int) -> Tensor:
+    """The way back: [1, groups, R, d] -> [N, heads * d]."""
+    return rows.reshape(groups, heads // groups, -1, d).permute(2, 0, 1, 3).reshape(-1, heads * d)
+
+
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, half: int) -> Tensor:
-    """x [N, heads, d = 2 half], rotated by its position (see Rotation)."""
+    """x [N, heads, d = 2 half], rotated by its position (see Rotation). half: d / 2."""
     return torch.addcmul(x * cos, x.roll(half, -1), sin).to(x.dtype)  # Olmo 2's cos and sin are float32
 
 
@@ -246,7 +291,6 @@ class Layer:
         return product.plus(hidden, x) if norm is None else x.add_(norm(product(hidden)))
 
     def _attention(self, x: Tensor, shared: Shared) -> Tensor:
-        # Sizes are those of the config, not of tensors: a capture on a CPU works those out in every replay.
         heads, groups, d = self.heads, self.groups, self.head_dim
         qk, v = self.qkv(x).split([(heads + groups) * d, groups * d], -1)
         if self.q_norm is not None and self.k_norm is not None:
@@ -256,27 +300,22 @@ class Layer:
             qk = torch.cat([self.q_norm(q), self.k_norm(k)], 1)
         qk = qk.view(-1, heads + groups, d)
         if self.rotates:
-            rotation = shared.rotations[self.layer_type]
-            qk = self.functions.rotated(qk, rotation.cos, rotation.sin, d // 2)
+            qk = self.functions.rotated(qk, *shared.rotations[self.layer_type], d // 2)
         q, k = qk.split([heads, groups], 1)  # [N, heads, d], [N, groups, d]
         v = v.view(-1, groups, d)
         keys, values = shared.cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.index)
         return self._attend(q, keys, values, shared.masks[self.window])
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """q [N, heads, d], keys and values [1, groups, L, d] -> [N, heads * d]. The heads that share a key
-        are more rows of one head, so that the cache is read once and never copied: R = heads / groups * N.
-        mask [1, 1, R, L]."""
-        heads, groups, d = self.heads, self.groups, self.head_dim
-        rows = q.view(-1, groups, heads // groups, d).permute(1, 2, 0, 3).reshape(1, groups, -1, d)
+        """q [N, heads, d], keys and values [1, groups, L, d] -> [N, heads * d]. mask [1, 1, R, L]."""
+        rows = as_rows(q, self.heads, self.groups, self.head_dim)
         if self.softcap is None:
             output = scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=self.scaling)
         else:
             scores = rows @ keys.transpose(2, 3) * self.scaling  # [1, groups, R, L]
             scores = torch.tanh(scores / self.softcap) * self.softcap + mask
             output = scores.softmax(-1, dtype=torch.float32).to(q.dtype) @ values
-        output = output.reshape(groups, heads // groups, -1, d)
-        return output.permute(2, 0, 1, 3).reshape(-1, heads * d)
+        return as_heads(output, self.heads, self.groups, self.head_dim)
 
 
 def _normed(norm: Norm | None, x: Tensor) -> Tensor:

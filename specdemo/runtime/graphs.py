@@ -1,38 +1,126 @@
-"""CUDA graphs: a step is captured once and replayed, so that its thousands of launches cost the host one
-call."""
+"""Steps: functions of one typed value of tensors. A step runs as it is, or as a CUDA graph: captured once and
+replayed, so that its thousands of launches cost the host one call. And whether a model's forward can be
+captured at all, which torchscript.py asks, too: whether a static forward predicts what a plain one does,
+without looking at its own numbers on the way.
+
+A typed value is a dataclass whose fields are tensors, other such values, or plain Python values. That is all
+that is needed to capture a step from one to another: its inputs and outputs are found by walking over the
+fields, and nothing is addressed by position."""
 
 import gc
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Module
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import disagreement, probability_tolerance
-from specdemo.runtime.cached_head import DrafterModel
-from specdemo.runtime.capturable import (
-    ForbidDataDependence,
-    ForbidReadingTensors,
-    capture_blocker,
-    one_line,
-)
-from specdemo.runtime.clock import Clock
-from specdemo.runtime.values import In, Out, StepInput, tensors_of, with_tensors
+from specdemo.runtime.cuda import on_host
+from specdemo.runtime.device import Clock
+from specdemo.runtime.lm import Cached, CachedLM, context_of, logits_tolerance, windows_of
 
 # What CUDA says when a capture was ended by another thread's call, or by a call of its own that it forbids.
-INTERRUPTED = (
+CAPTURE_INTERRUPTED = (
     "operation not permitted when stream is capturing",
     "operation failed due to a previous error during capture",
 )
 AUTO_ROWS = (1, 2, 4, 8, 16)  # of a step, where gamma is chosen round by round: each needs a graph
+LOOKS = "its forward reads tensor values on the host ({})"
+PASSING = (*CAPTURE_INTERRUPTED, "out of memory")  # another time, the same capture may succeed
+# How far probabilities may be apart, which are float32 whatever the model computes in. In float32 the same
+# sums in another order move a logit by about 1e-6. In bfloat16 a logit between 8 and 16 moves by 2^-4 when it
+# is rounded the other way, which moves a probability by a quarter of that at most; float16 by less.
+EXACT, ROUNDED = 1e-6, 2e-2
+_T = TypeVar("T")
 
-PASSING = (*INTERRUPTED, "out of memory")  # another time, the same capture may succeed
+
+class StepInput(Protocol):
+    def varied(self) -> Self:
+        """Another valid input of the same shapes, with other numbers: to try a captured step on."""
+
+
+In = TypeVar("In", bound=StepInput)
+Out = TypeVar("Out")
+
+
+class RunStep(Protocol):
+    """Runs a step: as it is, or captured once for each `key` and replayed."""
+
+    def rows(self, k: int, gamma: Gamma) -> int:
+        """How many rows a step should have when `k` tokens are drafted of at most `gamma`."""
+
+    def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
+        """The value that the step has read, which stays as it was until the next step, and the step's output.
+
+        key: its first entry names the step; two calls with equal keys must do the same to inputs of equal
+        shape."""
+
+
+def tensors_of(value: object) -> list[Tensor]:
+    """The tensors in a value, in the order of its fields."""
+    if isinstance(value, Tensor):
+        return [value]
+    if is_dataclass(value):
+        return [tensor for field in fields(value) for tensor in tensors_of(getattr(value, field.name))]
+    return []
+
+
+def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
+    """The same value with other tensors, taken in the order of `tensors_of`."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if is_dataclass(value):
+        parts = {field.name: with_tensors(getattr(value, field.name), tensors) for field in fields(value)}
+        return replace(value, **parts)
+    return value
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A value's tensors in one vector, for one copy to the host. float64 holds ids, flags and probabilities
+    exactly."""
+
+    numbers: Tensor  # [n] float64
+    layout: tuple[tuple[torch.Size, torch.dtype], ...]  # of each tensor
+
+
+def pack(value: object) -> Packed:
+    """float64 must hold the tensors' numbers exactly: bool, int64 below 2^53, or any float."""
+    tensors = tensors_of(value)
+    numbers = torch.cat([tensor.flatten().double() for tensor in tensors])
+    return Packed(numbers, tuple((tensor.shape, tensor.dtype) for tensor in tensors))
+
+
+def to_host(packed: Packed, kind: type[_T]) -> _T:
+    """The packed value on the CPU, in one copy, which waits for the device (RuntimeError if it does not
+    answer). `kind`: its class, whose fields are all tensors."""
+    tensors = unpacked(Packed(on_host(packed.numbers), packed.layout))
+    return kind(**{field.name: tensor for field, tensor in zip(fields(kind), tensors, strict=True)})
+
+
+def unpacked(packed: Packed) -> list[Tensor]:
+    """The tensors that were packed, where the packed ones are."""
+    parts = packed.numbers.split([shape.numel() for shape, _ in packed.layout])
+    return [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, packed.layout, strict=True)]
+
+
+def varied_ids(ids: Tensor) -> Tensor:
+    """Other ids of the same vocabulary."""
+    return torch.where(ids > 0, ids - 1, ids + 1)
+
+
+def varied_uniforms(u: Tensor) -> Tensor:
+    """Other numbers in [0, 1)."""
+    return (u + 0.5) % 1.0
 
 
 class EagerSteps:
@@ -70,24 +158,24 @@ class Graphs:
         self._pool: cuda.Pool | None = None
         self._tolerance = 0.0  # for probabilities
         self._weights: list = []  # their addresses at the time of capture, and the modules
-        self._checked: list[DrafterModel] = []
+        self._checked: list[Module] = []
         if os.environ.get("SPACES_ZERO_GPU"):
             self.blocker = "ZeroGPU runs each call in its own process, which no captured graph outlives"
 
-    def begin_run(self, models: list[DrafterModel]) -> None:
+    def begin_run(self, lms: Sequence[Cached]) -> None:
         """Drops the graphs of weights that have moved, because a graph reads them where they were."""
         if self._blocked_for_this_run:
             self.blocker, self._blocked_for_this_run = None, False
-        for model in models:
-            if not self.blocker and model not in self._checked:
-                self._block(capture_blocker(model) if isinstance(model, PreTrainedModel) else None)
+        for lm in lms:
+            if not self.blocker and lm.model not in self._checked:
+                self._block(None if lm.written_for_capture else capture_blocker(lm.model))
                 if not self._blocked_for_this_run:
-                    self._checked.append(model)
-        weights = [weights_address(model) for model in models]
+                    self._checked.append(lm.model)
+        weights = [weights_address(lm.model) for lm in lms]
         if weights != self._weights:
             self.drop()
             self._weights = weights
-        self._tolerance = probability_tolerance([model.dtype for model in models])
+        self._tolerance = probability_tolerance([lm.model.dtype for lm in lms])
 
     def rows(self, k: int, gamma: Gamma) -> int:
         if not k or self.blocker:
@@ -185,7 +273,7 @@ def _fill(static: object, value: object) -> None:
 def _reason(error: RuntimeError, step: Callable, value: StepInput) -> str:
     """Why a step could not be captured. CUDA says the same whether a capture was ended by the step, which
     waits for the device, or by another thread; so the step is tried once more as it is."""
-    if any(interrupted in str(error) for interrupted in INTERRUPTED):
+    if any(interrupted in str(error) for interrupted in CAPTURE_INTERRUPTED):
         try:
             with ForbidReadingTensors(), ForbidDataDependence():
                 step(value)
@@ -212,10 +300,103 @@ def is_dense(tensor: Tensor) -> bool:
     return type(tensor) in (torch.nn.Parameter, Tensor)
 
 
-def weights_address(model: DrafterModel) -> tuple[list, list]:
+def weights_address(model: Module) -> tuple[list, list]:
     """The model's modules, and where its weights are in memory: equal while a captured graph may read
     them."""
     tensors = [*model.parameters(), *model.buffers()]
     return list(model.modules()), [
         (id(tensor), tensor.data_ptr() if is_dense(tensor) else None) for tensor in tensors
     ]
+
+
+def probability_tolerance(dtypes: list[torch.dtype]) -> float:
+    """For models that compute in these dtypes."""
+    fine = torch.finfo(torch.float32).eps
+    return EXACT if all(torch.finfo(dtype).eps <= fine for dtype in dtypes) else ROUNDED
+
+
+def disagreement(expected: object, given: object, tolerance: float) -> str | None:
+    """What differs, in a word; None if nothing does. tolerance: for probabilities. Ids and flags must be the
+    same, even where two tokens are equally likely but for rounding."""
+    for (name, one), (_, other) in zip(_tensors(expected), _tensors(given), strict=True):
+        if one.is_floating_point():
+            if bool((other.isnan() & ~one.isnan()).any()):
+                return "NaN"
+            is_logits = name == "logits"
+            apart = logits_tolerance(one.double(), one.dtype) if is_logits else tolerance
+            if not torch.isclose(other.double(), one.double(), rtol=0.0, atol=apart, equal_nan=True).all():
+                return "logits" if is_logits else "probabilities"
+        elif not torch.equal(one, other):
+            return "ids"
+    return None
+
+
+def _tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
+    """All tensors in the value with their fields' names, packed ones as what they are."""
+    if isinstance(value, Tensor):
+        return [(name, value)]
+    if isinstance(value, Packed):
+        return [(name, tensor) for tensor in unpacked(value)]
+    if is_dataclass(value):
+        parts = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return [pair for part_name, part in parts for pair in _tensors(part, part_name)]
+    return []
+
+
+@torch.no_grad()
+def capture_blocker(model: PreTrainedModel) -> str | None:
+    """Why the model cannot be captured, tried on a few tokens; None if it can."""
+    lm = CachedLM(model)
+    n = int(min(6, context_of(model)))
+    ids = positions = torch.arange(n, device=lm.device)
+    lm.reserve(0, n)
+    expected = lm.forward(ids, positions[0]).double()  # [n, V]
+    tolerance = logits_tolerance(expected, lm.dtype)
+    lm.begin_run(static=True)
+    # Some models measure a window from the end of the visible cache.
+    lm.reserve(0, max((size for size in windows_of(model) if size <= 4096), default=0) + 64)
+    try:
+        for rows in (n, 2, 1):
+            with ForbidReadingTensors(), ForbidDataDependence():
+                logits = lm.forward(ids[-rows:], positions[-rows])
+            if not (logits.double() - expected[-rows:]).abs().max() <= tolerance:
+                return "it makes masks of its own from the length of the cache"
+    except Exception as error:
+        return one_line(error)
+    return None
+
+
+class ForbidReadingTensors(TorchFunctionMode):
+    """Raises when Python code reads the numbers in a tensor."""
+
+    READS = {
+        "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__iter__"
+    }  # fmt: skip
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if getattr(function, "__name__", "") in self.READS:
+            raise RuntimeError(LOOKS.format(function.__name__))
+        return function(*args, **(kwargs or {}))
+
+
+class ForbidDataDependence(TorchDispatchMode):
+    """Raises for an operation whose output's shape depends on the numbers."""
+
+    READS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "equal", "is_nonzero"}
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        name = operation.overloadpacket.__name__
+        by_mask = name in ("index", "index_put", "index_put_") and any(
+            isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1]
+        )
+        if name in self.READS or by_mask:
+            raise RuntimeError(LOOKS.format(name))
+        return operation(*args, **(kwargs or {}))
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

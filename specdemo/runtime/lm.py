@@ -7,25 +7,88 @@ cache of its own; or *static*, so that it can be captured: positions are tensors
 cache than is filled, and nothing waits for the device."""
 
 import inspect
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from threading import get_ident
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, ModuleList
 from transformers import DynamicCache, PreTrainedModel, cache_utils
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
 from specdemo.runtime.attention import static_attention
-from specdemo.runtime.buffers import MIN_CAPACITY, kv_length_for, longer
 from specdemo.runtime.device import to_device
-from specdemo.runtime.features import Features
 from specdemo.runtime.fused import FusedForward
 
+WARM_UP_FORWARDS = 3
 PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt takes
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
+MIN_CAPACITY = 256  # tokens that there is room for
+
+
+class Features:
+    """The inputs of A of a model's layers, by position: transformers' hidden_states[i] for each i of
+    `layer_ids`. The number of layers itself stands for the last layer's output, before the last norm.
+
+    They are written where the forward's tokens stand, as the cache is. What rejected drafts have left over is
+    overwritten before it is read."""
+
+    def __init__(self, model: PreTrainedModel, layer_ids: tuple[int, ...]):
+        """ValueError if the model has no single list of its layers."""
+        config = model.config.get_text_config()
+        self.layer_ids = layer_ids
+        self.size: int = config.hidden_size  # H
+        self._layers = layers_of(model)
+        device = model.get_input_embeddings().weight.device
+        self.states = torch.zeros(
+            0, len(layer_ids) * self.size, dtype=model.dtype, device=device
+        )  # [C, A * H]
+
+    def reserve(self, capacity: int) -> None:
+        """Makes room for the positions below `capacity`."""
+        if capacity > len(self.states):
+            self.states = longer(self.states, capacity)
+
+    def keep(self, layer: int, x: Tensor, rows: Tensor) -> None:
+        """x [N, H]: the input of this layer at the positions `rows` [N]. Nothing if it is not asked for."""
+        if layer in self.layer_ids:
+            start = self.layer_ids.index(layer) * self.size
+            self.states[:, start : start + self.size].index_copy_(0, rows, x.to(self.states.dtype))
+
+    def at(self, rows: Tensor) -> Tensor:
+        """Positions [N] -> [N, A * H], the layers side by side in the order of `layer_ids`."""
+        return self.states.index_select(0, rows)
+
+    @contextmanager
+    def watching(self, rows: Tensor) -> Iterator[None]:
+        """Keeps what the model's own layers are given in this thread meanwhile, at the positions `rows` [N].
+        (transformers' output_hidden_states leaves hooks on the model for good.)"""
+        thread = get_ident()
+
+        def keep(layer: int, x: Tensor) -> None:
+            if get_ident() == thread:  # another pair may share the model
+                self.keep(layer, x[0], rows)
+
+        def keep_input(layer: int) -> object:
+            def hook(_: Module, args: tuple, kwargs: dict) -> None:
+                keep(layer, args[0] if args else kwargs["hidden_states"])
+
+            return hook
+
+        def keep_output(_: Module, args: tuple, output: Tensor | tuple) -> None:
+            keep(len(self._layers), output[0] if isinstance(output, tuple) else output)
+
+        with ExitStack() as hooks:
+            for layer in self.layer_ids:
+                if layer < len(self._layers):
+                    hook = self._layers[layer].register_forward_pre_hook(keep_input(layer), with_kwargs=True)
+                else:
+                    hook = self._layers[-1].register_forward_hook(keep_output)
+                hooks.callback(hook.remove)
+            yield
 
 
 class LM(Protocol):
@@ -51,12 +114,36 @@ class LM(Protocol):
         """ids [N] at the positions start [], start + 1, ... -> logits [N, V]: row i predicts the token after
         ids[i]."""
 
+    def draft(
+        self, ids: Tensor, start: Tensor, u: Tensor, temperature: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor] | None:
+        """Many forwards as one call, if it has one: feeds ids [N], and then B tokens, of which each is drawn
+        from the last logits: the likeliest where temperature is None, else with u [B], at this temperature.
+        Returns the tokens [B], what they were drawn from [B, V] (None when greedy), and the logits [B, V]."""
+
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
         """Fills the cache with ids [N] from position 0 on; N may be 0. Returns the number of forwards that it
         takes. is_over: asked before each; the rest is left out once it is true."""
 
 
-class CachedLM:
+class Cached:
+    """A model with its cache, as the runner sees it."""
+
+    captures_itself = False  # if not, its forwards are captured with the steps that they are part of
+    written_for_capture = False  # if not, it is tried first whether its forward can be captured
+    warming_up: str | None = None  # what it is capturing now, in words
+    blocker: str | None = None  # why it captures nothing any more
+    reads: Features | None = None  # what it drafts from: its target must keep them
+
+    def warm_up(self, rows: int) -> None:
+        """A few forwards of one token and of so many, for what happens at the first ones."""
+
+    def notes_as(self, role: str) -> list[str]:
+        """Why its forwards are slower than they might be, a sentence each. role: what it is in its pair."""
+        return []
+
+
+class CachedLM(Cached):
     """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it.
 
     compiled: see FusedForward."""
@@ -75,8 +162,8 @@ class CachedLM:
         self.not_compiled: str | None = None  # why it is not compiled
         self._modules: list[Module] = []  # for which `fused` was chosen
         self.known_ids = model.get_input_embeddings().weight.shape[0]
-        self._last_position = context_of(model) - 1
-        self._cache = positional_cache(model, self)
+        self.last_position = context_of(model) - 1
+        self._cache, self._cache_name = positional_cache(model, self), cache_argument(model)
         self._capacity = 0
         self.parameters = inspect.signature(model.forward).parameters
         # A prefill needs no logits, and [prompt, V] of them can be gigabytes.
@@ -114,19 +201,24 @@ class CachedLM:
     @torch.no_grad()
     def _check_fused(self) -> None:
         """ValueError if the fused forward predicts something other than the model, tried on a few tokens."""
-        n = int(min(12, self._last_position + 1))
+        n = int(min(12, self.last_position + 1))
         ids = torch.arange(n, device=self.device)
         self.reserve(0, n)
         expected = self._plain_forward(ids).double()  # [n, V]
         for rows in (n, 1):
             self.reserve(n - rows, n)
             logits = self.static_forward(ids[-rows:], ids[-rows]).double()
-            if not (logits - expected[-rows:]).abs().max() <= self.tolerance(expected):
+            if not (logits - expected[-rows:]).abs().max() <= logits_tolerance(expected, self.dtype):
                 raise ValueError("its fused forward predicts something other than the model")
 
-    def tolerance(self, logits: Tensor) -> float:
-        """How far two computations of these logits may be apart."""
-        return float(torch.finfo(self.dtype).eps ** 0.5 * logits.abs().max())
+    def notes_as(self, role: str) -> list[str]:
+        if self.not_fused:
+            return [f"the {role} runs by transformers' own forward, which is slower: {self.not_fused}"]
+        if self.not_compiled:
+            return [f"the {role} is not compiled: {self.not_compiled}"]
+        if self.compiled and self.fused is None:
+            return [f"the {role} is not compiled: {type(self.model).__name__} has no fused forward"]
+        return []
 
     @property
     def is_current(self) -> bool:
@@ -169,13 +261,17 @@ class CachedLM:
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
         return self.static_forward(ids, start) if self.static else self._plain_forward(ids)
 
+    def draft(self, ids: Tensor, start: Tensor, u: Tensor, temperature: Tensor | None) -> None:
+        """See LM: it has none."""
+
     def static_forward(self, ids: Tensor, start: Tensor) -> Tensor:
         self.start = start
         # Rows that only fill a captured step may lie beyond the model's last position.
-        positions = self._write_positions(ids).clamp(max=self._last_position)
+        positions = self._write_positions(ids).clamp(max=self.last_position)
         if self.fused is not None:
+            keep = None if self.features is None else self.features.keep
             ids, rows = self._known(ids), self.positions
-            return self.fused(ids, positions, rows, self.kv_ruler, self._cache, self.features)
+            return self.fused(ids, positions, rows, self.kv_ruler, self._cache, keep)
         arguments = {
             "position_ids": positions[None],
             "attention_mask": torch.ones_like(self.kv_ruler)[None],  # nothing is padding
@@ -201,7 +297,7 @@ class CachedLM:
         ids = self._known(ids)[None]
         features = self.features
         with nullcontext() if features is None else features.watching(self.positions):
-            output = self.model(input_ids=ids, past_key_values=self._cache, use_cache=True, **arguments)
+            output = self.model(input_ids=ids, use_cache=True, **{self._cache_name: self._cache}, **arguments)
         return output.logits[0]  # [N, V]
 
     def _known(self, ids: Tensor) -> Tensor:
@@ -218,6 +314,15 @@ class CachedLM:
             self.reserve(start, start + len(chunk))
             self._plain_forward(chunk, **self._prefill_arguments)
         return len(starts)
+
+    def warm_up(self, rows: int) -> None:
+        length = max(0, int(min(32, self.last_position + 1 - rows)))
+        self.prefill(torch.zeros(length, dtype=torch.long))
+        start = torch.tensor(length, device=self.device)
+        for count in (1, rows):
+            for _ in range(WARM_UP_FORWARDS):
+                self.reserve(length, length + count)
+                self.forward(torch.zeros(count, dtype=torch.long, device=self.device), start)
 
 
 class PositionalLayer(DynamicLayer):
@@ -253,14 +358,65 @@ class PositionalLayer(DynamicLayer):
         return self.lm.start
 
 
+# Buffers outlive a caller's inference mode, and could not be written to after it.
+@torch.inference_mode(False)
+def longer(old: Tensor, length: int) -> Tensor:
+    """`old` [..., n, d] followed by zeros up to [..., length, d]. Not uninitialised memory: masked values are
+    multiplied by 0, and NaN would survive that."""
+    new = old.new_zeros(*old.shape[:-2], length, old.shape[-1])
+    new[..., : old.shape[-2], :] = old
+    return new
+
+
+def kv_length_for(length: int, device: torch.device) -> int:
+    """How many positions a forward attends to when the text has this length: few different numbers on a GPU,
+    where each has to be captured (256, 384, 512, 768, 1024, ...), and the next multiple of 64 on a CPU."""
+    if device.type == "cpu":
+        return -(-length // 64) * 64
+    power = max(MIN_CAPACITY, 1 << (length - 1).bit_length())
+    return power * 3 // 4 if length <= power * 3 // 4 and power > MIN_CAPACITY else power
+
+
+def layers_of(model: PreTrainedModel) -> ModuleList:
+    """The model's decoder layers; ValueError if it has no single list of them."""
+    count = model.config.get_text_config().num_hidden_layers
+    lists = [part for part in model.modules() if isinstance(part, ModuleList) and len(part) == count]
+    if len(lists) != 1:
+        raise ValueError(f"its {count} layers are not one list of modules")
+    return lists[0]
+
+
+def logits_tolerance(logits: Tensor, dtype: torch.dtype) -> float:
+    """How far two computations of these logits by a model of this dtype may be apart."""
+    return float(torch.finfo(dtype).eps ** 0.5 * logits.nan_to_num(0.0, 0.0, 0.0).abs().max())
+
+
 def logits_width(model: PreTrainedModel) -> int:
     """V: the width of the logits, padding included."""
     return (model.get_output_embeddings() or model.get_input_embeddings()).weight.shape[0]
 
 
-def context_of(model: PreTrainedModel) -> float:
+def context_of(model: Module) -> float:
     """The most tokens that a text can have; infinite where the config names no limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+
+
+def windows_of(model: PreTrainedModel) -> list[int]:
+    """The sizes, in tokens, of the windows and chunks within which some of its layers attend."""
+    settings = model.config.get_text_config().to_dict().items()
+    sizes = (size for key, size in settings if "window" in key or "chunk" in key)
+    return [size for size in sizes if isinstance(size, int) and size > 1]
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """How its forward names the cache: `past_key_values`, or `cache` from transformers 5.24 on, which in some
+    old models is a dict of another kind. ValueError when it takes none."""
+    arguments = inspect.signature(model.forward).parameters
+    if "past_key_values" in arguments:
+        return "past_key_values"
+    if "cache" in arguments and "dict" not in str(arguments["cache"].annotation):
+        return "cache"
+    raise ValueError("it takes no cache, so every forward would begin anew")
 
 
 def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cache:
@@ -269,8 +425,7 @@ def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cach
         raise ValueError("it is an encoder-decoder model, and only decoder-only models can be run")
     if model._is_stateful:
         raise ValueError("it keeps a recurrent state, which cannot be rewound to before a rejected draft")
-    if "past_key_values" not in inspect.signature(model.forward).parameters:
-        raise ValueError("it takes no cache, so every forward would begin anew")
+    cache_argument(model)
     layers = DynamicCache(config=model.config).layers
     for layer in layers:
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, *EMPTY_LAYERS):
@@ -279,3 +434,21 @@ def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cach
     return Cache(
         layers=[layer if isinstance(layer, EMPTY_LAYERS) else PositionalLayer(lm) for layer in layers]
     )
+
+
+def in_training(*models: Module | None) -> list[Module]:
+    """Their modules that are in training mode."""
+    return [module for model in models if model for module in model.modules() if module.training]
+
+
+@contextmanager
+def evaluating(modules: list[Module]) -> Iterator[None]:
+    """Modules that are in training mode are in evaluation mode meanwhile: a model in memory is left as it
+    was."""
+    for module in modules:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.training = True

@@ -1,22 +1,25 @@
-"""Whether a model can be run here: whether its forwards over a cache that is written by position predict what
-its own forward without a cache does."""
+"""What is tried before it is trusted: a model, whose forwards over a cache that is written by position must
+predict what its own forward without a cache does; and a GPU, which must write what the CPU writes."""
 
+import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specdemo import __version__
 from specdemo.runtime import cuda
-from specdemo.runtime.cached_head import CachedHead
-from specdemo.runtime.capturable import windows_of
-from specdemo.runtime.eagle3 import Eagle3Head
-from specdemo.runtime.lm import CachedLM, context_of
+from specdemo.runtime.eagle3 import CachedHead, Eagle3Head
+from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_tolerance, windows_of
 
-TOKENS = 16  # on which a model is tried
+TRIED_TOKENS = 16  # on which a model is tried
 COMPARED = 6  # of them: the last ones
 # Parameters times tokens, for trying it beyond a sliding window. 51 million parameters and 908 tokens took
 # 2.1 s on two cores of an AMD EPYC. The number for a GPU is an estimate.
@@ -35,7 +38,7 @@ def agrees_with_itself(model: PreTrainedModel) -> bool:
     dtype or its attention has changed. Raises what its forward raises."""
     how = (model.device, model.dtype, model.config._attn_implementation)
     if _agreed.get(model) != how:
-        with torch.no_grad(), _evaluating(model):
+        with torch.no_grad(), evaluating(in_training(model)):
             if not _try(model):
                 return False
         _agreed[model] = how
@@ -46,10 +49,10 @@ def head_agrees_with_itself(head: Eagle3Head, target: PreTrainedModel) -> bool:
     """Whether the head predicts the same with a cache that is written by position, also where rejected drafts
     were, as in one forward over a whole text, from the target's features of it. Raises what a forward
     raises."""
-    with torch.no_grad(), _evaluating(target):
+    with torch.no_grad(), evaluating(in_training(target)):
         lm, cached, whole = CachedLM(target), CachedHead(head, target), CachedHead(head, target)
         lm.features = cached.features = whole.features
-        ids = _tokens(lm, int(min(TOKENS, context_of(target), cached.context)))
+        ids = _tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
         lm.prefill(ids)
         n = len(ids) - 1  # pairs of a token and the feature before it
         expected, said = _of_pairs(whole, ids, 0, n), _of_pairs(cached, ids, 0, n // 2)
@@ -58,10 +61,15 @@ def head_agrees_with_itself(head: Eagle3Head, target: PreTrainedModel) -> bool:
             said = torch.cat([said, _of_pairs(cached, ids, start, min(start + 2, n))])
         for each in (lm, cached, whole):
             each.free()
+    return bool(_alike(expected, said, head.dtype).all())
+
+
+def _alike(expected: Tensor, said: Tensor, dtype: torch.dtype) -> Tensor:
+    """By row of logits [N, V], whether they are the same for a model of this dtype: [N] bool. Broken weights
+    predict NaN with and without the cache; the first round reports that."""
     expected, said = expected.double(), said.double()
-    same = (said == expected) | (said.isnan() & expected.isnan())  # see _compare
-    tolerance = torch.finfo(head.dtype).eps ** 0.5 * expected.nan_to_num(0, 0, 0).abs().max()
-    return bool((same | ((said - expected).abs() <= tolerance)).all())
+    same = (said == expected) | (said.isnan() & expected.isnan())
+    return (same | ((said - expected).abs() <= logits_tolerance(expected, dtype))).all(1)
 
 
 def _of_pairs(cached: CachedHead, ids: Tensor, start: int, end: int) -> Tensor:
@@ -76,7 +84,7 @@ def _try(model: PreTrainedModel) -> bool:
     try:
         return _compare(lm, _length(lm))
     except torch.OutOfMemoryError:  # beyond a wide window; a run reads its prompt in parts
-        return _compare(lm, int(min(TOKENS, context_of(model))))
+        return _compare(lm, int(min(TRIED_TOKENS, context_of(model))))
     finally:
         lm.free()
 
@@ -87,7 +95,7 @@ def _length(lm: CachedLM) -> int:
     on_gpu = cuda.is_cuda(lm.device) and not os.environ.get("SPACES_ZERO_GPU")
     most = (MOST_WORK_ON_GPU if on_gpu else MOST_WORK) / lm.model.num_parameters()
     beyond = (window + COMPARED + 2 for window in windows_of(lm.model))
-    return int(min(max([TOKENS, *(n for n in beyond if n <= most)]), context_of(lm.model)))
+    return int(min(max([TRIED_TOKENS, *(n for n in beyond if n <= most)]), context_of(lm.model)))
 
 
 def _compare(lm: CachedLM, n: int) -> bool:
@@ -96,18 +104,14 @@ def _compare(lm: CachedLM, n: int) -> bool:
     before, rest = ids[:-kept], ids[-kept:]
     only_rest = {"logits_to_keep": kept} if "logits_to_keep" in lm.parameters else {}
     output = lm.model(input_ids=ids[None], use_cache=False, **only_rest)
-    expected = output.logits[0, -kept:].double()  # [kept, V]
+    expected = output.logits[0, -kept:]  # [kept, V]
 
     lm.prefill(before)
     logits = []
     for at in range(0, kept, 2):
         _forward(lm, rest[at:].flip(0), n - kept + at)  # a rejected draft
         logits.append(_forward(lm, rest[at : at + 2], n - kept + at))
-    said = torch.cat(logits).double()  # [kept, V]
-    # Broken weights predict NaN with and without the cache; the first round reports that.
-    same = (said == expected) | (said.isnan() & expected.isnan())
-    tolerance = lm.tolerance(expected.nan_to_num(0, 0, 0))
-    off = ~(same | ((said - expected).abs() <= tolerance)).all(1)  # [kept]
+    off = ~_alike(expected, torch.cat(logits), lm.dtype)  # [kept]
     # In 16 bits, rounding can make a router choose another expert.
     return int(off.sum()) <= (0 if lm.dtype == torch.float32 else kept // 2)
 
@@ -127,14 +131,54 @@ def _tokens(lm: CachedLM, n: int) -> Tensor:
     return ids
 
 
-@contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """In evaluation mode; a model in memory is left as it was."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+DIFFERS = (
+    "{} writes another text than the CPU with the embedded pair in float32, where both should be equal (from "
+    "token {} on): its numbers may be wrong. python -m specdemo doctor says more"
+)
+NOT_COMPARED = "the text of {} could not be compared with the CPU's: {}"
+_lock = threading.RLock()  # the comparison runs pairs itself
+_known: dict[str, str | None] = {}  # GPU and versions -> what is wrong
+
+
+def difference(device: torch.device, write: Callable[[str], list[int]]) -> str | None:
+    """What is wrong with the GPU's text, in a sentence; None if nothing is. write: the ids of a greedy text
+    in float32, written on the device of that name."""
+    name = torch.cuda.get_device_name(device)
+    key = f"{name}, specdemo {__version__}, torch {torch.__version__}, transformers {version('transformers')}"
+    with _lock:
+        if key in _known:
+            return _known[key]
+        _known[key] = None  # so that the runs of the comparison are not compared themselves
+        if key in _remembered():
+            return None
+        try:
+            ours, theirs = write(str(device)), write("cpu")
+        except Exception as error:
+            _known[key] = NOT_COMPARED.format(name, f"{type(error).__name__}: {error}")
+            return _known[key]
+        if ours == theirs:
+            _remember(key)
+        else:
+            pairs = zip([*ours, None], [*theirs, None], strict=False)
+            first = next(i for i, (a, b) in enumerate(pairs) if a != b)
+            _known[key] = DIFFERS.format(name, first + 1)
+        return _known[key]
+
+
+def _file() -> Path:
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "specdemo" / "gpus.json"
+
+
+def _remembered() -> list[str]:
+    """GPUs and versions whose text was right."""
+    with suppress(OSError, ValueError):
+        keys = json.loads(_file().read_text(encoding="utf-8"))
+        return keys if isinstance(keys, list) else []
+    return []
+
+
+def _remember(key: str) -> None:
+    with suppress(OSError):  # then it is tried again in the next process
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        _file().write_text(json.dumps([*_remembered(), key], indent=1), encoding="utf-8")

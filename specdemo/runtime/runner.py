@@ -2,7 +2,7 @@
 know about it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -11,22 +11,18 @@ import torch
 from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
-from specdemo.runtime.cached_head import CachedHead, DrafterModel
-from specdemo.runtime.clock import Clock
-from specdemo.runtime.eagle3 import Eagle3Head
-from specdemo.runtime.early_exit import FirstLayersLM, first_layers_lm
-from specdemo.runtime.graphs import EagerSteps, Graphs
-from specdemo.runtime.lm import CachedLM, context_of
-from specdemo.runtime.torchscript import TorchScriptLM
-from specdemo.runtime.values import RunStep
+from specdemo.runtime.attention import without_cudnn
+from specdemo.runtime.device import Clock
+from specdemo.runtime.eagle3 import CachedHead, DrafterModel, Eagle3Head
+from specdemo.runtime.early_exit import FirstLayersLM
+from specdemo.runtime.graphs import EagerSteps, Graphs, RunStep
+from specdemo.runtime.lm import Cached, CachedLM, evaluating, in_training
+from specdemo.runtime.native import NativeLM, can_be_native, first_layers_lm, is_small
 
 # "auto": steps are captured where device and models allow it. "off": every forward runs as transformers would
 # run it. "compiled": on CUDA, the small operations of fused forwards are also compiled before they are
-# captured, which needs a compiler.
+# captured, which needs a compiler. On a CPU that is "auto".
 Capture = Literal["auto", "off", "compiled"]
-
-SMALL = 50_000_000  # parameters of a model for which Python's part of a forward counts
-WARM_UP = 3  # forwards
 
 
 @dataclass(frozen=True)
@@ -43,10 +39,17 @@ class RunSetup:
 class Runner:
     """Runs the models of one pair, in one run at a time."""
 
-    def __init__(self, target: PreTrainedModel, drafter: DrafterModel | None, capture: Capture = "auto"):
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        drafter: DrafterModel | None,
+        capture: Capture = "auto",
+        cudnn_attention: bool = False,  # whether torch may choose it, if it would
+    ):
         self.target = target
         self.drafter = drafter
         self.capture = capture
+        self.cudnn_attention = cudnn_attention
         self.clock = Clock()
         self.graphs = Graphs(self.clock)
         self.gpu_note: str | None = None  # what is wrong with the GPU's texts
@@ -59,15 +62,20 @@ class Runner:
     def lms(self) -> tuple[CachedLM, CachedLM | CachedHead | None]:
         return self._lm(self.target), self._drafting(self.drafter)
 
+    @property
+    def copied_bytes(self) -> tuple[int, int]:
+        """Of the target's and the drafter's weights in 16 bits (`NativeLM.copied_bytes`)."""
+        target, drafter = vars(self).get("lms", (None, None))  # not made before they run
+        return tuple(lm.copied_bytes if isinstance(lm, NativeLM) else 0 for lm in (target, drafter))
+
     def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | None:
         if isinstance(drafter, Eagle3Head):
             return CachedHead(drafter, self.target)
         return self._lm(drafter) if drafter is not None else None
 
     def _lm(self, model: PreTrainedModel) -> CachedLM:
-        # A capture saves Python's share of a forward, which counts in small models only.
-        if model.device.type == "cpu" and model.num_parameters() <= SMALL:
-            return TorchScriptLM(model, self.clock)
+        if is_small(model) or can_be_native(model):
+            return NativeLM(model, self.clock)
         return CachedLM(model, compiled=self.capture == "compiled" and model.device.type == "cuda")
 
     def _first_layers(self, count: int) -> FirstLayersLM:
@@ -84,7 +92,7 @@ class Runner:
         place of the pair's drafter. CudaLost if its models are on a GPU that is lost."""
         if self._gpus:
             cuda.check_not_lost()
-        self._training = [module for model in self._models for module in model.modules() if module.training]
+        self._training = in_training(*self._models)
         with self.active():
             return self._begin_run(exit_layer)
 
@@ -99,15 +107,14 @@ class Runner:
         self.clock.devices = {lm.device for lm in lms}
         target.features = None  # a drafter that needs them sets it
         self._hooked = self.capture != "off" and any(has_hooks(lm.model) for lm in lms)
-        may_capture = self.capture != "off" and not self._hooked
         on_gpu = [lm for lm in lms if self._on_gpu(lm)]
-        use_graphs = may_capture and target in on_gpu
+        use_graphs = self.capture != "off" and not self._hooked and target in on_gpu
         if use_graphs:
             # The same models in each run, or the graphs would be dropped.
-            self.graphs.begin_run([lm.model for lm in self.lms if lm and self._on_gpu(lm)])
+            self.graphs.begin_run([lm for lm in self.lms if lm and self._on_gpu(lm)])
             use_graphs = self.graphs.blocker is None
         for lm in lms:
-            if isinstance(lm, TorchScriptLM):
+            if lm.captures_itself:
                 lm.begin_run(static=self.capture != "off" and not has_hooks(lm.model))
             else:
                 lm.begin_run(static=use_graphs and lm in on_gpu)
@@ -118,23 +125,18 @@ class Runner:
     @contextmanager
     def active(self) -> Iterator[None]:
         """For each step of a run: evaluation mode (a model given in memory may be in training, and is left as
-        it was), and one CPU thread for small models.
+        it was), and torch's settings, among them one CPU thread for small models.
 
         With several threads those are hardly faster, and much slower when another program is busy, such as
         the browser that shows the run. The embedded pair on two cores: 242 tokens/s with one thread and 248
-        with two; beside one busy program, 255 and 100. The setting is torch's own, for the whole process."""
-        for module in self._training:
-            module.training = False
+        with two; beside one busy program, 255 and 100."""
         try:
-            with self.threads():
+            with evaluating(self._training), self.torch_settings():
                 yield
         except RuntimeError as error:
             for device in self._gpus:
                 cuda.raise_if_lost(error, device)
             raise
-        finally:
-            for module in self._training:
-                module.training = True
 
     def change_drafter(self, drafter: DrafterModel | None) -> None:
         """Takes another drafter, and lets go of the one before, of captured steps and of what has kept steps
@@ -153,26 +155,32 @@ class Runner:
         self.graphs = Graphs(self.clock)
 
     @contextmanager
-    def threads(self) -> Iterator[None]:
-        """The number of CPU threads that a run uses."""
+    def torch_settings(self) -> Iterator[None]:
+        """What a run needs of torch's settings for the whole process: the number of CPU threads, and what
+        attention may be chosen from. They are put back in the end."""
         before = torch.get_num_threads()
         if self._one_thread:
             torch.set_num_threads(1)
         try:
-            yield
+            with self.attention():
+                yield
         finally:
             torch.set_num_threads(before)
 
+    def attention(self) -> AbstractContextManager:
+        """Where models are on a GPU, cuDNN's attention is left out meanwhile, unless it was asked for."""
+        return without_cudnn() if self._gpus and not self.cudnn_attention else nullcontext()
+
     @cached_property
     def _one_thread(self) -> bool:
-        return self.target.device.type == "cpu" and self.target.num_parameters() <= SMALL
+        return is_small(self.target)
 
     @property
     def _gpus(self) -> set[torch.device]:
         """The GPUs that the models are on."""
         return {model.device for model in self._models if cuda.is_cuda(model.device)}
 
-    def _on_gpu(self, lm: CachedLM | CachedHead) -> bool:
+    def _on_gpu(self, lm: Cached) -> bool:
         return cuda.is_cuda(lm.device)
 
     @property
@@ -185,9 +193,8 @@ class Runner:
         not meant to be."""
         if self.capture == "off":
             return []
-        roles = zip(("target", "drafter"), self.lms, strict=True)
-        lms = [(role, lm) for role, lm in roles if isinstance(lm, CachedLM)]
-        blockers = {f"the {role}": lm.blocker for role, lm in lms if isinstance(lm, TorchScriptLM)}
+        lms = [(role, lm) for role, lm in zip(("target", "drafter"), self.lms, strict=True) if lm]
+        blockers = {f"the {role}": lm.blocker for role, lm in lms}
         if self._on_gpu(self.lms[0]):
             blockers["a round"] = self.graphs.blocker
         if self._hooked:
@@ -199,20 +206,14 @@ class Runner:
             for what, reason in blockers.items()
             if reason
         ]
-        for role, lm in lms:
-            if lm.not_fused:
-                notes.append(f"the {role} runs by transformers' own forward, which is slower: {lm.not_fused}")
-            elif lm.not_compiled:
-                notes.append(f"the {role} is not compiled: {lm.not_compiled}")
-            elif lm.compiled and lm.fused is None:
-                notes.append(f"the {role} is not compiled: {type(lm.model).__name__} has no fused forward")
-        return notes
+        if self.capture == "compiled" and not self._gpus:
+            notes.append('"compiled" is for CUDA: on a CPU the pair runs as with "auto"')
+        return notes + [note for role, lm in lms for note in lm.notes_as(role)]
 
     @property
     def warming_up(self) -> str | None:
         """What is being captured right now, in words."""
-        lms = [*self.lms, *self._exits.values()]
-        tracing = (lm.warming_up for lm in lms if isinstance(lm, TorchScriptLM))
+        tracing = (lm.warming_up for lm in (*self.lms, *self._exits.values()) if lm)
         return self.graphs.warming_up or next((what for what in tracing if what), None)
 
     @torch.no_grad()
@@ -223,25 +224,13 @@ class Runner:
         target, drafter = setup.target, setup.drafter
         with self.active():
             for lm, rows in ((target, 1 + gamma), (drafter, 2)):
-                if isinstance(lm, CachedLM):
+                if lm is not None:
                     with cuda.alone_on(lm.device):
-                        self._warm_up(lm, rows)
-            if isinstance(drafter, CachedHead):
-                target.features = drafter.features
+                        lm.warm_up(rows)
+            if drafter is not None and drafter.reads is not None:
+                target.features = drafter.reads
                 with cuda.alone_on(target.device):
-                    self._warm_up(target, 1 + gamma)
-
-    @staticmethod
-    def _warm_up(lm: CachedLM, rows: int) -> None:
-        length = max(0, int(min(32, context_of(lm.model) - rows)))
-        lm.prefill(torch.zeros(length, dtype=torch.long))
-        start = torch.tensor(length, device=lm.device)
-        for count in (1, rows):
-            if isinstance(lm, TorchScriptLM):
-                lm.capture_soon(count)
-            for _ in range(WARM_UP):
-                lm.reserve(length, length + count)
-                lm.forward(torch.zeros(count, dtype=torch.long, device=lm.device), start)
+                    target.warm_up(1 + gamma)
 
 
 def has_hooks(model: DrafterModel) -> bool:

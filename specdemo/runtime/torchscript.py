@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.runtime.capturable import capture_blocker, one_line
-from specdemo.runtime.clock import Clock
-from specdemo.runtime.graphs import is_dense
+from specdemo.runtime.device import Clock
+from specdemo.runtime.graphs import capture_blocker, is_dense, one_line
 from specdemo.runtime.lm import CachedLM
 
-Shape = tuple[int, bool]  # of a forward: its number of rows, and whether it keeps features
+ForwardShape = tuple[int, bool]  # of a forward: its number of rows, and whether it keeps features
 
 
 class TorchScriptLM(CachedLM):
@@ -24,17 +23,15 @@ class TorchScriptLM(CachedLM):
     capture is trusted."""
 
     CAPTURE_AFTER = 8  # forwards of one number of rows
+    captures_itself = True
 
     def __init__(self, model: PreTrainedModel, clock: Clock):
         super().__init__(model)
         self.clock = clock
-        self.captures: dict[Shape, Callable] = {}
-        self.trusted: set[tuple[Shape, int]] = set()  # with a kv_length
-        self.warming_up: str | None = None  # what is being captured now, in words
-        self.blocker: str | None = None  # why nothing is captured any more
-        self._seen: Counter[Shape] = Counter()
+        self.captures: dict[ForwardShape, Callable] = {}
+        self.trusted: set[tuple[ForwardShape, int]] = set()  # with a kv_length
+        self._seen: Counter[ForwardShape] = Counter()
         self._checked = False
-        self._traced: list[torch.nn.Module] = []
         self._places: list[tuple[int, str]] = []  # of the weights
 
     def begin_run(self, static: bool) -> None:
@@ -43,10 +40,7 @@ class TorchScriptLM(CachedLM):
         super().begin_run(static and self.blocker is None)
         if not self.static:
             return
-        modules = list(self.model.modules())
-        if modules != self._traced:  # a module was replaced
-            self._traced, self._checked = modules, False
-        owners = [owner for module in modules for owner in (module._parameters, module._buffers)]
+        owners = [owner for module in self.model.modules() for owner in (module._parameters, module._buffers)]
         owners += self.fused.own_weights() if self.fused is not None else ()
         self._weights = [
             (owner, name, weight) for owner in owners for name, weight in owner.items() if weight is not None
@@ -63,12 +57,21 @@ class TorchScriptLM(CachedLM):
         super().begin_run(self.blocker is None)
         self._inputs: list[Tensor] | None = None
 
+    def _choose_forward(self) -> None:
+        super()._choose_forward()
+        self._checked = False
+
+    def warm_up(self, rows: int) -> None:
+        for count in (1, rows):
+            self.capture_soon(count)
+        super().warm_up(rows)
+
     def capture_soon(self, rows: int) -> None:
         """This number of rows is sure to come up: its next forward is captured, and the capture is trusted
         after the second."""
         self._seen[self._shape(rows)] = self.CAPTURE_AFTER
 
-    def _shape(self, rows: int) -> Shape:
+    def _shape(self, rows: int) -> ForwardShape:
         return rows, self.features is not None
 
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
@@ -86,7 +89,7 @@ class TorchScriptLM(CachedLM):
                 self.captures[shape] = self._capture(ids, start)
         return logits
 
-    def _first_replay(self, shape: Shape, ids: Tensor, start: Tensor) -> Tensor:
+    def _first_replay(self, shape: ForwardShape, ids: Tensor, start: Tensor) -> Tensor:
         """The first replay for a kv_length. Only the replay is in the clock: later ones do without the
         model."""
         with self.clock.paused():
@@ -121,7 +124,7 @@ class TorchScriptLM(CachedLM):
             self._inputs = [self.kv_ruler, *features, *weights, *cached]
         return self._inputs
 
-    def _replay(self, shape: Shape, ids: Tensor, start: Tensor) -> Tensor:
+    def _replay(self, shape: ForwardShape, ids: Tensor, start: Tensor) -> Tensor:
         with torch.jit.optimized_execution(False):  # the same sums as the model's, not fused ones
             return self.captures[shape](ids, start, *self._capture_inputs())
 

@@ -1,0 +1,626 @@
+"""The arithmetic of a forward on a CPU in a few functions that numba compiles. native.py calls them.
+
+They are given addresses, because a model's weights and its cache stay where they are. All numbers are
+float32, but weights that products.py reads."""
+
+import numpy as np
+from llvmlite import ir
+from numba import cfunc, njit, types
+from numba.extending import intrinsic
+
+from specdemo.runtime.products import FEWEST_OUTPUTS, FLOAT32
+
+# What a forward reads of its model: whole numbers, by index. All that is not a size or a flag is an address.
+(
+    LAYER_COUNT,
+    HIDDEN,
+    HEADS,
+    GROUPS,
+    HEAD_DIM,
+    WIDTH,  # of the MLP
+    VOCAB,
+    KNOWN,  # tokens with an embedding
+    EMBEDDING_TABLE,
+    TANH_GELU,  # whether that is the activation; else it is SiLU
+    NORM_HEADS,  # whether q and k are normed head by head
+    STATES,  # of the features
+    STATES_WIDTH,
+    CAPACITY,  # of the cache
+    MODEL_FIELDS,
+) = range(15)
+# Real numbers of a model.
+EMBEDDING_SCALE, LOGITS_CAP, MODEL_NUMBERS = range(3)  # a cap of 0 is none
+# A product: its weight, how that is kept, its bias (0: none), and its sizes.
+MATRIX, KIND, BIAS, OUTPUTS, INPUTS, PRODUCT_FIELDS = range(6)
+# A norm: its weight (0: there is no such norm), and its index among the layer's real numbers.
+# A layer: its products, then the weights of its norms, then the rest.
+Q, K, V, OUT, GATE, UP, DOWN = range(0, 7 * PRODUCT_FIELDS, PRODUCT_FIELDS)
+NORMS = 7 * PRODUCT_FIELDS
+BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, Q_NORM, K_NORM = range(NORMS, NORMS + 6)
+(
+    WINDOW,  # 0: none
+    COS,  # [capacity, head_dim], 0 where nothing is rotated
+    SIN,  # the same; the first half of each row is negative
+    KEY_CACHE,  # [groups, capacity, head_dim]
+    VALUE_CACHE,
+    FEATURE,  # 1 + the column of the features where its input is kept; 0: it is not
+    LAYER_FIELDS,
+) = range(NORMS + 6, NORMS + 13)
+# Real numbers of a layer: the epsilons of its norms, in their order, and then
+SCALING, SCORES_CAP, LAYER_NUMBERS = range(6, 9)
+# The last norm and the output layer are a layer of their own, of which only these two are read.
+LAST_NORM, LAST = BEFORE_ATTENTION, OUT
+# What threads that compute a forward together share: how often they have met, how many wait, whether they
+# are to give up, and the address of the system's function that lets others run.
+GENERATION, ARRIVED, GIVEN_UP, GIVE_WAY, TEAM_FIELDS = range(5)
+SPINS = 2000  # tries before a thread that waits lets others run
+
+
+def at_address(number):
+    """A function that takes an address, for the numbers of this type there."""
+    pointer = types.CPointer(number)
+
+    @intrinsic
+    def numbers(typing, address):
+        return pointer(types.intp), lambda context, builder, signature, arguments: builder.inttoptr(
+            arguments[0], context.get_value_type(pointer)
+        )
+
+    return numbers
+
+
+floats, ints = at_address(types.float32), at_address(types.int64)
+bits, shorts = at_address(types.int32), at_address(types.uint16)
+doubles = at_address(types.float64)
+
+
+@intrinsic
+def as_float(typing, bits):
+    """The float32 number of these bits."""
+    return types.float32(types.int32), lambda context, builder, signature, arguments: builder.bitcast(
+        arguments[0], ir.FloatType()
+    )
+
+
+@intrinsic
+def call(typing, function, weight, x, y, outputs, inputs, stride, blocks):
+    """Calls a function of products.py by its address."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 7)
+        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 8), generate
+
+
+@intrinsic
+def give_way(typing, function):
+    """Calls the operating system's function that lets other threads run."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.IntType(32), [])
+        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), [])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+def of_place(work):
+    """An intrinsic on the whole number at an address."""
+
+    def generate(context, builder, signature, arguments):
+        place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return work(builder, place, *arguments[1:]) or context.get_dummy_value()
+
+    return generate
+
+
+@intrinsic
+def atomic_load(typing, address):
+    return types.int64(types.intp), of_place(lambda builder, place: builder.load_atomic(place, "acquire", 8))
+
+
+@intrinsic
+def atomic_store(typing, address, value):
+    def store(builder, place, value):
+        builder.store_atomic(value, place, "release", 8)
+
+    return types.void(types.intp, types.int64), of_place(store)
+
+
+@intrinsic
+def atomic_add(typing, address, value):
+    """Returns what was there before."""
+    add = of_place(lambda builder, place, value: builder.atomic_rmw("add", place, value, "acq_rel"))
+    return types.int64(types.intp, types.int64), add
+
+
+@intrinsic
+def apart(typing):
+    """Keeps LLVM from writing the function that calls this out at each of its calls, which takes seconds."""
+
+    def generate(context, builder, signature, arguments):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+# Only called by other compiled functions, so that numba makes no way in from Python.
+INNER = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "no_rewrites": True,
+    "error_model": "numpy",  # a division by 0 raises nothing
+}
+# Sums in any order, so that they are made in vectors. NaN stays NaN.
+REORDERED = {"reassoc", "contract", "nsz"}
+ZERO, ONE, HALF, TWO = np.float32(0.0), np.float32(1.0), np.float32(0.5), np.float32(2.0)
+LOG2_E, LN2_HIGH, LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+LEAST, MOST = np.float32(-87.0), np.float32(88.0)
+# exp(x) - 1 - x in powers of x from 2 on, between -ln(2)/2 and ln(2)/2 (Cephes).
+E2, E3, E4, E5, E6, E7 = (
+    np.float32(c)
+    for c in (
+        5.0000001201e-1,
+        1.6666665459e-1,
+        4.1665795894e-2,
+        8.3334519073e-3,
+        1.3981999507e-3,
+        1.9875691500e-4,
+    )
+)
+GELU_A, GELU_B = np.float32(0.7978845608), np.float32(0.044715)
+
+
+@njit(fastmath={"contract"}, **INNER)
+def exp(x):
+    """To some 2 units of the last place; 0 below exp(-87), and no more than exp(88)."""
+    is_zero = x < LEAST
+    x = LEAST if is_zero else x
+    x = MOST if x > MOST else x
+    k = np.int32(x * LOG2_E + (HALF if x > 0 else -HALF))
+    whole = np.float32(k)
+    r = x - whole * LN2_HIGH
+    r = r - whole * LN2_LOW
+    p = ((((E7 * r + E6) * r + E5) * r + E4) * r + E3) * r + E2
+    result = (p * r * r + r + ONE) * as_float((k + np.int32(127)) << np.int32(23))
+    return ZERO if is_zero else result
+
+
+@njit(fastmath={"contract"}, **INNER)
+def tanh(x):
+    return ONE - TWO / (exp(TWO * x) + ONE)
+
+
+@njit(fastmath=REORDERED, **INNER)
+def norm(x, weight, y, rows, size, eps):
+    """y [rows, size] = the RMS norm of x; in place where y is x."""
+    apart()
+    w = floats(weight)
+    for n in range(rows):
+        row, to = floats(x + 4 * n * size), floats(y + 4 * n * size)
+        squares = ZERO
+        for i in range(size):
+            squares += row[i] * row[i]
+        scale = ONE / np.float32(np.sqrt(squares / np.float32(size) + np.float32(eps)))
+        for i in range(size):
+            to[i] = row[i] * scale * w[i]
+
+
+@njit(**INNER)
+def add(x, y, count):
+    """x += y"""
+    a, b = floats(x), floats(y)
+    for i in range(count):
+        a[i] += b[i]
+
+
+@njit(**INNER)
+def share_of(outputs, me, threads):
+    """The outputs that this thread computes: the first, and how many."""
+    if outputs % FEWEST_OUTPUTS:
+        return 0, outputs if me == 0 else 0
+    parts = outputs // FEWEST_OUTPUTS
+    first, end = parts * me // threads, parts * (me + 1) // threads
+    return first * FEWEST_OUTPUTS, (end - first) * FEWEST_OUTPUTS
+
+
+@njit(**INNER)
+def product(given, kernels, x, y, rows, blocks, me, threads):
+    """This thread's share of y, the product that is described at the address `given`, with its bias."""
+    apart()
+    own = ints(given)
+    outputs, inputs, kind = own[OUTPUTS], own[INPUTS], own[KIND]
+    first, count = share_of(outputs, me, threads)
+    if count:
+        weight = own[MATRIX] + first * inputs * (4 if kind == FLOAT32 else 2)
+        call(ints(kernels)[kind], weight, x, y + 4 * first, count, inputs, outputs, blocks)
+        if own[BIAS]:
+            for n in range(rows):
+                add(y + 4 * (n * outputs + first), own[BIAS] + 4 * first, count)
+
+
+@njit(**INNER)
+def meet(team, threads):
+    """Waits until all threads have come here."""
+    apart()
+    if threads == 1:
+        return
+    generation = atomic_load(team + 8 * GENERATION)
+    if atomic_add(team + 8 * ARRIVED, 1) == threads - 1:
+        atomic_store(team + 8 * ARRIVED, 0)
+        atomic_store(team + 8 * GENERATION, generation + 1)
+        return
+    tries = 0
+    while atomic_load(team + 8 * GENERATION) == generation and not atomic_load(team + 8 * GIVEN_UP):
+        tries += 1
+        if tries > SPINS:
+            give_way(ints(team)[GIVE_WAY])
+
+
+@njit(**INNER)
+def rotate(x, rows, heads, d, cos, sin, start):
+    """x [rows, heads, d] by the positions from `start` on."""
+    apart()
+    half = d // 2
+    for n in range(rows):
+        c, s = floats(cos + 4 * (start + n) * d), floats(sin + 4 * (start + n) * d)
+        for head in range(heads):
+            v = floats(x + 4 * (n * heads + head) * d)
+            for j in range(half):
+                a, b = v[j], v[j + half]
+                v[j] = a * c[j] + b * s[j]
+                v[j + half] = b * c[j + half] + a * s[j + half]
+
+
+@njit(**INNER)
+def store(x, cache, rows, groups, d, capacity, start):
+    """x [rows, groups, d] -> the cache [groups, capacity, d], at `start`."""
+    apart()
+    for n in range(rows):
+        for group in range(groups):
+            v = floats(x + 4 * (n * groups + group) * d)
+            to = floats(cache + 4 * (group * capacity + start + n) * d)
+            for j in range(d):
+                to[j] = v[j]
+
+
+@njit(fastmath=REORDERED, **INNER)
+def attend(q, out, keys, values, scores, d, count, scaling, cap):
+    """One head's query [d] over `count` keys and values [count, d] -> out [d]. Four at a time, so that sums
+    stay in registers longer."""
+    apart()
+    query, weight, result = floats(q), floats(scores), floats(out)
+    whole = count // 4 * 4
+    for p in range(0, whole, 4):
+        a, b = floats(keys + 4 * p * d), floats(keys + 4 * (p + 1) * d)
+        c, e = floats(keys + 4 * (p + 2) * d), floats(keys + 4 * (p + 3) * d)
+        s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
+        for j in range(d):
+            s0 += query[j] * a[j]
+            s1 += query[j] * b[j]
+            s2 += query[j] * c[j]
+            s3 += query[j] * e[j]
+        weight[p], weight[p + 1], weight[p + 2], weight[p + 3] = s0, s1, s2, s3
+    for p in range(whole, count):
+        a, s0 = floats(keys + 4 * p * d), ZERO
+        for j in range(d):
+            s0 += query[j] * a[j]
+        weight[p] = s0
+    most = np.float32(-np.inf)
+    for p in range(count):
+        score = weight[p] * scaling
+        if cap:
+            score = tanh(score / cap) * cap
+        weight[p] = score
+        most = most if score <= most else score  # NaN, if there is one
+    total = ZERO
+    for p in range(count):
+        weight[p] = exp(weight[p] - most)
+        total += weight[p]
+    share = ONE / total
+    for j in range(d):
+        result[j] = ZERO
+    for p in range(0, whole, 4):
+        a, b = floats(values + 4 * p * d), floats(values + 4 * (p + 1) * d)
+        c, e = floats(values + 4 * (p + 2) * d), floats(values + 4 * (p + 3) * d)
+        w0, w1, w2, w3 = (
+            weight[p] * share,
+            weight[p + 1] * share,
+            weight[p + 2] * share,
+            weight[p + 3] * share,
+        )
+        for j in range(d):
+            result[j] += w0 * a[j] + w1 * b[j] + w2 * c[j] + w3 * e[j]
+    for p in range(whole, count):
+        a, w = floats(values + 4 * p * d), weight[p] * share
+        for j in range(d):
+            result[j] += w * a[j]
+
+
+@njit(**INNER)
+def activate(gate, up, count, is_tanh_gelu):
+    """gate = activation(gate) * up"""
+    apart()
+    g, u = floats(gate), floats(up)
+    if is_tanh_gelu:
+        for i in range(count):
+            x = g[i]
+            g[i] = HALF * x * (ONE + tanh(GELU_A * (x + GELU_B * x * x * x))) * u[i]
+    else:
+        for i in range(count):
+            g[i] = g[i] / (ONE + exp(-g[i])) * u[i]
+
+
+@njit(**INNER)
+def embed(model, ids, x, rows, scale):
+    apart()
+    size, table = model[HIDDEN], model[EMBEDDING_TABLE]
+    for n in range(rows):
+        row = floats(table + 4 * min(ids[n], model[KNOWN] - 1) * size)
+        to = floats(x + 4 * n * size)
+        for i in range(size):
+            to[i] = row[i] * scale
+
+
+@njit(**INNER)
+def keep(model, layer, x, rows, start):
+    """The layer's input, in the features."""
+    apart()
+    if layer[FEATURE]:
+        size = model[HIDDEN]
+        for n in range(rows):
+            row = floats(x + 4 * n * size)
+            to = floats(model[STATES] + 4 * ((start + n) * model[STATES_WIDTH] + layer[FEATURE] - 1))
+            for i in range(size):
+                to[i] = row[i]
+
+
+@njit(inline="always", **INNER)
+def run_layer(model, place, numbers, kernels, x, own, shared, rows, blocks, padded, start, team, me, threads):
+    """The decoder layer that is described at the address `place`: attention, then the MLP, each added to the
+    stream x. x and `own` are this thread's memory; what the threads compute for each other is in `shared`."""
+    layer = ints(place)
+    size, heads, groups, d, width = model[HIDDEN], model[HEADS], model[GROUPS], model[HEAD_DIM], model[WIDTH]
+    h, scores = own, own + 4 * padded * size
+    result = shared
+    q = result + 4 * padded * size
+    k = q + 4 * padded * heads * d
+    v = k + 4 * padded * groups * d
+    gate, up = q, q + 4 * padded * width
+
+    source = x
+    if layer[BEFORE_ATTENTION]:
+        norm(x, layer[BEFORE_ATTENTION], h, rows, size, numbers[0])
+        source = h
+    product(place + 8 * Q, kernels, source, q, rows, blocks, me, threads)
+    product(place + 8 * K, kernels, source, k, rows, blocks, me, threads)
+    product(place + 8 * V, kernels, source, v, rows, blocks, me, threads)
+    meet(team, threads)
+    if me == 0:
+        if layer[Q_NORM]:
+            by_head = model[NORM_HEADS]
+            norm(
+                q, layer[Q_NORM], q, rows * (heads if by_head else 1), d if by_head else heads * d, numbers[4]
+            )
+            norm(
+                k,
+                layer[K_NORM],
+                k,
+                rows * (groups if by_head else 1),
+                d if by_head else groups * d,
+                numbers[5],
+            )
+        if layer[COS]:
+            rotate(q, rows, heads, d, layer[COS], layer[SIN], start)
+            rotate(k, rows, groups, d, layer[COS], layer[SIN], start)
+        store(k, layer[KEY_CACHE], rows, groups, d, model[CAPACITY], start)
+        store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], start)
+    meet(team, threads)
+    scaling, cap = np.float32(numbers[SCALING]), np.float32(numbers[SCORES_CAP])
+    for n in range(rows):
+        end = start + n + 1
+        first = max(0, end - layer[WINDOW]) if layer[WINDOW] else 0
+        for head in range(me, heads, threads):
+            at = q + 4 * (n * heads + head) * d
+            cached = 4 * (head // (heads // groups) * model[CAPACITY] + first) * d
+            keys, values = layer[KEY_CACHE] + cached, layer[VALUE_CACHE] + cached
+            attend(at, at, keys, values, scores, d, end - first, scaling, cap)
+    meet(team, threads)
+    product(place + 8 * OUT, kernels, q, result, rows, blocks, me, threads)
+    meet(team, threads)
+    source = result
+    if layer[AFTER_ATTENTION]:
+        norm(result, layer[AFTER_ATTENTION], h, rows, size, numbers[1])
+        source = h
+    add(x, source, rows * size)
+
+    source = x
+    if layer[BEFORE_MLP]:
+        norm(x, layer[BEFORE_MLP], h, rows, size, numbers[2])
+        source = h
+    product(place + 8 * GATE, kernels, source, gate, rows, blocks, me, threads)
+    product(place + 8 * UP, kernels, source, up, rows, blocks, me, threads)
+    first, count = share_of(width, me, threads)
+    for n in range(rows):
+        at = 4 * (n * width + first)
+        activate(gate + at, up + at, count, model[TANH_GELU])
+    meet(team, threads)
+    product(place + 8 * DOWN, kernels, gate, result, rows, blocks, me, threads)
+    meet(team, threads)
+    source = result
+    if layer[AFTER_MLP]:
+        norm(result, layer[AFTER_MLP], h, rows, size, numbers[3])
+        source = h
+    add(x, source, rows * size)
+
+
+@njit(inline="always", **INNER)
+def run(
+    model,
+    numbers,
+    layers,
+    layer_numbers,
+    kernels,
+    ids,
+    start,
+    rows,
+    block,
+    logits,
+    scratch,
+    team,
+    me,
+    threads,
+):
+    """A forward: ids [rows] at the positions from `start` on -> logits [padded rows, V], none where that is
+    0."""
+    size = model[HIDDEN]
+    blocks = (rows + block - 1) // block
+    padded = blocks * block
+    own_size = 2 * padded * size + model[CAPACITY]
+    x = scratch + 4 * me * own_size
+    own, shared = x + 4 * padded * size, scratch + 4 * threads * own_size
+    embed(model, ids, x, rows, numbers[EMBEDDING_SCALE])
+    for index in range(model[LAYER_COUNT] + 1):
+        place, reals = layers + 8 * index * LAYER_FIELDS, floats(layer_numbers + 4 * index * LAYER_NUMBERS)
+        layer = ints(place)
+        if me == 0:
+            keep(model, layer, x, rows, start)
+        if index < model[LAYER_COUNT]:
+            run_layer(
+                model, place, reals, kernels, x, own, shared, rows, blocks, padded, start, team, me, threads
+            )  # fmt: skip
+        elif logits:
+            norm(x, layer[LAST_NORM], own, rows, size, reals[0])
+            product(place + 8 * LAST, kernels, own, logits, rows, blocks, me, threads)
+    meet(team, threads)
+    cap = numbers[LOGITS_CAP]
+    if logits and cap and me == 0:
+        values = floats(logits)
+        for i in range(rows * model[VOCAB]):
+            values[i] = tanh(values[i] / cap) * cap
+
+
+@njit(**INNER)
+def argmax(values, count):
+    """The first of the largest; the first that is not a number, if there is one."""
+    best = 0
+    for i in range(count):
+        if not values[i] <= values[best]:
+            best = i
+            if values[i] != values[i]:
+                break
+    return best
+
+
+@njit(fastmath=REORDERED, **INNER)
+def softmax(logits, probs, count, temperature):
+    """As engine.sampling shapes probabilities where nothing is filtered."""
+    apart()
+    most = logits[argmax(logits, count)]
+    total = ZERO
+    for i in range(count):
+        probs[i] = exp((logits[i] - most) / temperature)
+        total += probs[i]
+    share = ONE / total
+    for i in range(count):
+        probs[i] *= share
+
+
+@njit(**INNER)
+def draw_token(probs, count, u):
+    """As engine.sampling draws: the token at u of the cumulative distribution, never one of probability 0."""
+    apart()
+    total = 0.0
+    for i in range(count):
+        total += probs[i]
+    point, reached, last = u * total, 0.0, 0
+    for i in range(count):
+        if probs[i] > 0:
+            reached += probs[i]
+            last = i
+            if reached > point:
+                break
+    return last
+
+
+def forward_function(cache: bool):
+    """Compiles a forward (see `run`), and, if `drafts` is not 0, so many tokens more, each drawn from the
+    last row of the logits and then fed.
+
+    ids [rows + drafts]: the drafted tokens are written behind the others. then: the products of a single row.
+    logits: a row for each of the ids, at least. temperature []: 0 is greedy. uniforms [drafts], probs
+    [drafts, V]: what tokens are drawn with and from, for another temperature. team: of the `threads` threads
+    that call it at once, of which this is number `me`."""
+
+    def forward(
+        model_address,
+        numbers_address,
+        layers,
+        layer_numbers,
+        kernels,
+        ids,
+        start,
+        rows,
+        block,
+        logits,
+        scratch,
+        drafts,
+        then,
+        temperature,
+        uniforms,
+        probs,
+        team,
+        me,
+        threads,
+    ):
+        model, numbers, begin = ints(model_address), floats(numbers_address), ints(start)[0]
+        vocab_size, drafted = model[VOCAB], 0
+        while True:
+            run(
+                model, numbers, layers, layer_numbers, kernels, ints(ids), begin, rows, block, logits,
+                scratch, team, me, threads,
+            )  # fmt: skip
+            if drafts == 0:
+                return
+            begin += rows
+            ids += 8 * rows
+            logits += 4 * (rows - 1) * vocab_size
+            if me == 0:
+                heat = np.float32(doubles(temperature)[0])
+                if heat > 0:
+                    softmax(floats(logits), floats(probs), vocab_size, heat)
+                    ints(ids)[0] = draw_token(floats(probs), vocab_size, doubles(uniforms)[drafted])
+                    probs += 4 * vocab_size
+                else:
+                    ints(ids)[0] = argmax(floats(logits), vocab_size)
+            meet(team, threads)
+            logits += 4 * vocab_size
+            drafted += 1
+            if drafted == drafts:
+                return
+            rows, block, kernels = 1, 1, then
+
+    return cfunc(types.void(*[types.intp] * 19), cache=cache, error_model="numpy")(forward)
+
+
+def is_upcast_function(cache: bool):
+    """Whether `count` float32 numbers are those bfloat16 numbers, to the bit: 1 or 0."""
+
+    def is_upcast(weight, narrow, count):
+        wide, short, different = bits(weight), shorts(narrow), np.int32(0)
+        for i in range(count):
+            different |= wide[i] ^ np.int32(np.uint32(short[i]) << np.uint32(16))
+        return different == 0
+
+    return cfunc(types.intp(*[types.intp] * 3), cache=cache, error_model="numpy")(is_upcast)
+
+
+def scratch_size(
+    padded: int, hidden: int, heads: int, groups: int, d: int, width: int, capacity: int, threads: int
+) -> int:
+    """Numbers of scratch memory for a forward of so many rows."""
+    own = 2 * padded * hidden + capacity
+    return threads * own + padded * (hidden + max((heads + 2 * groups) * d, 2 * width))

@@ -1,0 +1,495 @@
+"""A forward on a CPU as one call of compiled code (kernels.py), for the models that have a fused forward.
+
+What a forward of few tokens costs on a CPU is its dispatch and the reading of its weights. One call has no
+dispatch. Weights that are bfloat16 or float16 numbers in float32, as those of most checkpoints are, are read
+from a copy in 16 bits: the same numbers, half the bytes."""
+
+import ctypes
+import os
+import platform
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import Embedding, Module
+from transformers import PreTrainedModel
+
+from specdemo.runtime.device import Clock, free_memory
+from specdemo.runtime.early_exit import FirstLayersLM
+from specdemo.runtime.fused import FusedForward, Layer, Norm, rotations
+from specdemo.runtime.graphs import one_line
+from specdemo.runtime.linear import is_plain
+from specdemo.runtime.lm import CachedLM, logits_tolerance
+from specdemo.runtime.torchscript import TorchScriptLM
+
+SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
+MOST_PREFILLED = 512  # tokens of a prompt; with more, transformers' own forward is faster
+TRIED_ROWS = 10  # tokens that a forward is tried on
+GELU = ("gelu_pytorch_tanh", "gelu_new")
+NO_TEMPERATURE = torch.zeros(1, dtype=torch.float64)
+NOT_FIXED = ("dynamic", "longrope")  # rotary positions that depend on the text's length
+
+_cache_fault: str | None = None  # why compiled functions are not kept
+
+
+@cache
+def compile_function(make: Callable, *arguments: int) -> Any:
+    """make: one of kernels.py's functions that compile. What it has compiled is kept on disk, by numba, which
+    knows processors, versions and processes that compile at once; where that fails, nothing is kept."""
+    global _cache_fault
+    if _cache_fault is None:
+        try:
+            return make(True, *arguments)
+        except Exception as error:
+            function = make(False, *arguments)  # which raises what has nothing to do with the cache
+            _cache_fault = one_line(error) or type(error).__name__
+            return function
+    return make(False, *arguments)
+
+
+def registers() -> tuple[int, int]:
+    """How many float32 numbers are in a register of those that torch may use here, and how many registers
+    there are."""
+    by_capability = {"AVX512": (16, 32), "AVX2": (8, 16)}
+    few = 32 if platform.machine().lower() in ("arm64", "aarch64") else 16
+    return by_capability.get(torch.backends.cpu.get_cpu_capability(), (4, few))
+
+
+class Team:
+    """Calls a function of compiled code in several threads at once, which share its work."""
+
+    def __init__(self, kernels: Any):
+        self.kernels = kernels
+        self.state = np.zeros(kernels.TEAM_FIELDS, np.int64)
+        system = ctypes.windll.kernel32.SwitchToThread if os.name == "nt" else ctypes.CDLL(None).sched_yield
+        self.state[kernels.GIVE_WAY] = ctypes.cast(system, ctypes.c_void_p).value
+        self.pool: ThreadPoolExecutor | None = None
+
+    def call(self, threads: int, function: Callable, *arguments: int) -> None:
+        team = self.state.ctypes.data
+        if threads > 1 and (self.pool is None or self.pool._max_workers < threads - 1):
+            self.pool = ThreadPoolExecutor(threads - 1, "specdemo")
+        self.state[[self.kernels.ARRIVED, self.kernels.GIVEN_UP]] = 0
+        others = []
+        try:
+            for me in range(1, threads):
+                assert self.pool is not None
+                others.append(self.pool.submit(function, *arguments, team, me, threads))
+        except BaseException as error:  # those that have begun would wait for the others forever
+            self.state[self.kernels.GIVEN_UP] = 1
+            wait(others)
+            if not isinstance(error, RuntimeError):  # which says that the system gives no more threads
+                raise
+            threads, others = 1, []
+        function(*arguments, team, 0, threads)
+        wait(others)
+
+
+class NativeForward:
+    """Computes a model's logits over a positional cache. ValueError says why it cannot for this model."""
+
+    def __init__(self, fused: FusedForward):
+        from specdemo.runtime import kernels, products  # import numba, which takes 0.2 s and may be missing
+
+        self.kernels, self.products = kernels, products
+        self.fused = fused
+        self._forward = compile_function(kernels.forward_function)
+        self._is_upcast = compile_function(kernels.is_upcast_function)
+        self._products: dict[
+            int, tuple[np.ndarray, list]
+        ] = {}  # by block: addresses by kind, and what is there
+        self._narrow: dict[int, tuple[Tensor, int]] = {}  # by a weight's place: its copy, and its kind
+        self._scratch = torch.empty(0)
+        self._team = Team(kernels)
+        parameters = fused.model.num_parameters()
+        self._has_room = 2 * parameters < free_memory("cpu") / 2  # for copies in 16 bits
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Finds the weights again, which may have moved or changed since the last run."""
+        self._check()
+        k, model, first = self.kernels, self.fused.model, self.fused.layers[0]
+        embeddings, head = model.model.embed_tokens, model.lm_head
+        self._held: list[Tensor] = []  # what the addresses are of
+        self.kinds: set[int] = set()  # how weights are kept
+        self._sizes = (model.config.hidden_size, first.heads, first.groups, first.head_dim, first.mlp_width)
+        self._vocab_size = head.out_features
+        self._numbers = np.zeros(k.MODEL_NUMBERS, np.float32)
+        self._numbers[k.EMBEDDING_SCALE] = float(getattr(embeddings, "embed_scale", 1.0))
+        self._numbers[k.LOGITS_CAP] = self.fused.softcap or 0.0
+        self._model = np.zeros(k.MODEL_FIELDS, np.int64)
+        self._model[k.LAYER_COUNT] = len(self.fused.layers)
+        self._model[[k.HIDDEN, k.HEADS, k.GROUPS, k.HEAD_DIM, k.WIDTH]] = self._sizes
+        self._model[[k.VOCAB, k.KNOWN]] = self._vocab_size, embeddings.num_embeddings
+        self._model[k.EMBEDDING_TABLE] = self._address(embeddings.weight)
+        self._model[k.TANH_GELU] = activation_of(model) in GELU
+        self._model[k.NORM_HEADS] = first.norms_each_head
+        self._layers = np.zeros((len(self.fused.layers) + 1, k.LAYER_FIELDS), np.int64)
+        self._layer_numbers = np.zeros((len(self._layers), k.LAYER_NUMBERS), np.float32)
+        for row, numbers, layer in zip(self._layers, self._layer_numbers, self.fused.layers, strict=False):
+            self._describe(row, numbers, layer)
+        self._norm(self._layers[-1], self._layer_numbers[-1], k.LAST_NORM, self.fused.norm)
+        self._product(self._layers[-1], k.LAST, head, 0, self._vocab_size)
+        self._epoch: int | None = None  # of the cache whose addresses are known
+        self._states: Tensor | None = None
+
+    def _check(self) -> None:
+        model = self.fused.model
+        embeddings, rotary = model.model.embed_tokens, model.model.rotary_emb
+        kinds = rotary.rope_type.values() if isinstance(rotary.rope_type, dict) else [rotary.rope_type]
+        if any(kind in NOT_FIXED for kind in kinds):
+            raise ValueError("its rotary positions depend on the length of the text")
+        if activation_of(model) not in ("silu", *GELU):
+            raise ValueError(f"its activation is {activation_of(model)}")
+        if not isinstance(embeddings, Embedding) or embeddings.weight.dtype != torch.float32:
+            raise ValueError("it computes in another type than float32")
+
+    def _describe(self, row: np.ndarray, numbers: np.ndarray, layer: Layer) -> None:
+        k, size, d = self.kernels, self._sizes[0], layer.head_dim
+        sizes = [layer.heads * d, layer.groups * d, layer.groups * d]
+        self._split(row, (k.Q, k.K, k.V), layer.qkv.layers, sizes)
+        self._split(row, (k.OUT,), layer.out.layers, [size])
+        self._split(row, (k.GATE, k.UP), layer.gate_up.layers, [layer.mlp_width] * 2)
+        self._split(row, (k.DOWN,), layer.down.layers, [size])
+        norms = {
+            k.BEFORE_ATTENTION: layer.before_attention,
+            k.AFTER_ATTENTION: layer.after_attention,
+            k.BEFORE_MLP: layer.before_mlp,
+            k.AFTER_MLP: layer.after_mlp,
+            k.Q_NORM: layer.q_norm,
+            k.K_NORM: layer.k_norm,
+        }
+        for at, norm in norms.items():
+            self._norm(row, numbers, at, norm)
+        row[k.WINDOW] = layer.window or 0
+        numbers[k.SCALING], numbers[k.SCORES_CAP] = layer.scaling, layer.softcap or 0.0
+
+    def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None) -> None:
+        if norm is not None:
+            row[at] = self._address(norm.derived.get("weight", norm.module.weight))
+            numbers[at - self.kernels.NORMS] = norm.eps
+
+    def _split(self, row: np.ndarray, places: tuple[int, ...], layers: tuple, sizes: list[int]) -> None:
+        """Products that are a layer each, or parts of a single one."""
+        first = 0
+        for at, size, layer in zip(places, sizes, layers * (len(places) // len(layers)), strict=True):
+            self._product(row, at, layer, first, size)
+            first = first + size if len(layers) == 1 else 0
+
+    def _product(self, row: np.ndarray, at: int, layer: Module, first: int, size: int) -> None:
+        k = self.kernels
+        if not is_plain(layer):
+            raise ValueError("it has quantised or other linear layers")
+        if size < self.products.FEWEST_OUTPUTS or layer.in_features % 16:
+            raise ValueError(f"it has a product of {layer.in_features} numbers to {size}")
+        weight, kind = self._as_in_checkpoint(layer.weight.detach()[first : first + size])
+        self.kinds.add(kind)
+        row[at : at + k.PRODUCT_FIELDS] = self._address(weight), kind, 0, size, layer.in_features
+        if layer.bias is not None:
+            row[at + k.BIAS] = self._address(layer.bias.detach()[first : first + size])
+
+    def _as_in_checkpoint(self, weight: Tensor) -> tuple[Tensor, int]:
+        """The weight in 16 bits, if these hold its numbers exactly. A copy that was made before is compared
+        with the weight again, since a weight can be changed in place."""
+        place = len(self._held)
+        if place in self._narrow and self._is_exact(weight, self._narrow[place][0]):
+            return self._narrow[place]
+        kinds = ((torch.bfloat16, self.products.BFLOAT16), (torch.float16, self.products.FLOAT16))
+        for dtype, kind in kinds if self._has_room else ():
+            narrow = weight.to(dtype)
+            if self._is_exact(weight, narrow):
+                self._narrow[place] = narrow, kind
+                return self._narrow[place]
+        self._narrow.pop(place, None)
+        return weight, self.products.FLOAT32
+
+    @property
+    def copied_bytes(self) -> int:
+        """Of the copies in 16 bits."""
+        return sum(narrow.nbytes for narrow, _ in self._narrow.values())
+
+    def _is_exact(self, weight: Tensor, narrow: Tensor) -> bool:
+        if weight.shape != narrow.shape or weight.dtype != torch.float32 or not weight.is_contiguous():
+            return False
+        if narrow.dtype == torch.bfloat16:
+            return bool(self._is_upcast.ctypes(weight.data_ptr(), narrow.data_ptr(), weight.numel()))
+        return torch.equal(narrow.float(), weight)
+
+    def _address(self, tensor: Tensor) -> int:
+        if not tensor.is_contiguous() or tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise ValueError("its weights are not contiguous float32 numbers")
+        self._held.append(tensor.detach())
+        return tensor.data_ptr()
+
+    def block_for(self, rows: int) -> int:
+        """How many rows the products of a forward of so many rows best take at once."""
+        return -(-rows // -(-rows // self.products.MOST_BLOCK))
+
+    def compile(self, block: int) -> None:
+        """The products of so many rows."""
+        addresses, functions = np.zeros(self.products.KINDS, np.int64), []
+        for kind in sorted(self.kinds):
+            functions.append(compile_function(self.products.product_function, kind, block, *registers()))
+            addresses[kind] = functions[-1].address
+        self._products[block] = addresses, functions
+
+    def __call__(
+        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, with_logits: bool = True
+    ) -> Tensor:
+        """ids [N] at the positions start [], start + 1, ... of the LM's cache -> logits [N, V], if asked
+        for. `block` rows at once, for which it must have been compiled."""
+        padded = -(-len(ids) // block) * block
+        logits = torch.empty(padded if with_logits else 0, self._vocab_size)
+        self._run(lm, ids.contiguous(), start, len(ids), block, logits)
+        return logits[: len(ids)]
+
+    def draft(
+        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, u: Tensor, temperature: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """See LM. `block` is for the ids; a drafted token is a row by itself."""
+        rows, drafts = len(ids), len(u)
+        tokens = torch.cat([ids, ids.new_zeros(drafts)])
+        logits = torch.empty(max(rows - 1 + drafts, -(-rows // block) * block), self._vocab_size)
+        probs = None if temperature is None else torch.empty(drafts, self._vocab_size)
+        drawing = (NO_TEMPERATURE if temperature is None else temperature, u, probs)
+        then = self._products[1][0].ctypes.data
+        self._run(lm, tokens, start, rows, block, logits, drafts, then, drawing)
+        return tokens[rows:], probs, logits[rows - 1 : rows - 1 + drafts]
+
+    def _run(
+        self,
+        lm: CachedLM,
+        ids: Tensor,
+        start: Tensor,
+        rows: int,
+        block: int,
+        logits: Tensor,
+        drafts: int = 0,
+        then: int = 0,
+        drawing: tuple[Tensor | None, ...] = (None, None, None),
+    ) -> None:
+        self._find_cache(lm)
+        padded = -(-rows // block) * block
+        threads = torch.get_num_threads()  # asked once: another thread can change it
+        size = self.kernels.scratch_size(
+            padded, *self._sizes, int(self._model[self.kernels.CAPACITY]), threads
+        )
+        if len(self._scratch) < size:
+            self._scratch = torch.zeros(size)
+        temperature, uniforms, probs = (tensor.data_ptr() if tensor is not None else 0 for tensor in drawing)
+        self._team.call(
+            threads,
+            self._forward.ctypes,
+            self._model.ctypes.data,
+            self._numbers.ctypes.data,
+            self._layers.ctypes.data,
+            self._layer_numbers.ctypes.data,
+            self._products[block][0].ctypes.data,
+            ids.data_ptr(),
+            start.data_ptr(),
+            rows,
+            block,
+            logits.data_ptr(),
+            self._scratch.data_ptr(),
+            drafts,
+            then,
+            temperature,
+            uniforms,
+            probs,
+        )
+
+    def _find_cache(self, lm: CachedLM) -> None:
+        """The addresses of the cache, of the rotations for all its positions, and of the features."""
+        k = self.kernels
+        if self._epoch != lm.buffer_epoch:
+            self._epoch = lm.buffer_epoch
+            self._cached = [(layer.keys, layer.values) for layer in lm.layers]
+            capacity = self._cached[0][0].shape[2]
+            self._model[k.CAPACITY] = capacity
+            base, positions = self.fused.model.model, torch.arange(capacity).clamp(max=lm.last_position)
+            found = rotations(base, base.embed_tokens.weight[:1], positions, self.fused.layers)
+            self._rotations = {
+                kind: tuple(part.float().contiguous() for part in parts) for kind, parts in found.items()
+            }
+            for row, layer, cached in zip(self._layers, self.fused.layers, self._cached, strict=False):
+                row[[k.KEY_CACHE, k.VALUE_CACHE]] = [tensor.data_ptr() for tensor in cached]
+                rotation = self._rotations[layer.layer_type]
+                row[[k.COS, k.SIN]] = [part.data_ptr() if layer.rotates else 0 for part in rotation]
+        states = None if lm.features is None else lm.features.states
+        if states is not self._states:
+            self._states = states
+            self._layers[:, k.FEATURE] = 0
+            if lm.features is not None and states is not None:
+                self._model[[k.STATES, k.STATES_WIDTH]] = states.data_ptr(), states.shape[1]
+                for index, layer in enumerate(lm.features.layer_ids):
+                    self._layers[layer, k.FEATURE] = 1 + index * lm.features.size
+
+
+def activation_of(model: PreTrainedModel) -> str:
+    config = model.config
+    return getattr(config, "hidden_activation", None) or config.hidden_act
+
+
+def is_small(model: Module) -> bool:
+    """Whether Python's part of its forwards counts."""
+    return model.device.type == "cpu" and model.num_parameters() <= SMALL_MODEL
+
+
+def can_be_native(model: PreTrainedModel) -> bool:
+    """From its type alone: whether its forwards may be one call."""
+    return model.device.type == "cpu" and model.dtype == torch.float32 and FusedForward.knows(model)
+
+
+class NativeLM(TorchScriptLM):
+    """An `LM` on a CPU whose static forwards are one call each, where that predicts what the model does. Else
+    `not_native` says why, and the forwards of a small model are captured, as a TorchScriptLM's.
+
+    Products are compiled for a number of rows when the capture of such a forward would be made; until then
+    others take its rows in several blocks."""
+
+    def __init__(self, model: PreTrainedModel, *arguments: Clock):
+        self.native: NativeForward | None = None
+        self.not_native: str | None = None
+        self.blocks: set[int] = set()  # rows that the products take at once, of those that were tried
+        self.is_small = is_small(model)
+        super().__init__(model, *arguments)
+
+    def begin_run(self, static: bool) -> None:
+        CachedLM.begin_run(self, static)
+        if static and self.native is not None:
+            self._trying(self._find_weights)
+        if self.native is None:
+            super().begin_run(static and self.is_small)
+
+    def _choose_forward(self) -> None:
+        super()._choose_forward()
+        self.native = self.not_native = None
+        if self.fused is not None:
+            self._trying(self._choose_native)
+
+    def _trying(self, work: Callable[[], None]) -> None:
+        """An error ends all native forwards, and never the run."""
+        try:
+            work()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # of numba, among others
+            self.native, self.not_native = None, one_line(error) or type(error).__name__
+
+    def _find_weights(self) -> None:
+        assert self.native is not None
+        kinds = self.native.kinds
+        self.native.begin_run()
+        if self.native.kinds != kinds:  # products of another kind were not tried
+            self._choose_native()
+
+    @torch.no_grad()
+    def _choose_native(self) -> None:
+        assert self.fused is not None
+        self.fused.begin_run()
+        self.blocks.clear()
+        native = self.native = NativeForward(self.fused)
+        n = int(min(TRIED_ROWS, self.last_position + 1))
+        ids = torch.arange(n)
+        self.reserve(0, n)
+        expected = self._plain_forward(ids)  # [n, V]
+        for rows in (n, 1):
+            self._try(native, native.block_for(rows), ids[-rows:], ids[-rows], expected[-rows:])
+
+    def _try(self, native: NativeForward, block: int, ids: Tensor, start: Tensor, expected: Tensor) -> None:
+        """ValueError if its forward in blocks of so many rows predicts something other than the model."""
+        native.compile(block)
+        logits = native(self, ids, start, block)
+        if not (logits - expected).abs().max() <= logits_tolerance(expected, self.dtype):
+            raise ValueError("its compiled forward predicts something other than the model")
+        self.blocks.add(block)
+
+    def forward(self, ids: Tensor, start: Tensor) -> Tensor:
+        native = self.native
+        if not self.static or native is None:
+            return super().forward(ids, start)
+        rows = len(ids)
+        block = native.block_for(rows)
+        if block not in self.blocks:
+            shape = self._shape(rows)
+            self._seen[shape] += 1
+            if self._seen[shape] >= self.CAPTURE_AFTER:
+                return self._first_forward(native, block, ids, start)
+            block = self._cover(rows)
+        self._next += rows
+        return native(self, ids, start, block)
+
+    def _first_forward(self, native: NativeForward, block: int, ids: Tensor, start: Tensor) -> Tensor:
+        """Tries a new block on this forward."""
+        self.warming_up = f"warming up: compiling the forward of {len(ids)} rows"
+        try:
+            with self.clock.paused():
+                logits = self.static_forward(ids, start)
+                self._trying(lambda: self._try(native, block, ids, start, logits))
+        finally:
+            self.warming_up = None
+        if self.native is None:
+            super().begin_run(static=self.is_small)
+        return logits
+
+    def draft(
+        self, ids: Tensor, start: Tensor, u: Tensor, temperature: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor] | None:
+        native = self.native
+        if not self.static or native is None:
+            return None
+        block = native.block_for(len(ids))
+        if block not in self.blocks:
+            block = self._cover(len(ids))
+        self._next += len(ids) + len(u) - 1
+        return native.draft(self, ids, start, block, u, temperature)
+
+    def _cover(self, rows: int) -> int:
+        """The block for so many rows among those that were tried."""
+        return min(self.blocks, key=lambda block: -(-rows // block) * (block + 2))
+
+    def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
+        native = self.native
+        if not self.static or native is None or not 0 < len(ids) <= MOST_PREFILLED or is_over():
+            return super().prefill(ids, is_over)
+        self.reserve(0, len(ids))
+        self._next += len(ids)
+        native(self, ids, torch.zeros((), dtype=torch.long), self._cover(len(ids)), with_logits=False)
+        return 1
+
+    def free(self) -> None:
+        super().free()
+        self.native = None
+
+    @property
+    def copied_bytes(self) -> int:
+        """Of copies in 16 bits, which its forwards read in place of twice as many bytes."""
+        return 0 if self.native is None else self.native.copied_bytes
+
+    def notes_as(self, role: str) -> list[str]:
+        notes = super().notes_as(role)
+        if self.not_native and self.is_small:
+            notes.append(
+                f"the {role} runs operation by operation, which takes twice as long: {self.not_native}"
+            )
+        if self.native is not None and _cache_fault and role == "target":
+            notes.append(
+                "what numba compiles cannot be kept on disk, so that each start takes some 3 seconds longer: "
+                f"{_cache_fault}"
+            )
+        return notes
+
+
+class FirstLayersNativeLM(FirstLayersLM, NativeLM):
+    """The same, of a model's first layers."""
+
+
+def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
+    """As fast as its owner. ValueError as of `first_layers`."""
+    if isinstance(owner, NativeLM):
+        return FirstLayersNativeLM(owner, layers, owner.clock)
+    return FirstLayersLM(owner, layers, owner.compiled)

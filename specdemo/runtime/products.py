@@ -1,0 +1,129 @@
+"""The product of few rows with a weight on a CPU. What limits it is how fast the weight is read. So a weight
+is read from memory once, whatever the number of rows, and may be kept in 16 bits.
+
+numba compiles it. Its inner part is written as LLVM's instructions on vectors, for which numba has no
+Python."""
+
+from llvmlite import ir
+from numba import cfunc, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+FLOAT32, BFLOAT16, FLOAT16, KINDS = range(4)  # how a weight is kept
+MOST_BLOCK = 8  # rows of x that are multiplied at once
+FEWEST_OUTPUTS = 8  # of a product
+AHEAD = 8192  # weights: so far ahead memory is asked for
+INT, SHORT, BITS, FLOAT = ir.IntType(64), ir.IntType(16), ir.IntType(32), ir.FloatType()
+
+
+def product_function(cache: bool, kind: int, block: int, lanes: int, registers: int):
+    """Compiles y [B, outputs] = x [B, inputs] @ weight [outputs, inputs].T for B = `blocks` times `block`
+    rows. lanes: float32 numbers in a register; `inputs` must be a multiple. The rows of y are `stride`
+    numbers apart."""
+    # So many outputs at once that all their sums, and what they are made of, stay in registers.
+    tile = max(1, min(FEWEST_OUTPUTS, (registers - 2 - block) // block))
+    tile = 1 << (tile.bit_length() - 1)
+
+    def product(weight, x, y, outputs, inputs, stride, blocks):
+        for output in range(0, outputs, tile):
+            first = min(output, outputs - tile)  # the last tile may overlap the one before it
+            ahead = first + max(tile, AHEAD // inputs)
+            for b in range(blocks):
+                rows = x + 4 * b * block * inputs
+                sums = y + 4 * (b * block * stride + first)
+                multiply(kind, block, lanes, tile, weight, rows, sums, first, inputs, stride, ahead)
+
+    return cfunc(types.void(*[types.intp] * 7), cache=cache, error_model="numpy")(product)
+
+
+@intrinsic(prefer_literal=True)
+def multiply(typing, kind, block, lanes, tile, weight, x, y, first, inputs, stride, ahead):
+    """y [block, tile]: the outputs from `first` on of these rows of x. ahead: the row of the weight that is
+    asked for meanwhile."""
+    literals = (kind, block, lanes, tile)
+    kind, block, lanes, tile = (given.literal_value for given in literals)
+    vector, size = ir.VectorType(FLOAT, lanes), 4 if kind == FLOAT32 else 2
+
+    def generate(context, builder, signature, arguments):
+        weight, x, y, first, inputs, stride, ahead = arguments[4:]
+        signature = ir.FunctionType(vector, [vector] * 3)
+        multiply_add = cgutils.get_or_insert_function(builder.module, signature, f"llvm.fmuladd.v{lanes}f32")
+        sums = [[cgutils.alloca_once(builder, vector) for _ in range(block)] for _ in range(tile)]
+        for place in (place for row in sums for place in row):
+            builder.store(ir.Constant(vector, [0.0] * lanes), place)
+        step = ir.Constant(INT, lanes)
+        with cgutils.for_range_slice(builder, ir.Constant(INT, 0), inputs, step, intp=INT) as (i, _):
+            xs = [widened(builder, at(builder, x, n, inputs, i, 4), FLOAT32, lanes) for n in range(block)]
+            for r in range(tile):
+                fetched, row = (builder.add(start, ir.Constant(INT, r)) for start in (ahead, first))
+                prefetch(builder, at(builder, weight, fetched, inputs, i, size))
+                w = widened(builder, at(builder, weight, row, inputs, i, size), kind, lanes)
+                for place, numbers in zip(sums[r], xs, strict=True):
+                    builder.store(builder.call(multiply_add, [w, numbers, builder.load(place)]), place)
+        group = min(tile, 4)  # so many sums are made at once
+        for n in range(block):
+            for r in range(0, tile, group):
+                result = totals(builder, [builder.load(row[n]) for row in sums[r : r + group]])
+                place = at(builder, y, n, stride, ir.Constant(INT, r), 4)
+                builder.store(result, builder.inttoptr(place, result.type.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*literals, *[types.intp] * 7), generate
+
+
+def at(builder, base, row, columns, column, size: int):
+    """The address of a number of `size` bytes in a matrix."""
+    row = ir.Constant(INT, row) if isinstance(row, int) else row
+    place = builder.add(builder.mul(row, columns), column)
+    return builder.add(base, builder.mul(place, ir.Constant(INT, size)))
+
+
+def widened(builder, address, kind: int, lanes: int):
+    """The weights there as float32: float16 by the instruction for it, bfloat16 by a shift of its bits."""
+    floats = ir.VectorType(FLOAT, lanes)
+    if kind == FLOAT32:
+        return builder.load(builder.inttoptr(address, floats.as_pointer()), align=4)
+    shorts, bits = ir.VectorType(SHORT, lanes), ir.VectorType(BITS, lanes)
+    narrow = builder.load(builder.inttoptr(address, shorts.as_pointer()), align=2)
+    if kind == FLOAT16:
+        return builder.fpext(builder.bitcast(narrow, ir.VectorType(ir.HalfType(), lanes)), floats)
+    shift = ir.Constant(bits, [16] * lanes)
+    return builder.bitcast(builder.shl(builder.zext(narrow, bits), shift), floats)
+
+
+def totals(builder, vectors: list):
+    """1, 2 or 4 vectors -> one vector with the sum of each. Takes fewer operations than sum by sum."""
+
+    def shuffled(a, b, mask):
+        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(mask)), mask))
+
+    def joined(a, b, low, high):
+        """low, high: of each four numbers, in both vectors side by side, which are added."""
+        lanes = a.type.count
+        masks = [
+            [four + i if i < 4 else lanes + four + i - 4 for four in range(0, lanes, 4) for i in part]
+            for part in (low, high)
+        ]
+        return builder.fadd(*(shuffled(a, b, mask) for mask in masks))
+
+    count = len(vectors)
+    if count > 1:
+        vectors = [
+            joined(a, b, (0, 4, 1, 5), (2, 6, 3, 7)) for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+        ]
+    if count > 2:
+        vectors = [joined(*vectors, (0, 1, 4, 5), (2, 3, 6, 7))]
+    (vector,) = vectors
+    while (lanes := vector.type.count) > count:
+        vector = builder.fadd(
+            *(shuffled(vector, vector, list(half)) for half in (range(lanes // 2), range(lanes // 2, lanes)))
+        )
+    return vector
+
+
+def prefetch(builder, place) -> None:
+    """Asks for the memory there, to be read."""
+    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(place, byte), *(ir.Constant(flag, n) for n in (0, 3, 1))])
