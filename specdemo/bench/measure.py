@@ -1,29 +1,35 @@
 """Times contestants in turns, and computes numbers from the times.
 
-Whole generations are timed by the wall clock, including prefill and everything else. The contestants take
-turns, so that noise on the machine affects all of them. What counts is the ratio of the medians.
+Whole generations are timed, including prefill and everything else, by the wall clock and by the processor
+time of this process, in which all contestants run. They take turns, so that noise on the machine affects all
+of them. What counts is the ratio of the medians.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, process_time, sleep
 from typing import NamedTuple
 
 from specdemo.bench.results import Differences, Drafting, Speed
 from specdemo.events import Stats
 from specdemo.events.metrics import ratio
-from specdemo.events.theory import expected_speedup
+from specdemo.events.speedup import expected_speedup
 from specdemo.events.trace import Trace
+
+RunIds = Callable[[list[int]], tuple[list[int], Trace | None]]  # prompt ids -> output ids, the engine's trace
+
+PAUSE = 0.02  # seconds between turns, until the threads of the last one have gone to sleep
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way to generate: run(prompt ids) -> (output ids, the engine's trace or None)."""
+    """One way to generate."""
 
     name: str
-    run: Callable[[list[int]], tuple[list[int], Trace | None]]
-    may_fail: bool = False  # needs something that a machine may lack, such as a compiler
+    run: RunIds
+    may_fail: bool = False
+    temperature: float = 0.0
 
 
 class RoundTimes(NamedTuple):
@@ -37,6 +43,7 @@ class Sample:
     """One generation. For transformers `stats` is None and `rounds` is empty."""
 
     seconds: float
+    processor_seconds: float  # of all threads
     ids: list[int]
     stats: Stats | None
     rounds: list[RoundTimes]
@@ -44,6 +51,10 @@ class Sample:
     @property
     def ms_per_token(self) -> float:
         return 1000 * self.seconds / len(self.ids)
+
+    @property
+    def processor_ms_per_token(self) -> float:
+        return 1000 * self.processor_seconds / len(self.ids)
 
 
 def in_turns(
@@ -69,17 +80,18 @@ def in_turns(
         for prompt in prompts:
             for contestant in contestants:
                 if contestant.name in samples:
-                    start = perf_counter()
+                    sleep(PAUSE)
+                    start, processor_start = perf_counter(), process_time()
                     ids, trace = contestant.run(prompt)
-                    samples[contestant.name].append(_sample(perf_counter() - start, ids, trace))
+                    times = perf_counter() - start, process_time() - processor_start
+                    samples[contestant.name].append(_sample(*times, ids, trace))
     return samples, failures
 
 
-def _sample(seconds: float, ids: list[int], trace: Trace | None) -> Sample:
-    if trace is None:
-        return Sample(seconds, ids, None, [])
-    rounds = [RoundTimes(len(each.draft), each.draft_ms, each.verify_ms) for each in trace.rounds]
-    return Sample(seconds, ids, trace.stats, rounds)
+def _sample(seconds: float, processor_seconds: float, ids: list[int], trace: Trace | None) -> Sample:
+    rounds = trace.rounds if trace else ()
+    times = [RoundTimes(len(one.draft), one.draft_ms, one.verify_ms) for one in rounds]
+    return Sample(seconds, processor_seconds, ids, trace and trace.stats, times)
 
 
 def _reason(error: Exception) -> str:
@@ -96,13 +108,17 @@ def spread(values: Iterable[float]) -> tuple[float, float, float]:
     """10th percentile, median, 90th percentile."""
     values = list(values)
     if len(values) == 1:
-        return values[0], values[0], values[0]
+        return (values[0],) * 3
     deciles = quantiles(values, n=10, method="inclusive")
     return deciles[0], median(values), deciles[-1]
 
 
 def ms_per_token(samples: list[Sample]) -> float:
     return median(sample.ms_per_token for sample in samples)
+
+
+def processor_ms_per_token(samples: list[Sample]) -> float:
+    return median(sample.processor_ms_per_token for sample in samples)
 
 
 def round_ms(samples: list[Sample], gamma: int) -> float | None:
@@ -126,7 +142,12 @@ def tokens_per_round(samples: list[Sample]) -> float | None:
 
 def speed(samples: list[Sample]) -> Speed:
     low, middle, high = spread(sample.ms_per_token for sample in samples)
-    return Speed(ms_per_token=middle, ms_per_token_10_90=(low, high), tokens_per_second=1000 / middle)
+    return Speed(
+        ms_per_token=middle,
+        ms_per_token_10_90=(low, high),
+        tokens_per_second=1000 / middle,
+        tokens_per_processor_second=1000 / processor_ms_per_token(samples),
+    )
 
 
 def drafting(plain: list[Sample], samples: list[Sample], gamma: int) -> Drafting:

@@ -1,36 +1,77 @@
-"""The table of drafters for its readers: its cells, its CSV, and who wins and why. Without torch."""
+"""The table of drafters: its rows, how they read as text and as CSV, and who wins and why. Without torch."""
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from io import StringIO
 
-from specdemo.bench.results import MethodRow
+from specdemo.events import METHODS, Gamma
 from specdemo.events.metrics import ratio
+from specdemo.events.speedup import SHORTEST, is_wide
+from specdemo.events.verdict import speedup_in_words
 
-METHODS = {  # Params.draft_with: its name, in the table and on the page
-    "model": "drafter model",
-    "lookup": "lookup",
-    "ngram": "n-gram store",
-    "ngram-one-level": "one-level n-gram store",
-    "early-exit": "early exit",
-    "none": "target alone",
-}
-WITH_ARTICLE = (METHODS["model"], METHODS["ngram"], METHODS["ngram-one-level"], METHODS["none"])
+WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
 
-FEWEST_SAMPLES = 5  # of each of two drafters, for an interval
-NOISY = 1.5  # an interval whose ends differ by more than this factor says nothing
+
+@dataclass(frozen=True, kw_only=True)
+class MethodRow:
+    """One drafter over all prompts. Times are by the engine's clock, without prefill; of a server by the
+    arrival of its tokens, from the first one on, and without the parts of a round, which it does not tell.
+    All of it is over all rounds of all prompts together, so that the figures follow from each other."""
+
+    name: str
+    draft_with: str
+    gamma: Gamma | None  # None for "none"
+    drafted_per_round: float | None  # None where a server does not tell it
+    accepted_per_round: float
+    tokens_per_round: float
+    acceptance_rate: float | None
+    draft_ms_per_round: float | None
+    verify_ms_per_round: float | None
+    tokens_per_second: float
+    speedup: float | None  # how many times as fast as the target alone; None if that was not measured
+    speedup_interval: tuple[float, float] | None  # of 90%; None for "none"
+    drafter_bytes: int | None  # of the drafter model's weights; None if there is none in use
+    texts_equal: str | None  # how many texts equal those of the target alone: "5 of 6"; greedy only
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodsResult:
+    """The drafters of one target, fastest first, and how they were measured."""
+
+    target: str
+    device: str
+    device_name: str
+    dtype: str | None
+    date: str
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    rule: str
+    lenience: float  # of rule "lenient"
+    confidence: float
+    exit_layer: int  # of early exit; 0: as Params has it
+    seed: int | None  # None: another one for each run
+    max_new_tokens: int
+    prompts: list[str]
+    repeats: int
+    rows: list[MethodRow]
+    winner: str  # a sentence on who wins and why
+    notes: list[str]  # what a user should know of the pairs
+
 
 COLUMNS: dict[str, Callable[[MethodRow], str]] = {
     "drafter": lambda row: row.name,
     "gamma": lambda row: "–" if row.gamma is None else str(row.gamma),
-    "drafted/round": lambda row: number(row.drafted_per_round),
-    "accepted/round": lambda row: number(row.accepted_per_round),
-    "tokens/round": lambda row: number(row.tokens_per_round),
-    "acceptance": lambda row: number(row.acceptance_rate, 3),
-    "draft ms/round": lambda row: number(row.draft_ms_per_round),
-    "verify ms/round": lambda row: number(row.verify_ms_per_round),
-    "tokens/s": lambda row: number(row.tokens_per_second, 1),
+    "drafted/round": lambda row: rounded(row.drafted_per_round),
+    "accepted/round": lambda row: rounded(row.accepted_per_round),
+    "tokens/round": lambda row: rounded(row.tokens_per_round),
+    "acceptance": lambda row: rounded(row.acceptance_rate, 3),
+    "draft ms/round": lambda row: rounded(row.draft_ms_per_round),
+    "verify ms/round": lambda row: rounded(row.verify_ms_per_round),
+    "tokens/s": lambda row: rounded(row.tokens_per_second, 1),
     "speed-up (90%)": lambda row: _speedup(row),
     "memory": lambda row: "–" if row.drafter_bytes is None else size(row.drafter_bytes),
     "same text": lambda row: row.texts_equal or "–",
@@ -42,7 +83,7 @@ def cells(row: MethodRow) -> dict[str, str]:
     return {column: text(row) for column, text in COLUMNS.items()}
 
 
-def number(value: float | None, digits: int = 2) -> str:
+def rounded(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
@@ -52,20 +93,28 @@ def size(count: int) -> str:
 
 def _speedup(row: MethodRow) -> str:
     if row.speedup_interval is None:
-        return number(row.speedup)
-    low, high = map(number, row.speedup_interval)
-    return f"{'too noisy to say' if is_noisy(row) else number(row.speedup)} ({low}–{high})"
+        return rounded(row.speedup)
+    ends = "–".join(map(rounded, row.speedup_interval))
+    return ends if is_wide(row.speedup_interval) else f"{rounded(row.speedup)} ({ends})"
 
 
-def is_noisy(row: MethodRow) -> bool:
-    """Whether the interval is too wide for a speed-up to be told."""
-    interval = row.speedup_interval
-    return interval is not None and interval[1] > NOISY * interval[0]
+def methods_table(result: MethodsResult) -> str:
+    """A line for each drafter, fastest first, then the notes and who wins."""
+    head = (
+        f"{result.target} on {result.device} ({result.device_name}), {result.dtype}, "
+        f"temperature {result.temperature:g}, {len(result.prompts)} prompts x {result.repeats}, "
+        f"at most {result.max_new_tokens} tokens each, {result.date}; by the engine's clock, without prefill"
+    )
+    lines = [tuple(COLUMNS), *(tuple(cells(row).values()) for row in result.rows)]
+    first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
+    padded = ([name.ljust(first), *map(str.rjust, texts, others)] for name, *texts in lines)
+    table = "\n".join(map("  ".join, padded))
+    notes = "\n".join(f"note: {note}" for note in result.notes)
+    return "\n\n".join(part for part in (head, table, notes, result.winner) if part)
 
 
 def comparison_csv(rows: Sequence[MethodRow]) -> str:
-    """All fields, unrounded, with a line of their names first. The interval has two columns; what is unknown
-    is empty."""
+    """All fields, unrounded, below their names. The interval has two columns; what is unknown is empty."""
     names = [field.name for field in fields(MethodRow)]
     at = names.index("speedup_interval")
     names[at : at + 1] = ["speedup_low", "speedup_high"]
@@ -95,8 +144,8 @@ def winner(rows: Sequence[MethodRow]) -> str:
     faster = [row for row in drafters if _low(row) > 1]
     if faster:
         return _among_the_faster(faster, drafters)
-    if unclear := [row for row in drafters if _high(row) >= 1]:
-        return _like_plain(unclear)
+    if any(_high(row) >= 1 for row in drafters):
+        return _like_plain(drafters[0])
     return _slower(drafters[0], plain)
 
 
@@ -110,62 +159,43 @@ def _without_plain(best: MethodRow, second: MethodRow) -> str:
 
 def _without_intervals(best: MethodRow) -> str:
     return (
-        _sentence(f"so far {_called(best)} is the fastest drafter, at {_times(best)} the target alone")
-        + f" Fewer than {FEWEST_SAMPLES} samples give no interval, so this can be noise."
+        _sentence(f"so far {_called(best)} is the fastest drafter, with {_tokens(best)}")
+        + f" A speed-up needs at least {SHORTEST} tokens."
     )
 
 
 def _among_the_faster(faster: list[MethodRow], drafters: list[MethodRow]) -> str:
     leader = faster[0]
-    tied = [row for row in drafters if _overlap(row, leader)]
-    if len(tied) == 1:
-        much = ", too noisy to say more" if is_noisy(leader) else ""
-        sentence = f"{_called(leader)} is fastest: {_times(leader)} the target alone{much}"
-        return _sentence(sentence) + _why(leader)
-    names, speedups = _listed(map(_called, tied)), _listed(map(_times, tied))
-    reach = f"they reach {speedups} the target alone, and their intervals overlap"
-    return _sentence(f"{names} cannot be told apart: {reach}") + _what_decides(tied)
+    others = [row for row in drafters if row is not leader and _overlap(row, leader)]
+    if not others:
+        return _sentence(f"{_called(leader)} is fastest: {_speed(leader, 'the target alone')}") + _why(leader)
+    rivals = _called(others[0]) if len(others) == 1 else f"{len(others)} others"
+    reach = f"{_called(leader)} is {_speed(leader, 'the target alone')}, but {rivals} may be as fast"
+    return f"No drafter is clearly fastest: {reach}.{_surely_faster([leader, *others])}"
 
 
-def _what_decides(tied: list[MethodRow]) -> str:
-    """What is known of drafters that are about as fast."""
-    above = [_called(row) for row in tied if _low(row) > 1]
-    if len(above) < len(tied):
-        return f" Only for {_listed(above)} is the whole interval above 1."
-    light = [_called(row) for row in tied if row.drafter_bytes is None]
-    if 0 < len(light) < len(tied):
-        return " " + _sentence(f"{_listed(light)} {'needs' if len(light) == 1 else 'need'} no drafter model")
-    return ""
+def _surely_faster(tied: list[MethodRow]) -> str:
+    """Which of drafters that are about as fast are faster than the target alone for sure, if not all are."""
+    sure = [row for row in tied if _low(row) > 1]
+    if len(sure) == len(tied):
+        return ""
+    who = f"{_called(sure[0])} is" if len(sure) == 1 else f"{len(sure)} are"
+    return f" Of these {len(tied)}, only {who} clearly faster than the target alone."
 
 
-def _like_plain(unclear: list[MethodRow]) -> str:
-    best = unclear[0]
-    ends = f"{number(_low(best))} to {number(_high(best))}"
-    if len(unclear) > 1:
-        names = _listed(map(_called, unclear))
-        sentence = f"{names} cannot be told apart from the target alone: their intervals include 1"
-    elif is_noisy(best):
-        sentence = (
-            f"it is too noisy to say whether {_called(best)} is faster than the target alone: "
-            f"the interval of its speed-up is {ends}"
-        )
-    else:
-        sentence = (
-            f"{_called(best)} cannot be told apart from the target alone: "
-            f"it reaches {_times(best)}, and its interval of {ends} includes 1"
-        )
-    return _sentence(sentence) + " More prompts or repeats make intervals narrower."
+def _like_plain(best: MethodRow) -> str:
+    reach = f"the fastest, {_called(best)}, is {_speed(best, 'it')}"
+    return f"No drafter is clearly faster than the target alone: {reach}."
 
 
 def _slower(best: MethodRow, plain: MethodRow) -> str:
     """All drafters are slower than the target alone, `best` the least."""
-    sentence = (
-        f"nothing beats the target alone here: {_called(best)}, the fastest drafter, reaches {_times(best)}"
-    )
+    reach = f"{_called(best)}, the fastest drafter, is {_speed(best, 'it')}"
+    sentence = f"nothing beats the target alone here: {reach}"
     longer = ratio(_round_ms(best), _round_ms(plain))
     if longer is not None and _shown(best.tokens_per_round) < (longer := _shown(longer)):
-        brings = f"brings {number(best.tokens_per_round)} tokens and takes {number(longer)} times as long"
-        sentence += f", because a round with it {brings}"
+        bring = f"bring {rounded(best.tokens_per_round)} tokens and take {rounded(longer)} times as long"
+        sentence += f", because its rounds {bring}"
     return _sentence(sentence) + _why(best)
 
 
@@ -174,20 +204,20 @@ def _why(row: MethodRow) -> str:
         return ""
     if not _shown(row.drafted_per_round):
         return " It found nothing to draft."
-    keeps = f"keeps {number(row.accepted_per_round)} of {number(row.drafted_per_round)} drafts a round"
+    keeps = f"keeps {rounded(row.accepted_per_round)} of {rounded(row.drafted_per_round)} drafts a round"
     if row.draft_ms_per_round is None:
         return f" It {keeps}."
     share = _shown(row.draft_ms_per_round) / (_round_ms(row) or 1)
     return f" It {keeps}, and drafting takes {share:.0%} of its time."
 
 
-def _times(row: MethodRow) -> str:
-    """The speed-up as a factor, or its interval where that is too wide."""
-    return f"{number(_low(row))} to {number(_high(row))} ×" if is_noisy(row) else f"{number(row.speedup)} ×"
+def _speed(row: MethodRow, other: str) -> str:
+    assert row.speedup is not None and row.speedup_interval is not None
+    return speedup_in_words(row.speedup_interval, row.speedup, other)
 
 
 def _tokens(row: MethodRow) -> str:
-    return f"{number(row.tokens_per_second, 1)} tokens/s"
+    return f"{rounded(row.tokens_per_second, 1)} tokens/s"
 
 
 def _low(row: MethodRow) -> float:
@@ -212,17 +242,12 @@ def _round_ms(row: MethodRow) -> float | None:
 
 def _shown(value: float) -> float:
     """As the table rounds it."""
-    return float(number(value))
+    return float(rounded(value))
 
 
 def _called(row: MethodRow) -> str:
-    return f"the {row.name}" if row.name.startswith(WITH_ARTICLE) else row.name
-
-
-def _listed(names: Iterable[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    labels = tuple(method.label for method in METHODS.values() if method.takes_the)
+    return f"the {row.name}" if row.name.startswith(labels) else row.name
 
 
 def _sentence(text: str) -> str:

@@ -36,8 +36,5 @@ def story_prompts(pair: Pair, count: int, length: int | None = None) -> list[lis
     starts = [i % len(beginnings) for i in range(count)]
     if length is None:
         return [beginnings[start] for start in starts]
-    prompts = []
-    for start in starts:
-        joined = [token_id for ids in beginnings[start:] + beginnings[:start] for token_id in ids]
-        prompts.append((joined * (length // len(joined) + 1))[:length])
-    return prompts
+    following = (cycle(beginnings[start:] + beginnings[:start]) for start in starts)
+    return [list(islice(chain.from_iterable(texts), length)) for texts in following]

@@ -1,16 +1,25 @@
-"""A benchmark's result as text tables."""
+"""A benchmark's result as text tables, and as a picture (which alone needs matplotlib, when it is drawn)."""
 
-from specdemo.bench.methods import COLUMNS, cells, number, size
-from specdemo.bench.results import Bound, Differences, MethodsResult, NotRun, QuantizedRow, Result
+from textwrap import shorten
+from typing import TYPE_CHECKING
 
-NAME = 34  # columns of a contestant's name
+from specdemo.bench.methods import rounded, size
+from specdemo.bench.results import Bound, CannotRun, QuantizedRow, Result, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME_WIDTH = 37  # columns of a contestant's name
+OUR_COLOUR, OTHER_COLOUR, EXPECTED_COLOUR = "#1f6f43", "#8a8f98", "#b3412f"
 
 
-def table(result: Result) -> str:
+def result_table(result: Result) -> str:
     """Everything but the quantised weights, which are measured later."""
     parts = [
         _head(result),
         _rows(result),
+        _ratios(result),
         _speculation(result),
         _roofline(result),
         _gammas(result) if result.gammas else "",
@@ -23,7 +32,8 @@ def table(result: Result) -> str:
 def _head(result: Result) -> str:
     head = (
         f"{result.pair} on {result.device} ({result.device_name}), {result.dtype}, "
-        f"{result.threads} thread(s), gamma {result.gamma}, temperature {result.temperature:g}, "
+        f"{result.threads} thread(s) (torch's own choice: {result.own_threads}), "
+        f"gamma {result.gamma}, temperature {result.temperature:g}, "
         f"{result.prompts} prompts x {result.repeats}, {result.max_new_tokens} tokens each, {result.date}"
     )
     if result.attention is not None:
@@ -44,26 +54,38 @@ def _head(result: Result) -> str:
 
 def _rows(result: Result) -> str:
     lines = [
-        f"{'':<{NAME}}{'ms/token':>10}{'10-90 %':>16}{'tokens/s':>10}{'x plain':>9}"
-        f"{'x assisted':>12}   same text as plain"
+        f"{'':<{NAME_WIDTH}}{'ms/token':>10}{'10-90 %':>16}{'tokens/s':>10}{'tokens/CPU-s':>14}"
+        f"{'x plain':>9}{'x assisted':>12}   same text as plain"
     ]
     for row in result.rows:
-        if isinstance(row, NotRun):
-            lines.append(f"{row.name:<{NAME}}{'–':>10}   failed: {row.why_not}")
+        if isinstance(row, CannotRun):
+            lines.append(f"{row.name:<{NAME_WIDTH}}{'–':>10}   failed: {row.why_not}")
             continue
         lines.append(
-            f"{row.name:<{NAME}}{row.ms_per_token:>10.2f}{_range(row.ms_per_token_10_90):>16}"
-            f"{row.tokens_per_second:>10.1f}{row.x_plain:>9.2f}{number(row.x_assisted):>12}"
-            f"   {row.equal_to_plain or '–'}"
+            f"{row.name:<{NAME_WIDTH}}{row.ms_per_token:>10.2f}{_range(row.ms_per_token_10_90):>16}"
+            f"{row.tokens_per_second:>10.1f}{row.tokens_per_processor_second:>14.1f}{row.x_plain:>9.2f}"
+            f"{rounded(row.x_assisted):>12}   {row.equal_to_plain or f'– (temperature {row.temperature:g})'}"
+            + ("" if row.differs_at is None else f", differing from token {row.differs_at} on")
         )
     return "\n".join(lines)
 
 
+def _ratios(result: Result) -> str:
+    """And who is fastest, of those that sample as the run does."""
+    ran = [one for one in result.rows if isinstance(one, Row) and one.temperature == result.temperature]
+    by_wall = max(ran, key=lambda row: row.tokens_per_second).name
+    by_processor = max(ran, key=lambda row: row.tokens_per_processor_second).name
+    lines = [f"fastest by wall time: {by_wall}; by processor time: {by_processor}"]
+    lines += [f"{'times as fast, by medians':<{2 * NAME_WIDTH}}{'wall time':>10}{'processor time':>16}"]
+    for one in result.ratios:
+        names = f"{one.name} / {one.other}"
+        lines.append(f"{names:<{2 * NAME_WIDTH}}{one.wall:>10.2f}{one.processor:>16.2f}")
+    return "\n".join(lines)
+
+
 def _speculation(result: Result) -> str:
-    lines = [
-        f"acceptance rate {number(result.acceptance_rate, 3)}, "
-        f"{number(result.mean_tokens_per_round)} tokens per round"
-    ]
+    rate, tokens = rounded(result.acceptance_rate, 3), rounded(result.mean_tokens_per_round)
+    lines = [f"acceptance rate {rate}, {tokens} tokens per round"]
     if idle := result.host_ms:
         lines.append(
             f"the device waits {idle.between:.3f} ms for the host between rounds, "
@@ -75,38 +97,30 @@ def _speculation(result: Result) -> str:
             "x specdemo plain (if verifying takes no longer than one step)"
         )
     if (differing := result.differing_argmaxes) is not None:
-        lines.append(_differing(result, differing))
+        count = f"{differing.prompts} of {result.prompts}"
+        line = f"differing argmaxes: with drafts {count} texts differ from plain"
+        if differing.prompts:
+            line += f", first at token {', '.join(str(at) for at in differing.first_at if at is not None)}"
+            line += "; in float32 there must be none: this is a bug" if result.dtype == "float32" else ""
+        lines.append(line)
     return "\n".join(lines)
-
-
-def _differing(result: Result, differing: Differences) -> str:
-    line = f"differing argmaxes: with drafts {differing.prompts} of {result.prompts} texts differ from plain"
-    if differing.prompts:
-        line += f", first at token {', '.join(str(at) for at in differing.first_at if at is not None)}"
-        if result.dtype == "float32":
-            line += "; in float32 there must be none: this is a bug"
-    return line
 
 
 def _roofline(result: Result) -> str:
     line = result.roofline
     target = size(line.target_bytes)
     drafts = f" + {result.gamma} x {size(line.drafter_bytes)}" if line.drafter_bytes else ""
-    return "\n".join(
-        [
-            f"roofline: memory is copied at {line.bandwidth / 1e9:,.1f} GB/s, read and written "
-            "(weights only, not keys and values; weights that fit the processor's cache can be read faster)",
-            f"  a round reads {target}{drafts}: at least {_bound(line.round)}",
-            f"  a plain step reads {target}: at least {_bound(line.plain)}",
-        ]
+    return (
+        f"roofline: memory is copied at {line.bandwidth / 1e9:,.1f} GB/s, read and written "
+        "(weights only, not keys and values; weights that fit the processor's cache can be read faster)\n"
+        f"  a round reads {target}{drafts}: at least {_bound(line.round)}\n"
+        f"  a plain step reads {target}: at least {_bound(line.plain)}"
     )
 
 
 def _bound(bound: Bound) -> str:
-    measured = "not measured"
-    if bound.round_ms:
-        measured = f"measured {bound.round_ms:.2f} ms, {bound.reached:.1%} of it reached"
-    return f"{bound.shortest_round_ms:.2f} ms, {measured}"
+    reached = bound.round_ms and f"measured {bound.round_ms:.2f} ms, {bound.reached:.1%} of it reached"
+    return f"{bound.shortest_round_ms:.2f} ms, {reached or 'not measured'}"
 
 
 def _gammas(result: Result) -> str:
@@ -117,9 +131,9 @@ def _gammas(result: Result) -> str:
     for row in result.gammas:
         lines.append(
             f"{row.gamma:>6}{row.ms_per_token:>10.2f}{row.tokens_per_second:>10.1f}"
-            f"{number(row.acceptance_rate, 3):>12}{number(row.mean_tokens_per_round):>14}"
-            f"{number(row.cost_ratio, 3):>8}{row.x_plain:>18.2f}"
-            f"{number(row.expected_x_plain):>10}"
+            f"{rounded(row.acceptance_rate, 3):>12}{rounded(row.mean_tokens_per_round):>14}"
+            f"{rounded(row.cost_ratio, 3):>8}{row.x_plain:>18.2f}"
+            f"{rounded(row.expected_x_plain):>10}"
         )
     return "\n".join(lines)
 
@@ -133,10 +147,10 @@ def _contexts(result: Result) -> str:
     ]
     for row in result.contexts:
         lines.append(
-            f"{row.context:>8,}{row.prefill_ms:>11.1f}{number(row.plain.round_ms):>10}"
-            f"{row.plain.ms_per_token:>10.2f}{number(row.speculative.round_ms):>12}"
+            f"{row.context:>8,}{row.prefill_ms:>11.1f}{rounded(row.plain.round_ms):>10}"
+            f"{row.plain.ms_per_token:>10.2f}{rounded(row.speculative.round_ms):>12}"
             f"{row.speculative.ms_per_token:>10.2f}{row.x_plain:>18.2f}"
-            f"{number(row.expected_x_plain):>10}"
+            f"{rounded(row.expected_x_plain):>10}"
         )
     return "\n".join(lines)
 
@@ -153,30 +167,102 @@ def quantized_table(rows: list[QuantizedRow]) -> str:
         x_plain = none.plain.ms_per_token / plain.ms_per_token if none else None
         x_drafted = none.speculative.ms_per_token / drafted.ms_per_token if none else None
         lines.append(
-            f"{row.quantize:<10}{plain.ms_per_token:>16.2f}{number(x_plain):>8}"
-            f"{drafted.ms_per_token:>22.2f}{_range(drafted.ms_per_token_10_90):>16}{number(x_drafted):>8}"
-            f"{number(row.acceptance_rate, 3):>12}{row.bytes_held / 1e6:>10,.1f}"
+            f"{row.quantize:<10}{plain.ms_per_token:>16.2f}{rounded(x_plain):>8}"
+            f"{drafted.ms_per_token:>22.2f}{_range(drafted.ms_per_token_10_90):>16}{rounded(x_drafted):>8}"
+            f"{rounded(row.acceptance_rate, 3):>12}{row.bytes_held / 1e6:>10,.1f}"
         )
         lines += [f"{'':<10}{note}" for note in row.notes]
     lines.append("quantised weights are unpacked for every product: faster only if reading them takes longer")
     return "\n".join(lines)
 
 
-def methods_table(result: MethodsResult) -> str:
-    """A line for each drafter, fastest first, then the notes and who wins."""
-    head = (
-        f"{result.target} on {result.device} ({result.device_name}), {result.dtype}, "
-        f"temperature {result.temperature:g}, {len(result.prompts)} prompts x {result.repeats}, "
-        f"at most {result.max_new_tokens} tokens each, {result.date}; by the engine's clock, without prefill"
-    )
-    lines = [tuple(COLUMNS), *(tuple(cells(row).values()) for row in result.rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = "\n".join(
-        "  ".join([name.ljust(widths[0]), *map(str.rjust, texts, widths[1:])]) for name, *texts in lines
-    )
-    notes = "\n".join(f"note: {note}" for note in result.notes)
-    return "\n\n".join(part for part in (head, table, notes, result.winner) if part)
-
-
 def _range(ends: tuple[float, float]) -> str:
     return f"{ends[0]:.2f}-{ends[1]:.2f}"
+
+
+def draw_picture(result: Result) -> "Figure":
+    """Bars of tokens/s by contestant, and a panel for each sweep with the formula's line."""
+    from matplotlib.figure import Figure
+
+    drawers = {"gammas": _draw_gammas, "contexts": _draw_contexts, "quantized": _draw_quantized}
+    sweeps = [draw_panel for sweep, draw_panel in drawers.items() if getattr(result, sweep)]
+    grid = [[_draw_contestants]] + [sweeps[i : i + 2] for i in range(0, len(sweeps), 2)]
+    heights = [1.6 + 0.42 * len(result.rows)] + [3.6] * (len(grid) - 1)
+    size = (10 if len(sweeps) > 1 else 8, sum(heights))
+    figure = Figure(figsize=size, layout="constrained", dpi=150, facecolor="white")
+    # A subfigure for each row, so that the contestants' long names don't narrow the panels below.
+    parts = figure.subfigures(len(grid), height_ratios=heights, squeeze=False)[:, 0]
+    for part, panels in zip(parts, grid, strict=True):
+        for axes, draw_panel in zip(part.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            axes.spines[["top", "right"]].set_visible(False)
+            draw_panel(axes, result)
+    name, device = (shorten(text, 65, placeholder=" …") for text in (result.pair, result.device_name))
+    about = f"{result.device} ({device}), {result.dtype}, gamma {result.gamma}, {result.date}"
+    figure.suptitle(f"{name}\n{about}", fontsize=10)
+    return figure
+
+
+def _draw_contestants(axes: "Axes", result: Result) -> None:
+    fastest = 0.0
+    for y, row in enumerate(result.rows):
+        if isinstance(row, CannotRun):
+            text = f"  failed: {shorten(row.why_not, 60, placeholder=' …')}"
+            axes.text(0, y, text, va="center", fontsize=8, color=EXPECTED_COLOUR)
+            continue
+        speed = row.tokens_per_second
+        high, low = (1000 / ms for ms in row.ms_per_token_10_90)
+        fastest = max(fastest, high)
+        axes.barh(
+            y,
+            speed,
+            color=OUR_COLOUR if row.name.startswith("specdemo") else OTHER_COLOUR,
+            xerr=[[max(0, speed - low)], [max(0, high - speed)]],
+            error_kw={"capsize": 3, "elinewidth": 1},
+        )
+        text, end = f"{speed:,.1f}  ({row.x_plain:.2f} x)", (max(speed, high), y)
+        axes.annotate(text, end, (6, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_yticks(range(len(result.rows)), [row.name for row in result.rows])
+    axes.set_ylim(len(result.rows) - 0.5, -0.5)  # the first row at the top
+    axes.set_xlim(0, 1.3 * fastest)  # leaves room for the labels
+    axes.set_xlabel("tokens/s: medians, 10th to 90th percentiles (and x transformers plain)", fontsize=9)
+
+
+def _draw_gammas(axes: "Axes", result: Result) -> None:
+    gammas = [row.gamma for row in result.gammas]
+    expected = [_or_nan(row.expected_x_plain) for row in result.gammas]
+    axes.plot(gammas, [row.x_plain for row in result.gammas], "o-", color=OUR_COLOUR, label="measured")
+    axes.plot(gammas, expected, "s--", color=EXPECTED_COLOUR, label="expected")
+    axes.axhline(1, color=OTHER_COLOUR, linewidth=1, linestyle=":")
+    axes.set(xlabel="gamma", ylabel="x specdemo plain", xticks=gammas, ylim=(0, None))
+    axes.legend(frameon=False)
+
+
+def _draw_contexts(axes: "Axes", result: Result) -> None:
+    lengths = [row.context for row in result.contexts]
+    plain = [row.plain.ms_per_token for row in result.contexts]
+    speculative = [row.speculative.ms_per_token for row in result.contexts]
+    expected = [row.plain.ms_per_token / _or_nan(row.expected_x_plain) for row in result.contexts]
+    axes.plot(lengths, plain, "o-", color=OTHER_COLOUR, label="plain")
+    axes.plot(lengths, speculative, "o-", color=OUR_COLOUR, label="speculative")
+    axes.plot(lengths, expected, "s--", color=EXPECTED_COLOUR, label="expected")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axes.minorticks_off()
+    axes.set(xlabel="tokens of prompt", ylabel="ms/token, without prefill", ylim=(0, None))
+    axes.legend(frameon=False)
+
+
+def _draw_quantized(axes: "Axes", result: Result) -> None:
+    rows = result.quantized
+    for offset, colour, label in ((-0.2, OTHER_COLOUR, "plain"), (0.2, OUR_COLOUR, "speculative")):
+        heights = [getattr(row, label).ms_per_token for row in rows]
+        bars = axes.bar([i + offset for i in range(len(rows))], heights, 0.38, color=colour, label=label)
+        axes.bar_label(bars, fmt="%.2f", fontsize=8)
+    axes.set_xticks(range(len(rows)), [f"{row.quantize}\n{row.bytes_held / 1e6:,.0f} MB" for row in rows])
+    axes.set_ylabel("ms/token")
+    axes.margins(y=0.25)
+    axes.legend(frameon=False, ncols=2, loc="upper left")
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value

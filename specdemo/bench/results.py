@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from specdemo.events import Gamma
-
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Of whole generations, by the wall clock."""
+    """Of whole generations, by the wall clock if nothing else is said."""
 
     ms_per_token: float  # median
     ms_per_token_10_90: tuple[float, float]  # 10th and 90th percentile
     tokens_per_second: float
+    tokens_per_processor_second: float  # of all threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +28,25 @@ class Row(Speed):
     """One contestant; x: how many times as fast as another one."""
 
     name: str
+    temperature: float
     x_plain: float  # transformers plain
     x_assisted: float | None  # transformers assisted
     equal_to_plain: str | None  # how many texts equal those of transformers plain: "5 of 6"; greedy only
+    differs_at: int | None  # the first token that differs in any of them
 
 
 @dataclass(frozen=True)
-class NotRun:
+class Ratio:
+    """How many times as fast as another contestant, by medians."""
+
+    name: str
+    other: str
+    wall: float
+    processor: float
+
+
+@dataclass(frozen=True)
+class CannotRun:
     """A contestant that cannot run on this machine."""
 
     name: str
@@ -127,6 +138,7 @@ class Result(Drafting):
     dtype: str | None
     date: str
     threads: int
+    own_threads: int  # as many as torch chooses
     gamma: int
     temperature: float
     top_p: float
@@ -134,7 +146,8 @@ class Result(Drafting):
     prompts: int
     repeats: int
     attention: list[str] | None  # torch's backends that all contestants could use; None on a CPU
-    rows: list[Row | NotRun]
+    rows: list[Row | CannotRun]
+    ratios: list[Ratio]
     differing_argmaxes: Differences | None  # of the engine with drafts and plain; greedy only
     roofline: Roofline
     host_ms: DeviceIdle | None  # CUDA only
@@ -143,52 +156,3 @@ class Result(Drafting):
     contexts: list[ContextRow] = field(default_factory=list)
     quantized: list[QuantizedRow] = field(default_factory=list)
     shapes: ShapesInfo | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodRow:
-    """One drafter over all prompts. Times are by the engine's clock, without prefill; of a server by the
-    arrival of its tokens, from the first one on, and without the parts of a round, which it does not tell.
-    tokens/s and speed-up are of medians, what is given per round is a mean."""
-
-    name: str
-    draft_with: str
-    gamma: Gamma | None  # None for "none"
-    drafted_per_round: float | None  # None where a server does not tell it
-    accepted_per_round: float
-    tokens_per_round: float
-    acceptance_rate: float | None
-    draft_ms_per_round: float | None
-    verify_ms_per_round: float | None
-    tokens_per_second: float
-    speedup: float | None  # how many times as fast as the target alone; None if that was not measured
-    speedup_interval: tuple[float, float] | None  # of 90%; None for too few samples, and for "none"
-    drafter_bytes: int | None  # of the drafter model's weights; None if there is none in use
-    texts_equal: str | None  # how many texts equal those of the target alone: "5 of 6"; greedy only
-    samples: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class MethodsResult:
-    """The drafters of one target, fastest first, and how they were measured."""
-
-    target: str
-    device: str
-    device_name: str
-    dtype: str | None
-    date: str
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    rule: str
-    lenience: float  # of rule "lenient"
-    confidence: float
-    exit_layer: int  # of early exit; 0: as Params has it
-    seed: int | None  # None: another one for each run
-    max_new_tokens: int
-    prompts: list[str]
-    repeats: int
-    rows: list[MethodRow]
-    winner: str  # a sentence on who wins and why
-    notes: list[str]  # what a user should know of the pairs

@@ -1,30 +1,56 @@
-"""The benchmark of one pair: contestants, roofline, the device's idle time and sweeps."""
+"""The benchmark of one pair: transformers' ways to generate against this engine's, all with gamma drafts a
+round; the roofline, the device's idle time, and sweeps (the same measurement for several values of gamma, of
+the prompt's length, of the weights' quantisation)."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 
 import torch
 
-from specdemo.bench.contestants import bench_params, contestants, forgetting_compiled
-from specdemo.bench.idle import device_idle
+from specdemo.bench.contestants import (
+    bench_params,
+    contestants,
+    forgetting_compiled,
+    ours,
+    plain_and_speculative,
+)
+from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
 from specdemo.bench.measure import (
+    Contestant,
     Sample,
+    acceptance_rate,
     differences,
     drafting,
+    engine_stats,
     first_differences,
     in_turns,
     ms_per_token,
+    processor_ms_per_token,
     round_ms,
     speed,
 )
+from specdemo.bench.peers import absences
 from specdemo.bench.prompts import Prompts, story_prompts
-from specdemo.bench.results import NotRun, Result, Row
-from specdemo.bench.roofline import copy_bandwidth, roofline
-from specdemo.bench.sweeps import context_sweep, gamma_sweep
+from specdemo.bench.results import (
+    CannotRun,
+    ContextRow,
+    EngineTimes,
+    GammaRow,
+    QuantizedRow,
+    Ratio,
+    Result,
+    Row,
+)
 from specdemo.events import Params
 from specdemo.loading.pair import Pair
-from specdemo.runtime.gpu import attention_backends
+from specdemo.runtime.cuda import free_cache
+from specdemo.runtime.device import attention_backends
 
 
 def bench(
@@ -41,49 +67,52 @@ def bench(
     """Times every contestant on every prompt `repeats` times, with as many threads as the engine uses. All
     write `max_new_tokens` tokens, because end-of-sequence tokens end nothing here.
 
-    peers: also transformers compiled, and this engine uncaptured. gammas, contexts: values to sweep over.
-    prompts_of: makes the prompts (None: stories). Raises ValueError if the texts do not fit the context.
-    """
+    peers: also transformers compiled, this engine uncaptured, and other packages that are installed.
+    gammas, contexts: values to sweep over. prompts_of: makes the prompts (None: stories).
+
+    Raises ValueError if the texts do not fit the context."""
     params, prompts_of = bench_params(pair, params), prompts_of or partial(story_prompts, pair)
     gamma, greedy, prompt_ids = params.gamma, params.temperature == 0, prompts_of(prompts, None)
     _check_room(pair, params, max(map(len, prompt_ids)), contexts)
-    with pair.runner.threads(), forgetting_compiled(pair):
-        chosen = contestants(pair, params, peers)
-        samples, failures = in_turns(chosen, prompt_ids, repeats)
-        plain = samples["specdemo plain"]
-        drafted = samples["specdemo speculative" if pair.drafter is not None else "specdemo lookup"]
-        return Result(
-            pair=pair.info.name,
-            device=pair.info.device,
-            device_name=pair.info.device_name,
-            dtype=pair.info.dtype.target,
-            date=date.today().isoformat(),
-            threads=torch.get_num_threads(),
-            gamma=gamma,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            max_new_tokens=params.max_new_tokens,
-            prompts=prompts,
-            repeats=repeats,
-            attention=attention_backends() if pair.target.device.type == "cuda" else None,
-            rows=[
-                NotRun(name, failures[name]) if name in failures else row(name, samples, greedy)
-                for name in (one.name for one in chosen)
-            ],
-            **vars(drafting(plain, drafted, gamma)),
-            differing_argmaxes=differences(drafted[:prompts], plain[:prompts]) if greedy else None,
-            roofline=roofline(
-                pair,
-                gamma if pair.drafter is not None else 0,
-                copy_bandwidth(pair.target.device),
-                round_ms(drafted, gamma),
-                round_ms(plain, 0),
-            ),
-            host_ms=device_idle(pair, prompt_ids[0], params),
-            gammas=gamma_sweep(pair, params, prompt_ids, repeats, gammas) if gammas else [],
-            contexts=context_sweep(pair, params, prompts_of, repeats, contexts),
-            notes=list(pair.notes),  # last, because they include what could not be captured
-        )
+    own_threads, absent = torch.get_num_threads(), absences(pair) if peers else []
+    with TemporaryDirectory(prefix="specdemo-", ignore_cleanup_errors=True) as folder:
+        chosen = contestants(pair, params, Path(folder) if peers else None)
+        with pair.runner.torch_settings(), forgetting_compiled(pair):
+            samples, failures = in_turns(chosen, prompt_ids, repeats)
+            plain = samples["specdemo plain"]
+            drafted = samples["specdemo speculative" if pair.drafter is not None else "specdemo lookup"]
+            info, told = pair.info, ("gamma", "temperature", "top_p", "max_new_tokens")
+            return Result(
+                pair=info.name,
+                device=info.device,
+                device_name=info.device_name,
+                dtype=info.dtype.target,
+                date=date.today().isoformat(),
+                threads=torch.get_num_threads(),
+                own_threads=own_threads,
+                **{name: getattr(params, name) for name in told},
+                prompts=prompts,
+                repeats=repeats,
+                attention=attention_backends() if pair.target.device.type == "cuda" else None,
+                rows=[
+                    CannotRun(one.name, failures[one.name]) if one.name in failures else row(one, samples)
+                    for one in chosen
+                ],
+                ratios=ratios(samples),
+                **vars(drafting(plain, drafted, gamma)),
+                differing_argmaxes=differences(drafted[:prompts], plain[:prompts]) if greedy else None,
+                roofline=roofline(
+                    pair,
+                    gamma if pair.drafter is not None else 0,
+                    copy_bandwidth(pair.target.device),
+                    round_ms(drafted, gamma),
+                    round_ms(plain, 0),
+                ),
+                host_ms=device_idle(pair, prompt_ids[0], params),
+                gammas=gamma_sweep(pair, params, prompt_ids, repeats, gammas) if gammas else [],
+                contexts=context_sweep(pair, params, prompts_of, repeats, contexts),
+                notes=[*absent, *pair.notes],  # last, because they include what could not be captured
+            )
 
 
 def _check_room(pair: Pair, params: Params, longest: int, contexts: Sequence[int]) -> None:
@@ -97,15 +126,116 @@ def _check_room(pair: Pair, params: Params, longest: int, contexts: Sequence[int
         )
 
 
-def row(name: str, samples: dict[str, list[Sample]], greedy: bool) -> Row:
-    """A contestant's row. `samples` must include those of transformers plain."""
-    own, plain = samples[name], samples["transformers plain"]
+def row(contestant: Contestant, samples: dict[str, list[Sample]]) -> Row:
+    """`samples` must include those of transformers plain."""
+    own, plain = samples[contestant.name], samples["transformers plain"]
     assisted = samples.get("transformers assisted")
     ms, first_at = ms_per_token(own), first_differences(own, plain)
+    greedy = contestant.temperature == 0
     return Row(
-        name=name,
+        name=contestant.name,
+        temperature=contestant.temperature,
         **vars(speed(own)),
         x_plain=ms_per_token(plain) / ms,
         x_assisted=ms_per_token(assisted) / ms if assisted else None,
         equal_to_plain=f"{first_at.count(None)} of {len(first_at)}" if greedy else None,
+        differs_at=min((at for at in first_at if at is not None), default=None) if greedy else None,
+    )
+
+
+RATIOS = (
+    ("specdemo speculative", "transformers plain"),
+    ("specdemo speculative", "transformers assisted"),
+    ("specdemo speculative", "transformers assisted, own threads"),
+    ("specdemo speculative", "OpenVINO GenAI draft_model, float32"),
+    ("specdemo speculative", "llama.cpp with drafter, float32"),
+    ("specdemo speculative", "specdemo plain"),
+    ("specdemo plain", "OpenVINO GenAI plain, float32"),
+    ("specdemo plain", "llama.cpp plain, float32"),
+    ("specdemo speculative, sampled", "transformers assisted, sampled"),
+)
+
+
+def ratios(samples: dict[str, list[Sample]]) -> list[Ratio]:
+    """Those of which both sides have been measured."""
+    return [
+        Ratio(
+            name,
+            other,
+            ms_per_token(samples[other]) / ms_per_token(samples[name]),
+            processor_ms_per_token(samples[other]) / processor_ms_per_token(samples[name]),
+        )
+        for name, other in RATIOS
+        if name in samples and other in samples
+    ]
+
+
+def gamma_sweep(
+    pair: Pair, params: Params, prompts: list[list[int]], repeats: int, gammas: Sequence[int]
+) -> list[GammaRow]:
+    plain = Contestant("plain", ours(pair, replace(params, draft_with="none")))
+    by_gamma = {
+        gamma: Contestant(f"gamma {gamma}", ours(pair, replace(params, gamma=gamma))) for gamma in gammas
+    }
+    samples, _ = in_turns([plain, *by_gamma.values()], prompts, repeats)
+    return [gamma_row(gamma, samples["plain"], samples[one.name]) for gamma, one in by_gamma.items()]
+
+
+def gamma_row(gamma: int, plain: list[Sample], drafted: list[Sample]) -> GammaRow:
+    x_plain, made = ms_per_token(plain) / ms_per_token(drafted), drafting(plain, drafted, gamma)
+    return GammaRow(gamma=gamma, **vars(speed(drafted)), **vars(made), x_plain=x_plain)
+
+
+def context_sweep(
+    pair: Pair, params: Params, prompts_of: Prompts, repeats: int, contexts: Sequence[int]
+) -> list[ContextRow]:
+    """One prompt for each length in `contexts`."""
+    rows = []
+    for length in contexts:
+        samples, _ = in_turns(plain_and_speculative(pair, params), prompts_of(1, length), repeats)
+        rows.append(context_row(length, params.gamma, samples["plain"], samples["speculative"]))
+    return rows
+
+
+def context_row(length: int, gamma: int, plain: list[Sample], drafted: list[Sample]) -> ContextRow:
+    plain_ms, ms = _decoding_ms(plain), _decoding_ms(drafted)
+    return ContextRow(
+        context=length,
+        prefill_ms=median(stats.prefill_ms for stats in engine_stats(drafted)),
+        plain=EngineTimes(round_ms(plain, 0), plain_ms),
+        speculative=EngineTimes(round_ms(drafted, gamma), ms),
+        **vars(drafting(plain, drafted, gamma)),
+        x_plain=plain_ms / ms,
+    )
+
+
+def _decoding_ms(samples: list[Sample]) -> float:
+    """The median time per token for drafting and verifying."""
+    return median((stats.draft_ms + stats.verify_ms) / stats.tokens for stats in engine_stats(samples))
+
+
+def quantize_sweep(
+    load: Callable[[str], Pair], params: Params, prompts: int, repeats: int, kinds: list[str]
+) -> list[QuantizedRow]:
+    """Loads the pair again for each kind of weights ("none": unquantised), one after the other."""
+    rows = []
+    for kind in kinds:
+        gc.collect()  # frees the previous pair
+        free_cache("cuda")
+        rows.append(_quantized_row(kind, load(kind), params, prompts, repeats))
+    return rows
+
+
+def _quantized_row(kind: str, pair: Pair, params: Params, prompts: int, repeats: int) -> QuantizedRow:
+    both = plain_and_speculative(pair, bench_params(pair, params))
+    with pair.runner.torch_settings():
+        samples, _ = in_turns(both, story_prompts(pair, prompts), repeats)
+    held = pair.bytes_held
+    return QuantizedRow(
+        quantize=kind,
+        plain=speed(samples["plain"]),
+        speculative=speed(samples["speculative"]),
+        acceptance_rate=acceptance_rate(samples["speculative"]),
+        bytes_held=held.target + (held.drafter or 0),
+        notes=list(pair.notes),
     )

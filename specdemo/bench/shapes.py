@@ -20,11 +20,11 @@ from specdemo.errors import LoadError
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import Pair
 from specdemo.runtime.device import memory_of
-from specdemo.runtime.joined import join_weights
+from specdemo.runtime.linear import join_weights
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """A model's sizes from its published config, by transformers' names."""
 
     kind: str
@@ -40,22 +40,22 @@ class Shape:
     def model(self) -> PreTrainedModel:
         """With random weights, on the current default device and in the default dtype."""
         sizes = asdict(self)
-        config, model = KINDS[sizes.pop("kind")]
+        config, model = ARCHITECTURES[sizes.pop("kind")]
         rope = {"rope_type": "default", "rope_theta": 500_000.0}
         special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
         return model(config(**sizes, **special, rope_parameters=rope, tie_word_embeddings=False))
 
 
-KINDS = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+ARCHITECTURES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
 
-# The columns are Shape's fields.
-LLAMA_1B = Shape("llama", 128_256, 2048, 8192, 16, 32, 8, 64)
-LLAMA_3B = Shape("llama", 128_256, 3072, 8192, 28, 24, 8, 128)
-LLAMA_8B = Shape("llama", 128_256, 4096, 14_336, 32, 32, 8, 128)
-QWEN3_06B = Shape("qwen3", 151_936, 1024, 3072, 28, 16, 8, 128, 40_960)
-QWEN3_8B = Shape("qwen3", 151_936, 4096, 12_288, 36, 32, 8, 128, 40_960)
-TINY_TARGET = Shape("llama", 512, 128, 256, 2, 4, 2, 32, 8192)
-TINY_DRAFTER = Shape("llama", 512, 64, 128, 1, 2, 1, 32, 8192)
+# The columns are ModelShape's fields.
+LLAMA_1B = ModelShape("llama", 128_256, 2048, 8192, 16, 32, 8, 64)
+LLAMA_3B = ModelShape("llama", 128_256, 3072, 8192, 28, 24, 8, 128)
+LLAMA_8B = ModelShape("llama", 128_256, 4096, 14_336, 32, 32, 8, 128)
+QWEN3_06B = ModelShape("qwen3", 151_936, 1024, 3072, 28, 16, 8, 128, 40_960)
+QWEN3_8B = ModelShape("qwen3", 151_936, 4096, 12_288, 36, 32, 8, 128, 40_960)
+TINY_TARGET = ModelShape("llama", 512, 128, 256, 2, 4, 2, 32, 8192)
+TINY_DRAFTER = ModelShape("llama", 512, 64, 128, 1, 2, 1, 32, 8192)
 
 SHAPES = {  # name: (target, drafter)
     "llama-3.2-3b-1b": (LLAMA_3B, LLAMA_1B),
@@ -107,9 +107,8 @@ def shaped_pair(
     with torch.device("meta"):
         needed = sum(shape.model().num_parameters() for shape in shapes) * dtype.itemsize
     if needed > (memory := memory_of(device)):
-        raise LoadError(
-            f"shapes {name} need about {needed / 1e9:.1f} GB, but {device} has {memory / 1e9:.1f} GB"
-        )
+        found = f"{device} has {memory / 1e9:.1f} GB"
+        raise LoadError(f"shapes {name} need about {needed / 1e9:.1f} GB, but {found}")
     follows = bigrams(shapes[0].vocab_size, accept, seed)
     target = _model(shapes[0], follows.target, device, dtype, seed)
     drafter = _model(shapes[1], follows.drafter, device, dtype, seed + 1)
@@ -118,7 +117,7 @@ def shaped_pair(
     return pair.with_capture("auto"), follows  # "off" for models in memory, which others may use
 
 
-def _model(shape: Shape, next_of: Tensor, device: str, dtype: torch.dtype, seed: int) -> PreTrainedModel:
+def _model(shape: ModelShape, next_of: Tensor, device: str, dtype: torch.dtype, seed: int) -> PreTrainedModel:
     with _default_dtype(dtype), torch.device(device), torch.random.fork_rng():
         torch.manual_seed(seed)
         model = shape.model().eval()

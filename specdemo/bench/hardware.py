@@ -1,18 +1,56 @@
-"""How long a GPU waits for the host."""
+"""What the hardware allows. The roofline: a round must read both models' weights, and the memory's bandwidth
+limits how fast. And how long a GPU waits for the host."""
 
 from statistics import median
+from time import perf_counter
 
+import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from specdemo.bench.results import DeviceIdle
+from specdemo.bench.results import Bound, DeviceIdle, Roofline
 from specdemo.events import Params
-from specdemo.loading.pair import Pair
-from specdemo.runtime import cuda
+from specdemo.events.metrics import ratio
+from specdemo.loading.pair import Pair, weight_bytes
+from specdemo.runtime.cuda import synchronize
 from specdemo.session import stream
 
-Interval = tuple[float, float]  # start and end, both in the same unit
+COPIED = {"cuda": 2**30, "cpu": 2**28}  # bytes: far more than any cache holds
 ROUND = "specdemo round"  # the profiler's label of a round
+
+Interval = tuple[float, float]  # start and end, both in the same unit
+
+
+def copy_bandwidth(device: torch.device | str, size: int | None = None, times: int = 7) -> float:
+    """Bytes read and written per second when `size` bytes are copied within the device's memory; a median."""
+    device = torch.device(device)
+    source = torch.ones(size or COPIED[device.type], dtype=torch.uint8, device=device)
+    copy = torch.zeros_like(source)
+    seconds = []
+    for _ in range(times + 1):
+        synchronize(device)
+        start = perf_counter()
+        copy.copy_(source)
+        synchronize(device)
+        seconds.append(perf_counter() - start)
+    return 2 * source.nbytes / median(seconds[1:])
+
+
+def roofline(
+    pair: Pair, gamma: int, bandwidth: float, round_ms: float | None, plain_ms: float | None
+) -> Roofline:
+    """For rounds that read the target's weights once and the drafter's `gamma` times, as they are read: on a
+    CPU mostly from copies in 16 bits."""
+    copied = pair.bytes_copied
+    target = weight_bytes(pair.target) - copied.target
+    drafter = weight_bytes(pair.drafter) - (copied.drafter or 0) if pair.drafter is not None else 0
+
+    def bound(size: int, measured_ms: float | None) -> Bound:
+        shortest = 1000 * size / bandwidth
+        return Bound(shortest, measured_ms, ratio(shortest, measured_ms))
+
+    of_round, of_plain = bound(target + gamma * drafter, round_ms), bound(target, plain_ms)
+    return Roofline(bandwidth, target, drafter, of_round, of_plain)
 
 
 def device_idle(pair: Pair, prompt: list[int], params: Params) -> DeviceIdle | None:
@@ -25,7 +63,7 @@ def device_idle(pair: Pair, prompt: list[int], params: Params) -> DeviceIdle | N
         while run.trace.finish is None:
             with record_function(ROUND):
                 next(run)
-        cuda.synchronize(pair.info.device)
+        synchronize(pair.info.device)
     run.close()
     starts, work = [], []  # microseconds
     for event in profiler.events():
