@@ -3,7 +3,7 @@
 Its package `spaces` runs each call of a decorated function in a forked process, which alone has the GPU.
 That process has the models as they were when it was forked; its arguments and what it yields are pickled.
 Locks that other threads held then stay locked in it, and captured steps would not outlive it. So a run there
-has locks of its own and is not captured, and its trace is kept in the server. Elsewhere `stream` is the
+has locks of its own and is not captured, and its trace is kept in the server. Elsewhere `start_run` is the
 session's.
 """
 
@@ -24,8 +24,6 @@ from specdemo.events import Finish, Finished, Params, Round, Started, Stats
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda
-from specdemo.runtime.runner import Runner
-from specdemo.vllm.pair import ServedPair
 
 PREPARE_SECONDS = 5  # for the models to reach the GPU, and for the prompt
 TOKEN_SECONDS = 0.05  # for a token; a pair of 8 billion parameters needs about half of it
@@ -58,18 +56,11 @@ class News:
     finish: Finish | None
 
 
-@dataclass(frozen=True)
-class Failed:
-    """What went wrong in the forked process, as the trace has it."""
-
-    error: str
-
-
-Task = Callable[[Started, bool], Iterator[News | Failed]]
+Task = Callable[[Started, bool], Iterator[News | str]]  # a str: what went wrong, as the trace has it
 _tasks: weakref.WeakKeyDictionary[Pair, Task] = weakref.WeakKeyDictionary()
 
 
-def stream(
+def start_run(
     pair: AnyPair,
     prompt: str | list[int],
     params: Params | None = None,
@@ -78,7 +69,7 @@ def stream(
     is_over: Callable[[], bool] = lambda: False,
 ) -> "session.Run | ForkedRun":
     """As `session.stream`; on ZeroGPU the run happens in a forked process, which cannot ask `is_over`."""
-    if GPU is None or isinstance(pair, ServedPair):
+    if GPU is None or not pair.runs_here:
         return session.stream(pair, prompt, params, measure=measure, is_over=is_over)
     started = session.prepare(pair, prompt, params)
     if not pair.lock.acquire(blocking=False):
@@ -97,7 +88,7 @@ def place(pair: Pair) -> Task:
     if pair not in _tasks:
         known = weakref.ref(pair)  # the package keeps the function for ever
 
-        def run_on_gpu(started: Started, measure: bool) -> Iterator[News | Failed]:
+        def run_on_gpu(started: Started, measure: bool) -> Iterator[News | str]:
             held = known()
             assert held is not None, "the server holds the pair while it runs"
             yield from _in_fork(held, started, measure)
@@ -112,10 +103,10 @@ def seconds_for(params: Params) -> int:
     return min(LONGEST_SECONDS, math.ceil(PREPARE_SECONDS + TOKEN_SECONDS * params.max_new_tokens))
 
 
-def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Failed]:
-    cuda.ALONE, attention.LOCK = threading.RLock(), threading.RLock()
+def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | str]:
+    cuda.ALONE, attention.LOCK, attention.CUDNN_LOCK = threading.RLock(), threading.RLock(), threading.Lock()
     torch.set_num_threads(1)  # OpenMP's threads are gone after a fork, and more than one would wait for them
-    pair = replace(pair, runner=Runner(pair.target, pair.drafter, "off"), lock=threading.Lock())
+    pair = replace(pair.with_capture("off"), lock=threading.Lock())
     pair.lock.acquire()  # a Run gives it back
     try:
         with session.Run(pair, started, measure) as run:
@@ -123,7 +114,7 @@ def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | Fai
                 trace = run.trace
                 yield News(event, trace.stats, trace.unfinished, trace.finish)
     except Exception as error:
-        yield Failed(failure(error))
+        yield failure(error)
 
 
 class ForkedRun:
@@ -163,7 +154,11 @@ class ForkedRun:
         with self._telling:
             if self._closing.is_set():
                 return None
-            self._tell(news)
+            if isinstance(news.event, Round):
+                self.trace.add(news.event, news.unfinished)
+            self.trace.stats = news.stats
+            if news.finish and self.trace.finish is None:
+                self.trace.end(news.finish)
         return news.event
 
     def _next_news(self) -> News:
@@ -173,16 +168,9 @@ class ForkedRun:
             raise PairError(_in_a_sentence(error)) from None
         if news is None:
             raise PairError(TAKEN_BACK)
-        if isinstance(news, Failed):
-            raise PairError(f"The run failed: {news.error}")
+        if isinstance(news, str):
+            raise PairError(f"The run failed: {news}")
         return news
-
-    def _tell(self, news: News) -> None:
-        if isinstance(news.event, Round):
-            self.trace.add(news.event, news.unfinished)
-        self.trace.stats = news.stats
-        if news.finish and self.trace.finish is None:
-            self.trace.end(news.finish)
 
     def close(self) -> None:
         """Ends the run; its trace's `finish` is then "cancelled", unless it had ended before."""

@@ -1,31 +1,29 @@
-"""Makes a pair of loaded models: what they must have in common, and what a user should know of them."""
+"""Makes a pair of loaded models, also of those that the caller has in memory: what they must have in common,
+and what a user should know of them."""
 
 from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.errors import PairError, is_out_of_memory
+from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
-from specdemo.loading.errors import reason_of
 from specdemo.loading.pair import LoadDrafter, Pair
-from specdemo.loading.request import ROLES
-from specdemo.loading.vocabulary import OtherTokenizer, check_shared
+from specdemo.loading.request import ROLES, Part, dtype_name
+from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
-from specdemo.runtime.cached_head import DrafterModel, context_of_drafter
-from specdemo.runtime.device import device_name
-from specdemo.runtime.eagle3 import Eagle3Head
-from specdemo.runtime.features import layers_of
-from specdemo.runtime.gpu import has_bfloat16
-from specdemo.runtime.lm import context_of, logits_width, positional_cache
+from specdemo.runtime.device import device_name, has_bfloat16
+from specdemo.runtime.eagle3 import DrafterModel, Eagle3Config, Eagle3Head
+from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
 from specdemo.runtime.probe import agrees_with_itself, head_agrees_with_itself
 from specdemo.runtime.runner import Capture, Runner
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def pair_of(
     name: str,
-    target: PreTrainedModel,
-    drafter: DrafterModel | None,
+    models: list[DrafterModel],
     ids: list[str],
     quantized: list[str | None],
     tokenizer: PreTrainedTokenizerBase | None,
@@ -35,23 +33,18 @@ def pair_of(
     cudnn_attention: bool = False,
     other: OtherTokenizer | None = None,
 ) -> Pair:
-    """other: the drafter's tokenizer, if it is not the target's."""
-    models = [target] if drafter is None else [target, drafter]
+    """The models' pair, which has been tried. models: the target, and the drafter if there is one. other: the
+    drafter's tokenizer, if it is not the target's."""
     check_caches(models, ids)
-    _set_cudnn_attention(models, cudnn_attention)
+    target, drafter = _both(models)
     device = target.get_input_embeddings().weight.device
-    dtypes = [dtype_name(model.dtype) for model in models]
-    info = PairInfo(
-        name,
-        *_both(ids),
-        str(device),
-        device_name(device),
-        ByModel(*_both(dtypes)),
-        ByModel(*_both(quantized)),
-    )
-    runner = Runner(target, drafter, capture)
+    dtypes = ByModel(*_both([dtype_name(model.dtype) for model in models]))
+    info = PairInfo(name, *_both(ids), str(device), device_name(device), dtypes, ByModel(*_both(quantized)))
+    runner = Runner(target, drafter, capture, cudnn_attention)
     other = with_known_ids(other, models, ids)
     limits = limits_of(models, other)
+    with runner.attention():
+        check_forwards(models, ids)
     return Pair(target, drafter, tokenizer, info, reason, limits, runner, load_drafter, other_tokenizer=other)
 
 
@@ -73,7 +66,7 @@ def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple
     """See Pair. models: the target, and the drafter if there is one. other: see `pair_of`."""
     target, drafter = _both(models)
     limits = [*_ignored_processors(target), *_emulated_bfloat16(models)]
-    if drafter is not None and (context := context_of_drafter(drafter)) < context_of(target):
+    if drafter is not None and (context := context_of(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
     if other is not None:
         limits.append(
@@ -85,16 +78,17 @@ def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple
 
 
 def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
-    """PairError if a model's forward fails, or predicts something else with a cache than without one."""
+    """PairError if a model's forward fails, or predicts something else with a cache than without one;
+    LoadError if it has weights that are not finite."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
-            if isinstance(model, Eagle3Head):
-                agrees = head_agrees_with_itself(model, models[0])
-            else:
-                agrees = agrees_with_itself(model)
-            if agrees:
+            if name := _not_finite(model):
+                raise LoadError(f"{role} {model_id}: its tensor {name} holds values that are not finite")
+            if _agrees(model, models[0]):
                 continue
             reason = "its predictions with a cache differ from those without one"
+        except LoadError:
+            raise
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -104,11 +98,19 @@ def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
         raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {reason}")
 
 
-def _set_cudnn_attention(models: list[DrafterModel], enabled: bool) -> None:
-    """For the whole process, if a model is on a GPU. torch prefers cuDNN's attention on some, but it builds a
-    plan for each new length of the cache, which takes tens of milliseconds."""
-    if any(model.device.type == "cuda" for model in models):
-        torch.backends.cuda.enable_cudnn_sdp(enabled)
+def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
+    if isinstance(model, Eagle3Head):
+        return head_agrees_with_itself(model, target)
+    return agrees_with_itself(model)
+
+
+def _not_finite(model: DrafterModel) -> str | None:
+    """The first of its weights with NaN or infinity."""
+    for name, weight in model.named_parameters():
+        values = getattr(weight, "_scale", weight)  # quanto's weights cannot be looked at, their scales can
+        if values.numel() and values.dtype in FLOATS and not torch.stack(values.aminmax()).isfinite().all():
+            return name
+    return None
 
 
 def _both(things: list) -> tuple:
@@ -118,23 +120,12 @@ def _both(things: list) -> tuple:
 
 # Options of a generation config that change the target's distribution: the value that switches each off.
 PROCESSORS = {
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "bad_words_ids": None,
-    "min_length": 0,
-    "min_new_tokens": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "exponential_decay_length_penalty": None,
-    "guidance_scale": None,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-}
+    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
+    "bad_words_ids": None, "min_length": 0, "min_new_tokens": None, "suppress_tokens": None,
+    "begin_suppress_tokens": None, "sequence_bias": None, "forced_bos_token_id": None,
+    "forced_eos_token_id": None, "exponential_decay_length_penalty": None, "guidance_scale": None,
+    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+}  # fmt: skip
 
 
 def _ignored_processors(target: PreTrainedModel) -> list[str]:
@@ -167,10 +158,6 @@ def with_known_ids(other: OtherTokenizer | None, models: list, ids: list[str]) -
     return known
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 TRUSTED = "program code that comes with the models is trusted and run (trust_remote_code)"
 DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
@@ -182,3 +169,76 @@ def code_note(models: list[DrafterModel]) -> str:
         f"{' and '.join(theirs)} came with it" if theirs else "these models came with none for their forwards"
     )
     return f"{TRUSTED}: {ran}"
+
+
+def pair_in_memory(
+    target: PreTrainedModel,
+    drafter: PreTrainedModel | None,
+    tokenizer: PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None,
+    cudnn_attention: bool,
+    load_drafter: LoadDrafter,
+) -> Pair:
+    """See `load_pair`. load_drafter: for the pair's `attach` and `detach`."""
+    models = [target, drafter] if drafter else [target]
+    names = [model.name_or_path or type(model).__name__ for model in models]
+    # A captured forward would bypass the owner's hooks and patched methods.
+    capture: Capture = "off" if target.device.type == "cpu" else "auto"
+    ours, theirs = _tokenizers(tokenizer)
+    are_two = drafter and ours and theirs and theirs is not ours
+    other = other_tokenizer(ours, theirs, *names) if are_two else None
+    how = (ours, "as given", load_drafter, capture, cudnn_attention, other)
+    return pair_of(" + ".join(names), models, names, [None] * len(models), *how)
+
+
+def _tokenizers(
+    given: PreTrainedTokenizerBase | dict[str, PreTrainedTokenizerBase] | None,
+) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
+    """The target's and the drafter's, of those given with models in memory."""
+    by_role = given if isinstance(given, dict) else dict.fromkeys(ROLES, given)
+    if given is not None and set(by_role) != set(ROLES):
+        raise PairError(
+            f"tokenizer must be one tokenizer or have the keys target and drafter, not {ascii(given)[:60]}"
+        )
+    for tokenizer in by_role.values():
+        if given is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise PairError(f"tokenizer must be a transformers tokenizer, not {type(tokenizer).__name__}")
+    return by_role["target"], by_role["drafter"]
+
+
+def check_fit(config: Eagle3Config, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+    """PairError unless a head of this config can draft for the target."""
+    of_target = target.config.get_text_config()
+    depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
+    where = f"drafter {drafter_id} does not fit target {target_id}"
+    if config.feature_size != of_target.hidden_size:
+        raise PairError(
+            f"{where}: it reads hidden states of size {config.feature_size}, and the target's have "
+            f"{of_target.hidden_size}"
+        )
+    if config.layer.vocab_size != logits_width(target):
+        raise PairError(
+            f"{where}: it was made for a vocabulary of {config.layer.vocab_size:,} tokens, and the target's "
+            f"has {logits_width(target):,}"
+        )
+    if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > depth:
+        raise PairError(
+            f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different and "
+            f"from 0 to {depth}, the target's number of layers"
+        )
+    if not config.own_embeddings and config.hidden_size != of_target.hidden_size:
+        raise PairError(
+            f"{where}: it has no embeddings of its own and a hidden size of {config.hidden_size}, so the "
+            f"target's embeddings of size {of_target.hidden_size} cannot be used"
+        )
+
+
+def check_head_fits(drafter: DrafterModel, target: PreTrainedModel, parts: tuple[Part, ...]) -> None:
+    """PairError unless a drafter that is a head fits the target."""
+    if not isinstance(drafter, Eagle3Head):
+        return
+    check_fit(drafter.config, target, parts[1].id, parts[0].id)
+    if not drafter.config.own_embeddings and parts[0].device != parts[1].device:
+        raise PairError(
+            f"device must be the same for both, because drafter {parts[1].id} has no embeddings of its own "
+            "and uses the target's"
+        )

@@ -10,7 +10,7 @@ EAGLE3 = "embedded-eagle3"  # the pair whose drafter is an EAGLE-3 head
 
 DTYPES = ("float32", "bfloat16", "float16")  # names in torch
 QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer
-# Where each of them can be chosen; `runtime.gpu.quantized_kinds` decides.
+# Where each of them can be chosen; `runtime.device.quantized_kinds` decides.
 QUANTIZE_WHERE = (
     f"{', '.join(QUANTIZE)} on a CPU; on CUDA only what needs no compiler: int8, int4 in bfloat16 (from "
     "capability 8.0 on, for layers whose widths are multiples of 128), float8 in float32 or below 8.0"
@@ -40,7 +40,7 @@ CATALOGUE = {
     entry.name: entry
     for entry in (
         Entry("embedded", "assets/pairs/embedded/target", "assets/pairs/embedded/drafter", 0.03, 0.002,
-              "small story writers that come with the project; no download",
+              "small story writers that come with the project, no download",
               tried="on CPU, in every test run"),
         Entry(POOR, "assets/pairs/embedded/target", "assets/pairs/embedded/poor", 0.03, 0.0005,
               "the same target with a drafter that has learned little, to show a bad match",
@@ -76,3 +76,13 @@ FOR_GPUS = ("smollm2-1.7b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen3-8b")
 
 # The ids of models that the hub gives out only to accounts that have accepted their terms.
 GATED = {place for entry in CATALOGUE.values() if entry.gated for place in (entry.target, entry.drafter)}
+
+
+def others_at_hand(name: str) -> list[str]:
+    """The other catalogue pairs with the same target whose models come with the project."""
+    target = CATALOGUE[name].target if name in CATALOGUE else None
+    return [
+        other
+        for other, entry in CATALOGUE.items()
+        if entry.target == target and other != name and (ROOT / entry.drafter).is_dir()
+    ]

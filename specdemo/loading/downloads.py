@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from specdemo.errors import LoadError, PairError, TookTooLong
-from specdemo.loading.progress import OnProgress
+from specdemo.loading.fetch import OnProgress
 
 UNWANTED = "nobody waits for this pair any more"
-LOOK = 0.5  # s between two looks at whether who waits has left
+WAITERS_PERIOD = 0.5  # s between two looks at whether who waits has left
 
 
 @dataclass(eq=False)
@@ -129,7 +129,7 @@ def wait_while(is_wanted: Callable[[], bool], seconds: float, has_come: Callable
     """Whether it has come within `seconds`; PairError when it is not wanted any more. has_come: waits for so
     many seconds, and tells whether it has come."""
     end = monotonic() + seconds
-    while not has_come(max(0, min(LOOK, end - monotonic()))):
+    while not has_come(max(0, min(WAITERS_PERIOD, end - monotonic()))):
         if not is_wanted():
             raise PairError(UNWANTED)
         if monotonic() >= end:

@@ -1,36 +1,32 @@
-"""Brings models from the hub into its cache on this disk, from where they are loaded."""
+"""Brings models from the hub into its cache on this disk, from where they are loaded, and tells how far that
+is."""
 
 import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from io import StringIO
 from pathlib import Path
 
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+from tqdm import tqdm
 
-from specdemo.errors import LoadError
-from specdemo.loading.errors import load_errors
-from specdemo.loading.plan import amount
-from specdemo.loading.progress import OnProgress, download_bar
+from specdemo.errors import LoadError, load_errors
 from specdemo.loading.request import Part
+from specdemo.runtime.device import amount
 
-WEIGHTS = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
 SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
 CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
-
-
 SPECULATOR = "speculators_model_type"  # the key of config.json that says that a model is a speculator
-
-
-@dataclass(frozen=True)
-class File:
-    name: str
-    bytes: int
+# Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
+# known).
+OnProgress = Callable[[str, float | None], None]
 
 
 def is_here(part: Part) -> bool:
@@ -44,7 +40,7 @@ def is_here(part: Part) -> bool:
         return False
     if part.code and not all(_cached(part, name) for name in _code_files(part)):
         return False
-    if _cached(part, WEIGHTS):
+    if _cached(part, WEIGHTS_FILE):
         return True
     index = _cached(part, INDEX)
     return bool(index) and all(_cached(part, name) for name in _shards(Path(index)))
@@ -104,7 +100,7 @@ def _shards(index: Path) -> set[str]:
     try:
         return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        return {WEIGHTS}  # which is not there, so the index is fetched again
+        return {WEIGHTS_FILE}  # which is not there, so the index is fetched again
 
 
 def fetch(
@@ -112,59 +108,58 @@ def fetch(
 ) -> None:
     """Downloads what is not on this machine. Raises LoadError if there is no room for it on the disk.
     code_only: configs and program code, without weights."""
-    missing = {part: _missing(part) for part in parts if not is_here(part)}
-    if code_only:
-        missing = {part: [file for file in files if _is_text(file.name)] for part, files in missing.items()}
+    missing = {part: _missing(part, code_only) for part in parts if not is_here(part)}
     _check_disk(missing)
     for part, files in missing.items():
-        before, total = 0, sum(file.bytes for file in files)
-        for file in files:
+        before, total = 0, sum(files.values())
+        for name, size in files.items():
             bar = download_bar(part, before, total, on_progress)
-            with load_errors(part.role, part.place, file.name, part.id):
-                hf_hub_download(part.place, file.name, revision=part.revision, tqdm_class=bar)
-            before += file.bytes
+            with load_errors(part.role, part.place, name, part.id):
+                hf_hub_download(part.place, name, revision=part.revision, tqdm_class=bar)
+            before += size
 
 
 def _is_text(name: str) -> bool:
     return bool(DATA.fullmatch(name) or CODE.fullmatch(name))
 
 
-def _missing(part: Part) -> list[File]:
-    """The files that loading the model needs and the cache lacks; the weights last, so that a model whose
-    weights are there is complete."""
+def _missing(part: Part, code_only: bool) -> dict[str, int]:
+    """The files that loading the model needs and the cache lacks, with their bytes; the weights last, so that
+    a model whose weights are there is complete. code_only: see `fetch`."""
     with load_errors(part.role, part.place, "list of files", part.id):
         found = HfApi().model_info(
             part.place, revision=part.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
         )
     sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
-    weights = [WEIGHTS] if WEIGHTS in sizes else sorted(filter(SHARD.fullmatch, sizes))
+    weights = [WEIGHTS_FILE] if WEIGHTS_FILE in sizes else sorted(filter(SHARD.fullmatch, sizes))
     if not weights:
-        raise _no_weights(part, list(sizes))
+        raise no_weights(part.role, part.id, sizes)
     texts = filter(_is_text if part.code else DATA.fullmatch, sizes)
-    names = [*sorted(texts), *weights]
-    return [File(name, sizes[name]) for name in names if _cached(part, name) is None]
+    names = [*sorted(texts), *(() if code_only else weights)]
+    return {name: sizes[name] for name in names if _cached(part, name) is None}
 
 
 def check_weights(part: Part) -> None:
     """LoadError for a directory or a cached model whose only weights are pickled."""
     folder = Path(directory_of(part))
     names = os.listdir(folder) if folder.is_dir() else []
-    if names and not {WEIGHTS, INDEX} & set(names) and any(map(PICKLED.fullmatch, names)):
-        raise _no_weights(part, names)
+    if names and not {WEIGHTS_FILE, INDEX} & set(names) and any(map(PICKLED.fullmatch, names)):
+        raise no_weights(part.role, part.id, names)
 
 
-def _no_weights(part: Part, names: list[str]) -> LoadError:
+def no_weights(role: str, model_id: str, names: Iterable[str]) -> LoadError:
+    """names: of the model's files."""
     pickled = next(filter(PICKLED.fullmatch, sorted(names)), None)
     if pickled is None:
-        return LoadError(f"{part.role}: {part.id} has no {WEIGHTS}, so there are no weights to load")
+        return LoadError(f"{role}: {model_id} has no {WEIGHTS_FILE}, so there are no weights to load")
     return LoadError(
-        f"{part.role}: {part.id} has only pickled weights ({pickled}), which can hold program code: only "
+        f"{role}: {model_id} has only pickled weights ({pickled}), which can hold program code: only "
         "safetensors are loaded"
     )
 
 
-def _check_disk(missing: dict[Part, list[File]]) -> None:
-    needed = sum(file.bytes for files in missing.values() for file in files)
+def _check_disk(missing: dict[Part, dict[str, int]]) -> None:
+    needed = sum(sum(files.values()) for files in missing.values())
     cache = Path(constants.HF_HUB_CACHE)
     folder = next(path for path in (cache, *cache.parents) if path.is_dir())
     free = shutil.disk_usage(folder).free
@@ -174,3 +169,33 @@ def _check_disk(missing: dict[Part, list[File]]) -> None:
             f"{names} cannot be downloaded: that takes {amount(needed)} on the disk, and {amount(free)} are "
             "free"
         )
+
+
+def download_bar(part: Part, before: int, total: int, on_progress: OnProgress) -> type[tqdm]:
+    """A progress bar for the hub's library that draws nothing and calls `on_progress` instead.
+
+    For one file. before: bytes of the model's files before it. total: bytes of all of them.
+    """
+    furthest = 0.0
+
+    class Bar(tqdm):
+        monitor_interval = 0  # starts no monitor thread
+
+        def __init__(self, *args: object, **options: object):
+            super().__init__(*args, **options | {"file": StringIO(), "disable": False})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            nonlocal furthest
+            updated = super().update(n)
+            # Other bars count files, or the same bytes once more.
+            if self.unit == "B" and total and self.n > furthest:
+                furthest = self.n
+                done = min(before + furthest, total)
+                megabytes = f"{done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+                on_progress(f"Downloading {part.role} {part.id}: {megabytes}", done / total)
+            return updated
+
+        def display(self, *_: object, **__: object) -> None:
+            pass
+
+    return Bar

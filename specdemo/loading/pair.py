@@ -1,27 +1,28 @@
-"""A loaded pair of models, and what is known of it."""
+"""A loaded pair of models, what is known of it, and how it reads a prompt."""
 
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
+import transformers
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from specdemo.errors import PairError
-from specdemo.events import PairInfo, Params
+from specdemo.errors import PairError, in_short
+from specdemo.events import METHODS, NO_PROMPT, TOKEN_IDS, Need, PairInfo, Params, check_prompt
 from specdemo.loading.vocabulary import OtherTokenizer
-from specdemo.runtime import cuda
-from specdemo.runtime.cached_head import DrafterModel, context_of_drafter
+from specdemo.runtime import cuda, probe
+from specdemo.runtime.eagle3 import DrafterModel
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import is_dense
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
-from specdemo.vllm.pair import ServedPair
+from specdemo.vllm.pair import ServedPair, messages_of
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,11 @@ class Bytes:
 
 
 # Loads a drafter for a pair; given None, what the pair is without one.
-LoadDrafter = Callable[["Pair", str | os.PathLike | None], "Drafting"]
+LoadDrafter = Callable[["Pair", str | os.PathLike | None], "LoadedDrafter"]
 
 
 @dataclass(frozen=True)
-class Drafting:
+class LoadedDrafter:
     """What drafts for a target, and what is known of it: all None for nothing. dtype: its name in torch.
     limits, other_tokenizer: see Pair."""
 
@@ -61,11 +62,13 @@ class Pair:
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
     _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
+    runs_here = True  # its models are in this process
 
     def with_capture(self, capture: Capture) -> "Pair":
         """The same models, run by another runner. The two pairs share the lock, because they share the
         models."""
-        return replace(self, runner=Runner(self.target, self.drafter, capture))
+        runner = Runner(self.target, self.drafter, capture, self.runner.cudnn_attention)
+        return replace(self, runner=runner)
 
     def attach(self, drafter: str | os.PathLike) -> None:
         """Puts another drafter on, a model or a speculator by its hub id (ID or ID@REVISION) or directory, in
@@ -94,7 +97,7 @@ class Pair:
         finally:
             self.lock.release()
 
-    def _take(self, new: Drafting) -> None:
+    def _take(self, new: LoadedDrafter) -> None:
         devices = [model.device for model in (self.target, self.drafter) if model is not None]
         self.runner.change_drafter(new.model)  # may fail, so it comes first
         info = self.info
@@ -125,7 +128,7 @@ class Pair:
     @property
     def drafter_context(self) -> float:
         """The same of the drafter, 0 without one."""
-        return 0 if self.drafter is None else context_of_drafter(self.drafter)
+        return 0 if self.drafter is None else context_of(self.drafter)
 
     def own_ids(self, device: torch.device) -> Tensor:
         """[V] int64: the drafter's id of each of the target's tokens, -1 where it has none. Only for drafters
@@ -140,12 +143,62 @@ class Pair:
 
     @cached_property
     def largest_exit(self) -> int:
-        """The most of the target's layers that can draft alone ("early-exit"); 0 where none can."""
+        """The most of the target's layers that can draft alone; 0 where none can."""
         try:
             exit_layer(self.target, 1)
         except ValueError:
             return 0
         return layer_count(self.target) - 1
+
+    def has(self, need: Need | None) -> bool:
+        """Whether it has what a drafting method needs; None is nothing."""
+        match need:
+            case "drafter":
+                return self.drafter is not None
+            case "first layers":
+                return self.largest_exit > 0
+            case None:
+                return True
+
+    def check(self, params: Params) -> Params:
+        """The Params as this pair takes them. ValueError names a field that it cannot take."""
+        needs = METHODS[params.draft_with].needs
+        if needs == "drafter" and self.drafter is None:
+            name = params.draft_with
+            raise ValueError(f'draft_with must not be "{name}" for this pair: it has no drafter model')
+        if needs == "first layers":
+            params = replace(params, exit_layer=exit_layer(self.target, params.exit_layer))
+        if params.stop and self.tokenizer is None:
+            raise ValueError(
+                "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
+            )
+        return params
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def prompt_ids(
+        self, prompt: str, params: Params, is_over: Callable[[], bool] = lambda: False
+    ) -> list[int] | None:
+        """The prompt as the target reads it. ValueError in one sentence when it cannot be used. is_over: see
+        ServedPair; here nothing is awaited."""
+        if self.tokenizer is None:
+            raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
+        if len(prompt) > 256 * self.context:  # surely too long, and tokenizing megabytes takes minutes
+            context = f"the context of {self.context:,.0f} tokens"
+            raise ValueError(f"prompt must fit {context}, but has {len(prompt):,} characters")
+        if not params.chat:
+            return self.tokenizer(prompt).input_ids
+        if not self.has_chat_template:
+            raise ValueError("chat must be false for this pair: its tokenizer has no chat template")
+        try:
+            messages = messages_of(prompt, params)
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a program, and may refuse (a system prompt, for example)
+            reason = f"the model's chat template says: {in_short(error)}"
+            raise ValueError(f"chat cannot be used with this prompt: {reason}") from None
+        return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
 
     @cached_property
     def eos(self) -> frozenset[int]:
@@ -179,10 +232,35 @@ class Pair:
         of_gpu = [self.runner.gpu_note] if self.runner.gpu_note else []
         return [*self.limits, *of_gpu, *self.runner.notes]
 
+    def check_gpu(self, write: Callable[[str], list[int]]) -> None:
+        """Compares what its GPU writes with what the CPU writes: `notes` tells of a difference. write: see
+        `probe.difference`."""
+        if cuda.is_cuda(self.target.device) and not cuda.lost():
+            self.runner.gpu_note = probe.difference(self.target.device, write)
+
+    @property
+    def warming_up(self) -> str | None:
+        """What its runner is capturing right now, in words."""
+        return self.runner.warming_up
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of what computes it."""
+        return {"torch": torch.__version__, "transformers": transformers.__version__}
+
     @property
     def bytes_held(self) -> Bytes:
         """Of weights in memory, quantised ones as they are stored."""
         return Bytes(held_bytes(self.target), held_bytes(self.drafter) if self.drafter is not None else None)
+
+    @property
+    def bytes_copied(self) -> Bytes:
+        """Of copies in 16 bits, which forwards on a CPU read in place of twice as many bytes."""
+        return Bytes(*self.runner.copied_bytes)
+
+    @property
+    def drafter_bytes(self) -> int | None:
+        return self.bytes_held.drafter
 
     @property
     def drafting_cost(self) -> float:
@@ -196,7 +274,45 @@ class Pair:
         return weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target)
 
 
-AnyPair = Pair | ServedPair  # what a run can be made with
+# What a run can be made with. Each answers for itself: which Params it takes (`check`), how it reads a prompt
+# (`prompt_ids`), whether it runs here, and what is known of its vocabulary, context, weights and captures.
+AnyPair = Pair | ServedPair
+
+
+def encode(
+    pair: AnyPair, prompt: str | list[int], params: Params, is_over: Callable[[], bool] = lambda: False
+) -> list[int]:
+    """The prompt's token ids; ValueError in one sentence when it cannot be used. Empty for a text whose
+    tokens a server tells only with its answer. is_over: once true, a server's answer is not awaited."""
+    if isinstance(prompt, str):
+        check_prompt(prompt)
+        ids = pair.prompt_ids(prompt, params, is_over)
+        if ids is None:
+            return []
+    elif isinstance(prompt, (list, tuple)):
+        if params.chat:
+            raise ValueError("chat needs a prompt that is text, not token ids")
+        ids = list(prompt)
+        if any(isinstance(value, Mapping) for value in ids):
+            raise ValueError(
+                "prompt must be text or a list of token ids, not messages: give the user's message as text, "
+                "with chat=True for the chat template"
+            )
+        known = pair.vocab_size or TOKEN_IDS
+        if not all(_is_token_id(value, known) for value in ids):
+            raise ValueError(f"prompt must hold token ids, whole numbers from 0 to {known - 1}")
+    else:
+        raise ValueError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}")
+    if not ids:
+        raise ValueError(NO_PROMPT)
+    if len(ids) >= pair.context:
+        most = f"at most {pair.context - 1:,.0f} tokens for this target"
+        raise ValueError(f"prompt must have {most}, but has {len(ids):,}")
+    return ids
+
+
+def _is_token_id(value: object, known: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
 
 
 def held_bytes(model: DrafterModel) -> int:

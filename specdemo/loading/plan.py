@@ -2,32 +2,63 @@
 
 Nothing is read here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from specdemo.errors import LoadError, PairError
-from specdemo.loading.assemble import dtype_name
 from specdemo.loading.catalog import QUANTIZE
-from specdemo.loading.request import Part, Request
-from specdemo.runtime.cached_head import DrafterModel
-from specdemo.runtime.device import free_memory, memory_of
-from specdemo.runtime.eagle3 import Eagle3Head
-from specdemo.runtime.gpu import has_bfloat16, quantized_kinds
+from specdemo.loading.request import PairRequest, Part, dtype_name
+from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of, quantized_kinds
+from specdemo.runtime.eagle3 import DrafterModel, Eagle3Head
+
+# More than any model has. Each layer is many objects, also in a skeleton without weights; the experts of a
+# layer are not, but Doge has 16,384.
+LARGEST_COUNTS = {"layers": 500, "experts": 20_000}
+# What a field counts, by the last word of its name: num_hidden_layers, num_blocks, n_routed_experts.
+COUNTS = {"layer": "layers", "layers": "layers", "blocks": "layers", "depth": "layers", "types": "layers"}
+COUNTS |= {"experts": "experts"}
+PER_LAYER = {"layer", "layers", "block", "blocks", "types", "pattern"}  # lists and strings with such a word
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """A request, and what follows from the configs of its models."""
 
-    request: Request
+    request: PairRequest
     dtypes: tuple[torch.dtype, ...]  # of each part
     sizes: tuple[int, ...]  # of each part's weights in memory, in bytes
     reason: str  # why these dtypes
 
 
-def plan_from(request: Request, skeletons: list[DrafterModel]) -> Plan:
+def check_depth(config: Mapping[str, object]) -> None:
+    """ValueError if a model's config.json asks for so many layers or experts that making its skeleton would
+    take minutes."""
+    for name, value in _fields("", config):
+        words = name.split("_")
+        if isinstance(value, int) and words[-1] in COUNTS:
+            most, size, limit = LARGEST_COUNTS[COUNTS[words[-1]]], value, "be at most"
+        elif isinstance(value, (str, list)) and not PER_LAYER.isdisjoint(words):
+            most, size, limit = LARGEST_COUNTS["layers"], len(value), "have a length of at most"
+        else:
+            continue
+        if size > most:
+            raise ValueError(f"{name} must {limit} {most:,}, not {ascii(size)[:60]}")
+
+
+def _fields(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """A field and all that is inside of it. What is in a list has the list's name."""
+    yield name, value
+    if isinstance(value, Mapping):
+        for inner, one in value.items():
+            yield from _fields(inner, one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _fields(name, one)
+
+
+def plan_from(request: PairRequest, skeletons: list[DrafterModel]) -> LoadPlan:
     """The plan for models whose skeletons have been read, whether they fit this machine's memory or not."""
     automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
     dtypes = tuple(part.dtype or automatic for part in request.parts)
@@ -42,7 +73,7 @@ def plan_from(request: Request, skeletons: list[DrafterModel]) -> Plan:
         bytes_of(skeleton, dtype, part.quantize)
         for skeleton, dtype, part in zip(skeletons, dtypes, request.parts, strict=True)
     )
-    return Plan(request, dtypes, tuple(sizes), reason)
+    return LoadPlan(request, dtypes, tuple(sizes), reason)
 
 
 def _check_quantize(part: Part, dtype: torch.dtype, skeleton: DrafterModel) -> None:
@@ -103,12 +134,8 @@ def quantized_layers(skeleton: DrafterModel) -> list[torch.nn.Linear]:
     return [layer for layer in linear if layer is not skeleton.get_output_embeddings()]
 
 
-def amount(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
-
-
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Memory that the weights will take on one device."""
 
     device: str
@@ -116,17 +143,17 @@ class Need:
     models: str  # which of them, and the verb: "target x and drafter y need"
 
 
-def needs(planned: Plan) -> list[Need]:
+def needs(planned: LoadPlan) -> list[MemoryNeed]:
     """What each model needs, and then what those on the same device need together."""
     parts = list(zip(planned.request.parts, planned.sizes, strict=True))
-    found = [Need(part.device, size, f"{part.role} {part.id} needs") for part, size in parts]
+    found = [MemoryNeed(part.device, size, f"{part.role} {part.id} needs") for part, size in parts]
     if len(parts) > 1 and len({part.device for part, _ in parts}) == 1:
         names = " and ".join(f"{part.role} {part.id}" for part, _ in parts)
-        found.append(Need(planned.request.device, sum(planned.sizes), f"{names} need"))
+        found.append(MemoryNeed(planned.request.device, sum(planned.sizes), f"{names} need"))
     return found
 
 
-def check_memory(planned: Plan) -> None:
+def check_memory(planned: LoadPlan) -> None:
     """LoadError if a device has too little memory, free or not."""
     for need in needs(planned):
         memory = memory_of(need.device)
@@ -135,7 +162,7 @@ def check_memory(planned: Plan) -> None:
             raise LoadError(f"{need.models} about {amount(need.bytes)}, but {has}")
 
 
-def check_free_memory(planned: Plan, could_free: Callable[[str], int] = lambda device: 0) -> None:
+def check_free_memory(planned: LoadPlan, could_free: Callable[[str], int] = lambda device: 0) -> None:
     """LoadError if the memory that is free now is not enough. could_free: bytes of a device's memory that
     can be freed for it."""
     for need in needs(planned):

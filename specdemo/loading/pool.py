@@ -8,12 +8,11 @@ from functools import partial
 
 from specdemo.errors import PairError, TookTooLong
 from specdemo.loading.downloads import UNWANTED, Downloads, wait_while
-from specdemo.loading.fetch import fetch, is_here
-from specdemo.loading.load import check_access, load, plan
+from specdemo.loading.fetch import OnProgress, fetch, is_here
+from specdemo.loading.load import check_access, load_planned, plan
 from specdemo.loading.pair import Pair
-from specdemo.loading.plan import Plan, check_free_memory, needs
-from specdemo.loading.progress import OnProgress
-from specdemo.loading.request import Request
+from specdemo.loading.plan import LoadPlan, check_free_memory, needs
+from specdemo.loading.request import PairRequest
 from specdemo.runtime.cuda import alone_on, free_cache
 from specdemo.runtime.device import free_memory, memory_of
 
@@ -37,7 +36,7 @@ class ModelPool:
 
     def get(
         self,
-        request: Request,
+        request: PairRequest,
         on_progress: OnProgress = lambda *_: None,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> Pair:
@@ -66,14 +65,14 @@ class ModelPool:
         finally:
             self.listeners.remove(on_progress)
 
-    def loaded(self, request: Request) -> Pair | None:
+    def loaded(self, request: PairRequest) -> Pair | None:
         """The pair if it is loaded; returns at once."""
         with self.lock:
             if request.key in self.pairs:
                 self.pairs.move_to_end(request.key)
             return self.pairs.get(request.key)
 
-    def _load(self, request: Request) -> Pair:
+    def _load(self, request: PairRequest) -> Pair:
         def report(doing: str, share: float | None) -> None:
             for listener in list(self.listeners):
                 listener(doing, share)
@@ -82,7 +81,7 @@ class ModelPool:
         planned = plan(request)  # raises before any other pair is dropped
         self._make_room(planned)
         try:
-            pair = load(planned, report)
+            pair = load_planned(planned, report)
         except PairError as error:
             failed = type(error)(str(error))  # without the frames, which hold what has been loaded
         else:
@@ -92,12 +91,12 @@ class ModelPool:
         _collect(request.device)
         raise failed
 
-    def _download(self, request: Request, report: OnProgress) -> None:
+    def _download(self, request: PairRequest, report: OnProgress) -> None:
         report("Reading the models' configs", None)
         check_free_memory(plan(request), self._could_free)
         fetch(request.parts, report)
 
-    def _make_room(self, planned: Plan) -> None:
+    def _make_room(self, planned: LoadPlan) -> None:
         check_free_memory(planned, self._could_free)  # raises before any other pair is dropped
         device = planned.request.device
         room = self.share * memory_of(device) - sum(planned.sizes)

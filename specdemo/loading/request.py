@@ -31,7 +31,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Request:
+class PairRequest:
     name: str
     parts: tuple[Part, ...]  # the target, and the drafter if there is one
 
@@ -60,7 +60,7 @@ def resolve(
     dtype: ByRole = None,
     quantize: ByRole = None,
     trust_remote_code: bool = False,
-) -> Request:
+) -> PairRequest:
     """The request that these arguments of `load_pair` make; PairError for a wrong one."""
     if not isinstance(trust_remote_code, bool):
         raise PairError(f"trust_remote_code must be true or false, not {ascii(trust_remote_code)[:60]}")
@@ -71,24 +71,17 @@ def resolve(
     else:
         name, ids = _from_ids(name, target, drafter)
         places = {role: _without_revision(role, model_id)[0] for role, model_id in ids.items()}
-    revisions = {role: _without_revision(role, model_id)[1] for role, model_id in ids.items()}
-    devices = {role: _device(for_role(device, role, "device")) for role in ROLES}
-    kinds = {role: _quantize(for_role(quantize, role, "quantize")) for role in ROLES}
-    dtypes = {role: _dtype(for_role(dtype, role, "dtype")) for role in ROLES}
-    parts = (
-        Part(
-            role,
-            ids[role],
-            places[role],
-            devices[role],
-            dtypes[role],
-            kinds[role],
-            revisions[role],
-            trust_remote_code,
+    parts = []
+    for role in ROLES:
+        how = (
+            _device(for_role(device, role, "device")),
+            _dtype(for_role(dtype, role, "dtype")),
+            _quantize(for_role(quantize, role, "quantize")),
         )
-        for role in ids
-    )
-    return Request(name, tuple(parts))
+        if role in ids:
+            revision = _without_revision(role, ids[role])[1]
+            parts.append(Part(role, ids[role], places[role], *how, revision, trust_remote_code))
+    return PairRequest(name, tuple(parts))
 
 
 def drafter_part(place: object, device: str, dtype: torch.dtype) -> Part:
@@ -141,8 +134,8 @@ def _from_ids(name: str | None, target: object, drafter: object) -> tuple[str, d
 def _place(role: str, place: object) -> str:
     if not isinstance(place, (str, os.PathLike)):
         raise PairError(
-            f"{role} must be a hub id or a directory like the other, or both models in memory, "
-            f"not {type(place).__name__}"
+            f"{role} must be a hub id or a directory, not {type(place).__name__}; a model in memory can only "
+            "draft for a target in memory"
         )
     return os.path.expanduser(os.fspath(place))
 
@@ -188,3 +181,7 @@ def _dtype(name: str | None) -> torch.dtype | None:
     if name not in (None, "auto", *DTYPES):
         raise PairError(f"dtype must be one of auto, {', '.join(DTYPES)}, not {ascii(name)}")
     return getattr(torch, name) if name in DTYPES else None
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

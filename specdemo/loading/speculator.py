@@ -2,19 +2,23 @@
 with a `speculators_model_type`, weights in safetensors). The library itself is not needed."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
+from transformers import LlamaConfig, Qwen3Config
 
-from specdemo.errors import LoadError, PairError
-from specdemo.loading.errors import load_errors
-from specdemo.loading.fetch import INDEX, PICKLED, SPECULATOR, WEIGHTS
+from specdemo.errors import LoadError, load_errors
+from specdemo.loading.fetch import (
+    INDEX,
+    SPECULATOR,
+    WEIGHTS_FILE,
+    no_weights,
+)
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
-from specdemo.runtime.lm import logits_width
 
 LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # the format's default is qwen3
 UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight"}  # copies of the verifier's, for training alone
@@ -23,15 +27,9 @@ EMBEDDINGS = "embed_tokens.weight"
 # Their rotary positions depend on the length of the text, which would have to be read from the device.
 UNSUITABLE_ROPE = ("dynamic", "longrope")
 # Far above what any head has, and small enough that a config that lies takes no memory before it is refused.
-MOST_TOKENS, MOST = 10_000_000, 1_000_000
-LARGEST = {  # of the layer's config
-    "vocab_size": MOST_TOKENS,
-    "hidden_size": MOST,
-    "intermediate_size": MOST,
-    "num_attention_heads": MOST,
-    "num_key_value_heads": MOST,
-    "head_dim": MOST,
-}
+MOST_TOKENS, MOST_UNITS, MOST_LAYERS = 10_000_000, 1_000_000, 1_000
+UNITS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+LARGEST_SIZES = {"vocab_size": MOST_TOKENS} | dict.fromkeys(UNITS, MOST_UNITS)  # of the layer's config
 
 
 @dataclass(frozen=True)
@@ -43,41 +41,41 @@ class Speculator:
     speculative_tokens: int | None  # how many it was trained to draft
 
 
-def read_speculator(folder: Path, shown: str | None = None, role: str = "drafter") -> Speculator:
+def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
     """Reads config.json. LoadError if it describes no head that can be run. shown: what the sentence calls
     the head, in place of its folder."""
     place = shown or str(folder)
-    with load_errors(role, str(folder), shown=place):
+    with load_errors("drafter", str(folder), shown=place):
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        reader = Reader(raw, f"{role}: {place} cannot be loaded, because of its config.json")
+        reader = ConfigReader(raw, f"drafter: {place} cannot be loaded, because of its config.json")
         # Before its weights have come from the hub, it counts as one with embeddings of its own.
-        is_here = any((folder / name).is_file() for name in (WEIGHTS, INDEX))
-        tensors = _tensor_names(folder, place, role) if is_here else {EMBEDDINGS}
-        return reader.speculator(tensors)
+        is_here = any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX))
+        return reader.speculator(_tensor_names(folder, place) if is_here else {EMBEDDINGS})
 
 
 def read_head(
-    folder: Path, speculator: Speculator, dtype: torch.dtype, shown: str | None = None, role: str = "drafter"
+    folder: Path, speculator: Speculator, dtype: torch.dtype, shown: str | None = None
 ) -> Eagle3Head:
     """The head on the CPU, in this dtype, detached from any target. LoadError if its tensors are not those
     that its config.json asks for."""
     place = shown or str(folder)
-    with load_errors(role, str(folder), "weights", place):
+    where = f"drafter {place}"
+    with load_errors("drafter", str(folder), "weights", place):
         with torch.device("meta"):
             head = Eagle3Head(speculator.config, dtype)
         expected = dict(head.state_dict())
         tensors: dict[str, Tensor] = {}
-        for file in _weight_files(folder, place, role):
+        for file in _weight_files(folder, place):
             with safe_open(file, "pt") as content:
                 for name in content.keys():  # noqa: SIM118, which is no dict
                     shape = content.get_slice(name).get_shape()
-                    _check_tensor(name, shape, expected, f"{role} {place}", speculator.config)
+                    _check_tensor(name, shape, expected, where, speculator.config)
                     tensors[name] = content.get_tensor(name)
         missing = sorted(expected.keys() - tensors.keys() - {"t2d"})
         if missing:
             what = f"{len(missing)} tensors, first" if len(missing) > 1 else "the tensor"
-            raise LoadError(f"{role} {place} lacks {what} {missing[0]}, which its config.json asks for")
-        _check_values(tensors, head, f"{role} {place}")
+            raise LoadError(f"{where} lacks {what} {missing[0]}, which its config.json asks for")
+        _check_values(tensors, head, where)
         used = {name: tensors[name] for name in expected}
         used = {name: value.to(dtype) if value.is_floating_point() else value for name, value in used.items()}
         head.load_state_dict(used, assign=True)
@@ -85,34 +83,7 @@ def read_head(
         return head.eval()
 
 
-def check_fit(config: Eagle3Config, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
-    """PairError unless a head of this config can draft for the target."""
-    of_target = target.config.get_text_config()
-    depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
-    where = f"drafter {drafter_id} does not fit target {target_id}"
-    if config.feature_size != of_target.hidden_size:
-        raise PairError(
-            f"{where}: it reads hidden states of size {config.feature_size}, and the target's have "
-            f"{of_target.hidden_size}"
-        )
-    if config.layer.vocab_size != logits_width(target):
-        raise PairError(
-            f"{where}: it was made for a vocabulary of {config.layer.vocab_size:,} tokens, and the target's "
-            f"has {logits_width(target):,}"
-        )
-    if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > depth:
-        raise PairError(
-            f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different and "
-            f"from 0 to {depth}, the target's number of layers"
-        )
-    if not config.own_embeddings and config.hidden_size != of_target.hidden_size:
-        raise PairError(
-            f"{where}: it has no embeddings of its own and a hidden size of {config.hidden_size}, so the "
-            f"target's embeddings of size {of_target.hidden_size} cannot be used"
-        )
-
-
-class Reader:
+class ConfigReader:
     """One config.json. `start` begins each sentence about it."""
 
     def __init__(self, raw: object, start: str):
@@ -124,14 +95,16 @@ class Reader:
     def speculator(self, tensors: set[str]) -> Speculator:
         kind = self.raw.get(SPECULATOR)
         if kind != "eagle3":
-            raise self.error(f"{SPECULATOR} must be eagle3, the only type that can be run here, not {kind!a}")
+            raise self.error(
+                f"{SPECULATOR} must be eagle3, the only type that can be run here, not {ascii(kind)[:60]}"
+            )
         ids = self.layer_ids()
         config = Eagle3Config(
             layer=self.layer(),
             draft_vocab_size=self.number("draft_vocab_size", MOST_TOKENS, 32000),
             layer_ids=ids,
             features=len(ids or (0, 0, 0)),
-            target_hidden_size=self.number("target_hidden_size", MOST),
+            target_hidden_size=self.number("target_hidden_size", MOST_UNITS),
             norm_before_residual=self.flag("norm_before_residual"),
             norm_before_fc=self.flag("norm_before_fc"),
             fc_norm=self.flag("fc_norm"),
@@ -153,17 +126,19 @@ class Reader:
             raise self.error(f"transformer_layer_config must be an object, not {type(raw).__name__}")
         kind = raw.get("model_type", "qwen3")
         if kind not in LAYERS:
-            raise self.error(f"transformer_layer_config.model_type must be llama or qwen3, not {kind!a}")
+            raise self.error(
+                f"transformer_layer_config.model_type must be llama or qwen3, not {ascii(kind)[:60]}"
+            )
         if raw.get("num_hidden_layers", 1) != 1:
             raise self.error(f"num_hidden_layers must be 1, not {ascii(raw['num_hidden_layers'])[:60]}")
-        for name, most in LARGEST.items():
+        for name, most in LARGEST_SIZES.items():
             self.checked(name, raw.get(name), most)
         layer = LAYERS[kind](**{key: value for key, value in raw.items() if key != "model_type"})
         if "sliding_attention" in (getattr(layer, "layer_types", None) or [])[:1]:
             raise self.error("its layer has a sliding window, and only full attention can be run")
         rope = layer.rope_parameters or {}
         if rope.get("rope_type", "default") in UNSUITABLE_ROPE or rope.get("partial_rotary_factor", 1) != 1:
-            raise self.error(f"rotary positions of this kind cannot be run: {rope!a}")
+            raise self.error(f"rotary positions of this kind cannot be run: {ascii(rope)[:200]}")
         if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
             raise self.error(
                 "num_attention_heads must be a multiple of num_key_value_heads and head_dim even, not "
@@ -175,9 +150,11 @@ class Reader:
         ids = self.raw.get("eagle_aux_hidden_state_layer_ids")
         if ids is None:
             return None
-        if not isinstance(ids, list) or not ids or not all(type(i) is int for i in ids):
+        is_list = isinstance(ids, list) and 1 <= len(ids) <= MOST_LAYERS
+        if not is_list or not all(type(i) is int and 0 <= i <= MOST_LAYERS for i in ids):
             raise self.error(
-                f"eagle_aux_hidden_state_layer_ids must be null or a list of whole numbers, not {ids!a}"
+                f"eagle_aux_hidden_state_layer_ids must be null or a list of at most {MOST_LAYERS:,} whole "
+                f"numbers from 0 to {MOST_LAYERS:,}, not {ascii(ids)[:60]}"
             )
         return tuple(ids)
 
@@ -208,32 +185,26 @@ class Reader:
     def flag(self, name: str) -> bool:
         value = self.raw.get(name, False)
         if type(value) is not bool:
-            raise self.error(f"{name} must be true or false, not {value!a}")
+            raise self.error(f"{name} must be true or false, not {ascii(value)[:60]}")
         return value
 
     def error(self, what: str) -> LoadError:
         return LoadError(f"{self.start}: {what}")
 
 
-def _weight_files(folder: Path, place: str, role: str) -> list[Path]:
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
+def _weight_files(folder: Path, place: str) -> list[Path]:
+    if (folder / WEIGHTS_FILE).is_file():
+        return [folder / WEIGHTS_FILE]
     if (folder / INDEX).is_file():
         names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
         return [folder / Path(name).name for name in sorted(names)]
-    pickled = next((file.name for file in sorted(folder.iterdir()) if PICKLED.fullmatch(file.name)), None)
-    if pickled is None:
-        raise LoadError(f"{role}: {place} has no {WEIGHTS}, so there are no weights to load")
-    raise LoadError(
-        f"{role}: {place} has only pickled weights ({pickled}), which can hold program code: only "
-        "safetensors are loaded"
-    )
+    raise no_weights("drafter", place, os.listdir(folder))
 
 
-def _tensor_names(folder: Path, place: str, role: str) -> set[str]:
+def _tensor_names(folder: Path, place: str) -> set[str]:
     names: set[str] = set()
-    for file in _weight_files(folder, place, role):
-        with load_errors(role, str(folder), "weights", place), safe_open(file, "pt") as content:
+    for file in _weight_files(folder, place):
+        with load_errors("drafter", str(folder), "weights", place), safe_open(file, "pt") as content:
             names |= set(content.keys())
     return names
 

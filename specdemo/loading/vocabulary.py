@@ -8,8 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from specdemo.errors import PairError
 
-PROBE = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
-INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no character
+PROBE_TEXT = "Once upon a time, 3.14 für naïve 日本語 🙂\n\n\tdef f(x):  return x\n"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoders write it for bytes that are no character
 ONE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how sentencepiece spells a byte that is no token otherwise
 # Byte-level tokenizers spell each byte as one printable character: its own where it has one, else the next
 # from U+0100 on.
@@ -51,7 +51,7 @@ def is_same(target: PreTrainedTokenizerBase, drafter: PreTrainedTokenizerBase) -
     ours = {token_id: word for word, token_id in target.get_vocab().items()}
     theirs = {token_id: word for word, token_id in drafter.get_vocab().items()}
     same = all(ours[token_id] == theirs[token_id] for token_id in ours.keys() & theirs.keys())
-    return same and target(PROBE).input_ids == drafter(PROBE).input_ids
+    return same and target(PROBE_TEXT).input_ids == drafter(PROBE_TEXT).input_ids
 
 
 def shared_tokens(
@@ -84,7 +84,7 @@ def contents(tokenizer: PreTrainedTokenizerBase) -> dict[bytes | str, int]:
 
 def _bytes(text: str, word: str) -> bytes | None:
     """text: what the token adds to a text, as decoded. word: its spelling. None if they do not say which."""
-    if INCOMPLETE not in text:
+    if REPLACEMENT not in text:
         return text.encode()
     if spelled := ONE_BYTE.fullmatch(word):
         return bytes([int(spelled[1], 16)])
