@@ -14,7 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdemo.cli.options import check_bench_options, is_given, pair_request, params_of, parser, server_key
+from specdemo.cli.options import (
+    check_bench_options,
+    is_given,
+    pair_request,
+    params_from_arguments,
+    parser,
+    server_key,
+)
 from specdemo.cli.terminal import Printer, summary
 from specdemo.errors import LoadError, PairError, redacted
 from specdemo.events import Params, Round
@@ -22,8 +29,7 @@ from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE
 
 if TYPE_CHECKING:
     from specdemo.bench.prompts import Prompts
-    from specdemo.bench.results import Result, ShapesInfo
-    from specdemo.events.trace import Trace
+    from specdemo.bench.results import ShapesInfo
     from specdemo.loading.pair import Pair
     from specdemo.vllm.pair import ServedPair
 
@@ -41,10 +47,10 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # whatever the locale is
     commands = {"generate": _generate, "bench": _bench, "pairs": _pairs, "doctor": _doctor}
-    return run(commands[arguments.command], arguments)
+    return run_command(commands[arguments.command], arguments)
 
 
-def run(command: Callable[[Namespace], int], arguments: Namespace, program: str = "specdemo") -> int:
+def run_command(command: Callable[[Namespace], int], arguments: Namespace, program: str = "specdemo") -> int:
     """Calls the command and returns its exit status. If it fails, prints one sentence and returns the status
     for it."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # what matters is said below
@@ -71,7 +77,7 @@ def say(message: object, status: int = 0, program: str = "specdemo") -> int:
 
 
 def _generate(arguments: Namespace) -> int:
-    params, request = params_of(arguments), pair_request(arguments)
+    params, request = params_from_arguments(arguments), pair_request(arguments)
     key = server_key(arguments)
     if arguments.vllm is not None and any(is_given(value) for value in request.values()):
         raise ValueError("vllm: give --vllm or options about a pair, not both")
@@ -95,7 +101,7 @@ def _generate(arguments: Namespace) -> int:
             if arguments.trace == "-":
                 sys.stdout.write(run.trace.to_json() + "\n")
             elif arguments.trace is not None:
-                _save(run.trace, arguments.trace)
+                _save("trace", run.trace.save, arguments.trace)
             for note in pair.notes:
                 if note not in known_notes:
                     say(note)
@@ -108,13 +114,12 @@ def _load(request: dict[str, Any]) -> "Pair":
     from specdemo.loading.load import load_pair
 
     pair = load_pair(**request)
-    size = pair.bytes_held
-    sizes = f"target {size.target / 1e6:,.0f} MB"
-    if size.drafter:
-        sizes += f", drafter {size.drafter / 1e6:,.0f} MB"
-    say(f"{pair.info.name} on {pair.info.device} ({pair.info.device_name}), {sizes}; {pair.dtype_reason}")
-    for note in pair.notes:
-        say(note)
+    size, info = pair.bytes_held, pair.info
+    drafter = f", drafter {size.drafter / 1e6:,.0f} MB" if size.drafter else ""
+    sizes = f"target {size.target / 1e6:,.0f} MB{drafter}"
+    about = f"{info.name} on {info.device} ({info.device_name}), {sizes}; {pair.dtype_reason}"
+    for line in (about, *pair.notes):
+        say(line)
     return pair
 
 
@@ -122,9 +127,8 @@ def _connect(url: str, key: str | None) -> "ServedPair":
     from specdemo.vllm.pair import connect
 
     pair = connect(url, key)
-    say(f"{pair.info.name}: {pair.about}")
-    for note in pair.notes:
-        say(note)
+    for line in (f"{pair.info.name}: {pair.about}", *pair.notes):
+        say(line)
     return pair
 
 
@@ -139,33 +143,30 @@ def _check_writable(option: str, file: str) -> None:
         raise ValueError(f"{option} cannot be saved: no permission to write {file}")
 
 
-def _save(trace: "Trace", file: str) -> None:
+def _save(what: str, write: Callable[[str], object], file: str) -> None:
     try:
-        trace.save(file)
+        write(file)
     except OSError as error:
-        raise Failure(f"the trace could not be saved to {file}: {error.strerror}") from None
+        raise Failure(f"the {what} could not be saved to {file}: {error.strerror}") from None
 
 
 def _bench(arguments: Namespace) -> int:
-    params, request = params_of(arguments), pair_request(arguments)
+    params, request = params_from_arguments(arguments), pair_request(arguments)
     check_bench_options(arguments)
     if arguments.methods is not None:
         return _compare(arguments, params, request)
     if arguments.plot is not None:
         _check_plot(arguments.plot)
 
-    from specdemo.bench.report import quantized_table, table
-    from specdemo.bench.run import bench
-    from specdemo.bench.sweeps import quantize_sweep
-    from specdemo.loading.heads import is_head, target_for
-    from specdemo.loading.load import load_pair, plan
+    from specdemo.bench.report import draw_picture, quantized_table, result_table
+    from specdemo.bench.run import bench, quantize_sweep
+    from specdemo.loading.load import is_head, load_pair, plan, target_for
     from specdemo.loading.request import ByRole, resolve
 
     kinds: dict[str, ByRole] = {}  # a head is not quantised
     if arguments.quantize_sweep is not None:
-        request["target"] = target_for(
-            *(request[name] for name in ("target", "drafter", "trust_remote_code"))
-        )
+        asked = (request[name] for name in ("target", "drafter", "trust_remote_code"))
+        request["target"] = target_for(*asked)
         heads = [part for part in resolve(**request).parts if is_head(part)]
         kinds = {kind: {"target": kind} if heads else kind for kind in arguments.quantize_sweep}
     for kind in kinds.values():
@@ -180,30 +181,29 @@ def _bench(arguments: Namespace) -> int:
         pair, shapes, prompts_of = _shapes(arguments)
         result = bench(pair, params, *counts, prompts_of=prompts_of, **sweeps)
         result = replace(result, pair=f"shapes {arguments.shapes}", shapes=shapes)
-    print(table(result))
+    print(result_table(result))
     if arguments.quantize_sweep is not None:
         del pair  # frees its memory
-        quantized = quantize_sweep(
-            lambda kind: load_pair(**request | {"quantize": kinds[kind]}), params, *counts, list(kinds)
-        )
+        requests = {kind: request | {"quantize": own} for kind, own in kinds.items()}
+        quantized = quantize_sweep(lambda kind: load_pair(**requests[kind]), params, *counts, list(kinds))
         print("\n" + quantized_table(quantized))
         result = replace(result, quantized=quantized)
     if arguments.plot is not None:
-        _draw(result, arguments.plot)
+        _save("plot", draw_picture(result).savefig, arguments.plot)
     print(json.dumps(asdict(result)))
     return 0
 
 
 def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> int:
     """The table of drafters. If it is interrupted, what is measured so far."""
-    from specdemo.bench.compare import compare, has_head, others_at_hand, result_of, settings_for
+    from specdemo.bench.compare import compare, has_head, result_of, settings_for
+    from specdemo.bench.methods import methods_table
     from specdemo.bench.prompts import prompts_for
-    from specdemo.bench.report import methods_table
+    from specdemo.loading.catalog import others_at_hand
 
     pairs = [_load(request)]
     if "model" in arguments.methods:
-        names = others_at_hand(pairs[0].info.name)
-        for name in names:
+        for name in others_at_hand(pairs[0].info.name):
             kinds = request["quantize"] | ({"drafter": None} if has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))
     settings = settings_for(pairs, list(dict.fromkeys([*arguments.methods, "none"])), params)
@@ -236,11 +236,10 @@ def _shapes(arguments: Namespace) -> tuple["Pair", "ShapesInfo", "Prompts"]:
     part = resolve(device=arguments.device, dtype=arguments.dtype).parts[0]
     small = 0  # parameters: float32 on a CPU, whatever its memory
     dtype = part.dtype or automatic_dtype(part.device, small)[0]
-    accept = 0.8 if arguments.accept is None else arguments.accept
-    pair, follows = shaped_pair(
-        arguments.shapes, part.device, dtype, accept, arguments.seed, arguments.cudnn_attention
-    )
-    return pair, ShapesInfo(arguments.shapes, accept, len(follows.order)), follows.prompts
+    name, accept = arguments.shapes, 0.8 if arguments.accept is None else arguments.accept
+    cudnn = arguments.cudnn_attention
+    pair, follows = shaped_pair(name, part.device, dtype, accept, arguments.seed, cudnn)
+    return pair, ShapesInfo(name, accept, len(follows.order)), follows.prompts
 
 
 def _check_plot(file: str) -> None:
@@ -249,15 +248,6 @@ def _check_plot(file: str) -> None:
     _check_writable("plot", file)
     if find_spec("matplotlib") is None:
         raise Failure("plot needs matplotlib, which is not installed: pip install matplotlib")
-
-
-def _draw(result: "Result", file: str) -> None:
-    from specdemo.bench.picture import draw
-
-    try:
-        draw(result).savefig(file)
-    except OSError as error:
-        raise Failure(f"the plot could not be saved to {file}: {error.strerror}") from None
 
 
 def _pairs(arguments: Namespace) -> int:
@@ -271,16 +261,24 @@ def _pairs(arguments: Namespace) -> int:
 
 def _doctor(arguments: Namespace) -> int:
     """Progress goes to standard error, the report to standard output."""
-    from specdemo.doctor.report import exit_status, line, report
-    from specdemo.doctor.run import LIMITS, check_sections, command_of, run_section
+    from specdemo.doctor.run import (
+        SECTIONS,
+        check_sections,
+        command_of,
+        exit_status,
+        line,
+        report,
+        run_section,
+    )
 
-    sections = list(LIMITS) if arguments.sections is None else arguments.sections
+    sections = list(SECTIONS) if arguments.sections is None else arguments.sections
     check_sections(sections)
     checks, status = [], 0
     try:
         for section in sections:
-            say(f"{section}, at most {LIMITS[section]} s")
-            for check in run_section(section, command_of(section), LIMITS[section]):
+            _, seconds = SECTIONS[section]
+            say(f"{section}, at most {seconds} s")
+            for check in run_section(section, command_of(section), seconds):
                 checks.append(check)
                 say(line(check))
     except KeyboardInterrupt:

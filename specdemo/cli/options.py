@@ -2,11 +2,12 @@
 
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from specdemo.events import DRAFT_WITH, LIMITS, LOSSY, RULES, Params, allowed
+from specdemo.events import LIMITS, METHODS, RULES, Params, allowed, lossy_in_words
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
@@ -22,70 +23,46 @@ def parser() -> Parser:
         prog="specdemo",
         description="Speculative decoding that shows every accepted and rejected token, and why.",
     )
-    commands = parser.add_subparsers(
-        required=True, dest="command", metavar="generate | bench | pairs | doctor"
-    )
+    names = "generate | bench | pairs | doctor"
+    commands = parser.add_subparsers(required=True, dest="command", metavar=names)
     generate = commands.add_parser("generate", help="continue a prompt; the text goes to standard output")
     generate.add_argument("prompt", metavar="PROMPT")
-    generate.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="save the run's trace as JSON; - writes it to standard output instead of the text",
-    )
+    about = "save the run's trace as JSON; - writes it to standard output instead of the text"
+    generate.add_argument("--trace", metavar="FILE", help=about)
     add_pair_options(generate)
     add_server_options(generate, several=False)
     _add_params_options(generate, Params())
-    _add_bench_options(
-        commands.add_parser("bench", help="compare this engine with transformers, side by side")
-    )
+    about = "compare this engine with transformers, side by side"
+    _add_bench_options(commands.add_parser("bench", help=about))
     commands.add_parser("pairs", help="list the pairs that have a name, and what each needs")
     doctor = commands.add_parser("doctor", help="find out what works on this machine's GPU, and how fast")
-    doctor.add_argument(
-        "--sections",
-        type=lambda text: list(dict.fromkeys(text.split(","))),
-        metavar="NAME,NAME",
-        help="only these, for example versions,parity",
-    )
+    about = "only these, for example versions,parity"
+    doctor.add_argument("--sections", type=_names, metavar="NAME,NAME", help=about)
     return parser
 
 
 def add_pair_options(parser: ArgumentParser) -> None:
     kinds = f"none, {', '.join(QUANTIZE)}; on CUDA not all of them (see pairs)"
-    parser.add_argument(
-        "--pair", metavar="NAME", help="a pair from the catalogue (default: the embedded one)"
-    )
-    parser.add_argument(
-        "--target", metavar="ID_OR_DIR", help="a hub id (ID or ID@REVISION) or a directory, instead of --pair"
-    )
-    parser.add_argument(
-        "--drafter",
-        metavar="ID_OR_DIR",
-        help="the same for the drafter: a model, or a speculator, which names the target that it needs",
-    )
-    parser.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="run program code that comes with --target and --drafter: read it first",
-    )
-    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is one)")
-    parser.add_argument("--dtype", help=f"auto, {', '.join(DTYPES)} (default auto)")
-    parser.add_argument("--quantize", metavar="KIND", help=f"quantise the target's weights: {kinds}")
-    parser.add_argument("--quantize-drafter", metavar="KIND", help="quantise the drafter's weights")
+    target = "a hub id (ID or ID@REVISION) or a directory, instead of --pair"
+    drafter = "the same for the drafter: a model, or a speculator, which names the target that it needs"
+    code = "run program code that comes with --target and --drafter: read it first"
+    add = parser.add_argument
+    add("--pair", metavar="NAME", help="a pair from the catalogue (default: the embedded one)")
+    add("--target", metavar="ID_OR_DIR", help=target)
+    add("--drafter", metavar="ID_OR_DIR", help=drafter)
+    add("--trust-remote-code", action="store_true", help=code)
+    add("--device", help="cpu, cuda or cuda:N (default: cuda if there is one)")
+    add("--dtype", help=f"auto, {', '.join(DTYPES)} (default auto)")
+    add("--quantize", metavar="KIND", help=f"quantise the target's weights: {kinds}")
+    add("--quantize-drafter", metavar="KIND", help="quantise the drafter's weights")
 
 
 def add_server_options(parser: ArgumentParser, several: bool) -> None:
-    more = "; can be given more than once" if several else ""
-    parser.add_argument(
-        "--vllm",
-        metavar="URL",
-        action="append" if several else "store",
-        help=f"a running vLLM server as the engine, like http://host:8000{more}",
-    )
-    parser.add_argument(
-        "--vllm-key-from-env",
-        metavar="NAME",
-        help="the environment variable that has the key (--api-key) of the vLLM server, or of all given ones",
-    )
+    more, action = ("; can be given more than once", "append") if several else ("", "store")
+    url = f"a running vLLM server as the engine, like http://host:8000{more}"
+    key = "the environment variable that has the key (--api-key) of the vLLM server, or of all given ones"
+    parser.add_argument("--vllm", metavar="URL", action=action, help=url)
+    parser.add_argument("--vllm-key-from-env", metavar="NAME", help=key)
 
 
 def server_key(arguments: Namespace) -> str | None:
@@ -95,25 +72,19 @@ def server_key(arguments: Namespace) -> str | None:
         return None
     if not arguments.vllm:
         raise ValueError("vllm_key_from_env is for a vLLM server, so it needs --vllm")
-    if not os.environ.get(name):
+    if not (key := os.environ.get(name)):
         unset = "must name an environment variable that is set"
         raise ValueError(f"vllm_key_from_env {unset}, not {ascii(name)[:60]}")
-    return os.environ[name]
+    return key
 
 
 def pair_request(arguments: Namespace) -> dict[str, Any]:
     """The arguments for `load_pair`."""
     if arguments.pair is not None and (arguments.target is not None or arguments.drafter is not None):
         raise ValueError("pair: give --pair or --target with --drafter, not both")
-    return {
-        "name": arguments.pair,
-        "target": arguments.target,
-        "drafter": arguments.drafter,
-        "device": arguments.device,
-        "dtype": arguments.dtype,
-        "quantize": {"target": arguments.quantize, "drafter": arguments.quantize_drafter},
-        "trust_remote_code": arguments.trust_remote_code,
-    }
+    same = ("target", "drafter", "device", "dtype", "trust_remote_code")
+    kinds = {"target": arguments.quantize, "drafter": arguments.quantize_drafter}
+    return {"name": arguments.pair, "quantize": kinds} | {name: getattr(arguments, name) for name in same}
 
 
 def is_given(value: object) -> bool:
@@ -127,8 +98,8 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tup
     """One option for each field of Params. Values are passed to Params unchecked, so that its own sentence
     rejects them."""
     words = {
-        "draft_with": ", ".join(DRAFT_WITH),
-        "rule": f"{', '.join(RULES)} ({' and '.join(LOSSY)} are lossy)",
+        "draft_with": ", ".join(METHODS),
+        "rule": f"{', '.join(RULES)} ({lossy_in_words()})",
         "system": "a system prompt for --chat",
         "ignore_eos": "continue after an end-of-sequence token",
         "chat": "apply the tokenizer's chat template",
@@ -149,7 +120,7 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tup
             parser.add_argument(option, default=default, help=f"{words[name]} (default {default})")
 
 
-def params_of(arguments: Namespace) -> Params:
+def params_from_arguments(arguments: Namespace) -> Params:
     given = vars(arguments)
     return Params(**{field.name: given[field.name] for field in fields(Params) if field.name in given})
 
@@ -161,43 +132,22 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--prompts", type=_count, default=6, help="how many prompts (default 6)")
     add("--repeats", type=_count, default=3, help="how often each prompt is run (default 3)")
-    add(
-        "--peers",
-        action="store_true",
-        help="also compiled transformers, and this engine without captured forwards",
-    )
-    add(
-        "--cudnn-attention",
-        action="store_true",
-        help="on CUDA, let all contestants use cuDNN's attention, which is switched off otherwise",
-    )
-    add(
-        "--shapes",
-        metavar="NAME",
-        help="random weights in the shapes of real models instead of a pair, for example llama-3.2-3b-1b",
-    )
+    peers = "also compiled transformers, this engine without captured forwards, OpenVINO GenAI and llama.cpp"
+    cudnn = "on CUDA, let all contestants use cuDNN's attention, which is switched off otherwise"
+    shapes = "random weights in the shapes of real models instead of a pair, for example llama-3.2-3b-1b"
+    add("--peers", action="store_true", help=peers)
+    add("--cudnn-attention", action="store_true", help=cudnn)
+    add("--shapes", metavar="NAME", help=shapes)
     add("--accept", type=_share, metavar="P", help="the acceptance rate that --shapes gives (default 0.8)")
     add("--gammas", type=_numbers(1, 16), default=[], metavar="N,N", help="sweep over gamma, like 1,2,4,8")
-    add(
-        "--contexts",
-        type=_numbers(2, 1_000_000),
-        default=[],
-        metavar="N,N",
-        help="sweep over the prompt's length in tokens, like 256,1024",
-    )
-    add(
-        "--quantize-sweep",
-        type=lambda text: list(dict.fromkeys(text.split(","))),
-        metavar="KIND,KIND",
-        help="the pair again for each of these, like none,int8,int4,float8",
-    )
-    add(
-        "--methods",
-        type=lambda text: list(dict.fromkeys(text.split(","))),
-        metavar="NAME,NAME",
-        help=f"a table of drafters instead, from {','.join(DRAFT_WITH)}; none is always measured, because "
-        "the speed-ups divide by it",
-    )
+    lengths = _numbers(2, 1_000_000)
+    contexts = "sweep over the prompt's length in tokens, like 256,1024"
+    sweep = "the pair again for each of these, like none,int8,int4,float8"
+    methods = f"a table of drafters instead, from {','.join(METHODS)}"
+    methods += "; none is always measured, because the speed-ups divide by it"
+    add("--contexts", type=lengths, default=[], metavar="N,N", help=contexts)
+    add("--quantize-sweep", type=_names, metavar="KIND,KIND", help=sweep)
+    add("--methods", type=_names, metavar="NAME,NAME", help=methods)
     add("--plot", metavar="FILE", help="draw the result: a .png or .svg file")
 
 
@@ -205,27 +155,22 @@ def check_bench_options(arguments: Namespace) -> None:
     """ValueError for options that do not go together, and for an unknown method or kind of weights."""
     if arguments.methods is not None:
         for method in arguments.methods:
-            if method not in DRAFT_WITH:
-                names = f"{', '.join(DRAFT_WITH)}, separated by commas"
+            if method not in METHODS:
+                names = f"{', '.join(METHODS)}, separated by commas"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
         others = ("peers", "cudnn_attention", "shapes", "gammas", "contexts", "quantize_sweep", "plot")
-        for other in others:
-            if getattr(arguments, other):
-                raise ValueError(f"methods: give --methods or --{other.replace('_', '-')}, not both")
+        _refuse_beside("methods", others, arguments)
     elif arguments.gamma == "auto":
         raise ValueError("gamma must be a whole number here: auto goes with --methods")
-    elif arguments.rule in LOSSY:
+    elif arguments.rule in RULES and not RULES[arguments.rule].lossless:
         raise ValueError("rule must be a lossless one here, since transformers has no other: use --methods")
     elif arguments.confidence:
         raise ValueError("confidence must be 0 here, since transformers drafts gamma tokens: use --methods")
     if arguments.shapes is None and arguments.accept is not None:
         raise ValueError("accept is the acceptance rate of --shapes, so it needs --shapes")
     if arguments.shapes is not None:
-        if arguments.trust_remote_code:
-            raise ValueError("shapes: give --shapes or --trust-remote-code, not both")
-        for other in ("pair", "target", "drafter", "quantize", "quantize_drafter", "quantize_sweep"):
-            if getattr(arguments, other) is not None:
-                raise ValueError(f"shapes: give --shapes or --{other.replace('_', '-')}, not both")
+        others = ("trust_remote_code", "pair", "target", "drafter", "quantize", "quantize_drafter")
+        _refuse_beside("shapes", (*others, "quantize_sweep"), arguments)
         if arguments.temperature != 0:
             why = "whose acceptance rate is known for greedy decoding only"
             raise ValueError(f"temperature must be 0 with --shapes, {why}, not {arguments.temperature}")
@@ -238,13 +183,21 @@ def check_bench_options(arguments: Namespace) -> None:
                 raise ValueError(f"quantize must be one of {', '.join(kinds)}, not {ascii(kind)}")
 
 
+def _refuse_beside(option: str, others: Sequence[str], arguments: Namespace) -> None:
+    for other in others:
+        if getattr(arguments, other) not in (None, False, []):
+            raise ValueError(f"{option}: give --{option} or --{other.replace('_', '-')}, not both")
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(text.split(",")))
+
+
 def _number(text: str) -> int | float | str:
     """The number, or the text itself if it is none, for Params to reject."""
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return kind(text)
-        except ValueError:
-            pass
     return text
 
 
@@ -263,9 +216,8 @@ def _numbers(low: int, high: int) -> Callable[[str], list[int]]:
     def numbers(text: str) -> list[int]:
         parts = [part.strip() for part in text.split(",")]
         if not all(map(is_allowed, parts)):
-            raise ArgumentTypeError(
-                f"must be whole numbers from {low:,} to {high:,}, separated by commas, not {ascii(text)}"
-            )
+            numbers_allowed = f"whole numbers from {low:,} to {high:,}, separated by commas"
+            raise ArgumentTypeError(f"must be {numbers_allowed}, not {ascii(text)}")
         return sorted({int(part) for part in parts})
 
     return numbers

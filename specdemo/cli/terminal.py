@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from specdemo.events import Finish, Params, Round, Stats, rule_in_words
-from specdemo.events.metrics import is_noisy
+from specdemo.events.metrics import prefill_forwards
 from specdemo.events.verdict import verdict
 
 STYLES = {
@@ -26,9 +26,7 @@ class Printer:
     """Writes a run's text as it comes. It keeps back what could be the beginning of a stop string."""
 
     def __init__(self, stops: tuple[str, ...], out: TextIO, err: TextIO):
-        self.stops = stops
-        self.out = out
-        self.err = err if err.isatty() else None
+        self.stops, self.out, self.err = stops, out, err if err.isatty() else None
         self.coloured = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self.pending: list[tuple[str, str]] = []  # (text, fate) of pieces that are not written yet
         self.written = 0  # characters of the text
@@ -46,9 +44,8 @@ class Printer:
     def finish(self, text: str) -> None:
         """Writes the rest of `text`, the whole text as it was cut before a stop string, and a newline."""
         self._write_pending(len(text) - self.written)
-        self.out.write(text[self.written :])  # an incomplete character, if the run was interrupted in one
-        self.out.write("\n")
-        self.out.flush()
+        rest = text[self.written :]  # an incomplete character, if the run was interrupted in one
+        print(rest, file=self.out, flush=True)
 
     def _add(self, piece: str, fate: str) -> None:
         self.pending.append((piece, fate))
@@ -87,19 +84,17 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     per_round = write(stats.mean_tokens_per_round, "{:.2f}")
     chosen = [one.gamma for one in rounds if one.gamma] if params.gamma == "auto" else []
     by_arrival = stats.arrival_ms is not None  # a server's
-    cost = write(None if is_noisy(stats, rounds) else stats.cost_ratio, "{:.3f}")
-    numbers = ", ".join(
-        (
-            f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
-            *([f"gamma {min(chosen)} to {max(chosen)}"] if chosen else []),
-            f"acceptance rate {write(stats.acceptance_rate, '{:.0%}')}",
-            f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
-            *([] if by_arrival else [f"cost ratio {cost}"]),
-            f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
-            f"{stats.target_forwards} target forwards with prefill",
-            *([rule] if (rule := rule_in_words(params)) else []),
-            f"ended by {finish}",
-            f"seed {params.seed}" if params.temperature else "greedy",
-        )
+    count = prefill_forwards(stats)
+    numbers = (
+        f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
+        f"gamma {min(chosen)} to {max(chosen)}" if chosen else "",
+        f"acceptance rate {write(stats.acceptance_rate, '{:.0%}')}",
+        f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
+        "" if by_arrival else f"cost ratio {write(stats.cost_ratio, '{:.3f}')}",
+        f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
+        "" if by_arrival else f"prefill in {count} more target forward{'' if count == 1 else 's'}",
+        rule_in_words(params),
+        f"ended by {finish}",
+        f"seed {params.seed}" if params.temperature else "greedy",
     )
-    return verdict(stats, finish, rounds).text, numbers
+    return verdict(stats, finish, rounds).text, ", ".join(filter(None, numbers))

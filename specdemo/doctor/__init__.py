@@ -1,1 +1,0 @@
-"""What works on this machine's GPU: python -m specdemo doctor."""

@@ -1,4 +1,6 @@
-"""Runs the doctor's sections, each in processes of its own, so that a crash or a hang ends no other one."""
+"""Runs the doctor's sections, each in processes of its own, so that a crash or a hang ends no other one, and
+reports what they found: a line for each check, the tables, and all of it as JSON, in one fenced block that
+can be pasted into an issue."""
 
 import json
 import os
@@ -8,7 +10,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import asdict
+from datetime import date
 from queue import Empty, Queue
 from time import monotonic
 from typing import BinaryIO
@@ -16,17 +20,17 @@ from typing import BinaryIO
 from specdemo.doctor.trials import Check, Table, public
 from specdemo.loading.catalog import ROOT
 
-LIMITS = {  # seconds for each section, in the order in which they run
-    "versions": 120,
-    "attention": 120,
-    "capture": 120,
-    "failed-capture": 120,
-    "parity": 300,
-    "quantised": 300,
-    "threads": 180,
-    "speed": 300,
+SECTIONS = {  # in the order in which they run: the module with the section's trials, and seconds for them
+    "versions": ("machine", 120),
+    "attention": ("attention", 120),
+    "capture": ("capture", 120),
+    "failed-capture": ("capture", 120),
+    "parity": ("texts", 300),
+    "quantised": ("texts", 300),
+    "threads": ("texts", 180),
+    "speed": ("speed", 300),
 }
-GRACE = 30  # seconds that a process may take to end after its last check
+ENDING_SECONDS = 30  # seconds that a process may take to end after its last check
 LAST_LINES = 40  # of a crashed process's output that are kept
 WHOLE, END = "the whole section", "the end of the section"  # what has failed when it was no single check
 
@@ -36,8 +40,8 @@ Command = Callable[[int], list[str]]  # the process that runs a section's trials
 def check_sections(names: Sequence[str]) -> None:
     """ValueError for a name that no section has."""
     for name in names:
-        if name not in LIMITS:
-            known = f"{', '.join(LIMITS)}, separated by commas"
+        if name not in SECTIONS:
+            known = f"{', '.join(SECTIONS)}, separated by commas"
             raise ValueError(f"sections must be some of {known}, not {ascii(name)}")
 
 
@@ -50,16 +54,16 @@ def run_section(section: str, command: Command, limit: float) -> Iterator[Check]
     doing has failed, and another process does the rest."""
     deadline, done = monotonic() + limit, 0  # checks
     while True:
-        with _Process(command(done), deadline) as process:
+        with closing(_Process(command(done), deadline)) as process:
             doing, has_begun, is_complete = None, False, False
             for message in process.messages():
                 has_begun = True
                 doing = message.get("begin")  # None when its check has come
                 is_complete = "done" in message
-                if "check" in message:
+                if fields := message.get("check"):
                     done += 1
-                    yield _check(message["check"])
-            status = process.status(GRACE if is_complete else 0)
+                    yield Check(**fields | {"tables": [Table(**table) for table in fields["tables"]]})
+            status = process.status(ENDING_SECONDS if is_complete else 0)
             if is_complete and status == 0:
                 return
             is_over = is_complete or not has_begun or status is None
@@ -85,7 +89,7 @@ class _Process:
 
     def __init__(self, command: list[str], deadline: float):
         self.deadline = deadline
-        self.output: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115, closed by __exit__
+        self.output: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115, closed by close
         self.lines: Queue[bytes | None] = Queue()  # None: there will be no more
         quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         self.process = subprocess.Popen(
@@ -99,10 +103,7 @@ class _Process:
         )
         threading.Thread(target=self._read, daemon=True).start()
 
-    def __enter__(self) -> "_Process":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._kill()
         self.output.close()
 
@@ -113,21 +114,19 @@ class _Process:
                 self.lines.put(line)
         self.lines.put(None)
 
-    @property
-    def _seconds_left(self) -> float:
-        return max(0.0, self.deadline - monotonic())
-
     def messages(self) -> Iterator[dict]:
         """Until the process closes its output, or the time is over."""
         with suppress(Empty):
-            while (line := self.lines.get(timeout=self._seconds_left)) is not None:
-                if (message := _message(line)) is not None:
-                    yield message
+            while (line := self.lines.get(timeout=max(0.0, self.deadline - monotonic()))) is not None:
+                with suppress(ValueError):  # something else was printed before the channel was opened
+                    message = json.loads(line)
+                    if isinstance(message, dict) and message.keys() & {"begin", "check", "done"}:
+                        yield message
 
     def status(self, grace: float) -> int | None:
         """The exit status, None if the process is still running at the deadline and after `grace` seconds."""
         try:
-            return self.process.wait(max(grace, self._seconds_left))
+            return self.process.wait(max(grace, self.deadline - monotonic()))
         except subprocess.TimeoutExpired:
             return None
 
@@ -153,15 +152,48 @@ class _Process:
             self.process.wait(10)
 
 
-def _message(line: bytes) -> dict | None:
-    """None for a line that is no message: something was printed before the channel was opened."""
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return None
-    known = isinstance(message, dict) and message.keys() & {"begin", "check", "done"}
-    return message if known else None
+def line(check: Check) -> str:
+    return f"{check.outcome:<8} {check.section}: {check.name}: {check.detail}"
 
 
-def _check(fields: dict) -> Check:
-    return Check(**fields | {"tables": [Table(**table) for table in fields["tables"]]})
+def report(checks: Sequence[Check]) -> str:
+    tables = [table for check in checks for table in check.tables]
+    parts = ["\n".join(map(line, checks)), *map(as_text, tables), json.dumps(as_json(checks))]
+    # A backtick could end the block. In JSON it can only be inside a string.
+    parts = [part.replace("`", "'") for part in parts[:-1]] + [parts[-1].replace("`", "\\u0060")]
+    return "```\n" + "\n\n".join(parts) + "\n```"
+
+
+def as_json(checks: Sequence[Check]) -> dict[str, object]:
+    """What was found. The groups of facts have keys of their own."""
+    facts: dict[str, dict[str, object]] = {"versions": {}, "hardware": {}, "measured": {}}
+    for check in checks:
+        for group, values in check.facts.items():
+            facts[group] |= values
+    return {
+        "schema": "specdemo.doctor/1",
+        "date": date.today().isoformat(),
+        "checks": [
+            {name: value for name, value in vars(check).items() if name not in ("facts", "tables")}
+            for check in checks
+        ],
+        **facts,
+        "tables": [asdict(table) for check in checks for table in check.tables],
+    }
+
+
+def as_text(table: Table) -> str:
+    """Numbers are aligned on the right."""
+    cells = [table.columns, *([_cell(value) for value in row] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join([table.name, *("  ".join(map(str.rjust, row, widths)).rstrip() for row in cells)])
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+def exit_status(checks: Sequence[Check]) -> int:
+    return 1 if any(check.outcome == "FAIL" for check in checks) else 0

@@ -27,8 +27,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a trial that passed found out. facts: numbers and names, by group ("versions", "hardware",
-    "measured")."""
+    """What a trial that passed found. facts: by group ("versions", "hardware", "measured")."""
 
     detail: str  # a sentence
     facts: dict[str, dict[str, object]] = field(default_factory=dict)
@@ -37,19 +36,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Trial:
-    """`run` returns what it found, or only the sentence. It raises NotRun or Failed with a sentence; any
-    other exception is a failure, too."""
+    """`run` returns what it found, or only the sentence. It raises NotRun or Failed with a sentence."""
 
     name: str
     run: Callable[[], Finding | str]
 
 
-class NotRun(Exception):
-    """This machine lacks what the trial needs."""
-
-
 class Failed(Exception):
     """The trial found something wrong."""
+
+
+class NotRun(Exception):
+    """This machine lacks what the trial needs."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,9 @@ def check_of(section: str, trial: Trial) -> Check:
     """Runs the trial."""
     try:
         found = trial.run()
-    except NotRun as error:
-        return Check(section, trial.name, "NOT RUN", one_sentence(str(error)))
-    except Failed as error:
-        return Check(section, trial.name, "FAIL", one_sentence(str(error)))
+    except (NotRun, Failed) as error:
+        outcome = "NOT RUN" if isinstance(error, NotRun) else "FAIL"
+        return Check(section, trial.name, outcome, one_sentence(str(error)))
     except Exception as error:
         sentence = one_sentence(f"{type(error).__name__}: {error}")
         return Check(section, trial.name, "FAIL", sentence, public(traceback.format_exc()))

@@ -1,33 +1,44 @@
-"""The model card of a trained target and its drafters."""
+"""Measures a trained target with each of its drafters, and writes their model card."""
 
+import json
+import random
 import re
 import shlex
+from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
+from pathlib import Path
+
+import torch
 
 from specdemo.bench.measure import (
+    Contestant,
+    Sample,
     acceptance_rate,
     cost_ratio,
     first_differences,
+    in_turns,
     ms_per_token,
     tokens_per_round,
 )
+from specdemo.bench.methods import rounded
+from specdemo.events import Params
 from specdemo.events.metrics import ratio
+from specdemo.events.trace import Trace
 from specdemo.loading.fetch import is_speculator
-from specdemo.training.data import BadInput, read_documents
-from specdemo.training.figures import (
-    GAMMA,
-    PROMPT_WORDS,
-    SAMPLES,
-    Comparison,
-    Loss,
-    compare,
-    first_words,
-    interval,
-    measure_losses,
-    read_histories,
-)
-from specdemo.training.models import History
+from specdemo.loading.load import load_pair
+from specdemo.session import generate
+from specdemo.training.data import BadInput, encode_documents, fingerprint, read_documents
+from specdemo.training.eagle3 import first_token_loss, load_trained_head
+from specdemo.training.models import CONTEXT, HISTORY_FILE, History, embedding, load_trained
 from specdemo.training.options import ReportOptions
+from specdemo.training.train import heldout_loss
+
+GAMMA, NEW_TOKENS, PROMPT_WORDS, PROMPT_TOKENS, SAMPLES = 4, 200, 8, 64, 10
+DECODING = {
+    "greedy": Params(temperature=0.0),
+    "sampled (temperature 0.8, top-p 0.9)": Params(temperature=0.8, top_p=0.9),
+}
 
 
 def write_card(options: ReportOptions) -> None:
@@ -41,14 +52,13 @@ def write_card(options: ReportOptions) -> None:
     drafters = list(histories)[1:]
     losses, documents = measure_losses(out, list(histories), heldout)
     prompts = list(dict.fromkeys(map(first_words, heldout)))[: options.prompts]
-    comparisons = {drafter: compare(out, drafter, prompts) for drafter in drafters}
-    sources = "The files below; their origin was not stated."
-    if options.sources:
-        sources = options.sources.read_text(encoding="utf-8")
+    comparisons = {drafter: run_drafter(out, drafter, prompts) for drafter in drafters}
+    origin = "The files below; their origin was not stated."
+    sources = options.sources.read_text(encoding="utf-8") if options.sources else origin
     heads = [drafter for drafter in drafters if is_speculator(out / drafter)]
     card = [
-        INTRODUCTION.format(drafters=folders(drafters)),
-        HEADS.format(heads=folders(heads)) if heads else "",
+        CARD_INTRODUCTION.format(drafters=folders(drafters)),
+        EAGLE3_SECTION.format(heads=folders(heads)) if heads else "",
         "## Texts",
         sources,
         file_table(files, training, heldout),
@@ -61,11 +71,113 @@ def write_card(options: ReportOptions) -> None:
         head_verdicts(heads, comparisons, histories),
         "## Samples",
         samples(comparisons[drafters[0]]),
-        LIMITS,
+        LIMITS_SECTION,
     ]
-    (out / "README.md").write_text(
-        "\n\n".join(part.strip() for part in card if part) + "\n", encoding="utf-8"
+    text = "\n\n".join(part.strip() for part in card if part)
+    (out / "README.md").write_text(text + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Loss:
+    parameters: int
+    per_token: float  # nats
+    per_character: float  # nats
+
+
+@dataclass(frozen=True)
+class Text:
+    prompt: str
+    continuation: str
+    cut: bool  # whether the token limit ended it
+
+
+@dataclass(frozen=True)
+class DrafterRuns:
+    """Plain decoding and one drafter, both on every prompt once."""
+
+    plain: list[Sample]
+    drafting: list[Sample]
+    texts: list[Text]  # what `drafting` wrote
+    device: str
+
+
+def read_histories(out: Path) -> dict[str, History]:
+    """How each model in OUT was trained, by its name: first the target, then the drafter named "drafter"."""
+    names = sorted(
+        (file.parent.name for file in out.glob(f"*/{HISTORY_FILE}")),
+        key=lambda name: (name != "target", name != "drafter", name),
     )
+    if names[:1] != ["target"]:
+        raise BadInput(f"there is no trained target in {out} yet")
+    if names == ["target"]:
+        raise BadInput(f"there is no trained drafter in {out} yet")
+    histories = {name: json.loads((out / name / HISTORY_FILE).read_text(encoding="utf-8")) for name in names}
+    target = fingerprint([embedding(load_trained(out / "target")[0])])
+    for name in names[1:]:
+        if histories[name]["target"] != target:
+            raise BadInput(f"{out / name} was trained for another target: train it again, or delete it")
+    return histories
+
+
+def measure_losses(out: Path, names: list[str], heldout: list[str]) -> tuple[dict[str, Loss], int]:
+    """The loss by model over the held-out documents that fit into the context, and the number of these."""
+    losses = {}
+    target, tokenizer = load_trained(out / "target")
+    encoded = zip(encode_documents(tokenizer, heldout), heldout, strict=True)
+    fitting = [(ids, text) for ids, text in encoded if len(ids) <= CONTEXT]
+    if not fitting:
+        longer = f"every held-out document is longer than the context of {CONTEXT:,} tokens"
+        raise BadInput(f"{longer}: divide them into shorter ones")
+    predicted = sum(len(ids) - 1 for ids, _ in fitting)
+    characters = sum(len(text) for _, text in fitting)
+    for name in names:
+        if is_speculator(out / name):
+            model = load_trained_head(out / name, target)
+            loss_of = partial(first_token_loss, model, target)
+        else:
+            model = load_trained(out / name)[0]
+            loss_of = partial(heldout_loss, model)
+        per_token = loss_of([ids for ids, _ in fitting])
+        losses[name] = Loss(model.num_parameters(), per_token, per_token * predicted / characters)
+    return losses, len(fitting)
+
+
+def first_words(document: str) -> str:
+    """The first words of a document, as a prompt."""
+    return re.match(rf"(\S+\s+){{0,{PROMPT_WORDS - 1}}}\S+", document).group()
+
+
+def run_drafter(out: Path, drafter: str, prompts: list[str]) -> dict[str, DrafterRuns]:
+    """The engine with and without this drafter, for each of DECODING. A prompt's index is its seed."""
+    pair = load_pair(target=str(out / "target"), drafter=str(out / drafter))
+    prompt_ids = [pair.tokenizer(prompt).input_ids[:PROMPT_TOKENS] for prompt in prompts]
+    with pair.runner.torch_settings():
+        device = f"{pair.info.device_name}, CPU threads: {torch.get_num_threads()}"
+
+    def run(params: Params, ids: list[int]) -> tuple[list[int], Trace]:
+        trace = generate(pair, ids, replace(params, seed=prompt_ids.index(ids)), measure=False)
+        return trace.output_ids, trace
+
+    comparisons = {}
+    for decoding, sampling in DECODING.items():
+        print(f"{drafter}, {decoding}: {len(prompts)} prompts", flush=True)
+        params = replace(sampling, gamma=GAMMA, max_new_tokens=NEW_TOKENS)
+        ways = {"plain": replace(params, draft_with="none"), "drafting": params}
+        contestants = [Contestant(name, partial(run, way)) for name, way in ways.items()]
+        times, _ = in_turns(contestants, prompt_ids, repeats=1)
+        texts = []
+        for ids, sample in zip(prompt_ids, times["drafting"], strict=True):
+            prompt, text = pair.tokenizer.batch_decode([ids, sample.ids], skip_special_tokens=True)
+            texts.append(Text(prompt, text, cut=len(sample.ids) == NEW_TOKENS))
+        comparisons[decoding] = DrafterRuns(times["plain"], times["drafting"], texts, device)
+    return comparisons
+
+
+def interval(samples: list[Sample]) -> tuple[float, float]:
+    """The bootstrap's 95 % interval of the acceptance rate: whole prompts are drawn with replacement."""
+    draw = random.Random(0)
+    rates = sorted(acceptance_rate(draw.choices(samples, k=len(samples))) or 0.0 for _ in range(2000))
+    return rates[50], rates[-51]
 
 
 def folders(names: list[str]) -> str:
@@ -75,7 +187,7 @@ def folders(names: list[str]) -> str:
 
 
 def head_verdicts(
-    heads: list[str], comparisons: dict[str, dict[str, Comparison]], histories: dict[str, History]
+    heads: list[str], comparisons: dict[str, dict[str, DrafterRuns]], histories: dict[str, History]
 ) -> str:
     """Whether each head's drafts are accepted more often than those of the drafter named "drafter"."""
     if "drafter" not in comparisons:
@@ -83,8 +195,8 @@ def head_verdicts(
     sentences = []
     for head in heads:
         for decoding, comparison in comparisons[head].items():
-            own = acceptance_rate(comparison.drafting)
-            other = acceptance_rate(comparisons["drafter"][decoding].drafting)
+            both = (comparison, comparisons["drafter"][decoding])
+            own, other = (acceptance_rate(one.drafting) for one in both)
             if own is None or other is None:
                 continue
             which = "more" if own >= other else "less"
@@ -92,10 +204,8 @@ def head_verdicts(
                 f"{decoding.capitalize()}, `{head}/` has {own:.3f} of its judged drafts accepted, "
                 f"{abs(round(own, 3) - round(other, 3)):.3f} {which} than `drafter/`."
             )
-            own_speedup, other_speedup = (
-                ratio(ms_per_token(one.plain), ms_per_token(one.drafting))
-                for one in (comparison, comparisons["drafter"][decoding])
-            )
+            times = ((ms_per_token(one.plain), ms_per_token(one.drafting)) for one in both)
+            own_speedup, other_speedup = (ratio(plain, drafting) for plain, drafting in times)
             if own_speedup is not None and other_speedup is not None and own_speedup < other_speedup:
                 sentences.append(
                     f"With it the target is {own_speedup:.2f} times as fast, with `drafter/` "
@@ -117,9 +227,8 @@ def file_table(files: str, training: list[str], heldout: list[str]) -> str:
         ("trained on", f"files `{files}`", len(training), sum(map(len, training))),
         ("held out", "`heldout*`, or 1 %", len(heldout), sum(map(len, heldout))),
     ]
-    return table(
-        "use | where | documents | characters", [f"{a} | {b} | {c:,} | {d:,}" for a, b, c, d in rows]
-    )
+    cells = [f"{a} | {b} | {c:,} | {d:,}" for a, b, c, d in rows]
+    return markdown_table("use | where | documents | characters", cells)
 
 
 def commands(options: ReportOptions, histories: dict[str, History]) -> str:
@@ -133,7 +242,9 @@ def commands(options: ReportOptions, histories: dict[str, History]) -> str:
         if settings["command"] != name:
             given["name"] = name
         written = " ".join(
-            as_option(key, value) for key, value in sorted(given.items()) if value is not False
+            f"--{key.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
+            for key, value in sorted(given.items())
+            if value is not False
         )
         changed = "".join(f", started with --tokens {budget}" for budget in budgets[:-1])
         if changed:
@@ -147,21 +258,16 @@ def commands(options: ReportOptions, histories: dict[str, History]) -> str:
     return "```bash\n" + "\n".join(lines) + "\n```\n\n" + REPRODUCING
 
 
-def as_option(key: str, value: object) -> str:
-    name = "--" + key.replace("_", "-")
-    return name if value is True else f"{name} {shlex.quote(str(value))}"
-
-
 def loss_table(losses: dict[str, Loss], documents: int) -> str:
     rows = [
         f"{name} | {loss.parameters / 1e6:.1f} M | {loss.per_token:.3f} | {loss.per_character:.3f}"
         for name, loss in losses.items()
     ]
     start = f"Held-out loss, over the {documents:,} held-out documents that fit into the context:"
-    return f"{start}\n\n" + table("model | parameters | nats per token | nats per character", rows)
+    return f"{start}\n\n" + markdown_table("model | parameters | nats per token | nats per character", rows)
 
 
-def speed_table(comparisons: dict[str, dict[str, Comparison]]) -> str:
+def speed_table(comparisons: dict[str, dict[str, DrafterRuns]]) -> str:
     """All drafters in all settings, one row each."""
     rows = []
     for drafter, by_decoding in comparisons.items():
@@ -169,18 +275,12 @@ def speed_table(comparisons: dict[str, dict[str, Comparison]]) -> str:
             plain, drafting = comparison.plain, comparison.drafting
             low, high = interval(drafting)
             ms, plain_ms = ms_per_token(drafting), ms_per_token(plain)
-            cells = [
-                drafter,
-                decoding,
-                number(acceptance_rate(drafting), 3),
-                f"{low:.3f} to {high:.3f}",
-                number(tokens_per_round(drafting), 2),
-                number(cost_ratio(plain, drafting, GAMMA), 3),
-                f"{ms:.2f}",
-                f"{plain_ms:.2f}",
-                number(ratio(plain_ms, ms), 2),
-            ]
-            rows.append(" | ".join(cells))
+            rate, cost = acceptance_rate(drafting), cost_ratio(plain, drafting, GAMMA)
+            rows.append(
+                f"{drafter} | {decoding} | {rounded(rate, 3)} | {low:.3f} to {high:.3f}"
+                f" | {rounded(tokens_per_round(drafting))} | {rounded(cost, 3)} | {ms:.2f} | {plain_ms:.2f}"
+                f" | {rounded(ratio(plain_ms, ms))}"
+            )
     greedy = [by_decoding["greedy"] for by_decoding in comparisons.values()]
     same = sum(first_differences(one.drafting, one.plain).count(None) for one in greedy)
     count = len(greedy[0].plain)
@@ -188,28 +288,21 @@ def speed_table(comparisons: dict[str, dict[str, Comparison]]) -> str:
         "drafter | decoding | accepted / judged | 95 % interval | tokens per round | cost ratio"
         " | ms | without | speed-up"
     )
-    explanation = SPEED.format(
-        gamma=GAMMA, count=count, words=PROMPT_WORDS, new_tokens=greedy[0].new_tokens, device=greedy[0].device
-    ).strip()
+    about = {"gamma": GAMMA, "words": PROMPT_WORDS, "new_tokens": NEW_TOKENS, "device": greedy[0].device}
+    explanation = SPEED.format(count=count, **about).strip()
     verdict = f"Greedy, {same} of {count * len(greedy)} texts are the same as without a drafter."
-    return f"{explanation}\n\n{table(head, rows)}\n\n{verdict}"
+    return f"{explanation}\n\n{markdown_table(head, rows)}\n\n{verdict}"
 
 
-def number(value: float | None, places: int) -> str:
-    return "–" if value is None else f"{value:.{places}f}"
-
-
-def samples(comparisons: dict[str, Comparison]) -> str:
+def samples(comparisons: dict[str, DrafterRuns]) -> str:
     """What the pair wrote for the first prompts."""
     count = min(SAMPLES, *(len(comparison.texts) for comparison in comparisons.values()))
-    length = max(comparison.new_tokens for comparison in comparisons.values())
-    parts = [f"The first {count} prompts, not selected. A text that {length} tokens cut off ends in […]."]
+    parts = [f"The first {count} prompts, not selected. A text that {NEW_TOKENS} tokens cut off ends in […]."]
     for decoding, comparison in comparisons.items():
         for text in comparison.texts[:count]:
             end = " […]" if text.cut else ""
-            parts.append(
-                f"{decoding}:\n\n> **{quoted(text.prompt)}**{quoted(text.continuation.rstrip())}{end}"
-            )
+            written = quoted(text.continuation.rstrip())
+            parts.append(f"{decoding}:\n\n> **{quoted(text.prompt)}**{written}{end}")
     return "\n\n".join(parts)
 
 
@@ -218,11 +311,11 @@ def quoted(text: str) -> str:
     return re.sub(r"\s*\n\s*", "\n> \n> ", re.sub(r"([*_`\\])", r"\\\1", escape(text, quote=False)))
 
 
-def table(head: str, rows: list[str]) -> str:
+def markdown_table(head: str, rows: list[str]) -> str:
     return "\n".join([f"| {head} |", "|" + "---|" * (head.count("|") + 1), *(f"| {row} |" for row in rows)])
 
 
-INTRODUCTION = """
+CARD_INTRODUCTION = """
 ---
 library_name: transformers
 pipeline_tag: text-generation
@@ -235,7 +328,7 @@ Small Llama models with one tokenizer, made to show speculative decoding on an o
 `python -m specdemo.training report`; the figures are measured, not edited.
 """
 
-HEADS = """
+EAGLE3_SECTION = """
 {heads}: an EAGLE-3 head (Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models
 via Training-Time Test"), in the format of the speculators library. It is one layer that reads the target's
 hidden states, so it drafts for this target alone; its loss below is that of the first token that it drafts.
@@ -281,7 +374,7 @@ target step. Milliseconds per token are medians of wall-clock time over whole te
 drafter in turns.
 """
 
-LIMITS = """
+LIMITS_SECTION = """
 ## Limits
 
 The models know only what their texts contain and write in the same manner; other prompts lead back to it or

@@ -26,28 +26,24 @@ def read_documents(folder: Path, pattern: str = "*.txt") -> tuple[list[str], lis
     """Reads a folder of UTF-8 text files. Returns the training documents and the held-out documents.
 
     Files named ``heldout*`` are only used for evaluation. Without such a file about 1 % of the documents is
-    held out. Which ones depends on their own text only, so it does not change with the choice of files.
-    """
+    held out. Which ones depends on their own text only, so it does not change with the choice of files."""
     if not folder.is_dir():
         raise BadInput(f"--data must be a folder of text files, which {folder} is not")
     try:
         matching = {file for file in folder.glob(pattern) if file.is_file()}
     except (ValueError, NotImplementedError):
-        raise BadInput(
-            f"--files must be a pattern of names in the data folder, such as *.txt, not {pattern!a}"
-        ) from None
-    evaluation = {
-        file for file in matching | {*folder.glob("heldout*.txt")} if file.name.startswith("heldout")
-    }
+        allowed = "a pattern of names in the data folder, such as *.txt"
+        raise BadInput(f"--files must be {allowed}, not {pattern!a}") from None
+    readable = matching | {*folder.glob("heldout*.txt")}
+    evaluation = {file for file in readable if file.name.startswith("heldout")}
     files = sorted(matching - evaluation)
     if not files:
         raise BadInput(f"the data folder {folder} has no training text that matches {pattern}")
     training = [document for file in files for document in split_documents(file)]
     heldout = [document for file in sorted(evaluation) for document in split_documents(file)]
     if not heldout and training:
-        heldout = [text for text in training if hash_fraction(text) < 0.01] or [
-            min(training, key=hash_fraction)
-        ]
+        heldout = [text for text in training if hash_fraction(text) < 0.01]
+        heldout = heldout or [min(training, key=hash_fraction)]
     excluded = set(heldout)  # a held-out document is not trained on, even if a training file repeats it
     training = [document for document in training if document not in excluded]
     if not training:
@@ -75,10 +71,8 @@ def shared_tokenizer(folder: Path, documents: list[str], vocab_size: int) -> Pre
     if (folder / "tokenizer.json").is_file():
         tokenizer = AutoTokenizer.from_pretrained(folder)
         if len(tokenizer) != vocab_size:
-            raise BadInput(
-                f"--vocab must be {len(tokenizer)}, the size of the tokenizer in {folder}: "
-                "choose another --out to train another tokenizer"
-            )
+            size = f"{len(tokenizer)}, the size of the tokenizer in {folder}"
+            raise BadInput(f"--vocab must be {size}: choose another --out to train another tokenizer")
         print(f"using the tokenizer in {folder}")
         return tokenizer
     smallest = len(SPECIAL_TOKENS) + 256
@@ -95,9 +89,8 @@ def shared_tokenizer(folder: Path, documents: list[str], vocab_size: int) -> Pre
     )
     bpe.train_from_iterator(documents, trainer)
     bos = SPECIAL_TOKENS[BOS]
-    bpe.post_processor = processors.TemplateProcessing(
-        single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, BOS)]
-    )
+    special = [(bos, BOS)]
+    bpe.post_processor = processors.TemplateProcessing(f"{bos} $A", f"{bos} $A $B", special)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         bos_token=bos,
@@ -133,8 +126,7 @@ def fingerprint(arrays: Sequence[np.ndarray]) -> str:
 class Rows:
     """Batches of packed rows as a pure function of the step, so that resuming needs only the step.
 
-    Every epoch shuffles the documents, concatenates them and cuts rows of `length` tokens.
-    """
+    Every epoch shuffles the documents, concatenates them and cuts rows of `length` tokens."""
 
     def __init__(self, encoded: Encoded, length: int, batch: int, seed: int):
         self.encoded, self.length, self.batch, self.seed = encoded, length, batch, seed

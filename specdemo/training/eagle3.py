@@ -3,7 +3,8 @@ outputs, as it will when it is used ("training-time test")."""
 
 import json
 import math
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +14,30 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specdemo.loading.assemble import check_fit
 from specdemo.loading.fetch import SPECULATOR
-from specdemo.loading.speculator import EMBEDDINGS, check_fit, read_head, read_speculator
+from specdemo.loading.speculator import EMBEDDINGS, read_head, read_speculator
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
 from specdemo.training.data import BadInput, Encoded, Rows, encode_documents, fingerprint, read_documents
-from specdemo.training.losses import SCORED, compiled, quartered
-from specdemo.training.models import CONTEXT, DEVICE, HISTORY_FILE, History, embedding, load
+from specdemo.training.models import (
+    CONTEXT,
+    DEVICE,
+    History,
+    embedding,
+    llama_sizes,
+    load_trained,
+    write_history,
+)
 from specdemo.training.optimise import optimise
 from specdemo.training.options import Eagle3Options
-from specdemo.training.train import target_texts
+from specdemo.training.train import SCORED, compiled, quartered, target_rows
 
 DECAY = 0.8  # how much less each further step counts: a token is only judged if those before it were accepted
 
 
 def train_eagle3(options: Eagle3Options) -> None:
     """Trains the head on the texts, then as long on the target's own writing; saves it in OUT/NAME."""
-    target, tokenizer = load(options.out / "target")
+    target, tokenizer = load_trained(options.out / "target")
     training, heldout = read_documents(options.data, options.files)
     encoded = encode_documents(tokenizer, training)
     head = new_head(options, target)
@@ -38,20 +47,15 @@ def train_eagle3(options: Eagle3Options) -> None:
     if options.sampled:
         on_texts //= 2
     loss = compiled(unrolled_loss, options.compile)
-
-    @cache
-    def own_rows() -> Rows:
-        texts = target_texts(options, target, encoded, data)
-        return Rows(texts, options.length, options.batch, options.seed)
+    own_rows = cache(partial(target_rows, options, target, encoded, data))
 
     def loss_at(step: int) -> Tensor:
         batch = rows(step) if step < on_texts or not options.sampled else own_rows()(step - on_texts)
         return loss(head, target, quartered(batch, step, options.whole_every), options.steps)
 
     heldout_ids = encode_documents(tokenizer, heldout)[:SCORED]
-    history = optimise(
-        options, head, loss_at, options.tokens, lambda: first_token_loss(head, target, heldout_ids), data
-    )
+    score = partial(first_token_loss, head, target, heldout_ids)
+    history = optimise(options, head, loss_at, options.tokens, score, data)
     history["target"] = fingerprint([embedding(target)])
     save_head(head, options.out / options.name, str(options.out / "target"), options.steps, history)
 
@@ -60,31 +64,17 @@ def new_head(options: Eagle3Options, target: LlamaForCausalLM) -> Eagle3Head:
     """A head with random weights, seeded, and the target's output layer; it uses the target's embeddings."""
     own = target.config
     if own.hidden_size % options.heads or options.heads % options.kv_heads:
-        raise BadInput(
-            "the target's hidden size must be a multiple of --heads and --heads a multiple of --kv-heads"
-        )
-    if options.length % 4 or not 4 * (options.steps + 2) <= options.length <= CONTEXT:
-        raise BadInput(
-            f"--length must be a multiple of 4 from {4 * (options.steps + 2)} (by --steps) to {CONTEXT}"
-        )
+        sizes = "the target's hidden size must be a multiple of --heads"
+        raise BadInput(f"{sizes} and --heads a multiple of --kv-heads")
+    least = 4 * (options.steps + 2)
+    if options.length % 4 or not least <= options.length <= CONTEXT:
+        raise BadInput(f"--length must be a multiple of 4 from {least} (by --steps) to {CONTEXT}")
     torch.manual_seed(options.seed)
-    layer = LlamaConfig(
-        vocab_size=own.vocab_size,
-        hidden_size=own.hidden_size,
-        intermediate_size=options.ffn,
-        num_hidden_layers=1,
-        num_attention_heads=options.heads,
-        num_key_value_heads=options.kv_heads,
-        head_dim=own.hidden_size // options.heads,
-        max_position_embeddings=CONTEXT,
-        bos_token_id=own.bos_token_id,
-        eos_token_id=own.eos_token_id,
-        pad_token_id=own.pad_token_id,
-    )
+    special = {name: getattr(own, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    layer = LlamaConfig(**llama_sizes(options, own.vocab_size, own.hidden_size, 1), **special)
     depth = own.num_hidden_layers
-    config = Eagle3Config(
-        layer, own.vocab_size, layer_ids=(depth // 4, depth // 2, depth), fc_norm=True, own_embeddings=False
-    )
+    ids = (depth // 4, depth // 2, depth)
+    config = Eagle3Config(layer, own.vocab_size, layer_ids=ids, fc_norm=True, own_embeddings=False)
     check_fit(config, target, options.name, "target")
     head = Eagle3Head(config)
     # It starts with what the target has just predicted: the layer as the identity, g as the last feature, and
@@ -101,16 +91,12 @@ def new_head(options: Eagle3Options, target: LlamaForCausalLM) -> Eagle3Head:
 
 
 @torch.no_grad()
-def target_states(
-    target: LlamaForCausalLM, rows: Tensor, layer_ids: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
+def target_states(target: LlamaForCausalLM, rows: Tensor, layer_ids: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Of token ids [B, T]: the streams that enter these layers, side by side [B, T, A * H], and the last
     hidden states, normed [B, T, H]. The number of layers stands for the stream after the last one."""
     seen = []
     hooks = [
-        module.register_forward_pre_hook(
-            lambda _, given, __, i=i: seen.append((i, given[0])), with_kwargs=True
-        )
+        module.register_forward_pre_hook(lambda _, a, __, i=i: seen.append((i, a[0])), with_kwargs=True)
         for i, module in enumerate([*target.base_model.layers, target.base_model.norm])
         if i in layer_ids
     ]
@@ -211,11 +197,8 @@ def save_head(head: Eagle3Head, folder: Path, verifier: str, steps: int, history
         "architectures": ["Eagle3DraftModel"],
         SPECULATOR: "eagle3",
         "speculators_version": "0.9.0",
-        "draft_vocab_size": config.draft_vocab_size,
-        "norm_before_residual": config.norm_before_residual,
-        "norm_before_fc": config.norm_before_fc,
-        "fc_norm": config.fc_norm,
-        "norm_output": config.norm_output,
+        **{name: getattr(config, name) for name in ("draft_vocab_size", "norm_before_residual")},
+        **{name: getattr(config, name) for name in ("norm_before_fc", "fc_norm", "norm_output")},
         "eagle_aux_hidden_state_layer_ids": None if config.layer_ids is None else list(config.layer_ids),
         "transformer_layer_config": {**config.layer.to_diff_dict(), "num_hidden_layers": 1},
         "speculators_config": {
@@ -230,16 +213,14 @@ def save_head(head: Eagle3Head, folder: Path, verifier: str, steps: int, history
     own = head.state_dict()
     if head.shared_embedding:
         own[EMBEDDINGS] = head.shared_embedding[0]
-    tensors = {
-        name: (value.to(torch.bfloat16) if value.is_floating_point() else value).contiguous().cpu()
-        for name, value in own.items()
-    }
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for name, value in own.items():
+        own[name] = (value.to(torch.bfloat16) if value.is_floating_point() else value).contiguous().cpu()
+    save_file(own, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)
-    (folder / HISTORY_FILE).write_text(json.dumps(history, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_history(folder, history)
 
 
-def load_head(folder: Path, target: LlamaForCausalLM) -> Eagle3Head:
+def load_trained_head(folder: Path, target: LlamaForCausalLM) -> Eagle3Head:
     """A saved head in fp32, with the target's embeddings."""
     head = read_head(folder, read_speculator(folder), torch.float32).to(DEVICE)
     head.begin_run()

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from specdemo.training.data import BOS, EOS, PAD, BadInput
-from specdemo.training.options import ModelOptions
+from specdemo.training.options import ModelOptions, TrainingOptions
 
 LARGEST_FILE = "9MB"  # of a model's weights
 HISTORY_FILE = "training.json"  # in a model's folder: how the model was trained
@@ -45,26 +45,28 @@ def new_model(options: ModelOptions, vocab_size: int) -> LlamaForCausalLM:
     if options.length % 4 or not 8 <= options.length <= CONTEXT:
         raise BadInput(f"--length must be a multiple of 4 from 8 to {CONTEXT}")
     torch.manual_seed(options.seed)
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        intermediate_size=options.ffn,
-        num_hidden_layers=options.layers,
-        num_attention_heads=heads,
-        num_key_value_heads=options.kv_heads,
-        head_dim=hidden // heads,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-    )
-    model = LlamaForCausalLM(config)
+    special = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
+    sizes = llama_sizes(options, vocab_size, hidden, options.layers)
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **special, tie_word_embeddings=True))
     # Every layer starts as the identity: deep narrow models learn faster from there.
     for layer in model.model.layers:
         torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
         torch.nn.init.zeros_(layer.mlp.down_proj.weight)
     return model.to(DEVICE)
+
+
+def llama_sizes(options: TrainingOptions, vocab_size: int, hidden: int, layers: int) -> dict[str, int]:
+    """By LlamaConfig's names."""
+    return {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden,
+        "intermediate_size": options.ffn,
+        "num_hidden_layers": layers,
+        "num_attention_heads": options.heads,
+        "num_key_value_heads": options.kv_heads,
+        "head_dim": hidden // options.heads,
+        "max_position_embeddings": CONTEXT,
+    }
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, history: History) -> None:
@@ -77,10 +79,14 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pat
     tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)  # safetensors creates them readable by their owner only
+    write_history(folder, history)
+
+
+def write_history(folder: Path, history: History) -> None:
     (folder / HISTORY_FILE).write_text(json.dumps(history, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def load_trained(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """The model (fp32, evaluation mode) and the tokenizer of a saved folder."""
     if not (folder / "config.json").is_file():
         raise BadInput(f"there is no trained model in {folder} yet")

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from specdemo.runtime.device import cpu_name
 from specdemo.training.data import BadInput
 from specdemo.training.models import DEVICE, History
-from specdemo.training.options import DrafterOptions, Eagle3Options, TargetOptions
+from specdemo.training.options import DrafterOptions, Eagle3Options, TargetOptions, TrainingOptions
 
 # Options that may differ when training resumes from a checkpoint.
 MAY_CHANGE = ("name", "data", "out", "work", "threads", "every", "tokens")
@@ -39,8 +39,7 @@ def optimise(
 
     `loss_at(step)` is the loss to minimise; `heldout_loss()` is told at each checkpoint; `data` is the
     fingerprint of the training data. When training resumes, --tokens may have changed: the schedule continues
-    as if the new value had always been given.
-    """
+    as if the new value had always been given."""
     per_step = options.batch * options.length
     steps = max(1, tokens // per_step)
     checkpoint = options.work / f"{options.name}.pt"
@@ -49,10 +48,8 @@ def optimise(
     optimisers = make_optimisers(options, model)
     step, seconds, budgets = resume(checkpoint, settings, model, optimisers)
     if step > steps:
-        raise BadInput(
-            f"--tokens must be more, as {checkpoint} has seen {step * per_step:,} already: "
-            "delete it to start again"
-        )
+        seen = f"{checkpoint} has seen {step * per_step:,} already"
+        raise BadInput(f"--tokens must be more, as {seen}: delete it to start again")
     if options.tokens not in budgets[-1:]:
         budgets.append(options.tokens)
     model.train()
@@ -63,10 +60,8 @@ def optimise(
             set_learning_rates(optimisers, step, steps)
             loss = loss_at(step)
             if not math.isfinite(loss.item()):
-                raise BadInput(
-                    f"the loss is {loss.item()} at step {step}: "
-                    "choose smaller learning rates, --lr and --embedding-lr"
-                )
+                advice = "choose smaller learning rates, --lr and --embedding-lr"
+                raise BadInput(f"the loss is {loss.item()} at step {step}: {advice}")
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimiser in optimisers:
@@ -79,22 +74,16 @@ def optimise(
                 seconds += time.monotonic() - saved
                 write_checkpoint(checkpoint, settings, (step, seconds, budgets), model, optimisers)
                 seen = f"{time.strftime('%H:%M:%S')} {step * per_step:,} tokens of {steps * per_step:,}"
-                held_out = f"held-out loss {heldout_loss():.3f}"
-                bar.write(f"{seen}: {held_out}, checkpoint written")
+                bar.write(f"{seen}: held-out loss {heldout_loss():.3f}, checkpoint written")
                 saved = time.monotonic()
     cpu = f"{cpu_name()}, {torch.get_num_threads()} threads"
-    return {
-        "settings": settings,
-        "budgets": budgets,
-        "seconds": round(seconds),
-        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else cpu,
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
-    }
+    device = torch.cuda.get_device_name() if DEVICE.type == "cuda" else cpu
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    told = {"settings": settings, "budgets": budgets, "seconds": round(seconds)}
+    return History(**told, device=device, versions=versions)
 
 
-def make_optimisers(
-    options: TargetOptions | DrafterOptions | Eagle3Options, model: Module
-) -> list[Optimizer]:
+def make_optimisers(options: TrainingOptions, model: Module) -> list[Optimizer]:
     """Muon for the matrices between the embedding and the output layer, AdamW for these two (tied in a Llama
     model) and the norms."""
     matrices = [
@@ -120,22 +109,18 @@ def set_learning_rates(optimisers: list[Optimizer], step: int, steps: int) -> No
             group["lr"] = group["peak"] * factor
 
 
-def resume(
-    checkpoint: Path, settings: dict[str, Any], model: Module, optimisers: list[Optimizer]
-) -> Progress:
-    """Restores the model, the optimisers and the random state from `checkpoint`, if it exists."""
-    if not checkpoint.is_file():
+def resume(file: Path, settings: dict[str, Any], model: Module, optimisers: list[Optimizer]) -> Progress:
+    """Restores the model, the optimisers and the random state from the checkpoint, if it exists."""
+    if not file.is_file():
         return 0, 0.0, []
+    advice = "delete it or choose another --work"
     try:
-        state = torch.load(checkpoint, map_location=DEVICE, weights_only=True)
+        state = torch.load(file, map_location=DEVICE, weights_only=True)
     except (EOFError, RuntimeError, pickle.UnpicklingError):
-        raise BadInput(f"{checkpoint} is damaged: delete it or choose another --work") from None
+        raise BadInput(f"{file} is damaged: {advice}") from None
     saved = state["settings"]
     if differing := sorted(key for key in settings | saved if settings.get(key) != saved.get(key)):
-        raise BadInput(
-            f"{checkpoint} was written with other settings ({', '.join(differing)}): "
-            "delete it or choose another --work"
-        )
+        raise BadInput(f"{file} was written with other settings ({', '.join(differing)}): {advice}")
     model.load_state_dict(state["model"])
     for optimiser, optimiser_state in zip(optimisers, state["optimisers"], strict=True):
         optimiser.load_state_dict(optimiser_state)
@@ -144,15 +129,11 @@ def resume(
 
 
 def write_checkpoint(
-    checkpoint: Path,
-    settings: dict[str, Any],
-    progress: Progress,
-    model: Module,
-    optimisers: list[Optimizer],
+    file: Path, settings: dict[str, Any], progress: Progress, model: Module, optimisers: list[Optimizer]
 ) -> None:
     """Writes a new file and renames it over the old one: a killed process never leaves half a checkpoint."""
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    new = checkpoint.with_suffix(".new")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(".new")
     state = {
         "settings": settings,
         "progress": progress,
@@ -160,8 +141,8 @@ def write_checkpoint(
         "optimisers": [optimiser.state_dict() for optimiser in optimisers],
         "rng": torch.get_rng_state(),
     }
-    with open(new, "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, checkpoint)
+    with open(new, "wb") as written:
+        torch.save(state, written)
+        written.flush()
+        os.fsync(written.fileno())
+    os.replace(new, file)

@@ -3,23 +3,12 @@
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 
-def natural(text: str) -> int:
-    return _checked(text, int, lambda value: 0 <= value < 2**63, "a whole number from 0 up")
-
-
-def positive(text: str) -> int:
-    return _checked(text, int, lambda value: value >= 1, "a whole number from 1 up")
-
-
-def rate(text: str) -> float:
-    return _checked(text, float, lambda value: 0 < value < 10, "between 0 and 10")
-
-
-def _checked(text: str, number: type, fits: Callable[[Any], bool], allowed: str) -> Any:
+def _checked(number: type, fits: Callable[[Any], bool], allowed: str, text: str) -> Any:
     try:
         value = number(text)
     except ValueError:
@@ -29,11 +18,15 @@ def _checked(text: str, number: type, fits: Callable[[Any], bool], allowed: str)
     return value
 
 
+natural = partial(_checked, int, lambda value: 0 <= value < 2**63, "a whole number from 0 up")
+positive = partial(_checked, int, lambda value: value >= 1, "a whole number from 1 up")
+rate = partial(_checked, float, lambda value: 0 < value < 10, "between 0 and 10")
+
+
 def folder_name(text: str) -> str:
     if not text.isidentifier() or text == "target":  # the target has its own folder and checkpoint
-        raise ArgumentTypeError(
-            f"must be letters, digits and underscores, no digit first, and not target, not {text!a}"
-        )
+        allowed = "letters, digits and underscores, no digit first, and not target"
+        raise ArgumentTypeError(f"must be {allowed}, not {text!a}")
     return text
 
 
@@ -130,9 +123,8 @@ class ReportOptions(Options):
 
 
 def parse(argv: list[str] | None) -> TargetOptions | DrafterOptions | Eagle3Options | ReportOptions:
-    parser = ArgumentParser(
-        prog="python -m specdemo.training", description="Train a speculative-decoding pair from text files."
-    )
+    about = "Train a speculative-decoding pair from text files."
+    parser = ArgumentParser(prog="python -m specdemo.training", description=about)
     commands = parser.add_subparsers(dest="command", required=True)
     kinds = {kind.command: kind for kind in (TargetOptions, DrafterOptions, Eagle3Options, ReportOptions)}
     for name, kind in kinds.items():

@@ -4,10 +4,17 @@ from dataclasses import dataclass
 from math import exp
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specdemo.events import Alternative
+from specdemo.events import LIMITS, TOKEN_IDS, Alternative
+from specdemo.vllm.client import LONGEST_TOKEN, SAID, Room
 
+LONGEST_WORD = 100  # characters: why a text ended, a version, a method
+MOST_DRAFT = 1_000  # tokens of one draft: vLLM sets no limit, but those in use have 1 to 30
+MOST_ALTERNATIVES = int(LIMITS["alternatives"][2]) + 1  # with the token itself
+MOST_STEPS = int(LIMITS["max_new_tokens"][2])  # each judged draft adds a token at least
+MOST_OF_A_RUN = 10**9  # tokens or ms that a server tells of one request: eleven days
+MOST_LOGPROB = 0.01  # 0, and what rounding adds
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes
 
 
@@ -44,7 +51,15 @@ class Chunk:
     told: "PerRequest | None" = None
 
 
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenId = Annotated[int, Field(ge=0, lt=TOKEN_IDS)]
+OF_TOKENS = Field(max_length=MOST_DRAFT + 1)  # a list with an entry for each of a chunk's tokens
+Token = Annotated[str, Field(max_length=LONGEST_TOKEN)]
+Word = Annotated[str, Field(max_length=LONGEST_WORD)]
+LogProb = Annotated[float, Field(le=MOST_LOGPROB)]
+Count = Annotated[int, Field(ge=0, le=MOST_OF_A_RUN)]
+Milliseconds = Annotated[float, Field(ge=0, le=MOST_OF_A_RUN)]
+DraftTokens = Annotated[int, Field(ge=0, le=MOST_DRAFT)]
+PerStep = Annotated[list[DraftTokens], Field(max_length=MOST_STEPS)]
 
 
 class _Sent(BaseModel):
@@ -52,34 +67,32 @@ class _Sent(BaseModel):
 
 
 class _Likely(_Sent):
-    token: str
-    logprob: float | None = None
+    token: Token
+    logprob: LogProb | None = None
 
 
 class _Judged(_Likely):
-    top_logprobs: list[_Likely] = []
+    top_logprobs: Annotated[list[_Likely], Field(max_length=MOST_ALTERNATIVES)] = []
+
+
+Top = Annotated[dict[Token, LogProb], Field(max_length=MOST_ALTERNATIVES)]
 
 
 class _Logprobs(_Sent):
     """Of a completion: lists by token. Of a chat: `content`, with an entry for each token."""
 
-    tokens: list[str] = []
-    token_logprobs: list[float | None] = []
-    top_logprobs: list[dict[str, float] | None] | None = None
-    content: list[_Judged] | None = None
+    tokens: Annotated[list[Token], OF_TOKENS] = []
+    token_logprobs: Annotated[list[LogProb | None], OF_TOKENS] = []
+    top_logprobs: Annotated[list[Top | None], OF_TOKENS] | None = None
+    content: Annotated[list[_Judged], OF_TOKENS] | None = None
 
     def judged(self) -> list[_Judged]:
         if self.content is not None:
             return self.content
         tops = self.top_logprobs or [None] * len(self.tokens)
-        return [
-            _Judged(
-                token=token,
-                logprob=logprob,
-                top_logprobs=[_Likely(token=text, logprob=of) for text, of in (top or {}).items()],
-            )
-            for token, logprob, top in zip(self.tokens, self.token_logprobs, tops, strict=True)
-        ]
+        likely = [[_Likely(token=text, logprob=of) for text, of in (top or {}).items()] for top in tops]
+        rows = zip(self.tokens, self.token_logprobs, likely, strict=True)
+        return [_Judged(token=token, logprob=own, top_logprobs=top) for token, own, top in rows]
 
 
 class _Delta(_Sent):
@@ -92,9 +105,9 @@ class _Choice(_Sent):
     text: str = ""
     delta: _Delta = _Delta()
     logprobs: _Logprobs | None = None
-    token_ids: list[TokenId] | None = None
+    token_ids: Annotated[list[TokenId], OF_TOKENS] | None = None
     prompt_token_ids: list[TokenId] | None = None
-    finish_reason: str | None = None
+    finish_reason: Word | None = None
     stop_reason: int | str | None = None
 
     @property
@@ -108,21 +121,26 @@ class Steps(_Sent):
     --per-request-spec-decode-metrics. num_spec_tokens: the most tokens of a draft. per_step_*: for each
     forward that judged a draft, at the level "detailed"."""
 
-    num_spec_tokens: int
-    num_spec_steps: int
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-    per_step_accepted: list[NonNegativeInt] | None = None
-    per_step_drafted: list[NonNegativeInt] | None = None
+    num_spec_tokens: DraftTokens
+    num_spec_steps: Count
+    num_draft_tokens: Count
+    num_accepted_draft_tokens: Count
+    per_step_accepted: PerStep | None = None
+    per_step_drafted: PerStep | None = None
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """Drafts, and tokens that were drafted and accepted."""
+        return self.num_spec_steps, self.num_draft_tokens, self.num_accepted_draft_tokens
 
 
 class PerRequest(_Sent):
     """What the server tells of one request after its end; the times with --enable-per-request-metrics:
     waiting, from then to the first token, and from there to the last."""
 
-    queue_time_ms: float | None = None
-    time_to_first_token_ms: float | None = None
-    generation_time_ms: float | None = None
+    queue_time_ms: Milliseconds | None = None
+    time_to_first_token_ms: Milliseconds | None = None
+    generation_time_ms: Milliseconds | None = None
     speculative_decoding: Steps | None = None
 
     @property
@@ -131,7 +149,7 @@ class PerRequest(_Sent):
 
 
 class _Event(_Sent):
-    choices: list[_Choice]
+    choices: Annotated[list[_Choice], Field(max_length=1)]  # one is asked for
     prompt_token_ids: list[TokenId] | None = None
     metrics: PerRequest | None = None
 
@@ -143,9 +161,7 @@ def chunk_of(event: dict[str, Any]) -> Chunk:
         choice = read.choices[0] if read.choices else _Choice()
         judged = choice.logprobs.judged() if choice.logprobs else []
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Misread(f"sent a chunk that vLLM would not send: {where}: {first['msg']}") from None
+        raise Misread(f"sent a chunk that vLLM would not send: {first_fault(error)}") from None
     except ValueError:  # of zip
         raise Misread("sent a chunk whose tokens and log-probabilities differ in number") from None
     ids = choice.token_ids or []
@@ -153,20 +169,40 @@ def chunk_of(event: dict[str, Any]) -> Chunk:
         raise Misread("sends text without the ids of its tokens: vLLM sends them from 0.10.2 on")
     if judged and len(judged) != len(ids):
         raise Misread("sent a chunk whose tokens and log-probabilities differ in number")
+    if len(choice.words) > LONGEST_TOKEN * max(1, len(ids)):
+        raise Misread(f"sent {len(choice.words):,} characters as the text of a chunk of {len(ids)} tokens")
     texts = texts_of(choice.words, [one.token for one in judged] or [UNFINISHED] * len(ids))
-    if judged:
-        rows = zip(ids, texts, judged, strict=True)
-        pieces = [Piece(id_, text, _probability(one), _top(id_, one)) for id_, text, one in rows]
-    else:
-        pieces = [Piece(id_, text, None, ()) for id_, text in zip(ids, texts, strict=True)]
+    rows = zip(ids, texts, judged or [_Judged(token="")] * len(ids), strict=True)
+    pieces = tuple(Piece(id_, text, _probability(one), _top(id_, one)) for id_, text, one in rows)
     prompt_ids = choice.prompt_token_ids or read.prompt_token_ids
-    return Chunk(
-        tuple(pieces),
-        choice.finish_reason,
-        choice.stop_reason,
-        None if prompt_ids is None else tuple(prompt_ids),
-        read.metrics,
-    )
+    prompt_ids = None if prompt_ids is None else tuple(prompt_ids)
+    return Chunk(pieces, choice.finish_reason, choice.stop_reason, prompt_ids, read.metrics)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first place that is wrong, and how."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))[:SAID]}: {first['msg']}"
+
+
+class ChunkReader:
+    """Reads the chunks of one answer, and counts them against what was asked for."""
+
+    def __init__(self, room: Room):
+        self.room, self.tokens, self.characters = room, 0, 0
+
+    def read(self, event: dict[str, Any]) -> Chunk:
+        """Misread if it is no chunk, or one too many."""
+        chunk = chunk_of(event)
+        self.tokens += len(chunk.pieces)
+        self.characters += sum(len(piece.text) for piece in chunk.pieces)
+        if self.tokens > self.room.tokens:
+            raise Misread("does not end its answer: it has sent more tokens than was asked for")
+        if self.characters > self.room.text:
+            raise Misread(f"sent {self.characters:,} characters as the text of {self.tokens} tokens")
+        if chunk.prompt_ids and len(chunk.prompt_ids) > self.room.prompt_ids:
+            raise Misread(f"says that the prompt has {len(chunk.prompt_ids):,} tokens, which it cannot have")
+        return chunk
 
 
 def _probability(likely: _Likely) -> float | None:

@@ -1,14 +1,23 @@
 """What a server counts: its /metrics, in Prometheus' text format, read at one moment. Other visitors'
-requests count there, too."""
+requests count there, too. And what follows for one run: from two readings, or from what the server tells of
+that request alone."""
 
+import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass
+from itertools import islice
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdemo.vllm.client import Client
+from specdemo.events import ServerStats
+from specdemo.vllm.chunks import MOST_DRAFT, MOST_OF_A_RUN, PerRequest
+from specdemo.vllm.client import Client, Condition, never
 
+LONGEST_METRICS = 8_000_000  # bytes; those of many engines take about 1,000,000
+LONGEST_SAMPLE = 10_000  # characters: a line of /metrics
+MOST_SAMPLES = 20_000  # of the counters that are read: 64 engines that draft 256 tokens have 18,000
+MOST_COUNTED = 2**53  # by a counter since the server started: floats are exact up to here
 LATE = 2.0  # s
 SPEC = "vllm:spec_decode_num_"
 TIMES = {
@@ -41,39 +50,29 @@ class Counters:
         """Of a difference: whether one request ended and nothing else goes on."""
         return self.ended == 1 and self.running == 0
 
-    def with_others(self) -> "Counters":
-        """The same difference, once it is known that others have a part in it: aborted requests are not
-        counted as ended."""
-        return replace(self, ended=max(self.ended, 2))
+    @property
+    def totals(self) -> tuple[int | None, int | None, int | None]:
+        """Drafts, and tokens that were drafted and accepted."""
+        return self.drafts, self.drafted, self.accepted
 
     def since(self, before: "Counters") -> "Counters | None":
-        """What has been added, None if it has counted anew since. `running` is that of both moments: 0 if
-        nothing else ran."""
-
-        def added(now: int | None, then: int | None) -> int | None:
-            return None if now is None else now - (then or 0)
-
-        if self.ended < before.ended or self.generated < before.generated:
-            return None
+        """What has been added, None if it has counted anew since, or more than it can have. `running` is that
+        of both moments: 0 if nothing else ran."""
+        counts = {
+            name: None if (now := getattr(self, name)) is None else now - (getattr(before, name) or 0)
+            for name in ("drafts", "drafted", "accepted", "ended", "generated")
+        }
+        counts["running"] = self.running + before.running
         earlier = before.by_place or (0,) * len(self.by_place)
-        return Counters(
-            added(self.drafts, before.drafts),
-            added(self.drafted, before.drafted),
-            added(self.accepted, before.accepted),
-            tuple(now - then for now, then in zip(self.by_place, earlier, strict=False)),
-            self.ended - before.ended,
-            self.running + before.running,
-            self.generated - before.generated,
-            {name: seconds - before.times.get(name, 0.0) for name, seconds in self.times.items()},
-        )
+        places = tuple(now - then for now, then in zip(self.by_place, earlier, strict=False))
+        times = {name: seconds - before.times.get(name, 0.0) for name, seconds in self.times.items()}
+        numbers = [number for number in (*counts.values(), *places) if number is not None]
+        is_sound = all(0 <= number <= MOST_OF_A_RUN for number in numbers) and min([0, *times.values()]) >= 0
+        return Counters(**counts, by_place=places, times=times) if is_sound else None
 
 
 def read_counters(
-    client: Client,
-    model: str,
-    before: Counters | None = None,
-    idle: bool = False,
-    is_over: Callable[[], bool] = lambda: False,
+    client: Client, model: str, before: Counters | None = None, idle: bool = False, is_over: Condition = never
 ) -> Counters | None:
     """The server's counters now; None where it does not tell them. before: asks again for a moment, until one
     more request has ended since then, because a server counts it a little later. idle: also until none runs,
@@ -81,7 +80,7 @@ def read_counters(
     nothing is awaited."""
     until = time.monotonic() + LATE
     while True:
-        text = client.optional("/metrics", is_over)
+        text = client.optional("/metrics", is_over, most=LONGEST_METRICS)
         now = None if text is None else counters_of(text, model)
         if now is None or time.monotonic() > until:
             return now
@@ -93,35 +92,91 @@ def read_counters(
 
 def counters_of(text: str, model: str) -> Counters | None:
     """None for what vLLM does not write. model: others that the server may serve are left out."""
-    sums: dict[str, float] = {}
-    places: dict[int, float] = {}
+    sums: Counter[str] = Counter()
+    places: Counter[int] = Counter()
+    lines = [found.group() for found in islice(COUNTER_LINE.finditer(text), MOST_SAMPLES + 1)]
+    if len(lines) > MOST_SAMPLES or any(len(line) > LONGEST_SAMPLE for line in lines):
+        return None
     try:
-        for family in text_string_to_metric_families(text):
+        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
+                if not 0 <= sample.value <= MOST_COUNTED:  # nor NaN
+                    return None
                 if sample.labels.get("model_name", model) != model:
                     continue
-                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+                sums[sample.name] += sample.value
                 if sample.name == f"{SPEC}accepted_tokens_per_pos_total":
-                    place = int(sample.labels["position"])
-                    places[place] = places.get(place, 0.0) + sample.value
-        counts = {name: int(value) for name, value in sums.items() if name not in SECONDS}
-    except (ValueError, KeyError, AttributeError, IndexError, OverflowError):  # its parser's, for other texts
+                    places[int(sample.labels["position"])] += sample.value
+        counts = {name: int(value) for name, value in sums.items() if name not in SUMS.values()}
+    except (ValueError, KeyError, AttributeError, IndexError):  # its parser's, for other texts
         return None
-    if ENDED not in sums and RUNNING not in sums:
+    is_vllms = (ENDED in sums or RUNNING in sums) and sorted(places) == list(range(len(places)))
+    if not is_vllms or len(places) > MOST_DRAFT:
         return None
-
     return Counters(
-        counts.get(f"{SPEC}drafts_total"),
-        counts.get(f"{SPEC}draft_tokens_total"),
-        counts.get(f"{SPEC}accepted_tokens_total"),
-        tuple(int(places[place]) for place in sorted(places)),
-        counts.get(ENDED) or 0,
-        (counts.get(RUNNING) or 0) + (counts.get(WAITING) or 0),
-        counts.get("vllm:generation_tokens_total") or 0,
-        {name: sums[f"{metric}_sum"] for name, metric in TIMES.items() if f"{metric}_sum" in sums},
+        drafts=counts.get(f"{SPEC}drafts_total"),
+        drafted=counts.get(f"{SPEC}draft_tokens_total"),
+        accepted=counts.get(f"{SPEC}accepted_tokens_total"),
+        by_place=tuple(int(places[place]) for place in sorted(places)),
+        ended=counts.get(ENDED, 0),
+        running=counts.get(RUNNING, 0) + counts.get(WAITING, 0),
+        generated=counts.get(GENERATED, 0),
+        times={name: sums[metric] for name, metric in SUMS.items() if metric in sums},
     )
 
 
-SECONDS = {f"{metric}_sum" for metric in TIMES.values()}
-ENDED = "vllm:request_success_total"
+ENDED, GENERATED = "vllm:request_success_total", "vllm:generation_tokens_total"
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+SUMS = {name: f"{metric}_sum" for name, metric in TIMES.items()}
+COUNTER_NAMES = (  # those that are read
+    *(
+        f"{SPEC}{what}_total"
+        for what in ("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos")
+    ),
+    *(*SUMS.values(), ENDED, RUNNING, WAITING, GENERATED),
+)
+# A server writes thousands of others.
+COUNTER_LINE = re.compile(rf"^(?:{'|'.join(COUNTER_NAMES)})[ {{].*$", re.MULTILINE)
+
+
+def server_stats(added: Counters | None, told: PerRequest | None, ours_ms: float | None) -> ServerStats:
+    """added: since the run began. told: of this request alone, at its end. ours_ms: from the request to the
+    last token's arrival, once that is known."""
+    steps = told.steps if told else None
+    alone, totals, places = False, (None, None, None), ()
+    if steps is not None:
+        alone, totals = True, steps.totals
+        if accepted := Counter(steps.per_step_accepted or []).items():  # (how many, in how many drafts)
+            most = steps.num_spec_tokens
+            places = tuple(sum(times for n, times in accepted if n > place) for place in range(most))
+    elif added is not None:
+        alone, totals, places = added.ended + added.running == 1, added.totals, added.by_place
+    *times, total = _times(added, told)
+    network = None if total is None or ours_ms is None else max(0.0, ours_ms - total)
+    drafts, drafted, accepted = totals
+    queue, prefill, decode = times
+    return ServerStats(
+        alone=alone,
+        drafts=drafts,
+        drafted=drafted,
+        accepted=accepted,
+        accepted_by_place=places,
+        queue_ms=queue,
+        prefill_ms=prefill,
+        decode_ms=decode,
+        total_ms=total,
+        network_ms=network,
+    )
+
+
+def _times(added: Counters | None, told: PerRequest | None) -> tuple[float | None, ...]:
+    """ms of waiting, reading the prompt, generating, and all together; None where they are not this request's
+    alone."""
+    if told is not None:
+        times = (told.queue_time_ms, told.time_to_first_token_ms, told.generation_time_ms)
+        if None not in times:
+            return (*times, sum(times))
+    if added is None or not added.is_of_one:
+        return (None,) * 4
+    seconds = (added.times.get(name) for name in TIMES)
+    return tuple(None if s is None or 1000 * s > MOST_OF_A_RUN else 1000 * s for s in seconds)

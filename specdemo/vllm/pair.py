@@ -1,29 +1,45 @@
 """A server in the place of a pair: what it tells of itself, and what can be asked of it."""
 
-import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from specdemo.errors import without_directories
-from specdemo.events import ByModel, PairInfo, Params, ServerInfo
-from specdemo.vllm.address import address_of, host_of
-from specdemo.vllm.chunks import Merged, Misread, Steps, chunk_of
-from specdemo.vllm.client import ASK_SECONDS, Client
+from specdemo.events import METHODS, RULES, TOKEN_IDS, ByModel, PairInfo, Params, ServerInfo
+from specdemo.vllm.chunks import LONGEST_WORD, ChunkReader, Merged, Misread, Steps, first_fault
+from specdemo.vllm.client import (
+    ASK_SECONDS,
+    ID_BYTES,
+    LONGEST_ANSWER,
+    Client,
+    Condition,
+    Stream,
+    host_of,
+    most_ids,
+    never,
+    readable,
+    run_in_loop,
+    server_address,
+)
 from specdemo.vllm.counters import Counters, read_counters
 from specdemo.vllm.rounds import round_of
 
-PROBE_TOKENS = 24
+LONGEST_MODEL_NAME = 1_000  # characters: it can be a path
+MOST_MODELS = 1_000  # adapters are models, too
+MOST_CONTEXT = 2**31  # tokens; the longest of today's have 10,000,000
+MOST_PARALLEL = 100_000  # devices
+
 PROBES = 4
-SPARE_EVENTS = 8  # besides those with tokens: a chat's first one, the usage
-PROBE = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": PROBE_TOKENS, "ignore_eos": True}
+PROBE = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 24, "ignore_eos": True, "logprobs": 1}
 WANTED = {"stream": True, "return_token_ids": True, "stream_options": {"include_usage": True}}
 DETAILED = "start it with --per-request-spec-decode-metrics detailed"
 # Of Params: what the server has chosen when it was started, and what it has not at all.
-SERVERS_OWN = ("draft_with", "gamma", "confidence", "exit_layer", "ngram", "rule", "lenience")
+OF_CHOICES = [field for choice in (*METHODS.values(), *RULES.values()) for field in choice.fields]
+SERVERS_OWN = ("draft_with", "rule", *dict.fromkeys(OF_CHOICES))
 
 
 @dataclass(eq=False)
@@ -41,7 +57,11 @@ class ServedPair:
     lock: threading.Lock = field(default_factory=threading.Lock)
     failed: bool = False  # whether a run has failed since; then it is asked again what it is
     left: bool = False  # whether the server may still be at its last run, which was left early
-    vocab_size = 2**31  # is not told; the server refuses ids that it does not have
+    # As of Pair. None is not told: the server refuses ids that it does not have.
+    runs_here = False
+    vocab_size = drafter_bytes = warming_up = None
+    dtype_reason = ""
+    has_chat_template = True  # at least it is asked to apply one
 
     @property
     def longest(self) -> int | None:
@@ -53,9 +73,8 @@ class ServedPair:
         server = self.server
         version = f" {server.version}" if server.version else ""
         method = f" by {server.method}" if server.method else ""
-        drafts = {None: f"it drafts{method}, how much is not told", 0: "it does not draft"}.get(
-            server.gamma, f"it drafts up to {server.gamma} tokens{method}"
-        )
+        known = {None: f"it drafts{method}, how much is not told", 0: "it does not draft"}
+        drafts = known.get(server.gamma, f"it drafts up to {server.gamma} tokens{method}")
         parallel = f"; {server.parallel}" if server.parallel else ""
         return f"{server.software}{version} serves {server.model}; {drafts}{parallel}"
 
@@ -68,21 +87,20 @@ class ServedPair:
         """Whether it drafts, as far as it tells."""
         return self.longest != 0
 
-    def counters(self, is_over: Callable[[], bool] = lambda: False) -> Counters | None:
+    def counters(self, is_over: Condition = never) -> Counters | None:
         """What it has counted up to now; None where it does not tell, and once `is_over`."""
         return read_counters(self.client, self.model, idle=self.left, is_over=is_over)
 
     def check(self, params: Params) -> Params:
         """The Params as this server takes them. ValueError names a field that it does not take."""
         usual = Params()
+        also = {"gamma": (self.longest, "auto"), "draft_with": () if self.drafts else ("none",)}
         for name in SERVERS_OWN:
-            value, longest = getattr(params, name), self.longest
-            own = (getattr(usual, name), *((longest, "auto") if name == "gamma" else ()))
-            own += ("none",) if name == "draft_with" and not self.drafts else ()
-            if value not in own:
+            value, own = getattr(params, name), getattr(usual, name)
+            if value not in (own, *also.get(name, ())):
                 raise ValueError(
-                    f"{name} must be left at {getattr(usual, name)} for a server, which drafts as it was "
-                    f"started, not {ascii(value)[:60]}"
+                    f"{name} must be left at {own} for a server, which drafts as it was started, "
+                    f"not {ascii(value)[:60]}"
                 )
         if params.min_p and params.temperature and self.drafts:
             raise ValueError(f"min_p {NO_MIN_P}")
@@ -91,14 +109,18 @@ class ServedPair:
         known = self.longest is not None and 1 <= self.longest <= 16
         return replace(params, gamma=self.longest if known else usual.gamma)
 
-    def prompt_ids(self, prompt: str, params: Params) -> list[int]:
-        """The prompt as the server will read it; empty if it does not tell before."""
+    def prompt_ids(self, prompt: str, params: Params, is_over: Condition = never) -> list[int] | None:
+        """The prompt as the server will read it; None if it does not tell before, and once `is_over`."""
         body: dict[str, Any] = {"model": self.model}
         body |= {"messages": messages_of(prompt, params)} if params.chat else {"prompt": prompt}
-        answer = self.client.post("/tokenize", body)
+        most = most_ids(body)
+        answer = self.client.post("/tokenize", body, is_over, LONGEST_ANSWER + ID_BYTES * most)
         ids = answer.get("tokens") if isinstance(answer, dict) else None
-        is_known = isinstance(ids, list) and all(isinstance(one, int) and one >= 0 for one in ids)
-        return ids if is_known else []
+        is_known = isinstance(ids, list) and 0 < len(ids) <= most
+        return ids if is_known and all(type(one) is int and 0 <= one < TOKEN_IDS for one in ids) else None
+
+    def check_gpu(self, write: Callable[[str], list[int]]) -> None:
+        """No GPU of this machine writes its texts."""
 
 
 NO_MIN_P = "must be 0 here: vLLM does not take min-p where it drafts"
@@ -113,14 +135,14 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
     """Asks the server at this address what it is, and for a few tokens, which show how it answers. key: of
     its --api-key. name: shown in place of the address. PairError for a wrong address, ServerError if the
     server cannot be used."""
-    client = Client(address_of(url), key, name)
+    client = Client(server_address(url), key, name)
     model, context, others = _model(client)
     version = client.optional("/version", seconds=ASK_SECONDS)
     before, sizes, steps = _probed(client, model)
     after = read_counters(client, model, before)
     longest, always, why = _drafting(sizes, steps, before, after)
     method, parallel = _told(client.optional("/server_info?config_format=json", seconds=ASK_SECONDS))
-    shown_model = "".join(sign if sign.isprintable() else "?" for sign in model[:200])
+    shown_model = readable(model[:200])
     server = ServerInfo(
         address=host_of(client.address) if name is None else name,
         software="vLLM",
@@ -130,31 +152,39 @@ def connect(url: str, key: str | None = None, name: str | None = None) -> Served
         gamma=longest,
         parallel=parallel,
     )
-    notes = [*_limits(longest), *([why] if why else []), *others]
-    shown = name or f"vLLM {server.address}"
-    none = ByModel(None, None)
+    notes = ["the server tells no p, q and u: probabilities are the target's before the sampler"]
+    if longest != 0:
+        notes.append("min-p cannot be used, since vLLM does not take it where it drafts")
+    notes += [note for note in (why, others) if note]
+    shown, none = name or f"vLLM {server.address}", ByModel(None, None)
     info = PairInfo(shown, server.model, None, "server", server.address, none, none, server)
     return ServedPair(client, model, info, server, context, always, notes)
 
 
+class _Version(BaseModel):
+    version: str
+
+
 def _version(text: str | None) -> str | None:
     try:
-        version = json.loads(text or "{}").get("version")
-    except (ValueError, AttributeError):
+        return readable(_Version.model_validate_json(text or "").version[:40])
+    except ValidationError:
         return None
-    return version[:40] if isinstance(version, str) else None
+
+
+Devices = Annotated[int, Field(ge=1, le=MOST_PARALLEL)]
 
 
 class _Config(BaseModel):
     """What vLLM tells of itself when it was started with VLLM_SERVER_DEV_MODE=1."""
 
     class Speculative(BaseModel):
-        method: str | None = None
+        method: Annotated[str, Field(max_length=LONGEST_WORD)] | None = None
 
     class Parallel(BaseModel):
-        tensor_parallel_size: int = 1
-        pipeline_parallel_size: int = 1
-        data_parallel_size: int = 1
+        tensor_parallel_size: Devices = 1
+        pipeline_parallel_size: Devices = 1
+        data_parallel_size: Devices = 1
 
     speculative_config: Speculative | None = None
     parallel_config: Parallel | None = None
@@ -171,60 +201,65 @@ def _told(text: str | None) -> tuple[str | None, str | None]:
     except ValidationError:
         return None, None
     method = config.speculative_config.method if config.speculative_config else None
+    method = method and readable(method[:40])
     if config.parallel_config is None:
         return method, None
-    sizes = {
-        "tensor": config.parallel_config.tensor_parallel_size,
-        "pipeline": config.parallel_config.pipeline_parallel_size,
-        "data": config.parallel_config.data_parallel_size,
-    }
+    sizes = {name.removesuffix("_parallel_size"): size for name, size in config.parallel_config}
     words = [f"{kind}-parallel over {size}" for kind, size in sizes.items() if size > 1]
-    return method and method[:40], ", ".join(words) or "not parallel"
+    return method, ", ".join(words) or "not parallel"
 
 
-def _model(client: Client) -> tuple[str, float, list[str]]:
-    """The name of what it serves, the longest text, and a note on what else it serves."""
-    text = client.get("/v1/models")
+class _Model(BaseModel):
+    id: Annotated[str, Field(min_length=1, max_length=LONGEST_MODEL_NAME)]
+    owned_by: str | None = None
+    max_model_len: Annotated[int, Field(gt=0, lt=MOST_CONTEXT)] | None = None
+
+
+class _Models(BaseModel):
+    data: Annotated[list[_Model], Field(max_length=MOST_MODELS)]
+
+
+def _model(client: Client) -> tuple[str, float, str]:
+    """The name of what it serves, the longest text, and a note on what else it serves, or nothing."""
+    text = run_in_loop(client.ask("GET", "/v1/models")).result()
     if text is None:
         raise client.error("has no /v1/models: this needs a vLLM server")
     answer = client.parsed(text.encode())
-    found = answer.get("data") if isinstance(answer, dict) else None
-    models = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    names = [one["id"] for one in models if isinstance(one.get("id"), str)]
-    if not names:
+    if not isinstance(answer, dict) or not answer.get("data") or not isinstance(answer["data"], list):
         raise client.error("serves no model")
-    owner = models[0].get("owned_by")
-    if isinstance(owner, str) and owner != "vllm":
-        raise client.error(
-            f"is of {owner[:40]} and not vLLM: only vLLM tells its rounds in a way that is read here"
-        )
-    longest = models[0].get("max_model_len")
-    context = float(longest) if isinstance(longest, int) and longest > 0 else float("inf")
-    others = [f"the server has {len(names) - 1} more models, which are not used"] if len(names) > 1 else []
-    return names[0], context, others
+    try:
+        models = _Models.model_validate(answer).data
+    except ValidationError as error:
+        raise client.error(f"sent a list of models that vLLM would not send: {first_fault(error)}") from None
+    first = models[0]
+    if first.owned_by not in (None, "vllm"):
+        why = "only vLLM tells its rounds in a way that is read here"
+        raise client.error(f"is of {first.owned_by[:40]} and not vLLM: {why}")
+    context = float("inf") if first.max_model_len is None else float(first.max_model_len)
+    others = f"the server has {len(models) - 1} more models, which are not used" if len(models) > 1 else ""
+    return first.id, context, others
 
 
 def _probed(client: Client, model: str) -> tuple[Counters | None, list[int], Steps | None]:
     """The counters before a short answer, and what it shows. A server that was just started is late with its
     first answers, and merges their rounds."""
-    for left in reversed(range(PROBES)):
+    for _ in range(PROBES):
         before = read_counters(client, model)
         try:
             return before, *_probe(client, model)
         except Merged as error:
-            if not left:
-                raise client.error(str(error)) from None
-    raise AssertionError("the last one returns or raises")
+            merged = client.error(str(error))
+    raise merged
 
 
 def _probe(client: Client, model: str) -> tuple[list[int], Steps | None]:
     """How many tokens each chunk of a short answer has, and what the server tells of its drafts after it."""
     sizes, steps = [], None
-    body = {"model": model, "logprobs": 1, **PROBE, **WANTED}
-    stream = client.stream("/v1/completions", body, PROBE_TOKENS + SPARE_EVENTS)
+    stream = Stream(client, "/v1/completions", {"model": model, **PROBE, **WANTED})
+    reader, until = ChunkReader(stream.room), time.monotonic() + client.read_seconds
     try:
-        while (arrived := stream.next(client.read_seconds)) is not None:
-            chunk = chunk_of(arrived.data)
+        while (arrived := stream.next(max(0.0, until - time.monotonic()))) is not None:
+            chunk = reader.read(arrived[0])
             steps = chunk.told.steps if chunk.told else steps
             if chunk.pieces:
                 round_of(len(sizes), chunk, 0.0, None, False)  # refuses several rounds in a chunk
@@ -257,7 +292,7 @@ def _drafting(
     longest = len(after.by_place)
     added = after.since(before)
     if added is None or not added.is_of_one:
-        return longest, False, f"{BUSY}: {DETAILED}"
+        return longest, False, OTHERS_USED_IT
     full = added.drafts == rounds and added.drafted == rounds * longest
     return longest, full, "" if full else VARIES
 
@@ -267,16 +302,7 @@ VARIES = (
     f"and which of the target's own tokens are bonus tokens: {DETAILED}, which tells it after each run"
 )
 NO_COUNTERS = "the server does not tell how it drafts: its /metrics cannot be read"
-BUSY = (
-    "others used the server when it was looked at, so it is not known whether every draft has the same length"
+OTHERS_USED_IT = (
+    "others used the server when it was looked at, so it is not known whether every draft has the same "
+    f"length: {DETAILED}"
 )
-
-
-def _limits(longest: int | None) -> list[str]:
-    """What a user should know of any server."""
-    notes = ["the server tells no p, q and u: probabilities are the target's before the sampler"]
-    return (
-        notes
-        if longest == 0
-        else [*notes, "min-p cannot be used, since vLLM does not take it where it drafts"]
-    )

@@ -3,9 +3,12 @@ told, so its number follows from the draft's length where that is known, and its
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from specdemo.events import Fate, Judged, Next, Round, Source
 from specdemo.vllm.chunks import Chunk, Merged, Misread, Piece, Steps
+
+MOST_DRAFTED = 1_000_000  # tokens in a run, each of which is shown: 30 for each of the longest text's
 
 
 def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, always: bool) -> Round:
@@ -24,14 +27,9 @@ def round_of(index: int, chunk: Chunk, arrival_ms: float, longest: int | None, a
             else "one token, since it does not draft"
         )
         raise Merged(f"sends several rounds in a chunk: it has {len(pieces)} tokens, but a round has {most}")
-    if longest is None:
-        drafted = None
-    elif longest == accepted:
-        drafted = longest
-    elif chunk.finish is not None:
+    drafted = longest if always or longest == accepted else None
+    if longest is not None and chunk.finish is not None:
         drafted = accepted  # the end of the text may have cut it
-    else:
-        drafted = longest if always else None
     a_round = made(index, pieces, accepted, drafted, longest, arrival_ms)
     if chunk.finish is None or not longest or longest == accepted or a_round.next is None:
         return a_round
@@ -49,20 +47,18 @@ def made(
 ) -> Round:
     """pieces: those that the round added to the text. accepted, drafted: how many tokens were; drafted None:
     not told. longest: see `round_of`."""
-    draft = [_judged(piece) for piece in pieces[:accepted]]
+    draft = [_judged("accepted", piece) for piece in pieces[:accepted]]
     has_own = accepted < len(pieces)
     if drafted is not None:
         untold = drafted - len(draft)
-        draft += [_untold("discarded") for _ in range(untold)]
+        draft += [_judged("discarded")] * untold
         if untold and has_own:  # else the text ended before a rejection
-            draft[accepted] = _untold("rejected")
-    source: Source = "sampled"
-    if drafted:
-        source = "bonus" if drafted == accepted else "resampled"
+            draft[accepted] = _judged("rejected")
+    source: Source = "sampled" if not drafted else "bonus" if drafted == accepted else "resampled"
     return Round(
         index=index,
         draft=tuple(draft),
-        next=_own(pieces[accepted], source) if has_own else None,
+        next=Next(**_told(pieces[accepted]), source=source, residual_mass=None) if has_own else None,
         emitted=tuple(piece.id for piece in pieces),
         draft_ms=None,
         verify_ms=None,
@@ -79,10 +75,13 @@ def settled(rounds: Sequence[Round], steps: Steps) -> list[Round] | None:
     accepted, drafted = steps.per_step_accepted or [], steps.per_step_drafted or []
     if not (len(accepted) == len(drafted) == len(rounds) - 1):
         return None
+    check_drafted(sum(drafted))
     result = [rounds[0]]
     for a_round, kept, proposed in zip(rounds[1:], accepted, drafted, strict=True):
         pieces = pieces_of(a_round)
         is_last = a_round is rounds[-1]
+        if proposed > steps.num_spec_tokens:
+            raise Misread(f"counts {proposed} drafts in a round, but says {steps.num_spec_tokens} at most")
         if not kept <= proposed or (len(pieces) != kept + 1 and not (is_last and len(pieces) <= kept)):
             raise Misread(
                 f"has sent {len(pieces)} tokens for round {a_round.index + 1}, but counts {kept} accepted "
@@ -90,6 +89,12 @@ def settled(rounds: Sequence[Round], steps: Steps) -> list[Round] | None:
             )
         result.append(made(a_round.index, pieces, kept, proposed, steps.num_spec_tokens, a_round.arrival_ms))
     return result
+
+
+def check_drafted(count: int | None) -> None:
+    """count: how many tokens were drafted in a run, None where it is not known."""
+    if count and count > MOST_DRAFTED:
+        raise Misread(f"has drafted more than {MOST_DRAFTED:,} tokens: ask for a shorter text")
 
 
 def with_last(rounds: list[Round], accepted: int, drafted: int) -> list[Round]:
@@ -122,15 +127,13 @@ def pieces_of(a_round: Round) -> list[Piece]:
     return [Piece(token_id, token.text, token.raw_p, token.top) for token_id, token in tokens]
 
 
-def _judged(piece: Piece) -> Judged:
-    return Judged(
-        piece.id, piece.text, None, None, piece.probability, None, None, None, "accepted", piece.top
-    )
+def _judged(fate: Fate, piece: Piece | None = None) -> Judged:
+    """piece: None for a draft whose token is not told."""
+    return Judged(**_told(piece), accept_prob=None, fate=fate)
 
 
-def _untold(fate: Fate) -> Judged:
-    return Judged(None, "", None, None, None, None, None, None, fate, ())
-
-
-def _own(piece: Piece, source: Source) -> Next:
-    return Next(piece.id, piece.text, source, None, None, piece.probability, None, None, None, piece.top)
+def _told(piece: Piece | None) -> dict[str, Any]:
+    """A token's fields; the server tells no p, q and u."""
+    told = (piece.id, piece.text, piece.probability, piece.top) if piece else (None, "", None, ())
+    known = dict(zip(("id", "text", "raw_p", "top"), told, strict=True))
+    return known | dict.fromkeys(("p", "q", "raw_q", "u"))

@@ -1,40 +1,44 @@
 """One run on a server, as the events of any run."""
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import Any
 
 from specdemo.errors import PairError, failure
 from specdemo.events import Finish, Finished, Round, Started
 from specdemo.events.trace import Trace
-from specdemo.vllm.chunks import Chunk, Misread, PerRequest, Steps, chunk_of
-from specdemo.vllm.client import Arrived, ServerError, run
-from specdemo.vllm.counters import Counters, counters_of, read_counters
-from specdemo.vllm.counts import server_stats
-from specdemo.vllm.pair import SPARE_EVENTS, WANTED, ServedPair, messages_of
-from specdemo.vllm.rounds import round_of, settled, untold, with_last
+from specdemo.vllm.chunks import Chunk, ChunkReader, Misread, PerRequest, Steps
+from specdemo.vllm.client import Condition, ServerError, Stream, run_in_loop
+from specdemo.vllm.counters import LONGEST_METRICS, Counters, counters_of, read_counters, server_stats
+from specdemo.vllm.pair import WANTED, ServedPair, messages_of
+from specdemo.vllm.rounds import check_drafted, round_of, settled, untold, with_last
 
-LOOK = 0.1  # s between two looks whether the run is to end
+STOP_PERIOD = 0.1  # s between two looks whether the run is to end
 COUNT_PERIOD = 1.0  # s between two readings of the counters while the run goes on
-TAIL = 2.0  # s that what comes after the text's end is awaited
+TAIL_SECONDS = 2.0  # s that what comes after the text's end is awaited
 
 
 def served_events(
-    pair: ServedPair, started: Started, trace: Trace, is_closing: Callable[[], bool]
+    pair: ServedPair, started: Started, trace: Trace, is_closing: Condition
 ) -> Generator[Started | Round | Finished, None, None]:
     """is_closing: whether the run is to end early; once true, always true. trace: filled meanwhile; its
     rounds are revised at the end, if the server then tells more of them."""
     yield started
     try:
-        with closing(_Answer(pair, started, is_closing)) as answer:
-            for chunk, arrival_ms in answer.chunks(is_closing):
+        before = pair.counters(is_closing)
+        if is_closing():
+            return
+        with closing(_Answer(pair, started, before, is_closing)) as answer:
+            for chunk, arrival_ms in answer.chunks():
                 if chunk.prompt_ids and not trace.prompt_ids:
                     trace.prompt_ids = chunk.prompt_ids
                 if chunk.pieces:
                     a_round = round_of(len(trace.rounds), chunk, arrival_ms, pair.longest, pair.always)
                     trace.add(a_round)
+                    check_drafted(trace.stats.drafted)
                     answer.count(trace)
                 if chunk.finish:  # before the yield, so that whoever sees the last round sees a whole text
                     trace.end(_finish(chunk))
@@ -58,45 +62,52 @@ def served_events(
 class _Answer:
     """The server's answer to one request, and what it counts meanwhile."""
 
-    def __init__(self, pair: ServedPair, started: Started, is_closing: Callable[[], bool]):
+    def __init__(self, pair: ServedPair, started: Started, before: Counters | None, is_closing: Condition):
+        """before: what the server has counted up to now."""
         self.pair, self.client, self.is_closing = pair, pair.client, is_closing
         self.told: PerRequest | None = None  # what the server tells of this request at its end
-        self.before = pair.counters(is_closing)
-        if self.before is not None and pair.longest is not None and len(self.before.by_place) != pair.longest:
+        self.before = before
+        if before is not None and pair.longest is not None and len(before.by_place) != pair.longest:
             raise Misread("drafts otherwise than when it was asked before: load it again")
         pair.left = True  # until the text has ended
         self.counting: Future[str | None] | None = None  # a reading of the counters that is under way
-        path, body = request_of(pair, started)
-        most = started.params.max_new_tokens + SPARE_EVENTS
-        self.stream = self.client.stream(path, body, most)
+        path, body = server_request(pair, started)
+        self.stream = Stream(self.client, path, body)
+        self.reader = ChunkReader(self.stream.room)
         self.counted_at = self.last_at = self.stream.asked_at
 
-    def chunks(self, is_closing: Callable[[], bool]) -> Iterator[tuple[Chunk, float]]:
-        """Each chunk, and the time in ms since the tokens before it. Ends early if `is_closing`. What goes
-        wrong after the text has ended is left out."""
+    def chunks(self) -> Iterator[tuple[Chunk, float]]:
+        """Each chunk, and the time in ms since the tokens before it. Ends early if `is_closing`. That the
+        connection breaks off after the text has ended is left out."""
         has_ended = False
         while True:
+            seconds = TAIL_SECONDS if has_ended else self.client.read_seconds
             try:
-                arrived = self._next(is_closing, TAIL if has_ended else self.client.read_seconds)
+                arrived = self._next(seconds)
                 if arrived is None:
                     return
-                chunk = chunk_of(arrived.data)
-            except (Misread, ServerError):
+                event, at = arrived
+                chunk = self.reader.read(event)
+                if not chunk.pieces and at - self.last_at > seconds:
+                    raise self.client.silent()
+            except ServerError:
                 if has_ended:
                     return
                 raise
+            if has_ended and (chunk.pieces or chunk.finish):
+                raise Misread("goes on after the end of its text")
             has_ended = has_ended or chunk.finish is not None
             self.told = chunk.told or self.told
-            yield chunk, 1000 * (arrived.at - self.last_at)
+            yield chunk, 1000 * (at - self.last_at)
             if chunk.pieces:
-                self.last_at = arrived.at
+                self.last_at = at
 
-    def _next(self, is_closing: Callable[[], bool], seconds: float) -> Arrived | None:
-        waiting_since = time.monotonic()
-        while not is_closing():
+    def _next(self, seconds: float) -> tuple[dict[str, Any], float] | None:
+        """seconds: the longest time since the last token in which something else may come."""
+        while not self.is_closing():
             with suppress(TimeoutError):
-                return self.stream.next(LOOK)
-            if time.monotonic() - waiting_since > seconds:
+                return self.stream.next(STOP_PERIOD)
+            if time.perf_counter() - self.last_at > seconds:
                 raise self.client.silent()
         return None
 
@@ -105,12 +116,13 @@ class _Answer:
         if self.before is None:
             return
         if self.counting is None and time.perf_counter() - self.counted_at > COUNT_PERIOD:
-            self.counting = run(self.client.ask("GET", "/metrics", optional=True))
+            self.counting = run_in_loop(self.client.ask("GET", "/metrics", None, True, LONGEST_METRICS))
         if self.counting is not None and self.counting.done():
-            text, self.counting, self.counted_at = _result(self.counting), None, time.perf_counter()
-            now = counters_of(text, self.pair.model) if text else None
-            if now is not None and (added := now.since(self.before)) is not None:
-                trace.count(server_stats(added, None, None))
+            reading, self.counting, self.counted_at = self.counting, None, time.perf_counter()
+            with suppress(ServerError):  # the run goes on without the counters
+                now = counters_of(reading.result() or "", self.pair.model)
+                if now is not None and (added := now.since(self.before)) is not None:
+                    trace.count(server_stats(added, None, None))
 
     def settle(self, trace: Trace) -> None:
         """Adds what the server tells after the end: its counters, and of each round what was drafted."""
@@ -124,8 +136,8 @@ class _Answer:
         steps = self.told.steps if self.told else None
         # Counted before the text is cut at a stop string; else another number is that of others.
         ours = added is not None and (added.generated == trace.stats.tokens or was_stopped)
-        if added is not None and not ours:
-            added = added.with_others()
+        if added is not None and not ours:  # their aborted requests are not counted as ended
+            added = replace(added, ended=max(added.ended, 2))
         revised = settled(trace.rounds, steps) if steps is not None else None
         if revised is None:
             counted = steps or (added if added is not None and added.is_of_one else None)
@@ -142,7 +154,7 @@ class _Answer:
         was_stopped: by a stop string, after which the server may have judged one more draft. counted: of this
         request alone."""
         judged = len(rounds) - 1
-        drafts, drafted, accepted = _totals(counted)
+        drafts, drafted, accepted = counted.totals if counted else (None, None, None)
         if drafts is None or drafted is None or accepted is None:
             return rounds
         if drafts > judged and not was_stopped:
@@ -160,22 +172,6 @@ class _Answer:
             self.counting.cancel()
 
 
-def _totals(counted: Steps | Counters | None) -> tuple[int | None, int | None, int | None]:
-    """Drafts, and tokens that were drafted and accepted."""
-    if counted is None:
-        return None, None, None
-    if isinstance(counted, Steps):
-        return counted.num_spec_steps, counted.num_draft_tokens, counted.num_accepted_draft_tokens
-    return counted.drafts, counted.drafted, counted.accepted
-
-
-def _result(reading: "Future[str | None]") -> str | None:
-    try:
-        return reading.result()
-    except ServerError:  # the run goes on without the counters
-        return None
-
-
 def _finish(chunk: Chunk) -> Finish:
     if chunk.finish == "length":
         return "length"
@@ -184,21 +180,17 @@ def _finish(chunk: Chunk) -> Finish:
     return "stop" if isinstance(chunk.stop, str) else "eos"
 
 
-def request_of(pair: ServedPair, started: Started) -> tuple[str, dict[str, Any]]:
+def server_request(pair: ServedPair, started: Started) -> tuple[str, dict[str, Any]]:
     """Path and body of the request for a run."""
     params = started.params
     room = pair.context - len(started.prompt_ids)
+    same = ("temperature", "top_k", "top_p", "min_p", "seed", "ignore_eos")
     body = {
         "model": pair.model,
         "max_tokens": int(min(params.max_new_tokens, room)),
-        "temperature": params.temperature,
-        "top_k": params.top_k,
-        "top_p": params.top_p,
-        "min_p": params.min_p,
-        "seed": params.seed,
+        **{name: getattr(params, name) for name in same},
         "stop": list(params.stop),
         "include_stop_str_in_output": True,
-        "ignore_eos": params.ignore_eos,
         **WANTED,
     }
     if params.chat:

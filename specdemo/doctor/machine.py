@@ -1,30 +1,21 @@
-"""What this machine is, and what is installed on it."""
+"""What this machine is, what is installed on it, and what the other sections need of its GPU."""
 
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 import torch
 
 from specdemo import __version__
-from specdemo.doctor.sections.cuda import need_cuda
 from specdemo.doctor.trials import Failed, Finding, NotRun, Trial
+from specdemo.runtime import cuda
 from specdemo.runtime.device import cpu_name, memory_of
 
 PACKAGES = ("transformers", "optimum-quanto", "gradio")
-
-
-def trials() -> Iterator[Trial]:
-    yield Trial("packages", packages)
-    yield Trial("processor", processor)
-    yield Trial("GPU", gpu)
-    yield Trial("a kernel runs", kernel)
-    yield Trial("bfloat16", bfloat16)
-    yield Trial("compilers", compilers)
 
 
 def packages() -> Finding:
@@ -60,8 +51,7 @@ def processor() -> Finding:
 
 def gpu() -> Finding:
     driver = _driver()
-    hidden = "CUDA_VISIBLE_DEVICES" in os.environ
-    if driver and not torch.cuda.is_available() and not hidden:
+    if driver and not torch.cuda.is_available() and "CUDA_VISIBLE_DEVICES" not in os.environ:
         raise Failed(f"nvidia-smi lists a GPU ({driver}), but torch {torch.__version__} cannot use it")
     need_cuda()
     properties = torch.cuda.get_device_properties(0)
@@ -80,15 +70,12 @@ def gpu() -> Finding:
 
 def _driver() -> str | None:
     """The first GPU's driver, as nvidia-smi says; None without a GPU or without nvidia-smi."""
-    if not (program := shutil.which("nvidia-smi")):
-        return None
-    command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    lines = done.stdout.split("\n")
-    return lines[0].strip() or None if done.returncode == 0 else None
+    return done.stdout.split("\n")[0].strip() or None if done.returncode == 0 else None
 
 
 def kernel() -> str:
@@ -119,3 +106,49 @@ def compilers() -> Finding:
     if not any(found.values()):
         raise NotRun("there is none, and some quantised weights and compiled forwards need one")
     return Finding(named, {"hardware": {"compilers": found}})
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def need_cuda() -> None:
+    """NotRun without a CUDA device."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise NotRun(f"torch {torch.__version__} is a CPU build")
+    if not torch.cuda.is_available():
+        raise NotRun("torch sees no CUDA device")
+
+
+def replayed_us(step: Callable[[], object], count: int) -> float:
+    """Microseconds that the device takes for a step, which is captured `count` times in one CUDA graph, so
+    that the host's part does not count."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()  # libraries set themselves up at first use, which cannot be captured
+    cuda.synchronize("cuda")
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(count):
+            step()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph.replay()
+    times = 10
+    start.record()
+    for _ in range(times):
+        graph.replay()
+    end.record()
+    cuda.synchronize("cuda")
+    return 1000 * start.elapsed_time(end) / (times * count)
+
+
+TRIALS = {
+    "versions": [
+        Trial("packages", packages),
+        Trial("processor", processor),
+        Trial("GPU", gpu),
+        Trial("a kernel runs", kernel),
+        Trial("bfloat16", bfloat16),
+        Trial("compilers", compilers),
+    ]
+}

@@ -2,7 +2,7 @@
 a mask and grouped heads."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
-from specdemo.doctor.sections.cuda import device, need_cuda, replayed_us
+from specdemo.doctor.machine import device, need_cuda, replayed_us
 from specdemo.doctor.trials import Failed, Finding, Table, Trial
 from specdemo.runtime import cuda
-from specdemo.runtime.attention import grouped_attention
+from specdemo.runtime.attention import grouped_attention, without_cudnn
 
-HEADS, GROUPS, WIDTH = 24, 8, 128  # Llama 3.2 3B's
+QUERY_HEADS, KEY_HEADS, HEAD_WIDTH = 24, 8, 128  # Llama 3.2 3B's
 KEYS = {"cuda": 4096, "cpu": 512}  # the cache's length; a quarter of it is masked
 BACKENDS = (
     SDPBackend.FLASH_ATTENTION,
@@ -27,20 +27,6 @@ BACKENDS = (
 OPERATION = "aten::_scaled_dot_product_"
 
 
-def trials() -> Iterator[Trial]:
-    for rows, name in ((1, "1 query"), (5, "5 queries")):
-        yield Trial(f"{name} over a long cache", partial(chosen, rows))
-    yield Trial("cuDNN attention", cudnn)
-
-
-def _set_up() -> None:
-    """A pair on a GPU chooses how attention is computed in its process."""
-    if device() == "cuda":
-        from specdemo.loading.load import load_pair
-
-        load_pair(device="cuda")
-
-
 def inputs(rows: int, keys: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Random query [1, H, N, d], key and value [1, G, L, d], and an additive mask [1, 1, N, L]."""
     where = device()
@@ -48,7 +34,8 @@ def inputs(rows: int, keys: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if where == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         dtype = torch.float16
     torch.manual_seed(0)
-    shapes = ((1, HEADS, rows, WIDTH), (1, GROUPS, keys, WIDTH), (1, GROUPS, keys, WIDTH))
+    of_keys = (1, KEY_HEADS, keys, HEAD_WIDTH)
+    shapes = ((1, QUERY_HEADS, rows, HEAD_WIDTH), of_keys, of_keys)
     query, key, value = (torch.randn(shape, device=where, dtype=dtype) for shape in shapes)
     mask = torch.zeros(1, 1, rows, keys, device=where, dtype=dtype)
     mask[..., keys - keys // 4 :] = torch.finfo(dtype).min
@@ -58,44 +45,40 @@ def inputs(rows: int, keys: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def attention(rows: int, keys: int) -> Callable[[], Tensor]:
     """The attention of captured forwards over these inputs: [1, N, H, d]."""
     query, key, value, mask = inputs(rows, keys)
-    return lambda: grouped_attention(torch.nn.Module(), query, key, value, mask, scaling=WIDTH**-0.5)[0]
+    return lambda: grouped_attention(torch.nn.Module(), query, key, value, mask, scaling=HEAD_WIDTH**-0.5)[0]
 
 
 @torch.no_grad()
+@without_cudnn()  # as in a run
 def chosen(rows: int) -> Finding:
-    _set_up()
     keys = KEYS[device()]
     run = attention(rows, keys)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         output = run()
-    names = {
-        event.key.removeprefix(OPERATION)
-        for event in profiler.key_averages()
-        if event.key.startswith(OPERATION)
-    }
+    events = [event.key for event in profiler.key_averages()]
+    names = {key.removeprefix(OPERATION) for key in events if key.startswith(OPERATION)}
     name = " and ".join(sorted(names)) or "an unknown one"
     expected = exact(rows, keys)
     error = ((output.double() - expected).abs().max() / expected.abs().max()).item()
     if not error < torch.finfo(output.dtype).eps ** 0.5:
         raise Failed(f"torch chooses {name}, whose largest error is {error:.1%} of the largest output")
-    table = Table(
-        f"attention, {rows} x {keys:,}: microseconds on the GPU",
-        ["backend", "us"],
-        [[backend.name.lower(), timed(backend, run)] for backend in BACKENDS] if device() == "cuda" else [],
-    )
     detail = f"torch chooses {name}; its largest error is {error:.0e} of the largest output"
-    return Finding(detail, tables=[table] if table.rows else [])
+    if device() == "cpu":
+        return Finding(detail)
+    times = [[backend.name.lower(), microseconds(backend, run)] for backend in BACKENDS]
+    about = f"attention, {rows} x {keys:,}: microseconds on the GPU"
+    return Finding(detail, tables=[Table(about, ["backend", "us"], times)])
 
 
 def exact(rows: int, keys: int) -> Tensor:
     """The same in float64, step by step: [1, N, H, d]."""
     query, key, value, mask = (tensor.double() for tensor in inputs(rows, keys))
-    key, value = (tensor.repeat_interleave(HEADS // GROUPS, dim=1) for tensor in (key, value))
-    weights = (query @ key.mT * WIDTH**-0.5 + mask).softmax(-1)  # [1, H, N, L]
+    key, value = (tensor.repeat_interleave(QUERY_HEADS // KEY_HEADS, dim=1) for tensor in (key, value))
+    weights = (query @ key.mT * HEAD_WIDTH**-0.5 + mask).softmax(-1)  # [1, H, N, L]
     return (weights @ value).transpose(1, 2)
 
 
-def timed(backend: SDPBackend, run: Callable[[], Tensor]) -> float | str:
+def microseconds(backend: SDPBackend, run: Callable[[], Tensor]) -> float | str:
     """Microseconds, or why it cannot."""
     try:
         with warnings.catch_warnings(record=True) as caught, sdpa_kernel([backend]):
@@ -109,10 +92,10 @@ def timed(backend: SDPBackend, run: Callable[[], Tensor]) -> float | str:
 
 
 @torch.no_grad()
+@without_cudnn()  # as in a run
 def cudnn() -> Finding:
     """How long it takes when the cache gets a length that attention has not seen."""
     need_cuda()
-    _set_up()
     is_enabled = torch.backends.cuda.cudnn_sdp_enabled()
     first_ms, second_ms = [], []
     for keys in (1111, 2222, 3333):
@@ -129,3 +112,12 @@ def cudnn() -> Finding:
         f"{state}; a new cache length takes {longest:.2f} ms at its first use and {again:.2f} ms after that",
         {"measured": {"cudnn_attention": is_enabled, "new_cache_length_ms": longest}},
     )
+
+
+TRIALS = {
+    "attention": [
+        Trial("1 query over a long cache", partial(chosen, 1)),
+        Trial("5 queries over a long cache", partial(chosen, 5)),
+        Trial("cuDNN attention", cudnn),
+    ]
+}

@@ -1,7 +1,6 @@
 """Where the time of a round goes, and how close it comes to the memory's bandwidth."""
 
 import gc
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 
@@ -9,14 +8,13 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from specdemo.bench.contestants import ours
-from specdemo.bench.idle import device_idle
+from specdemo.bench.contestants import plain_and_speculative
+from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
 from specdemo.bench.measure import in_turns, round_ms
 from specdemo.bench.prompts import story_prompts
-from specdemo.bench.roofline import copy_bandwidth, roofline
 from specdemo.bench.shapes import shaped_pair
-from specdemo.doctor.sections.cuda import device, need_cuda, replayed_us
-from specdemo.doctor.sections.runs import SAMPLERS, embedded
+from specdemo.doctor.machine import device, need_cuda, replayed_us
+from specdemo.doctor.texts import SAMPLER_PARAMS, embedded
 from specdemo.doctor.trials import Finding, NotRun, Table, Trial
 from specdemo.errors import LoadError
 from specdemo.events import Params
@@ -26,19 +24,11 @@ from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
 from specdemo.session import generate, stream
 
-SHAPES = ("llama-3.2-3b-1b", "qwen3-8b-0.6b")
+SPEED_SHAPES = ("llama-3.2-3b-1b", "qwen3-8b-0.6b")
 PROFILED = 5  # rounds
-MOST = 15  # operations in a table
+MOST_OPERATIONS = 15  # operations in a table
 EMPTY_NODES = 1000
-NEW_TOKENS = {"cuda": 96, "cpu": 32}
-
-
-def trials() -> Iterator[Trial]:
-    yield Trial("copy bandwidth", copying)
-    yield Trial("an empty graph node", empty_node)
-    yield Trial("the embedded pair's rounds", embedded_rounds)
-    for name in SHAPES:
-        yield Trial(f"the rounds of {name}'s shapes", partial(shaped_rounds, name))
+SPEED_TOKENS = {"cuda": 96, "cpu": 32}
 
 
 @cache
@@ -84,26 +74,25 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
     """Greedy and with top-p: the share of the roofline, and the operations that take longest."""
     sentences, measured, tables = [], {}, []
     for sampler in ("greedy", "top-p"):
-        tokens = NEW_TOKENS[device()]
-        params = replace(SAMPLERS[sampler], max_new_tokens=tokens, ignore_eos=True, seed=0, alternatives=0)
-        measured[f"{name}, {sampler}"] = numbers = timed(pair, prompts, params)
+        run = {"max_new_tokens": SPEED_TOKENS[device()], "ignore_eos": True, "seed": 0, "alternatives": 0}
+        params = replace(SAMPLER_PARAMS[sampler], **run)
+        measured[f"{name}, {sampler}"] = numbers = medians(pair, prompts, params)
         share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
         ms = "no full round" if numbers["round_ms"] is None else f"{numbers['round_ms']:.2f} ms a round"
         sentences.append(f"{sampler} {ms}{share}")
-        tables.append(
-            Table(f"{name}, {sampler}: {WHERE[device()]}", COLUMNS, operations(pair, prompts[0], params))
-        )
+        measured_here = "kernels of a round" if device() == "cuda" else "operations of a round"
+        columns = ["us a round", "share", "calls a round", "name"]
+        rows = operations(pair, prompts[0], params)
+        tables.append(Table(f"{name}, {sampler}: {measured_here}", columns, rows))
     if pair.runner.notes:
         sentences.append(pair.runner.notes[0])
     return Finding("; ".join(sentences), {"measured": measured}, tables)
 
 
-def timed(pair: Pair, prompts: list[list[int]], params: Params) -> dict[str, float | None]:
+def medians(pair: Pair, prompts: list[list[int]], params: Params) -> dict[str, float | None]:
     """Medians of full rounds, and on a GPU how long it waits for the host."""
-    plain = replace(params, draft_with="none")
-    contestants = [ours(pair, "speculative", params), ours(pair, "plain", plain)]
-    with pair.runner.threads():
-        samples, _ = in_turns(contestants, prompts, repeats=2)
+    with pair.runner.torch_settings():
+        samples, _ = in_turns(plain_and_speculative(pair, params), prompts, repeats=2)
         of_round = round_ms(samples["speculative"], params.gamma)
         of_plain = round_ms(samples["plain"], 0)
         reached = roofline(pair, params.gamma, bandwidth(), of_round, of_plain)
@@ -117,10 +106,6 @@ def timed(pair: Pair, prompts: list[list[int]], params: Params) -> dict[str, flo
         "idle_between_rounds_ms": idle and idle.between,
         "idle_in_all_ms": idle and idle.all,
     }
-
-
-WHERE = {"cuda": "kernels of a round", "cpu": "operations of a round"}
-COLUMNS = ["us a round", "share", "calls a round", "name"]
 
 
 def operations(pair: Pair, prompt: list[int], params: Params) -> list[list[str | float | None]]:
@@ -138,8 +123,18 @@ def operations(pair: Pair, prompt: list[int], params: Params) -> list[list[str |
     events = [event for event in profiler.key_averages() if event.device_type == kind]
     times = {event: event.self_device_time_total if on_gpu else event.self_cpu_time_total for event in events}
     total = sum(times.values())
-    longest = sorted(times, key=lambda event: times[event], reverse=True)[:MOST]
+    longest = sorted(times, key=lambda event: times[event], reverse=True)[:MOST_OPERATIONS]
     return [
         [times[event] / PROFILED, f"{times[event] / total:.1%}", event.count / PROFILED, event.key[:90]]
         for event in longest
     ]
+
+
+TRIALS = {
+    "speed": [
+        Trial("copy bandwidth", copying),
+        Trial("an empty graph node", empty_node),
+        Trial("the embedded pair's rounds", embedded_rounds),
+        *(Trial(f"the rounds of {name}'s shapes", partial(shaped_rounds, name)) for name in SPEED_SHAPES),
+    ]
+}
