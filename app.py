@@ -10,55 +10,50 @@ from io import StringIO
 from threading import Thread
 from typing import TYPE_CHECKING, NoReturn
 
-from specdemo.cli.main import FAILED, run, say
+from specdemo.cli.main import FAILED, run_command, say
 from specdemo.cli.options import Parser, add_pair_options, add_server_options, pair_request, server_key
 from specdemo.errors import LoadError, TookTooLong
 from specdemo.vllm.client import ServerError
 from specdemo.vllm.pair import ServedPair
 
 if TYPE_CHECKING:
-    from specdemo.ui.ending import Ended
-    from specdemo.ui.models import Models
+    from specdemo.ui.page.serve import Ended
+    from specdemo.ui.runs.models import Models
 
 PROGRAM = "app.py"
 
 
 def main(argv: list[str] | None = None) -> int:
     on_spaces = "SPACE_ID" in os.environ
-    parser = Parser(
-        prog=PROGRAM, description="Serves the page that shows speculative decoding, token by token."
-    )
+    about = "Serves the page that shows speculative decoding, token by token."
+    parser = Parser(prog=PROGRAM, description=about)
     add_pair_options(parser)
     add_server_options(parser, several=True)
     parser.set_defaults(pair=os.environ.get("SPECDEMO_PAIR"))  # a Space has variables and no command line
-    parser.add_argument(
-        "--host",
-        default="0.0.0.0" if on_spaces else "127.0.0.1",
-        help="address to listen on (default %(default)s)",
+    host = "0.0.0.0" if on_spaces else "127.0.0.1"
+    hosted = "for a page that anyone may visit: listed pairs only, and tighter limits (default on a Space)"
+    allow = (
+        "with --hosted: pairs that visitors may choose besides the usual ones, if memory suffices "
+        "(default: what SPECDEMO_ALLOW says)"
     )
-    parser.add_argument(
-        "--hosted",
-        action=BooleanOptionalAction,
-        default=on_spaces,
-        help="for a page that anyone may visit: listed pairs only, and tighter limits (default on a Space)",
+    proxy = (
+        "where nobody reaches this server but through a proxy that sets X-Forwarded-For: take visitors' "
+        "addresses from there (default on a Space); the proxy's own name needs --allow-host"
     )
-    parser.add_argument(
-        "--allow",
-        type=lambda names: tuple(name.strip() for name in names.split(",") if name.strip()),
-        default=os.environ.get("SPECDEMO_ALLOW", ""),  # a Space starts this file without arguments
-        metavar="NAME,NAME",
-        help="with --hosted: pairs that visitors may choose besides the usual ones, if memory suffices "
-        "(default: what SPECDEMO_ALLOW says)",
+    name = (
+        "a name that this page is reached by, such as a proxy's, besides localhost, this machine's name "
+        "and the address that it listens on; can be given several times. Other names are refused, since any "
+        "web site could use them to drive a private page; with --hosted all are let in unless some are given"
     )
-    parser.add_argument(
-        "--behind-proxy",
-        action=BooleanOptionalAction,
-        default=on_spaces,
-        help="where nobody reaches this server but through a proxy that sets X-Forwarded-For: take visitors' "
-        "addresses from there (default on a Space)",
-    )
-    parser.add_argument("--port", type=_port, default=7860, help="0 takes a free one (default %(default)s)")
-    return run(_serve, parser.parse_args(argv), PROGRAM)
+    allowed = os.environ.get("SPECDEMO_ALLOW", "")  # a Space starts this file without arguments
+    add, switch = parser.add_argument, {"action": BooleanOptionalAction, "default": on_spaces}
+    add("--host", default=host, help="address to listen on (default %(default)s)")
+    add("--hosted", help=hosted, **switch)
+    add("--allow", type=_names, default=allowed, metavar="NAME,NAME", help=allow)
+    add("--behind-proxy", help=proxy, **switch)
+    add("--allow-host", action="append", type=_host, default=[], metavar="NAME", help=name)
+    add("--port", type=_port, default=7860, help="0 takes a free one (default %(default)s)")
+    return run_command(_serve, parser.parse_args(argv), PROGRAM)
 
 
 def _serve(arguments: Namespace) -> int:
@@ -74,13 +69,11 @@ def _serve(arguments: Namespace) -> int:
 
     from specdemo import zero
     from specdemo.loading.load import plan
-    from specdemo.ui.ending import close, ended_by_signals
-    from specdemo.ui.limits import HOSTED, LOCAL
-    from specdemo.ui.line import RunQueue
-    from specdemo.ui.models import Choice, Models
-    from specdemo.ui.page import build
-    from specdemo.ui.serve import launch
-    from specdemo.ui.servers import Given
+    from specdemo.ui.page.page import build_page
+    from specdemo.ui.page.serve import close, ended_by_signals, launch
+    from specdemo.ui.runs.limits import HOSTED, LOCAL
+    from specdemo.ui.runs.models import Choice, Given, Models
+    from specdemo.ui.runs.queue import RunQueue
 
     logging.disable_progress_bar()  # the hub's, too: the page shows the progress
     limits = replace(HOSTED if arguments.hosted else LOCAL, behind_proxy=arguments.behind_proxy)
@@ -91,11 +84,11 @@ def _serve(arguments: Namespace) -> int:
     if zero.GPU:
         for name in models.arguments:  # what the package moves to its GPUs must be there before the page is
             zero.place(models.get(Choice(name)))
-    demo = build(models, queue, limits)
+    demo = build_page(models, queue, limits)
     with ended_by_signals() as ended:
         try:
             with redirect_stdout(StringIO()):  # Gradio prints the address of its tools, whatever it is told
-                address = launch(demo, queue, host, port, limits)
+                address = launch(demo, queue, host, port, limits, arguments.allow_host)
             say(f"the page is at {address}", program=PROGRAM)
             # The page is up already; a run that starts now waits for this.
             Thread(target=_load_first, args=(models, ended), name="first load", daemon=True).start()
@@ -120,11 +113,22 @@ def _load_first(models: "Models", ended: "Ended") -> None:
         else:
             ended.put(error)
         return
-    if isinstance(pair, ServedPair):
-        say(f"{pair.info.name} is ready: {pair.about}", program=PROGRAM)
-        return
-    on = f"{pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}"
-    say(f"{pair.info.name} is ready on {on}", program=PROGRAM)
+    on = f" on {pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}"
+    how = f": {pair.about}" if isinstance(pair, ServedPair) else on
+    say(f"{pair.info.name} is ready{how}", program=PROGRAM)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _host(text: str) -> str:
+    from specdemo.ui.front.checks import host_name
+
+    try:
+        return host_name(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def _port(text: str) -> int:

@@ -1,0 +1,330 @@
+"""What a request must hold before Gradio sees it, and from which names and sites it may come. Without Gradio.
+
+Gradio answers many wrong bodies with a traceback. Here each gets a sentence that says what is wrong.
+"""
+
+import json
+import math
+import re
+import socket
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+
+SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and Gradio an event
+DEPTH = 32  # of lists and objects within each other; a page sends 5
+EVENT_DATA = ("kind", "prompts", "gamma", "run", "query")  # what the page's scripts tell with an event
+
+
+class NotLetIn(Exception):
+    """A request that is not let in: the status of its answer, the sentence that says why, and for a busy
+    server the seconds until it is worth another try."""
+
+    def __init__(self, status: int, sentence: str, retry_after: int | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.retry_after = status, sentence, retry_after
+
+
+FieldKind = Literal["text", "number", "switch", "choice", "index", "anything"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One value that a function takes. choices: of a choice. length: of the list that an index points into.
+    required: the caller must give it."""
+
+    label: str
+    kind: FieldKind = "anything"
+    choices: tuple[str, ...] = ()
+    length: int = 0
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class Function:
+    """What Gradio calls for an event. direct: it has no place in Gradio's queue. private: for the page."""
+
+    number: int
+    name: str
+    fields: tuple[Field, ...]
+    direct: bool
+    private: bool
+
+
+HOST = re.compile(r"([\w.-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?", re.ASCII)
+LONGEST_PATH = 1000  # characters
+LONGEST_PATH_PART = 255  # of one part of a path, as file systems have it
+
+
+def check_address(path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Where a request goes, which Gradio makes addresses and file names of. Each line of a repeated header is
+    checked, since Gradio reads the first one at some places and the last one at others."""
+    if len(path) > LONGEST_PATH or any(len(part) > LONGEST_PATH_PART for part in path.split("/")):
+        raise NotLetIn(404, "There is nothing here.")
+    for name, value in headers:
+        if name == b"host":
+            given = value.decode("latin-1").strip()
+        elif name == b"x-forwarded-host":  # each proxy may add one
+            given = value.decode("latin-1").split(",")[0].strip()
+        else:
+            continue
+        if given and not _is_host(given):
+            raise NotLetIn(400, f"The header {name.decode()} must be the name of a host.")
+
+
+def _is_host(text: str) -> bool:
+    if not HOST.fullmatch(text):
+        return False
+    try:
+        httpx.URL(f"http://{text}")  # as Gradio does
+    except httpx.InvalidURL:
+        return False
+    return True
+
+
+def session_asked_for(query: bytes) -> str:
+    """The session in a request's query, which is read as Gradio reads it."""
+    asked = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    sessions = [value for name, value in asked if name == "session_hash"]
+    if len(sessions) != 1:
+        raise NotLetIn(400, "session_hash must be given once.")
+    return sessions[0]
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a request's body."""
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite)
+    except UnicodeDecodeError:
+        raise NotLetIn(400, "The body must be JSON in UTF-8.") from None
+    except RecursionError:
+        raise NotLetIn(400, f"The body must be nested at most {DEPTH} deep.") from None
+    except ValueError as error:
+        raise NotLetIn(400, f"The body must be JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise NotLetIn(400, "The body must be a JSON object.")
+    if _deeper_than(value, DEPTH):
+        raise NotLetIn(400, f"The body must be nested at most {DEPTH} deep.")
+    return value
+
+
+def check_unicode(value: Any) -> None:
+    """That UTF-8 can hold all texts in it: what the tools answer repeats some."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        sentence = "The body must be Unicode text: there is half of a surrogate pair in it."
+        raise NotLetIn(400, sentence) from None
+
+
+def check_values(values: Any, fields: Sequence[Field]) -> None:
+    """The values that are given for a function's fields, in their order."""
+    if not isinstance(values, list):
+        raise NotLetIn(400, "data must be a list.")
+    if len(values) != len(fields):
+        raise NotLetIn(400, f"data must hold {len(fields)} values, not {len(values)}.")
+    for value, field in zip(values, fields, strict=True):
+        _check_value(value, field)
+
+
+def check_named(values: Mapping[str, Any], fields: Sequence[Field]) -> None:
+    """The values that are given by name."""
+    labels = [field.label for field in fields]
+    if unknown := [name for name in values if name not in labels]:
+        known = f"it takes {', '.join(labels)}" if labels else "it takes none"
+        raise NotLetIn(400, f"There is no argument {_short(unknown[0])}; {known}.")
+    for field in fields:
+        if field.required and field.label not in values:
+            raise NotLetIn(400, f"The argument {field.label} is missing.")
+        _check_value(values.get(field.label), field)
+
+
+def name_in(body: Mapping[str, Any], name: str) -> str:
+    """What a session or an event calls itself."""
+    given = body.get(name)
+    if isinstance(given, str) and SESSION.fullmatch(given):
+        return given
+    wrong = "is missing" if given is None else "must be 1 to 64 letters, digits, - or _"
+    raise NotLetIn(400, f"{name} {wrong}.")
+
+
+def number_in(body: Mapping[str, Any], name: str) -> int:
+    value = body.get(name)
+    if type(value) is int and abs(value) < 2**31:
+        return value
+    raise NotLetIn(400, f"{name} must be a whole number.")
+
+
+def check_rest(body: Mapping[str, Any], triggers: Collection[int]) -> None:
+    """What a page's event carries beside its values. triggers: the numbers of the page and its components."""
+    if body.get("trigger_id") is not None and number_in(body, "trigger_id") not in triggers:
+        raise NotLetIn(400, "trigger_id must be one of the page's components.")
+    for name in ("simple_format", "batched", "oauth_token"):
+        if body.get(name):
+            raise NotLetIn(400, f"{name} cannot be set.")
+    if body.get("event_id") is not None:
+        name_in(body, "event_id")
+    told = body.get("event_data")
+    named = told if isinstance(told, dict) else {}
+    if isinstance(told, list) or any(isinstance(one, (list, dict)) for one in named.values()):
+        raise NotLetIn(400, "event_data must be a text, a number, or an object of these.")
+    if unknown := [name for name in named if name not in EVENT_DATA]:  # Gradio opens what it takes for a file
+        raise NotLetIn(400, f"event_data can have {', '.join(EVENT_DATA)}, not {_short(unknown[0])}.")
+
+
+def _check_value(value: Any, field: Field) -> None:
+    if value is None and field.kind in ("anything", "number", "switch"):
+        return  # what is left empty is for Params to judge
+    match field.kind:
+        case "anything":  # but what Gradio would take for a file
+            inner = value if isinstance(value, list) else [value]
+            right = not any(isinstance(each, (list, dict)) for each in inner)
+            what = "a text, a number, true, false or a list of these"
+        case "choice":
+            right = isinstance(value, str) and value in field.choices
+            what = f"one of {', '.join(field.choices)}"
+        case "index":
+            right = type(value) is int and 0 <= value < field.length
+            what = f"a whole number from 0 to {field.length - 1}"
+        case "text":
+            right, what = isinstance(value, str), "text"
+        case "number":
+            right, what = type(value) in (int, float) and abs(value) < 1e300, "a number"
+        case _:
+            right, what = isinstance(value, bool), "true or false"
+    if not right:
+        raise NotLetIn(400, f"{field.label} must be {what}, not {_short(value)}.")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is too large")
+    return number
+
+
+def _deeper_than(value: Any, depth: int) -> bool:
+    """Level by level, since what is nested too deep could not be walked through by recursion."""
+    level = [value]
+    for _ in range(depth + 1):
+        inner = [part for part in level if isinstance(part, (list, dict))]
+        if not inner:
+            return False
+        level = [one for part in inner for one in (part.values() if isinstance(part, dict) else part)]
+    return True
+
+
+# Under which names this page may be asked for, and by pages of which sites.
+# A private page trusts who reaches it. A browser on the same machine reaches it, too, and runs the scripts of
+# any site. A site whose name was made to lead here (DNS rebinding) sends that name as Host, and any other
+# sends its own as Origin.
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+EVERYWHERE = {"0.0.0.0", "::"}
+SHOWN_NAME = 60  # characters of a name
+# The last part has a letter, or browsers take the name for an address.
+HOST_NAME = re.compile(r"([\w-]{1,63}\.){0,30}[\w-]{0,62}[a-z][\w-]{0,62}", re.ASCII)
+
+
+class Hosts:
+    """bound: the address that the server listens on, or a name of it. allowed: other names that it is reached
+    by. hosted: anyone may visit it; unless names are given, under any name and from pages of any site.
+    behind_proxy: a proxy may tell the name that the visitor used, which must be one of these, too."""
+
+    def __init__(self, bound: str, allowed: Iterable[str], hosted: bool, behind_proxy: bool) -> None:
+        self.allowed = {host_name(name) for name in allowed}
+        self.is_open = hosted and not self.allowed
+        addresses = {_plain(str(found[4][0])) for found in socket.getaddrinfo(bound, None)}
+        self.any_address = not addresses.isdisjoint(EVERYWHERE)
+        machine = _plain(socket.gethostname())
+        own = {machine, f"{machine}.local"} if self.any_address else {_plain(bound), *addresses}
+        self.names = {*LOOPBACK, *own, *self.allowed}
+        self.behind_proxy = behind_proxy
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """NotLetIn for a request that another site may have made."""
+        if self.is_open:
+            return
+        told: dict[bytes, list[str]] = {b"host": [], b"origin": [], b"x-forwarded-host": []}
+        for name, value in headers:
+            if name in told:
+                told[name].append(value.decode("latin-1").strip())
+        hosts = told[b"host"]
+        if self.behind_proxy:
+            hosts += [part.strip() for line in told[b"x-forwarded-host"] for part in line.split(",")]
+        for host in hosts:
+            name, _ = name_and_port(host, 0)
+            if not self._is_own(name):
+                sentence = (
+                    f"This page is not known as {name[:SHOWN_NAME]!r}; --allow-host lets in more names."
+                )
+                raise NotLetIn(403, sentence)
+        for origin in told[b"origin"]:
+            if not self._matches(origin, hosts):
+                raise NotLetIn(403, f"Pages of {origin[:SHOWN_NAME]!r} may not use this one.")
+
+    def _is_own(self, name: str) -> bool:
+        # An address cannot lead elsewhere, as a name can; which ones this machine has may change.
+        return name in self.names or name.endswith(".localhost") or (self.any_address and _is_address(name))
+
+    def _matches(self, origin: str, hosts: list[str]) -> bool:
+        """Whether a page of this origin is this page, or of a name that is let in, at its usual port."""
+        scheme, _, where = origin.lower().partition("://")
+        usual = {"http": 80, "https": 443}.get(scheme)
+        if usual is None:
+            return False  # "null", of a page that has no address
+        name, port = name_and_port(where, usual)
+        left_out = port if self.behind_proxy else usual  # a proxy may leave out the port
+        ours = {name_and_port(host, left_out) for host in hosts} | {(one, usual) for one in self.allowed}
+        return (name, port) in ours
+
+
+def name_and_port(host: str, usual: int) -> tuple[str, int]:
+    """Of "name", "name:port" or "[address]:port", the name as `_plain` has it. usual: the port where none
+    is given. The name is empty where it cannot be read."""
+    try:
+        parts = urlsplit(f"//{host}")
+        return _plain(parts.hostname or ""), parts.port or usual
+    except ValueError:
+        return "", usual
+
+
+def host_name(text: str) -> str:
+    """The name or address of a host. ValueError if it is anything else."""
+    name = _plain(text)
+    if not (HOST_NAME.fullmatch(name) or _is_address(name)):
+        example = "without scheme, port or brackets, such as lab.example or fd00::1"
+        raise ValueError(f"must be the name or address of a host {example}, not {ascii(text)[:SHOWN_NAME]}")
+    return name
+
+
+def _plain(name: str) -> str:
+    """One spelling for each name, and for each address."""
+    name = name.lower().removesuffix(".")
+    try:
+        return str(ip_address(name))
+    except ValueError:
+        return name
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,218 @@
+"""The server's connections: how many at once, how long one may take to send a request's headers, and how long
+to take its answer. Without Gradio."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import h11
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn import Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from specdemo.ui.runs.limits import Limits, Shares, visitor_address
+
+try:
+    import resource
+except ImportError:  # on Windows, which has no such limit
+    resource = None
+
+_LOG = logging.getLogger(__name__)
+LOG_PERIOD = 60.0  # s between two lines about the same trouble
+# Lines that libraries log without limit: how they begin, and the sentence that is logged in their place.
+NO_FILES = (
+    "socket.accept() out of system resource",  # thousands of tracebacks a second
+    "this process may open no more files: new connections have to wait",
+)
+INVALID = ("Invalid HTTP request received.", "requests came that are not HTTP, and were answered with 400")
+
+
+def bound_connections(server: Server, limits: Limits) -> None:
+    """Bounds the connections that the server accepts from now on."""
+    table = Connections(_most(limits), limits.header_seconds)
+    server.config.http_protocol_class = partial(Connection, table)  # type: ignore[assignment]
+    logging.getLogger("asyncio").addFilter(seldom_logged(*NO_FILES))
+    logging.getLogger("uvicorn.error").addFilter(seldom_logged(*INVALID))
+
+
+def _most(limits: Limits) -> int:
+    """Less than the files that the process may open: the last quarter is for the other ones."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource else -1
+    return limits.connections if files < 0 else min(limits.connections, files * 3 // 4)
+
+
+class Connections:
+    """Those that are open. Beyond `most`, one makes room: the one that has waited longest without a whole
+    request; if only the new one waits, the oldest of an address that has more of them than the new one's;
+    else the new one."""
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most, self.seconds = most, seconds
+        self.open: dict[Connection, str] = {}  # with the address that each came from, oldest first
+        self.waiting: dict[Connection, asyncio.TimerHandle] = {}  # for their next request, longest first
+        self.full = Seldom()
+
+    def come(self, one: "Connection") -> None:
+        self.open[one] = visitor_address(one.client[0] if one.client else "", Headers(), behind_proxy=False)
+        self.wait(one)
+        if len(self.open) > self.most:
+            if self.full:
+                _LOG.warning(
+                    f"{self.most:,} connections are open, which is all that there can be: one is closed for "
+                    "each new one"
+                )
+            self._to_go(one).abandon()
+
+    def _to_go(self, new: "Connection") -> "Connection":
+        longest = next(iter(self.waiting))
+        if longest is not new:
+            return longest
+        others = {one: address for one, address in self.open.items() if one is not new}
+        return Shares(others.values()).to_go(others, newcomer=self.open[new]) or new
+
+    def wait(self, one: "Connection") -> None:
+        """Its next request has to come in time."""
+        self.ask(one)
+        self.waiting[one] = one.loop.call_later(self.seconds, one.abandon)
+
+    def ask(self, one: "Connection") -> None:
+        """Its request has come, or it is gone."""
+        if timer := self.waiting.pop(one, None):
+            timer.cancel()
+
+    def leave(self, one: "Connection") -> None:
+        self.open.pop(one, None)
+        self.ask(one)
+
+
+class Connection(H11Protocol):
+    """uvicorn's, in a table. uvicorn itself waits for ever for the rest of headers, whatever has come of
+    them."""
+
+    def __init__(self, table: Connections, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.table = table
+
+    @property
+    def is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.table.come(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.is_answering:
+            self.table.ask(self)
+
+    def _get_upgrade(self) -> None:
+        """None: there are no web sockets here. uvicorn would hand the connection to another protocol, and the
+        table would not be told when it ends."""
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is not HTTP. If it is the rest of a request that is being answered, that answer ends."""
+        if self.is_answering:
+            self.cycle.disconnected = True
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # the answer has begun, or was the last one here
+            self.transport.close()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.is_answering:  # it is, if the next request came together with this one
+            self.table.wait(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.table.leave(self)
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """The server ends. A request whose body has not come is given up, as if its sender had gone."""
+        super().shutdown()
+        if self.is_answering and self.cycle.more_body:
+            self.transport.abort()
+
+    def abandon(self) -> None:
+        self.table.leave(self)
+        self.transport.abort()
+
+
+class Seldom:
+    """True at most once in LOG_PERIOD."""
+
+    def __init__(self) -> None:
+        self.last = -LOG_PERIOD
+
+    def __bool__(self) -> bool:
+        now = time.monotonic()
+        if now - self.last < LOG_PERIOD:
+            return False
+        self.last = now
+        return True
+
+
+def seldom_logged(begins: str, sentence: str) -> Callable[[logging.LogRecord], bool]:
+    """A filter for a log, which replaces lines that begin so by one sentence, seldom."""
+    seldom = Seldom()
+
+    def filtered(record: logging.LogRecord) -> bool:
+        if not record.getMessage().startswith(begins):
+            return True
+        if seldom:
+            _LOG.warning(sentence)
+        return False
+
+    return filtered
+
+
+PIECE = 2**16  # bytes that are sent at once: a slow reader takes one in time
+
+
+class Sending:
+    """An ASGI middleware around all others. When a piece of an answer is not taken within `patience` seconds,
+    the app behind it goes on as when the visitor has gone, so that what is kept for the visitor is freed."""
+
+    def __init__(self, app: ASGIApp, patience: float) -> None:
+        self.app, self.patience = app, patience
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        given_up = asyncio.Event()
+
+        async def receive_or_give_up() -> Message:
+            told, ended = asyncio.ensure_future(receive()), asyncio.ensure_future(given_up.wait())
+            try:
+                await asyncio.wait([told, ended], return_when=asyncio.FIRST_COMPLETED)
+                return told.result() if told.done() else {"type": "http.disconnect"}
+            finally:
+                told.cancel()
+                ended.cancel()
+
+        async def send_or_give_up(message: Message) -> None:
+            for piece in _pieces(message):
+                if given_up.is_set():
+                    return
+                try:
+                    async with asyncio.timeout(self.patience):
+                        await send(piece)
+                except TimeoutError:
+                    given_up.set()
+
+        await self.app(scope, receive_or_give_up, send_or_give_up)
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    body = message.get("body", b"")
+    if len(body) <= PIECE:
+        yield message
+        return
+    for end in range(PIECE, len(body) + PIECE, PIECE):
+        more = message.get("more_body", False) or end < len(body)
+        yield message | {"body": body[end - PIECE : end], "more_body": more}

@@ -1,0 +1,217 @@
+"""Every private name of Gradio that is used here, in one place.
+
+Gradio has no public way to bound what it keeps for those who ask its API and do not read the answers, or to
+offer only some of its tools. PRIVATE says what each name stands in for.
+"""
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any, cast
+from uuid import uuid4
+
+import gradio as gr
+from starlette.requests import Request as StarletteRequest
+
+from specdemo.ui.front.checks import EVENT_DATA, Field, FieldKind, Function
+from specdemo.ui.runs.limits import Limits, Visitor, request_address
+
+# Name, as a path from what is named first: what it stands in for.
+PRIVATE = {
+    "Blocks._queue.pending_messages_per_session": "a bound on answers that nobody reads",
+    "Blocks._queue.pending_event_ids_session": "knowing whose answers have not been read",
+    "Blocks._queue.event_ids_to_events": "knowing who asked for an event",
+    "Blocks._queue.clean_events": "ending the events of one who has left",
+    "Blocks._queue._asyncio_tasks": "the same, while they are computed",
+    "Blocks._queue.stopped": "knowing whether Gradio still answers",
+    "Blocks.mcp_server_obj": "choosing which functions are tools",
+    "App.iterators_to_reset": "freeing what is kept of events that were cancelled",
+}
+# Of launch(). Otherwise it asks for its own page, which a busy machine may not answer in its 3 s.
+PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
+FIELD_KINDS: dict[str, FieldKind] = {
+    "textbox": "text",
+    "slider": "number",
+    "number": "number",
+    "checkbox": "switch",
+    "dropdown": "choice",
+    "dataset": "index",
+}
+
+
+# Gradio reads these when a page is built: its figures about events cost more with every event.
+os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
+os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
+
+
+# Who asks, and for what
+
+
+def visitor_of(request: gr.Request, limits: Limits) -> Visitor:
+    """Who has asked for an event of Gradio's queue."""
+    session, scope = str(request.session_hash), cast(StarletteRequest, request.request).scope
+    page = scope["app"].get_blocks()
+    return Visitor(session, request_address(scope, limits), is_read=lambda: page.is_read(session))
+
+
+def caller_of(request: StarletteRequest, limits: Limits) -> Visitor:
+    """Who calls one of the tools, whose callers have no session and do not go through Gradio's queue."""
+    return Visitor(uuid4().hex, request_address(request.scope, limits))
+
+
+def told(event: gr.EventData) -> dict[str, Any]:
+    """What the page's script tells with an event."""
+    found = {}
+    for name in EVENT_DATA:
+        with suppress(AttributeError, TypeError):  # it tells nothing of this name, or no object
+            found[name] = getattr(event, name)
+    return found
+
+
+def triggers_of(demo: gr.Blocks) -> Collection[int | None]:
+    """The numbers of the page and its components that trigger events."""
+    return {number for function in demo.fns.values() for number, _ in function.targets}
+
+
+def functions_of(demo: gr.Blocks, tools: Collection[str]) -> dict[int, Function]:
+    """What can be called, by Gradio's numbers. tools: names that only the tools' server calls, in this
+    process."""
+    documented = demo.get_api_info()["named_endpoints"]
+    found = {}
+    for number, function in demo.fns.items():
+        name, private = str(function.api_name), function.api_visibility == "private"
+        if name in tools:
+            continue
+        if private:
+            fields = tuple(_field(block) for block in function.inputs)
+        else:
+            parameters = documented[f"/{name}"]["parameters"]
+            fields = tuple(
+                Field(one["parameter_name"], required=not one["parameter_has_default"]) for one in parameters
+            )
+        found[number] = Function(number, name, fields, direct=not function.queue, private=private)
+    return found
+
+
+def _field(block: Any) -> Field:
+    name = block.get_block_name()
+    choices = tuple(value for _, value in getattr(block, "choices", None) or ())
+    label = (getattr(block, "label", None) or "The value").split(":")[0]
+    return Field(
+        label, FIELD_KINDS.get(name, "anything"), choices, len(getattr(block, "samples", None) or ())
+    )
+
+
+def choose_tools(demo: gr.Blocks, endpoints: dict[str, str]) -> None:
+    """Leaves of Gradio's MCP server these tools, whose functions are `endpoints`."""
+    served = demo.mcp_server_obj
+    if served is None:  # the package mcp is not installed
+        return
+    served.tool_to_endpoint = {served.tool_prefix + tool: f"/{name}" for tool, name in endpoints.items()}
+    for function in demo.fns.values():
+        if function.api_name in endpoints.values():
+            function.api_visibility = "private"  # the tools' server knows them by now, and nobody else is to
+    demo.config = demo.get_config_file()
+
+
+# What is kept for those who ask
+
+
+class GradioQueue:
+    """Gradio's tables of what it keeps for those who wait for answers, with tables of our own in the place of
+    three of them.
+
+    By itself Gradio keeps the messages of 2,000 sessions; when it drops the oldest to make room, the queue
+    ends with a KeyError, and with it the server. And it keeps what it knows of each caller. come: is called
+    with the session and the request's ASGI scope of each new event.
+    """
+
+    def __init__(self, demo: gr.Blocks, come: Callable[[str, Any], None]) -> None:
+        self.demo, self.queue = demo, demo._queue
+        self.queue.pending_messages_per_session = _Mailboxes()  # pyrefly: ignore[bad-assignment]
+        self.queue.pending_event_ids_session = _Pending()
+        self.queue.event_ids_to_events = _Events(come)
+
+    @property
+    def stopped(self) -> bool:
+        return self.queue.stopped
+
+    @property
+    def sessions(self) -> set[str]:
+        """All for which something is kept."""
+        return {*self.queue.pending_messages_per_session, *self.queue.pending_event_ids_session}
+
+    @property
+    def unread(self) -> dict[str, set[str]]:
+        """The events of each session whose answers have not been read to their end. Any thread may ask."""
+        return {name: events for name, events in list(self.queue.pending_event_ids_session.items()) if events}
+
+    def events_of(self, session: str | None) -> Collection[str]:
+        """Those of one session, likewise."""
+        return self.queue.pending_event_ids_session[session] if session is not None else ()
+
+    def has_messages(self, session: str) -> bool:
+        """Whether there is anything to read, now or later."""
+        return session in self.queue.pending_messages_per_session
+
+    def session_of(self, event: str) -> str | None:
+        """The session that an event belongs to, while its answer can be read."""
+        if event in self.queue.pending_messages_per_session:
+            return event
+        if known := self.queue.event_ids_to_events.get(event):
+            return known.session_hash
+        return next((name for name, events in self.unread.items() if event in events), None)
+
+    async def silence(self, session: str) -> None:
+        """Ends a session's events, and frees what was to be read of them."""
+        queue, app = self.queue, self.demo.app
+        events = queue.pending_event_ids_session.pop(session, set())
+        queue.pending_messages_per_session.pop(session, None)
+        if events:
+            await queue.clean_events(session_hash=session)
+        for task in list(queue._asyncio_tasks):
+            event = task.get_name().rpartition("<gradio-sep>")[2]
+            # One that has not taken its first step would never give its worker back.
+            if event in events and inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_SUSPENDED:
+                task.cancel()
+        app.iterators_to_reset -= events
+        for event in events:
+            queue.event_ids_to_events.pop(event, None)
+
+    def forget_ended_iterators(self) -> None:
+        self.demo.app.iterators_to_reset &= self.queue.event_ids_to_events.keys()
+
+
+def has_unread_answers(demo: gr.Blocks) -> bool:
+    return any(demo._queue.pending_event_ids_session.values())
+
+
+class _Mailboxes(dict):
+    """The messages for each session, until it reads them. A message for one that has left goes nowhere, and
+    only `silence` takes a session's messages away."""
+
+    def __missing__(self, session: str) -> asyncio.Queue:
+        return asyncio.Queue()
+
+    def __delitem__(self, session: str) -> None: ...
+
+
+class _Pending(dict):
+    """The events of each session whose answers have not been read to their end."""
+
+    def __missing__(self, session: str) -> set[str]:
+        return set()
+
+
+class _Events(dict):
+    """Gradio's events, by their names."""
+
+    def __init__(self, come: Callable[[str, Any], None]) -> None:
+        super().__init__()
+        self.come = come
+
+    def __setitem__(self, name: str, event: Any) -> None:
+        super().__setitem__(name, event)
+        self.come(event.session_hash, event.request.scope)

@@ -1,0 +1,217 @@
+"""The API on Gradio: `generate` and `pairs`, the same as tools, and who calls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import fields
+from inspect import Parameter, Signature
+from itertools import groupby
+from typing import Any
+
+import gradio as gr
+
+from specdemo.events import LIMITS, METHODS, RULES, Params, Round, allowed, lossy_in_words
+from specdemo.events.trace import Trace, rounds_json
+from specdemo.events.verdict import verdict
+from specdemo.ui.front.gate import fragment
+from specdemo.ui.front.gradio import caller_of, visitor_of
+from specdemo.ui.runs.limits import Limits, Visitor
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_told, sentence
+from specdemo.ui.view.served import drafting_in_words
+from specdemo.ui.view.settings import judging_in_words
+
+ENDPOINTS = {"generate": "generate_in_words", "pairs": "pairs_in_words"}  # of each tool, in Gradio
+SHOWN_ROUNDS = 200
+ARGUMENTS = {
+    "prompt": "the text to continue",
+    "pair": "a name that the tool pairs lists",
+    "draft_with": f"what drafts: one of {', '.join(METHODS)}; none is plain decoding",
+    "gamma": "the most tokens drafted in a round; auto chooses it round by round",
+    "confidence": "a draft ends where the drafter's likeliest token is less probable than this; 0 is off",
+    "exit_layer": "how many of the target's layers draft with early-exit; 0 is a quarter of them",
+    "rule": f"how drafts are judged: one of {', '.join(RULES)}; {lossy_in_words()}",
+    "temperature": "0 is greedy",
+    "top_k": "0 is off",
+    "top_p": "1 is off",
+    "min_p": "0 is off",
+    "seed": "the same seed and settings give the same text; null draws one",
+    "max_new_tokens": "the longest text, in tokens",
+    "stop": "the text ends before the first of these strings",
+    "ignore_eos": "continue after an end-of-sequence token",
+    "chat": "apply the tokenizer's chat template to the prompt",
+    "system": "a system prompt, with chat only",
+    "ngram": "the longest n-gram that lookup matches or ngram stores",
+    "alternatives": "how many likely tokens are recorded at each place; this answer does not show them",
+    "lenience": "of rule lenient: less accepts more; 1 is exact",
+}
+
+
+def _described(name: str) -> str:
+    return f"{ARGUMENTS[name]}; {allowed(name)}" if name in LIMITS else ARGUMENTS[name]
+
+
+GENERATE = """Continues a prompt by speculative decoding. Answers with the text, with how well it went \
+(acceptance rate, tokens a round, speed-up over the target alone or why there is none), and with the fate of \
+every drafted token, a line a round.
+
+Args:
+"""
+GENERATE += "\n".join(f"    {name}: {_described(name)}" for name in ARGUMENTS)
+PAIRS = "Lists the pairs of models that the tool generate takes, with what each is; the first is the default."
+
+
+def listed_in_words(pairs: Iterable[dict[str, Any]]) -> str:
+    return "\n".join(
+        f"{pair['name']}: target {pair['target']}, drafter {pair['drafter']}; {pair['about']}"
+        for pair in pairs
+    )
+
+
+def trace_in_words(trace: Trace) -> str:
+    stats, params = trace.stats, trace.params
+    rejected = "the server does not tell how many were" if stats.rejected is None else f"{stats.rejected:,}"
+    unknown = "not known" if stats.rejected is None else "none judged"
+    rate = unknown if stats.acceptance_rate is None else f"{stats.acceptance_rate:.0%}"
+    per_round = stats.mean_tokens_per_round or 0
+    numbers = (
+        f"acceptance rate: {rate} ({stats.accepted:,} accepted, {rejected} rejected)",
+        f"tokens a round: {per_round:.2f} ({stats.tokens:,} tokens, {stats.rounds:,} rounds)",
+        f"speed: {verdict(stats, trace.finish, trace.rounds).text}",
+        f"pair {trace.pair.name}, {_drafting(trace)}, "
+        f"{''.join(f'{words}, ' for words in judging_in_words(params))}"
+        f"temperature {params.temperature:g}, seed {params.seed}; ended by: {trace.finish}",
+    )
+    shown = trace.rounds[:SHOWN_ROUNDS]
+    lines = [f"{one.index + 1}{_length(one, params)}: {' '.join(_parts(one))}" for one in shown]
+    if left := len(trace.rounds) - SHOWN_ROUNDS:
+        lines += [f"and {left:,} more rounds"] if left > 0 else []
+    sections = (("Text", (trace.text,)), ("Numbers", numbers), ("Rounds", lines))
+    return "\n\n".join(f"{title}:\n" + "\n".join(body) for title, body in sections)
+
+
+def _drafting(trace: Trace) -> str:
+    if trace.pair.server is not None:
+        return f"{drafting_in_words(trace.pair.server)} (p, q, u and rejected tokens are not told)"
+    return f"drafting with {trace.params.draft_with}, gamma {trace.params.gamma}"
+
+
+def _length(a_round: Round, params: Params) -> str:
+    """How long the draft could be and what ended it, where the settings let that change."""
+    if (
+        a_round.gamma is None
+        or params.draft_with == "none"
+        or not (params.gamma == "auto" or params.confidence)
+    ):
+        return ""
+    return f" (gamma {a_round.gamma}, draft ended by {a_round.ended_by})"
+
+
+def _parts(a_round: Round) -> Iterable[str]:
+    """Such as [accepted: there] [rejected: lived -> resampled: was] [discarded: a]."""
+    own = f"{a_round.next.source}: {_shown(a_round.next.text)}" if a_round.next else None
+    dropped = ""
+    for fate, tokens in groupby(a_round.draft, key=lambda token: token.fate):
+        part = f"{fate}: {_shown(''.join('?' if token.id is None else token.text for token in tokens))}"
+        if fate == "discarded":
+            dropped = f"[{part}]"
+        elif fate == "rejected" and own:
+            yield f"[{part} -> {own}]"
+            own = None
+        else:
+            yield f"[{part}]"
+    if own:
+        yield f"[{own}]"
+    if dropped:
+        yield dropped
+
+
+def _shown(text: str) -> str:
+    return text.strip(" ").replace("\\", "\\\\").replace("\n", "\\n")
+
+
+PARAMS = [field.name for field in fields(Params)]
+
+
+def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
+    """Adds the endpoints to the Blocks in whose context this is called."""
+
+    async def reports(
+        visitor: Visitor, prompt: str, pair: str, *values: Any
+    ) -> AsyncIterator[Waiting | RunProgress]:
+        params = Params(**dict(zip(PARAMS, values, strict=True)))
+        limits.check(prompt, params)
+        ticket = queue.join(visitor, "run")
+        async with aclosing(follow(models, ticket, Choice(pair), prompt, params)) as following:
+            async for report in following:
+                yield report
+
+    async def generate(request: gr.Request, *asked: Any) -> AsyncIterator[dict]:
+        """Continues a prompt, streaming {"text": so far, "rounds": the new ones}; the last one has the
+        "trace", too, and a "note" if the server has ended the run early. While the run has to wait, the text
+        and the rounds are empty, and "waiting" says for what: the pair, or the place in line."""
+        since = 0
+        try:
+            async with aclosing(reports(visitor_of(request, limits), *asked)) as following:
+                async for report in following:
+                    if isinstance(report, Waiting):
+                        yield {"text": "", "rounds": [], "waiting": report.sentence}
+                        continue
+                    trace = report.run.trace
+                    rounds = await asyncio.to_thread(rounds_json, trace.rounds[since : report.until])
+                    news = {"text": trace.text, "rounds": fragment(rounds)}
+                    if report.note:
+                        news["note"] = report.note
+                    if report.ended:
+                        news["trace"] = fragment(await asyncio.to_thread(trace.to_json))
+                    yield news
+                    since = report.until
+        except Exception as error:
+            raise gr.Error(sentence(error), print_exception=not is_told(error)) from None
+
+    async def generate_in_words(request: gr.Request, *asked: Any) -> str:
+        try:
+            async with aclosing(reports(caller_of(request, limits), *asked)) as following:
+                async for report in following:
+                    last = report
+        except Exception as error:  # Gradio's own errors show their message in quotes
+            raise ValueError(sentence(error)) from None
+        return await asyncio.to_thread(trace_in_words, last.run.trace)
+
+    def pairs() -> list[dict]:
+        """The pairs that `generate` takes; the first is the default."""
+        return models.listed()
+
+    def pairs_in_words() -> str:
+        return listed_in_words(models.listed())
+
+    generate_in_words.__doc__, pairs_in_words.__doc__ = GENERATE, PAIRS
+    for function in (generate, generate_in_words):
+        _set_signature(function, models.default)
+
+    gr.api(generate, api_name="generate", concurrency_limit=None)
+    gr.api(pairs, api_name="pairs")
+    # In Gradio's queue all tools' calls would be one session's.
+    gr.api(generate_in_words, api_name=ENDPOINTS["generate"], queue=False)
+    gr.api(pairs_in_words, api_name=ENDPOINTS["pairs"], queue=False)
+
+
+def _set_signature(generate: Callable, default: str) -> None:
+    """Sets the arguments that the API documents: prompt, pair, and the fields of Params with their
+    defaults."""
+    arguments = [
+        ("request", gr.Request, Parameter.empty),  # Gradio fills it in, and documents the others
+        ("prompt", str, Parameter.empty),
+        ("pair", str, default),
+    ]
+    for field in fields(Params):
+        is_stop = field.name == "stop"  # a list in JSON
+        arguments.append((field.name, list[str] if is_stop else field.type, [] if is_stop else field.default))
+    parameters = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind)
+        for name, kind, value in arguments
+    ]
+    returned = generate.__annotations__["return"]
+    generate.__annotations__ = {name: kind for name, kind, _ in arguments} | {"return": returned}
+    generate.__signature__ = Signature(parameters, return_annotation=returned)

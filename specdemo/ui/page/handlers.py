@@ -1,0 +1,150 @@
+"""What Gradio's events do for an open page: they begin runs and measurements, and fill the controls.
+
+What is begun here is read by a route of its own (runs/routes.py), under the name that the event answers with.
+It begins in a Gradio event, whose request has whose quota counts on ZeroGPU.
+"""
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from specdemo.errors import PairError
+from specdemo.events import check_number, check_prompt
+from specdemo.events.trace import Trace
+from specdemo.ui.front.gradio import told, visitor_of
+from specdemo.ui.page import links
+from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, failed, wrong
+from specdemo.ui.runs.instruments import measure, measurement_request
+from specdemo.ui.runs.limits import Limits
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
+from specdemo.ui.runs.run import follow
+from specdemo.ui.view.feed import nothing_yet, notice
+from specdemo.ui.view.settings import choice_of, in_labels, names_of, params_from_controls, values_held
+
+
+class Handlers:
+    """models, queue, limits: of the server. board: has what pages follow."""
+
+    def __init__(self, models: Models, queue: RunQueue, board: Board, limits: Limits) -> None:
+        self.models, self.queue, self.board, self.limits = models, queue, board, limits
+        self.names = names_of(limits.hosted)
+
+    async def run_on_stage(self, request: gr.Request, prompt: str, *held: Any) -> str:
+        """Begins the page's own run."""
+        return self._run(request, (), prompt, *held)
+
+    def _run(self, request: gr.Request, remarks: tuple[str, ...], prompt: str, *held: Any) -> str:
+        try:
+            values = values_held(held, self.limits.hosted)
+            params, choice = params_from_controls(values), Choice(**choice_of(values))
+            check_prompt(prompt)
+            self.limits.check(prompt, params)
+
+            def link(trace: Trace) -> str:
+                named = not choice.vllm  # an address must not name servers
+                return links.write(prompt, trace.pair.name, choice_of(values), trace.params) if named else ""
+
+            run = FollowedRun(self.limits, params, link, remarks)
+            ticket = self._join(request, "run", run)
+            self.board.begin(run, follow(self.models, ticket, choice, prompt, params))
+        except Exception as error:  # what is on the stage stays there, and goes on
+            return json.dumps(wrong(error))
+        return json.dumps({"follow": run.name, "at": time.time_ns()})
+
+    def _join(self, request: gr.Request, asked: Asked, one: Followed) -> Ticket:
+        """Gives something new to follow a place in line."""
+        visitor = visitor_of(request, self.limits)
+        one.session, one.address = visitor.session, visitor.address
+        visitor = replace(visitor, listens=one.is_awaited, is_read=one.is_read)
+        one.was_read = self.board.is_read_by(visitor.session)  # or it would lose the place that it takes over
+        self.board.make_room(one.address)
+        one.ticket = ticket = self.queue.join(visitor, asked, replaces=True)
+        self.board.put(one)
+        return ticket
+
+    def open_link(self, event: gr.EventData) -> tuple:
+        """What the page's address says, in the controls; what is wrong with it, on the stage; and the address
+        again, if it asks for a run.
+
+        The other controls are skipped, since the visitor may have changed them meanwhile.
+        """
+        skipped, query = gr.skip(), told(event).get("query", "")
+        try:
+            link = links.read_link(query, self.models.names, self.limits)
+        except ValueError as error:
+            return json.dumps(wrong(error)), "", skipped, *(skipped for _ in self.names)
+        said = json.dumps({"notice": notice("note", link.note)}) if link.note else skipped
+        prompt = skipped if link.prompt is None else link.prompt
+        asks = query if link.runs else ""
+        return said, asks, prompt, *(link.values.get(name, skipped) for name in self.names)
+
+    async def run_link(self, request: gr.Request, query: str, prompt: str, *held: Any) -> Any:
+        """The run that the address asks for, if it does. Any web site can have led here, so a pair that is
+        not loaded waits until the visitor presses Generate."""
+        if not query:
+            return gr.skip()
+        note = links.read_link(query, self.models.names, self.limits).note
+        remarks = (note,) if note else ()
+        if name := self._not_loaded(*held):
+            asks = (
+                f"This link asks for a run of {name}, which is not loaded: press Generate to load and run it."
+            )
+            return json.dumps({"notice": notice("note", *remarks, asks)})
+        return self._run(request, remarks, prompt, *held)
+
+    def _not_loaded(self, *held: Any) -> str:
+        """The name of the pair in the controls, if a run would first load it or ask a server what it is;
+        empty if not, and for what the server was started with."""
+        values = values_held(held, self.limits.hosted)
+        choice = Choice(**choice_of(values))
+        if choice in (Choice(), Choice(self.models.default)):
+            return ""
+        try:
+            return "" if self.models.loaded(choice) else str(choice.vllm or choice.pair)
+        except PairError:  # its own run says so
+            return ""
+
+    async def measure_on_stage(
+        self, event: gr.EventData, request: gr.Request, prompt: str, *held: Any
+    ) -> str:
+        """Begins what an instrument asks for. Where no seed is set, it is that of the run on the stage."""
+        wanted = told(event)
+        try:
+            values = values_held(held, self.limits.hosted)
+            params = params_from_controls(values)
+            shown = self.board.get(str(wanted.get("run")))
+            if params.seed is None and isinstance(shown, FollowedRun):
+                params = replace(params, seed=shown.seed)
+            asked = measurement_request(wanted, Choice(**choice_of(values)), prompt, params)
+            self.limits.check(prompt, params)
+            one = FollowedMeasurement(self.limits, wanted)
+            ticket = self._join(request, "measurement", one)
+            self.board.begin(one, measure(self.models, ticket, asked, one.name))
+        except Exception as error:  # what is being measured goes on
+            return json.dumps({"measurement": failed(nothing_yet(wanted), error)})
+        return json.dumps({"measure": one.name, "at": time.time_ns()})
+
+    def choose_gamma(self, event: gr.EventData, draft_with: str) -> tuple:
+        """The drafting method and the draft length chosen in the gamma panel, which is then no longer chosen
+        round by round; 0 is plain decoding."""
+        gamma = told(event).get("gamma")
+        if type(gamma) is int and gamma == 0:
+            return "none", gr.update(), gr.update()
+        try:
+            gamma = check_number("gamma", gamma)
+        except ValueError as error:
+            raise gr.Error(in_labels(str(error)), print_exception=False) from None
+        return "model" if draft_with == "none" else draft_with, gamma, False
+
+    def fill_controls(self, event: gr.EventData) -> tuple:
+        """The prompt and the settings of a trace that has been opened. The stage shows it when they are
+        there."""
+        name = str(told(event).get("run"))
+        shown = self.board.get(name)
+        values = shown.kept.values if shown and shown.kept else {}
+        answer = json.dumps({"name": name, "at": time.time_ns()})
+        return answer, *(values.get(each, gr.skip()) for each in ("prompt", *self.names))

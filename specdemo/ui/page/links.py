@@ -1,0 +1,102 @@
+"""Links: an address that holds a prompt, a pair and how to generate, under the names of the API's arguments.
+
+Without torch and without Gradio. An address is text from outside: what is wrong in it raises ValueError, one
+sentence as of Params.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+from specdemo.events import LIMITS, Params, check_text
+from specdemo.ui.runs.limits import LOCAL, Limits
+from specdemo.ui.view.settings import AS_STARTED, FIXED, WEIGHT_CHOICES, Values, values_of
+
+FIELDS = {field.name: field.default for field in fields(Params)}
+OURS = ("prompt", "pair", *FIELDS, *WEIGHT_CHOICES, "run", "token")
+OTHERS = ("view", "deep_link", "embed", "logs")  # Gradio's and its host's, and all that begin with __
+LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
+SHOWN_UNKNOWN = 5  # unknown names in a note
+
+
+class Link(NamedTuple):
+    """What an address asks for. values: what the controls are to hold, empty if it is silent about all of
+    them. prompt: None where there is none."""
+
+    values: Values
+    prompt: str | None
+    runs: bool
+    note: str
+
+
+def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
+    """query: what follows the question mark. pairs: the names of those that can be chosen."""
+    items = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
+    given = dict(items)
+    stops = tuple(text for name, text in items if name == "stop")
+    if given.get("run", "1") not in ("0", "1"):
+        raise ValueError(f"run must be 0 or 1, not {ascii(given['run'])[:60]}")
+    if not re.fullmatch(r"\d{1,9}\.\d{1,9}", given.get("token", "0.0")):
+        raise ValueError(f"token must be ROUND.PLACE, two whole numbers, not {ascii(given['token'])[:60]}")
+    check_text("prompt", given.get("prompt", ""))
+    how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
+    params = Params(**how | ({"stop": stops} if stops else {}))
+    if limits.hosted and (asked := next((name for name in WEIGHT_CHOICES if name in given), None)):
+        raise ValueError(f"{asked} {FIXED}")
+    limits.check(given.get("prompt"), params)
+    chosen = {
+        name: _one_of(name, given[name], WEIGHT_CHOICES[name]) for name in WEIGHT_CHOICES if name in given
+    }
+    if "pair" in given:
+        chosen |= {"pair": _one_of("pair", given["pair"], pairs), "vllm": ""}
+    asks = any(name in given for name in OURS if name not in ("run", "token"))
+    unchosen = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
+    values = unchosen | values_of(params) | chosen if asks else {}
+    return Link(values, given.get("prompt"), given.get("run") == "1", _note(given))
+
+
+def write(prompt: str, pair: str, weights: dict[str, str | None], params: Params) -> str:
+    """The query of a run. What is too long for an address is left out, the prompt first, and the link then
+    does not start a run."""
+    items: list[tuple[str, Any]] = [("prompt", prompt), ("pair", pair)]
+    for name, default in FIELDS.items():
+        value = getattr(params, name)
+        if name == "stop":
+            items += [("stop", stop) for stop in value]
+        elif value != (None if default is MISSING else default):
+            items.append((name, str(value).lower() if isinstance(value, bool) else value))
+    items += [(name, weights[name]) for name in WEIGHT_CHOICES if weights.get(name)]
+    query = urlencode([*items, ("run", 1)])
+    if len(query) > LONGEST_QUERY:
+        query = urlencode(items[1:])
+    return query if len(query) <= LONGEST_QUERY else ""
+
+
+def _value(name: str, text: str) -> object:
+    """The text as the field's type; what is none is left to Params to refuse."""
+    if name in LIMITS:
+        kind = LIMITS[name][0]
+        try:
+            return kind(text) if len(text) < 20 else text
+        except ValueError:
+            return text
+    if isinstance(FIELDS[name], bool):
+        return {"true": True, "false": False}.get(text, text)
+    return text
+
+
+def _one_of(name: str, value: str, choices: Iterable[str]) -> str:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {ascii(value)[:60]}")
+    return value
+
+
+def _note(given: dict[str, str]) -> str:
+    unknown = [name for name in given if name not in (*OURS, *OTHERS) and not name.startswith("__")]
+    if not unknown:
+        return ""
+    shown = ", ".join(ascii(name)[1:-1][:40] or "an empty name" for name in unknown[:SHOWN_UNKNOWN])
+    more = " and others" if len(unknown) > SHOWN_UNKNOWN else ""
+    return f"Not known in an address, and so ignored: {shown}{more}."

@@ -1,0 +1,141 @@
+"""The page and its API, on Gradio.
+
+Gradio has the controls and begins what they ask for. The page's scripts then follow it by routes of its own
+(runs/routes.py), and draw it.
+"""
+
+import os
+from collections.abc import Callable
+from html import escape
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import: no requests to the outside
+
+import gradio as gr
+from starlette.routing import Route
+
+from specdemo.events.trace import Trace
+from specdemo.loading.catalog import ROOT
+from specdemo.ui.page.api import add_api
+from specdemo.ui.page.controls import QUIET, controls, keep_hints_current
+from specdemo.ui.page.frame import frame, loader
+from specdemo.ui.page.handlers import Handlers
+from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
+from specdemo.ui.runs.limits import LOCAL, Limits
+from specdemo.ui.runs.models import Models
+from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.routes import Desk, following_routes
+from specdemo.ui.view.settings import FIRST
+
+RECORDED = ROOT / "assets" / "traces" / "first.json"
+TITLE = "Speculative decoding, token by token"
+STORY = "One day, a girl named Mia found a tiny kitten in the rain."
+# question: (prompt, drafting method, gamma, sampler). What is to be compared shares prompt and sampler.
+EXAMPLES = {
+    "How does it work?": (STORY, "model", 4, FIRST["sampler"]),
+    "When does it lose?": (STORY, "early-exit", 4, FIRST["sampler"]),
+    "What if the drafts are too long?": (STORY, "model", 16, FIRST["sampler"]),
+    "How does the target write alone?": (STORY, "none", 4, FIRST["sampler"]),
+    "What if nothing is left to chance?": (STORY, "model", 4, "greedy"),
+    "Can it draft without a second model?": (
+        '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang',
+        "lookup",
+        4,
+        "greedy",
+    ),
+}
+
+# The last three as they are at first.
+SET_BY_EXAMPLES = ("draft_with", "gamma", "sampler", "gamma_auto", "confidence", "rule")
+
+
+class Page(gr.Blocks):
+    """board, routes: of its own, besides Gradio's. is_read: whether somebody reads the answers to a session's
+    requests to the API; the server puts its own function there."""
+
+    board: Board
+    routes: list[Route]
+    is_read: Callable[[str], bool] = staticmethod(lambda session: True)
+
+
+def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
+    board = Board(limits, recorded_run(limits, Trace.load(RECORDED), RECORDED_RUN))
+    on = Handlers(models, queue, board, limits)
+
+    def apply_example(index: int) -> tuple:
+        """The values of the controls that an example sets."""
+        return *list(EXAMPLES.values())[index], False, 0.0, FIRST["rule"]
+
+    with Page(title=TITLE, delete_cache=(600, 3600)) as demo:
+        demo.board = board
+        demo.routes = [Desk(models, board, limits).route(), *following_routes(board, queue)]
+        # Not gr.State: the server keeps nothing for a page between its events.
+        asks = gr.Textbox(visible="hidden")  # the page's address, while it asks for a run
+        with gr.Column(elem_id="layout"):
+            gr.HTML(f"<h1>{escape(TITLE)}</h1>", elem_id="head")
+            with gr.Row(elem_id="ask"):
+                prompt = gr.Textbox(
+                    next(iter(EXAMPLES.values()))[0],
+                    label="Prompt",
+                    show_label=False,
+                    lines=2,
+                    max_lines=8,
+                    elem_id="prompt",
+                )
+                gr.Button("Stop", min_width=0, elem_id="end")
+                go = gr.Button("Generate", variant="primary", min_width=0, elem_id="go")
+                gr.Button("Examples", min_width=0, elem_id="try")
+                gr.Button("Settings", min_width=0, elem_id="set")
+                prompt_hint = gr.Markdown(visible=False, elem_id="hint")
+            with gr.Column(elem_id="examples"):
+                examples = gr.Dataset(
+                    components=[prompt],
+                    samples=[[values[0]] for values in EXAMPLES.values()],
+                    sample_labels=list(EXAMPLES),
+                    type="index",
+                    show_label=False,
+                )
+                gr.Button("Open a saved trace", size="sm", min_width=0, elem_id="open")
+            with gr.Column(elem_id="settings"):
+                with gr.Row(elem_id="settings-head"):
+                    gr.HTML("<h2>Settings</h2>")
+                    gr.Button("Close", size="sm", min_width=0, elem_id="done")
+                settings = controls(models)
+            with gr.Column(elem_id="show"):
+                stage = _stage(limits.trace_bytes)
+
+        hints_event = keep_hints_current(demo, models, prompt, prompt_hint, settings)
+        everything = [prompt, *settings.values()]
+        beginning = {
+            "outputs": stage,
+            "show_progress": "hidden",
+            "trigger_mode": "multiple",  # the later one ends the earlier
+            "concurrency_limit": None,
+            "api_visibility": "private",
+        }
+        begun = gr.on([go.click, prompt.submit], on.run_on_stage, everything, **beginning)
+        begun.then(**hints_event)  # more is known about a pair that is loaded now
+        # The stage's script asks for this when it is there, since it shows what comes of it.
+        linked = stage.submit(on.open_link, None, [stage, asks, *everything], **QUIET)
+        linked.then(on.run_link, [asks, *everything], **beginning).then(**hints_event)
+        stage.apply(on.measure_on_stage, everything, **beginning)
+        by_example = [prompt, *(settings[name] for name in SET_BY_EXAMPLES)]
+        chosen = examples.click(apply_example, examples, by_example, **QUIET)
+        chosen.then(on.run_on_stage, everything, **beginning).then(**hints_event)
+        taken_over = [settings[name] for name in ("draft_with", "gamma", "gamma_auto")]
+        stage.select(on.choose_gamma, settings["draft_with"], taken_over, **QUIET)
+        stage.upload(on.fill_controls, None, [stage, *everything], **QUIET).then(**hints_event)
+        add_api(models, queue, limits)
+    # Direct calls would bypass Gradio's queue.
+    return demo.queue(api_open=False)
+
+
+def _stage(largest: int) -> gr.HTML:
+    """Numbers, legend, stage, inspector and timeline. Its value is the latest answer to an event, which
+    main.js takes; its frame never contains data.
+
+    Not a subclass: Gradio writes a .pyi file next to the source of each.
+    """
+    stage = gr.HTML(html_template=frame(largest), js_on_load=loader(), apply_default_css=False)
+    # Gradio would warn about <script> in the value, which is data here and never markup.
+    stage.postprocess = lambda value: value
+    return stage

@@ -1,0 +1,203 @@
+"""Serves the page: Gradio's app with the gate in front of it, and the routes that are not Gradio's. It ends
+on SIGINT (Ctrl+C), and on SIGTERM, which a host sends."""
+
+import gc
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.util import find_spec
+from queue import SimpleQueue
+from typing import Any
+
+import gradio as gr
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from specdemo.ui.front.checks import Hosts
+from specdemo.ui.front.connections import Sending, bound_connections
+from specdemo.ui.front.gate import Filling, Gate, with_host
+from specdemo.ui.front.gradio import (
+    PRIVATE_OPTIONS,
+    choose_tools,
+    functions_of,
+    has_unread_answers,
+    triggers_of,
+)
+from specdemo.ui.front.visits import Visits
+from specdemo.ui.page.api import ENDPOINTS
+from specdemo.ui.page.frame import STATIC, scripts, scripts_path
+from specdemo.ui.page.page import Page
+from specdemo.ui.runs.limits import LOCAL, Limits
+from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.routes import health_route
+
+STARTING = {
+    # Or uvicorn trusts X-Forwarded-For on connections from this machine. limits.py reads it.
+    "FORWARDED_ALLOW_IPS": "",
+    # Gradio asks its own address whether it has started; a proxy cannot know.
+    "NO_PROXY": "*",
+    "no_proxy": "*",
+}
+# Sessions for which Gradio keeps its components. The page needs none of it; one takes 130 KB, and 3 ms to be
+# made again.
+STATES_KEPT = 50
+STYLE_SHEETS = (
+    *("view/stage", "page/layout", "view/panels", "view/positions", "view/exactness"),
+    *("page/touch", "page/lecture", "runs/instruments"),
+)
+
+
+def launch(
+    demo: Page, queue: RunQueue, host: str, port: int, limits: Limits = LOCAL, allowed: Iterable[str] = ()
+) -> str:
+    """Serves the page from other threads; returns its address. OSError when it cannot listen there. allowed:
+    names that it is reached by, besides its own."""
+    # Fonts of the visitor's own machine.
+    fonts = {"font": ("system-ui", "sans-serif"), "font_mono": ("ui-monospace", "monospace")}
+    colours = {
+        "body_background_fill": "var(--page)",
+        "body_text_color": "var(--ink)",
+        "block_background_fill": "var(--paper)",
+        "block_border_color": "var(--rule)",
+        "block_label_text_color": "var(--ink)",
+        "block_title_text_color": "var(--ink)",
+        "block_info_text_color": "var(--muted)",
+        "body_text_color_subdued": "var(--muted)",
+        "input_placeholder_color": "var(--muted)",
+        "input_background_fill": "var(--page)",
+        "button_primary_background_fill": "var(--accent)",
+        "button_primary_background_fill_hover": "var(--accent)",
+        "button_primary_text_color": "var(--accent-ink)",
+        "slider_color": "var(--accent)",
+    }  # of stage.css, which has them for both themes
+    theme = gr.themes.Base(primary_hue="blue", neutral_hue="zinc", **fonts)
+    theme.set(**colours, **{f"{name}_dark": colour for name, colour in colours.items()})
+    css = "\n".join((STATIC / f"{name}.css").read_text(encoding="utf-8") for name in STYLE_SHEETS)
+    # Modules and the page stay. To look at them again, each full collection would stop a run for 0.3 s.
+    gc.collect()
+    gc.freeze()
+    shown = f"[{host}]" if ":" in host else host  # Gradio makes an address of it, and strips the brackets
+    with _environment(STARTING):
+        demo.launch(
+            server_name=shown,
+            server_port=port,
+            prevent_thread_lock=True,
+            quiet=True,
+            share=False,
+            ssr_mode=False,
+            run_history=False,
+            mcp_server=find_spec("mcp") is not None,
+            footer_links=["api", "gradio", "settings"],
+            theme=theme,
+            head=f"<style>{css}</style>",
+            app_kwargs=_in_front(demo, queue, limits),
+            max_file_size=limits.trace_bytes,
+            state_session_capacity=STATES_KEPT,
+            max_threads=500,  # as many events go on at once, those of visitors who wait in line among them
+            **PRIVATE_OPTIONS,
+        )
+    bound_connections(demo.server, limits)
+    hosts = Hosts(host, allowed, limits.hosted, limits.behind_proxy)
+    demo.app.middleware_stack = with_host(demo.app.middleware_stack, limits, hosts)
+    return f"http://{shown}:{port}"
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """These variables for a while, since Gradio takes no arguments for them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
+    """What Gradio's app gets besides Gradio's own: the gate, and the routes that are not Gradio's."""
+    visits = Visits(demo, limits, queue.look)
+    demo.is_read = visits.is_read
+    functions = functions_of(demo, ENDPOINTS.values())
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        choose_tools(demo, ENDPOINTS)  # before anybody asks for a description of the API
+        async with visits.sweeping():
+            yield
+
+    return {
+        "routes": [_script_route(), *demo.routes, health_route(queue, lambda: visits.stopped)],
+        "middleware": [
+            Middleware(Sending, limits.reader_seconds),
+            Middleware(Gate, limits, visits, functions, triggers_of(demo)),
+            Middleware(Filling),
+        ],
+        "lifespan": lifespan,
+        "openapi_url": None,
+    }
+
+
+def _script_route() -> Route:
+    """Serves the scripts and no other file. Not a StaticFiles mount, which fails behind a proxy that removes
+    a path prefix."""
+    contents = scripts()
+    forever = {"Cache-Control": "public, max-age=31536000, immutable"}  # a changed script has another path
+
+    async def script(request: Request) -> Response:
+        path = request.path_params["path"]
+        if path not in contents:
+            return Response(status_code=404)
+        return Response(contents[path], media_type="text/javascript", headers=forever)
+
+    return Route(f"/{scripts_path()}/{{path:path}}", script)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# All in seconds; together less than the 2 s in which the program is to end.
+RUN_PATIENCE = 0.8  # for the run that goes on to end
+ANSWER_PATIENCE = 0.5  # for visitors to read its end
+STREAM_PATIENCE = 0.3  # for open connections to close
+
+
+Ended = SimpleQueue[Exception | None]
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[Ended]:
+    """The queue gets None at SIGINT and at SIGTERM. A second one ends the process at once.
+
+    The handler raises nothing: it runs in the middle of any code of the main thread, and what is raised in a
+    finalizer is lost."""
+    ended: Ended = SimpleQueue()
+
+    def end(*_: object) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        ended.put(None)
+
+    before = {number: signal.signal(number, end) for number in SIGNALS}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def close(demo: Page, queue: RunQueue) -> None:
+    """Ends the run that goes on, answers whoever waits, and closes the server."""
+    queue.close(RUN_PATIENCE)
+    if not demo.is_running:
+        return
+    deadline = time.monotonic() + ANSWER_PATIENCE
+    while time.monotonic() < deadline and (has_unread_answers(demo) or demo.board.has_readers()):
+        time.sleep(0.02)
+    if demo.server:  # or it would wait until the last visitor closes the page
+        demo.server.config.timeout_graceful_shutdown = STREAM_PATIENCE
+    demo.close(verbose=False)

@@ -1,0 +1,350 @@
+"""The runs and measurements that pages follow and show, by names that cannot be guessed; bounded in number
+and bytes. Without Gradio.
+
+A reader can begin at any round, since the trace holds them all. So a page whose connection was cut asks for
+the rest, and nothing that was sent has to be kept for it.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from specdemo.events import Params
+from specdemo.events.trace import Trace
+from specdemo.ui.runs.limits import Limits, Shares
+from specdemo.ui.runs.queue import Refused, Ticket
+from specdemo.ui.runs.run import RunProgress, Waiting, sentence
+from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notice, with_update
+from specdemo.ui.view.settings import in_labels
+from specdemo.ui.view.texts import describe_pair, describe_recorded
+from specdemo.ui.view.wire import Measurement, Message, Notice
+
+QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stands
+STOPPED_EARLY = "Stopped before the run began."
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """What a reader is told: JSON, made where it keeps nobody waiting. place: how many of the run's rounds
+    the reader knows then."""
+
+    place: int
+    make: Callable[[], str]
+
+
+class Followed:
+    """Something that goes on in the server and is read by a page. session: the page that asked for it."""
+
+    def __init__(self, limits: Limits, session: str = "", address: str = "", name: str = "") -> None:
+        self.name, self.session, self.address = name or secrets.token_hex(16), session, address
+        self.limits = limits
+        self.ticket: Ticket | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.readers = 0
+        self.was_read = False
+        self.heard = time.monotonic()  # when it was asked for, or its last reader has left
+        self.used = self.heard  # when anybody has last asked for anything of it
+        self.ended = False
+        self.kept: KeptRun | None = None  # of a run that has ended
+        self._told = asyncio.Event()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept of it."""
+        return self.kept.size if self.kept else 0
+
+    def is_awaited(self) -> bool:
+        """Whether somebody reads it or may still come back. Any thread may call it."""
+        patience = self.limits.resume_seconds if self.was_read else self.limits.listen_seconds
+        return self.readers > 0 or time.monotonic() - self.heard < patience
+
+    def is_read(self) -> bool:
+        """Whether somebody has begun to read it. Any thread may call it."""
+        return self.was_read
+
+    def stop(self) -> None:
+        """Its page does not want it any more. After its end, nothing happens."""
+        if self.ticket and not self.ended:
+            self.ticket.stop(STOPPED_EARLY)
+
+    def begin(self, reports: AsyncIterator[Any]) -> asyncio.Task[None]:
+        """Follows what the reports tell from now on."""
+        self.task = asyncio.create_task(self._follow(reports))
+        return self.task
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While somebody reads it."""
+        self.readers += 1
+        self.was_read = True
+        try:
+            yield
+        finally:
+            self.readers -= 1
+            self.heard = time.monotonic()
+
+    async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
+        """What is new after the first `since` rounds, until it has ended. None: nothing for a while."""
+        raise NotImplementedError
+        yield
+
+    async def _take(self, report: Any) -> None:
+        raise NotImplementedError
+
+    def _fail(self, error: Exception) -> None:
+        raise NotImplementedError
+
+    async def _end(self) -> None:
+        self.ended = True
+        self._tell()
+
+    async def _follow(self, reports: AsyncIterator[Any]) -> None:
+        try:
+            async with aclosing(reports) as told:  # type: ignore[type-var]
+                async for report in told:
+                    await self._take(report)
+                    self._tell()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            await self._end()
+
+    def _tell(self) -> None:
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+
+
+class FollowedRun(Followed):
+    """A page's run: waited for, going on, or ended. link: of a pair's trace, the query of the address that
+    asks for the run. remarks: about how it was asked for."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        params: Params,
+        link: Callable[[Trace], str],
+        remarks: Sequence[str] = (),
+        **who: str,
+    ) -> None:
+        super().__init__(limits, **who)
+        self.params, self.link, self.remarks = params, link, remarks
+        self.notice: Notice | None = None
+        self.feed: RunFeed | None = None
+        self.described: object = None
+
+    @property
+    def seed(self) -> int | None:
+        return self.kept.seed if self.kept else self.feed and self.feed.trace.params.seed
+
+    def keep(self) -> KeptRun | None:
+        """What there is of the run, compressed; None before it has begun."""
+        feed = self.feed  # first: when the run ends, it is kept before its feed goes
+        return self.kept or (feed and kept_run(feed))
+
+    async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
+        shown, feed = None, None
+        while True:
+            told, ended, feed, said = self._told, self.ended, self.feed or feed, self.notice
+            message: Message = {}
+            if said is not shown and said:
+                message["notice"] = shown = said
+            if feed and (ended or since == 0 or len(feed.trace.rounds) > since):
+                update = await asyncio.to_thread(feed.update, since)
+                since = update["until"]
+                yield StreamEvent(since, partial(with_update, _ending(message, ended), update))
+            elif ended:
+                if self.kept:
+                    message["stored"] = True
+                yield StreamEvent(since, partial(json.dumps, _ending(message, True)))
+            elif message:
+                yield StreamEvent(since, partial(json.dumps, message))
+            if ended:
+                return
+            if not (feed and len(feed.trace.rounds) > since) and not await _comes(told):
+                yield None
+
+    async def _take(self, report: Waiting | RunProgress) -> None:
+        if isinstance(report, Waiting):
+            self.notice = notice("wait", report.sentence, share=report.share)
+            return
+        trace = report.run.trace
+        if self.feed is None:
+            tokenizer = getattr(report.pair, "tokenizer", None)  # a server has none
+            self.feed = RunFeed(trace, tokenizer, link=self.link(trace))
+        self.feed.ended = report.ended
+        if (state := (report.pair.warming_up, report.pair.notes)) != self.described:
+            self.described = state
+            self.notice = notice("note", *self.remarks, *describe_pair(report.pair, self.params))
+        if report.note:
+            self.notice = notice("note", report.note)
+
+    def _fail(self, error: Exception) -> None:
+        if self.feed:
+            self.feed.ended = True
+        told = words_of(error)
+        self.notice = notice("note", told) if told == STOPPED_EARLY else notice("error", told)
+
+    async def _end(self) -> None:
+        await super()._end()
+        if self.feed:
+            self.kept = await asyncio.to_thread(kept_run, self.feed)  # its rounds take much more memory
+            self.feed = None
+
+
+class FollowedMeasurement(Followed):
+    """What an instrument measures. Every message has all that is measured so far."""
+
+    def __init__(self, limits: Limits, wanted: object, **who: str) -> None:
+        super().__init__(limits, **who)
+        self.latest, self.stopped = nothing_yet(wanted, self.name), False
+
+    async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
+        shown = None
+        while True:
+            told, ended, latest = self._told, self.ended, self.latest
+            if latest is not shown or ended:
+                shown = latest
+                message: Message = {"measurement": latest}
+                yield StreamEvent(since, partial(json.dumps, _ending(message, ended)))
+            if ended:
+                return
+            if not await _comes(told):
+                yield None
+
+    async def _take(self, report: Measurement) -> None:
+        if not self.stopped:
+            self.latest = {**report}  # which goes on to be filled
+
+    def _fail(self, error: Exception) -> None:
+        if not self.stopped:
+            self.latest = failed(self.latest, error)
+
+    def stop(self) -> None:
+        super().stop()
+        if not self.ended:
+            self.stopped = True
+            self.latest = self.latest | {"state": "stopped", "text": "Stopped.", "share": None}
+            self._tell()
+
+
+def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> FollowedRun:
+    """A run that was read from a file, and goes on nowhere."""
+    run = FollowedRun(limits, Params(), lambda trace: "", name=name, address=address)
+    run.kept, run.ended = kept, True
+    return run
+
+
+def recorded_run(limits: Limits, trace: Trace, name: str) -> FollowedRun:
+    """The run that every page shows at first."""
+    feed = RunFeed(trace, recorded=True)
+    return opened_run(limits, kept_run(feed, notice("recorded", describe_recorded(trace))), name, "")
+
+
+async def _comes(told: asyncio.Event) -> bool:
+    """Whether there is news before long."""
+    try:
+        async with asyncio.timeout(QUIET_SECONDS):
+            await told.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def wrong(error: Exception) -> Message:
+    return {"notice": notice("error", words_of(error))}
+
+
+def failed(latest: Measurement, error: Exception) -> Measurement:
+    return latest | {"state": "failed", "text": words_of(error), "share": None}
+
+
+def words_of(error: Exception) -> str:
+    return in_labels(sentence(error))
+
+
+def _ending(message: Message, ended: bool) -> Message:
+    return {**message, "ended": True} if ended else message
+
+
+UNUSED_SECONDS = 3_600  # for which a run that has ended is kept without being asked for
+RECORDED_RUN = "first"  # the name of the recorded run that every page shows at first
+
+
+class Board:
+    """What pages have asked for and what they show. When there is too much, the address that has the most
+    loses its longest unused one first."""
+
+    def __init__(self, limits: Limits, recorded: FollowedRun) -> None:
+        self.limits, self.recorded = limits, recorded
+        self.entries: dict[str, Followed] = {}  # the longest unused one first
+
+    def put(self, one: Followed) -> None:
+        self.entries[one.name], one.used = one, time.monotonic()
+        self._make_room()
+
+    def has_readers(self) -> bool:
+        """Whether somebody reads anything of it now."""
+        return any(one.readers for one in self.entries.values())
+
+    def is_read_by(self, session: str) -> bool:
+        """Whether a page has read anything of it, and has not left."""
+        own = (one for one in self.entries.values() if one.session == session)
+        return any(one.was_read and one.is_awaited() for one in own)
+
+    def begin(self, one: Followed, reports: AsyncIterator[Any]) -> None:
+        one.begin(reports).add_done_callback(lambda _: self._has_ended(one))
+
+    def get(self, name: str) -> Followed | None:
+        if name == RECORDED_RUN:
+            return self.recorded
+        if one := self.entries.pop(name, None):
+            self.entries[name], one.used = one, time.monotonic()
+        return one
+
+    def _has_ended(self, one: Followed) -> None:
+        """If a page shows it now, nobody can ask for the runs that it showed before."""
+        if one.kept:
+            for each in list(self.entries.values()):
+                if each is not one and each.kept and each.session == one.session:
+                    self._remove(each)
+        self._make_room()
+
+    def make_room(self, address: str) -> None:
+        """Refused where this address asks for too much that nobody has begun to read. Where others have more
+        of that, the one with the most gives up a place."""
+        unread = {each: each.address for each in self.entries.values() if not (each.ended or each.was_read)}
+        held = Shares(unread.values())
+        if held[address] < self.limits.uncollected_of_address:
+            if len(unread) < self.limits.uncollected:
+                return
+            if one := held.to_go(unread, newcomer=address):
+                one.stop()
+                return self._remove(one)
+        raise Refused("Too many requests wait here: busy, try again in about 20 s.")
+
+    def _make_room(self) -> None:
+        """Never removes the latest one, and nothing that goes on."""
+        while ended := [each for each in list(self.entries.values())[:-1] if each.ended and not each.readers]:
+            oldest = ended[0]
+            if time.monotonic() - oldest.used > UNUSED_SECONDS:
+                self._remove(oldest)
+                continue
+            sizes, counts = Shares(), Shares()
+            for each in self.entries.values():
+                sizes[each.address] += each.size
+                counts[each.address] += 1
+            too_much = sizes.total() > self.limits.kept_bytes and sizes
+            held = too_much or (counts.total() > self.limits.kept_runs and counts)
+            if not held:
+                return
+            if one := held.to_go({each: each.address for each in ended}):
+                self._remove(one)
+
+    def _remove(self, one: Followed) -> None:
+        del self.entries[one.name]

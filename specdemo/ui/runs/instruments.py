@@ -1,0 +1,362 @@
+"""What the page measures on request: a race, draft lengths, drafters. Without Gradio.
+
+All three are comparisons (bench/compare.py) of settings on prompts. A measurement waits in the same line as
+any run, and what is measured before it is stopped stays.
+"""
+
+import asyncio
+import json
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from copy import copy
+from dataclasses import asdict, dataclass, replace
+from random import SystemRandom
+from typing import Any, Literal
+
+from specdemo.bench.compare import (
+    Comparison,
+    Setting,
+    compare,
+    has_head,
+    result_of,
+    settings_for,
+)
+from specdemo.bench.methods import COLUMNS, MethodRow, MethodsResult, cells, comparison_csv, winner
+from specdemo.bench.prompts import prompts_for
+from specdemo.errors import PairError
+from specdemo.events import METHODS, Params, check_prompt, is_lossy
+from specdemo.events.speedup import SpeedUp, after_plain_rounds, is_wide, speed_up, timed
+from specdemo.events.trace import Trace, round_objects
+from specdemo.events.verdict import speedup_in_words, verdict
+from specdemo.loading.catalog import others_at_hand
+from specdemo.loading.pair import AnyPair, Pair
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import Ticket, fulfil
+from specdemo.ui.runs.run import awaitable, turn_with
+from specdemo.ui.view import wire
+from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
+from specdemo.ui.view.feed import cut_output, nothing_yet, tokens_of
+from specdemo.ui.view.settings import judging_in_words, sampler_in_words
+from specdemo.ui.view.texts import number_texts, whose
+from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
+from specdemo.vllm.pair import ServedPair
+
+TARGET_ALONE = METHODS["none"].label
+SERVERS_LENGTH = "A server drafts as it was started, so other draft lengths cannot be measured on it"
+SHOWN_PROMPT = 40  # characters of a prompt, to tell it from others
+PERIOD = 0.3  # s between two looks at a measurement
+
+
+@dataclass(frozen=True)
+class MeasurementRequest:
+    """What a visitor wants to be measured. prompts: for a comparison, "this" prompt or a "set"."""
+
+    kind: MeasurementKind
+    prompts: Literal["this", "set"]
+    choice: Choice
+    prompt: str
+    params: Params
+
+
+@dataclass(frozen=True)
+class MeasurementPlan:
+    """What is compared. whose: the same in words."""
+
+    settings: list[Setting]
+    prompts: Sequence[str]
+    repeats: int
+    whose: str
+
+
+def measurement_request(wanted: object, choice: Choice, prompt: str, params: Params) -> MeasurementRequest:
+    """wanted: what the page's script asks for. ValueError: one sentence."""
+    asked = wanted if isinstance(wanted, dict) else {}
+    kind, prompts = asked.get("kind"), asked.get("prompts", "this")
+    if kind not in MEASUREMENT_KINDS or prompts not in ("this", "set"):
+        raise ValueError(
+            f"a measurement must be one of {', '.join(MEASUREMENT_KINDS)}, not {ascii(wanted)[:60]}"
+        )
+    if prompts == "this":
+        check_prompt(prompt)
+    if kind != "compare" and params.draft_with == "none":
+        raise ValueError("Drafting method is none, so there is nothing to measure: choose a drafter first")
+    if params.seed is None:
+        params = replace(params, seed=SystemRandom().randrange(2**32))
+    return MeasurementRequest(kind, prompts, choice, prompt, params)
+
+
+async def measure(
+    models: Models, ticket: Ticket, request: MeasurementRequest, name: str = ""
+) -> AsyncIterator[wire.Measurement]:
+    """Measures when the ticket's turn comes. Yields all that is measured so far, whenever there is more.
+    Errors are raised. Closing or cancelling this generator stops the measurement. name: that it is
+    followed by."""
+    told = nothing_yet({"kind": request.kind}, name)
+    started: Future[MeasurementPlan] = Future()
+    latest: deque[Comparison] = deque(maxlen=1)
+
+    def work(*pairs: AnyPair) -> None:
+        plan_of = PLANS[request.kind] if pairs[0].runs_here else plan_of_servers
+        plan = plan_of(request, list(pairs))
+        started.set_result(plan)
+        for so_far in compare(plan.settings, plan.prompts, plan.repeats, lambda: ticket.is_over):
+            latest.append(so_far)
+            if ticket.is_over:
+                break
+
+    begun, done = awaitable(started), awaitable(ticket.done)
+    try:
+        choices = [request.choice, *await _others(models, request)]
+        async with aclosing(turn_with(models, ticket, choices, work, begun, done)) as before:
+            async for waiting in before:
+                yield told | {"text": waiting.sentence, "share": waiting.share}
+        if done.done():
+            done.result()  # raises what went wrong before it began
+        plan = begun.result()
+        told |= {"whose": plan.whose, "state": "running", "text": "Warming up …", "share": 0.0}
+        yield told
+        shown = None
+        while not done.done():
+            if latest and latest[0] is not shown:
+                shown = latest[0]
+                if shown.rows and shown.measuring:
+                    told["text"] = f"Measuring {shown.measuring} …"
+                told["share"] = shown.done / shown.total
+                told |= found(request, plan, shown)
+                yield told
+            await asyncio.wait([done], timeout=PERIOD)
+        told |= found(request, plan, latest[0]) if latest else {}
+        if done.exception():
+            yield told  # what came before it failed
+        done.result()
+        is_cut = ticket.is_late and (not latest or latest[0].done < latest[0].total)
+        ending = {"state": "stopped", "text": ticket.ending} if is_cut else {"state": "ended", "text": ""}
+        yield told | ending | {"share": None}
+    finally:
+        ticket.cancel()
+
+
+async def _others(models: Models, request: MeasurementRequest) -> list[Choice]:
+    """What else is measured, besides the choice itself."""
+    if models.is_server(request.choice):
+        if request.kind == "gamma":
+            raise PairError(SERVERS_LENGTH)
+        beside: Future[list[Choice]] = Future()  # asking servers takes time
+        threading.Thread(target=fulfil, args=(beside, models.beside, request.choice), daemon=True).start()
+        return await awaitable(beside)
+    if request.kind != "compare":
+        return []
+    others = [
+        replace(request.choice, pair=name) for name in others_at_hand(request.choice.pair or models.default)
+    ]
+    heads = [has_head(other.pair) for other in others if other.pair]
+    return [
+        replace(other, quantize_drafter="none") if is_head else other
+        for other, is_head in zip(others, heads, strict=True)
+    ]
+
+
+def _race(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
+    params = request.params
+    drafting = [METHODS[params.draft_with].label, f"γ {params.gamma}", *judging_in_words(params)]
+    settings = [
+        Setting(TARGET_ALONE, pairs[0], replace(params, draft_with="none")),
+        Setting(", ".join(drafting), pairs[0], params),
+    ]
+    return MeasurementPlan(settings, [request.prompt], 1, f"{_in_words(pairs, request)}, one run each")
+
+
+def _gammas(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
+    params = request.params
+    own = () if params.gamma == "auto" else (params.gamma,)
+    gammas = sorted({*GAMMAS, *own})
+    settings = [Setting(TARGET_ALONE, pairs[0], replace(params, draft_with="none"))]
+    settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in gammas]
+    drafting = METHODS[params.draft_with].label
+    return MeasurementPlan(settings, [request.prompt], REPEATS, f"{_in_words(pairs, request)}, {drafting}")
+
+
+def _drafters(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
+    names = [name for name, method in METHODS.items() if pairs[0].has(method.needs)]
+    params = request.params
+    if "exit_layer" not in METHODS[params.draft_with].fields:
+        # Its control is hidden, and can hold what another target allows.
+        params = replace(params, exit_layer=0)
+    settings = settings_for(pairs, names, params)
+    whose = f"{_in_words(pairs, request)}, γ {request.params.gamma}"
+    return _on_prompts(settings, pairs, request, whose)
+
+
+PLANS: dict[MeasurementKind, Callable[[MeasurementRequest, list[Pair]], MeasurementPlan]] = {
+    "race": _race,
+    "gamma": _gammas,
+    "compare": _drafters,
+}
+
+
+def plan_of_servers(request: MeasurementRequest, pairs: list[ServedPair]) -> MeasurementPlan:
+    """pairs: the chosen server, and the others with the same model. PairError says what is lacking."""
+    alone, drafting = ([pair for pair in pairs if pair.drafts is drafts] for drafts in (False, True))
+    if not alone or not drafting:
+        lacks = "drafts" if drafting == [] else "does not draft"
+        raise PairError(
+            f"Drafting cannot be switched off for a request to vLLM, and no other server here {lacks} and "
+            f"serves {pairs[0].server.model}: start one, and give both with --vllm"
+        )
+    params = request.params
+    used = [pairs[0] if pairs[0].drafts else drafting[0]] if request.kind == "race" else drafting
+    settings = [Setting(TARGET_ALONE, alone[0], alone[0].check(params))]
+    settings += [Setting(f"drafting ({pair.info.name})", pair, pair.check(params)) for pair in used]
+    whose = _in_words(pairs, request)
+    if request.kind == "race":
+        return MeasurementPlan(settings, [request.prompt], 1, f"{whose}, one run each")
+    return _on_prompts(settings, pairs, request, whose)
+
+
+def _on_prompts(
+    settings: list[Setting], pairs: Sequence[AnyPair], request: MeasurementRequest, whose: str
+) -> MeasurementPlan:
+    if request.prompts == "this":
+        return MeasurementPlan(settings, [request.prompt], REPEATS, f"{whose}, {REPEATS} times")
+    return MeasurementPlan(settings, prompts_for(pairs[0], SET_SIZE), 1, whose)
+
+
+def _in_words(pairs: Sequence[AnyPair], request: MeasurementRequest) -> str:
+    info, params = pairs[0].info, request.params
+    where = info.name if info.server else f"{info.name} on {info.device_name}"
+    seed = f", seed {params.seed}" if params.temperature else ""
+    start = " ".join(request.prompt.split())
+    start = start if len(start) <= SHOWN_PROMPT else f"{start[:SHOWN_PROMPT]}…"
+    judging = "".join(f"{words}, " for words in judging_in_words(params))
+    prompts = f"“{start}”" if request.prompts == "this" else f"a set of {SET_SIZE} prompts"
+    return f"{prompts}, {where}, {judging}{sampler_in_words(params)}{seed}"
+
+
+def found(request: MeasurementRequest, plan: MeasurementPlan, so_far: Comparison) -> dict[str, Any]:
+    """The part of a measurement that has the results."""
+    result: dict[str, Any] = {}
+    if request.kind == "race" and len(so_far.traces) == 2:
+        result["race"] = race_of([so_far.traces[each.name] for each in plan.settings], plan.settings)
+    elif request.kind == "gamma" and so_far.rows:
+        result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=length_of)]
+    elif request.kind == "compare" and so_far.rows:
+        rows = result_of(plan.settings, plan.prompts, plan.repeats, so_far.rows)
+        result["comparison"] = comparison_of(rows)
+    return result
+
+
+def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
+    alone, drafted = traces
+    measured = speed_up([timed(alone.rounds)], [timed(drafted.rounds)])
+    speedup = (
+        "" if measured is None else speedup_in_words(measured.interval, measured.value, "the target alone")
+    )
+    return {
+        "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
+        "verdict": same_text(alone, drafted),
+        "speedup": speedup,
+        "head": _head(alone, drafted, measured),
+    }
+
+
+def _head(alone: Trace, drafted: Trace, measured: SpeedUp | None) -> wire.Head:
+    """What stands over the panel while it shows the race: of the race's own run with drafts, whose plain
+    rounds are those of the target alone."""
+    of_race, plain_ms = copy(drafted), [one.ms for one in alone.rounds]
+    if alone.pair.server is None:
+        of_race.stats = after_plain_rounds(drafted.stats, drafted.rounds, plain_ms)
+    elif measured:  # the two servers' rounds: a server's run by itself has no speed-up
+        of_race.stats = replace(drafted.stats, speedup=measured.value, speedup_interval=measured.interval)
+    result = verdict(of_race.stats, of_race.finish, of_race.rounds)
+    return {
+        "whose": f"This race: {whose(of_race)}",
+        "numbers": number_texts(of_race),
+        "verdict": result.text.replace("Measured:", "In this race:"),
+        "tone": result.tone,
+    }
+
+
+def _lane(trace: Trace, title: str) -> wire.Lane:
+    rounds = round_objects(trace.rounds)
+    cut_output(rounds, trace.text)
+    for one in rounds:
+        for token in tokens_of(one):
+            # What a token without a text stands for is told by its own row.
+            token["top"] = [] if token["text"] else [row for row in token["top"] if row[0] == token["id"]]
+    stats = trace.stats
+    before_ms = stats.prefill_ms if trace.pair.server is None else stats.ttft_ms
+    return {
+        "title": title,
+        "tokens": stats.tokens,
+        "ms": sum(one.ms for one in trace.rounds),  # of a server from the request on
+        "prefill_ms": before_ms,
+        "rounds": rounds,
+    }
+
+
+def same_text(alone: Trace, drafted: Trace) -> str:
+    """In what sense the two texts of a race are the same."""
+    if is_lossy(drafted.params):
+        return (
+            f'Two texts, two distributions: the rule "{drafted.params.rule}" is lossy, so the drafted text '
+            "is not drawn from the target's own distribution."
+        )
+    if alone.params.temperature and alone.pair.server is not None:
+        return (
+            "Two texts: with drafts a server uses its random numbers in another way, so the words can "
+            "differ. Whether both have the target's distribution cannot be seen from here."
+        )
+    if alone.params.temperature:
+        return (
+            "Two texts, one distribution: with drafts the random numbers are used in another way, so the "
+            "words can differ, but both texts are drawn from the target's own distribution."
+        )
+    pairs = list(zip(alone.output_ids, drafted.output_ids, strict=False))
+    equal = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    length = max(len(alone.output_ids), len(drafted.output_ids))
+    if equal == length:
+        return f"Identical: {equal:,} of {length:,} tokens, compared."
+    if alone.pair.server is not None:
+        return (
+            f"The texts differ from token {equal + 1:,} on. A forward of several tokens rounds differently "
+            "from one of a single token, which can decide between two tokens that are about equally likely."
+        )
+    return (
+        f"The texts differ from token {equal + 1:,} on. In {alone.pair.dtype.target} a forward of several "
+        "tokens rounds differently from one of a single token, which can decide between two tokens that are "
+        "about equally likely."
+    )
+
+
+def length_of(row: MethodRow) -> int:
+    """Of a measured draft length; 0 is plain decoding."""
+    assert row.gamma != "auto", "only given lengths are measured"
+    return row.gamma or 0
+
+
+def gamma_point(row: MethodRow) -> wire.GammaPoint:
+    interval, is_plain = row.speedup_interval, row.draft_with == "none"
+    is_said = is_plain or (interval is not None and not is_wide(interval))
+    low, high = interval or (None, None)
+    return {
+        "gamma": length_of(row),
+        "speedup": row.speedup if is_said else None,
+        "low": low,
+        "high": high,
+        "tokens_per_round": row.tokens_per_round,
+        "runs": row.samples,
+    }
+
+
+def comparison_of(result: MethodsResult) -> wire.ComparisonTable:
+    rows = result.rows
+    return {
+        "columns": list(COLUMNS),
+        "rows": [list(cells(row).values()) for row in rows],
+        "winner": winner(rows),
+        "csv": comparison_csv(rows),
+        "json": json.dumps(asdict(result), indent=1),
+    }

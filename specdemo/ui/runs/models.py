@@ -1,0 +1,333 @@
+"""What a visitor can choose (pairs, and vLLM servers in their place), how much memory it needs, and whether
+it is loaded. Without Gradio."""
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import get_token
+
+from specdemo import zero
+from specdemo.errors import PairError, no_mistakes, without_directories
+from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR, QUANTIZE, Entry
+from specdemo.loading.fetch import OnProgress, has_config
+from specdemo.loading.load import read_skeleton, target_for
+from specdemo.loading.pair import AnyPair, Pair
+from specdemo.loading.plan import automatic_dtype, plan_from
+from specdemo.loading.pool import ModelPool
+from specdemo.loading.request import ROLES, PairRequest, Part, for_role, resolve
+from specdemo.runtime.cuda import is_cuda
+from specdemo.runtime.device import device_name, free_memory, memory_of, why
+from specdemo.runtime.eagle3 import DrafterModel
+from specdemo.ui.runs.limits import LOCAL, Limits
+from specdemo.ui.view.settings import FIXED, SERVER_PREFIX, WEIGHT_CHOICES
+from specdemo.vllm.client import host_of, server_address
+from specdemo.vllm.pair import ServedPair, connect
+
+
+@dataclass(frozen=True)
+class Given:
+    """A server's address and key, as the page's owner gave them."""
+
+    url: str
+    key: str | None = None
+
+
+class Servers:
+    """hosted: visitors do not see addresses, and cannot give one."""
+
+    def __init__(self, given: Sequence[Given] = (), hosted: bool = False):
+        self.hosted = hosted
+        places = {server_address(one.url): one.key for one in given}
+        self.places: dict[str, tuple[str, str | None]] = {}  # by name: address and key
+        for number, (address, key) in enumerate(places.items(), start=1):
+            self.places[f"{SERVER_PREFIX}{number}" if hosted else self._name(address)] = (address, key)
+        self.connected: dict[str, ServedPair] = {}
+        self.locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by name: asked once
+
+    @staticmethod
+    def _name(address: str) -> str:
+        return f"{SERVER_PREFIX}{host_of(address) if address.startswith('http:') else address}"
+
+    @property
+    def names(self) -> list[str]:
+        """Those that the owner gave."""
+        return list(self.places)
+
+    def place(self, name: str | None, typed: str | None) -> tuple[str, tuple[str, str | None]] | None:
+        """Name, address and key of the server that is asked for, None if it is none. typed: an address that a
+        visitor of an own page has typed; it gets no key but one that was given for it."""
+        if typed:
+            if self.hosted:
+                raise PairError("vllm cannot be chosen here: this server uses those of its owner")
+            address = server_address(typed)
+            name = self._name(address)
+            return name, self.places.get(name, (address, None))
+        return (name, self.places[name]) if isinstance(name, str) and name in self.places else None
+
+    def loaded(self, name: str) -> ServedPair | None:
+        """The server if it has been asked what it is, and has not failed since."""
+        pair = self.connected.get(name)
+        return None if pair is None or pair.failed else pair
+
+    def get(self, name: str, place: tuple[str, str | None]) -> ServedPair:
+        """The server, asked what it is if necessary; raises as `connect` does."""
+        with self.locks[name]:
+            pair = self.loaded(name)
+            if pair is None:
+                pair = self.connected[name] = connect(*place, name=name if self.hosted else None)
+            return pair
+
+    def beside(self, pair: ServedPair) -> list[str]:
+        """The other given servers that can be reached and serve a model of the same name."""
+        found = []
+        for name, place in self.places.items():
+            with suppress(PairError):
+                other = self.get(name, place)
+                if other is not pair and other.server.model == pair.server.model:
+                    found.append(name)
+        return found
+
+
+EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a visitor has chosen. None: as the server was started. vllm: the address of a server, in the place
+    of the pair."""
+
+    pair: str | None = None
+    dtype: str | None = None
+    quantize: str | None = None
+    quantize_drafter: str | None = None
+    vllm: str | None = None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a choice needs. Bytes of weights are measured if the pair is loaded, computed if its configs are
+    on this machine, and else estimated from the catalogue; None, and a total of 0, if nothing is known."""
+
+    target_bytes: int | None
+    drafter_bytes: int | None
+    total: int
+    memory: int  # bytes that the device has
+    fits: bool
+    loaded: bool
+    gated: bool
+    tried: str
+    device: str
+    device_name: str
+    why: str  # it is computed there
+    server: str = ""  # what is known of the vLLM server that is chosen; empty for a pair
+
+
+class Models:
+    """The pairs that a visitor can choose, by name."""
+
+    def __init__(
+        self,
+        default: dict[str, Any],
+        limits: Limits = LOCAL,
+        allowed: Sequence[str] = (),
+        servers: Sequence[Given] = (),
+    ):
+        """default: the arguments of `load_pair` for the pair that the server was started with. Its device,
+        dtype and quantisation apply to all pairs. allowed: names of pairs that a public server's owner offers
+        besides the usual ones. servers: of vLLM; the first is what the page begins with, unless a pair is
+        given."""
+        self.limits = limits
+        self.servers = Servers(servers, limits.hosted)
+        is_given = any(default.get(option) is not None for option in ("name", "target", "drafter"))
+        if default.get("name") is None:
+            given = [default.get(option) for option in ("target", "drafter", "trust_remote_code")]
+            default = default | {"target": target_for(*given)}
+        self.default_request = resolve(**default)
+        if (limits.hosted or zero.GPU) and any(part.code for part in self.default_request.parts):
+            raise PairError(
+                "trust_remote_code cannot be used on a public server, whose visitors would run it"
+            )
+        self.default = self._as_shown(self.default_request).name
+        how = {name: value for name, value in default.items() if name in ("device", "dtype", "quantize")}
+        names = self._public_names(how, allowed) if limits.hosted or zero.GPU else list(CATALOGUE)
+        self.arguments = {name: {"name": name, **how} for name in names}
+        if self.default not in CATALOGUE:
+            self.arguments = {self.default: default, **self.arguments}
+        if self.servers.names and not is_given:
+            self.default = self.servers.names[0]
+        self.pool = ModelPool(seconds=limits.load_seconds)
+
+    @property
+    def names(self) -> list[str]:
+        """What can be chosen."""
+        return [*self.servers.names, *self.arguments]
+
+    def _server(self, choice: Choice) -> tuple[str, tuple[str, str | None]] | None:
+        return self.servers.place(choice.pair or self.default, choice.vllm)
+
+    def _public_names(self, how: dict[str, Any], allowed: Sequence[str]) -> list[str]:
+        """The pairs of the catalogue that anyone may choose: the embedded ones, and those for this device
+        that its free memory has room for now.
+
+        A gated pair would be downloaded with the token of the server's owner, who has accepted its terms for
+        himself. So it is offered only where he has both listed it and set a token. On ZeroGPU all of them are
+        loaded before the page starts, so there are none but those that he has chosen.
+        """
+        for name in allowed:
+            if name not in CATALOGUE:
+                raise PairError(f"allow must be names out of {', '.join(CATALOGUE)}, not {ascii(name)[:60]}")
+        device = self.default_request.device
+        free = free_memory(device)
+        usual = FOR_GPUS if is_cuda(device) and not zero.GPU else ()
+        listed = dict.fromkeys((*usual, *allowed))
+        own = [self.default] if self.default in CATALOGUE else []
+        return [
+            name
+            for name, entry in CATALOGUE.items()
+            if name in (*EMBEDDED_PAIRS, *own)
+            or name in listed
+            and (get_token() or not entry.gated)
+            and sum(_estimated_sizes(resolve(name, **how), entry)) <= free
+        ]
+
+    def _as_shown(self, request: PairRequest) -> PairRequest:
+        """On a public server a model's directory is named without those above it."""
+        if not self.limits.hosted or request.name in CATALOGUE:
+            return request
+        parts = [
+            replace(part, id=Path(part.id).resolve().name) if os.path.isdir(part.place) else part
+            for part in request.parts
+        ]
+        name = " + ".join(part.id for part in parts)
+        return replace(request, name=f"own {name}" if name in CATALOGUE else name, parts=tuple(parts))
+
+    def is_server(self, choice: Choice) -> bool:
+        return self._server(choice) is not None
+
+    def beside(self, choice: Choice) -> list[Choice]:
+        """The other servers that serve the same model, which are asked if necessary. Raises as `get` does."""
+        server = self._server(choice)
+        assert server is not None, "a server is chosen"
+        return [Choice(name) for name in self.servers.beside(self.servers.get(*server))]
+
+    def request(self, choice: Choice) -> PairRequest:
+        """PairError: one sentence that says what cannot be chosen."""
+        for field in WEIGHT_CHOICES if self.limits.hosted else ():
+            if getattr(choice, field) is not None:
+                raise PairError(f"{field} {FIXED}")
+        name = self.default if choice.pair is None else choice.pair
+        if not isinstance(name, str) or name not in self.arguments:
+            raise PairError(f"pair must be one of {', '.join(self.names)}, not {ascii(name)[:60]}")
+        arguments = dict(self.arguments[name])
+        if choice.dtype is not None:
+            arguments["dtype"] = choice.dtype
+        chosen = {"target": choice.quantize, "drafter": choice.quantize_drafter}
+        arguments["quantize"] = {
+            role: for_role(arguments.get("quantize"), role, "quantize") if kind is None else kind
+            for role, kind in chosen.items()
+        }
+        return self._as_shown(resolve(**arguments))
+
+    def get(
+        self,
+        choice: Choice = Choice(),
+        on_progress: OnProgress = lambda *_: None,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> AnyPair:
+        """The pair, loaded if necessary; see ModelPool.get."""
+        if server := self._server(choice):
+            return self.servers.get(*server)
+        request = self.request(choice)
+        try:
+            with no_mistakes():
+                return self.pool.get(request, on_progress, is_wanted)
+        except PairError as error:
+            if not self.limits.hosted:
+                raise
+            told = type(error)(without_directories(str(error)))
+        raise told
+
+    def loaded(self, choice: Choice) -> AnyPair | None:
+        """The pair if it is loaded; returns at once."""
+        if server := self._server(choice):
+            return self.servers.loaded(server[0])
+        return self.pool.loaded(self.request(choice))
+
+    def needs(self, choice: Choice) -> Needs:
+        if server := self._server(choice):
+            return _nothing(self.servers.loaded(server[0]))
+        request = self.request(choice)
+        entry, pair = CATALOGUE.get(request.name), self.pool.loaded(request)
+        sizes = _sizes(request, entry, pair)
+        total, memory = sum(sizes), memory_of(request.device)
+        target_bytes, drafter_bytes, *_ = *sizes, None, None
+        return Needs(
+            target_bytes,
+            drafter_bytes,
+            total=total,
+            memory=memory,
+            fits=total <= memory,
+            loaded=pair is not None,
+            gated=entry.gated if entry else False,
+            tried=entry.tried if entry else "not by this project",
+            device=request.device,
+            device_name=device_name(request.device),
+            why=why(request.device),
+        )
+
+    def listed(self) -> list[dict[str, Any]]:
+        """What the API's `pairs` returns, the default pair first if it is not from the catalogue."""
+        entries = [asdict(entry) for name, entry in CATALOGUE.items() if name in self.arguments]
+        no_models: dict[str, None] = dict.fromkeys(ROLES)
+        served = [{"name": name, **no_models, "about": "a vLLM server"} for name in self.servers.names]
+        if self.default_request.name in CATALOGUE:
+            return [*served, *entries]
+        shown = self._as_shown(self.default_request)
+        ids = dict.fromkeys(ROLES) | {part.role: part.id for part in shown.parts}
+        own = {"name": shown.name, **ids, "about": "as the server was started"}
+        return [own, *served, *entries] if self.default == shown.name else [*served, own, *entries]
+
+
+def _nothing(pair: ServedPair | None) -> Needs:
+    """What a server needs here. pair: if it has been asked what it is."""
+    about = "a vLLM server; it is asked what it is at the first run" if pair is None else pair.about
+    return Needs(None, None, 0, 0, True, pair is not None, False, "", "server", "", "", about)
+
+
+def _sizes(request: PairRequest, entry: Entry | None, pair: Pair | None) -> list[int]:
+    """Bytes of the target's weights, and of the drafter's if there is one; empty if nothing is known."""
+    if pair:
+        held = pair.bytes_held
+        return [held.target] if held.drafter is None else [held.target, held.drafter]
+    try:
+        if all(has_config(part) for part in request.parts):
+            skeletons = [
+                _skeleton(replace(part, device="cpu", dtype=None, quantize=None)) for part in request.parts
+            ]
+            return list(plan_from(request, skeletons).sizes)
+    except (PairError, ValueError):  # reported when the pair is loaded
+        return []
+    return _estimated_sizes(request, entry) if entry else []
+
+
+def _estimated_sizes(request: PairRequest, entry: Entry) -> list[int]:
+    gigabytes = (entry.gigabytes - entry.drafter_gigabytes, entry.drafter_gigabytes)
+    parameters = [int(5e8 * size) for size in gigabytes]  # two bytes each in bfloat16
+    automatic, _ = automatic_dtype(request.device, sum(parameters))
+    bits = [
+        QUANTIZE[part.quantize] if part.quantize else 8 * (part.dtype or automatic).itemsize
+        for part in request.parts
+    ]
+    return [count * width // 8 for count, width in zip(parameters, bits, strict=True)]
+
+
+@lru_cache
+def _skeleton(part: Part) -> DrafterModel:
+    return read_skeleton(part, offline=True)

@@ -1,0 +1,84 @@
+"""Trace files that visitors open. A large file is read in a process of its own: the one call that reads it
+would keep everybody waiting, and what it needs is free again when the process has ended.
+
+python -m specdemo.ui.runs.opening: reads a file from standard input, writes an Opened as JSON.
+"""
+
+import asyncio
+import gzip
+import json
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
+
+from specdemo.events.trace import Trace
+from specdemo.loading.catalog import ROOT
+from specdemo.ui.view.feed import MOST_PROMPT_TOKENS, RunFeed, json_of, packed, prompt_tokens
+from specdemo.ui.view.settings import about_file
+from specdemo.ui.view.wire import Message
+
+SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
+
+
+@dataclass
+class Opened:
+    """A trace that has been read. head: without rounds, output, and most of a very long prompt's tokens.
+    update, file: the JSON of the page's update but for its prompt, and of the trace; both compressed. wrong:
+    the sentence about a file that is no trace."""
+
+    __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    head: Trace | None
+    update: bytes
+    file: bytes
+    wrong: str = ""
+
+
+def opened(body: bytes) -> Opened:
+    try:
+        trace = Trace.from_json(body.decode())
+    except UnicodeDecodeError:
+        return Opened(None, b"", b"", about_file("this is not a file: it is not UTF-8 text"))
+    except ValueError as error:
+        return Opened(None, b"", b"", about_file(str(error)))
+    ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
+    head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text="")
+    update = RunFeed(trace, recorded=True).snapshot()
+    update.pop("prompt", None)
+    return Opened(head, packed(json_of(update)), packed(trace.to_json()))
+
+
+def message_of(one: Opened, rest: Message, tokenizer: Any) -> bytes:
+    """The compressed message that shows it. rest: the message's other parts."""
+    assert one.head is not None
+    prompt = json.dumps(prompt_tokens(one.head, tokenizer, recorded=True))
+    update = gzip.decompress(one.update).decode()
+    return packed(f'{json.dumps(rest)[:-1]}, "update": {{"prompt": {prompt}, {update[1:]}}}')
+
+
+async def read_file(body: bytes) -> Opened:
+    """The trace in a visitor's file, without keeping others waiting."""
+    if len(body) <= SMALL_FILE:
+        return await asyncio.to_thread(opened, body)
+    reader = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "specdemo.ui.runs.opening"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        said, _ = await reader.communicate(body)
+    finally:
+        if reader.returncode is None:
+            reader.kill()
+    if reader.returncode:
+        return Opened(None, b"", b"", "The file cannot be opened: reading it failed")
+    return await asyncio.to_thread(_JSON.validate_json, said)
+
+
+_JSON = TypeAdapter(Opened)
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(_JSON.dump_json(opened(sys.stdin.buffer.read())))

@@ -1,0 +1,302 @@
+"""The line of visitors for the one engine, and the engine's thread. Without torch and without Gradio."""
+
+import atexit
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError, wait
+from contextlib import suppress
+from contextvars import copy_context
+from itertools import zip_longest
+from math import ceil
+from statistics import mean
+from typing import Any, Literal
+
+from specdemo.ui.runs.limits import LOCAL, Limits, Shares, Visitor
+
+Asked = Literal["run", "measurement"]
+Needed = Callable[[], Sequence[Any] | None]
+REMEMBERED = 20  # turns, for the time that the next ones will take
+USUAL_TURN = 10.0  # s, while none has been measured
+CLOSING = "The server is being closed: try again in a minute"
+
+
+class Refused(ValueError):
+    """Why a request cannot wait in line, or waits there no longer: one sentence."""
+
+
+class RunQueue:
+    """Visitors who wait for the one engine. Its thread does their work, one turn after another.
+
+    Each network address gets a turn before any gets a second one; requests from one address have their turns
+    in order of arrival. A session waits with one request at a time. So an address with many requests delays
+    another one by a single turn. A turn comes only when somebody has begun to read the answer. When too many
+    wait, the last one of the address with the most gives up its place.
+    """
+
+    def __init__(self, limits: Limits = LOCAL) -> None:
+        self.limits = limits
+        self.lines: dict[str, list[Ticket]] = {}  # by address, in the order of their turns; none is empty
+        self.running: Ticket | None = None
+        self.changed = threading.Condition()
+        self.latest: deque[float] = deque(maxlen=REMEMBERED)  # seconds that turns took
+        self.is_closed = False
+        self._start()
+        atexit.register(self.close)
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody has a turn."""
+        return self.running is not None
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait, those among them whose pair is still loading."""
+        with self.changed:
+            return sum(map(len, self.lines.values()))
+
+    @property
+    def tickets(self) -> list["Ticket"]:
+        """That of the turn that goes on, if one does, and those in line, in the order of their turns."""
+        with self.changed:
+            return ([self.running] if self.running else []) + self._in_order()
+
+    def join(self, visitor: Visitor, asked: Asked, replaces: bool = False) -> "Ticket":
+        """A place among those who wait; its turn can come once `Ticket.enter` has been called. Refused: one
+        sentence.
+
+        replaces: the session's own earlier request of the same kind ends, and this one takes its place.
+        """
+        ticket = Ticket(self, visitor, asked)
+        with self.changed:
+            if self.is_closed:
+                raise Refused(CLOSING)
+            line = self.lines.get(visitor.address, [])
+            before = next((each for each in line if each.visitor == visitor), None)
+            if before and not (replaces and before.asked == asked):
+                raise Refused(
+                    f"A {before.asked} of yours waits already: wait for its turn or stop it, then ask again."
+                )
+            if replaces and self.running and (self.running.visitor, self.running.asked) == (visitor, asked):
+                self.running.cancelled = True
+            if before:
+                line[line.index(before)] = ticket
+                before.send_away("Another request of yours took its place in line.")
+            else:
+                self._check_room(visitor.address)
+                self.lines.setdefault(visitor.address, []).append(ticket)
+        return ticket
+
+    def close(self, patience: float = 10) -> None:
+        """Ends the run that goes on, and refuses those that wait and those that come. Returns when the run
+        has ended, at the latest after `patience` seconds."""
+        with self.changed:
+            self.is_closed = True
+            running = self.running
+            waiting = [ticket for line in self.lines.values() for ticket in line]
+            self.lines.clear()
+        for ticket in waiting:
+            ticket.send_away(CLOSING)
+        if running:
+            running.cancel()
+            wait([running.done], patience)
+
+    def leave(self, ticket: "Ticket") -> None:
+        """Takes the ticket out of the line, if it is there."""
+        with self.changed:
+            line = self.lines.get(ticket.visitor.address, [])
+            if ticket in line:
+                line.remove(ticket)
+                if not line:
+                    del self.lines[ticket.visitor.address]
+
+    def look(self) -> None:
+        """Somebody has begun to read an answer, or one more request can have its turn."""
+        with self.changed:
+            of_one = self.limits.waiting_of_address
+            self._bound(self._can_run, self.limits.waiting, of_one)
+            self._bound(lambda ticket: ticket.is_loading, self.limits.loading)
+            self.changed.notify()
+
+    def _can_run(self, ticket: "Ticket") -> bool:
+        return ticket.work is not None and ticket.visitor.is_read()
+
+    def _waiting(self, counts: Callable[["Ticket"], bool]) -> dict[str, list["Ticket"]]:
+        """Those of each address that count, where there are any."""
+        lines = {address: list(filter(counts, line)) for address, line in self.lines.items()}
+        return {address: line for address, line in lines.items() if line}
+
+    def _check_room(self, address: str) -> None:
+        """Refused if a request of this address would have to leave the line at once."""
+        lines = self._waiting(self._can_run)
+        own, longest = len(lines.get(address, ())), max(map(len, lines.values()), default=0)
+        waiting, of_one = sum(map(len, lines.values())), self.limits.waiting_of_address
+        if of_one is not None and own >= of_one:
+            whose, turns = f"{own} requests of your network address", len(lines)  # each has a turn before
+        elif waiting >= self.limits.waiting and longest <= own + 1:
+            whose, turns = f"{waiting} requests", 1  # after each turn a place is free
+        else:
+            return
+        raise Refused(f"The server is busy: {whose} wait already. Try again in about {self._time(turns)}.")
+
+    def _bound(self, counts: Callable[["Ticket"], bool], most: int, of_one: int | None = None) -> None:
+        """Sends away the last one of the address with the most, while there are too many of those that
+        count."""
+        while True:
+            latest_first = sorted(self._waiting(counts).values(), key=lambda line: -line[-1].joined)
+            last_first = {
+                ticket: ticket.visitor.address for line in latest_first for ticket in reversed(line)
+            }
+            held = Shares(last_first.values())
+            last = held.to_go(last_first)
+            if last is None or (held.total() <= most and max(held.values()) <= (of_one or most)):
+                return
+            self.leave(last)
+            last.send_away(
+                f"Too many requests wait, so yours gave up its place. Try again in about {self._time(1)}."
+            )
+
+    def _time(self, turns: int) -> str:
+        seconds = mean(self.latest) if self.latest else self.limits.run_seconds or USUAL_TURN
+        return f"{max(1, ceil(seconds * turns)):,} s"
+
+    def _in_order(self) -> list["Ticket"]:
+        """Who waits, in the order of their turns: first those whose turn came too early, then one of each
+        address in turn, that of the address that has a turn now last."""
+        now = self.running and self.running.visitor.address
+        lines = self._waiting(self._can_run)
+        rows = [lines[address] for address in sorted(lines, key=lambda address: address == now)]
+        tickets = (ticket for one_round in zip_longest(*rows) for ticket in one_round if ticket)
+        return sorted(tickets, key=lambda ticket: not ticket.is_next)
+
+    def _start(self) -> None:
+        self.thread = threading.Thread(target=self._serve, name="engine", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                with self.changed:
+                    ticket = self.changed.wait_for(self._in_order)[0]
+                    if (needs := ticket.needed()) is None:
+                        ticket.work, ticket.is_next = None, True
+                        continue
+                    self.running = ticket
+                    self.leave(ticket)
+                self._have_turn(ticket, needs)
+                del ticket, needs  # they keep the pair that was run in memory
+        finally:  # something has ended this thread; the next one goes on
+            if self.running:
+                self.running.send_away("The engine stopped during it, and was started again: ask once more.")
+                self._end_turn(self.running)
+            self._start()
+
+    def _have_turn(self, ticket: "Ticket", needs: Sequence[Any]) -> None:
+        ticket.began = time.monotonic()
+        if ticket.work is None or ticket.is_over:
+            ticket.send_away("The request was given up before its turn.")
+        else:
+            fulfil(ticket.done, ticket.context.run, ticket.work, *needs)
+            self.latest.append(time.monotonic() - ticket.began)
+        self._end_turn(ticket)
+
+    def _end_turn(self, ticket: "Ticket") -> None:
+        address = ticket.visitor.address
+        with self.changed:
+            self.running = None
+            if address in self.lines:
+                self.lines[address] = self.lines.pop(address)  # to the end
+
+
+class Ticket:
+    """One request's place in line."""
+
+    def __init__(self, queue: RunQueue, visitor: Visitor, asked: Asked) -> None:
+        self.queue, self.visitor, self.asked = queue, visitor, asked
+        self.work: Callable[..., None] | None = None
+        self.needed: Needed = tuple
+        self.is_next = False  # its turn came before it could be used
+        self.is_loading = False  # its pair
+        self.joined = time.monotonic()
+        self.began: float | None = None  # its turn, by the monotonic clock
+        self.done: Future[None] = Future()
+        self.cancelled = False
+        self.context = copy_context()  # the visitor's, in which ZeroGPU's package finds whose quota counts
+
+    def enter(self, work: Callable[..., None], needed: Needed = tuple) -> None:
+        """Its turn may come from now on: `work` is then called in the engine's thread, with what `needed`
+        returns. It must end soon after `is_over` has become true. needed: returns at once; None: not there,
+        so others have their turns until this is called again, and `work` is None until then."""
+        self.needed, self.work, self.is_loading = needed, work, False
+        self.queue.look()
+
+    def load(self) -> None:
+        """It waits for its pair to be loaded, among a bounded number of such requests."""
+        self.is_loading = True
+        self.queue.look()
+
+    def check(self) -> None:
+        """Refused if it has been sent away, or if nobody listens any more."""
+        if self.done.done():
+            self.done.result()
+        elif not self.visitor.listens():
+            raise Refused("Nobody waits for this any more.")
+
+    @property
+    def ahead(self) -> int:
+        """How many turns come before its own; 0 when its turn has come or is over."""
+        tickets = self.queue.tickets
+        return tickets.index(self) if self in tickets else 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the turn has taken as long as it may."""
+        longest = self.queue.limits.run_seconds
+        if self.began is None or longest is None:
+            return False
+        return time.monotonic() - self.began >= longest
+
+    @property
+    def is_over(self) -> bool:
+        return self.cancelled or self.is_late or not self.visitor.listens()
+
+    @property
+    def ending(self) -> str:
+        """Why a turn that was late has ended, for who reads it."""
+        longest = self.queue.limits.run_seconds
+        return (
+            f"This {self.asked} was ended after {longest:g} s, the longest turn on this server: ask for less "
+            "at once, or run the program on a machine of your own."
+        )
+
+    def cancel(self) -> None:
+        """Gives up the turn, or ends it within one round. May be called at any time."""
+        self.cancelled = True
+        self.queue.leave(self)
+
+    def stop(self, why: str) -> None:
+        """Gives up the turn: one that waits is told why, and one that goes on ends within one round."""
+        with self.queue.changed:
+            waits = self in self.queue.lines.get(self.visitor.address, ())
+            self.cancel()
+        if waits:
+            self.send_away(why)
+
+    def send_away(self, why: str) -> None:
+        """Tells who waits for the turn that it will not come."""
+        self.cancelled = True
+        with suppress(InvalidStateError):  # it has its result already
+            self.done.set_exception(Refused(why))
+
+
+def fulfil(future: Future, function: Callable[..., Any], *arguments: Any) -> None:
+    """Calls the function for a future's result, unless the future has been cancelled."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function(*arguments))
+    except Exception as error:
+        future.set_exception(error)
+    except BaseException as error:  # would end whoever waits for the result, the server's loop for example
+        future.set_exception(RuntimeError(f"{type(error).__name__} ended it. Ask for it again."))

@@ -1,0 +1,162 @@
+"""The page's own routes: by which it follows what it has asked for and opens trace files, and the one that
+says whether the server works. Without Gradio.
+
+A run is read from any round on, as server-sent events whose ids are numbers of rounds. So a browser whose
+connection was cut goes on by itself, with the header Last-Event-ID.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from hashlib import sha256
+from http import HTTPStatus
+from weakref import WeakValueDictionary
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from specdemo.ui.runs.board import Board, Followed, FollowedRun, opened_run
+from specdemo.ui.runs.limits import Limits, request_address
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.opening import message_of, read_file
+from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.view.feed import COMPRESSED, KeptRun, file_name, notice
+from specdemo.ui.view.settings import Values, values_of, weights_of
+from specdemo.ui.view.texts import describe_recorded
+from specdemo.ui.view.wire import Message
+
+RUNS = "/specdemo/runs"
+JSON = COMPRESSED | {"Content-Type": "application/json"}
+RETRY_MS = 500  # until a browser asks again after its connection was cut
+GONE = (
+    "This run is no longer kept: the server keeps only the latest ones. Run it again, or open its file again."
+)
+
+
+def following_routes(board: Board, queue: RunQueue) -> list[Route]:
+    def asked_for(request: Request) -> Followed | None:
+        return board.get(request.path_params["name"])
+
+    async def follow(request: Request) -> Response:
+        """Server-sent events: messages as JSON, from the round in Last-Event-ID on."""
+        one = asked_for(request)
+        if one is None:
+            return PlainTextResponse(GONE, HTTPStatus.NOT_FOUND)
+        known = request.headers.get("last-event-id", "")
+        since = int(known) if known.isdecimal() and len(known) < 10 else 0
+        return StreamingResponse(
+            _events(one, since, queue), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    async def whole(request: Request) -> Response:
+        """The message that shows all of a run."""
+        return await _kept(asked_for(request), lambda kept: Response(kept.message, headers=JSON))
+
+    async def trace(request: Request) -> Response:
+        """A run's trace, as a file."""
+
+        def file(kept: KeptRun) -> Response:
+            saved = {"Content-Disposition": f'attachment; filename="{kept.file_name}"'}
+            return Response(kept.trace, headers=JSON | saved)
+
+        return await _kept(asked_for(request), file)
+
+    async def stop(request: Request) -> Response:
+        """Ends it, if it goes on."""
+        if one := asked_for(request):
+            one.stop()
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+    return [
+        Route(f"{RUNS}/{{name}}", follow, methods=["GET"]),
+        Route(f"{RUNS}/{{name}}/whole", whole, methods=["GET"]),
+        Route(f"{RUNS}/{{name}}/trace", trace, methods=["GET"]),
+        Route(f"{RUNS}/{{name}}/stop", stop, methods=["POST"]),
+    ]
+
+
+def health_route(runs: RunQueue, is_stopped: Callable[[], bool]) -> Route:
+    async def health(request: Request) -> JSONResponse:
+        status = "stopped" if is_stopped() or not runs.thread.is_alive() else "ok"
+        answer = {"status": status, "busy": runs.busy, "waiting": runs.waiting}
+        return JSONResponse(answer, status_code=200 if status == "ok" else 503)
+
+    return Route("/health", health)
+
+
+async def _kept(one: Followed | None, answer: Callable[[KeptRun], Response]) -> Response:
+    kept = await asyncio.to_thread(one.keep) if isinstance(one, FollowedRun) else None
+    return answer(kept) if kept else PlainTextResponse(GONE, HTTPStatus.NOT_FOUND)
+
+
+async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[str]:
+    yield f"retry: {RETRY_MS}\n\n"
+    with one.reading():
+        queue.look()  # its turn can come, now that somebody reads it
+        async with aclosing(one.news(since)) as told:
+            async for news in told:
+                if news is None:
+                    yield ": still here\n\n"
+                else:
+                    yield f"id: {news.place}\ndata: {await asyncio.to_thread(news.make)}\n\n"
+
+
+TRACES = "/specdemo/traces"
+READERS = 2  # traces that are read at once
+OPEN_AGAIN_SECONDS = 2  # s until the page tries again when too much is opened at once
+TOO_MANY_OPENED = "Too many traces are being opened at once. Try again in a few seconds."
+
+
+class Desk:
+    """Takes the traces that visitors open. The same file, opened by several at once, is read once.
+
+    Nothing that arrives touches the disk or is ever sent out again: what is sent has been read and written
+    anew."""
+
+    def __init__(self, models: Models, board: Board, limits: Limits) -> None:
+        self.models, self.board, self.limits = models, board, limits
+        self.salt = secrets.token_bytes(16)
+        self.reading: dict[str, asyncio.Task[str]] = {}  # by the name that the trace will have
+        self.readers = asyncio.Semaphore(READERS)
+        # So that one address keeps others waiting for one file at most.
+        self.of_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def route(self) -> Route:
+        return Route(TRACES, self.answer, methods=["POST"])
+
+    async def answer(self, request: Request) -> Response:
+        """A file has come, within the gate's bounds. The answer is the message that shows it, or what is
+        wrong with it."""
+        body, owner = await request.body(), request_address(request.scope, self.limits)
+        name = sha256(self.salt + body).hexdigest()
+        if not (opened := self.board.get(name)):
+            if name not in self.reading:
+                self.reading[name] = asyncio.create_task(self._read(name, body, owner))
+            if wrong := await asyncio.shield(self.reading[name]):  # others may wait for it, too
+                return JSONResponse({"wrong": wrong})  # browsers would log another status as an error
+            opened = self.board.get(name)
+        if not (opened and opened.kept):
+            return PlainTextResponse(TOO_MANY_OPENED, 429, {"Retry-After": str(OPEN_AGAIN_SECONDS)})
+        return Response(opened.kept.message, headers=JSON)
+
+    async def _read(self, name: str, body: bytes, owner: str) -> str:
+        """Puts what is in the file on the board; what is wrong with the file."""
+        try:
+            async with self.of_address.setdefault(owner, asyncio.Semaphore(READERS)), self.readers:
+                one = await read_file(body)
+            if one.head is None:
+                return one.wrong
+            trace, known = one.head, one.head.pair.name in self.models.names
+            usual = self.models.loaded(Choice(trace.pair.name)) if known else None
+            rest: Message = {"name": name, "notice": notice("recorded", describe_recorded(trace))}
+            message = await asyncio.to_thread(message_of, one, rest, getattr(usual, "tokenizer", None))
+            values: Values = {"prompt": trace.prompt} | values_of(trace.params)
+            if known:
+                values |= {"pair": trace.pair.name, "vllm": ""} | weights_of(trace.pair, usual and usual.info)
+            kept = KeptRun(message, one.file, file_name(trace.params), trace.params.seed, values)
+            self.board.put(opened_run(self.limits, kept, name, owner))
+            return ""
+        finally:
+            del self.reading[name]

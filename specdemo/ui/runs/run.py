@@ -1,0 +1,185 @@
+"""A visitor's run, from its place in line to its end. Without Gradio.
+
+What a visitor waits for is awaited in coroutines, which take no thread while they sleep and can be cancelled
+at any moment. The runs themselves happen in one thread, one after another.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from typing import Any, NamedTuple
+
+from specdemo.errors import LoadError, PairError, failure
+from specdemo.events import Params
+from specdemo.loading.pair import AnyPair
+from specdemo.session import Run
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import Refused, Ticket, fulfil
+from specdemo.zero import start_run
+
+REPORT_PERIOD = 0.1  # s, the least time between two reports of a run
+# s between two looks at the line. From the tenth visitor on it grows with the line: each message costs a
+# millisecond.
+QUEUE_PERIOD = 1.0
+LOADING_PERIOD = 0.3  # s between two looks at a load
+ATTEMPTS = 5  # turns for which a pair is loaded that the pool drops again and again
+
+
+class Waiting(NamedTuple):
+    """What a visitor waits for, and the share of it that is finished, from 0 to 1 (None where it is not
+    known)."""
+
+    sentence: str
+    share: float | None
+
+
+class RunProgress(NamedTuple):
+    """A run that goes on meanwhile: it had `until` rounds at this moment. `ended` is true in the last report
+    only. note: why the run was ended early by the server, if it was."""
+
+    pair: AnyPair
+    run: Run
+    until: int
+    ended: bool
+    note: str = ""
+
+
+async def follow(
+    models: Models, ticket: Ticket, choice: Choice, prompt: Any, params: Params
+) -> AsyncIterator[Waiting | RunProgress]:
+    """Runs a visitor's prompt when the ticket's turn comes.
+
+    Yields Waiting when something changes while the pair loads and while others have their turns. Then yields
+    RunProgress when the run has begun, at most every REPORT_PERIOD when there are new rounds, and when it has
+    ended. Errors are raised. Closing or cancelling this generator closes the run or leaves the line.
+    """
+    started: Future[tuple[AnyPair, Run]] = Future()
+
+    def work(pair: AnyPair) -> None:
+        with start_run(pair, prompt, params, is_over=lambda: ticket.is_over) as run:
+            started.set_result((pair, run))
+            for _ in run:
+                if ticket.is_over:
+                    break
+
+    begun, done = awaitable(started), awaitable(ticket.done)
+    try:
+        async with aclosing(turn_with(models, ticket, [choice], work, begun, done)) as before:
+            async for waiting in before:
+                yield waiting
+        reported = None
+        while not done.done():
+            pair, run = begun.result()
+            state = (len(run.trace.rounds), pair.warming_up)
+            if state != reported:
+                reported = state
+                yield RunProgress(pair, run, state[0], False)
+            await asyncio.wait([done], timeout=REPORT_PERIOD)
+        done.result()  # raises what went wrong
+        pair, run = started.result()
+        is_cut = run.trace.finish == "cancelled" and ticket.is_late
+        yield RunProgress(pair, run, len(run.trace.rounds), True, ticket.ending if is_cut else "")
+    finally:
+        ticket.cancel()
+
+
+async def turn_with(
+    models: Models,
+    ticket: Ticket,
+    choices: Sequence[Choice],
+    work: Callable[..., None],
+    begun: asyncio.Future,
+    done: asyncio.Future,
+) -> AsyncIterator[Waiting]:
+    """Waits until the ticket's work has begun (or is done), which is called with the pairs. They are loaded
+    before; one that the pool has dropped when the turn comes is loaded again while others have their
+    turns."""
+
+    def needed() -> list[AnyPair] | None:
+        with suppress(PairError):  # `loaded` raises it again, to the visitor
+            pairs = [pair for choice in choices if (pair := models.loaded(choice))]
+            return pairs if len(pairs) == len(choices) else None
+
+    for _ in range(ATTEMPTS):
+        for choice in choices:
+            async with aclosing(loaded(models, ticket, choice)) as loading:
+                async for waiting in loading:
+                    yield waiting
+        ticket.enter(work, needed)
+        async with aclosing(_turn_of(ticket, begun, done)) as in_line:
+            async for waiting in in_line:
+                yield waiting
+        if begun.done() or done.done():
+            return
+    raise LoadError("other pairs took the memory of this one again and again: try again later")
+
+
+async def _turn_of(ticket: Ticket, begun: asyncio.Future, done: asyncio.Future) -> AsyncIterator[Waiting]:
+    """Waits until the ticket's work has begun (or is done) or must enter again, and tells the place in the
+    line meanwhile. Refused when nobody listens any more."""
+    shown = 0
+    while ticket.work and not (begun.done() or done.done()):
+        ticket.check()
+        if (ahead := ticket.ahead) not in (0, shown):
+            shown = ahead
+            yield Waiting(f"You are number {ahead} in line …", None)
+        period = QUEUE_PERIOD * max(1, shown / 10)
+        await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterator[Waiting]:
+    """Waits until the pair is loaded. It loads in a thread of its own, so that a visitor can leave meanwhile,
+    and only when somebody reads the answer. A load that has begun then goes on for the next visitor; one that
+    has not begun never does. Refused when too many wait so."""
+    if models.loaded(choice) is not None:
+        return
+    while not ticket.visitor.is_read():
+        await asyncio.sleep(LOADING_PERIOD)
+        ticket.check()
+    ticket.load()
+    ticket.check()
+    start, left = time.monotonic(), threading.Event()
+    latest: deque[tuple[str, float | None]] = deque(maxlen=1)
+    latest.append((f"Loading {choice.vllm or f'the pair {choice.pair or models.default}'}", None))
+
+    def load() -> AnyPair:
+        return models.get(choice, lambda *news: latest.append(news), lambda: not left.is_set())
+
+    pair: Future[AnyPair] = Future()
+    threading.Thread(target=fulfil, args=(pair, load), daemon=True).start()
+    loading, shown = awaitable(pair), None
+    try:
+        while not loading.done():
+            doing, share = latest[0]
+            waiting = Waiting(f"{doing} … {time.monotonic() - start:.0f} s", share)
+            if waiting != shown:
+                shown = waiting
+                yield waiting
+            await asyncio.wait([loading], timeout=LOADING_PERIOD)
+            ticket.check()
+        loading.result()
+    finally:
+        left.set()
+
+
+def awaitable(future: Future) -> asyncio.Future:
+    """For asyncio.wait, which does not cancel what it waits for."""
+    awaitable = asyncio.wrap_future(future)
+    # Marks an exception as seen: nobody looks at it after the visitor has left.
+    awaitable.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return awaitable
+
+
+def sentence(error: Exception) -> str:
+    """What a visitor reads about an error."""
+    return str(error) if is_told(error) else f"The run failed: {failure(error)}"
+
+
+def is_told(error: Exception) -> bool:
+    """Whether the error's own words are a sentence for the visitor. Those of other kinds of ValueError are a
+    library's."""
+    return isinstance(error, (PairError, Refused)) or type(error) is ValueError

@@ -1,0 +1,120 @@
+// @ts-check
+// The page's address: what the run on the stage was asked for, and the pinned token. So a reload, Back and a
+// copied link show the same again.
+
+/** @import { Token } from "../view/run.js" */
+/** @typedef {ReturnType<typeof makeAddress>} Address */
+
+const OTHERS = ["view", "deep_link", "embed", "logs"]; // Gradio's and its host's, besides those with __
+
+/** @param {string} text */
+const isForeign = (text) => text.startsWith("__") || OTHERS.includes(text);
+
+export function makeAddress() {
+  const given = new URLSearchParams(location.search);
+  const pinned = /^(\d{1,9})\.(\d{1,9})$/.exec(given.get("token") ?? "");
+  /** The token that the address asks for, until it has been pinned. @type {[round: number, place: number] | null} */
+  let wanted = pinned && [Number(pinned[1]), Number(pinned[2])];
+  let shown = given.toString(); // the address without its token
+  let replaces = given.get("run") === "1"; // the first run is the address's own
+  let isFirst = true;
+  let isOurs = !replaces; // whether what is on the stage is what the address asks for
+  let isLinked = true; // whether an address can ask for what is on the stage
+  given.delete("token");
+  shown = ours(given);
+  addEventListener("popstate", onBack);
+  return { begin, pin, takeWanted, copy, wants: () => wanted !== null };
+
+  /**
+   * @param {string} link the query of the run that has begun; empty for what no address can ask for
+   */
+  function begin(link) {
+    const kept = isFirst;
+    isFirst = false;
+    if (kept && !link) return; // the recorded run that every page shows at first
+    isLinked = link !== "";
+    const query = new URLSearchParams(link);
+    const isSame = ours(query) === shown;
+    if (isOurs && !isSame) wanted = null; // it was of another run
+    isOurs = true;
+    if (isSame) replaces = true;
+    shown = ours(query);
+    go(query, replaces);
+    replaces = false;
+  }
+
+  /** @param {Token | null} token */
+  function pin(token) {
+    if (wanted && !token) return; // it is still to come
+    wanted = null;
+    const query = new URLSearchParams(location.search);
+    query.delete("token");
+    if (token && token.fate !== "prompt") {
+      const place = "place" in token ? token.place : token.round.draft.length;
+      query.set("token", `${token.round.index}.${place}`);
+    }
+    go(query, true);
+  }
+
+  /** @param {(round: number, place: number) => boolean} pinAt says whether the token is there */
+  function takeWanted(pinAt) {
+    if (!wanted || !isOurs) return;
+    const [round, place] = wanted;
+    if (pinAt(round, place)) wanted = null;
+  }
+
+  /**
+   * @param {URLSearchParams} query of our names
+   * @param {boolean} replace
+   */
+  function go(query, replace) {
+    const whole = new URLSearchParams();
+    for (const [name, value] of new URLSearchParams(location.search)) {
+      if (isForeign(name)) whole.append(name, value);
+    }
+    for (const [name, value] of query) if (!isForeign(name)) whole.append(name, value);
+    if (wanted) whole.set("token", wanted.join("."));
+    const search = whole.toString();
+    const url = `${location.pathname}${search ? `?${search}` : ""}${location.hash}`;
+    if (url === `${location.pathname}${location.search}${location.hash}`) return;
+    try {
+      if (replace) history.replaceState(history.state, "", url);
+      else history.pushState(null, "", url);
+    } catch {
+      // In some frames, and after too many changes, a browser does not allow it. Then it stays as it is.
+    }
+  }
+
+  // The earlier run is shown by opening its address again.
+  function onBack() {
+    const query = new URLSearchParams(location.search);
+    query.delete("token");
+    if (ours(query) !== shown) location.reload();
+  }
+
+  /** @param {URLSearchParams} query */
+  function ours(query) {
+    return [...query].filter(([name]) => !isForeign(name)).map(([name, value]) => `${name}=${value}`).sort().join("&");
+  }
+
+  /**
+   * Copies the page's address; says how that went.
+   * @returns {Promise<string>}
+   */
+  async function copy() {
+    if (!isLinked) {
+      return "Not copied: this run was opened from a file, or its settings are too long for a link. Save its trace "
+        + "instead.";
+    }
+    const query = new URLSearchParams(location.search);
+    const lacks = query.has("pair") && !query.has("prompt");
+    try {
+      await navigator.clipboard.writeText(location.href);
+    } catch {
+      return `The browser does not let this page copy; the link is ${location.href}`;
+    }
+    return lacks
+      ? "Copied: a link that makes this run again, without its prompt, which is too long for a link."
+      : "Copied: a link that makes this run again.";
+  }
+}

@@ -1,0 +1,488 @@
+// @ts-check
+// Draws a run: follows it in the server, and shows what of it is visible now.
+
+import { makeAddress } from "./address.js";
+import { makeCompare } from "../runs/compare.js";
+import { watchControls } from "./controls.js";
+import { find, make, saveFile } from "../view/dom.js";
+import { makeExactness } from "../view/exactness.js";
+import { makeGamma } from "../runs/gamma.js";
+import { makeInspector } from "../view/inspector.js";
+import { makePositions } from "../view/positions.js";
+import { makeRace } from "../runs/race.js";
+import { makeReader } from "../view/reader.js";
+import { makeLecture } from "./lecture.js";
+import { makePlayer } from "../view/player.js";
+import { numbersAfter, soFarInWords } from "../view/replay.js";
+import { Run } from "../view/run.js";
+import { makeText } from "../view/text.js";
+import { makeTabs } from "./tabs.js";
+import { makeTimeline } from "../view/timeline.js";
+import { follow } from "../runs/following.js";
+import { LOST, chooseTrace, fetchTrace, fetchWhole, isThere, sentenceOf } from "../traces/traces.js";
+
+/** @import { Following } from "../runs/following.js" */
+/** @import { Head, Measurement, Message, Notice, Update } from "../view/messages.js" */
+/** @import { Request } from "../runs/measuring.js" */
+/** @import { Reader } from "../view/reader.js" */
+
+const SLOW = 0.1; // the speed of the first recorded run, slow enough to be watched
+const RECORDED = "first"; // the name of the run that every page shows at first
+const GONE = "The server no longer has this: it was restarted, or the connection was cut for too long. Ask for it "
+  + "again.";
+const ANSWERS = 3000; // ms in which a server that is there has answered
+
+/**
+ * Runs once, when the component appears.
+ * @param {object} gradio what Gradio gives to a component's script
+ * @param {HTMLElement} gradio.element
+ * @param {{ value?: string }} gradio.props
+ * @param {(prop: string, callback: () => void) => void} gradio.watch
+ * @param {(event: string, data?: object) => void} gradio.trigger
+ */
+export function start({ element, props, watch, trigger }) {
+  const page = find(element, ".run");
+  const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
+  const stage = part("stage");
+  const allNumbers = /** @type {HTMLDetailsElement} */ (find(page, ".all-numbers")); // lies over the text
+  const text = makeText(stage);
+  const timeline = makeTimeline(part("timeline"), {
+    jump: (index) => reader.jump(index),
+    point: (index) => reader.pointAtRound(index),
+  });
+  const inspector = makeInspector(part("inspector"), () => run.setting);
+  /** @type {Reader} */
+  const reader = makeReader(page, stage, text, inspector, timeline);
+  const server = {
+    measure: (/** @type {Request} */ request) => {
+      trigger("apply", { ...request, run: shown });
+      setTimeout(() => isThere().then((there) => there || refused(LOST)), ANSWERS);
+    },
+    stop,
+    choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
+  };
+  /** @type {Head} */
+  let head = { whose: "", numbers: {}, verdict: "", tone: "neutral" }; // of the run on the stage
+  /** @type {Head | null} */
+  let raceHead = null;
+  let showsRace = false; // its head stands over the panel, and not the stage's
+  const tabs = makeTabs(page, (tab) => showHead((tab === "race" && raceHead) || head), {
+    positions: makePositions(page, part("positions"), text),
+    exactness: makeExactness(part("exactness"), reader.pinned),
+    gamma: makeGamma(part("gamma"), server),
+    race: makeRace(part("race"), server, (ofRace) => {
+      raceHead = ofRace;
+      if (page.dataset.tab === "race") showHead(ofRace);
+    }),
+    compare: makeCompare(part("compare"), server),
+  });
+  const address = makeAddress();
+  page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
+  const controls = watchControls({
+    copy: async () => showNotice({ kind: "wait", text: await address.copy(), share: null }),
+    asked,
+    stop,
+    save: () => fetchTrace(shown).then(({ name, text }) => saveFile(name, text), refuse),
+    open: () => chooseTrace({ largest: Number(page.dataset.largest), opened, refused }),
+  });
+  const run = new Run();
+  const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
+  makeLecture(page, player, text, () => tabs.select("text"));
+  let hasPlayed = false;
+  let shown = RECORDED; // the name of the run on the stage
+  let number = 0; // of what the stage shows or waits for; it grows
+  let latest = 0; // when the latest run was begun, by the server's clock
+  let isAsked = false; // for a run, and the server has not answered yet
+  let stopsIt = false; // as soon as it has
+  let isLinked = new URLSearchParams(location.search).get("run") === "1"; // whether the next run is the address's own
+  let follows = true; // whether its end stays in view; what a link shows is read from the top
+  /** The run that goes on. @type {Following | null} */
+  let going = null;
+  /** What the stage showed before it was cleared for a run that has not begun. @type {Partial<Run> | null} */
+  let former = null;
+  /** The measurement that goes on. @type {Following | null} */
+  let measuring = null;
+  /** @type {Measurement | null} */
+  let measured = null;
+  /** A trace that has been opened, until the controls hold its settings. @type {Message | null} */
+  let toShow = null;
+
+  for (const begun of [".replay", ".timeline", ".unfold"]) find(page, begun).addEventListener("click", unfold);
+  part("metrics").addEventListener("keydown", moveAlongNumbers);
+  document.addEventListener("click", ({ target }) => {
+    if (target instanceof Node && !allNumbers.contains(target)) allNumbers.open = false;
+  });
+  allNumbers.addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    allNumbers.open = false;
+    find(allNumbers, "summary").focus();
+  });
+  part("legend").addEventListener("click", hideOrShow);
+  watch("value", answered);
+  const { search } = location;
+  // Only then what the address asks for, since what is wrong with it stays on the page.
+  showWhole(RECORDED, number).then(() => trigger("submit", { query: search }));
+
+  // What the server answers to an event.
+
+  function answered() {
+    /** @type {Message} */
+    const message = JSON.parse(props.value || "{}");
+    if (message.measurement) takeMeasurement(message.measurement);
+    else if (message.measure) followMeasurement(message.measure);
+    else if (message.follow) followRun(message.follow, message.at ?? 0);
+    else if (message.name) showOpened(message.name);
+    else draw(message);
+  }
+
+  // Shows what is hidden from a newcomer until the visitor has begun something.
+  function unfold() {
+    const isFocused = document.activeElement?.matches(".unfold");
+    page.removeAttribute("data-first");
+    if (isFocused) find(page, "[role=tab][tabindex='0']").focus();
+  }
+
+  function asked() {
+    unfold();
+    forgetError();
+    isAsked = true;
+    isLinked = false;
+    stopsIt = false;
+    showStop();
+    setTimeout(tellWhetherItIsThere, ANSWERS);
+  }
+
+  // Gradio waits forever for a server that has gone.
+  async function tellWhetherItIsThere() {
+    if (!isAsked || await isThere()) return;
+    isAsked = false;
+    refused(LOST);
+    showStop();
+  }
+
+  function stop() {
+    stopsIt = isAsked;
+    going?.stop();
+    measuring?.stop();
+  }
+
+  /**
+   * @param {string} name
+   * @param {number} at when it was begun
+   */
+  function followRun(name, at) {
+    if (at < latest) return; // a later one has begun, and ended this one
+    latest = at;
+    isAsked = false;
+    going?.close();
+    unfold();
+    const own = wait();
+    const following = going = follow(name, {
+      told: (message) => told(name, own, message),
+      lost: (isGone) => lost(own, isGone),
+    });
+    if (stopsIt) following.stop();
+    showStop();
+  }
+
+  /** @param {string} name */
+  function followMeasurement(name) {
+    measuring?.close();
+    measuring = follow(name, {
+      told({ measurement, ended }) {
+        if (part("notice").textContent === LOST) forgetError();
+        if (ended) measuring = null;
+        if (measurement) takeMeasurement(measurement);
+      },
+      lost(isGone) {
+        if (!isGone || !measured) return refused(LOST);
+        measuring = null;
+        takeMeasurement({ ...measured, state: "failed", text: GONE, share: null });
+      },
+    });
+    showStop();
+  }
+
+  /** @param {Measurement} measurement */
+  function takeMeasurement(measurement) {
+    measured = measurement;
+    tabs.take(measurement);
+    showStop();
+  }
+
+  // What it tells of a run.
+
+  /**
+   * @param {string} name
+   * @param {number} own its number
+   * @param {Message} message
+   */
+  async function told(name, own, message) {
+    if (own !== number) return;
+    if (part("notice").textContent === LOST) {
+      forgetError();
+      player.follow();
+    }
+    if (message.ended) going = null;
+    if (message.stored) await showWhole(name, own);
+    else if (message.update) shown = name;
+    if (message.ended && own === number && restore()) {
+      draw(message);
+      if (!run.complete) await showWhole(shown, ++number, true);
+      return;
+    }
+    draw(message);
+    if (!message.ended || own !== number) return;
+    run.end();
+    player.proceed();
+    showStop();
+  }
+
+  /** Shows the run before again if nothing has come of this one. Returns whether it does. */
+  function restore() {
+    if (page.dataset.state !== "waiting" || !former) return false;
+    Object.assign(run, former);
+    player.begin(false);
+    player.proceed();
+    tabs.show(run);
+    return true;
+  }
+
+  /**
+   * @param {number} own
+   * @param {boolean} isGone
+   */
+  function lost(own, isGone) {
+    if (own !== number) return;
+    refused(isGone ? GONE : LOST);
+    if (isGone) going = null;
+    // What there is can be played. If more of it comes, it goes on.
+    if (!restore()) {
+      run.end();
+      player.proceed();
+      tabs.show(run);
+    }
+    showStop();
+  }
+
+  /**
+   * Shows all of a run that the server keeps.
+   * @param {string} name
+   * @param {number} own its number
+   * @param {boolean} again whether the stage has shown it before
+   */
+  async function showWhole(name, own, again = false) {
+    try {
+      const message = await fetchWhole(name);
+      if (own !== number) return;
+      shown = name;
+      draw(again ? { update: message.update } : message);
+    } catch (error) {
+      refuse(error);
+    }
+  }
+
+  /** @param {Message} message a trace that the visitor has opened */
+  function opened(message) {
+    unfold();
+    toShow = message;
+    trigger("upload", { run: message.name }); // fills the controls
+  }
+
+  /** @param {string} name */
+  function showOpened(name) {
+    if (toShow?.name !== name) return;
+    going?.stop();
+    going?.close();
+    going = null;
+    number++;
+    shown = name;
+    draw(toShow);
+    toShow = null;
+  }
+
+  /** @param {Message} message */
+  function draw({ update, notice }) {
+    if (update) take(update, notice?.kind === "recorded");
+    if (notice) showNotice(notice);
+    if (notice?.kind === "error") isAsked = false;
+    showStop();
+  }
+
+  function showStop() {
+    const { state } = page.dataset;
+    const isLive = state === "waiting" || (state === "running" && !run.complete);
+    controls.allowStop(isAsked || isLive || measuring !== null);
+  }
+
+  /**
+   * @param {Update} update
+   * @param {boolean} isOpened whether it is a recorded run that was just opened
+   */
+  function take(update, isOpened) {
+    const { result, corrected } = run.take(number, update);
+    if (result === "known") return;
+    if (result === "missed") return void showWhole(shown, number);
+    if (result === "begun") {
+      address.begin(update.link ?? "");
+      begin(isOpened);
+    }
+    for (const token of corrected) text.rewrite(token);
+    player.proceed();
+    tabs.show(run);
+  }
+
+  /** @param {boolean} isOpened */
+  function begin(isOpened) {
+    showsRace = false;
+    const plays = isOpened && !address.wants() && run.recorded
+      && !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const live = !run.complete;
+    if (live) revealStage();
+    if (plays) player.play(hasPlayed ? "1" : String(SLOW));
+    else player.begin(live && follows);
+    hasPlayed = true;
+  }
+
+  // Clears the stage for a run that has been asked for; returns its number.
+  function wait() {
+    showsRace = false;
+    if (page.dataset.state !== "waiting") former = { ...run };
+    run.begin(++number, {});
+    hasPlayed = true;
+    page.dataset.state = "waiting";
+    showOutcome(null); // nothing yet: what the run before brought is not this one's
+    revealStage();
+    follows = !isLinked;
+    isLinked = false;
+    player.begin(follows);
+    tabs.show(run);
+    return number;
+  }
+
+  // On a narrow screen it is below the button that was pressed.
+  function revealStage() {
+    if (innerWidth <= 800) stage.scrollIntoView({ block: "nearest" });
+  }
+
+  /** @param {Notice} notice */
+  function showNotice({ kind, text, share }) {
+    const line = part("notice");
+    line.dataset.kind = kind;
+    line.textContent = text;
+    const progress = /** @type {HTMLProgressElement} */ (find(page, "progress"));
+    progress.hidden = share === null;
+    progress.value = share ?? 0;
+    controls.markWrong(kind === "error" ? text : "");
+  }
+
+  /** @param {string} sentence */
+  function refused(sentence) {
+    showNotice({ kind: "error", text: sentence, share: null });
+  }
+
+  /** @param {unknown} error */
+  function refuse(error) {
+    refused(sentenceOf(error));
+  }
+
+  // What was wrong with the request before says nothing about the next one.
+  function forgetError() {
+    if (part("notice").dataset.kind === "error") showNotice({ kind: "note", text: "", share: null });
+  }
+
+  // The screen.
+
+  /** @param {number | null} visible how many rounds are, where it is not the whole run that is shown */
+  function showOutcome(visible) {
+    const soFar = () => ({ ...numbersAfter(run.rounds, visible ?? 0), seed: run.numbers.seed });
+    const { whose, numbers, verdict, tone } = run;
+    head = visible === null
+      ? { whose, numbers, verdict, tone }
+      : { whose, numbers: soFar(), verdict: soFarInWords(run.rounds, visible), tone: "neutral" };
+    showWhoMadeIt();
+    if (!showsRace) showHead(head);
+    address.takeWanted(pinAt);
+  }
+
+  // The race's panel puts its own run there, so that what stands over it is about the same run.
+  /** @param {Head} shown */
+  function showHead(shown) {
+    showsRace = shown !== head;
+    showNumbers(shown.numbers);
+    part("whose").textContent = shown.whose;
+    const line = part("verdict");
+    line.dataset.tone = shown.tone;
+    const [first, rest] = inTwo(shown.verdict);
+    if (line.textContent !== shown.verdict) line.replaceChildren(first, rest);
+  }
+
+  // Some words and numbers are for runs of a server only, and some for those of the engine.
+  function showWhoMadeIt() {
+    const served = Boolean(run.setting?.served);
+    if (page.hasAttribute("data-served") === served) return;
+    page.toggleAttribute("data-served", served);
+    for (const element of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("[data-served-words]"))) {
+      const words = element.dataset.servedWords ?? "";
+      element.dataset.servedWords = element.textContent ?? "";
+      element.textContent = words;
+    }
+  }
+
+  /**
+   * The first sentence, which is large, and the others.
+   * @param {string} words
+   */
+  function inTwo(words) {
+    const [, first, rest] = /^(.+?[.!?] )(.+)$/s.exec(words) ?? [, words, ""];
+    return [make("b", first ?? ""), make("span", rest ?? "")];
+  }
+
+  /**
+   * Pins a token that the address asks for; false while it is not on the stage.
+   * @param {number} index of its round
+   * @param {number} place in the draft; after it is the round's own token
+   */
+  function pinAt(index, place) {
+    const round = run.rounds[index];
+    const token = round && (round.draft[place] ?? (place === round.draft.length ? round.next : null));
+    if (!token || !text.isOnStage(token) || !text.isShown(token)) return false;
+    reader.choose(token);
+    return true;
+  }
+
+  /** @param {Record<string, string>} numbers */
+  function showNumbers(numbers) {
+    for (const number of page.querySelectorAll("[data-number]")) {
+      const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
+      if (number.textContent !== written) number.textContent = written;
+      number.classList.toggle("in-words", /[a-z]{3}|\d–\d/.test(written));
+      number.parentElement?.toggleAttribute("data-unknown", written === "–");
+    }
+    for (const copy of page.querySelectorAll("[data-copy]")) {
+      const { copy: name = "" } = /** @type {HTMLElement} */ (copy).dataset;
+      copy.textContent = numbers[name] ?? "–";
+      copy.parentElement?.toggleAttribute("data-unknown", copy.textContent === "–");
+    }
+  }
+
+  /** @param {MouseEvent} event */
+  function hideOrShow(event) {
+    const button = event.target instanceof Element ? event.target.closest("button[data-hides]") : null;
+    if (!(button instanceof HTMLElement)) return;
+    const hide = button.getAttribute("aria-pressed") === "true";
+    button.setAttribute("aria-pressed", String(!hide));
+    stage.classList.toggle(`hide-${button.dataset.hides}`, hide);
+    reader.releaseHidden();
+    text.reflow();
+  }
+
+  /** @param {KeyboardEvent} event */
+  function moveAlongNumbers({ key, target }) {
+    if (!(target instanceof HTMLElement)) return;
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[key] ?? 0;
+    const seen = [...(target.parentElement?.children ?? [])].filter((number) => number.checkVisibility());
+    const next = seen[seen.indexOf(target) + by];
+    if (by && next instanceof HTMLElement) next.focus();
+  }
+}

@@ -1,0 +1,144 @@
+// @ts-check
+// The comparison: drafters on the same prompts, as a table that grows while they are measured. Earlier tables
+// stay below it until they are cleared.
+
+import { appendAll, find, make, saveFile } from "../view/dom.js";
+import { isGoingOn, makeMeasuring } from "./measuring.js";
+
+/** @import { Request, Server } from "./measuring.js" */
+/** @import { ComparisonTable, Measurement } from "../view/messages.js" */
+/** @import { Run } from "../view/run.js" */
+/** @import { Panel } from "../page/tabs.js" */
+
+const COMPARE = `
+  <div class="measuring"></div>
+  <p class="empty">Nothing has been compared yet.</p>
+  <button type="button" class="clear" hidden>Clear</button>
+  <div class="comparisons"></div>`;
+const COMPARISON = `
+  <p class="result" role="status"></p>
+  <p class="of"></p>
+  <div class="scrolls" role="group" aria-label="Drafters, the fastest first">
+    <table><thead><tr></tr></thead><tbody></tbody></table></div>
+  <div class="keeping"><button type="button" data-saves="csv" disabled>Save CSV</button>
+    <button type="button" data-saves="json" disabled>Save JSON</button></div>`;
+const TYPES = { csv: "text/csv", json: "application/json" };
+/** @type {Record<string, Request>} */
+const REQUESTS = {
+  "Compare drafters on this prompt": { kind: "compare", prompts: "this" },
+  "Compare drafters on a set of prompts": { kind: "compare", prompts: "set" },
+};
+const WHAT = "Measures each drafter and the target alone. Reading the prompt is not counted.";
+
+/**
+ * @param {HTMLElement} panel
+ * @param {Server} server
+ * @returns {Panel}
+ */
+export function makeCompare(panel, server) {
+  panel.innerHTML = COMPARE;
+  const part = (/** @type {string} */ selector) => find(panel, selector);
+  const measuring = makeMeasuring(part(".measuring"), server, REQUESTS, WHAT);
+  /** By the id of the measurement. @type {Map<string, ReturnType<typeof makeTable>>} */
+  const tables = new Map();
+  part(".clear").addEventListener("click", clear);
+  return { show, take };
+
+  /** @param {Run} run */
+  function show({ outcome, recorded }) {
+    measuring.foretell(outcome?.seconds.compare, recorded);
+  }
+
+  /** @param {Measurement} measurement */
+  function take(measurement) {
+    measuring.take(measurement);
+    panel.dataset.state = measurement.state;
+    const { id, comparison, whose, state } = measurement;
+    if (comparison) tableOf(id).fill(comparison, whose, isGoingOn(state));
+    showWhatThereIs(isGoingOn(state));
+  }
+
+  /** @param {string} id */
+  function tableOf(id) {
+    const table = tables.get(id) ?? makeTable();
+    if (!tables.has(id)) part(".comparisons").prepend(table.element);
+    tables.set(id, table);
+    return table;
+  }
+
+  /** @param {boolean} busy */
+  function showWhatThereIs(busy) {
+    part(".empty").hidden = tables.size > 0;
+    part(".clear").hidden = tables.size === 0;
+    part(".clear").toggleAttribute("disabled", busy);
+  }
+
+  function clear() {
+    tables.clear();
+    part(".comparisons").replaceChildren();
+    showWhatThereIs(false);
+  }
+}
+
+function makeTable() {
+  const element = make("section");
+  element.innerHTML = COMPARISON;
+  const part = (/** @type {string} */ selector) => find(element, selector);
+  const buttons = /** @type {HTMLButtonElement[]} */ ([...element.querySelectorAll(".keeping button")]);
+  /** @type {ComparisonTable | null} */
+  let comparison = null;
+  part(".keeping").addEventListener("click", save);
+  return { element, fill };
+
+  /**
+   * @param {ComparisonTable} news
+   * @param {string} whose
+   * @param {boolean} busy
+   */
+  function fill(news, whose, busy) {
+    comparison = news;
+    part(".of").textContent = whose;
+    part("table").setAttribute("aria-label", whose);
+    part(".result").textContent = news.winner;
+    part("thead tr").replaceChildren();
+    appendAll(part("thead tr"), news.columns.map(heading));
+    part("tbody").replaceChildren();
+    appendAll(part("tbody"), news.rows.map((row) => draw(news.columns, row)));
+    for (const button of buttons) button.disabled = busy;
+  }
+
+  /** @param {PointerEvent | MouseEvent} event */
+  function save({ target }) {
+    const kind = target instanceof HTMLElement ? target.dataset.saves : "";
+    if (comparison && (kind === "csv" || kind === "json")) {
+      saveFile(`specdemo-comparison.${kind}`, comparison[kind], TYPES[kind]);
+    }
+  }
+}
+
+/** @param {string} column */
+function heading(column) {
+  const [name, perRound] = column.split(/(?<=\/)(?=round)/);
+  const cell = make("th", name);
+  if (perRound) cell.append(make("wbr"), perRound); // a line may end there
+  cell.scope = "col";
+  return cell;
+}
+
+/**
+ * @param {string[]} columns
+ * @param {string[]} row the first of its texts is the drafter's name
+ */
+function draw(columns, row) {
+  const line = make("tr");
+  line.dataset.row = row[0];
+  row.forEach((text, at) => {
+    const [value, interval] = text.split(/(?= \()/);
+    const cell = at === 0 ? make("th", text) : make("td", value);
+    if (cell.tagName === "TH") cell.scope = "row";
+    else if (interval) cell.append(" ", make("small", interval.trim()));
+    cell.dataset.column = columns[at];
+    line.append(cell);
+  });
+  return line;
+}

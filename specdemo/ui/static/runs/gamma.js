@@ -1,0 +1,351 @@
+// @ts-check
+// Draft lengths: what each would bring, estimated from the run on the stage, and what was measured. A click
+// uses one.
+
+import {
+  LINES, bandOf, bestInWords, cellsOf, intervalsOf, marksOf, nameOf, pathThrough, rowInWords, rowsOf, scaleOf,
+  unclearInWords, valueOf, whatIsMissing,
+} from "../view/chart.js";
+import { appendAll, find, make } from "../view/dom.js";
+import { makeMeasuring } from "./measuring.js";
+
+/** @import { Line, Measure, Row, Scale } from "../view/chart.js" */
+/** @import { Request, Server } from "./measuring.js" */
+/** @import { GammaPoint, Measurement } from "../view/messages.js" */
+/** @import { Run } from "../view/run.js" */
+/** @import { Panel } from "../page/tabs.js" */
+
+const GAMMA = `
+  <div class="measuring"></div>
+  <p class="missing" role="status"></p>
+  <div class="gammas">
+    <div class="taking"><div class="bests"></div><p class="unclear"></p><p class="chosen" role="status"></p></div>
+    <ul class="key"><li data-line="formula" data-only="engine">formula: Leviathan’s, from this run’s acceptance rate</li>
+      <li data-line="seen">estimate: from this run’s acceptance at each place and its times; shaded: 90% interval</li>
+      <li data-line="measured">measured, with a 90% interval</li>
+      <li>★ best: the shortest γ within 1% of the fastest</li></ul>
+    <div class="charts">
+      <figure><figcaption>Speed-up over the target alone</figcaption>
+        <div class="chart" data-measure="speedup"></div></figure>
+      <figure><figcaption>Tokens a round</figcaption>
+        <div class="chart" data-measure="tokens"></div></figure>
+    </div>
+    <p class="readout" aria-hidden="true"></p>
+    <p class="of"></p>
+    <div class="scrolls"><table aria-label="Draft lengths: arrow keys move, Enter uses one">
+      <thead><tr><th rowspan="2" scope="col">γ</th><th colspan="3" scope="colgroup">speed-up</th>
+        <th colspan="3" scope="colgroup">tokens a round</th></tr>
+      <tr><th scope="col">formula</th><th scope="col">estimate</th><th scope="col">measured</th>
+        <th scope="col">formula</th><th scope="col">estimate</th><th scope="col">measured</th></tr></thead>
+      <tbody></tbody></table></div>
+  </div>`;
+const WHAT = "How fast each draft length would be is estimated from this run. The button measures some of them.";
+const WHAT_SERVED = "How many tokens a round each draft length would bring is estimated from this run.";
+const HINT_SERVED = "Point at a draft length to see its numbers.";
+const FIXED = "The draft length is the server's own, and is set where it is started.";
+const HINT = "Point at a draft length to see its numbers; press to use it.";
+/** @type {Record<string, Request>} */
+const REQUESTS = { "Measure some of these lengths": { kind: "gamma" } };
+const SVG = "http://www.w3.org/2000/svg";
+const STAR = " ★";
+
+/**
+ * @param {HTMLElement} panel
+ * @param {Server & { choose: (gamma: number) => void }} server
+ * @returns {Panel}
+ */
+export function makeGamma(panel, server) {
+  panel.innerHTML = GAMMA;
+  const part = (/** @type {string} */ selector) => find(panel, selector);
+  const measuring = makeMeasuring(part(".measuring"), server, REQUESTS, WHAT);
+  const charts = /** @type {HTMLElement[]} */ ([...panel.querySelectorAll(".chart")]);
+  const body = part("tbody");
+  /** @type {Run | null} */
+  let run = null;
+  /** @type {GammaPoint[]} */
+  let points = [];
+  let measuredOf = ""; // whose points they are
+  /** @type {Row[]} */
+  let rows = [];
+  let drawn = ""; // what is drawn now
+  let tabStop = 0; // the gamma that Tab comes to
+  panel.addEventListener("click", onClick);
+  panel.addEventListener("pointerover", (event) => light(gammaOf(event.target)));
+  panel.addEventListener("pointerleave", () => light(null));
+  body.addEventListener("keydown", onKey);
+  body.addEventListener("focusin", (event) => light(gammaOf(event.target)));
+  new ResizeObserver(drawCharts).observe(part(".charts"));
+  return { show, take };
+
+  /** @param {Run} shown */
+  function show(shown) {
+    run = shown;
+    draw();
+  }
+
+  /** @param {Measurement} measurement */
+  function take(measurement) {
+    measuring.take(measurement);
+    panel.dataset.state = measurement.state;
+    if (measurement.gammas) {
+      points = measurement.gammas;
+      measuredOf = measurement.whose;
+    }
+    draw();
+  }
+
+  // A run is shown again and again while it goes on; only what is new is drawn.
+  function draw() {
+    if (!run) return;
+    const usual = run.setting && run.setting.draft_with !== "none" ? run.setting.gamma : 0;
+    const served = run.setting?.served;
+    const set = served ? served.gamma : usual;
+    const own = typeof set === "number" ? set : null; // none of them where it was chosen round by round
+    const news = JSON.stringify([run.whose, run.complete, run.outcome, own, points]);
+    if (news === drawn) return;
+    drawn = news;
+    measuring.describe(served ? WHAT_SERVED : WHAT);
+    measuring.foretell(run.outcome?.seconds.gamma, run.recorded);
+    rows = rowsOf(run.outcome, points, run.setting && own);
+    part(".missing").textContent = whatIsMissing(run);
+    part(".chosen").textContent = "";
+    const estimated = run.outcome?.estimates.length ? `Estimated from: ${run.whose}.` : "";
+    const measured = points.length ? `Measured: ${measuredOf} · ${runsInWords(points)}.` : "";
+    part(".of").textContent = [estimated, measured].filter(Boolean).join("\n");
+    part(".gammas").hidden = !rows.length;
+    if (!rows.length) return; // what was drawn before keeps its place, unseen
+    drawBests();
+    drawTable();
+    drawCharts();
+    light(null);
+  }
+
+  function drawBests() {
+    part(".unclear").textContent = unclearInWords(rows);
+    part(".bests").replaceChildren();
+    appendAll(part(".bests"), bestInWords(rows).map(({ gamma, words }) => {
+      const button = make("button", words);
+      button.type = "button";
+      button.dataset.gamma = String(gamma);
+      return button;
+    }));
+  }
+
+  function drawTable() {
+    const focused = body.contains(document.activeElement);
+    body.replaceChildren();
+    appendAll(body, rows.map(drawRow));
+    setTabStop(tabStop);
+    if (focused) buttonOf(tabStop)?.focus();
+  }
+
+  function drawCharts() {
+    for (const place of charts) {
+      const measure = /** @type {Measure} */ (place.dataset.measure);
+      const isKnown = rows.some((row) => LINES.some((line) => valueOf(row, measure, line) !== null));
+      if (place.parentElement) place.parentElement.hidden = !isKnown;
+      place.replaceChildren();
+      if (place.clientWidth) place.append(drawChart(rows, measure, place.clientWidth, place.clientHeight));
+    }
+  }
+
+  /** @param {number | null} gamma */
+  function light(gamma) {
+    const hint = run?.setting?.served ? HINT_SERVED : HINT;
+    part(".readout").textContent = gamma !== null && rows[gamma] ? `${rowInWords(rows[gamma])}.` : hint;
+    for (const lit of panel.querySelectorAll(".lit")) lit.classList.remove("lit");
+    const its = `[data-row="${gamma}"], .column[data-gamma="${gamma}"]`;
+    for (const element of panel.querySelectorAll(its)) element.classList.add("lit");
+  }
+
+  /** @param {MouseEvent} event */
+  function onClick({ target }) {
+    const gamma = gammaOf(target);
+    if (gamma === null) return;
+    if (run?.setting?.served) {
+      part(".chosen").textContent = FIXED;
+      return;
+    }
+    server.choose(gamma);
+    setTabStop(gamma);
+    const words = gamma === 0 ? "Nothing will be drafted (target alone)" : `γ ${gamma} is set`;
+    part(".chosen").textContent = `${words}; press Generate.`;
+  }
+
+  /** @param {KeyboardEvent} event */
+  function onKey(event) {
+    const last = rows.length - 1;
+    /** @type {Record<string, number>} */
+    const steps = { ArrowDown: tabStop + 1, ArrowUp: tabStop - 1, Home: 0, End: last };
+    const to = steps[event.key];
+    if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    setTabStop(Math.min(Math.max(to, 0), last));
+    buttonOf(tabStop)?.focus();
+  }
+
+  /** @param {number} gamma */
+  function setTabStop(gamma) {
+    buttonOf(tabStop)?.setAttribute("tabindex", "-1");
+    buttonOf((tabStop = gamma))?.setAttribute("tabindex", "0");
+  }
+
+  /** @param {number} gamma */
+  function buttonOf(gamma) {
+    return /** @type {HTMLElement | null} */ (body.querySelector(`button[data-gamma="${gamma}"]`));
+  }
+}
+
+/**
+ * The draft length that an element stands for.
+ * @param {EventTarget | null} target
+ */
+function gammaOf(target) {
+  const element = target instanceof Element ? target.closest("[data-gamma], [data-row]") : null;
+  if (!(element instanceof HTMLElement || element instanceof SVGElement)) return null;
+  return Number(element.dataset.gamma ?? element.dataset.row);
+}
+
+/** @param {GammaPoint[]} points */
+function runsInWords(points) {
+  const runs = points.map((point) => point.runs).sort((a, b) => a - b);
+  const [least, most] = [runs[0], runs[runs.length - 1]];
+  return `${least === most ? least : `${least} to ${most}`} run${most === 1 ? "" : "s"} a point`;
+}
+
+/** @param {Row} row */
+function drawRow(row) {
+  const line = make("tr");
+  line.dataset.row = String(row.gamma);
+  if (row.isOwn) line.dataset.own = "";
+  const button = make("button", row.gamma === 0 ? "target alone" : String(row.gamma));
+  button.type = "button";
+  button.tabIndex = -1;
+  button.dataset.gamma = String(row.gamma);
+  button.title = `Use ${nameOf(row.gamma)}`;
+  button.setAttribute("aria-label", `Use ${nameOf(row.gamma)}`);
+  const head = make("th", button);
+  head.scope = "row";
+  if (row.isOwn) head.append(make("small", "this run"));
+  const { interval, seenInterval, ...cells } = cellsOf(row);
+  line.append(head);
+  for (const [name, text] of Object.entries(cells)) {
+    const cell = make("td", text);
+    cell.dataset.column = name;
+    if (name === "speedupSeen" && seenInterval) cell.append(" ", make("small", `(${seenInterval})`));
+    if (name === "speedupSeen" && row.best.estimated) cell.append(make("b", STAR));
+    if (name === "speedupMeasured" && row.best.measured) cell.append(make("b", STAR));
+    if (name === "speedupMeasured" && interval && text === "–") cell.textContent = interval;
+    else if (name === "speedupMeasured" && interval) cell.append(" ", make("small", `(${interval})`));
+    line.append(cell);
+  }
+  return line;
+}
+
+/**
+ * @param {Row[]} rows
+ * @param {Measure} measure
+ * @param {number} width
+ * @param {number} height
+ */
+function drawChart(rows, measure, width, height) {
+  const scale = scaleOf(rows, measure, width, height);
+  const chart = shape("svg", { width, height, "aria-hidden": "true" }); // the table has the same
+  drawAxes(chart, scale, measure);
+  for (const row of rows) if (row.isOwn) drawOwn(chart, row, scale);
+  chart.append(shape("path", { class: "band", d: bandOf(rows, measure, scale) }));
+  for (const line of /** @type {Line[]} */ (["formula", "seen"])) {
+    chart.append(shape("path", { class: line, d: pathThrough(marksOf(rows, measure, line, scale)) }));
+  }
+  for (const { x, low, high } of intervalsOf(rows, measure, scale)) {
+    chart.append(shape("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }));
+  }
+  for (const { x, y } of marksOf(rows, measure, "measured", scale)) {
+    chart.append(shape("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` }));
+  }
+  if (measure === "speedup") drawBest(chart, rows, scale);
+  for (const row of rows) chart.append(drawColumn(row, scale));
+  return chart;
+}
+
+/**
+ * @param {SVGElement} chart
+ * @param {Scale} scale
+ * @param {Measure} measure
+ */
+function drawAxes(chart, scale, measure) {
+  const { left, right, floor, ceiling } = scale;
+  for (const tick of scale.ticks) {
+    const isOne = measure === "speedup" && tick === 1;
+    chart.append(shape("path", { class: isOne ? "one" : "grid", d: `M${left} ${scale.y(tick)}H${right}` }));
+    const at = { x: left - 6, y: scale.y(tick) + 4, "text-anchor": "end" };
+    chart.append(shape("text", at, tick === 0 ? "0" : String(tick)));
+  }
+  for (let gamma = 0; gamma * scale.column < right - left - 1; gamma += scale.column < 22 ? 2 : 1) {
+    chart.append(shape("text", { x: scale.x(gamma), y: floor + 16, "text-anchor": "middle" }, String(gamma)));
+  }
+  const middle = (left + right) / 2;
+  chart.append(shape("text", { x: middle, y: floor + 33, "text-anchor": "middle" }, "γ, drafts a round"));
+  chart.append(shape("path", { class: "axis", d: `M${left} ${ceiling}V${floor}H${right}` }));
+}
+
+/**
+ * @param {SVGElement} chart
+ * @param {Row} row
+ * @param {Scale} scale
+ */
+function drawOwn(chart, { gamma }, scale) {
+  const x = scale.x(gamma);
+  chart.append(shape("path", { class: "own", d: `M${x} ${scale.ceiling - 4}V${scale.floor}` }));
+  const at = { x, y: scale.ceiling - 9, "text-anchor": gamma < 3 ? "start" : gamma > 13 ? "end" : "middle" };
+  chart.append(shape("text", at, `this run, ${nameOf(gamma)}`));
+}
+
+/**
+ * @param {SVGElement} chart
+ * @param {Row[]} rows
+ * @param {Scale} scale
+ */
+function drawBest(chart, rows, scale) {
+  for (const line of /** @type {Line[]} */ (["seen", "measured"])) {
+    const is = line === "seen" ? "estimated" : "measured";
+    for (const { x, y } of marksOf(rows.filter(({ best }) => best[is]), "speedup", line, scale)) {
+      chart.append(shape("path", { class: `best ${line}`, d: starAt(x, y) }));
+    }
+  }
+}
+
+/**
+ * A star with its middle there.
+ * @param {number} x
+ * @param {number} y
+ */
+function starAt(x, y) {
+  const corners = Array.from({ length: 10 }, (_, at) => {
+    const [angle, radius] = [(at * Math.PI) / 5, at % 2 ? 4.2 : 10];
+    return { x: x + radius * Math.sin(angle), y: y - radius * Math.cos(angle) };
+  });
+  return `${pathThrough(corners)}Z`;
+}
+
+/**
+ * @param {Row} row
+ * @param {Scale} scale
+ */
+function drawColumn(row, { x, column, ceiling, floor }) {
+  const box = { x: x(row.gamma) - column / 2, y: ceiling, width: column, height: floor - ceiling + 20 };
+  return shape("rect", { class: "column", "data-gamma": row.gamma, ...box });
+}
+
+/**
+ * An SVG element with its attributes.
+ * @param {string} tag
+ * @param {Record<string, string | number>} attributes
+ * @returns {SVGElement}
+ */
+function shape(tag, attributes, text = "") {
+  const made = /** @type {SVGElement} */ (document.createElementNS(SVG, tag));
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  made.textContent = text;
+  return made;
+}

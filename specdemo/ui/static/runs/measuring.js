@@ -1,0 +1,79 @@
+// @ts-check
+// What every measuring instrument has: buttons that ask the server to measure, one that stops it, and what
+// goes on meanwhile.
+
+import { find, make } from "../view/dom.js";
+import { durationInWords } from "../view/format.js";
+
+/** @import { Measurement } from "../view/messages.js" */
+/** @typedef {{ kind: Measurement["kind"], prompts?: "this" | "set" }} Request */
+/**
+ * @typedef {object} Server
+ * @property {(request: Request) => void} measure
+ * @property {() => void} stop
+ */
+/** @typedef {ReturnType<typeof makeMeasuring>} Measuring */
+
+const MEASURING = `
+  <button type="button" class="end" disabled>Stop</button>
+  <p class="takes"></p>
+  <div class="going-on"><p role="status"></p>
+    <progress max="1" value="0" aria-label="Measured" hidden></progress></div>`;
+
+/**
+ * @param {HTMLElement} place
+ * @param {Server} server
+ * @param {Record<string, Request>} requests by the words of the button that makes them
+ * @param {string} what it measures, until it does
+ */
+export function makeMeasuring(place, server, requests, what) {
+  place.innerHTML = MEASURING;
+  const end = /** @type {HTMLButtonElement} */ (find(place, ".end"));
+  const progress = /** @type {HTMLProgressElement} */ (find(place, "progress"));
+  const line = find(place, ".going-on p");
+  const buttons = Object.entries(requests).map(([words, request]) => {
+    const button = make("button", words);
+    button.type = "button";
+    button.addEventListener("click", () => server.measure(request));
+    end.before(button);
+    return button;
+  });
+  end.addEventListener("click", () => server.stop());
+  let measured = false;
+  line.textContent = what;
+  return { take, describe, foretell };
+
+  /**
+   * @param {number | undefined} seconds that it will take; undefined where that is not known
+   * @param {boolean} recorded whether that is known from a recorded run, which another machine may have made
+   */
+  function foretell(seconds, recorded) {
+    const speed = recorded ? ", at the speed of the recorded run" : "";
+    const takes = buttons.length > 1 ? "Each takes" : "Takes";
+    find(place, ".takes").textContent = seconds === undefined ? "" : `${takes} ${durationInWords(seconds)}${speed}.`;
+  }
+
+  /** @param {string} words what it measures, until it does */
+  function describe(words) {
+    if (!measured) line.textContent = words;
+  }
+
+  /** @param {Measurement} measurement */
+  function take({ state, whose, text, share }) {
+    const busy = isGoingOn(state);
+    measured = true;
+    for (const button of buttons) button.disabled = busy;
+    end.disabled = !busy;
+    find(place, ".takes").hidden = busy;
+    progress.hidden = !busy || share === null;
+    progress.value = share ?? 0;
+    line.dataset.state = state;
+    // The result says itself what it is of; what has none says it here.
+    line.textContent = (state === "ended" ? [text] : [whose, text]).filter(Boolean).join(" · ");
+  }
+}
+
+/** @param {Measurement["state"]} state */
+export function isGoingOn(state) {
+  return state === "waiting" || state === "running";
+}

@@ -1,0 +1,246 @@
+// @ts-check
+// The race: two runs side by side on one clock, played at the engine's own times, stretched.
+
+import { find } from "../view/dom.js";
+import { grouped } from "../view/format.js";
+import { makeMeasuring } from "./measuring.js";
+import { courseOf, lengthOf, placeAt, timeInWords, usualSpeed } from "./racing.js";
+import { makeText } from "../view/text.js";
+
+/** @import { Request, Server } from "./measuring.js" */
+/** @import { Head, Lane, Measurement, Race } from "../view/messages.js" */
+/** @import { Course, Place } from "./racing.js" */
+/** @import { Run } from "../view/run.js" */
+/** @import { Panel } from "../page/tabs.js" */
+
+const LANE = `
+  <h2></h2>
+  <div class="track"><span class="ran"></span><span class="line"></span></div>
+  <p class="count"></p>
+  <p class="lead"><b></b> <span></span></p>
+  <div class="stage hide-discarded" tabindex="0" role="list"></div>`;
+const RACE = `
+  <div class="measuring"></div>
+  <div class="playing">
+    <p class="clock"><output aria-label="Engine time">0</output> ms</p>
+    <button type="button" class="again" disabled>Play again</button>
+    <label>at <select disabled><option value="1">engine speed</option>
+      <option value="0.5">1/2 of engine speed</option><option value="0.2">1/5 of engine speed</option>
+      <option value="0.1">1/10 of engine speed</option></select></label>
+    <p class="of"></p>
+  </div>
+  <div class="lanes"><article class="lane" data-lane="0"></article>
+    <article class="lane" data-lane="1"></article></div>
+  <p class="result" role="status"></p>
+  <p class="prefill"></p>`;
+const WHAT = "First the target alone runs, then your setting, with the same prompt and seed. Then both are played on "
+  + "one clock.";
+/** @type {Record<string, Request>} */
+const REQUESTS = { "Race: the target alone against this setting": { kind: "race" } };
+const DIFFERENT = "per token";
+const TITLES = ["The target alone", "This setting"]; // until there is a race
+
+/**
+ * @param {HTMLElement} panel
+ * @param {Server} server
+ * @param {(head: Head) => void} raced called with what is to stand over the panel
+ * @returns {Panel}
+ */
+export function makeRace(panel, server, raced) {
+  panel.innerHTML = RACE;
+  const part = (/** @type {string} */ selector) => find(panel, selector);
+  const measuring = makeMeasuring(part(".measuring"), server, REQUESTS, WHAT);
+  const lanes = [0, 1].map((at) => makeLane(part(`[data-lane="${at}"]`), TITLES[at]));
+  const again = /** @type {HTMLButtonElement} */ (part(".again"));
+  const speedSelect = /** @type {HTMLSelectElement} */ (part("select"));
+  const speeds = [...speedSelect.options].map(({ value }) => Number(value));
+  /** @type {Race | null} */
+  let race = null;
+  let known = ""; // the race as it was sent
+  let isNew = false; // it has not been played yet
+  let playing = false;
+  let time = 0; // engine ms
+  let setAt = 0; // screen ms, when `time` was set
+  let frame = 0;
+  again.addEventListener("click", playOrSkip);
+  return { show, take };
+
+  /** @param {Run} run */
+  function show({ outcome, recorded }) {
+    measuring.foretell(outcome?.seconds.race, recorded);
+    beginIfSeen();
+  }
+
+  function beginIfSeen() {
+    if (isNew && panel.offsetParent) begin();
+  }
+
+  /** @param {Measurement} measurement */
+  function take(measurement) {
+    measuring.take(measurement);
+    panel.dataset.state = measurement.state;
+    const sent = JSON.stringify(measurement.race ?? null);
+    if (measurement.state !== "ended" || measurement.race?.lanes.length !== 2 || sent === known) return;
+    race = measurement.race;
+    known = sent;
+    part(".of").textContent = measurement.whose;
+    prepare(race);
+    raced({ ...race.head, verdict: "", numbers: {}, tone: "neutral" }); // until it has been played
+    beginIfSeen();
+  }
+
+  /** @param {Race} arrived */
+  function prepare(arrived) {
+    isNew = true;
+    const [alone, drafted] = arrived.lanes;
+    lanes[0].enter(alone, "", "", "neutral");
+    lanes[1].enter(drafted, arrived.speedup, alone.tokens === drafted.tokens ? "" : DIFFERENT, arrived.head.tone);
+    speedSelect.value = String(usualSpeed(lengthOf(arrived.lanes), speeds));
+    again.disabled = speedSelect.disabled = false;
+    const [one, other] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
+    part(".prefill").textContent = arrived.lanes.some(({ rounds }) => areServed(rounds))
+      ? `The clock runs from the request on. The first token arrived after ${one} and ${other}.`
+      : `The clock counts drafting and verifying. Reading the prompt before that took ${one} and ${other}.`;
+    rewind();
+  }
+
+  function begin() {
+    isNew = false;
+    for (const lane of lanes) lane.reserve();
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) finish();
+    else play();
+  }
+
+  function rewind() {
+    cancelAnimationFrame(frame);
+    setPlaying(false);
+    for (const lane of lanes) lane.clear();
+    part(".result").textContent = "";
+    draw(0);
+  }
+
+  function play() {
+    rewind();
+    setPlaying(true);
+    setTime(0);
+    frame = requestAnimationFrame(goOn);
+  }
+
+  function goOn() {
+    setTime(time + (performance.now() - setAt) * Number(speedSelect.value));
+    draw(time);
+    if (race && time >= lengthOf(race.lanes)) finish();
+    else frame = requestAnimationFrame(goOn);
+  }
+
+  function finish() {
+    cancelAnimationFrame(frame);
+    setPlaying(false);
+    if (!race) return;
+    draw(lengthOf(race.lanes));
+    part(".result").textContent = race.verdict;
+    raced(race.head);
+  }
+
+  function playOrSkip() {
+    if (playing) finish();
+    else play();
+  }
+
+  /** @param {number} ms of the engine */
+  function setTime(ms) {
+    time = ms;
+    setAt = performance.now();
+  }
+
+  /** @param {boolean} on */
+  function setPlaying(on) {
+    playing = on;
+    panel.dataset.playing = String(on);
+    again.textContent = on ? "Skip" : "Play again";
+  }
+
+  /** @param {number} ms of the engine */
+  function draw(ms) {
+    const end = race ? lengthOf(race.lanes) : 0;
+    part(".clock output").textContent = grouped(Math.min(ms, end));
+    for (const lane of lanes) lane.draw(ms);
+  }
+}
+
+/** @param {{ arrival_ms: number | null }[]} rounds */
+function areServed(rounds) {
+  return rounds.some(({ arrival_ms }) => arrival_ms !== null);
+}
+
+/**
+ * @param {HTMLElement} element
+ * @param {string} title
+ */
+function makeLane(element, title) {
+  element.innerHTML = LANE;
+  const part = (/** @type {string} */ selector) => find(element, selector);
+  const text = makeText(part(".stage"));
+  /** @type {Course} */
+  let course = { rounds: [], ends: [], counts: [], ms: 0, tokens: 0 };
+  let speedup = "";
+  let by = "";
+  let drawn = 0; // rounds
+  name(title);
+  return { enter, clear, draw, reserve };
+
+  // The room that its whole text takes, so that nothing moves while it is played.
+  function reserve() {
+    const stage = part(".stage");
+    stage.style.minHeight = "";
+    draw(course.ms);
+    const height = stage.offsetHeight;
+    clear();
+    draw(0);
+    stage.style.minHeight = `${height}px`;
+  }
+
+  /** @param {string} words */
+  function name(words) {
+    part("h2").textContent = words;
+    part(".stage").setAttribute("aria-label", `Text: ${words}`);
+  }
+
+  /**
+   * @param {Lane} lane
+   * @param {string} itsSpeedup what is said when it has finished
+   * @param {string} how it was measured
+   * @param {Head["tone"]} tone
+   */
+  function enter(lane, itsSpeedup, how, tone) {
+    course = courseOf(lane);
+    element.dataset.tone = tone;
+    [speedup, by] = [itsSpeedup, how];
+    name(lane.title);
+  }
+
+  function clear() {
+    text.clear();
+    drawn = 0;
+  }
+
+  /** @param {number} ms of the engine */
+  function draw(ms) {
+    const place = placeAt(course, ms);
+    for (const { draft, next } of course.rounds.slice(drawn, place.rounds)) {
+      text.add(next ? [...draft, next] : draft);
+    }
+    drawn = place.rounds;
+    showPlace(place);
+  }
+
+  /** @param {Place} place */
+  function showPlace({ tokens, finished }) {
+    element.dataset.finished = String(finished);
+    element.style.setProperty("--ran", String(course.tokens ? tokens / course.tokens : Number(finished)));
+    const soFar = `${grouped(tokens)} of ${grouped(course.tokens)} tokens`;
+    part(".count").textContent = finished ? timeInWords(course, areServed(course.rounds)) : soFar;
+    part(".lead b").textContent = finished ? speedup : "";
+    part(".lead span").textContent = finished && speedup ? by : "";
+  }
+}

@@ -1,0 +1,280 @@
+// @ts-check
+// What draft lengths bring: the rows that the table writes and the chart draws, and where the chart has them.
+
+import { fixed, times } from "./format.js";
+import { isUntold } from "./served.js";
+
+/** @import { WireEstimate, GammaPoint, RunOutcome } from "./messages.js" */
+/** @import { Round, Run } from "./run.js" */
+/**
+ * A draft length: what is estimated for it, and what was measured. best: of the estimates, of what was
+ * measured.
+ * @typedef {object} Row
+ * @property {number} gamma
+ * @property {WireEstimate | null} estimate
+ * @property {GammaPoint | null} point
+ * @property {{ estimated: boolean, measured: boolean }} best
+ * @property {boolean} isOwn the run's own
+ */
+/** @typedef {"formula" | "seen" | "measured"} Line */
+/** @typedef {"speedup" | "tokens"} Measure */
+/** @typedef {{ gamma: number, x: number, y: number, value: number }} Mark */
+/** @typedef {{ x: number, low: number, high: number }} Interval */
+/** @typedef {ReturnType<typeof scaleOf>} Scale */
+
+/** @type {Line[]} */
+export const LINES = ["formula", "seen", "measured"];
+export const LONGEST = 16; // gamma
+const NEARLY = 0.99; // of the fastest: as in specdemo/events/speedup.py
+const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
+const MOST_TICKS = 6;
+const MARGIN = { left: 38, right: 10, top: 24, bottom: 38 }; // px
+
+/**
+ * @param {RunOutcome | null} outcome
+ * @param {GammaPoint[]} points
+ * @param {number | null} own the run's own gamma
+ * @returns {Row[]} none where nothing is known
+ */
+export function rowsOf(outcome, points, own) {
+  const estimates = outcome?.estimates ?? [];
+  if (!estimates.length && !points.length) return [];
+  const fastest = bestMeasured(points);
+  return Array.from({ length: LONGEST + 1 }, (_, gamma) => ({
+    gamma,
+    estimate: estimates.find((one) => one.gamma === gamma) ?? null,
+    point: points.find((one) => one.gamma === gamma) ?? null,
+    best: { estimated: outcome?.best_gamma === gamma, measured: fastest === gamma },
+    isOwn: own === gamma,
+  }));
+}
+
+/**
+ * The shortest of the measured draft lengths whose speed-up is within 1 % of the largest.
+ * @param {GammaPoint[]} points
+ */
+export function bestMeasured(points) {
+  const known = points.filter(({ speedup }) => speedup !== null).sort((a, b) => a.gamma - b.gamma);
+  if (!known.some(({ gamma }) => gamma > 0)) return null; // the target alone has nobody to be compared with
+  const largest = known.reduce((most, { speedup }) => Math.max(most, speedup ?? 0), 0);
+  return known.find(({ speedup }) => (speedup ?? 0) >= NEARLY * largest)?.gamma ?? null;
+}
+
+/**
+ * A row's value in a line of a chart; null where it is not known.
+ * @param {Row} row
+ * @param {Measure} measure
+ * @param {Line} line
+ */
+export function valueOf({ estimate, point }, measure, line) {
+  if (line === "measured") return (measure === "speedup" ? point?.speedup : point?.tokens_per_round) ?? null;
+  return estimate?.[`${line}_${measure}`] ?? null;
+}
+
+/**
+ * The row's texts, as the table writes them.
+ * @param {Row} row
+ */
+export function cellsOf(row) {
+  const text = (/** @type {Measure} */ measure, /** @type {Line} */ line) => {
+    const value = valueOf(row, measure, line);
+    return value === null ? "–" : fixed(value);
+  };
+  const { low = null, high = null } = row.point ?? {};
+  const [seenLow, seenHigh] = row.estimate?.seen_interval ?? [null, null];
+  return {
+    speedupFormula: text("speedup", "formula"),
+    speedupSeen: text("speedup", "seen"),
+    speedupMeasured: text("speedup", "measured"),
+    tokensFormula: text("tokens", "formula"),
+    tokensSeen: text("tokens", "seen"),
+    tokensMeasured: text("tokens", "measured"),
+    interval: low === null || high === null ? "" : `${fixed(low)}–${fixed(high)}`,
+    seenInterval: seenLow === null || seenHigh === null ? "" : `${fixed(seenLow)}–${fixed(seenHigh)}`,
+  };
+}
+
+/**
+ * The row in words, for its column of the chart.
+ * @param {Row} row
+ */
+export function rowInWords(row) {
+  const cells = cellsOf(row);
+  const parts = [];
+  if (cells.speedupSeen !== "–") {
+    parts.push(`${cells.speedupSeen} × estimated${cells.seenInterval && ` (${cells.seenInterval})`}`);
+  }
+  if (cells.speedupMeasured !== "–") {
+    parts.push(`${cells.speedupMeasured} × measured${cells.interval && ` (${cells.interval})`}`);
+  }
+  if (cells.tokensSeen !== "–") parts.push(`${cells.tokensSeen} tokens a round estimated`);
+  return `${nameOf(row.gamma)}: ${parts.join(", ") || "nothing is known"}`;
+}
+
+/** @param {number} gamma */
+export function nameOf(gamma) {
+  return gamma === 0 ? "target alone" : `γ ${gamma}`;
+}
+
+/**
+ * The best draft lengths in words, each with its gamma.
+ * @param {Row[]} rows
+ * @returns {{ gamma: number, words: string }[]}
+ */
+export function bestInWords(rows) {
+  const found = [];
+  const estimated = rows.find(({ best }) => best.estimated);
+  const measured = rows.find(({ best }) => best.measured);
+  if (estimated) found.push({ row: estimated, how: "Best by the estimate", line: /** @type {Line} */ ("seen") });
+  if (measured) found.push({ row: measured, how: "Best as measured", line: /** @type {Line} */ ("measured") });
+  return found.map(({ row, how, line }) => {
+    const cells = cellsOf(row);
+    const interval = line === "measured" ? cells.interval : cells.seenInterval;
+    const speedup = `${times(valueOf(row, "speedup", line) ?? 1)}${interval && ` (${interval})`}`;
+    return { gamma: row.gamma, words: `${how}: ${nameOf(row.gamma)}, ${speedup}` };
+  });
+}
+
+/**
+ * Which of the measured draft lengths may be as fast as the best one; that none is clearly the best; or nothing.
+ * @param {Row[]} rows
+ */
+export function unclearInWords(rows) {
+  const measured = rows.filter(({ gamma, point }) => gamma > 0 && point);
+  if (!measured.length) return "";
+  const best = rows.find(({ best }) => best.measured);
+  if (!best || best.point?.speedup === undefined) return "Which length is fastest is not clear: the times varied too much.";
+  const least = best.gamma === 0 ? 1 : best.point?.low ?? 0;
+  const rivals = measured.filter(({ gamma, point }) => gamma !== best.gamma && (point?.high ?? 0) >= least);
+  const others = rivals.map(({ gamma }) => gamma).join(", ");
+  if (best.gamma > 0 && least <= 1) {
+    return `By the intervals, the target alone may be as fast${others && `, and so may γ ${others}`}.`;
+  }
+  return others && `By the intervals, γ ${others} may be as fast.`;
+}
+
+/**
+ * Why the estimates of a run are missing, or their speed-ups; nothing where all are there.
+ * @param {Pick<Run, "complete" | "rounds" | "outcome"> & Partial<Pick<Run, "setting" | "counted">>} run
+ */
+export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
+  if (!complete) return "The estimates come when the run has ended.";
+  if (!outcome) return "This run had not ended when it was saved, so there is nothing to estimate from.";
+  if (setting?.served) return missingOfServed(rounds, outcome.estimates.length > 0, counted?.alone ?? false);
+  if (!outcome.estimates.length) {
+    const drafted = rounds.some(({ draft }) => draft.length);
+    const dropped = rounds.some(({ ended_by }) => ended_by === "confidence") ? "Every draft was dropped" : "";
+    const nothing = drafted ? "No draft was judged" : dropped || "Nothing was drafted";
+    return `${nothing} in this run, so there is nothing to estimate from.`;
+  }
+  if (outcome.estimates.some(({ formula_speedup }) => formula_speedup !== null)) return "";
+  if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) {
+    return "Leviathan’s formula gives no speed-up for this run, because it knows no drafted tokens that were dropped.";
+  }
+  return `No speed-up can be estimated from this run: ${outcome.no_speedup}.`;
+}
+
+/**
+ * The same of a server's run.
+ * @param {Round[]} rounds
+ * @param {boolean} estimated
+ * @param {boolean} alone whether the server's counters counted this run only
+ */
+function missingOfServed(rounds, estimated, alone) {
+  const untold = rounds.some(isUntold);
+  if (!estimated) {
+    const why = untold ? "The server does not tell how many tokens it drafted" : "No draft was judged in this run";
+    return `${why}, so there is nothing to estimate from.`;
+  }
+  const others = alone ? "" : " Other visitors' requests count there, too.";
+  const from = untold ? ` By the server's own counters of what was accepted at each place.${others}` : "";
+  return "Tokens a round only: Leviathan’s formula needs p and q, which the server does not tell, and a speed-up needs "
+    + `its plain rounds, which are not timed here.${from}`;
+}
+
+/**
+ * The chart's axes in pixels.
+ * @param {Row[]} rows
+ * @param {Measure} measure
+ * @param {number} width
+ * @param {number} height
+ */
+export function scaleOf(rows, measure, width, height) {
+  const values = rows.flatMap((row) => LINES.map((line) => valueOf(row, measure, line) ?? 0));
+  const ends = measure === "speedup" ? rows.flatMap(({ point, estimate }) => [
+    [point?.low ?? 0, point?.high ?? 0], estimate?.seen_interval ?? [0, 0],
+  ]) : [];
+  const largest = [...values, ...ends.map(([low]) => low)].reduce((most, value) => Math.max(most, value), 1);
+  // An interval may be wide beyond measure; it is cut then.
+  const reach = ends.reduce((most, [, high]) => Math.max(most, Math.min(high, 2 * largest)), largest);
+  const step = STEPS.find((one) => reach / one <= MOST_TICKS - 1) ?? 10;
+  const count = Math.ceil(reach / step - 1e-9);
+  const top = count * step;
+  const column = (width - MARGIN.left - MARGIN.right) / (LONGEST + 1);
+  const bottom = height - MARGIN.bottom;
+  return {
+    top,
+    column,
+    ticks: Array.from({ length: count + 1 }, (_, at) => Number((at * step).toFixed(1))),
+    left: MARGIN.left,
+    right: width - MARGIN.right,
+    ceiling: MARGIN.top,
+    floor: bottom,
+    x: (/** @type {number} */ gamma) => MARGIN.left + (gamma + 0.5) * column,
+    y: (/** @type {number} */ value) => bottom - (Math.min(value, top) / top) * (bottom - MARGIN.top),
+  };
+}
+
+/**
+ * Where a line's values are; rows without one are left out.
+ * @param {Row[]} rows
+ * @param {Measure} measure
+ * @param {Line} line
+ * @param {Scale} scale
+ * @returns {Mark[]}
+ */
+export function marksOf(rows, measure, line, scale) {
+  return rows.flatMap((row) => {
+    const value = valueOf(row, measure, line);
+    if (value === null) return [];
+    return [{ gamma: row.gamma, x: scale.x(row.gamma), y: scale.y(value), value }];
+  });
+}
+
+/**
+ * The intervals of what was measured, also of those that are too wide for a single value.
+ * @param {Row[]} rows
+ * @param {Measure} measure
+ * @param {Scale} scale
+ * @returns {Interval[]}
+ */
+export function intervalsOf(rows, measure, scale) {
+  if (measure !== "speedup") return [];
+  return rows.flatMap(({ gamma, point }) => {
+    const { low = null, high = null } = point ?? {};
+    return low === null || high === null ? [] : [{ x: scale.x(gamma), low: scale.y(low), high: scale.y(high) }];
+  });
+}
+
+/**
+ * The area between the ends of the estimates' intervals, for an SVG path; empty where there are none.
+ * @param {Row[]} rows
+ * @param {Measure} measure
+ * @param {Scale} scale
+ */
+export function bandOf(rows, measure, scale) {
+  const known = measure === "speedup" ? rows.filter(({ gamma, estimate }) => gamma === 0 || estimate?.seen_interval) : [];
+  if (known.length < 2) return "";
+  const side = (/** @type {0 | 1} */ end) => known.map(({ gamma, estimate }) => (
+    { x: scale.x(gamma), y: scale.y(estimate?.seen_interval?.[end] ?? 1) }
+  ));
+  return `${pathThrough([...side(1), ...side(0).reverse()])}Z`;
+}
+
+/**
+ * The way through the marks, for an SVG path.
+ * @param {Pick<Mark, "x" | "y">[]} marks
+ */
+export function pathThrough(marks) {
+  return marks.map(({ x, y }, at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+}

@@ -1,0 +1,170 @@
+// @ts-check
+// Where drafts die: the judged tokens of a run's drafts, by their place in the draft and by their kind.
+
+import { percent } from "./format.js";
+import { keptIn } from "./rules.js";
+import { isUntold } from "./served.js";
+
+/** @import { Drafted, Run } from "./run.js" */
+/** @typedef {"start" | "name" | "inside" | "punctuation" | "digits" | "line" | "other"} Kind */
+
+/**
+ * A row of a table. Its tokens are those that were judged; accepted and rejected add up to their number.
+ * @typedef {object} Row
+ * @property {string} key
+ * @property {string} label
+ * @property {string} definition
+ * @property {Drafted[]} tokens
+ * @property {number} accepted
+ * @property {number} rejected
+ */
+
+/**
+ * Both tables have the same tokens, those of `all`.
+ * @typedef {object} Deaths
+ * @property {Row[]} places
+ * @property {Row[]} kinds
+ * @property {Row} all
+ */
+
+/** @type {Record<Kind, [label: string, definition: string]>} */
+export const KINDS = {
+  start: [
+    "word start",
+    "Starts a word: no letter or digit is directly before it. In scripts without spaces, every token.",
+  ],
+  name: ["name", "Starts a word with a capital letter where no sentence begins, as most names do."],
+  inside: ["inside a word", "Continues a word: a letter or digit is directly before it."],
+  punctuation: ["punctuation", "Punctuation and other signs, without a letter or digit."],
+  digits: ["digits", "Digits, without a letter."],
+  line: ["line end", "Has a line break in it."],
+  other: ["other", "None of these: a space, a part of a character, the sign for the end of the text."],
+};
+
+const FEWEST_JUDGED = 10; // tokens at a place whose share says something
+const Z = 1.645; // standard deviations to the ends of a 90% interval
+const REACH = 40; // as many characters before a token say whether it begins a word or a sentence
+const INSIDE = /[\p{L}\p{M}\p{N}]['’_‐-]?$/u;
+const UNSPACED =
+  /^[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Thai}\p{scx=Laoo}\p{scx=Khmr}\p{scx=Mymr}]/u;
+// After the end of another one, which quotes and brackets may follow, or after an opening quote.
+const SENTENCE_BEGINS =
+  /(?:^|[.!?…‽。！？।؟\r\n])[\s\p{Ps}\p{Pe}\p{Pi}\p{Pf}"']*$|["'“„«‹‘¿¡]$/u;
+
+/**
+ * What is counted is what the acceptance rate counts: the accepted and the rejected. A draft that was
+ * accepted after the end of the text is discarded; it was judged, but is in no rate, and so in no row. Where a
+ * server does not tell how much it drafted, nothing is.
+ * @param {Pick<Run, "prompt" | "rounds">} run
+ * @returns {Deaths}
+ */
+export function deathsIn({ prompt, rounds }) {
+  if (rounds.some(isUntold)) rounds = []; // what was rejected there is not known
+  const longest = rounds.reduce((most, { draft }) => Math.max(most, draft.length), 0);
+  const places = Array.from({ length: longest }, (_, place) => placeRow(place + 1));
+  const kinds = new Map(
+    Object.entries(KINDS).map(([kind, [label, definition]]) => [kind, emptyRow(kind, label, definition)]),
+  );
+  const all = emptyRow("all", "all", "All drafts that were judged.");
+  let before = prompt.map(({ text }) => text).join("");
+  for (const round of rounds) {
+    const { draft, next } = round;
+    const kept = keptIn(round);
+    for (const token of draft) {
+      before = before.slice(-REACH);
+      const kind = /** @type {Row} */ (kinds.get(kindOf(token.text, before)));
+      if (token.fate !== "discarded") for (const row of [places[token.place], kind, all]) count(row, token);
+      if (token.place < kept) before += token.text;
+    }
+    before += next?.text ?? "";
+  }
+  const shown = [...kinds.values()].filter(({ key, tokens }) => key !== "other" || tokens.length);
+  return { places, kinds: shown, all };
+}
+
+/** @param {number} place from 1 */
+function placeRow(place) {
+  const definition = place === 1
+    ? "The first token of a draft, which is always judged."
+    : `The token at place ${place} of a draft, judged if none before it was rejected.`;
+  return emptyRow(`place-${place}`, `place ${place}`, definition);
+}
+
+/**
+ * @param {string} key
+ * @param {string} label
+ * @param {string} definition
+ * @returns {Row}
+ */
+function emptyRow(key, label, definition) {
+  return { key, label, definition, tokens: [], accepted: 0, rejected: 0 };
+}
+
+/**
+ * @param {Row} row
+ * @param {Drafted} token one that was accepted or rejected
+ */
+function count(row, token) {
+  row.tokens.push(token);
+  if (token.fate === "accepted") row.accepted++;
+  else row.rejected++;
+}
+
+/**
+ * The kind of a token, by Unicode's properties, so for any language.
+ * @param {string} text
+ * @param {string} before the end of the text before it
+ * @returns {Kind}
+ */
+export function kindOf(text, before) {
+  if (/[\n\r\u2028\u2029]/.test(text)) return "line";
+  if (!/[\p{L}\p{M}]/u.test(text)) {
+    return /\p{N}/u.test(text) ? "digits" : /[\p{P}\p{S}]/u.test(text) ? "punctuation" : "other";
+  }
+  const at = text.search(/[\p{L}\p{M}\p{N}]/u);
+  const [head, word] = [before + text.slice(0, at), text.slice(at)];
+  if (INSIDE.test(head) && !UNSPACED.test(word)) return "inside";
+  return /^[\p{Lu}\p{Lt}]/u.test(word) && !SENTENCE_BEGINS.test(head) ? "name" : "start";
+}
+
+/**
+ * Where a draft is likeliest to die, in a sentence that follows from the table of places. Early places are judged
+ * more often, so what counts is the share that is rejected there. A place is named only if it stands out.
+ * @param {Deaths} deaths of a run with drafts that were judged
+ */
+export function inWords({ places, all }) {
+  if (!all.rejected) return "No draft died: every token that was judged was accepted.";
+  const counted = `${all.rejected} of ${all.tokens.length} judged tokens`;
+  const known = places.filter(({ tokens }) => tokens.length >= FEWEST_JUDGED);
+  if (!known.length) return `Too few tokens were judged to compare places: ${counted} were rejected.`;
+  const worst = known.reduce((worst, row) => (shareOf(row) > shareOf(worst) ? row : worst));
+  const here = `${worst.rejected} of the ${worst.tokens.length} tokens judged there were rejected`;
+  if (places.length === 1) return `${counted} were rejected (${percent(all.rejected, all.tokens.length)}).`;
+  const share = percent(worst.rejected, worst.tokens.length);
+  const others = { rejected: all.rejected - worst.rejected, judged: all.tokens.length - worst.tokens.length };
+  const isLargest = places.every((row) => !row.tokens.length || shareOf(row) <= shareOf(worst));
+  const isClear = isLargest && lowest(worst.rejected, worst.tokens.length) > highest(others.rejected, others.judged);
+  const named = `${worst.label}: ${here} (${share})`;
+  if (isClear) return `A draft is likeliest to die at ${named}.`;
+  const among = isLargest ? "The" : `Of those judged at least ${FEWEST_JUDGED} times, the`;
+  return `No place stands out. ${among} largest share is at ${named}.`;
+}
+
+/** @param {Row} row */
+const shareOf = ({ rejected, tokens }) => rejected / tokens.length;
+
+const lowest = (/** @type {number} */ count, /** @type {number} */ of) => wilson(count, of, -1);
+const highest = (/** @type {number} */ count, /** @type {number} */ of) => wilson(count, of, 1);
+
+/**
+ * An end of the 90% interval of a probability, from how often the thing happened (Wilson 1927).
+ * @param {number} count
+ * @param {number} of
+ * @param {-1 | 1} end
+ */
+function wilson(count, of, end) {
+  if (!of) return end < 0 ? 0 : 1;
+  const share = count / of;
+  const spread = Z * Math.sqrt((share * (1 - share)) / of + (Z * Z) / (4 * of * of));
+  return (share + (Z * Z) / (2 * of) + end * spread) / (1 + (Z * Z) / of);
+}

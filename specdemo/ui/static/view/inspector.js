@@ -1,0 +1,261 @@
+// @ts-check
+// The inspector: what is known of one token, and what decided its fate. Its frame is built once; show() fills
+// it.
+
+import { find, make } from "./dom.js";
+import { apart, digits, inQuotes, short } from "./format.js";
+import { isBlock, ruleOf } from "./rules.js";
+import { isDrafted } from "./run.js";
+import { NOT_TOLD, isServed, isUnknown } from "./served.js";
+import { explained, named } from "./textless.js";
+import { alternativesTo, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
+
+/** @import { RunSetting } from "./messages.js" */
+/** @import { Token } from "./run.js" */
+/** @import { Kind } from "./textless.js" */
+/** @import { Column, Known, Row } from "./verdict.js" */
+/** @typedef {ReturnType<typeof makeInspector>} Inspector */
+
+// MathML for f(x) and for max(p(x) − q(x), 0).
+const applied = (/** @type {string} */ f, /** @type {string} */ x) =>
+  `<mi>${f}</mi><mo>(</mo><mi>${x}</mi><mo>)</mo>`;
+const excess = (/** @type {string} */ x) =>
+  `<mi>max</mi><mo>(</mo>${applied("p", x)}<mo>−</mo>${applied("q", x)}<mo>,</mo><mn>0</mn><mo>)</mo>`;
+
+// The rule, and why the text is distributed as the target's own. Constant: no data is ever written in here.
+const FORMULAS = `
+  <p>By the speculative rule, a draft x, drawn from the drafter's q, is accepted if u, uniform in [0, 1), is below</p>
+  <math display="block"><mi>min</mi><mo>(</mo><mn>1</mn><mo>,</mo>
+    <mfrac><mrow>${applied("p", "x")}</mrow><mrow>${applied("q", "x")}</mrow></mfrac><mo>)</mo></math>
+  <p>So x is drafted and accepted with probability q·min(1, p/q) = min(p, q): never more often than the target
+    alone would draw it.</p>
+  <p>After a rejection the token is drawn from the residual, the part of p that exceeds q:</p>
+  <math display="block">${applied("r", "x")}<mo>=</mo><mfrac><mrow>${excess("x")}</mrow>
+    <mrow><munder><mo>∑</mo><mi>y</mi></munder>${excess("y")}</mrow></mfrac></math>
+  <p>The probability of a rejection equals the denominator, the residual's mass. So the two ways to x together
+    have exactly the probability p:</p>
+  <math display="block"><mi>min</mi><mo>(</mo><mi>p</mi><mo>,</mo><mi>q</mi><mo>)</mo><mo>+</mo>
+    <mi>max</mi><mo>(</mo><mi>p</mi><mo>−</mo><mi>q</mi><mo>,</mo><mn>0</mn><mo>)</mo>
+    <mo>=</mo><mi>p</mi></math>
+  <p>If each of γ drafts is accepted with probability α, a round yields on average</p>
+  <math display="block"><mfrac>
+    <mrow><mn>1</mn><mo>−</mo><msup><mi>α</mi><mrow><mi>γ</mi><mo>+</mo><mn>1</mn></mrow></msup></mrow>
+    <mrow><mn>1</mn><mo>−</mo><mi>α</mi></mrow></mfrac></math>
+  <p>tokens, the target's own among them. A better drafter makes them come faster and does not change their
+    distribution.</p>`;
+
+const INSPECTOR = `
+  <p class="cue"></p>
+  <p class="hint"></p>
+  <div class="facts" hidden>
+    <div class="spoken" aria-atomic="true">
+      <div class="head"><p class="where"></p>
+        <button type="button" class="unpin" title="Unpin (Escape)">
+          pinned <span aria-hidden="true">×</span></button>
+      </div>
+      <p class="what"><code></code> <span class="token"></span> <small></small></p>
+      <p class="stands-for"></p>
+      <p class="verdict"></p>
+    </div>
+    <details class="formulas"><summary>Formulas</summary>${FORMULAS}</details>
+    <div class="judgement" role="img">
+      <p class="judged"></p>
+      <p class="threshold"><span></span></p>
+      <div class="sides"><span>accept</span><span>reject</span></div>
+      <p class="u"><span></span></p>
+    </div>
+    <dl class="values"></dl>
+    <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
+    <p class="raw">Outlined bars: the probabilities before temperature and filters.</p>
+  </div>`;
+
+/** @type {Record<Column, [heading: string, name: string]>} */
+const COLUMNS = { p: ["p", "target"], q: ["q", "drafter"], residual: ["r", "residual"], raw_p: ["raw p", "target"] };
+
+/**
+ * @param {HTMLElement} panel
+ * @param {() => RunSetting | null} setting of the run on the stage
+ */
+export function makeInspector(panel, setting) {
+  panel.innerHTML = INSPECTOR;
+  const part = (/** @type {string} */ selector) => find(panel, selector);
+  const likely = /** @type {HTMLTableElement} */ (part(".likely"));
+  const unpin = () => panel.dispatchEvent(new CustomEvent("unpin", { bubbles: true }));
+  part(".unpin").addEventListener("click", unpin);
+  const taps = matchMedia("(pointer: coarse)").matches;
+  let isCueFollowed = false;
+  part(".cue").textContent = `${taps ? "Tap" : "Point at"} a red word: why was it replaced?`;
+  part(".hint").textContent = taps
+    ? "Tap a token to pin it, again to unpin it."
+    : "Click pins a token, arrow keys move, Escape unpins.";
+  clear();
+  return { show, clear, followCue };
+
+  function clear() {
+    setShown(false);
+    panel.dataset.shows = "nothing";
+  }
+
+  /** @param {boolean} hasFacts whether there is a token to tell of */
+  function setShown(hasFacts) {
+    part(".cue").hidden = hasFacts || isCueFollowed;
+    part(".hint").hidden = hasFacts || !isCueFollowed;
+    part(".facts").hidden = !hasFacts;
+  }
+
+  // It is not shown again.
+  function followCue() {
+    isCueFollowed = true;
+  }
+
+  /**
+   * @param {Token} token
+   * @param {boolean} pinned
+   * @param {boolean} chosen pinned, or reached by keyboard; what the pointer passes is not read out
+   * @param {Known} known what comes later is not given away
+   * @param {Kind | null} kind of a token without a text
+   */
+  function show(token, pinned, chosen = pinned, known = "all", kind = null) {
+    const fate = known === "draft" ? "pending" : token.fate;
+    part(".spoken").setAttribute("aria-live", chosen ? "polite" : "off");
+    panel.scrollTop = 0;
+    setShown(true);
+    panel.dataset.shows = fate;
+    part(".what code").textContent = isUnknown(token) ? "?" : kind ? "" : inQuotes(token.text);
+    part(".what code").className = kind ? `none ${kind}` : "";
+    part(".stands-for").textContent = kind ? explained(kind) : "";
+    part(".what .token").textContent = fate;
+    part(".what .token").className = `token ${fate}`;
+    part(".what small").textContent = token.id === null ? "" : `token ${token.id}`;
+    part(".unpin").hidden = !pinned;
+    const length = token.fate === "prompt" ? "" : lengthInWords(token.round);
+    part(".where").textContent = length ? `${placeOf(token)}, ${length}` : placeOf(token);
+    part(".verdict").textContent = verdictOn(token, setting(), known);
+    showJudgement(token, known);
+    showValues(token, known);
+    showLikely(token, known);
+  }
+
+  /**
+   * How the token was judged, or the one that it replaced: u on a bar from 0 to 1.
+   * @param {Token} token
+   * @param {Known} known
+   */
+  function showJudgement(token, known) {
+    const replaced = replacedBy(token);
+    const judged = replaced ?? token;
+    const bar = part(".judgement");
+    const usesU = ruleOf(judged).threshold === null;
+    const isJudged = isDrafted(judged) && usesU && judged.u !== null && judged.accept_prob !== null;
+    bar.hidden = known === "draft" || !isJudged;
+    if (!isDrafted(judged) || judged.u === null || judged.accept_prob === null) return;
+    const { u, accept_prob: threshold } = judged;
+    const [writtenU, writtenThreshold] = apart(u, threshold);
+    bar.style.setProperty("--threshold", String(threshold));
+    bar.style.setProperty("--u", String(u));
+    const [yes, no] = isBlock(judged.round) ? ["passes", "fails"] : ["accept", "reject"];
+    part(".sides :first-child").textContent = yes;
+    part(".sides :last-child").textContent = no;
+    const side = u < threshold ? yes : no;
+    const sides = `${yes} is from 0 to ${writtenThreshold}, ${no} from there to 1`;
+    bar.setAttribute("aria-label", `The judgement: ${sides}; u = ${writtenU} is in ${side}.`);
+    setWord(part(".sides :first-child"), u, 0, threshold);
+    setWord(part(".sides :last-child"), u, threshold, 1);
+    const whose = `How ${named(judged)}, which it replaced, was judged:`;
+    part(".judged").textContent = replaced ? whose : "";
+    part(".threshold span").textContent = `${ruleOf(judged).symbol} = ${writtenThreshold}`;
+    part(".u span").textContent = `u = ${writtenU}`;
+  }
+
+  /**
+   * A side's word is where the mark at u leaves room, and is left out on a side that is too narrow for it.
+   * @param {HTMLElement} side
+   * @param {number} u
+   * @param {number} from
+   * @param {number} to
+   */
+  function setWord(side, u, from, to) {
+    side.hidden = from === to;
+    side.className = to - from < 0.22 ? "narrow" : u < (from + to) / 2 ? "right" : "left";
+  }
+
+  /**
+   * @param {Token} token
+   * @param {Known} known
+   */
+  function showValues(token, known) {
+    part(".values").replaceChildren();
+    for (const [symbol, meaning, value] of valuesOf(token, known)) {
+      const number = make("dd", value === null ? NOT_TOLD : digits(value));
+      if (value === null) number.className = "untold";
+      else number.title = String(value);
+      part(".values").append(make("div", make("dt", symbol, make("small", meaning)), number));
+    }
+  }
+
+  /**
+   * @param {Token} token
+   * @param {Known} known
+   */
+  function showLikely(token, known) {
+    const rows = alternativesTo(token, known);
+    const recorded = token.fate !== "prompt" && token.top.length > 0;
+    const served = isServed(token);
+    const title = recorded ? "The likeliest tokens here" : "No other tokens are recorded here";
+    likely.hidden = rows.length === 0;
+    find(likely, "caption").textContent = `${title}; ◆ was drawn`;
+    /** @type {Column[]} */
+    const columns = served ? ["raw_p"] : rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
+    if (rows.some((row) => row.residual !== null)) columns.push("residual");
+    const head = make("tr", make("td"));
+    for (const column of columns) {
+      const [heading, name] = COLUMNS[column];
+      const cell = make("th", heading, make("small", name));
+      cell.scope = "col";
+      head.append(cell);
+    }
+    find(likely, "thead").replaceChildren(head);
+    find(likely, "tbody").replaceChildren();
+    for (const row of rows) find(likely, "tbody").append(tableRow(row, columns));
+    part(".raw").hidden = !rows.some((row) => differs(row.p, row.raw_p) || differs(row.q, row.raw_q));
+  }
+
+  /**
+   * @param {Row} row
+   * @param {Column[]} columns
+   */
+  function tableRow(row, columns) {
+    const name = make("th", make("code", inQuotes(row.text)));
+    name.scope = "row";
+    if (row.id !== null) name.title = `token ${row.id}`;
+    if (row.drawn) name.append(make("small", `◆ ${row.drawn.how}`));
+    const made = make("tr", name);
+    for (const column of columns) made.append(bar(row, column));
+    return made;
+  }
+
+  /**
+   * @param {Row} row
+   * @param {Column} column
+   */
+  function bar(row, column) {
+    const value = row[column];
+    const cell = make("td", make("span", short(value)));
+    if (row.drawn?.from === column) cell.classList.add("drawn");
+    if (value === null) return cell;
+    cell.classList.add(column === "raw_p" ? "p" : column);
+    cell.style.setProperty("--value", String(value));
+    const raw = column === "residual" || column === "raw_p" ? null : row[`raw_${column}`];
+    if (raw !== null) cell.style.setProperty("--raw", String(raw));
+    cell.title = raw === null ? String(value) : `${value}, before the sampler ${raw}`;
+    return cell;
+  }
+
+  /**
+   * @param {number | null} shaped
+   * @param {number | null} raw
+   */
+  function differs(shaped, raw) {
+    return shaped !== null && raw !== null && Math.abs(shaped - raw) > 0.002;
+  }
+}

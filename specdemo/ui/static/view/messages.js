@@ -1,0 +1,292 @@
+// @ts-check
+// What the server sends. "python -m tests.browser_types" writes this file from specdemo/ui/view/wire.py
+// and specdemo/events/__init__.py.
+
+/**
+ * One of the likeliest tokens at a position: id, text, p, q, raw_p, raw_q. q and raw_q are null where nothing
+ * was drafted, and all but text and raw_p where a server has not told them.
+ * @typedef {[number | null, string, number | null, number | null, number, number | null]} Alternative
+ */
+
+/**
+ * A drafted token and its fate: "accepted", "rejected" or "discarded".
+ *
+ * Rule `speculative`: accept_prob = min(1, p/q); accepted exactly when u < accept_prob. A token after the
+ * rejection was never judged: it is discarded, and its u and accept_prob are null. A token that was accepted
+ * after the end of the text is discarded, too, and keeps its u and accept_prob.
+ *
+ * Rule `block`: accept_prob is h of Sun et al. 2024, and all up to the last with u < accept_prob are accepted.
+ * So all are judged, and all keep u and accept_prob.
+ *
+ * Rules `typical` and `lenient`: as `speculative`, but with another accept_prob. distance: the total variation
+ * distance, from 0 to 1, between p and the distribution of the token that the rule emits at this place, whatever
+ * is drafted. null of a lossless rule, and of a token that was never judged.
+ *
+ * A server tells raw_p of what it accepted, and nothing of what it refused, whose id is null, too.
+ * @typedef {object} Judged
+ * @property {number | null} id
+ * @property {string} text
+ * @property {number | null} p
+ * @property {number | null} q
+ * @property {number | null} raw_p
+ * @property {number | null} raw_q
+ * @property {number | null} u
+ * @property {number | null} accept_prob
+ * @property {"accepted" | "rejected" | "discarded"} fate
+ * @property {Array<Alternative>} top
+ * @property {number | null} distance
+ */
+
+/**
+ * The token that the target itself adds at the end of a round.
+ *
+ * source: "resampled" after a rejection, from norm(max(p - q, 0)), whose mass before normalising is
+ * `residual_mass`; "bonus" when all drafts were accepted and "sampled" when nothing was drafted, both from p. u
+ * is the uniform number it was drawn with. q and raw_q are null unless it was resampled.
+ *
+ * A server tells raw_p only. Where it does not tell how much was drafted, either, the source is "sampled",
+ * whatever it was, and the round's `drafts_told` is false.
+ * @typedef {object} Next
+ * @property {number} id
+ * @property {string} text
+ * @property {"resampled" | "bonus" | "sampled"} source
+ * @property {number | null} p
+ * @property {number | null} q
+ * @property {number | null} raw_p
+ * @property {number | null} raw_q
+ * @property {number | null} u
+ * @property {number | null} residual_mass
+ * @property {Array<Alternative>} top
+ */
+
+/**
+ * How many of one draft's tokens each lossless rule keeps, judged with the same uniform numbers.
+ * @typedef {object} Kept
+ * @property {number} speculative
+ * @property {number} block
+ */
+
+/**
+ * One target forward: the draft, its verdicts, and the target's own token.
+ *
+ * `next` is null only when the text ended inside the accepted drafts. draft_ms and verify_ms are the engine's
+ * own time, without what a consumer does between events. `kept` is null where nothing was drafted, and with
+ * `alternatives` 0 under any rule but `block`. gamma: the most tokens that this round could draft; ended_by: why
+ * it drafted no more. made: how many tokens the drafter made, which are those of the draft and those that it was
+ * not sure enough of. Older traces lack these three, and plain decoding has no ended_by.
+ *
+ * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
+ * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
+ * those that were accepted.
+ * @typedef {object} Round
+ * @property {number} index
+ * @property {Array<Judged>} draft
+ * @property {Next | null} next
+ * @property {Array<number>} emitted
+ * @property {number | null} draft_ms
+ * @property {number | null} verify_ms
+ * @property {Kept | null} kept
+ * @property {number | null} gamma
+ * @property {"gamma" | "confidence" | "eos" | "length" | "drafter" | null} ended_by
+ * @property {number | null} made
+ * @property {number | null} arrival_ms
+ * @property {boolean} drafts_told
+ */
+
+/**
+ * A token of the prompt. Without a tokenizer the prompt is one piece, whose id is null.
+ * @typedef {object} PromptToken
+ * @property {number | null} id
+ * @property {string} text
+ * @property {"prompt"} fate
+ */
+
+/**
+ * What judged a run's drafts, in words: the fields of its row in events/choices.py that the scripts use.
+ * @typedef {object} WireRule
+ * @property {string} name
+ * @property {string} symbol
+ * @property {string} meaning
+ * @property {string | null} residual
+ * @property {string} accepted
+ * @property {string} recorded
+ * @property {string} about
+ * @property {boolean} judges_whole_draft
+ * @property {string | null} threshold
+ */
+
+/**
+ * A server that made a run. method, gamma: how it drafts, and how much at most; null where it does not tell.
+ * @typedef {object} Served
+ * @property {string | null} method
+ * @property {number | null} gamma
+ */
+
+/**
+ * How a run was made. top_k 0, top_p 1 and min_p 0 are off. gamma: "auto" where it was chosen round by round.
+ * served: null for a run of the engine here.
+ * @typedef {object} RunSetting
+ * @property {string} draft_with
+ * @property {number | string} gamma
+ * @property {WireRule} rule
+ * @property {number} lenience
+ * @property {boolean} lossy
+ * @property {boolean} greedy
+ * @property {number} temperature
+ * @property {number} top_k
+ * @property {number} top_p
+ * @property {number} min_p
+ * @property {Served | null} served
+ */
+
+/**
+ * What a draft length would bring, estimated from one run; see events/speedup.py.
+ * @typedef {object} WireEstimate
+ * @property {number} gamma
+ * @property {number | null} formula_tokens
+ * @property {number | null} formula_speedup
+ * @property {number} seen_tokens
+ * @property {number | null} seen_speedup
+ * @property {Array<number> | null} seen_interval
+ */
+
+/**
+ * What is known of a run when it has ended. best_gamma: of the estimates; null where they have no speed-up.
+ * no_speedup: why they have none, in words, or empty. seconds: how long each kind of measurement would take, by
+ * this run's times. text: as it was recorded, for the page to compare with its tokens.
+ * @typedef {object} RunOutcome
+ * @property {Array<WireEstimate>} estimates
+ * @property {number | null} best_gamma
+ * @property {string} no_speedup
+ * @property {Record<string, number>} seconds
+ * @property {string} text
+ */
+
+/**
+ * What a server's counters added up to during a run. alone: whether that was this run's doing only. drafts: how
+ * many were judged; by_place: how many were accepted up to each place.
+ * @typedef {object} Counted
+ * @property {boolean} alone
+ * @property {number} drafts
+ * @property {Array<number>} by_place
+ */
+
+/**
+ * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
+ * pays.
+ *
+ * A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address that
+ * asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the run is played
+ * from a file. counted: by the server that made the run, so far.
+ * @typedef {object} Update
+ * @property {number} since
+ * @property {number} until
+ * @property {string | null} finish
+ * @property {Array<Round>} rounds
+ * @property {Record<string, string>} numbers
+ * @property {string} verdict
+ * @property {"neutral" | "faster" | "slower" | "lossy"} tone
+ * @property {Array<PromptToken>} [prompt]
+ * @property {string} [whose]
+ * @property {RunSetting} [setting]
+ * @property {string} [link]
+ * @property {RunOutcome} [outcome]
+ * @property {boolean} [recorded]
+ * @property {Counted} [counted]
+ */
+
+/**
+ * Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns) makes the
+ * same error twice two different messages.
+ * @typedef {object} Notice
+ * @property {"wait" | "note" | "error" | "recorded"} kind
+ * @property {string} text
+ * @property {number | null} share
+ * @property {number} [at]
+ */
+
+/**
+ * One run of a race. ms: drafting and verifying of all rounds. Its tokens come without alternatives; one without
+ * a text has its own row.
+ * @typedef {object} Lane
+ * @property {string} title
+ * @property {number} tokens
+ * @property {number} ms
+ * @property {number} prefill_ms
+ * @property {Array<Round>} rounds
+ */
+
+/**
+ * What stands over a panel about one run: as in Update.
+ * @typedef {object} Head
+ * @property {string} whose
+ * @property {Record<string, string>} numbers
+ * @property {string} verdict
+ * @property {"neutral" | "faster" | "slower" | "lossy"} tone
+ */
+
+/**
+ * Two runs of the same prompt and seed, the target alone and one with drafts, and what came out, in words.
+ * speedup: of the second over the first, with its interval; empty where it is not known. head: of the second
+ * run, measured against the first.
+ * @typedef {object} Race
+ * @property {Array<Lane>} lanes
+ * @property {string} verdict
+ * @property {string} speedup
+ * @property {Head} head
+ */
+
+/**
+ * A measured draft length; gamma 0 is plain decoding. low, high: the speed-up's interval. speedup: null where
+ * the interval is wide, and says it alone.
+ * @typedef {object} GammaPoint
+ * @property {number} gamma
+ * @property {number | null} speedup
+ * @property {number | null} low
+ * @property {number | null} high
+ * @property {number} tokens_per_round
+ * @property {number} runs
+ */
+
+/**
+ * The table so far, as text, the fastest drafter first; who wins, in words; and the same as files to save.
+ * @typedef {object} ComparisonTable
+ * @property {Array<string>} columns
+ * @property {Array<Array<string>>} rows
+ * @property {string} winner
+ * @property {string} csv
+ * @property {string} json
+ */
+
+/**
+ * What an instrument measures: all of it so far. id: another one for each measurement. whose: what is measured,
+ * in words. text: what goes on or what went wrong. share: done, from 0 to 1.
+ * @typedef {object} Measurement
+ * @property {string} id
+ * @property {"race" | "gamma" | "compare"} kind
+ * @property {"waiting" | "running" | "ended" | "stopped" | "failed"} state
+ * @property {string} whose
+ * @property {string} text
+ * @property {number | null} share
+ * @property {Race} [race]
+ * @property {Array<GammaPoint>} [gammas]
+ * @property {ComparisonTable} [comparison]
+ */
+
+/**
+ * One message, with any of these parts. name: of what has been opened. follow, measure: the name of a run or a
+ * measurement that has begun; at (ns) orders such answers. stored: the whole run is to be fetched. ended:
+ * nothing more will come.
+ * @typedef {object} Message
+ * @property {Update} [update]
+ * @property {Notice} [notice]
+ * @property {Measurement} [measurement]
+ * @property {string} [name]
+ * @property {string} [follow]
+ * @property {string} [measure]
+ * @property {number} [at]
+ * @property {boolean} [stored]
+ * @property {boolean} [ended]
+ */
+
+export {};

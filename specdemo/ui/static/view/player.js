@@ -1,0 +1,264 @@
+// @ts-check
+// The player: how far the run on the stage is shown. A run that goes on is drawn as it comes. One that is
+// complete can be played by the engine's own times, stretched, and walked by round and by token, both ways.
+
+import { find } from "./dom.js";
+import { Replay } from "./replay.js";
+import {
+  after, before, between, draftedIn, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn, stepsTo,
+} from "./steps.js";
+
+/** @import { Reader } from "./reader.js" */
+/** @import { Run } from "./run.js" */
+/** @import { Place, Stride } from "./steps.js" */
+/** @import { Text } from "./text.js" */
+/** @import { Timeline } from "./timeline.js" */
+/** @typedef {ReturnType<typeof makePlayer>} Player */
+/** @typedef {"play" | "end" | "round-back" | "token-back" | "token-on" | "round-on"} Move */
+
+const LARGEST_STEP = 200; // tokens drawn at once; more would keep the page from answering
+const TICK = 50; // ms between two looks at the clock
+const STEPWISE = "steps"; // the speed at which each step takes the same time
+const STEP = 1000; // ms, that time
+
+/**
+ * @param {HTMLElement} page
+ * @param {Run} run
+ * @param {{ text: Text, timeline: Timeline, reader: Reader }} screen
+ * @param {(visible: number | null) => void} showOutcome is told how many rounds are visible; null: all
+ */
+export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
+  const bar = find(page, ".replay");
+  const playButton = find(bar, '[data-move="play"]');
+  const scrubber = /** @type {HTMLInputElement} */ (find(bar, ".scrubber"));
+  const speed = /** @type {HTMLSelectElement} */ (find(bar, "select"));
+  const said = find(page, ".said");
+  const replay = new Replay();
+  /** @type {"following" | "playing" | "paused"} */
+  let mode = "following"; // following: all that is known is shown
+  /** @type {Place} */
+  let place = { round: 0, step: 0 }; // what is on the stage
+  let goal = place; // where that leads; far away it is reached in parts
+  /** @type {Stride} */
+  let stride = "token"; // of the last move
+  let untold = false; // whether what has happened is still to be told
+  let steppedAt = -Infinity; // when the last step was played
+  let timer = 0;
+  bar.addEventListener("click", onClick);
+  bar.addEventListener("keydown", onKey);
+  scrubber.addEventListener("input", () => goTo(placeAfter(run.rounds, Number(scrubber.value)), "token", false));
+  speed.addEventListener("change", changeSpeed);
+  return { begin, play, proceed, move, toStart, follow };
+
+  /** Another run, of which all that is known is shown. */
+  function begin(follow = true) {
+    mode = "following";
+    rewind(follow);
+  }
+
+  /**
+   * Plays the run from its start.
+   * @param {string} chosen one of the speeds
+   */
+  function play(chosen = speed.value) {
+    speed.value = chosen;
+    rewind();
+    mode = "playing";
+    startClock();
+  }
+
+  function rewind(follow = true) {
+    clearTimeout(timer);
+    const clock = run.setting?.served ? "server" : "engine"; // whose times it is played by
+    for (const option of speed.options) option.text = option.text.replace(/engine|server/, clock);
+    reader.clear();
+    text.clear(follow);
+    timeline.clear();
+    place = goal = { round: 0, step: 0 };
+    text.add(run.prompt);
+    tellNothing();
+    showControls();
+  }
+
+  // Goes on towards what is to be shown.
+  function proceed() {
+    clearTimeout(timer);
+    if (mode === "following") goal = endOf(run.rounds);
+    if (mode === "playing") goal = playedTo(performance.now());
+    draw(onTheWay(run.rounds, place, goal, LARGEST_STEP));
+    const arrived = !isBefore(place, goal);
+    if (arrived && untold) tell();
+    if (mode === "playing" && atEnd()) mode = "following";
+    if (!arrived) timer = window.setTimeout(proceed, 0);
+    else if (mode === "playing") timer = window.setTimeout(proceed, TICK);
+    settle(!arrived || mode === "playing" || !run.complete);
+  }
+
+  /**
+   * How far it has been played.
+   * @param {number} now
+   */
+  function playedTo(now) {
+    if (speed.value === STEPWISE) {
+      if (now - steppedAt < STEP) return place;
+      steppedAt = now;
+      untold = true;
+      return after(run.rounds, place, "token");
+    }
+    const { drafted } = replay.next(run.rounds, now, Infinity);
+    const played = drafted ? draftedIn(drafted) : { round: replay.judged, step: 0 };
+    return isBefore(played, place) ? place : played;
+  }
+
+  /** @param {Place} to */
+  function draw(to) {
+    const { gone, added, drafted } = between(run.rounds, place, to);
+    if (gone.length) text.removeFrom(gone[0]);
+    text.add(added);
+    for (const { token, waits } of drafted) text.setOpen(token, waits);
+    if (to.round < place.round) timeline.cut(to.round);
+    else timeline.add(run.rounds.slice(place.round, to.round));
+    place = to;
+    reader.refresh();
+  }
+
+  function tell() {
+    untold = false;
+    reader.present(stepTo(run.rounds, place)?.token ?? null);
+    said.textContent = inWords(run.rounds, place, stride);
+  }
+
+  function tellNothing() {
+    untold = false;
+    reader.withdraw();
+    said.textContent = "";
+  }
+
+  /** @param {boolean} busy */
+  function settle(busy) {
+    const rest = run.recorded ? "recorded" : "ended";
+    page.dataset.state = busy ? "running" : atEnd() ? rest : "paused";
+    find(page, ".stage").setAttribute("aria-busy", String(busy));
+    showOutcome(mode === "following" || atEnd() ? null : place.round);
+    showControls();
+  }
+
+  function atEnd() {
+    return place.round >= run.rounds.length;
+  }
+
+  function showControls() {
+    const off = !run.complete || run.rounds.length === 0;
+    for (const button of bar.querySelectorAll("button")) if (button.dataset.move) button.disabled = off;
+    scrubber.disabled = off;
+    const whole = mode === "following" || (mode === "paused" && atEnd());
+    playButton.textContent = mode === "playing" ? "Pause" : whole ? "Replay" : "Play";
+    const inRound = run.rounds[place.round] ? stepsIn(run.rounds[place.round]) : 0;
+    const rounds = `${place.round} of ${run.rounds.length} rounds`;
+    scrubber.max = String(stepsTo(run.rounds, endOf(run.rounds)));
+    scrubber.value = String(stepsTo(run.rounds, place));
+    scrubber.setAttribute(
+      "aria-valuetext", place.step ? `${rounds}, and step ${place.step} of ${inRound} of the next` : rounds,
+    );
+    find(bar, ".place").textContent = rounds;
+  }
+
+  /**
+   * @param {Place} to
+   * @param {Stride} by
+   * @param {boolean} spoken whether a screen reader is to say what has happened
+   */
+  function goTo(to, by, spoken = true) {
+    mode = "paused";
+    goal = to;
+    stride = by;
+    untold = true;
+    said.setAttribute("aria-live", spoken ? "polite" : "off");
+    text.follow();
+    proceed();
+  }
+
+  function playOrPause() {
+    if (mode === "playing") return goTo(place, "token");
+    if (mode === "following" || atEnd()) play();
+    else resume();
+    proceed();
+  }
+
+  function resume() {
+    mode = "playing";
+    startClock();
+    tellNothing();
+  }
+
+  // From here on. A draft that is on the stage already is not drafted again.
+  function startClock() {
+    const round = run.rounds[place.round];
+    const drafted = (round && place.step >= round.draft.length && round.draft_ms) || 0;
+    replay.restart(Number(speed.value), performance.now(), place.round, drafted);
+    steppedAt = -Infinity;
+    stride = "token";
+    said.setAttribute("aria-live", "off");
+  }
+
+  function changeSpeed() {
+    if (mode !== "playing") return;
+    if (Number(speed.value) && replay.speed) replay.setSpeed(Number(speed.value), performance.now());
+    else startClock();
+  }
+
+  /**
+   * Does what a button does.
+   * @param {Move} name
+   */
+  function move(name) {
+    if (!run.complete || run.rounds.length === 0) return;
+    if (name === "play") return playOrPause();
+    const places = {
+      "round-back": () => goTo(before(run.rounds, goal, "round"), "round"),
+      "token-back": () => goTo(before(run.rounds, goal, "token"), "token"),
+      "token-on": () => goTo(after(run.rounds, goal, "token"), "token"),
+      "round-on": () => goTo(after(run.rounds, goal, "round"), "round"),
+      end: skip,
+    };
+    places[name]();
+  }
+
+  // All that is known is shown again.
+  function follow() {
+    mode = "following";
+    tellNothing();
+  }
+
+  // Before the first token; a run that is paused stays where it is.
+  function toStart() {
+    if (!run.complete || run.rounds.length === 0 || (mode === "paused" && !atEnd())) return;
+    goTo({ round: 0, step: 0 }, "round", false);
+  }
+
+  function skip() {
+    mode = "following";
+    tellNothing();
+    text.follow();
+    proceed();
+  }
+
+  /** @param {MouseEvent} event */
+  function onClick({ target }) {
+    const button = target instanceof Element ? target.closest("[data-move]") : null;
+    if (button instanceof HTMLElement) move(/** @type {Move} */ (button.dataset.move));
+  }
+
+  /** @param {KeyboardEvent} event */
+  function onKey(event) {
+    const { key, target, shiftKey } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || target === speed) return;
+    const by = shiftKey ? "token" : "round";
+    if (key === "ArrowRight") move(`${by}-on`);
+    else if (key === "ArrowLeft") move(`${by}-back`);
+    else if (key === " " && target === scrubber) move("play"); // on a button the browser presses that
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}

@@ -1,0 +1,171 @@
+// @ts-check
+// Every verdict of a run once more, from the p, q and u that the engine sent.
+
+import { apart, digits } from "./format.js";
+import { isBlock, keptIn, probabilityOf, ruleOf } from "./rules.js";
+import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
+import { alternativesTo, judgement, placeOf } from "./verdict.js";
+
+/** @import { Drafted, Round, Run, Token } from "./run.js" */
+/** @typedef {{ token: Drafted, what: string }} Difference */
+
+/**
+ * verdicts: how many tokens were judged; follow: how many of the verdicts are those that p, q and u give.
+ * afterEnd: tokens accepted after the end of the text, which are in no rate. afterRejection: tokens of a block
+ * that follow the rejected one, and were judged with it.
+ * @typedef {object} Recomputed
+ * @property {number} verdicts
+ * @property {number} follow
+ * @property {number} accepted
+ * @property {number} rejected
+ * @property {number} afterEnd
+ * @property {number} afterRejection
+ * @property {Difference[]} differences
+ * @property {[round: Round, what: string][]} brokenRounds
+ * @property {string | null} brokenText
+ */
+
+// A device may round p/q in its last bit.
+const ROUNDING = 1e-12;
+
+/**
+ * @param {Pick<Run, "rounds" | "numbers" | "outcome" | "complete">} run
+ * @returns {Recomputed}
+ */
+export function recomputed(run) {
+  const { rounds } = run;
+  /** @type {Recomputed} */
+  const found = {
+    verdicts: 0, follow: 0, accepted: 0, rejected: 0, afterEnd: 0, afterRejection: 0, differences: [],
+    brokenRounds: [],
+    brokenText: wrongText(run),
+  };
+  for (const round of rounds) {
+    for (const token of round.draft) {
+      if (token.u === null) continue;
+      const what = wrongVerdict(token);
+      found.verdicts++;
+      if (what) found.differences.push({ token, what });
+      else found.follow++;
+      if (token.fate === "accepted") found.accepted++;
+      else if (token.fate === "rejected") found.rejected++;
+      else if (token.place < keptIn(round)) found.afterEnd++;
+      else found.afterRejection++;
+    }
+    const what = wrongRound(round, round === rounds.at(-1));
+    if (what) found.brokenRounds.push([round, what]);
+  }
+  return found;
+}
+
+/** @param {Recomputed} found */
+export function isExact({ differences, brokenRounds, brokenText }) {
+  return !differences.length && !brokenRounds.length && !brokenText;
+}
+
+/**
+ * In what a verdict differs from the rule, or null.
+ * @param {Drafted} token one that was judged
+ */
+function wrongVerdict(token) {
+  const { p, q, accept_prob, fate, round, place } = token;
+  if (p === null || q === null) return "p and q were not recorded";
+  if (!(q > 0)) return "q is 0, so it cannot have been drafted";
+  const probability = probabilityOf(token) ?? accept_prob;
+  if (probability === null) return "what decided it was not recorded";
+  const off = Math.abs((accept_prob ?? Infinity) - probability);
+  if (off > ROUNDING * probability) {
+    const [is, was] = accept_prob === null ? [String(probability), "none"] : apart(probability, accept_prob);
+    return `${ruleOf(token).symbol} is ${is}, but ${was} was recorded`;
+  }
+  if (ruleOf(token).name === "typical" && (p > 0.09 ? accept_prob !== 1 : accept_prob !== 0 && accept_prob !== 1)) {
+    return `p = ${digits(p)} was recorded with the verdict ${accept_prob}`;
+  }
+  const kept = keptIn(round);
+  const isKept = isBlock(round) ? place < kept : token.u !== null && token.u < probability;
+  const isDropped = isBlock(round) && place > kept; // by a block, together with the rejected one
+  if (fate === "discarded" ? isKept || isDropped : isKept === (fate === "accepted") && !isDropped) return null;
+  return `${judgement(token)}, but it was ${fate}`;
+}
+
+/**
+ * In what a round differs from the rule, or null.
+ * @param {Round} round
+ * @param {boolean} isLast
+ */
+function wrongRound(round, isLast) {
+  const { draft, next } = round;
+  const rejections = draft.filter(({ fate }) => fate === "rejected").length;
+  if (rejections > 1) return `${rejections} drafts were rejected`;
+  const at = draft.findIndex(({ fate }) => fate === "rejected");
+  const toJudge = at < 0 || isBlock(round) ? draft.length : at + 1;
+  const wrong = draft.findIndex(({ u }, place) => (u === null) !== (place >= toJudge));
+  if (wrong >= 0) return wrong < toJudge ? "a draft was not judged" : "a draft after the rejection was judged";
+  if (!next) return isLast ? null : "the target's own token is missing";
+  const source = at >= 0 ? "resampled" : draft.length ? "bonus" : "sampled";
+  if (next.fate !== source) return `the target's own token is ${next.fate}, and should be ${source}`;
+  const dropped = draft.some(({ fate, u, place }) => {
+    return fate === "discarded" && u !== null && place < keptIn(round);
+  });
+  return dropped ? "a draft was accepted, but is not in the text" : null;
+}
+
+/**
+ * In what the text differs from the accepted tokens and the target's own, or null. While a run goes on, its
+ * numbers can be a round ahead.
+ * @param {Pick<Run, "rounds" | "numbers" | "outcome" | "complete">} run
+ */
+function wrongText({ rounds, numbers, outcome, complete }) {
+  if (!complete) return null;
+  const tokens = rounds.reduce((sum, round) => sum + acceptedIn(round) + (round.next ? 1 : 0), 0);
+  const said = Number((numbers.tokens ?? "").replaceAll(",", ""));
+  if (said !== tokens) return `the rounds bring ${tokens} tokens, but the text has ${said}`;
+  if (!outcome) return null;
+  const inText = rounds.flatMap(tokensOf).filter(({ fate }) => fate !== "rejected" && fate !== "discarded");
+  const joined = inText.map(({ text }) => text).join("");
+  return joined === outcome.text ? null : "the tokens do not join to the recorded text";
+}
+
+/**
+ * The token at whose place the identity is drawn: the pinned one if something was drafted and judged there,
+ * else the run's first rejected one, else the first that was judged.
+ * @param {Round[]} rounds
+ * @param {Token | null} pinned
+ */
+export function tokenToDraw(rounds, pinned) {
+  if (pinned && identityAt(pinned).length) return pinned;
+  for (const round of rounds) {
+    const rejected = rejectedIn(round);
+    if (rejected) return rejected;
+  }
+  return rounds.find(({ draft }) => draft.length)?.draft[0] ?? null;
+}
+
+/**
+ * The identity min(p, q) + (p − q)₊ = p for each likely token at the token's place; none where nothing was
+ * judged. The three are rounded so that the written ones add up, too.
+ * @param {Token} token
+ */
+export function identityAt(token) {
+  if (token.fate === "prompt" || token.u === null || ruleOf(token).name !== "speculative") return [];
+  return alternativesTo(token).flatMap(({ id, text, p, q, drawn }) => {
+    if (p === null || q === null) return [];
+    const kept = Math.min(p, q);
+    return [{ id, text, drawn, p, kept, written: addends(p, kept) }];
+  });
+}
+
+/**
+ * A part, the rest and the whole with three decimals, of which the first two add up to the last.
+ * @param {number} whole
+ * @param {number} part
+ */
+export function addends(whole, part) {
+  const [all, first] = [Math.round(1000 * whole), Math.round(1000 * part)];
+  return [first, all - first, all].map((thousandths) => (thousandths / 1000).toFixed(3));
+}
+
+/** @param {Difference} difference */
+export function differenceInWords({ token, what }) {
+  return `${placeOf(token)}: ${what}`;
+}

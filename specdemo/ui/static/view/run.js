@@ -1,0 +1,160 @@
+// @ts-check
+// The run that the page knows, put together from the server's updates. Its rounds are those of the trace's JSON,
+// with what `linked` adds.
+
+/** @import { Counted, Judged, Next, RunOutcome, PromptToken, RunSetting, Update, Round as RoundOfTrace } from "./messages.js" */
+/** @typedef {{ setting: RunSetting | null, draft: Drafted[], next: Own | null }} Linked */
+/** @typedef {Omit<RoundOfTrace, "draft" | "next"> & Linked} Round */
+/** @typedef {Judged & { round: Round, place: number }} Drafted */
+/** @typedef {Next & { round: Round, fate: Next["source"] }} Own */
+/** @typedef {PromptToken | Drafted | Own} Token */
+
+export class Run {
+  number = 0;
+  /** @type {PromptToken[]} */
+  prompt = [];
+  /** @type {Round[]} */
+  rounds = [];
+  /** @type {Record<string, string>} */
+  numbers = {};
+  whose = "";
+  verdict = "";
+  /** @type {"neutral" | "faster" | "slower" | "lossy"} */
+  tone = "neutral";
+  /** @type {RunSetting | null} */
+  setting = null;
+  /** What is known when the run has ended. @type {RunOutcome | null} */
+  outcome = null;
+  /** What the server that made it has counted. @type {Counted | null} */
+  counted = null;
+  /** @type {string | null} */
+  finish = null;
+  recorded = false;
+
+  /** True when no further rounds will come. A trace may have been saved before its run had ended. */
+  get complete() {
+    return this.recorded || this.finish !== null;
+  }
+
+  // No more will come, even if it has not been told how the run ended.
+  end() {
+    this.finish ??= "error";
+  }
+
+  /**
+   * Begins another run.
+   * @param {number} number
+   * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting">} update
+   */
+  begin(number, { prompt = [], recorded = false, whose = "", setting }) {
+    const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, counted: null, finish: null };
+    Object.assign(this, { number, prompt, recorded, whose, setting: setting ?? null, ...fresh });
+  }
+
+  /**
+   * Takes an update.
+   * "known": nothing in it is new. "missed": rounds before it are missing, so it was not taken. "begun": it
+   * is another run, or this one told anew. "continued": it has more of the same run; `corrected` are tokens whose text has changed.
+   * @param {number} number
+   * @param {Update} update
+   * @returns {{ result: "known" | "missed" | "begun" | "continued", corrected: Token[] }}
+   */
+  take(number, update) {
+    const { since, until, finish, rounds, numbers } = update;
+    const revised = since === 0 && !this.#hasFatesOf(rounds);
+    const same = number === this.number && this.rounds.length > 0 && !revised;
+    if (same && until < this.rounds.length && finish === null) return { result: "known", corrected: [] };
+    if (since > 0 && !(same && since <= this.rounds.length)) return { result: "missed", corrected: [] };
+    if (!same) this.begin(number, update);
+    const corrected = same && since === 0 ? this.#correct(rounds) : [];
+    for (let at = this.rounds.length - since; at < rounds.length; at++) {
+      this.rounds.push(linked(rounds[at], this.setting));
+    }
+    this.finish = finish;
+    this.numbers = numbers;
+    this.verdict = update.verdict;
+    this.tone = update.tone;
+    this.outcome = update.outcome ?? null;
+    this.counted = update.counted ?? null;
+    return { result: same ? "continued" : "begun", corrected };
+  }
+
+  /**
+   * Whether the rounds that are known have the same tokens as the first of these. At its end a server can tell
+   * more of them, and then they begin anew.
+   * @param {RoundOfTrace[]} rounds
+   */
+  #hasFatesOf(rounds) {
+    return this.rounds.slice(0, rounds.length).every((round, index) => {
+      const [known, told] = [tokensOf(round), tokensOf(rounds[index])];
+      return known.length === told.length && known.every((token, at) => fateOf(token) === fateOf(told[at]));
+    });
+  }
+
+  /**
+   * The end of a run can change the text of tokens that were sent before: it is cut or completed there.
+   * @param {RoundOfTrace[]} rounds
+   */
+  #correct(rounds) {
+    const known = this.rounds.slice(0, rounds.length).flatMap((round) => tokensOf(round));
+    const texts = rounds.slice(0, this.rounds.length).flatMap(tokensOf).map(({ text }) => text);
+    const corrected = known.filter(({ text }, at) => text !== texts[at]);
+    known.forEach((token, at) => { token.text = texts[at]; });
+    return corrected;
+  }
+}
+
+/**
+ * The trace's round as a round of the page: it gets its run's setting, its drafts get their round and place, and
+ * the target's own token its round and, as its fate, its source.
+ * @param {RoundOfTrace} told
+ * @param {RunSetting | null} setting
+ * @returns {Round}
+ */
+export function linked(told, setting = null) {
+  const round = /** @type {Round} */ (/** @type {unknown} */ (Object.assign(told, { setting })));
+  round.draft.forEach((token, place) => Object.assign(token, { round, place }));
+  if (round.next) Object.assign(round.next, { round, fate: fateOf(round.next) });
+  return round;
+}
+
+/** @param {Judged | Next} token */
+function fateOf(token) {
+  return "source" in token ? token.source : token.fate;
+}
+
+/**
+ * A round's tokens in reading order.
+ * @template {RoundOfTrace | Round} R
+ * @param {R} round
+ * @returns {(R["draft"][number] | NonNullable<R["next"]>)[]}
+ */
+export function tokensOf({ draft, next }) {
+  return next ? [...draft, next] : draft;
+}
+
+/**
+ * @param {Token} token
+ * @returns {token is Drafted}
+ */
+export function isDrafted(token) {
+  return token.fate === "accepted" || token.fate === "rejected" || token.fate === "discarded";
+}
+
+/** @param {Round} round */
+export function acceptedIn(round) {
+  return round.draft.filter(({ fate }) => fate === "accepted").length;
+}
+
+/**
+ * What a round took: the engine's time, or how long a server's round was awaited.
+ * @param {Pick<Round, "draft_ms" | "verify_ms" | "arrival_ms">} round
+ */
+export function msOf({ draft_ms, verify_ms, arrival_ms }) {
+  return arrival_ms ?? (draft_ms ?? 0) + (verify_ms ?? 0);
+}
+
+/** @param {Round} round */
+export function rejectedIn(round) {
+  return round.draft.find(({ fate }) => fate === "rejected");
+}

@@ -1,0 +1,266 @@
+// @ts-check
+// A run as a list of steps. In each round the draft appears, token by token, and waits; then one token after
+// another is judged, and what was drafted after the last of these is dropped; then the round's own token is
+// drawn.
+
+import { digits } from "./format.js";
+import { isBlock, ruleOf } from "./rules.js";
+import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
+import { isFromServer, isServed, nameOf, servedDrawn, servedRoundDone } from "./served.js";
+import { named } from "./textless.js";
+import { comparison, judgement, whyNoMore } from "./verdict.js";
+
+/** @import { Drafted, Own, Round } from "./run.js" */
+/**
+ * A place in a run: so many rounds are complete, and so many steps of the next one are done, never all.
+ * @typedef {{ round: number, step: number }} Place
+ */
+/** @typedef {"round" | "token"} Stride */
+/**
+ * @typedef {{ kind: "drafted" | "judged", round: Round, token: Drafted }
+ *   | { kind: "drawn", round: Round, token: Own | null }} Step
+ */
+
+/**
+ * @param {Place} one
+ * @param {Place} other
+ */
+export function isBefore(one, other) {
+  return one.round < other.round || (one.round === other.round && one.step < other.step);
+}
+
+/**
+ * @param {Round[]} rounds
+ * @returns {Place}
+ */
+export function endOf(rounds) {
+  return { round: rounds.length, step: 0 };
+}
+
+/**
+ * A round whose whole draft waits for its verdict.
+ * @param {Round} round
+ * @returns {Place}
+ */
+export function draftedIn(round) {
+  return { round: round.index, step: Math.min(round.draft.length, stepsIn(round) - 1) };
+}
+
+/** @param {Round} round */
+export function stepsIn({ draft, next }) {
+  return Math.max(1, draft.length + judgedIn(draft).length + (next ? 1 : 0));
+}
+
+/** @param {Drafted[]} draft */
+function judgedIn(draft) {
+  return draft.filter(({ fate }) => fate !== "discarded");
+}
+
+/**
+ * @param {Round[]} rounds
+ * @param {Place} place
+ * @param {Stride} stride
+ * @returns {Place}
+ */
+export function after(rounds, { round, step }, stride) {
+  if (round >= rounds.length) return endOf(rounds);
+  const inside = stride === "token" && step + 1 < stepsIn(rounds[round]);
+  return inside ? { round, step: step + 1 } : { round: round + 1, step: 0 };
+}
+
+/**
+ * @param {Round[]} rounds
+ * @param {Place} place
+ * @param {Stride} stride
+ * @returns {Place}
+ */
+export function before(rounds, { round, step }, stride) {
+  if (step > 0) return { round, step: stride === "token" ? step - 1 : 0 };
+  if (round === 0) return { round, step };
+  return { round: round - 1, step: stride === "token" ? stepsIn(rounds[round - 1]) - 1 : 0 };
+}
+
+/**
+ * The place after so many steps from the start.
+ * @param {Round[]} rounds
+ * @param {number} steps
+ * @returns {Place}
+ */
+export function placeAfter(rounds, steps) {
+  let left = steps;
+  for (const round of rounds) {
+    if (left < stepsIn(round)) return { round: round.index, step: left };
+    left -= stepsIn(round);
+  }
+  return endOf(rounds);
+}
+
+/**
+ * How many steps lead from the start to the place.
+ * @param {Round[]} rounds
+ * @param {Place} place
+ */
+export function stepsTo(rounds, { round, step }) {
+  let steps = step;
+  for (let at = 0; at < round; at++) steps += stepsIn(rounds[at]);
+  return steps;
+}
+
+/**
+ * A place on the way to `to` that is about `limit` tokens ahead at most. Back it goes at once.
+ * @param {Round[]} rounds
+ * @param {Place} from
+ * @param {Place} to
+ * @param {number} limit
+ * @returns {Place}
+ */
+export function onTheWay(rounds, from, to, limit) {
+  let round = from.round;
+  for (let size = 0; round < to.round && size < limit; round++) size += tokensOf(rounds[round]).length + 1;
+  return round < to.round ? { round, step: 0 } : to;
+}
+
+/**
+ * What changes on the stage from one place to another: the tokens at its end that leave, those that come, and
+ * which drafted tokens wait for their verdict now, of all rounds in which something changes.
+ * @param {Round[]} rounds
+ * @param {Place} from
+ * @param {Place} to
+ */
+export function between(rounds, from, to) {
+  /** @type {{ gone: (Drafted | Own)[], added: (Drafted | Own)[] }} */
+  const { gone, added } = { gone: [], added: [] };
+  /** @type {{ token: Drafted, waits: boolean }[]} */
+  const drafted = [];
+  const first = Math.min(from.round, to.round);
+  for (const round of rounds.slice(first, Math.max(from.round, to.round) + 1)) {
+    const tokens = /** @type {(Drafted | Own)[]} */ (tokensOf(round));
+    for (const token of tokens.slice(shownOf(round, to), shownOf(round, from))) gone.push(token);
+    for (const token of tokens.slice(shownOf(round, from), shownOf(round, to))) added.push(token);
+    const waiting = waitingIn(round, to);
+    for (const token of round.draft.slice(0, shownOf(round, to))) {
+      drafted.push({ token, waits: waiting.includes(token) });
+    }
+  }
+  return { gone, added, drafted };
+}
+
+/**
+ * How many of the round's tokens are on the stage at that place.
+ * @param {Round} round
+ * @param {Place} place
+ */
+function shownOf(round, place) {
+  if (round.index < place.round) return tokensOf(round).length;
+  return round.index > place.round ? 0 : Math.min(place.step, round.draft.length);
+}
+
+/**
+ * @param {Round} round
+ * @param {Place} place
+ */
+function waitingIn({ index, draft }, place) {
+  if (index !== place.round) return [];
+  const judged = judgedIn(draft);
+  const verdicts = Math.max(0, place.step - draft.length);
+  if (verdicts > 0 && verdicts >= judged.length) return [];
+  return draft.filter((token) => !judged.slice(0, verdicts).includes(token));
+}
+
+/**
+ * The step that led to the place; at the start there is none.
+ * @param {Round[]} rounds
+ * @param {Place} place
+ * @returns {Step | null}
+ */
+export function stepTo(rounds, place) {
+  const { round: index, step } = before(rounds, place, "token");
+  if (place.round === 0 && place.step === 0) return null;
+  const round = rounds[index];
+  const { draft, next } = round;
+  const judged = judgedIn(draft);
+  if (step < draft.length) return { kind: "drafted", round, token: draft[step] };
+  if (step < draft.length + judged.length) {
+    return { kind: "judged", round, token: judged[step - draft.length] };
+  }
+  return { kind: "drawn", round, token: next };
+}
+
+/**
+ * What has just happened, in a sentence or two: in the last step, or in the last round.
+ * @param {Round[]} rounds
+ * @param {Place} place
+ * @param {Stride} stride
+ */
+export function inWords(rounds, place, stride) {
+  const step = stepTo(rounds, place);
+  if (!step) return "The prompt. Nothing has been drafted yet.";
+  if (stride === "round" && place.step === 0) return roundDone(step.round);
+  if (step.kind === "drawn") return drawnInWords(step.token);
+  return step.kind === "drafted" ? draftedInWords(step.token) : judgedInWords(step.token);
+}
+
+/** @param {Round} round */
+function roundDone(round) {
+  const { draft, next } = round;
+  if (isFromServer(round)) return servedRoundDone(round);
+  const drafts = `${acceptedIn(round)} of ${count(draft.length, "drafted token")} accepted`;
+  const why = whyNoMore(round);
+  const first = (draft.length ? drafts : "Nothing was drafted") + (why && ` (${why})`);
+  if (!next) return `${first}; the text ends here.`;
+  const isFromP = next.fate === "resampled" && ruleOf(next).residual === null;
+  return `${first}; ${named(next)} ${isFromP ? "resampled from p" : SOURCES[next.fate]}.`;
+}
+
+const SOURCES = {
+  resampled: "resampled from the residual",
+  bonus: "drawn from p as the bonus token",
+  sampled: "sampled from p",
+};
+
+/** @param {Drafted} token */
+function draftedInWords(token) {
+  const { round, place } = token;
+  const name = nameOf(token);
+  const all = round.draft.length;
+  const why = whyNoMore(round);
+  const ends = why && ` The draft ends here: ${why}.`;
+  if (place + 1 < all) return `${name} is drafted, ${place + 1} of ${all}. It waits for its verdict.`;
+  return all === 1
+    ? `${name} is drafted. It waits for its verdict.${ends}`
+    : `${name} is drafted. Now ${all} tokens wait for their verdict.${ends}`;
+}
+
+/** @param {Drafted} token */
+function judgedInWords(token) {
+  const { fate, round } = token;
+  const why = isServed(token) ? "" : `: ${isBlock(round) ? judgement(token) : comparison(token)}`;
+  const verdict = `${nameOf(token)} is ${fate}${why}.`;
+  const dropped = round.draft.length - judgedIn(round.draft).length;
+  if (token !== judgedIn(round.draft).at(-1)) return verdict;
+  const ends = !round.next && fate === "accepted" ? " The text ends here." : "";
+  const rest = `${count(dropped, "draft")} after it ${dropped === 1 ? "is" : "are"} dropped`;
+  return `${verdict}${ends}${dropped ? ` The ${rest}.` : ""}`;
+}
+
+/** @param {Own | null} token */
+function drawnInWords(token) {
+  if (!token) return "The text ends here.";
+  if (isServed(token)) return servedDrawn(token);
+  const [text, u] = [named(token), `with u = ${digits(token.u)}`];
+  const why = whyNoMore(token.round);
+  if (token.fate === "sampled") return `Nothing was drafted${why && ` (${why})`}: ${text} is sampled from p ${u}.`;
+  if (token.fate === "bonus") return `The whole draft was accepted: ${text} is drawn from p as the bonus token ${u}.`;
+  const replaced = rejectedIn(token.round);
+  const instead = replaced ? ` in place of ${named(replaced)}` : "";
+  const from = ruleOf(token).residual === null ? "p" : "the residual";
+  return `${text} is resampled from ${from}${instead} ${u}.`;
+}
+
+/**
+ * @param {number} number
+ * @param {string} noun
+ */
+function count(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,59 @@
+// @ts-check
+// Tokens without a text, of which nothing is seen but a sign that the style sheet draws: what each stands for.
+
+import { inQuotes } from "./format.js";
+
+/** @import { Drafted, Own, Token } from "./run.js" */
+/** @typedef {keyof typeof STANDS_FOR} Kind its class, too */
+
+export const STANDS_FOR = {
+  start: "start of the text",
+  end: "end of the text",
+  part: "part of a character",
+  nothing: "token without text",
+};
+
+/**
+ * What the token's own row among the alternatives has is its text by itself: a special token has none, and a part
+ * of a character has U+FFFD.
+ * @param {Drafted | Own} token
+ * @returns {Kind}
+ */
+export function kindInRound(token) {
+  const alone = token.top.find(([id]) => id === token.id)?.[1];
+  if (alone !== undefined) return alone === "" ? "end" : alone.includes("\ufffd") ? "part" : "nothing";
+  const { draft, ended_by } = token.round;
+  return ended_by === "eos" && token === draft.at(-1) ? "end" : "nothing";
+}
+
+/**
+ * Of a prompt only the texts are known: a part of a character comes before one beyond ASCII.
+ * @template {Pick<Token, "text">} T
+ * @param {T[]} prompt
+ * @returns {[T, Kind][]} its tokens without a text
+ */
+export function kindsInPrompt(prompt) {
+  /** @type {[T, Kind][]} */
+  const kinds = [];
+  let after = ""; // the next text
+  for (let at = prompt.length - 1; at >= 0; at--) {
+    const token = prompt[at];
+    if (token.text !== "") after = token.text;
+    else kinds.push([token, at === 0 ? "start" : after > "\x7f" ? "part" : "nothing"]);
+  }
+  return kinds;
+}
+
+/** A token as a sentence names it. @param {Token} token */
+export function named(token) {
+  if (token.text !== "") return inQuotes(token.text);
+  const kind = token.fate === "prompt" ? "nothing" : kindInRound(token);
+  return `${kind === "end" ? "the" : "a"} ${STANDS_FOR[kind]}`;
+}
+
+/** @param {Kind} kind */
+export function explained(kind) {
+  const name = STANDS_FOR[kind];
+  const more = kind === "part" ? "the token that completes it shows it" : "it adds nothing to the text";
+  return `${name[0].toUpperCase()}${name.slice(1)}: ${more}.`;
+}

@@ -1,0 +1,232 @@
+// @ts-check
+// The timeline: a column for each round. What the round brought is above the line, what it cost below. A
+// column is one element, painted by the style sheet from a few custom properties, so that thousands of them
+// stay cheap.
+
+import { appendAll, find, make } from "./dom.js";
+import { acceptedIn } from "./run.js";
+import { scaleFor } from "./scale.js";
+import { isFromServer } from "./served.js";
+import { roundInWords } from "./verdict.js";
+
+/** @import { Round } from "./run.js" */
+/** @typedef {ReturnType<typeof makeTimeline>} Timeline */
+
+const TIMELINE = `
+  <p class="key"><span class="name">Rounds</span>
+    <span><i class="accepted-brick"></i>accepted</span> <span><i class="bonus-brick"></i>bonus, sampled</span>
+    <span><i class="resampled-brick"></i>resampled</span>
+    <span><i class="dropped-line"></i>rejected, discarded</span>
+    <span data-only="engine"><i class="draft-bar"></i>drafting</span>
+    <span><i class="verify-bar"></i><span data-served-words="arrival">verifying</span><span
+      class="scale"></span></span></p>
+  <div class="rail" role="toolbar" aria-label="Rounds: arrow keys move, Enter jumps to a round's text"></div>
+  <p class="readout" aria-hidden="true"></p>`;
+
+/**
+ * @param {HTMLElement} strip
+ * @param {{ jump: (index: number) => void, point: (index: number | null) => void }} reader
+ */
+export function makeTimeline(strip, { jump, point }) {
+  strip.innerHTML = TIMELINE;
+  const [rail, readout, scale] = [".rail", ".readout", ".scale"].map((name) => find(strip, name));
+  /** @type {HTMLElement[]} */
+  const marks = []; // by the round's index
+  /** @type {number[]} */
+  let costs = []; // milliseconds of everything that was drafted and verified; a server's prefill is none of it
+  let longest = 0; // milliseconds of a full bar; 0 until there is one
+  let tallest = 0; // the most bricks in a column
+  /** @type {number | null} */
+  let lit = null; // the round that is lit
+  let tabStop = 0; // the round that Tab comes to
+  let following = true; // the end stays in view until the reader scrolls back
+  let scrolledTo = 0;
+  let frame = 0;
+  rail.addEventListener("click", onClick);
+  rail.addEventListener("keydown", onKey);
+  rail.addEventListener("scroll", onScroll, { passive: true });
+  rail.addEventListener("pointerover", (event) => pointAt(event.target));
+  rail.addEventListener("pointerleave", () => pointAt(null));
+  rail.addEventListener("focusin", (event) => pointAt(event.target));
+  rail.addEventListener("focusout", () => pointAt(null));
+  clear();
+  return { clear, add, cut, light };
+
+  function clear() {
+    cancelAnimationFrame(frame);
+    rail.replaceChildren();
+    marks.length = 0;
+    costs = [];
+    longest = 0;
+    tallest = 0;
+    lit = null;
+    tabStop = 0;
+    following = true;
+    scrolledTo = 0;
+    frame = 0;
+    readout.textContent = scale.textContent = "";
+    strip.dataset.rounds = "0";
+  }
+
+  /** @param {Round[]} rounds */
+  function add(rounds) {
+    if (!rounds.length) return;
+    appendAll(rail, rounds.map(draw));
+    strip.dataset.rounds = String(marks.length);
+    const before = costs.length;
+    let most = tallest;
+    for (const round of rounds) {
+      most = Math.max(most, round.draft.length + 1);
+      if (2 * round.index >= costs.length) costs.push(...(round.index === 0 && isFromServer(round) ? [0, 0] : costsOf(round)));
+    }
+    if (most > tallest) setHeight(most);
+    // Only when their number has doubled: a new scale paints every column again.
+    if (Math.floor(Math.log2(costs.length)) > Math.floor(Math.log2(before))) setScale();
+    if (following && !frame) frame = requestAnimationFrame(showEnd);
+  }
+
+  // The costs stay, and with them the scale: the same rounds come again.
+  /** @param {number} count the first rounds, which stay */
+  function cut(count) {
+    for (const mark of marks.splice(count)) mark.remove();
+    if (lit !== null && lit >= count) light(null);
+    if (tabStop >= count) {
+      tabStop = 0;
+      if (marks[0]) marks[0].tabIndex = 0;
+    }
+    strip.dataset.rounds = String(marks.length);
+  }
+
+  /** @param {Round} round */
+  function draw(round) {
+    const { index, draft, next } = round;
+    const mark = make("span");
+    mark.className = "mark";
+    mark.dataset.index = String(index);
+    mark.dataset.own = next ? next.fate : "none";
+    mark.setAttribute("role", "button");
+    mark.tabIndex = index === tabStop ? 0 : -1;
+    mark.setAttribute("aria-label", roundInWords(round));
+    const accepted = acceptedIn(round);
+    const dropped = draft.length - accepted;
+    const [draft_ms, verify_ms] = costsOf(round);
+    const numbers = { accepted, own: next ? 1 : 0, dropped, draft: draft_ms, verify: verify_ms };
+    for (const [name, value] of Object.entries(numbers)) mark.style.setProperty(`--${name}`, String(value));
+    marks[index] = mark;
+    return mark;
+  }
+
+  /**
+   * The two bars of a round; of a server's only the second one, until it arrived.
+   * @param {Round} round
+   * @returns {[number, number]}
+   */
+  function costsOf({ draft_ms, verify_ms, arrival_ms }) {
+    return [draft_ms ?? 0, arrival_ms ?? verify_ms ?? 0];
+  }
+
+  /** @param {number} most */
+  function setHeight(most) {
+    tallest = most;
+    rail.style.setProperty("--bricks", String(most));
+  }
+
+  function setScale() {
+    const before = longest;
+    longest = scaleFor(costs, longest);
+    if (longest === before) return;
+    rail.style.setProperty("--longest", String(longest));
+    scale.textContent = `; full height: ${longest} ms or more`;
+  }
+
+  // In a frame of its own, when the layout is due anyway.
+  function showEnd() {
+    frame = 0;
+    rail.scrollLeft = 1e7;
+  }
+
+  // Only the reader scrolls back. A late event of the page's own scrolling finds the end farther on, which is
+  // no reason to stop following it.
+  function onScroll() {
+    const now = rail.scrollLeft;
+    if (now < scrolledTo - 1) following = false;
+    else if (now + rail.clientWidth > rail.scrollWidth - 24) following = true;
+    scrolledTo = now;
+  }
+
+  /**
+   * @param {EventTarget | null} target
+   * @returns {number | null}
+   */
+  function roundOf(target) {
+    const mark = target instanceof Element ? target.closest(".mark") : null;
+    return mark instanceof HTMLElement ? Number(mark.dataset.index) : null;
+  }
+
+  /** @param {EventTarget | null} target */
+  function pointAt(target) {
+    const index = roundOf(target);
+    light(index);
+    point(index);
+  }
+
+  /**
+   * The round whose column is nearest: beside the last one, or where a finger missed.
+   * @param {number} x
+   */
+  function nearest(x) {
+    if (!marks.length) return null;
+    const { left, width } = marks[0].getBoundingClientRect();
+    return Math.min(Math.max(Math.floor((x - left) / width), 0), marks.length - 1);
+  }
+
+  /** @param {MouseEvent} event */
+  function onClick(event) {
+    const index = roundOf(event.target) ?? nearest(event.clientX);
+    if (index === null) return;
+    setTabStop(index);
+    jump(index);
+  }
+
+  /** @param {KeyboardEvent} event */
+  function onKey(event) {
+    const index = roundOf(event.target);
+    if (index === null || event.ctrlKey || event.metaKey || event.altKey) return;
+    /** @type {Record<string, number>} */
+    const steps = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: marks.length - 1 };
+    const to = steps[event.key];
+    if (event.key === "Enter" || event.key === " ") jump(index);
+    else if (to === undefined) return;
+    else if (marks[to]) {
+      setTabStop(to);
+      marks[to].focus();
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  /** @param {number} index */
+  function setTabStop(index) {
+    if (marks[tabStop]) marks[tabStop].tabIndex = -1;
+    tabStop = index;
+    marks[index].tabIndex = 0;
+  }
+
+  /**
+   * Lights a round's column, or none.
+   * @param {number | null} index
+   * @param {boolean} reveal scrolls to the column, for a round that was chosen and not merely passed
+   */
+  function light(index, reveal = false) {
+    if (lit !== null) marks[lit]?.classList.remove("lit");
+    lit = index;
+    const mark = index === null ? undefined : marks[index];
+    mark?.classList.add("lit");
+    readout.textContent = mark?.getAttribute("aria-label") ?? "";
+    if (index === null || !mark || !reveal) return;
+    setTabStop(index);
+    const [left, right] = [mark.offsetLeft, mark.offsetLeft + mark.offsetWidth];
+    const inView = left >= rail.scrollLeft && right <= rail.scrollLeft + rail.clientWidth;
+    if (!inView) rail.scrollLeft = left - rail.clientWidth / 2; // scrollIntoView would scroll the page, too
+  }
+}

@@ -1,0 +1,50 @@
+"""How often each instrument measures, and how long that will take. Without torch and without Gradio."""
+
+from collections.abc import Iterator, Sequence
+
+from specdemo.bench.methods import WARM_UP_TOKENS
+from specdemo.events import METHODS
+from specdemo.events.speedup import Estimate
+from specdemo.events.trace import Trace
+from specdemo.loading.catalog import others_at_hand
+
+GAMMAS = (1, 2, 3, 4, 6, 8, 12, 16)  # besides that of the run
+REPEATS = 5  # of each setting on one prompt
+SET_SIZE = 5  # prompts in a set
+
+
+def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
+    """By kind of measurement, how long it takes if its texts are as long as this run's and its rounds take as
+    long. A drafter of which nothing is known is taken to be as fast as the target alone. Empty for a run
+    without times."""
+    stats = trace.stats
+    if not stats.rounds or not stats.run_ms:
+        return {}
+    before_ms = stats.prefill_ms if trace.pair.server is None else 0.0
+    step_ms = stats.target_step_ms or (stats.verify_ms or stats.run_ms) / stats.rounds
+    own_ms, alone_ms = before_ms + stats.run_ms, before_ms + stats.tokens * step_ms
+    warm_up = min(1.0, WARM_UP_TOKENS / stats.tokens)
+    repeats = REPEATS + warm_up
+    times = {"race": (1 + warm_up) * (own_ms + alone_ms)}
+    if trace.pair.server is not None:
+        return _in_seconds(times | {"compare": repeats * (own_ms + alone_ms)})
+    lengths = {*GAMMAS, *([trace.params.gamma] if trace.params.gamma != "auto" else [])}
+    of_lengths = [
+        before_ms + stats.tokens / one.seen_tokens * (step_ms + one.gamma * (stats.drafter_step_ms or 0.0))
+        for one in found
+        if one.gamma in lengths
+    ]
+    if of_lengths:
+        times["gamma"] = repeats * (alone_ms + sum(of_lengths))
+    times["compare"] = repeats * (own_ms + alone_ms * (sum(1 for _ in _drafters(trace)) - 1))
+    return _in_seconds(times)
+
+
+def _drafters(trace: Trace) -> Iterator[str]:
+    """The names of what a comparison would measure."""
+    yield from (name for name, method in METHODS.items() if method.needs != "drafter" or trace.pair.drafter)
+    yield from others_at_hand(trace.pair.name)
+
+
+def _in_seconds(times_ms: dict[str, float]) -> dict[str, float]:
+    return {kind: ms / 1000 for kind, ms in times_ms.items()}

@@ -1,0 +1,270 @@
+"""What is sent to the page: a run's rounds as wire objects, with its numbers. What is kept of a run that has
+ended is compressed, as it is sent. No torch, no gradio."""
+
+import gzip
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+from specdemo.engine.detokenize import Pieces
+from specdemo.events import RULES, Finish, Params, Round, is_lossy
+from specdemo.events.speedup import best_gamma, counted_estimates, estimates, is_wide
+from specdemo.events.trace import Trace, round_objects
+from specdemo.events.verdict import verdict, why_none
+from specdemo.ui.view.durations import seconds
+from specdemo.ui.view.served import counted, served
+from specdemo.ui.view.texts import number_texts, whose
+from specdemo.ui.view.wire import (
+    MEASUREMENT_KINDS,
+    Measurement,
+    Message,
+    Notice,
+    NoticeKind,
+    PromptToken,
+    RoundObject,
+    RunOutcome,
+    RunSetting,
+    Update,
+    WireEstimate,
+    WireRule,
+)
+
+MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
+MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
+
+
+class RunFeed:
+    """What pages are told of one run: the rounds from one on, or a snapshot of everything.
+
+    tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it. link:
+    the query of the address that asks for the run.
+    """
+
+    def __init__(self, trace: Trace, tokenizer: Any = None, recorded: bool = False, link: str = "") -> None:
+        self.trace, self.tokenizer, self.recorded, self.link = trace, tokenizer, recorded, link
+        self.ended = recorded  # its last numbers, which come after the last round, are there
+
+    def update(self, since: int) -> Update:
+        """The rounds from `since` on; while the run goes on, no more than one message can well hold. A run
+        whose last token may have been cut ends with a snapshot, as does one whose rounds are told anew."""
+        finish = self._finish
+        is_new = not 0 < since <= len(self.trace.rounds)
+        if is_new or finish in ("stop", "cancelled", "error") or (finish and self.trace.revised):
+            return self.snapshot()
+        return self._rounds(since, len(self.trace.rounds) if finish else self._portion(since), finish)
+
+    def _portion(self, since: int) -> int:
+        """Where an update's rounds end."""
+        rounds, rows, until = self.trace.rounds, 0, since
+        while until < len(rounds) and rows < MOST_ROWS:
+            own = (rounds[until].next,) if rounds[until].next else ()
+            rows += sum(1 + len(token.top) for token in (*rounds[until].draft, *own))
+            until += 1
+        return until
+
+    def snapshot(self) -> Update:
+        """The whole run."""
+        finish = self._finish
+        update = self._rounds(0, len(self.trace.rounds), finish)
+        update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
+        update["whose"] = whose(self.trace, self.recorded)
+        update["setting"] = setting(self.trace)
+        if self.link:
+            update["link"] = self.link
+        if self.recorded:
+            update["recorded"] = True
+        return update
+
+    @property
+    def _finish(self) -> Finish | None:
+        # Nothing is measured after a run that was cancelled or has failed.
+        return self.trace.finish if self.ended or self.trace.finish in ("cancelled", "error") else None
+
+    def _rounds(self, since: int, until: int, finish: Finish | None) -> Update:
+        """finish is read before the rounds: the run goes on, and an update that ends it must be complete."""
+        trace = self.trace
+        rounds = rounds_to_draw(trace.rounds[since:until])
+        if since == 0 and finish:
+            cut_output(rounds, trace.text)
+        result = verdict(trace.stats, finish, trace.rounds)
+        update: Update = {
+            "since": since,
+            "until": until,
+            "finish": finish,
+            "rounds": rounds,
+            "numbers": number_texts(trace),
+            "verdict": result.text,
+            "tone": result.tone,
+        }
+        if counts := counted(trace.stats):
+            update["counted"] = counts
+        if finish:
+            update["outcome"] = outcome(trace)
+        return update
+
+
+def setting(trace: Trace) -> RunSetting:
+    params = trace.params
+    greedy = params.temperature == 0
+    server = served(trace.pair)
+    return {
+        "draft_with": params.draft_with,
+        "gamma": params.gamma,
+        "rule": wire_rule("speculative" if server else params.rule),  # a server's is its own matter
+        "lenience": params.lenience,
+        "lossy": not server and is_lossy(params),
+        "greedy": greedy,
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "served": server,
+    }
+
+
+def wire_rule(name: str) -> WireRule:
+    return cast(WireRule, {field: getattr(RULES[name], field) for field in WireRule.__annotations__})
+
+
+def outcome(trace: Trace) -> RunOutcome:
+    found = estimates(trace.rounds, trace.stats, trace.params.rule) or counted_estimates(trace.stats.server)
+    return {
+        "estimates": [cast(WireEstimate, asdict(one)) for one in found],
+        "best_gamma": best_gamma(found),
+        "no_speedup": no_speedup(trace),
+        "seconds": seconds(trace, found),
+        "text": trace.text,
+    }
+
+
+def no_speedup(trace: Trace) -> str:
+    """Why no speed-up can be estimated from the run, in words; empty where it can."""
+    stats = trace.stats
+    if stats.speedup_interval is None:
+        return why_none(stats, trace.finish)
+    if is_wide(stats.speedup_interval):
+        low, high = stats.speedup_interval
+        return f"its own is only known to be between {low:.2f} and {high:.2f} ×"
+    return ""
+
+
+def prompt_tokens(trace: Trace, tokenizer: Any, recorded: bool = False) -> list[PromptToken]:
+    """The prompt's tokens; their texts join to the prompt (special tokens have none).
+
+    The tokenizer of a recorded run may have changed since: if its pieces do not join to the prompt, the
+    prompt stays whole.
+    """
+    whole: list[PromptToken] = [{"id": None, "text": trace.prompt, "fate": "prompt"}]
+    if trace.pair.server is not None:  # whose tokenizer nobody here has
+        return whole if trace.prompt else []
+    if (tokenizer is None and trace.prompt) or len(trace.prompt_ids) > MOST_PROMPT_TOKENS:
+        return whole
+    pieces = Pieces(tokenizer)
+    texts = [pieces.push(token_id) for token_id in trace.prompt_ids]
+    if texts:
+        texts[-1] += pieces.flush()
+    if recorded and not trace.params.chat and "".join(texts) != trace.prompt:
+        return whole
+    ids_and_texts = zip(trace.prompt_ids, texts, strict=True)
+    return [{"id": token_id, "text": text, "fate": "prompt"} for token_id, text in ids_and_texts]
+
+
+def rounds_to_draw(rounds: list[Round]) -> list[RoundObject]:
+    """The rounds as a trace file has them, with less of their alternatives, which are most of what is sent:
+    six digits, and none of a token that was never judged, because they follow a text that was rejected."""
+    objects = round_objects(rounds)
+    for one in objects:
+        for token in one["draft"]:
+            if token["u"] is None and token["fate"] != "accepted":
+                token["top"] = []
+        for token in tokens_of(one):
+            token["top"] = [[token_id, text, *map(_six_digits, row)] for token_id, text, *row in token["top"]]
+    return objects
+
+
+def _six_digits(value: float | None) -> float | None:
+    """A value that is not quite 1 does not become 1."""
+    if value is None:
+        return None
+    rounded = float(f"{value:.6g}")
+    return value if rounded == 1 else rounded
+
+
+def cut_output(rounds: list[RoundObject], text: str) -> None:
+    """Cuts the output's tokens so that they join to `text`: a stop string can end a text inside a token."""
+    every = (token for one in rounds for token in tokens_of(one))
+    output = [token for token in every if token.get("fate") not in ("rejected", "discarded")]
+    joined = "".join(token["text"] for token in output)
+    left = len(text) if joined.startswith(text) else len(joined)  # a file may contain any text
+    for token in output:
+        token["text"] = token["text"][:left]
+        left -= len(token["text"])
+
+
+def tokens_of(one: RoundObject) -> list[dict[str, Any]]:
+    """In reading order."""
+    return [*one["draft"], one["next"]] if one["next"] else one["draft"]
+
+
+def notice(kind: NoticeKind, *lines: str, share: float | None = None) -> Notice:
+    text: Notice = {"kind": kind, "text": "\n".join(lines), "share": share}
+    if kind == "error":
+        text["at"] = time.time_ns()
+    return text
+
+
+def nothing_yet(wanted: object, name: str = "") -> Measurement:
+    """A measurement of which nothing is known yet. wanted: as measurement_request takes it. name: that it is
+    followed by."""
+    kind = wanted.get("kind") if isinstance(wanted, dict) else None
+    kind = kind if kind in MEASUREMENT_KINDS else "compare"
+    return {"id": name, "kind": kind, "state": "waiting", "whose": "", "text": "", "share": None}
+
+
+def file_name(params: Params) -> str:
+    """Of a trace that a visitor saves."""
+    return f"specdemo-seed-{params.seed}.json" if params.temperature else "specdemo-greedy.json"
+
+
+def json_of(update: Update) -> str:
+    """As json.dumps would write it, round by round: in one call it would keep all other threads waiting."""
+    rest = {key: value for key, value in update.items() if key != "rounds"}
+    rounds = ", ".join(json.dumps(one) for one in update["rounds"])
+    return f'{json.dumps(rest)[:-1]}, "rounds": [{rounds}]}}'
+
+
+COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # headers of what is sent of it
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run that has ended or was opened, compressed: the message that shows all of it, and its trace.
+    values: what the page's controls then hold, if it was opened."""
+
+    message: bytes
+    trace: bytes
+    file_name: str
+    seed: int | None
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return len(self.message) + len(self.trace)
+
+
+def kept_run(feed: RunFeed, said: Notice | None = None) -> KeptRun:
+    message: Message = {"notice": said} if said else {}
+    text, params = with_update(message, feed.snapshot()), feed.trace.params
+    return KeptRun(packed(text), packed(feed.trace.to_json()), file_name(params), params.seed)
+
+
+def with_update(message: Message, update: Update) -> str:
+    """The message's JSON with an update in it."""
+    rest = json.dumps(message)
+    return f'{rest[:-1]}{", " if message else ""}"update": {json_of(update)}}}'
+
+
+def packed(text: str) -> bytes:
+    """Compressed as HTTP sends it; other threads go on meanwhile."""
+    return gzip.compress(text.encode(), compresslevel=1, mtime=0)

@@ -1,0 +1,291 @@
+"""The page's controls: their labels and texts, and their values as Params and back.
+
+Without torch and without Gradio.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from specdemo.events import (
+    LIMITS,
+    METHODS,
+    RULES,
+    Method,
+    PairInfo,
+    Params,
+    Rule,
+    check_number,
+    rule_in_words,
+)
+from specdemo.loading import catalog
+from specdemo.vllm.pair import SERVERS_OWN
+
+Values = dict[str, Any]  # what each control holds, by its name
+
+# Sampler: the filters that it applies. All others are switched off.
+SAMPLERS = {
+    "greedy": (),
+    "multinomial": ("temperature",),
+    "top-k": ("temperature", "top_k"),
+    "top-p": ("temperature", "top_p"),
+    "top-k with top-p": ("temperature", "top_k", "top_p"),
+    "min-p": ("temperature", "min_p"),
+    "all filters": ("temperature", "top_k", "top_p", "min_p"),
+}
+OFF = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+SERVER_PREFIX = "vLLM "  # begins the names of servers in the control of the pair
+AS_STARTED = "as the server was started"
+DTYPE_CHOICES = (AS_STARTED, "auto", *catalog.DTYPES)
+QUANTIZE_CHOICES = (AS_STARTED, "none", *catalog.QUANTIZE)
+
+# Control: (its label, its text when there is nothing to warn about).
+CONTROLS = {
+    "pair": ("Pair", ""),
+    "vllm": (
+        "vLLM server",
+        "the address of a running server, such as http://host:8000, to use instead of the pair",
+    ),
+    "draft_with": ("Drafting method", "with every method the text has the target's own distribution"),
+    "gamma": ("Draft length γ", "the most tokens drafted in a round"),
+    "gamma_auto": (
+        "Choose γ round by round",
+        "by how many drafts were accepted so far, and by how much larger the target is than the drafter",
+    ),
+    "exit_layer": ("Exit layer", "how many of the target's layers draft; 0: a quarter of them"),
+    "ngram": ("N-gram length", "the longest n-gram that is matched or stored"),
+    "rule": ("Rule", "exact: the text has the target's own distribution"),
+    "lenience": ("Lenience l", "less accepts more and is farther from the target; 1 is exact"),
+    "sampler": ("Sampler", "the same filters for p and q"),
+    "temperature": ("Temperature", "below 1 sharpens, above 1 flattens"),
+    "top_k": ("Top-k", "keep the k likeliest tokens"),
+    "top_p": ("Top-p", "keep the likeliest tokens that have this probability together"),
+    "min_p": ("Min-p", "keep tokens with at least this share of the likeliest token's probability"),
+    "max_new_tokens": ("Max new tokens", "the model may end the text earlier"),
+    "seed": ("Seed", "the same seed and the same settings give the same text"),
+    "stop": (
+        "Stop strings",
+        r"one per line, with \n for a line break; the text ends before the first that occurs",
+    ),
+    "ignore_eos": ("Continue past the end of text", ""),
+    "chat": ("Chat template", "sends the prompt as a user's message, for chat models"),
+    "system": ("System prompt", "leave empty for none"),
+    "dtype": ("Number format of the weights", ""),
+    "quantize": ("Quantise the target", "weights only, while the pair is loaded"),
+    "quantize_drafter": ("Quantise the drafter", "weights only, while the pair is loaded"),
+    "confidence": (
+        "Confidence",
+        "a draft ends where the drafter's likeliest token is less probable than this; 0 is off",
+    ),
+    "alternatives": ("Alternatives recorded", "the likeliest tokens at each position, for the inspector"),
+}
+CONTROL_NAMES = tuple(CONTROLS)
+# What can be chosen for a pair's weights, except on a public server.
+WEIGHT_CHOICES = {"dtype": DTYPE_CHOICES, "quantize": QUANTIZE_CHOICES, "quantize_drafter": QUANTIZE_CHOICES}
+FIXED = "cannot be chosen here: this server loads each pair in one way"
+DEFAULTS = Params()
+
+
+def names_of(hosted: bool) -> tuple[str, ...]:
+    """The controls on the page, in order."""
+    return tuple(name for name in CONTROL_NAMES if not (hosted and name in (*WEIGHT_CHOICES, "vllm")))
+
+
+def values_held(held: Sequence[Any], hosted: bool) -> Values:
+    """What the controls on the page hold, by name, with the weights as the server was started where they have
+    no controls."""
+    usual = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"vllm": ""}
+    return usual | dict(zip(names_of(hosted), held, strict=True))
+
+
+def is_served(values: Values) -> bool:
+    """Whether a vLLM server is chosen, which drafts as it was started."""
+    return bool(typed_address(values)) or str(values.get("pair")).startswith(SERVER_PREFIX)
+
+
+def typed_address(values: Values) -> str | None:
+    """Of a vLLM server; None where there is none."""
+    return (values.get("vllm") or "").strip() or None
+
+
+UNCHANGED = (
+    *("draft_with", "confidence", "exit_layer", "ngram", "rule", "lenience"),
+    *("max_new_tokens", "ignore_eos", "chat", "alternatives"),
+)
+
+
+def params_from_controls(values: Values) -> Params:
+    """The Params for what the controls hold; raises ValueError as Params does. What a hidden control holds
+    has no effect, so it cannot be wrong."""
+    filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
+    values = values | {name: FIRST[name] for name in _hidden_and_wrong(values)}
+    if is_served(values):
+        values = values | {name: FIRST[name] for name in (*SERVERS_OWN, "gamma_auto")}
+    return Params(
+        **{field: values[field] if field in filters else off for field, off in OFF.items()},
+        **{field: values[field] for field in UNCHANGED},
+        gamma="auto" if values["gamma_auto"] is True else values["gamma"],
+        seed=whole_number(values["seed"]),
+        stop=tuple(_unescaped(line) for line in values["stop"].split("\n") if line),
+        system=values["system"] if values["chat"] and values["system"] else None,
+    )
+
+
+def _hidden_and_wrong(values: Values) -> list[str]:
+    return [
+        name for name, shown in visible(values).items() if not shown and is_wrong_number(name, values[name])
+    ]
+
+
+def is_wrong_number(name: str, value: object, largest: float | None = None) -> bool:
+    """Whether it is a number's control that holds what Params would refuse. largest: as of check_number."""
+    value = whole_number(str(value)) if name == "seed" else value
+    if name not in LIMITS or (name == "seed" and value is None):
+        return False
+    try:
+        check_number(name, value, largest)
+    except ValueError:
+        return True
+    return False
+
+
+def values_of(params: Params) -> Values:
+    """What the controls hold for these Params. A filter that is off gets a value for when it is switched
+    on."""
+    on = tuple(field for field, off in OFF.items() if getattr(params, field) != off)
+    sampler = (
+        "greedy"
+        if params.temperature == 0
+        else next((name for name, filters in SAMPLERS.items() if filters == on), "all filters")
+    )
+    when_on = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05}
+    filters = SAMPLERS[sampler]
+    values = {field: getattr(params, field) if field in filters else when_on[field] for field in OFF}
+    values |= {
+        name: getattr(params, name) for name in CONTROL_NAMES if hasattr(params, name) and name not in OFF
+    }
+    seed = "" if params.seed is None else str(params.seed)
+    return values | {
+        "gamma": DEFAULTS.gamma if params.gamma == "auto" else params.gamma,
+        "gamma_auto": params.gamma == "auto",
+        "sampler": sampler,
+        "seed": seed,
+        "stop": "\n".join(map(_escaped, params.stop)),
+        "system": params.system or "",
+    }
+
+
+def judging_in_words(params: Params) -> list[str]:
+    """The rule and the confidence, where they are not the usual ones and have an effect."""
+    rule = rule_in_words(params)
+    ends_drafts = params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields
+    return [*([rule] if rule else []), *([f"confidence {params.confidence:g}"] if ends_drafts else [])]
+
+
+def sampler_in_words(params: Params) -> str:
+    """ "greedy", or the filters that are on with their values."""
+    if params.temperature == 0:
+        return "greedy"
+    words = [f"temperature {params.temperature:g}"]
+    on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
+    words += [f"{CONTROLS[field][0].lower()} {getattr(params, field):g}" for field in on]
+    return ", ".join(words)
+
+
+def _escaped(stop: str) -> str:
+    return stop.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _unescaped(line: str) -> str:
+    return re.sub(r"\\([n\\])", lambda found: "\n" if found[1] == "n" else "\\", line)
+
+
+# What the controls hold at first: no filters, so that the coin of the rule often has to decide.
+FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "vllm": ""}
+
+
+def whole_number(text: str) -> int | str | None:
+    """A text box's content as a number: None if it is empty. Any other text is returned as it is, for Params
+    to reject."""
+    text = text.strip()
+    return None if not text else int(text) if text.removeprefix("-").isdecimal() and len(text) < 20 else text
+
+
+def visible(values: Values) -> dict[str, bool]:
+    """Which controls have an effect with the others as they are. Those that are always shown are left out."""
+    filters = SAMPLERS.get(values["sampler"], SAMPLERS["all filters"])
+    drafting = fields_of(METHODS.get(values["draft_with"]))
+    drafts = "gamma" in drafting
+    judging = fields_of(RULES.get(values["rule"])) if drafts else ()
+    shown = {field: field in filters for field in OFF}
+    shown |= {field: field in drafting for method in METHODS.values() for field in method.fields}
+    shown |= {field: field in judging for rule in RULES.values() for field in rule.fields}
+    shown |= {"gamma": drafts and not values["gamma_auto"], "gamma_auto": drafts, "rule": drafts}
+    served = is_served(values)
+    shown |= {name: not served for name in ("draft_with", *WEIGHT_CHOICES)}
+    if served:
+        shown |= dict.fromkeys((*SERVERS_OWN, "gamma_auto"), False)
+    shown["pair"] = typed_address(values) is None
+    return shown | {"seed": bool(filters), "system": bool(values["chat"])}
+
+
+def fields_of(choice: Method | Rule | None) -> tuple[str, ...]:
+    """The fields of Params that it uses; a control can hold what is no choice."""
+    return choice.fields if choice else ()
+
+
+def is_lossy_choice(values: Values) -> bool:
+    """Whether a rule is chosen, and has an effect, after which the text has another distribution."""
+    rule = RULES.get(values["rule"])
+    return rule is not None and not rule.lossless and visible(values)["rule"]
+
+
+def in_labels(sentence: str) -> str:
+    """A sentence about a wrong request as the page says it: a field's name at its start becomes the label of
+    the field's control."""
+    labels = {"prompt": "Prompt"} | {name: label for name, (label, _) in CONTROLS.items()}
+    field, space, rest = sentence.partition(" ")
+    if field not in labels:
+        return sentence
+    return f"{labels[field]}{space}{re.sub(r', not None$', ', and the box is empty', rest)}"
+
+
+def about_file(sentence: str) -> str:
+    """What is wrong with a file that was to be opened, in plain words; sentence: the trace's own."""
+    _, _, problem = sentence.partition(" file: ")
+    where, _, what = problem.partition(": ")
+    place = re.match(r"rounds\.(\d+)", where)
+    if "Value error, " in what:
+        return f"The file cannot be opened: {in_labels(what.partition('Value error, ')[2])}"
+    if "UTF-8" in problem or (where == "it" and "JSON" in what):
+        return "The file is not a trace: it is not JSON text, or only a part of it"
+    if where in ("it", "schema"):
+        return "The file is not a trace that this version of SpecDemo can read"
+    part = f"round {int(place[1]) + 1}" if place else where.partition(".")[0].replace("_", " ")
+    return f"The file cannot be opened: something is wrong in its {part}"
+
+
+def choice_of(values: Values) -> dict[str, str | None]:
+    """The fields of models.Choice. None: as the server was started."""
+    return {
+        name: None if values[name] == AS_STARTED else values[name]
+        for name in ("pair", "dtype", "quantize", "quantize_drafter")
+    } | {"vllm": typed_address(values)}
+
+
+def weights_of(recorded: PairInfo, usual: PairInfo | None) -> Values:
+    """What the controls for the weights hold for a recorded run's pair. usual: the same pair as this server
+    has it loaded, if it does."""
+    if usual and (recorded.dtype, recorded.quantize) == (usual.dtype, usual.quantize):
+        return dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
+    # A file can hold any text, but a control only what it offers. Which dtype is automatic is known for a
+    # loaded pair only.
+    dtype = recorded.dtype.target if usual and recorded.dtype.target in DTYPE_CHOICES else AS_STARTED
+    kinds = {
+        "quantize": recorded.quantize.target or "none",
+        "quantize_drafter": recorded.quantize.drafter or "none",
+    }
+    return {"dtype": dtype} | {
+        name: kind if kind in QUANTIZE_CHOICES else AS_STARTED for name, kind in kinds.items()
+    }

@@ -1,0 +1,222 @@
+"""What the server sends to the page as JSON. tests/browser_types.py writes the same types for the browser,
+static/view/messages.js.
+
+Rounds are those of a trace file, with less of their alternatives: see `rounds_to_draw` in feed.py. For each
+token of a run of 1,000 with five alternatives that leaves 910 bytes of 1,470; with 50, 4,700 of 10,600. At
+most 1,200 with five are allowed (tests/web/test_flow.py).
+"""
+
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from specdemo.events import Round
+
+
+class PromptToken(TypedDict):
+    """A token of the prompt. Without a tokenizer the prompt is one piece, whose id is None."""
+
+    id: int | None
+    text: str
+    fate: Literal["prompt"]
+
+
+# A round as a reader of a trace file has it.
+RoundObject = Annotated[dict[str, Any], Round]
+
+
+class WireEstimate(TypedDict):
+    """What a draft length would bring, estimated from one run; see events/speedup.py."""
+
+    gamma: int
+    formula_tokens: float | None
+    formula_speedup: float | None
+    seen_tokens: float
+    seen_speedup: float | None
+    seen_interval: list[float] | None
+
+
+class RunOutcome(TypedDict):
+    """What is known of a run when it has ended. best_gamma: of the estimates; None where they have no
+    speed-up. no_speedup: why they have none, in words, or empty. seconds: how long each kind of measurement
+    would take, by this run's times. text: as it was recorded, for the page to compare with its tokens."""
+
+    estimates: list[WireEstimate]
+    best_gamma: int | None
+    no_speedup: str
+    seconds: dict[str, float]
+    text: str
+
+
+class Served(TypedDict):
+    """A server that made a run. method, gamma: how it drafts, and how much at most; None where it does not
+    tell."""
+
+    method: str | None
+    gamma: int | None
+
+
+class Counted(TypedDict):
+    """What a server's counters added up to during a run. alone: whether that was this run's doing only.
+    drafts: how many were judged; by_place: how many were accepted up to each place."""
+
+    alone: bool
+    drafts: int
+    by_place: list[int]
+
+
+class WireRule(TypedDict):
+    """What judged a run's drafts, in words: the fields of its row in events/choices.py that the scripts
+    use."""
+
+    name: str
+    symbol: str
+    meaning: str
+    residual: str | None
+    accepted: str
+    recorded: str
+    about: str
+    judges_whole_draft: bool
+    threshold: str | None
+
+
+class RunSetting(TypedDict):
+    """How a run was made. top_k 0, top_p 1 and min_p 0 are off. gamma: "auto" where it was chosen round by
+    round. served: None for a run of the engine here."""
+
+    draft_with: str
+    gamma: int | str
+    rule: WireRule
+    lenience: float
+    lossy: bool
+    greedy: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    served: Served | None
+
+
+class Update(TypedDict):
+    """Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether
+    speculation pays.
+
+    A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address
+    that asks for the run. finish is None while the run goes on; with it comes the outcome. recorded: the run
+    is played from a file. counted: by the server that made the run, so far.
+    """
+
+    since: int
+    until: int
+    finish: str | None
+    rounds: list[RoundObject]
+    numbers: dict[str, str]
+    verdict: str
+    tone: Literal["neutral", "faster", "slower", "lossy"]
+    prompt: NotRequired[list[PromptToken]]
+    whose: NotRequired[str]
+    setting: NotRequired[RunSetting]
+    link: NotRequired[str]
+    outcome: NotRequired[RunOutcome]
+    recorded: NotRequired[bool]
+    counted: NotRequired[Counted]
+
+
+NoticeKind = Literal["wait", "note", "error", "recorded"]
+
+
+class Notice(TypedDict):
+    """Text next to the stage. share: the part of the loading that is done, from 0 to 1, if known. at (ns)
+    makes the same error twice two different messages."""
+
+    kind: NoticeKind
+    text: str
+    share: float | None
+    at: NotRequired[int]
+
+
+class Lane(TypedDict):
+    """One run of a race. ms: drafting and verifying of all rounds. Its tokens come without alternatives;
+    one without a text has its own row."""
+
+    title: str
+    tokens: int
+    ms: float
+    prefill_ms: float
+    rounds: list[RoundObject]
+
+
+class Head(TypedDict):
+    """What stands over a panel about one run: as in Update."""
+
+    whose: str
+    numbers: dict[str, str]
+    verdict: str
+    tone: Literal["neutral", "faster", "slower", "lossy"]
+
+
+class Race(TypedDict):
+    """Two runs of the same prompt and seed, the target alone and one with drafts, and what came out, in
+    words. speedup: of the second over the first, with its interval; empty where it is not known. head: of
+    the second run, measured against the first."""
+
+    lanes: list[Lane]
+    verdict: str
+    speedup: str
+    head: Head
+
+
+class GammaPoint(TypedDict):
+    """A measured draft length; gamma 0 is plain decoding. low, high: the speed-up's interval. speedup: None
+    where the interval is wide, and says it alone."""
+
+    gamma: int
+    speedup: float | None
+    low: float | None
+    high: float | None
+    tokens_per_round: float
+    runs: int
+
+
+class ComparisonTable(TypedDict):
+    """The table so far, as text, the fastest drafter first; who wins, in words; and the same as files to
+    save."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    winner: str
+    csv: str
+    json: str
+
+
+MeasurementKind = Literal["race", "gamma", "compare"]
+MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = ("race", "gamma", "compare")
+
+
+class Measurement(TypedDict):
+    """What an instrument measures: all of it so far. id: another one for each measurement. whose: what is
+    measured, in words. text: what goes on or what went wrong. share: done, from 0 to 1."""
+
+    id: str
+    kind: MeasurementKind
+    state: Literal["waiting", "running", "ended", "stopped", "failed"]
+    whose: str
+    text: str
+    share: float | None
+    race: NotRequired[Race]
+    gammas: NotRequired[list[GammaPoint]]
+    comparison: NotRequired[ComparisonTable]
+
+
+class Message(TypedDict):
+    """One message, with any of these parts. name: of what has been opened. follow, measure: the name of a run
+    or a measurement that has begun; at (ns) orders such answers. stored: the whole run is to be fetched.
+    ended: nothing more will come."""
+
+    update: NotRequired[Update]
+    notice: NotRequired[Notice]
+    measurement: NotRequired[Measurement]
+    name: NotRequired[str]
+    follow: NotRequired[str]
+    measure: NotRequired[str]
+    at: NotRequired[int]
+    stored: NotRequired[bool]
+    ended: NotRequired[bool]
