@@ -8,6 +8,18 @@ import torch
 # One thread suits models this small, and leaves the other core to the other worker.
 torch.set_num_threads(1)
 
+# Tests of the real server that hardly need a browser.
+BY_HTTP = {
+    "test_api",
+    "test_app",
+    "test_attack",
+    "test_connections",
+    "test_ending",
+    "test_front",
+    "test_gate",
+}
+BY_HTTP |= {"test_mcp", "test_readme", "test_cut_streams"}
+
 
 @pytest.fixture(autouse=True)
 def no_event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -29,10 +41,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
     class Scheduler(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            """The browser tests share servers and measure times, so together they are one unit. Tests over
-            tables share nothing, so each is a unit. Otherwise a file is one. The smallest units run last."""
+            """The browser tests share servers and measure times, so together they are one unit, and those
+            that only talk HTTP are another, about as long. Tests over tables share nothing, so each is a
+            unit. Otherwise a file is one. The smallest units run last."""
             file = nodeid.split("::")[0]
-            folder = Path(file).parent.name
-            return {"web": folder, "toy": nodeid}.get(folder, file)
+            folder, name = Path(file).parent.name, Path(file).stem
+            web = "web by HTTP" if name in BY_HTTP else "web"
+            return {"web": web, "toy": nodeid}.get(folder, file)
 
     return Scheduler(config, log)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdemo.runtime import cuda, gpu_check
+from specdemo.runtime import cuda, probe
 
 FORBIDDEN = "CUDA error: operation not permitted when stream is capturing\nCUDA kernel errors might be ..."
 INVALID = "CUDA error: operation failed due to a previous error during capture\nCUDA kernel errors might ..."
@@ -219,7 +219,7 @@ def install(monkeypatch, fake):
         monkeypatch.setattr(torch._C, name, stand_in, raising=False)
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
-    monkeypatch.setattr(gpu_check, "difference", lambda device, write: None)
+    monkeypatch.setattr(probe, "difference", lambda device, write: None)
     monkeypatch.setattr(cuda, "_pinned_like", torch.empty_like)
     monkeypatch.setattr(cuda, "_streams", {})
     monkeypatch.setattr(cuda, "_failed", [])

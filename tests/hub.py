@@ -32,7 +32,7 @@ class Hub:
         """Gives its address."""
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler()) as server:
             server.daemon_threads = True
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
             try:
                 yield f"http://127.0.0.1:{server.server_port}"
             finally:

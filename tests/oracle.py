@@ -5,29 +5,30 @@ said."""
 import math
 from collections import Counter
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from scipy.stats import chisquare
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.drafters import NoDrafter
-from specdemo.engine.drafters.lookup import LookupDrafter
-from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.drafters.ngram import NgramDrafter
-from specdemo.engine.emit import Emitter
-from specdemo.engine.length import DraftLength
-from specdemo.engine.loop import Decoder
+from specdemo.engine.drafters import Materials
+from specdemo.engine.emit import Emitter, StopCriteria
+from specdemo.engine.loop import Decoder, DraftLength
 from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
-from specdemo.engine.stopping import StopCriteria
-from specdemo.events import Params, is_lossy
-from specdemo.runtime.clock import Clock
+from specdemo.events import METHODS, Params, Round, is_lossy
+from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps
+from specdemo.session import BUILDERS
 
 CPU = torch.device("cpu")
+# The drafting methods that can be run over tables: a table has no layers.
+KINDS = [name for name, method in METHODS.items() if method.needs != "first layers"]
+WITHOUT_MODEL = [name for name in KINDS if METHODS[name].needs is None]
 ROUNDING = 1e-6  # of probabilities, which are float32
+SOUND, BROKEN = 1e-3, 1e-6  # p-values of `exactness`: of a right engine above, of a broken one below
 
 
 def naive(p_of, q_of, text, gamma, length, uniforms, judge=None, is_unsure=lambda text: False):
@@ -150,6 +151,37 @@ def p_value(seen: Counter, exact: dict) -> float:
     return float(chisquare(observed, expected, sum_check=False).pvalue)
 
 
+def first_tokens(events, tokens, fates=None) -> tuple[int, ...]:
+    """The first `tokens` tokens of a run, which is abandoned as soon as they stand, as any consumer may do.
+    fates counts what became of the drafts, and how their rounds ended."""
+    ids = ()
+    for event in events:
+        if isinstance(event, Round):
+            ids += tuple(event.emitted)
+            if fates is not None:
+                fates.update(token.fate for token in event.draft)
+                fates[event.next.source if event.next else "ended in the draft"] += 1
+                fates[f"ended by {event.ended_by}"] += 1
+                fates[f"gamma {event.gamma}"] += 1
+            if len(ids) >= tokens:
+                break
+    return ids[:tokens]
+
+
+def exactness(run_of, p_of, prompts, tokens, runs, eos=(), fates=None) -> float:
+    """The p-value of the first `tokens` tokens of `runs` runs against their exact distribution. p_of(text):
+    the target's distribution of the next token. run_of(prompt, seed): a run's events; seeds are 0, 1, ...
+    With several prompts, the prompt's number is a part of the outcome."""
+    exact, seen = {}, Counter()
+    for i, prompt in enumerate(prompts):
+        texts = enumerated(p_of, prompt, tokens, eos)
+        exact |= {(i, text): probability / len(prompts) for text, probability in texts.items()}
+    for seed in range(runs):
+        i = seed % len(prompts)
+        seen[i, first_tokens(run_of(prompts[i], seed), tokens, fates)] += 1
+    return p_value(seen, exact)
+
+
 class TableLM:
     """A language model that is a table: logits by the last two tokens (or the only one). It remembers its
     context as a real cache would, and what it was fed, so a wrong position gives wrong logits and a second
@@ -182,6 +214,9 @@ class TableLM:
         before = [self.ids[i - 1] if i else -1 for i in range(start, len(self.ids))]
         return self.logits[before, self.ids[start:]]
 
+    def draft(self, ids, start, u, temperature):
+        """It has none."""
+
     def prefill(self, ids, is_over=lambda: False):
         if len(ids):
             self.reserve(0, len(ids))
@@ -205,20 +240,19 @@ def make_drafter(
     kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run_step=None, confidence=0.0
 ):
     """The drafter that `draft_with` names; `drafter` is a TableLM."""
-    match kind:
-        case "model":
-            run_step = run_step or EagerSteps()
-            return ModelDrafter(
-                drafter, context, sampler, vocab_size, CPU, run_step, gamma, confidence=confidence
-            )
-        case "lookup":
-            return LookupDrafter(ngram, vocab_size, CPU)
-        case "ngram":
-            return NgramDrafter(ngram, True, vocab_size, CPU)
-        case "ngram-one-level":
-            return NgramDrafter(ngram, False, vocab_size, CPU)
-        case "none":
-            return NoDrafter(vocab_size, CPU)
+    target = SimpleNamespace(vocab_size=vocab_size, device=CPU)
+    run_step = run_step or EagerSteps()
+    return BUILDERS[kind](
+        Materials(
+            params=Params(draft_with=kind, ngram=ngram, gamma=gamma, confidence=confidence),
+            sampler=sampler,
+            target=target,
+            drafter=drafter,
+            run_step=run_step,
+            context=math.inf,
+            drafter_context=context,
+        )
+    )
 
 
 class Decoding:

@@ -11,19 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specdemo import Params
 from specdemo.session import prepare
-from specdemo.vllm.counters import ENDED, RUNNING, SPEC, TIMES, WAITING
+from specdemo.vllm.client import run_in_loop
+from specdemo.vllm.counters import COUNTER_NAMES, TIMES
 from specdemo.vllm.pair import ServedPair
-from specdemo.vllm.run import request_of
+from specdemo.vllm.run import server_request
 
 FOLDER = Path(__file__).parent / "recordings"
 RECORD = os.environ.get("SPECDEMO_RECORD") == "1"
-READ = (
-    *(f"{SPEC}{what}_total" for what in ("drafts", "draft_tokens", "accepted_tokens")),
-    f"{SPEC}accepted_tokens_per_pos_total",
-    *(f"{metric}_sum" for metric in TIMES.values()),
-    *(ENDED, RUNNING, WAITING, "vllm:generation_tokens_total"),
-)
-"""The names of the counters that are read."""
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -41,8 +35,11 @@ def save(name: str, recording: dict[str, Any]) -> None:
 def record(pair: ServedPair, key: str | None, prompt: str) -> dict[str, Any]:
     """A greedy run of 24 tokens, as the server sends it."""
     params = Params(temperature=0, max_new_tokens=24, seed=1, alternatives=2)
-    path, body = request_of(pair, prepare(pair, prompt, params))
-    get = pair.client.get
+    path, body = server_request(pair, prepare(pair, prompt, params))
+
+    def get(at: str) -> str | None:
+        return run_in_loop(pair.client.ask("GET", at)).result()
+
     before = get("/metrics")
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     asked = urllib.request.Request(f"{pair.client.address}{path}", json.dumps(body).encode(), headers)
@@ -64,7 +61,7 @@ def counted(metrics: str) -> list[str]:
     names = [
         line.removeprefix("# TYPE ").partition(" ")[0].partition("{")[0] for line in metrics.splitlines()
     ]
-    kept = {*READ, *TIMES.values()}
+    kept = {*COUNTER_NAMES, *TIMES.values()}
     return [line for line, name in zip(metrics.splitlines(), names, strict=True) if name in kept]
 
 
@@ -72,7 +69,7 @@ def labels_of(lines: list[str]) -> dict[str, set[str]]:
     """The names of the counters that are read, with the names of their labels."""
     families = text_string_to_metric_families("\n".join(lines) + "\n")
     samples = [sample for family in families for sample in family.samples]
-    return {sample.name: set(sample.labels) for sample in samples if sample.name in READ}
+    return {sample.name: set(sample.labels) for sample in samples if sample.name in COUNTER_NAMES}
 
 
 def keys_of(value: Any, path: str = "") -> set[str]:

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from specdemo import load_pair
-from specdemo.runtime.cached_head import CachedHead
-from specdemo.runtime.eagle3 import Eagle3Head
+from specdemo.runtime.eagle3 import CachedHead, Eagle3Head
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner, RunSetup

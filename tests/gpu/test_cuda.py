@@ -8,7 +8,7 @@ import torch
 from specdemo import Params, generate, load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
-from specdemo.runtime.gpu import attention_backends
+from specdemo.runtime.device import attention_backends
 from tests.tiny import tiny, tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -45,13 +45,13 @@ def test_target_and_drafter_on_different_devices(devices):
     )
 
 
-def test_a_pair_switches_cudnn_attention_off_unless_asked_for():
-    load_pair(device="cuda")
-    assert "cudnn" not in attention_backends()
-    load_pair(device="cuda", cudnn_attention=True)
-    assert "cudnn" in attention_backends()
-    load_pair(device="cuda")
-    assert "cudnn" not in attention_backends()
+@pytest.mark.parametrize("wanted", [False, True])
+def test_cudnns_attention_is_left_out_while_a_pair_computes_unless_asked_for(wanted):
+    pair = load_pair(device="cuda", cudnn_attention=wanted)
+    seen = []
+    pair.target.register_forward_pre_hook(lambda *_: seen.append("cudnn" in attention_backends()))
+    text_of(pair, temperature=0)
+    assert set(seen) == {wanted} and "cudnn" in attention_backends()
 
 
 def test_quantised_weights_run_and_take_less():

@@ -13,7 +13,7 @@ from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Params
 from specdemo.runtime.graphs import EagerSteps
-from specdemo.runtime.joined import join_weights
+from specdemo.runtime.linear import join_weights
 from specdemo.runtime.lm import CachedLM
 from tests.oracle import decoding
 from tests.tiny import ARCHITECTURES, tiny

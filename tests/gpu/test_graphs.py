@@ -14,13 +14,13 @@ import torch
 
 from specdemo import Params, generate, load_pair, stream
 from specdemo.engine import step
+from tests.oracle import KINDS
 from tests.tiny import ARCHITECTURES, noisy, tiny
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 PROMPT = "Once upon a time there was a little fox who"
 GREEDY = Params(temperature=0, max_new_tokens=150, ignore_eos=True, seed=5)
-KINDS = ["model", "lookup", "ngram", "none"]
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,20 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  LINES, bestInWords, bestMeasured, cellsOf, marksOf, pathThrough, rowInWords, rowsOf, scaleOf, whatIsMissing,
-} from "../../specdemo/ui/static/chart.js";
-import { fixed } from "../../specdemo/ui/static/format.js";
+  LINES, bandOf, bestInWords, bestMeasured, cellsOf, intervalsOf, marksOf, pathThrough, rowInWords, rowsOf, scaleOf, unclearInWords, whatIsMissing,
+} from "../../specdemo/ui/static/view/chart.js";
+import { fixed } from "../../specdemo/ui/static/view/format.js";
 
 const estimate = (gamma, more = {}) => ({
   gamma, formula_tokens: 1 + gamma / 3, formula_speedup: 1 + gamma / 7, seen_tokens: 1 + gamma / 4,
-  seen_speedup: 1 + gamma / 9, ...more,
+  seen_speedup: 1 + gamma / 9, seen_interval: gamma ? [1 + gamma / 10, 1 + gamma / 8] : null, ...more,
 });
 const point = (gamma, speedup, low = null, high = null) => (
   { gamma, speedup, low, high, tokens_per_round: 1 + gamma / 5, runs: 3 }
 );
 const all = (more = {}) => Array.from({ length: 17 }, (_, gamma) => estimate(gamma, more));
 const OUTCOME = { estimates: all(), best_gamma: 16 };
-const UNKNOWN = { estimates: all({ seen_speedup: null, formula_speedup: null }), best_gamma: null };
+const UNKNOWN = { estimates: all({ seen_speedup: null, seen_interval: null, formula_speedup: null }), best_gamma: null };
 const POINTS = [point(0, 1), point(2, 1.234, 1.1, 1.4), point(4, 1.3, 1.2, 9), point(8, 0.9, 0.85, 0.95)];
 const ROWS = rowsOf(OUTCOME, POINTS, 4);
 const MEASURES = ["speedup", "tokens"];
@@ -46,19 +46,25 @@ test("the chart has the numbers of the table", () => {
 
 test("what is measured has its interval, and a wide one is cut", () => {
   const scale = scaleOf(ROWS, "speedup", 600, 300);
-  const [plain, two, four] = marksOf(ROWS, "speedup", "measured", scale);
-  assert.deepEqual([plain.low, plain.high], [plain.y, plain.y]);
-  assert.ok(two.low > two.y && two.y > two.high);
-  assert.equal(four.high, scale.ceiling);
+  const [, two] = marksOf(ROWS, "speedup", "measured", scale);
+  const [ofTwo, ofFour] = intervalsOf(ROWS, "speedup", scale);
+  assert.ok(ofTwo.low > two.y && two.y > ofTwo.high && ofTwo.x === two.x);
+  assert.equal(ofFour.high, scale.ceiling);
   assert.equal(cellsOf(ROWS[2]).interval, "1.10–1.40");
   assert.equal(cellsOf(ROWS[0]).interval, "");
-  const tokens = marksOf(ROWS, "tokens", "measured", scale);
-  assert.ok(tokens.every(({ low, high, y }) => low === y && high === y));
+  assert.deepEqual(intervalsOf(ROWS, "tokens", scale), []);
+});
+
+test("an interval that is too wide for a value is drawn all the same", () => {
+  const rows = rowsOf(OUTCOME, [point(0, 1), point(2, null, 0.6, 1.9)], 4);
+  const scale = scaleOf(rows, "speedup", 600, 300);
+  assert.deepEqual(marksOf(rows, "speedup", "measured", scale).map(({ gamma }) => gamma), [0]);
+  assert.deepEqual(intervalsOf(rows, "speedup", scale), [{ x: scale.x(2), low: scale.y(0.6), high: scale.y(1.9) }]);
 });
 
 test("the axes hold all lines, and end at a tick", () => {
   for (const largest of [0.5, 1, 1.05, 2.31, 4.9, 17, 120]) {
-    const estimates = all({ seen_speedup: largest, formula_speedup: null });
+    const estimates = all({ seen_speedup: largest, seen_interval: null, formula_speedup: null });
     const rows = rowsOf({ estimates, best_gamma: 0 }, [], 4);
     const { top, ticks, left, right, x, y, floor, ceiling } = scaleOf(rows, "speedup", 390, 200);
     assert.ok(top >= Math.max(1, largest) && ticks[0] === 0 && Math.abs(ticks.at(-1) - top) < 1e-9);
@@ -78,18 +84,37 @@ test("the best that was measured is the shortest within 1 % of the fastest", () 
 
 test("the best are said with the numbers of the table", () => {
   const words = bestInWords(ROWS).map(({ gamma, words }) => [gamma, words]);
-  const seen = cellsOf(ROWS[16]).speedupSeen;
+  const { speedupSeen: seen, seenInterval } = cellsOf(ROWS[16]);
   assert.deepEqual(words, [
-    [16, `Best by the estimate: γ 16, ${seen} ×`], [4, "Best as measured: γ 4, 1.30 × (1.20–9.00)"],
+    [16, `Best by the estimate: γ 16, ${seen} × (${seenInterval})`], [4, "Best as measured: γ 4, 1.30 × (1.20–9.00)"],
   ]);
   const alone = rowsOf({ estimates: all(), best_gamma: 0 }, [], 4);
   assert.deepEqual(bestInWords(alone), [{ gamma: 0, words: "Best by the estimate: target alone, 1.00 ×" }]);
   assert.deepEqual(bestInWords(rowsOf(UNKNOWN, [], 4)), []);
 });
 
+test("what may be as fast as the best is said, and where none is the best", () => {
+  assert.equal(unclearInWords(ROWS), "By the intervals, γ 2 may be as fast.");
+  const clear = [point(0, 1), point(2, 1.2, 1.1, 1.25), point(4, 1.4, 1.3, 1.5)];
+  assert.equal(unclearInWords(rowsOf(OUTCOME, clear, 4)), "");
+  const slow = [point(0, 1), point(2, 1.01, 0.9, 1.1), point(4, 1.05, 0.95, 1.15)];
+  assert.equal(unclearInWords(rowsOf(OUTCOME, slow, 4)), "By the intervals, the target alone may be as fast, and so may γ 2.");
+  const wide = [point(0, 1), point(2, null, 1, 2)];
+  assert.equal(unclearInWords(rowsOf(OUTCOME, wide, 4)), "Which length is fastest is not clear: the times varied too much.");
+  assert.equal(unclearInWords(rowsOf(OUTCOME, [], 4)), "");
+});
+
+test("a band holds the estimates, and there is none without intervals", () => {
+  const scale = scaleOf(ROWS, "speedup", 600, 300);
+  const band = bandOf(ROWS, "speedup", scale);
+  assert.equal(band.match(/[ML]/g)?.length, 2 * 17);
+  assert.equal(bandOf(ROWS, "tokens", scale), "");
+  assert.equal(bandOf(rowsOf(UNKNOWN, [], 4), "speedup", scale), "");
+});
+
 test("a column says the numbers of its row", () => {
   const cells = cellsOf(ROWS[2]);
-  const speedups = `${cells.speedupSeen} × estimated, 1.23 × measured (1.10–1.40)`;
+  const speedups = `${cells.speedupSeen} × estimated (${cells.seenInterval}), 1.23 × measured (1.10–1.40)`;
   assert.equal(rowInWords(ROWS[2]), `γ 2: ${speedups}, ${cells.tokensSeen} tokens a round estimated`);
   assert.match(rowInWords(rowsOf(null, POINTS, null)[3]), /^γ 3: nothing is known$/);
 });
@@ -116,7 +141,6 @@ test("a sentence says why estimates are missing", () => {
   assert.match(missing({ outcome: none }), /^No draft was judged/);
   const dropped = { ...OUTCOME, estimates: all({ formula_speedup: null }) };
   assert.match(missing({ outcome: dropped }), /^Leviathan’s formula gives no speed-up .* were dropped\.$/);
-  assert.match(missing({ outcome: UNKNOWN }), /too few plain rounds were timed after it\.$/);
-  assert.match(missing({ outcome: { ...UNKNOWN, noisy: true } }), /its times vary by more than a factor of 2\.$/);
-  assert.match(missing({ outcome: UNKNOWN, finish: "cancelled" }), /it was stopped\.$/);
+  const stopped = { ...UNKNOWN, no_speedup: "it was stopped" };
+  assert.equal(missing({ outcome: stopped }), "No speed-up can be estimated from this run: it was stopped.");
 });

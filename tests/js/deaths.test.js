@@ -1,10 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { deathsIn, inWords, kindOf } from "../../specdemo/ui/static/deaths.js";
-import { percent } from "../../specdemo/ui/static/format.js";
-import { numbersAfter } from "../../specdemo/ui/static/replay.js";
-import { linked } from "../../specdemo/ui/static/run.js";
-import { PROMPT, allAccepted, drafted, own, plain, rejection } from "./runs.js";
+import { deathsIn, inWords, kindOf } from "../../specdemo/ui/static/view/deaths.js";
+import { percent } from "../../specdemo/ui/static/view/format.js";
+import { numbersAfter } from "../../specdemo/ui/static/view/replay.js";
+import { PROMPT, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
 
 const ROUNDS = [rejection, allAccepted, plain, rejection].map((made, index) => linked(made(), index));
 
@@ -15,16 +14,21 @@ function counts(rows) {
 }
 
 /** One round that rejects its draft at each of these places, from 1. */
-function rejectedAt(...places) {
+function rejectedAt(places) {
   return places.map((place, index) => {
     const draft = Array.from({ length: place }, (_, at) => drafted(at));
     Object.assign(draft[place - 1], { fate: "rejected" });
-    return linked({ draft, next: own(9, { fate: "resampled" }), draft_ms: 1, verify_ms: 1 }, index);
+    return linked({ draft, next: own(9, { source: "resampled" }), draft_ms: 1, verify_ms: 1 }, index);
   });
 }
 
-function sentence(...places) {
-  return inWords(deathsIn({ prompt: [], rounds: rejectedAt(...places) }));
+/** A round that accepts its two drafts. */
+const keepsTwo = () => linked({ draft: [drafted(1), drafted(2)], next: own(3), draft_ms: 1, verify_ms: 1 }, 0);
+
+/** Of as many rounds that reject at each place, by the place. */
+function sentence(counts) {
+  const places = Object.entries(counts).flatMap(([place, count]) => Array(count).fill(Number(place)));
+  return inWords(deathsIn({ prompt: [], rounds: rejectedAt(places) }));
 }
 
 test("every judged draft is in one row of each table, and the sums are the run's numbers", () => {
@@ -76,19 +80,29 @@ test("what is before a token is the text, without what was rejected", () => {
   const first = { draft: [drafted(1, { text: " named" }), drafted(2, { text: ".", fate: "rejected" })] };
   const second = { draft: [drafted(3, { text: " Mia" })], next: own(4) };
   const rounds = [
-    linked({ ...first, next: own(5, { text: " Anna", fate: "resampled" }), draft_ms: 1, verify_ms: 1 }, 0),
+    linked({ ...first, next: own(5, { text: " Anna", source: "resampled" }), draft_ms: 1, verify_ms: 1 }, 0),
     linked({ ...second, draft_ms: 1, verify_ms: 1 }, 1),
   ];
   assert.deepEqual(counts(deathsIn({ prompt: PROMPT, rounds }).kinds).name, [1, 0]);
 });
 
+test("the place is named where a draft is likeliest to die, and not where most do", () => {
+  const named = "A draft is likeliest to die at place 3: 18 of the 18 tokens judged there were rejected (100%).";
+  assert.equal(sentence({ 1: 20, 2: 2, 3: 18 }), named);
+});
+
+test("a small lead and a place that is seldom judged are not taken for more", () => {
+  const lead = "No place stands out. The largest share is at place 1: 20 of the 40 tokens judged there were rejected (50%).";
+  const rounds = [...rejectedAt([...Array(20).fill(1), ...Array(8).fill(2)]), ...Array.from({ length: 12 }, keepsTwo)];
+  assert.equal(inWords(deathsIn({ prompt: [], rounds })), lead);
+  const seldom = "No place stands out. Of those judged at least 10 times, the largest share is at place 1: "
+    + "6 of the 11 tokens judged there were rejected (55%).";
+  assert.equal(sentence({ 1: 6, 2: 5 }), seldom);
+});
+
 test("the sentence follows from the table of places", () => {
-  assert.equal(sentence(1, 1, 1, 2, 3), "3 of the 5 rejections come at place 1, more than at any other.");
-  assert.equal(sentence(1, 2, 2, 3), "Half of the rejections come at place 2, more than at any other.");
-  assert.equal(sentence(1, 1, 2, 2), "Half of the rejections come at each of place 1 and place 2.");
-  assert.equal(sentence(1, 2, 3), "1 of the 3 rejections comes at each of place 1, place 2 and place 3.");
-  assert.equal(sentence(2, 2), "All 2 rejections come at place 2.");
-  assert.equal(sentence(2), "The only rejection comes at place 2.");
+  assert.equal(sentence({ 1: 2, 2: 2 }), "Too few tokens were judged to compare places: 4 of 6 judged tokens were rejected.");
+  assert.equal(sentence({ 1: 12 }), "12 of 12 judged tokens were rejected (100%).");
   const none = inWords(deathsIn({ prompt: [], rounds: [linked(allAccepted(), 0)] }));
   assert.equal(none, "No draft died: every token that was judged was accepted.");
 });

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
   apart, codeOf, digits, fixed, grouped, inQuotes, milliseconds, percent, roundedUp, short, times,
-} from "../../specdemo/ui/static/format.js";
+} from "../../specdemo/ui/static/view/format.js";
 
 test("a number has four significant digits, and 0 and 1 only where they are exact", () => {
   const written = [0, 1, 0.99999, 0.5, 0.12345678, 0.001].map((value) => digits(value));

@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import {
-  addends, differenceInWords, identityAt, isExact, massAt, recomputed, tokenToDraw,
-} from "../../specdemo/ui/static/recompute.js";
-import { linked } from "../../specdemo/ui/static/run.js";
-import { PROMPT, allAccepted, drafted, own, plain, rejection } from "./runs.js";
+  addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw,
+} from "../../specdemo/ui/static/view/recompute.js";
+import { massAt } from "../../specdemo/ui/static/view/rules.js";
+import { PROMPT, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
 
 /** A run that has ended, with the numbers and the text that its rounds bring, unless others are given. */
 function ended(rounds, more = {}) {
@@ -13,7 +13,7 @@ function ended(rounds, more = {}) {
     .filter((token) => token && token.fate !== "rejected" && token.fate !== "discarded");
   const outcome = { estimates: [], best_gamma: null, text: inText.map(({ text }) => text).join("") };
   const numbers = { tokens: inText.length.toLocaleString("en-US") };
-  return { rounds: rounds.map(linked), numbers, outcome, complete: true, ...more };
+  return { rounds: rounds.map((round, index) => linked(round, index)), numbers, outcome, complete: true, ...more };
 }
 
 function verdicts(run) {
@@ -35,9 +35,7 @@ test("every verdict of a right run follows, and each judged token has one", () =
 test("every verdict of the recorded run follows, to the last bit", () => {
   const file = new URL("../../assets/traces/first.json", import.meta.url);
   const trace = JSON.parse(readFileSync(file, "utf-8"));
-  const rounds = trace.rounds.map(({ next, ...round }) => (
-    { ...round, next: next && { ...next, fate: next.source } }
-  ));
+  const { rounds } = trace;
   const run = ended(rounds, { outcome: { estimates: [], best_gamma: null, text: trace.text } });
   const { accepted, rejected } = trace.stats;
   const judged = accepted + rejected;
@@ -102,7 +100,7 @@ test("the text is the accepted tokens and the target's own", () => {
 });
 
 test("the identity is drawn at the pinned token, at the first rejection, or at the first draft", () => {
-  const [accepting, rejecting, last] = [allAccepted(), rejection(), plain()].map(linked);
+  const [accepting, rejecting, last] = [allAccepted(), rejection(), plain()].map((round, index) => linked(round, index));
   const [first] = accepting.draft;
   const rejected = rejecting.draft[1];
   assert.equal(tokenToDraw([accepting, rejecting], first), first);

@@ -1,11 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Replay, numbersAfter } from "../../specdemo/ui/static/replay.js";
-import { linked } from "../../specdemo/ui/static/run.js";
-import { allAccepted, plain, rejection } from "./runs.js";
+import { Replay, numbersAfter } from "../../specdemo/ui/static/view/replay.js";
+import { allAccepted, linked, plain, rejection } from "./runs.js";
 
 // They end at 30, 70 and 90 ms of engine time.
-const ROUNDS = [rejection(), allAccepted(2, 10, 30), plain()].map(linked);
+const ROUNDS = [rejection(), allAccepted(2, 10, 30), plain()].map((round, index) => linked(round, index));
 
 function replayed(speed, now = 1000) {
   const replay = new Replay();

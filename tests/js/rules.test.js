@@ -1,15 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { deathsIn } from "../../specdemo/ui/static/deaths.js";
-import { isExact, recomputed } from "../../specdemo/ui/static/recompute.js";
-import { keptByBoth, keptIn, residualAt, weightAfter } from "../../specdemo/ui/static/rules.js";
-import { linked } from "../../specdemo/ui/static/run.js";
-import { inWords } from "../../specdemo/ui/static/steps.js";
-import { alternativesTo, drawnFrom, valuesOf, verdictOn } from "../../specdemo/ui/static/verdict.js";
-import { drafted, own, SETTING } from "./runs.js";
+import { deathsIn } from "../../specdemo/ui/static/view/deaths.js";
+import { isExact, recomputed } from "../../specdemo/ui/static/view/recompute.js";
+import { keptByBoth, keptIn, residualAt, shareAt, weightAfter } from "../../specdemo/ui/static/view/rules.js";
+import { inWords } from "../../specdemo/ui/static/view/steps.js";
+import { alternativesTo, drawnFrom, valuesOf, verdictOn } from "../../specdemo/ui/static/view/verdict.js";
+import { RULES, SETTING, drafted, linked, own } from "./runs.js";
 
-const by = (rule, more = {}) => ({ ...SETTING, rule, ...more });
+const by = (rule, more = {}) => ({ ...SETTING, rule: RULES[rule], ...more });
 
 /** Three drafts judged as a block: w is 1, 1/2 and 1/2, and the second is the last whose u is below its h. */
 function block() {
@@ -19,7 +18,7 @@ function block() {
     { ...drafted(3, { text: " c", fate: "rejected", p: 0.4, q: 0.2, u: 0.95 }), accept_prob: 0.9 },
     { ...drafted(4, { text: " d", fate: "discarded", p: 0.5, q: 1, u: 0.6 }), accept_prob: 0.5 },
   ];
-  const next = own(5, { text: " e", fate: "resampled", p: 0.6, q: 0.1, residual_mass: 0.5 });
+  const next = own(5, { text: " e", source: "resampled", p: 0.6, q: 0.1, residual_mass: 0.5 });
   return linked({ draft, next, draft_ms: 1, verify_ms: 1 }, 0, by("block"));
 }
 
@@ -71,14 +70,16 @@ test("after a block the residual has the weight of what was kept", () => {
   const { next, draft } = block();
   assert.equal(residualAt(next, 0.6, 0.1), 0.5 * 0.6 - 0.1);
   assert.equal(residualAt(draft[1], 0.6, 0.1), 0.5);
-  const share = valuesOf(next).find(([symbol]) => symbol === "(w·p − q)₊ / Σ");
+  const share = valuesOf(next).find(([symbol]) => symbol === "r = (w·p − q)₊ / Σ");
   assert.ok(Math.abs(share[2] - 0.4) < 1e-12);
+  assert.equal(shareAt(next, 0.6, 0.1), share[2]);
+  assert.equal(shareAt(draft[1], 0.6, 0.1), null, "nothing was drawn from the residual there");
 });
 
 /** One draft that was rejected, by a lossy rule. */
 function rejectedBy(rule, accept_prob, more = {}, p = 0.2) {
   const token = drafted(1, { text: " a", fate: "rejected", p, q: 0.8, u: 0.7, distance: 0.25 });
-  const next = own(5, { text: " e", fate: "resampled", p: 0.6, q: 0.1, residual_mass: 1 });
+  const next = own(5, { text: " e", source: "resampled", p: 0.6, q: 0.1, residual_mass: 1 });
   const round = { draft: [{ ...token, accept_prob }], next, draft_ms: 1, verify_ms: 1 };
   return linked(round, 0, by(rule, more));
 }
@@ -117,4 +118,17 @@ test("what both lossless rules keep is a mean over the rounds with a draft", () 
   const rounds = [{ kept: { speculative: 1, block: 2 } }, { kept: null }, { kept: { speculative: 2, block: 2 } }];
   assert.deepEqual(keptByBoth(rounds), { rounds: 2, speculative: 1.5, block: 2 });
   assert.equal(keptByBoth([{ kept: null }]), null);
+});
+
+test("a rule that the scripts do not know is told in the server's words, and judged by what was recorded", () => {
+  const words = { symbol: "1/2", meaning: "a coin", residual: null, accepted: "when u < 1/2", recorded: "u" };
+  const rule = { ...RULES.lenient, name: "coin", ...words };
+  const { draft: [token], next } = linked({ ...rejectedBy("lenient", 0.5) }, 0, { ...SETTING, rule });
+  assert.match(verdictOn(token), /^Rejected: u = 0.7000 is not below 1\/2 = 0.5000\. /);
+  assert.match(verdictOn(next), /drawn in its place from p with u/);
+  assert.deepEqual(valuesOf(token).find(([symbol]) => symbol === "1/2"), ["1/2", "a coin", 0.5]);
+  assert.equal(residualAt(next, 0.6, 0.1), null);
+  assert.ok(isExact(recomputed(runOf(token.round))));
+  token.u = 0.3;
+  assert.ok(!isExact(recomputed(runOf(token.round))));
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Replay, numbersAfter } from "../../specdemo/ui/static/replay.js";
-import { Run, acceptedIn, rejectedIn, tokensOf } from "../../specdemo/ui/static/run.js";
+import { Replay, numbersAfter } from "../../specdemo/ui/static/view/replay.js";
+import { Run, acceptedIn, rejectedIn, tokensOf } from "../../specdemo/ui/static/view/run.js";
 import { PROMPT, allAccepted, plain, rejection, update } from "./runs.js";
 
 function begun(rounds = [rejection()], more = {}) {

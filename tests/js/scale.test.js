@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { scaleFor } from "../../specdemo/ui/static/scale.js";
+import { scaleFor } from "../../specdemo/ui/static/view/scale.js";
 
 const costs = (rounds, verify = 10) => Array.from({ length: 2 * rounds }, (_, at) => (at % 2 ? verify + (at % 7) / 10 : 1));
 

@@ -2,19 +2,18 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { rowsOf, valueOf, whatIsMissing } from "../../specdemo/ui/static/chart.js";
-import { countedInWords, placesOf } from "../../specdemo/ui/static/counters.js";
-import { deathsIn } from "../../specdemo/ui/static/deaths.js";
-import { courseOf } from "../../specdemo/ui/static/racing.js";
-import { identityAt } from "../../specdemo/ui/static/recompute.js";
-import { Replay, numbersAfter } from "../../specdemo/ui/static/replay.js";
-import { linked } from "../../specdemo/ui/static/run.js";
-import { NOT_TOLD, isServed, isUnknown, nameOf } from "../../specdemo/ui/static/served.js";
-import { inWords, placeAfter } from "../../specdemo/ui/static/steps.js";
+import { rowsOf, valueOf, whatIsMissing } from "../../specdemo/ui/static/view/chart.js";
+import { countedInWords, placesOf } from "../../specdemo/ui/static/runs/counters.js";
+import { deathsIn } from "../../specdemo/ui/static/view/deaths.js";
+import { courseOf } from "../../specdemo/ui/static/runs/racing.js";
+import { identityAt } from "../../specdemo/ui/static/view/recompute.js";
+import { Replay, numbersAfter } from "../../specdemo/ui/static/view/replay.js";
+import { NOT_TOLD, isServed, isUnknown, nameOf } from "../../specdemo/ui/static/view/served.js";
+import { inWords, placeAfter } from "../../specdemo/ui/static/view/steps.js";
 import {
   alternativesTo, drawnFrom, placeOf, roundInWords, valuesOf, verdictOn,
-} from "../../specdemo/ui/static/verdict.js";
-import { PROMPT, SETTING, allAccepted, own, rejection } from "./runs.js";
+} from "../../specdemo/ui/static/view/verdict.js";
+import { PROMPT, SETTING, allAccepted, linked, own, rejection } from "./runs.js";
 
 const SERVED = { ...SETTING, served: { method: "eagle3", gamma: 3 } };
 const UNTOLD = { p: null, q: null, raw_q: null, u: null };
@@ -163,7 +162,7 @@ test("the server's counters say whose drafts they counted", () => {
 
 test("the gamma tab has tokens a round without a formula, and says why there is no more", () => {
   const estimate = { gamma: 1, formula_tokens: null, formula_speedup: null, seen_tokens: 1.5, seen_speedup: null };
-  const outcome = { estimates: [estimate], best_gamma: null, noisy: false, text: "" };
+  const outcome = { estimates: [estimate], best_gamma: null, no_speedup: "", text: "" };
   const row = rowsOf(outcome, [], 1)[1];
   assert.deepEqual([valueOf(row, "tokens", "seen"), valueOf(row, "tokens", "formula"), row.isOwn], [1.5, null, true]);
   const run = { complete: true, finish: "length", rounds: rounds(), outcome, setting: SERVED, counted: null };
@@ -179,5 +178,5 @@ test("runs of the engine here read as before", () => {
   assert.equal(inWords(ours, placeAfter(ours, 1), "token"), '" a" is drafted, 1 of 3. It waits for its verdict.');
   const empty = [linked({ ...allAccepted(1), next: own(1) }, 0, SETTING)];
   empty[0].draft[0].text = "";
-  assert.match(inWords(empty, placeAfter(empty, 1), "token"), /^no text is drafted\./);
+  assert.match(inWords(empty, placeAfter(empty, 1), "token"), /^A token without text is drafted\./);
 });

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { linked, tokensOf } from "../../specdemo/ui/static/run.js";
+import { tokensOf } from "../../specdemo/ui/static/view/run.js";
 import {
   after, before, between, draftedIn, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn, stepsTo,
-} from "../../specdemo/ui/static/steps.js";
-import { allAccepted, drafted, plain, rejection } from "./runs.js";
+} from "../../specdemo/ui/static/view/steps.js";
+import { allAccepted, drafted, linked, plain, rejection } from "./runs.js";
 
 const START = { round: 0, step: 0 };
 
@@ -15,7 +15,7 @@ function ended() {
 }
 
 // Every fate: 3 drafted, 2 judged, 1 drawn; 2, 2, 1; 1 drawn; 2, 1, none.
-const ROUNDS = [rejection(), allAccepted(), plain(), ended()].map(linked);
+const ROUNDS = [rejection(), allAccepted(), plain(), ended()].map((round, index) => linked(round, index));
 
 function walk(step, from, stride) {
   const places = [from];

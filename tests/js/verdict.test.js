@@ -1,10 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { linked } from "../../specdemo/ui/static/run.js";
 import {
   alternativesTo, drawnFrom, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn,
-} from "../../specdemo/ui/static/verdict.js";
-import { PROMPT, SETTING, allAccepted, drafted, own, plain, rejection } from "./runs.js";
+} from "../../specdemo/ui/static/view/verdict.js";
+import { PROMPT, SETTING, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
 
 const [accepted, rejected, discarded] = linked(rejection(), 3).draft;
 const resampled = rejected.round.next;
@@ -78,9 +77,9 @@ test("a token's place is its round and its draft", () => {
 test("the values are those of the token, and what it lacks is left out", () => {
   const values = (token) => Object.fromEntries(valuesOf(token).map(([symbol, , value]) => [symbol, value]));
   assert.deepEqual(values(PROMPT[0]), {});
-  assert.deepEqual(values(rejected), { p: 0.2, q: 0.8, "min(1, p/q)": 0.25, u: 0.5 });
+  assert.deepEqual(values(rejected), { p: 0.2, q: 0.8, "min(1, p/q)": 0.25, "Σ (p − q)₊": 0.8, u: 0.5 });
   assert.deepEqual(values(discarded), { p: 0.5, q: 0.5 });
-  assert.deepEqual(values(resampled), { p: 0.5, q: 0.1, "Σ (p − q)₊": 0.8, "(p − q)₊ / Σ": 0.5, u: 0.25 });
+  assert.deepEqual(values(resampled), { p: 0.5, q: 0.1, "Σ (p − q)₊": 0.8, "r = (p − q)₊ / Σ": 0.5, u: 0.25 });
   assert.deepEqual(values(sampled), { p: 0.5, u: 0.25 });
 });
 
@@ -88,7 +87,7 @@ test("the alternatives begin with what was drawn, each from its distribution", (
   const how = (drawn) => drawn && `${drawn.how} from ${drawn.from}`;
   const rows = (token) => alternativesTo(token).map(({ id, drawn }) => [id, how(drawn)]);
   const top = [[9, " x", 0.3, 0.1, 0.3, 0.1], [2, " b", 0.2, 0.8, 0.2, 0.8]];
-  const round = { ...rejection(), next: own(4, { fate: "resampled", q: 0.1, top }) };
+  const round = { ...rejection(), next: own(4, { source: "resampled", q: 0.1, top }) };
   const { draft: [first, second], next } = linked(round, 0);
   second.top = top;
   assert.deepEqual(rows(PROMPT[0]), []);
@@ -99,10 +98,18 @@ test("the alternatives begin with what was drawn, each from its distribution", (
   assert.equal(drawnFrom(sampled).from, "p");
 });
 
-test("an alternative's residual is what p exceeds q by", () => {
-  const top = [[8, " x", 0.75, 0.5, 0.3, 0.1], [9, " y", 0.5, 0.75, 0.3, 0.1], [7, " z", 0.5, null, 1, null]];
-  const rows = alternativesTo(linked({ ...plain(), next: own(8, { p: 0.75, q: 0.5, top }) }, 0).next);
-  assert.deepEqual(rows.map((row) => row.residual), [0.25, 0, null]);
+test("the residual's column has the probabilities that the token was drawn with", () => {
+  const top = [[8, " x", 0.75, 0.5, 0.3, 0.1], [9, " y", 0.125, 0.25, 0.3, 0.1], [7, " z", 0.5, null, 1, null]];
+  const next = own(8, { source: "resampled", p: 0.75, q: 0.5, residual_mass: 0.3125, top });
+  const { draft: [kept, fallen], next: drawn } = linked({ ...rejection(), next }, 0);
+  assert.deepEqual(alternativesTo(drawn).map(({ id, residual }) => [id, residual]), [[8, 0.8], [2, 0], [9, 0], [7, null]]);
+  assert.equal(valuesOf(drawn).find(([symbol]) => symbol.startsWith("r = "))[2], 0.8, "as in the list above it");
+  fallen.top = kept.top = top;
+  assert.deepEqual(alternativesTo(fallen).find(({ id }) => id === 8).residual, 0.8);
+  const other = linked({ ...plain(), next: own(8, { p: 0.75, q: 0.5, top }) }, 0).next;
+  for (const token of [kept, other]) {
+    assert.ok(alternativesTo(token).every(({ residual }) => residual === null), "nothing was drawn from it there");
+  }
 });
 
 test("a round is described by its drafts, tokens and times", () => {
@@ -113,7 +120,7 @@ test("a round is described by its drafts, tokens and times", () => {
 
 test("a round says how long its draft could be, and why it is shorter", () => {
   const round = linked({ ...rejection(), gamma: 8, ended_by: "confidence" }, 0);
-  assert.equal(lengthInWords(round), "γ 8: the drafter was not sure enough of the next token");
+  assert.equal(lengthInWords(round), "γ 8 (shorter: the drafter was not sure enough of the next token)");
   assert.ok(roundInWords(round).endsWith(`, ${lengthInWords(round)}`));
   assert.equal(lengthInWords(linked({ ...allAccepted(4), gamma: 4, ended_by: "gamma" }, 0)), "γ 4");
   const alone = linked({ ...plain(), gamma: 0, ended_by: null }, 0);

@@ -6,8 +6,8 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from specdemo.runtime.attention import (
+    ATTENTION_NAME,
     MAX_GROUPED_QUERIES,
-    NAME,
     additive_mask,
     grouped_attention,
     static_attention,
@@ -87,13 +87,13 @@ def test_the_mask_has_the_models_dtype(dtype):
 
 
 def test_it_is_lent_to_a_model_for_a_while():
-    assert NAME in AttentionInterface() and NAME in AttentionMaskInterface()
+    assert ATTENTION_NAME in AttentionInterface() and ATTENTION_NAME in AttentionMaskInterface()
     config = tiny("llama").config
     own = config._attn_implementation
     with pytest.raises(ZeroDivisionError), static_attention(config):
-        assert config._attn_implementation == NAME
+        assert config._attn_implementation == ATTENTION_NAME
         raise ZeroDivisionError
-    assert config._attn_implementation == own != NAME
+    assert config._attn_implementation == own != ATTENTION_NAME
     config._attn_implementation = "eager"
     with static_attention(config):
         assert config._attn_implementation == "eager", "some models need theirs"

@@ -13,15 +13,15 @@ import torch
 
 from specdemo import Params, generate, load_pair
 from specdemo.bench.contestants import contestants, ours
-from specdemo.bench.idle import device_idle
-from specdemo.bench.report import table
-from specdemo.bench.roofline import copy_bandwidth, roofline
-from specdemo.bench.run import bench
+from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
+from specdemo.bench.peers import Package
+from specdemo.bench.report import result_table
+from specdemo.bench.run import bench, context_sweep, gamma_sweep
 from specdemo.bench.shapes import SHAPES, shaped_pair
-from specdemo.bench.sweeps import context_sweep, gamma_sweep
 from specdemo.cli.main import _shapes, main
 from specdemo.errors import LoadError
 from specdemo.loading.pair import held_bytes, weight_bytes
+from specdemo.runtime import runner
 from specdemo.runtime.torchscript import TorchScriptLM
 from tests.tiny import tiny, tokenizer
 
@@ -86,7 +86,7 @@ def test_a_forward_reads_the_bytes_that_are_counted_by_hand(tmp_path, tied, quan
 
 def test_the_bandwidth_counts_what_is_read_and_what_is_written(monkeypatch):
     clock = iter(range(100))
-    monkeypatch.setattr("specdemo.bench.roofline.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("specdemo.bench.hardware.perf_counter", lambda: next(clock))
     assert copy_bandwidth("cpu", size=1000, times=3) == 2 * 1000, "in one second"
 
 
@@ -189,9 +189,10 @@ def test_shapes_have_the_device_and_dtype_that_were_given(dtype, held):
 # Contestants and sweeps
 
 
-def test_all_peers_take_part_and_write_the_same(shaped):
+def test_all_peers_take_part_and_write_the_same(shaped, monkeypatch, tmp_path):
+    monkeypatch.setattr(Package, "is_here", lambda package: False)
     pair, follows = shaped
-    peers = contestants(pair, GREEDY, peers=True)
+    peers = contestants(pair, GREEDY, tmp_path)
     assert [one.name for one in peers] == [
         "transformers plain",
         "transformers compiled",
@@ -201,16 +202,67 @@ def test_all_peers_take_part_and_write_the_same(shaped):
         "specdemo lookup",
         "specdemo plain, uncaptured",
         "specdemo speculative, uncaptured",
+        "transformers assisted, sampled",
+        "specdemo speculative, sampled",
     ]
     assert [one.name for one in peers if one.may_fail] == ["transformers compiled"]
     prompt = follows.prompts(1)[0]
     assert len({tuple(one.run(prompt)[0]) for one in peers if not one.may_fail}) == 1
+    assert [one.name for one in peers if one.temperature] == [one.name for one in peers][-2:]
+    assert not any(tmp_path.iterdir())
+
+
+def test_packages_that_are_installed_take_part_by_name_and_precision(shaped, monkeypatch, tmp_path):
+    monkeypatch.setattr(Package, "is_here", lambda package: True)
+    pair, _ = shaped
+    names = [one.name for one in contestants(pair, GREEDY, tmp_path)][8:15]
+    assert names == [
+        "OpenVINO GenAI plain, float32",
+        "OpenVINO GenAI draft_model, float32",
+        "OpenVINO GenAI prompt lookup, float32",
+        "llama.cpp plain, float32",
+        "llama.cpp with drafter, float32",
+        "llama.cpp plain, float16",
+        "llama.cpp with drafter, float16",
+    ]
+    alone = load_pair(target=pair.target)
+    names = [
+        one.name for one in contestants(alone, GREEDY, tmp_path) if one.name.startswith(("Open", "llama"))
+    ]
+    assert len(names) == 4 and not [name for name in names if "draft" in name]
+    assert not any(one.name.startswith("Open") for one in contestants(pair, GREEDY, None))
+
+
+def test_a_contestant_with_its_own_threads_has_them_while_it_runs(shaped, monkeypatch, tmp_path):
+    pair, follows = shaped
+    seen = []
+    monkeypatch.setattr(
+        "specdemo.bench.contestants.theirs",
+        lambda *given: lambda ids: (seen.append(torch.get_num_threads()) or [0] * 24, None),
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        chosen = {one.name: one for one in contestants(pair, GREEDY, tmp_path)}
+        with pair.runner.torch_settings():
+            for name in ("transformers assisted", "transformers assisted, own threads"):
+                chosen[name].run(follows.prompts(1)[0])
+            assert seen == [1, 3] and torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_contestant_that_writes_too_little_fails(shaped, monkeypatch):
+    monkeypatch.setattr("specdemo.bench.contestants.theirs", lambda *given: lambda ids: ([0] * 23, None))
+    plain, *_ = contestants(shaped[0], GREEDY, None)
+    with pytest.raises(RuntimeError, match="23 tokens instead of 24"):
+        plain.run([5])
 
 
 def test_transformers_accepts_the_same_drafts(shaped):
     pair, follows = shaped
     prompt = follows.prompts(1)[0]
-    by_name = {one.name: one for one in contestants(pair, GREEDY, peers=False)}
+    by_name = {one.name: one for one in contestants(pair, GREEDY, None)}
     forwards = []
     handle = pair.target.register_forward_hook(lambda *_: forwards.append(1))
     ids, _ = by_name["transformers assisted"].run(prompt)
@@ -224,16 +276,18 @@ def test_transformers_accepts_the_same_drafts(shaped):
 
 def test_uncaptured_contestants_trace_nothing_and_write_the_same(shaped, monkeypatch):
     pair, follows = shaped
+    monkeypatch.setattr(runner, "NativeLM", TorchScriptLM)
     monkeypatch.setattr(TorchScriptLM, "CAPTURE_AFTER", 1)
     traced, trace = [], TorchScriptLM._capture
     monkeypatch.setattr(TorchScriptLM, "_capture", lambda *args: traced.append(1) or trace(*args))
     prompt = follows.prompts(1)[0]
-    uncaptured, _ = ours(pair.with_capture("off"), "x", GREEDY).run(prompt)
+    uncaptured, _ = ours(pair.with_capture("off"), GREEDY)(prompt)
     assert not traced
-    captured, _ = ours(pair.with_capture("auto"), "x", GREEDY).run(prompt)
+    captured, _ = ours(pair.with_capture("auto"), GREEDY)(prompt)
     assert traced and captured == uncaptured
 
 
+@pytest.mark.slow
 def test_sweeps_report_what_was_run(shaped):
     pair, follows = shaped
     rows = gamma_sweep(pair, GREEDY, follows.prompts(1), 1, [1, 5])
@@ -277,6 +331,7 @@ def test_texts_that_do_not_fit_the_context_are_refused(changes, message):
         )
 
 
+@pytest.mark.slow
 def test_a_pair_without_a_drafter_uses_lookup_and_sampled_texts_are_not_compared():
     pair = load_pair(target=tiny())
     params = replace(GREEDY, temperature=0.8, ignore_eos=False)
@@ -284,7 +339,7 @@ def test_a_pair_without_a_drafter_uses_lookup_and_sampled_texts_are_not_compared
     assert [row.name for row in result.rows] == ["transformers plain", "specdemo plain", "specdemo lookup"]
     assert result.roofline.drafter_bytes == 0 and result.differing_argmaxes is None
     assert all(row.equal_to_plain is row.x_assisted is None for row in result.rows)
-    assert "x assisted" in table(result) and "differing" not in table(result)
+    assert "x assisted" in result_table(result) and "differing" not in result_table(result)
 
 
 # The command line, one run for each mode
@@ -313,6 +368,7 @@ def test_bench_prints_a_table_and_json_last(capsys):
     assert "roofline: memory is copied at" in out and "of it reached" in out
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
 def test_bench_with_peers():
@@ -326,8 +382,8 @@ def test_bench_with_peers():
         check=True,
     )
     rows = {row["name"]: row for row in json.loads(done.stdout.splitlines()[-1])["rows"]}
-    assert len(rows) == 8 and rows["transformers compiled"]["ms_per_token"] > 0
-    assert all(row["equal_to_plain"] == "1 of 1" for row in rows.values())
+    assert len(rows) >= 10 and rows["transformers compiled"]["ms_per_token"] > 0
+    assert all(row["equal_to_plain"] == "1 of 1" for row in rows.values() if row["temperature"] == 0)
 
 
 @pytest.mark.slow

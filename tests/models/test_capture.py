@@ -18,21 +18,28 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.engine.drafters.model import DraftInput
 from specdemo.engine.sampling import Settings
-from specdemo.runtime.clock import Clock
-from specdemo.runtime.graphs import EagerSteps, Graph, Graphs
+from specdemo.runtime import runner
+from specdemo.runtime.device import Clock
+from specdemo.runtime.graphs import EagerSteps, Graph, Graphs, tensors_of, with_tensors
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.torchscript import TorchScriptLM
-from specdemo.runtime.values import tensors_of, with_tensors
-from tests.oracle import TableLM, decoding, random_table
+from tests.oracle import KINDS, TableLM, decoding, random_table
 from tests.runners import run_by
 from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny, tokenizer
 
-KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
 PROMPT = [5, 17, 3, 88, 5, 17, 3]
 FAILURES = {  # what errors say, in the middle of which a line may end
     RuntimeError: "no kernel\nfor this",
     torch.OutOfMemoryError: "CUDA out of memory.\nTried to allocate 2.00 GiB",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_native_forwards():
+    """TorchScript captures are for the models, and the machines, that have none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "NativeLM", TorchScriptLM)
+        yield
 
 
 class Filled(EagerSteps):
@@ -339,6 +346,7 @@ def test_the_key_of_a_recording_names_all_that_it_depends_on():
     ), "none was made twice"
 
 
+@pytest.mark.slow
 def test_other_numbers_of_the_sampler_need_no_other_recording():
     """Temperature, top-p and min-p are inputs of the steps, like the uniform numbers."""
     target = tiny("gpt2").requires_grad_(False)
@@ -387,6 +395,7 @@ def test_how_many_recordings_a_run_makes():
     assert [(key[0], key[2]) for key in made[before:] if key[0] == "draft"] == [("draft", 1)]
 
 
+@pytest.mark.slow
 def test_another_gamma_is_recorded_in_its_first_round():
     pair = captured(llama, near)
     rounds_of(pair, gamma=4)
@@ -401,6 +410,7 @@ def test_another_gamma_is_recorded_in_its_first_round():
     ]
 
 
+@pytest.mark.slow
 def test_the_most_that_are_kept():
     pair, filled = captured(llama, near, Recorder(most=3)), run_by(llama, near, Filled())
     held = set()
@@ -432,6 +442,7 @@ def test_only_what_a_recording_gives_out_is_read_where_it_lies():
     assert len({tensor.data_ptr() for tensor in tensors_of(static)}) == 6
 
 
+@pytest.mark.slow
 def test_a_wider_look_is_another_recording():
     wide = tiny("llama", vocab_size=600, scale=0.5).requires_grad_(False)
     pair, filled = captured(wide, noisy(wide), Baked()), run_by(wide, noisy(wide), Filled())
@@ -486,6 +497,7 @@ def moved(model, how):
     assert before != [parameter.data_ptr() for parameter in model.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["target", "drafter"])
 @pytest.mark.parametrize("how", ["replaced", "there and back", "another parameter"])
 def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
@@ -566,8 +578,8 @@ def test_a_recording_that_fails_in_the_last_round():
 def test_an_error_of_the_step_itself_is_told_as_one():
     """It is no failure of the recording, and running it as it is says so."""
     broken = tiny("llama")
-    broken.lm_head.weight.data.fill_(math.nan)
     pair = captured(broken, near)
+    broken.lm_head.weight.data.fill_(math.nan)
     with pytest.raises(RuntimeError, match="the target's probabilities are not numbers"):
         rounds_of(pair)
 
@@ -730,6 +742,7 @@ def test_who_listens_hears_every_forward(on_disk, part, how):
     assert len(calls) == len(rounds) + 1 and pair.notes == [*pair.limits]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [0, 100], ids=["everywhere", "after the first span"])
 def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk, where):
     own = TorchScriptLM._capture
@@ -765,6 +778,7 @@ def test_a_trace_that_cannot_be_made(monkeypatch, on_disk):
     assert_nearly_the_same(rounds, as_it_is(pair, "the cat", **LONG))
 
 
+@pytest.mark.slow
 def test_a_pair_that_goes_leaves_no_weights_behind(on_disk):
     pair = load_pair(**on_disk)
     rounds_of(pair, "the cat", **LONG)
@@ -814,7 +828,7 @@ def made_slow(monkeypatch, owner, name):
         return own(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, slow)
-    monkeypatch.setattr("specdemo.runtime.clock.perf_counter", lambda: seconds() + 3600 * len(calls))
+    monkeypatch.setattr("specdemo.runtime.device.perf_counter", lambda: seconds() + 3600 * len(calls))
     return calls
 
 
@@ -839,6 +853,7 @@ def test_capturing_is_in_no_rounds_time(monkeypatch):
     assert len(calls) >= 2 and longest_ms(trace) < 600_000
 
 
+@pytest.mark.slow
 def test_weights_that_no_longer_lie_together_are_captured_anew():
     """Casting a model there and back moves each weight to memory of its own."""
     pair = load_pair(device="cpu")

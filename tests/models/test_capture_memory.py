@@ -2,7 +2,7 @@
 
 import torch
 
-from specdemo.runtime.clock import Clock
+from specdemo.runtime.device import Clock
 from specdemo.runtime.torchscript import TorchScriptLM
 from tests.tiny import tiny
 

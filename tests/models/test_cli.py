@@ -145,7 +145,7 @@ UNUSABLE = {
     "empty": ("", "prompt must not be empty"),
     "too long": (
         "word " * 3000,
-        "prompt must leave room in the context of 1,024 tokens for at least one more, but has",
+        "prompt must have at most 1,023 tokens for this target, but has",
     ),
     "megabytes": (
         "word " * 300_000,

@@ -12,14 +12,15 @@ from specdemo.errors import LoadError
 from specdemo.loading import load
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
-from specdemo.runtime import cuda, gpu_check
-from specdemo.runtime.clock import Clock
+from specdemo.runtime import cuda, probe
+from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from tests.fake_cuda import FakeCuda, install
 from tests.models.test_capture import PROMPT, Filled, timeless
 from tests.runners import run_by
 from tests.tiny import noisy, tiny
 
+pytestmark = pytest.mark.slow
 ERROR = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
 SENTENCE = (
     "CUDA is lost (an illegal memory access was encountered): restart SpecDemo to use the GPU again; "
@@ -58,7 +59,7 @@ def test_a_run_over_captured_steps_is_the_run(monkeypatch, params):
 
 
 def test_a_run_on_a_gpu_tells_what_the_comparison_of_its_texts_says(monkeypatch):
-    """The embedded pair's greedy texts in float32, written without changing torch's attention."""
+    """The embedded pair's greedy texts in float32."""
     install(monkeypatch, FakeCuda())
     texts = []
 
@@ -68,13 +69,26 @@ def test_a_run_on_a_gpu_tells_what_the_comparison_of_its_texts_says(monkeypatch)
             texts.extend((write("cpu"), write("cpu")))
         return "this GPU writes another text"
 
-    monkeypatch.setattr(gpu_check, "difference", difference)
+    monkeypatch.setattr(probe, "difference", difference)
     pair = run_by(llama, near, Graphs(Clock()))
-    before = torch.backends.cuda.cudnn_sdp_enabled()
     rounds_of(pair, temperature=0.0)
     assert "this GPU writes another text" in pair.notes
     assert len(texts[0]) == 60 and texts[0] == texts[1]
-    assert torch.backends.cuda.cudnn_sdp_enabled() == before
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_cudnns_attention_is_left_out_while_a_pairs_models_compute_and_at_no_other_time(monkeypatch, wanted):
+    install(monkeypatch, FakeCuda())
+    seen = set()
+    target = tiny("llama")
+    target.register_forward_pre_hook(lambda *_: seen.add(torch.backends.cuda.cudnn_sdp_enabled()))
+    pair = load_pair(target=target, drafter=near, cudnn_attention=wanted)
+    assert seen == {wanted}, "the check of its forwards"
+    seen.clear()
+    pair.runner.warm_up(4)
+    for _ in stream(pair, PROMPT, Params(max_new_tokens=30)):
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+    assert seen == {wanted} and torch.backends.cuda.cudnn_sdp_enabled()
 
 
 @pytest.mark.parametrize("draft_with", ["model", "none"])

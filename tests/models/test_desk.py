@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 from starlette.requests import Request
 
-from specdemo.ui import desk
-from specdemo.ui.desk import READERS, Desk
-from specdemo.ui.limits import HOSTED
-from specdemo.ui.models import Models
-from specdemo.ui.opening import opened
-from specdemo.ui.page import RECORDED
+from specdemo.events.trace import Trace
+from specdemo.ui.page.page import RECORDED
+from specdemo.ui.runs import routes
+from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
+from specdemo.ui.runs.limits import HOSTED
+from specdemo.ui.runs.models import Models
+from specdemo.ui.runs.opening import opened
+from specdemo.ui.runs.routes import READERS, Desk
 
 FLOOD, MODEST = "8.8.8.8", "9.9.9.9"
 TRACE = RECORDED.read_bytes()
@@ -21,42 +23,22 @@ LIMITS = replace(HOSTED, trace_bytes=len(TRACE) + 100)
 
 @pytest.fixture
 def one_desk():
-    return Desk(Models({"device": "cpu"}, LIMITS), LIMITS)
+    board = Board(LIMITS, recorded_run(LIMITS, Trace.load(RECORDED), RECORDED_RUN))
+    return Desk(Models({"device": "cpu"}, LIMITS), board, LIMITS)
 
 
-def sent(one_desk, address: str, body: bytes, stalls: bool = False) -> asyncio.Task:
-    """A file from this address. stalls: its end does not come."""
-    parts = [body[at : at + 10_000] for at in range(0, len(body), 10_000)]
+def sent(one_desk, address: str, body: bytes) -> asyncio.Task:
+    """A file from this address."""
 
     async def receive():
-        if parts:
-            part = parts.pop(0)
-            return {"type": "http.request", "body": part, "more_body": bool(parts) or stalls}
-        return await asyncio.Event().wait()
+        return {"type": "http.request", "body": body, "more_body": False}
 
-    scope = {"type": "http", "method": "POST", "path": "/specdemo/trace", "headers": []}
+    scope = {"type": "http", "method": "POST", "path": "/specdemo/traces", "headers": []}
     return asyncio.create_task(one_desk.answer(Request(scope | {"client": (address, 1)}, receive)))
 
 
 def numbered(number: int) -> bytes:
     return json.dumps(json.loads(TRACE) | {"prompt": f"{number}"}, separators=(",", ":")).encode()
-
-
-def test_files_of_one_address_that_do_not_come_to_their_end_keep_nobody_else_out(one_desk):
-    async def play():
-        stalled = [sent(one_desk, FLOOD, TRACE, stalls=True) for _ in range(8)]
-        await asyncio.sleep(0.05)
-        assert {task.result().status_code for task in stalled if task.done()} == {429}
-        assert one_desk.arriving.held[FLOOD] <= desk.ARRIVING * LIMITS.trace_bytes
-        for number in range(2):
-            answer = await sent(one_desk, MODEST, numbered(number))
-            assert answer.status_code == 200 and b"name" in answer.body
-        for task in stalled:
-            task.cancel()
-        await asyncio.gather(*stalled, return_exceptions=True)
-        assert not one_desk.arriving.held
-
-    asyncio.run(play())
 
 
 def test_a_visitor_waits_for_one_file_of_another_address_at_most(one_desk, monkeypatch):
@@ -68,7 +50,7 @@ def test_a_visitor_waits_for_one_file_of_another_address_at_most(one_desk, monke
             order.append(json.loads(body)["prompt"])
             return opened(body)
 
-        monkeypatch.setattr(desk, "read", reading)
+        monkeypatch.setattr(routes, "read_file", reading)
         tasks = [sent(one_desk, FLOOD, numbered(number)) for number in range(3)]
         await asyncio.sleep(0.05)
         tasks.append(sent(one_desk, MODEST, numbered(99)))

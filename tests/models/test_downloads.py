@@ -25,6 +25,7 @@ from tests.hub import Hub
 from tests.sentences import assert_one_sentence
 from tests.tiny import shorter, tiny, tokenizer
 
+pytestmark = pytest.mark.slow
 SOON = 60  # seconds within which all must have happened, on a busy machine
 
 
@@ -332,7 +333,8 @@ def test_a_download_that_breaks_off(hub, monkeypatch):
     monkeypatch.setattr(file_download.time, "sleep", lambda seconds: None)  # between its attempts
 
     def break_off(file, write):
-        if file.name.endswith(".safetensors"):
+        # The drafter's download may go on behind the target's, into the second try.
+        if file.name.endswith(".safetensors") and file.parent.name == "target":
             raise ConnectionError
 
     hub.before_file = break_off

@@ -7,20 +7,23 @@ from functools import cache
 import pytest
 import torch
 
-import specdemo.runtime.cached_head
+import specdemo.runtime.eagle3
 import specdemo.runtime.lm
 from specdemo import Params, Round, generate, stream
 from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.runtime.cached_head import CachedHead
-from specdemo.runtime.clock import Clock
+from specdemo.runtime import runner
+from specdemo.runtime.device import Clock
+from specdemo.runtime.eagle3 import CachedHead
 from specdemo.runtime.graphs import EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.native import NativeLM
+from specdemo.runtime.torchscript import TorchScriptLM
 from tests.fake_cuda import FakeCuda, install
 from tests.gpu.test_fake_device import VIEWS
 from tests.heads import fitted, logits_without_cache, tiny_head
 from tests.models.test_capture import Filled, timeless
-from tests.models.test_exact_stream import check, tiny_llama
+from tests.models.test_exact_stream import RUNS, check, tiny_llama
 from tests.models.test_greedy import NEW, PROMPT, assert_same, expected_of, target_of
 from tests.models.test_no_sync import SAMPLERS, TEXT, Kept, Waits, recordable
 from tests.oracle import decoding
@@ -83,7 +86,7 @@ def test_what_the_head_says_is_what_it_says_without_a_cache(options):
 def test_prompts_of_any_length(length, gamma, monkeypatch):
     """Also longer than the parts that a prefill reads, and shorter than what a round feeds again."""
     monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", 7)
-    monkeypatch.setattr(specdemo.runtime.cached_head, "PREFILL_CHUNK", 5)
+    monkeypatch.setattr(specdemo.runtime.eagle3, "HEAD_PREFILL_CHUNK", 5)
     target = tiny(vocab_size=12, seed=2)
     head, prompt = tiny_head(target), (TEXT * 4)[:length]
     params = Params(temperature=1.0, top_p=1.0, gamma=gamma, max_new_tokens=20, seed=1)
@@ -105,9 +108,10 @@ def test_greedy_text_is_the_target_s(name, capture):
     assert not pair.runner.notes
 
 
-def test_runs_with_and_without_the_head_do_not_disturb_each_other():
-    """One pair, whose forwards are captured with and without features. Plain rounds are measured after each
-    run."""
+@pytest.mark.parametrize("by", [NativeLM, TorchScriptLM])
+def test_runs_with_and_without_the_head_do_not_disturb_each_other(monkeypatch, by):
+    """One pair, whose forwards keep features or do not. Plain rounds are measured after each run."""
+    monkeypatch.setattr(runner, "NativeLM", by)
     pair = with_head(target_of("llama"), near(), "auto")
     pair.runner.warm_up(4)
     texts, trusted = [], pair.runner.lms[0].trusted
@@ -116,7 +120,10 @@ def test_runs_with_and_without_the_head_do_not_disturb_each_other():
         trace = generate(pair, PROMPT, params)
         texts.append((trace.output_ids, draft_with == "model" and timeless(trace.rounds)))
     assert texts[0] == texts[2] == texts[4] and all(ids == expected_of("llama") for ids, _ in texts)
-    assert {features for (_, features), _ in trusted} == {True, False}
+    if by is NativeLM:
+        assert pair.runner.lms[0].native is not None
+    else:
+        assert {features for (_, features), _ in trusted} == {True, False}
 
 
 def test_rounds_that_draft_nothing_leave_no_hole():
@@ -245,9 +252,10 @@ def test_a_round_launches_no_more_than_it_did():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("options", [{}, dict(draft_ids=[1, 3, 4, 6])], ids=["all tokens", "some tokens"])
-def test_the_text_is_distributed_as_the_target_s(options):
+def test_the_text_is_distributed_as_the_target_s(options, runs):
     target = tiny_llama(3)
     head = tiny_head(target, **options)
     params = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, alternatives=0)
-    check(params, [3, 1, 4, 1, 5], 4000, target=target, drafter=None, pair=with_head(target, head))
+    check(params, [3, 1, 4, 1, 5], runs, target=target, drafter=None, pair=with_head(target, head))

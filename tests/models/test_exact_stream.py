@@ -1,4 +1,4 @@
-"""The public way in, with real transformers models: thousands of runs of a tiny Llama pair against the
+"""The public way in, with real transformers models: hundreds of runs of a tiny Llama pair against the
 distribution that the target's own forwards give. Caches, rewinding, vocabularies and eos are the real ones
 here."""
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdemo import Params, Round, load_pair, stream
-from tests.oracle import enumerated, p_value, shaped
+from specdemo import Params, load_pair, stream
+from tests.oracle import SOUND, exactness, shaped
 
 V, EOS, TOKENS = 7, 2, 2
 
@@ -40,21 +40,13 @@ def check(
     def p_of(text):
         return shaped(target(torch.tensor([text])).logits[0, -1], params)
 
-    pair = pair or load_pair(target=target, drafter=drafter)
-    seen, fates = Counter(), Counter()
-    for seed in range(runs):
-        ids = ()
+    def run_of(prompt, seed):
         with stream(pair, prompt, replace(params, seed=seed)) as run:
-            for event in run:
-                if isinstance(event, Round):
-                    ids += event.emitted
-                    fates.update(token.fate for token in event.draft)
-                    fates[event.next.source if event.next else "ended in the draft"] += 1
-                    if len(ids) >= TOKENS:
-                        break
-        seen[ids[:TOKENS]] += 1
-    p = p_value(seen, enumerated(p_of, prompt, TOKENS, eos))
-    assert p > 1e-3, f"chi-square p = {p:.2g}"
+            yield from run
+
+    pair, fates = pair or load_pair(target=target, drafter=drafter), Counter()
+    p = exactness(run_of, p_of, [prompt], TOKENS, runs, eos, fates)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
     for fate in wanted:
         assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
 
@@ -63,9 +55,13 @@ PARAMS = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, ngram=2, 
 PROMPT = [3, 1, 4, 1, 5]
 
 
+RUNS = [500, pytest.param(4000, marks=pytest.mark.long)]
+
+
 @pytest.mark.slow
-def test_model_drafter():
-    check(PARAMS, PROMPT, 4000, target=tiny_llama(3), drafter=tiny_llama(6))
+@pytest.mark.parametrize("runs", RUNS)
+def test_model_drafter(runs):
+    check(PARAMS, PROMPT, runs, target=tiny_llama(3), drafter=tiny_llama(6))
 
 
 @pytest.mark.slow
@@ -96,13 +92,14 @@ def test_lookup():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runs", RUNS)
 @pytest.mark.parametrize("draft_with", ["ngram", "none"])
-def test_the_other_drafters(draft_with):
+def test_the_other_drafters(draft_with, runs):
     wanted = ["sampled"] if draft_with == "none" else ["accepted", "rejected"]
     check(
         replace(PARAMS, draft_with=draft_with),
         [6, 0, 6, 0, 6],
-        3000,
+        runs,
         target=tiny_llama(2),
         drafter=None,
         wanted=wanted,

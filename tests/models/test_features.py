@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import specdemo.runtime.lm
-from specdemo.runtime.clock import Clock
-from specdemo.runtime.features import Features
-from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.device import Clock
+from specdemo.runtime.lm import CachedLM, Features
 from specdemo.runtime.runner import has_hooks
 from specdemo.runtime.torchscript import TorchScriptLM
 from tests.tiny import ARCHITECTURES, VOCAB, tiny

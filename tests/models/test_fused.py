@@ -6,9 +6,8 @@ from optimum.quanto import freeze, qint8, quantize
 
 from specdemo.loading.pair import held_bytes
 from specdemo.runtime import fused
-from specdemo.runtime.joined import join_weights
+from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.skinny_linear import use_skinny_linear
 from tests.tiny import ARCHITECTURES, VOCAB, greedy, tiny
 
 NOT_FUSED = {"gpt2", "gpt_neox", "opt"}

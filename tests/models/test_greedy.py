@@ -9,6 +9,7 @@ import torch
 
 import specdemo.runtime.lm
 from specdemo import Params, load_pair, stream
+from specdemo.runtime.lm import cache_argument
 from tests.tiny import (
     ARCHITECTURES,
     SLIDING_ARCHITECTURES,
@@ -331,7 +332,7 @@ def note_forwards(target, forwards):
 
     def note(module, args, kwargs):
         ids = kwargs.get("input_ids", args[0] if args else None)
-        forwards.append((kwargs["past_key_values"].get_seq_length(), ids[0].tolist()))
+        forwards.append((kwargs[cache_argument(module)].get_seq_length(), ids[0].tolist()))
 
     return target.register_forward_pre_hook(note, with_kwargs=True)
 

@@ -1,7 +1,9 @@
 """What a public server lets its visitors choose, and what it tells them of itself."""
 
+import asyncio
 import json
 
+import gradio as gr
 import pytest
 import torch
 
@@ -9,15 +11,14 @@ from specdemo import PairError, Params, zero
 from specdemo.errors import LoadError
 from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR
 from specdemo.session import generate
-from specdemo.ui import links, models
-from specdemo.ui.controls import controls
-from specdemo.ui.desk import Desk
-from specdemo.ui.handlers import Handlers
-from specdemo.ui.hints import hints
-from specdemo.ui.limits import HOSTED, LOCAL
-from specdemo.ui.models import Choice, Models
-from specdemo.ui.page_session import PageSession
-from specdemo.ui.settings import AS_STARTED, FIRST, NAMES, WEIGHTS, names_of, values_held
+from specdemo.ui.page import links
+from specdemo.ui.page.controls import controls
+from specdemo.ui.page.handlers import Handlers
+from specdemo.ui.page.hints import hints
+from specdemo.ui.runs import models
+from specdemo.ui.runs.limits import HOSTED, LOCAL
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.view.settings import AS_STARTED, CONTROL_NAMES, FIRST, WEIGHT_CHOICES, names_of, values_held
 from tests.sentences import assert_one_sentence
 from tests.tiny import tiny, tokenizer
 
@@ -115,39 +116,75 @@ def test_the_pair_that_it_was_started_with_can_always_be_chosen(own):
 # Weights
 
 
-@pytest.mark.parametrize("field", WEIGHTS)
+@pytest.mark.parametrize("field", WEIGHT_CHOICES)
 def test_the_weights_cannot_be_chosen(field):
     server = Models({"device": "cpu"}, HOSTED)
-    for value in (WEIGHTS[field][1], "x", 5):
+    for value in (WEIGHT_CHOICES[field][1], "x", 5):
         assert refused(server, **{field: value}) == f"{field} {models.FIXED}"
     with pytest.raises(ValueError, match=f"^{field} cannot be chosen here") as error:
-        links.read(f"?{field}={WEIGHTS[field][1]}", server.arguments, HOSTED)
+        links.read_link(f"?{field}={WEIGHT_CHOICES[field][1]}", server.arguments, HOSTED)
     assert_one_sentence(str(error.value))
-    assert links.read(f"?{field}={WEIGHTS[field][1]}", server.arguments).values[field] == WEIGHTS[field][1]
+    assert (
+        links.read_link(f"?{field}={WEIGHT_CHOICES[field][1]}", server.arguments).values[field]
+        == WEIGHT_CHOICES[field][1]
+    )
 
 
 def test_the_page_has_no_controls_for_the_weights_and_for_addresses():
-    import gradio as gr
-
     with gr.Blocks():
         public = controls(Models({"device": "cpu"}, HOSTED))
         local = controls(Models({"device": "cpu"}, LOCAL))
-    assert tuple(local) == NAMES and tuple(public) == names_of(hosted=True)
-    assert set(local) - set(public) == {*WEIGHTS, "vllm"}
+    assert tuple(local) == CONTROL_NAMES and tuple(public) == names_of(hosted=True)
+    assert set(local) - set(public) == {*WEIGHT_CHOICES, "vllm"}
     assert [name for _, name in public["pair"].choices] == ["embedded", POOR, EAGLE3]
     values = values_held([box.value for box in public.values()], hosted=True)
-    assert set(values) == set(NAMES) and {values[name] for name in WEIGHTS} == {AS_STARTED}
+    assert set(values) == set(CONTROL_NAMES) and {values[name] for name in WEIGHT_CHOICES} == {AS_STARTED}
+
+
+def asking(query: str) -> gr.EventData:
+    return gr.EventData(None, {"query": query})
 
 
 def test_a_link_that_asks_for_weights_is_answered_with_a_sentence():
     server = Models({"device": "cpu"}, HOSTED)
-    handlers = Handlers(server, None, None, Desk(server, HOSTED), HOSTED)
-    said, prompt, *values = handlers.open_link(PageSession(), "?prompt=Once&dtype=bfloat16&run=1")
+    handlers = Handlers(server, None, None, HOSTED)
+    said, asks, prompt, *values = handlers.open_link(asking("?prompt=Once&dtype=bfloat16&run=1"))
     told = json.loads(said)["notice"]["text"]
     shown = len(names_of(hosted=True))
-    assert told == f"Number format of the weights {models.FIXED}" and len(values) == shown
-    said, prompt, *values = handlers.open_link(PageSession(), "?prompt=Once&gamma=2")
-    assert prompt == "Once" and 2 in values and len(values) == shown
+    assert told == f"Number format of the weights {models.FIXED}" and len(values) == shown and asks == ""
+    said, asks, prompt, *values = handlers.open_link(asking("?prompt=Once&gamma=2"))
+    assert asks == "" and prompt == "Once" and 2 in values and len(values) == shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limits", [LOCAL, HOSTED])
+def test_a_link_loads_nothing_before_the_visitor_agrees(limits, monkeypatch):
+    """Any web site can lead a visitor to one."""
+    server = Models({"device": "cpu"}, limits)
+    handlers = Handlers(server, None, None, limits)
+    assert EAGLE3 in server.names and server.loaded(Choice(EAGLE3)) is None
+
+    monkeypatch.setattr(handlers, "_run", lambda *_: '"it runs"')
+
+    def opened(query: str) -> str | dict:
+        """What a page reads whose controls the link has filled."""
+        _, asks, prompt, *said = handlers.open_link(asking(query))
+        usual = FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": server.default}
+        named = zip(handlers.names, said, strict=True)
+        held = [usual[name] if value == gr.skip() else value for name, value in named]
+        return json.loads(asyncio.run(handlers.run_link(None, asks, prompt, *held)))
+
+    asked = f"?prompt=Once&pair={EAGLE3}&run=1"
+    said = f"This link asks for a run of {EAGLE3}, which is not loaded: press Generate to load and run it."
+    assert opened(asked)["notice"]["text"] == said
+    assert opened(f"{asked}&x=1")["notice"]["text"].endswith(f"and so ignored: x.\n{said}")
+    assert server.loaded(Choice(EAGLE3)) is None
+    assert opened("?prompt=Once&run=1") == "it runs", "the server loads its own pair by itself"
+    if limits is LOCAL:
+        said = opened("?prompt=Once&pair=embedded&dtype=bfloat16&run=1")["notice"]["text"]
+        assert said.startswith("This link asks for a run of embedded, which is not loaded")
+    server.get(Choice(EAGLE3))
+    assert opened(asked) == "it runs"
 
 
 # What it tells of itself
@@ -162,7 +199,7 @@ def test_nothing_names_the_directories_of_the_server(own, tmp_path):
         json.dumps(server.listed()),
         *server.arguments,
         *hints(
-            FIRST | dict.fromkeys(WEIGHTS, AS_STARTED) | {"pair": server.default}, "x", needs, None
+            FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": server.default}, "x", needs, None
         ).values(),
     ]
     assert trace.pair.target == "my-target" and trace.pair.name == "my-target + my-drafter"
@@ -193,14 +230,14 @@ def test_a_directory_named_like_a_pair_is_not_taken_for_it(own, tmp_path):
     assert server.request(Choice("embedded")).parts[0].place != str(tmp_path / "embedded")
 
 
-def test_the_pairs_line_says_what_it_runs_on_and_why(own):
+def test_what_a_pair_needs_is_said_until_it_is_loaded_and_then_why_it_has_its_dtype(own):
     server = Models({**own, "device": "cpu"}, HOSTED)
+    values = FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": server.default}
+    before = hints(values, "x", server.needs(Choice()), None)["pair"]
     pair = server.get()
-    values = FIRST | dict.fromkeys(WEIGHTS, AS_STARTED) | {"pair": server.default}
-    line = hints(values, "x", server.needs(Choice()), pair)["pair"]
-    assert f"GB on cpu ({pair.info.device_name}; " in line and line.endswith(pair.dtype_reason)
-    if not torch.cuda.is_available():
-        assert "no GPU was found" in line
+    after = hints(values, "x", server.needs(Choice()), pair)
+    assert before.startswith("Needs about ") and f"GB on {pair.info.device_name}." in before
+    assert (after["pair"], after["dtype"]) == ("", pair.dtype_reason)
 
 
 def test_on_zerogpu_the_line_says_what_that_means(monkeypatch):

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from specdemo import Params
-from specdemo.ui import instruments
-from specdemo.ui.instruments import measure, request_of
-from specdemo.ui.limits import LOCAL
-from specdemo.ui.line import RunQueue
-from specdemo.ui.models import Choice, Models
-from specdemo.ui.visitor import Visitor
+from specdemo.ui.runs import instruments
+from specdemo.ui.runs.instruments import measure, measurement_request
+from specdemo.ui.runs.limits import LOCAL, Visitor
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.view.feed import tokens_of
 
 PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
 GREEDY = Params(temperature=0, max_new_tokens=40, seed=1)
@@ -35,7 +35,7 @@ def measured(models, queue, wanted, params=GREEDY, until=lambda message: False):
     """All messages of a measurement, or those up to the first one for which `until` is true."""
 
     async def follow():
-        request, messages = request_of(wanted, Choice(), PROMPT, params), []
+        request, messages = measurement_request(wanted, Choice(), PROMPT, params), []
         ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
         async with aclosing(measure(models, ticket, request)) as measurements:
             async for message in measurements:
@@ -60,8 +60,8 @@ def test_a_greedy_race_has_two_identical_texts(models, queue):
 
 
 def text_of(lane) -> str:
-    tokens = [token for one in lane["rounds"] for token in (*one["draft"], one["next"]) if token]
-    return "".join(token["text"] for token in tokens if token["fate"] not in ("rejected", "discarded"))
+    tokens = [token for one in lane["rounds"] for token in tokens_of(one)]
+    return "".join(token["text"] for token in tokens if token.get("fate") not in ("rejected", "discarded"))
 
 
 def test_a_sampled_race_says_in_what_sense_the_texts_are_the_same(models, queue):
@@ -70,6 +70,15 @@ def test_a_sampled_race_says_in_what_sense_the_texts_are_the_same(models, queue)
     assert "seed " in last["whose"], "one was drawn, for both lanes"
 
 
+def test_the_end_of_a_race_s_text_can_be_told_from_other_tokens_without_a_text(models, queue):
+    *_, last = measured(models, queue, {"kind": "race"}, Params(seed=5, max_new_tokens=300))
+    for lane in last["race"]["lanes"]:
+        *others, end = [token for one in lane["rounds"] for token in tokens_of(one)]
+        assert end["text"] == "" and [row[:2] for row in end["top"]] == [[end["id"], ""]]
+        assert all(token["top"] == [] for token in others if token["text"])
+
+
+@pytest.mark.slow
 def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monkeypatch):
     monkeypatch.setattr(instruments, "GAMMAS", (2,))
     *_, last = measured(models, queue, {"kind": "gamma"})
@@ -81,6 +90,7 @@ def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monk
         assert 1 < point["tokens_per_round"] <= point["gamma"] + 1
 
 
+@pytest.mark.slow
 def test_the_drafters_of_a_target_are_compared(models, queue, monkeypatch):
     monkeypatch.setattr(instruments, "REPEATS", 1)
     messages = measured(models, queue, {"kind": "compare", "prompts": "this"})
@@ -98,6 +108,7 @@ def has_rows(message):
     return bool(message.get("comparison", {}).get("rows"))
 
 
+@pytest.mark.slow
 def test_stopping_leaves_what_is_measured_and_frees_the_engine(models, queue):
     messages = measured(models, queue, {"kind": "compare", "prompts": "set"}, until=has_rows)
     assert messages[-1]["state"] == "running" and messages[-1]["comparison"]["rows"]
@@ -105,6 +116,7 @@ def test_stopping_leaves_what_is_measured_and_frees_the_engine(models, queue):
     assert last["state"] == "ended"
 
 
+@pytest.mark.slow
 def test_a_measurement_that_takes_too_long_keeps_what_is_measured_and_says_so(models):
     queue = RunQueue(replace(LOCAL, run_seconds=1.5))
     *_, last = measured(models, queue, {"kind": "gamma"}, replace(GREEDY, max_new_tokens=150))
@@ -123,9 +135,9 @@ def test_a_measurement_that_takes_too_long_keeps_what_is_measured_and_says_so(mo
 )
 def test_what_cannot_be_measured_is_refused(wanted, params, sentence):
     with pytest.raises(ValueError, match=sentence):
-        request_of(wanted, Choice(), PROMPT, params)
+        measurement_request(wanted, Choice(), PROMPT, params)
 
 
 def test_an_unusable_prompt_is_refused_before_anything_is_loaded():
     with pytest.raises(ValueError, match="prompt must not be empty"):
-        request_of({"kind": "race"}, Choice(), "", GREEDY)
+        measurement_request({"kind": "race"}, Choice(), "", GREEDY)

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 import specdemo.runtime.lm
 from specdemo import PairError, Params, load_pair, stream
 from specdemo.runtime.attention import MAX_GROUPED_QUERIES
-from specdemo.runtime.capturable import capture_blocker
+from specdemo.runtime.graphs import capture_blocker
 from specdemo.runtime.lm import CachedLM, positional_cache
 from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, random_weights, tiny, tokenizer
 

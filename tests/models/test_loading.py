@@ -10,20 +10,23 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import torch
 from huggingface_hub import constants
 from optimum.quanto.nn import QModuleMixin
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specdemo import PairError, Params, load_pair, stream
 from specdemo.bench.shapes import shaped_pair
-from specdemo.errors import LoadError
-from specdemo.loading import assemble
-from specdemo.loading.load import _load, load, plan
+from specdemo.errors import LoadError, failure, no_mistakes
+from specdemo.loading.load import _load, load_planned, plan
+from specdemo.loading.plan import check_depth
 from specdemo.loading.request import Part, resolve
 from specdemo.runtime.runner import has_hooks
 from tests.sentences import assert_one_sentence
@@ -140,6 +143,31 @@ def test_models_in_memory_are_left_as_they_are():
     assert all(torch.equal(weights, before[name]) for name, weights in target.state_dict().items())
 
 
+def test_a_target_in_memory_takes_a_drafter_from_a_directory(saved):
+    target = tiny(**SHAPE)
+    pair = load_pair(target=target, drafter=saved / "drafter", tokenizer=tokenizer())
+    both = load_pair(target=saved / "target", drafter=saved / "drafter")
+    assert pair.target is target and pair.info.drafter == str(saved / "drafter")
+    assert text_of(pair).output_ids == text_of(both).output_ids
+    assert "no directory" in rejected(target=target, drafter="/nowhere/at/all")
+    by_role = {"target": tokenizer(), "drafter": tokenizer()}
+    said = rejected(target=target, drafter=saved / "drafter", tokenizer=by_role)
+    assert said.startswith("tokenizer must be the target's alone")
+
+
+def test_messages_are_not_taken_yet_and_a_templates_error_is_cut(saved):
+    pair = load_pair(target=saved / "target", drafter=saved / "drafter")
+    with pytest.raises(ValueError, match="not messages: give the user's message as text, with chat=True"):
+        stream(pair, [{"role": "user", "content": "Once"}])
+    pair.tokenizer.chat_template = "{{ raise_exception('x' * 500000) }}"
+    with pytest.raises(ValueError, match="chat template says: xxx") as refused:
+        stream(pair, "Once", Params(chat=True))
+    assert len(str(refused.value)) < 500
+    with pytest.raises(RuntimeError, match="y") as failed, no_mistakes():
+        raise ValueError("y" * 500_000)
+    assert len(failure(failed.value)) < 500
+
+
 def test_a_dtype_for_both_models(saved):
     pair = load_pair(target=saved / "target", drafter=saved / "drafter", dtype="bfloat16")
     assert pair.info.dtype.target == pair.info.dtype.drafter == "bfloat16"
@@ -166,7 +194,13 @@ def test_a_choice_for_each_model(saved):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("quantize", "share"), [("int8", 0.27), ("float8", 0.27), ("int4", 0.2), ("int2", 0.15)]
+    ("quantize", "share"),
+    [
+        ("int8", 0.27),
+        pytest.param("float8", 0.27, marks=pytest.mark.long),
+        pytest.param("int4", 0.2, marks=pytest.mark.long),  # it compiles a kernel
+        pytest.param("int2", 0.15, marks=pytest.mark.long),
+    ],
 )
 def test_quantised_weights_are_smaller_and_still_write(saved, unquantised, quantize, share):
     request = dict(target=saved / "target", drafter=saved / "drafter")
@@ -199,13 +233,13 @@ def test_weights_are_quantised_on_their_device(saved, monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", [False, True])
-def test_the_attention_that_is_asked_for_reaches_every_kind_of_pair(saved, monkeypatch, wanted):
-    asked = []
-    monkeypatch.setattr(assemble, "_set_cudnn_attention", lambda models, enabled: asked.append(enabled))
-    load_pair(target=tiny(), cudnn_attention=wanted)
-    load_pair(target=saved / "target", cudnn_attention=wanted)
-    shaped_pair("tiny", "cpu", torch.float32, cudnn_attention=wanted)
-    assert asked == [wanted] * 3
+def test_the_attention_that_is_asked_for_reaches_every_kind_of_pair(saved, wanted):
+    for pair in (
+        load_pair(target=tiny(), cudnn_attention=wanted),
+        load_pair(target=saved / "target", cudnn_attention=wanted),
+        shaped_pair("tiny", "cpu", torch.float32, cudnn_attention=wanted)[0],
+    ):
+        assert pair.runner.cudnn_attention == pair.with_capture("off").runner.cudnn_attention == wanted
 
 
 def test_tokenizers_that_differ_by_ids_at_the_end_only(saved, broken):
@@ -237,7 +271,7 @@ def test_models_that_are_loaded_bring_their_tokenizer(saved):
 
 def test_things_that_are_no_models(saved):
     model, directory = tiny(), saved / "target"
-    wrong = [dict(target=model, drafter=drafter) for drafter in (directory, str(directory), 5, object())]
+    wrong = [dict(target=model, drafter=drafter) for drafter in (5, object(), ["x"])]
     wrong += [dict(target=directory, drafter=drafter) for drafter in (model, 5, object(), ["x"])]
     for request in wrong:
         assert rejected(**request).startswith("drafter must be ")
@@ -299,6 +333,15 @@ def written(name, content):
     return lambda path: (path / name).write_bytes(content)
 
 
+def not_finite(value):
+    def change(path):
+        weights = load_file(path / "model.safetensors")
+        weights["model.layers.1.mlp.up_proj.weight"][3, 4] = value
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+
+    return change
+
+
 # What was done to it, and words that the message must hold.
 BROKEN = {
     "a config that is cut off": (cut_in_half("config.json"), "config"),
@@ -309,6 +352,46 @@ BROKEN = {
     "a config of other shapes": (config_with(intermediate_size=128), "shape"),
     "a config of more layers": (config_with(num_hidden_layers=3), "lacks 9 weights"),
     "a config beyond all memory": (config_with(vocab_size=10**10), "GB"),
+    "a config of very many layers": (
+        config_with(num_hidden_layers=100_000),
+        "num_hidden_layers must be at most 500, not 100000",
+    ),
+    "a config of more layers than memory": (
+        config_with(model_type="qwen2", num_hidden_layers=10**10),
+        "num_hidden_layers must be at most 500, not 10000000000",
+    ),
+    "a config of very many experts": (
+        config_with(model_type="mixtral", text_config={"num_local_experts": 10**6}),
+        "num_local_experts must be at most 20,000, not 1000000",
+    ),
+    "a config of very many blocks": (
+        config_with(model_type="xlstm", num_hidden_layers=None, num_blocks=20_000),
+        "num_blocks must be at most 500, not 20000",
+    ),
+    "a config with a letter for each of very many layers": (
+        config_with(model_type="nemotron_h", hybrid_override_pattern="M" * 10**5),
+        "hybrid_override_pattern must have a length of at most 500, not 100000",
+    ),
+    "a config with a list of very many layers": (
+        config_with(model_type="nemotron_h", layers_block_type=["moe"] * 20_000),
+        "layers_block_type must have a length of at most 500, not 20000",
+    ),
+    "a config that repeats its layers very often": (
+        config_with(model_type="gpt_neo", attention_types=[[["global"], 10**9]]),
+        "attention_types must be at most 500, not 1000000000",
+    ),
+    "a config of layers each of which asks for the types of all": (
+        config_with(model_type="jamba", num_hidden_layers=1_000, num_experts=10_000),
+        "num_hidden_layers must be at most 500, not 1000",
+    ),
+    "weights that are not numbers": (
+        not_finite(float("nan")),
+        "model.layers.1.mlp.up_proj.weight holds values that are not finite",
+    ),
+    "weights that are infinite": (
+        not_finite(float("-inf")),
+        "model.layers.1.mlp.up_proj.weight holds values that are not finite",
+    ),
     "weights that are cut off": (cut_in_half("model.safetensors"), "model.safetensors"),
     "weights that are no weights": (written("model.safetensors", b"x" * 1000), "model.safetensors"),
     "weights that are empty": (written("model.safetensors", b""), "model.safetensors"),
@@ -340,6 +423,16 @@ def test_broken_directories(saved, broken, role, what):
     assert words in message.replace(str(path), "")
 
 
+def test_the_usual_sizes_of_every_architecture_are_allowed():
+    configs = []
+    for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        with suppress(Exception):  # some cannot be made without arguments
+            configs.append(CONFIG_MAPPING[name]().to_json_string(use_diff=False))
+    for config in configs:
+        check_depth(json.loads(config))
+    assert len(configs) > 100
+
+
 @pytest.mark.parametrize("where", ["config", "tokenizer"])
 def test_a_models_own_program_does_not_run_by_itself(broken, tmp_path, monkeypatch, where):
     """Nor is there an environment variable or an answer on the terminal that would run it."""
@@ -361,8 +454,6 @@ def test_a_models_own_program_does_not_run_by_itself(broken, tmp_path, monkeypat
 
 
 def test_weights_that_are_not_whole(broken):
-    from safetensors.torch import load_file, save_file
-
     def change(path):
         weights = load_file(path / "model.safetensors")
         del weights["model.layers.1.mlp.up_proj.weight"]
@@ -370,6 +461,18 @@ def test_weights_that_are_not_whole(broken):
 
     message = rejected(target=broken(change), kind=LoadError)
     assert "lacks 1 weight" in message and "model.layers.1.mlp.up_proj.weight" in message
+
+
+def test_weights_in_memory_that_are_not_numbers():
+    target = tiny()
+    target.model.layers[0].self_attn.k_proj.weight.data[1] = float("inf")
+    assert "k_proj.weight holds values that are not finite" in rejected(target=target, kind=LoadError)
+
+
+@pytest.mark.slow
+def test_quantised_weights_that_are_not_numbers(broken):
+    message = rejected(target=broken(not_finite(float("nan"))), quantize="int8", kind=LoadError)
+    assert "model.layers.1.mlp.up_proj.weight holds values that are not finite" in message
 
 
 def test_models_that_cannot_be_rewound(saved, broken):
@@ -432,7 +535,7 @@ def hub(monkeypatch, tmp_path):
     @contextmanager
     def serve(handler):
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
             endpoint = f"http://127.0.0.1:{server.server_port}"
             monkeypatch.setattr(constants, "ENDPOINT", endpoint)
             template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
@@ -546,10 +649,10 @@ def test_a_download_is_reported_and_can_be_left(saved, tmp_path):
 import asyncio, json, time
 from huggingface_hub import constants
 from specdemo import Params
-from specdemo.ui.models import Choice, Models
-from specdemo.ui.line import RunQueue
-from specdemo.ui.visitor import Visitor
-from specdemo.ui.queue import Waiting, follow
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.limits import Visitor
+from specdemo.ui.runs.run import Waiting, follow
 
 constants.DOWNLOAD_CHUNK_SIZE = 10_000  # else a file this small comes in one piece
 
@@ -576,7 +679,7 @@ asyncio.run(main())
 """
     handler = functools.partial(Files, directory=saved)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         environment = {
             "PYTHONPATH": str(ROOT),
             "HF_HOME": str(tmp_path),
@@ -604,7 +707,9 @@ asyncio.run(main())
 
 def test_a_load_says_its_steps_in_order(saved):
     told = []
-    load(plan(resolve(target=saved / "target", drafter=saved / "drafter")), lambda *step: told.append(step))
+    load_planned(
+        plan(resolve(target=saved / "target", drafter=saved / "drafter")), lambda *step: told.append(step)
+    )
     assert [sentence.split(" of ")[0] for sentence, _ in told] == [
         "Reading the tokenizers",
         "Loading the weights",

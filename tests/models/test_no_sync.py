@@ -12,14 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
 from specdemo.engine.drafters import NoDrafter
-from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import DraftInput, ModelDrafter
+from specdemo.engine.drafters.ngram import LookupDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import RULES, Params
-from specdemo.runtime.capturable import capture_blocker
-from specdemo.runtime.early_exit import first_layers_lm
-from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.graphs import EagerSteps, capture_blocker
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.native import first_layers_lm
 from tests.oracle import CPU, TableLM, decoding, random_table, settings_of
 from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny
 
@@ -213,7 +212,7 @@ NOTHING = {
 
 @pytest.mark.parametrize("rule", RULES)
 def test_no_rule_waits(rule):
-    target, drafter = TableLM(random_table(1, WIDE)), TableLM(random_table(2, WIDE))
+    target, drafter = TableLM(torch.zeros(1, 1, WIDE)), TableLM(torch.zeros(1, 1, WIDE))
     target.forward = drafter.forward = lambda ids, start: torch.zeros(len(ids), WIDE)
     assert waits_of(steps_of(target, drafter, "model", "all", rule=rule)) == NOTHING["model"]
 

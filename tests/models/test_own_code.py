@@ -12,13 +12,14 @@ import app
 from specdemo import PairError, Params, generate, load_pair
 from specdemo.errors import LoadError
 from specdemo.loading.request import resolve
-from specdemo.ui import links
-from specdemo.ui.limits import HOSTED
-from specdemo.ui.models import Choice, Models
+from specdemo.ui.page import links
+from specdemo.ui.runs.limits import HOSTED
+from specdemo.ui.runs.models import Choice, Models
 from tests.hub import Hub
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, noisy, tiny, tokenizer
 
+pytestmark = pytest.mark.slow
 PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
 PARAMS = Params(temperature=0.0, gamma=3, max_new_tokens=30, ignore_eos=True)
 NAMES = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
@@ -155,7 +156,7 @@ def test_a_public_server_refuses_it(saved, capsys):
 
 def test_a_visitor_cannot_ask_for_it():
     assert "trust_remote_code" not in {field.name for field in (*fields(Choice), *fields(Params))}
-    assert "trust_remote_code" in links.read("trust_remote_code=true&prompt=a", ["embedded"]).note
+    assert "trust_remote_code" in links.read_link("trust_remote_code=true&prompt=a", ["embedded"]).note
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from specdemo.loading.catalog import EMBEDDED
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime.device import memory_of
-from specdemo.ui.queue import sentence
+from specdemo.ui.runs.run import sentence
 from tests.sentences import assert_one_sentence
 from tests.tiny import tiny, tokenizer
 
@@ -57,6 +57,7 @@ def test_the_least_recently_used_goes_first_and_gives_its_memory_back(three):
     assert len(pool.pairs) == 2
 
 
+@pytest.mark.slow
 def test_after_a_run_a_pair_still_gives_its_memory_back(three):
     pool = ModelPool(0)
     for _ in range(2):
@@ -69,6 +70,7 @@ def test_after_a_run_a_pair_still_gives_its_memory_back(three):
         assert model() is None and trace.finish
 
 
+@pytest.mark.slow
 def test_a_running_pair_is_not_evicted(three):
     pool = ModelPool(0)
     pair = pool.get(resolve(**three[0]))
@@ -201,6 +203,7 @@ def test_a_running_pair_counts_as_memory_that_cannot_be_freed(three, memory):
     assert pool.get(resolve(**three[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried ..."), MemoryError()])
 @pytest.mark.parametrize("where", ["load.join_weights", "assemble.agrees_with_itself"])
 def test_too_little_memory_while_loading_gives_back_what_was_loaded(three, monkeypatch, error, where):

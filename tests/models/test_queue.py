@@ -17,13 +17,12 @@ from specdemo import PairError, Params, stream
 from specdemo.errors import LoadError
 from specdemo.loading import pool as pool_module
 from specdemo.runtime import lm
-from specdemo.ui.limits import LOCAL
-from specdemo.ui.line import Refused, RunQueue
-from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import Progress, Waiting, follow, sentence
-from specdemo.ui.texts import describe_pair
-from specdemo.ui.tools import in_words
-from specdemo.ui.visitor import Visitor
+from specdemo.ui.page.api import trace_in_words
+from specdemo.ui.runs.limits import LOCAL, Visitor
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import Refused, RunQueue
+from specdemo.ui.runs.run import RunProgress, Waiting, follow, sentence
+from specdemo.ui.view.texts import describe_pair
 from tests.tiny import noisy, tiny, tokenizer
 
 PROMPT = "the cat sat"
@@ -79,10 +78,10 @@ async def steps(models, queue, choice=STARTED, params=SHORT, prompt=PROMPT):
     return [step async for step in ask(models, queue, params, choice, prompt)]
 
 
-async def begin(visitor) -> Progress:
+async def begin(visitor) -> RunProgress:
     """The visitor's first look at its own run."""
     async for step in visitor:
-        if isinstance(step, Progress):
+        if isinstance(step, RunProgress):
             return step
 
 
@@ -198,7 +197,7 @@ def test_waiting_takes_no_thread_and_next_to_no_time(models, queue):
 def test_the_steps_of_a_run(models, queue):
     params = Params(seed=5, max_new_tokens=300, ignore_eos=True)
     seen = asyncio.run(steps(models, queue, params=params))
-    assert all(isinstance(step, Progress) for step in seen)
+    assert all(isinstance(step, RunProgress) for step in seen)
     assert [step.ended for step in seen] == [False] * (len(seen) - 1) + [True]
     assert (
         all(a.until <= b.until for a, b in zip(seen, seen[1:], strict=False))
@@ -243,6 +242,7 @@ def test_a_turn_ends_in_time_and_says_so(models):
     assert short.run.trace.finish == "length" and short.note == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", ["target", "drafter"])
 @pytest.mark.parametrize("how", ["late", "closed", "left"])
 def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, slow, how):
@@ -277,7 +277,7 @@ def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, 
         hook.remove()
     assert trace.finish == "cancelled" and not trace.rounds and len(fed) < 20
     assert (how == "late") == bool(rest and "ended after 0.5 s" in rest[-1].note)
-    assert "ended by: cancelled" in in_words(trace)
+    assert "ended by: cancelled" in trace_in_words(trace)
     queue.limits = LOCAL
     after = [asyncio.run(steps(models, queue, prompt=prompt))[-1].run.trace for _ in range(2)]
     assert [one.finish for one in after] == ["length"] * 2 and after[0].output_ids == after[1].output_ids
@@ -301,7 +301,7 @@ def test_a_run_without_a_listener_ends_within_a_round_and_one_in_line_never_star
         assert run.trace.finish == "cancelled" and len(run.trace.rounds) <= before + 3
         with pytest.raises(Refused):
             async for step in waits:
-                assert not isinstance(step, Progress), "it has started"
+                assert not isinstance(step, RunProgress), "it has started"
         await runs.aclose()
         assert queue.waiting == 0 and (await steps(models, queue))[-1].run.trace.finish == "length"
 
@@ -370,6 +370,7 @@ def test_what_goes_wrong_in_loading_is_raised(places, queue, tmp_path):
         asyncio.run(steps(Models({**places, "drafter": str(tmp_path)}), queue))
 
 
+@pytest.mark.slow
 def test_nothing_keeps_a_pair_that_has_been_sent_away(places, queue):
     models = Models(places)
     seen = asyncio.run(steps(models, queue))
@@ -384,6 +385,7 @@ def test_nothing_keeps_a_pair_that_has_been_sent_away(places, queue):
     assert model() is None
 
 
+@pytest.mark.slow
 def test_a_pair_that_was_sent_away_while_its_visitor_stood_in_line_is_loaded_again(places, queue):
     models = Models(places)
 
@@ -400,6 +402,7 @@ def test_a_pair_that_was_sent_away_while_its_visitor_stood_in_line_is_loaded_aga
     assert asyncio.run(visit()).run.trace.finish == "length"
 
 
+@pytest.mark.slow
 def test_a_pair_that_was_sent_away_is_loaded_again_outside_the_turn(places, queue):
     models = Models(places)
 
@@ -424,6 +427,7 @@ def test_a_pair_that_was_sent_away_is_loaded_again_outside_the_turn(places, queu
     assert [last.run.trace.finish for last in asyncio.run(visit())] == ["length", "length"]
 
 
+@pytest.mark.slow
 def test_a_pair_that_is_sent_away_again_and_again_is_told_so(places, queue, monkeypatch):
     models = Models(places)
     real = models.get
@@ -455,11 +459,14 @@ def test_others_run_while_a_pair_loads(places, queue):
 
 def test_a_pair_is_loaded_only_when_somebody_reads_the_answer(places, queue):
     models, read = Models(places), False
-    queue.is_read = lambda session: read
+
+    def asks(session: str):
+        visitor = Visitor(session, "10.1.1.1", is_read=lambda: read)
+        return follow(models, queue.join(visitor, "run"), STARTED, PROMPT, SHORT)
 
     async def visit():
         nonlocal read
-        stays, leaves = ask(models, queue), ask(models, queue)
+        stays, leaves = asks("stays"), asks("leaves")
         looking = [asyncio.create_task(anext(visitor)) for visitor in (stays, leaves)]
         await asyncio.sleep(0.5)
         assert not any(look.done() for look in looking), "it has begun to load"

@@ -69,6 +69,7 @@ def test_greedy_text_is_the_targets_own(kind):
 SIGNS = "abcdefghijklmnopqrstuvwxyz .é山🙂"
 
 
+@pytest.mark.slow
 def test_the_same_model_under_other_ids_is_believed():
     """Through text and over shared tokens; near, so that some drafts are refused; with long characters."""
     ours = letters(SIGNS)
@@ -168,6 +169,7 @@ def test_only_the_end_of_a_long_text_is_tokenised(monkeypatch):
     assert read[0] == 2400 and max(read[1:]) < 200
 
 
+@pytest.mark.slow
 def test_the_pair_says_what_it_does_and_models_without_a_token_in_common_are_refused(tmp_path):
     words, others = tokenizer(), byte_level(400)
     for name, model, own in (
@@ -222,6 +224,7 @@ def test_drafting_shared_tokens_does_not_wait(sampler):
     assert waits_of(run.steps) == {"draft": []} and (draft.q[:, 5] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_contestants_run_such_pairs_and_leave_the_drafter_as_it_is(temperature):
     ours, theirs = tokenizer(), byte_level(400)
@@ -230,7 +233,7 @@ def test_contestants_run_such_pairs_and_leave_the_drafter_as_it_is(temperature):
     pair = load_pair(target=target, drafter=drafter, tokenizer={"target": ours, "drafter": theirs})
     params = Params(temperature=temperature, seed=1, max_new_tokens=20, ignore_eos=True, gamma=3)
     ids = ours("the cat sat").input_ids
-    outputs = {each.name: each.run(ids)[0] for each in contestants(pair, params, peers=False)}
+    outputs = {each.name: each.run(ids)[0] for each in contestants(pair, params, peers=None)}
     assert list(drafter.modules()) == before and all(len(output) == 20 for output in outputs.values())
     assert ("transformers assisted" in outputs) == (temperature == 0)
     if temperature == 0:

@@ -5,7 +5,7 @@ import torch
 from torch.nn import Linear
 
 from specdemo import load_pair
-from specdemo.runtime.skinny_linear import SkinnyLinear, as_loaded, use_skinny_linear
+from specdemo.runtime.linear import SkinnyLinear, as_loaded, use_skinny_linear
 from tests.tiny import tiny
 
 

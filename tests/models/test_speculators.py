@@ -14,12 +14,12 @@ from specdemo.bench.contestants import contestants
 from specdemo.cli.main import main
 from specdemo.errors import LoadError
 from specdemo.loading.fetch import is_here
-from specdemo.loading.load import load, plan
+from specdemo.loading.load import load_planned, plan
 from specdemo.loading.pair import held_bytes, weight_bytes
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime.eagle3 import Eagle3Head
-from specdemo.ui.models import Choice, Models
+from specdemo.ui.runs.models import Choice, Models
 from tests.heads import save_head, tiny_head
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, shorter, tiny, tokenizer
@@ -130,7 +130,9 @@ def test_the_fit_is_checked_again_when_the_weights_are_here(saved, tmp_path):
     weights = (head / "model.safetensors").rename(tmp_path / "later")
     planned = plan(resolve(target=saved / "target", drafter=head))
     weights.rename(head / "model.safetensors")
-    assert "it has no embeddings of its own and a hidden size of 32" in rejected(lambda: load(planned))
+    assert "it has no embeddings of its own and a hidden size of 32" in rejected(
+        lambda: load_planned(planned)
+    )
 
 
 def test_the_target_s_embeddings_are_used_and_not_counted(saved, expected):
@@ -184,7 +186,7 @@ def test_the_page_and_the_command_line_take_a_head_alone(saved, expected, capsys
 
 def test_the_benchmark_leaves_out_what_transformers_cannot_do(saved):
     pair = load_pair(drafter=saved / "head")
-    names = [each.name for each in contestants(pair, GREEDY, peers=False)]
+    names = [each.name for each in contestants(pair, GREEDY, peers=None)]
     assert "specdemo speculative" in names and "transformers assisted" not in names
     assert weight_bytes(pair.drafter) == held_bytes(pair.drafter) - 4 * 304 * 64  # without its embeddings
 
@@ -192,6 +194,7 @@ def test_the_benchmark_leaves_out_what_transformers_cannot_do(saved):
 # Attaching and detaching
 
 
+@pytest.mark.slow
 def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expected):
     pair = load_pair(target=saved / "target", drafter=saved / "head")
     target, held = pair.target, weakref.ref(pair.drafter.fc.weight)
@@ -208,6 +211,7 @@ def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expec
     assert rejected(lambda: pair.attach(None)).startswith("drafter must be a hub id or a directory, not None")
 
 
+@pytest.mark.slow
 def test_attach_puts_anything_on_without_loading_the_target_again(saved, expected):
     pair = load_pair(target=saved / "target")
     target, lm = pair.target, pair.runner.lms[0]
@@ -308,6 +312,21 @@ BROKEN = {
         PairError,
         "layers 0, 9",
     ),
+    "a layer id far out": (
+        config_with(eagle_aux_hidden_state_layer_ids=[0, 10**6]),
+        LoadError,
+        "a list of at most 1,000 whole numbers from 0 to 1,000, not [0, 1000000]",
+    ),
+    "a million layer ids": (
+        config_with(eagle_aux_hidden_state_layer_ids=list(range(10**6))),
+        LoadError,
+        "a list of at most 1,000 whole numbers from 0 to 1,000, not [0, 1, 2, ",
+    ),
+    "a long type": (
+        config_with(speculators_model_type="x" * 10**6),
+        LoadError,
+        "the only type that can be run here, not 'xxx",
+    ),
     "another hidden size": (config_with(target_hidden_size=32), PairError, "hidden states of size 32"),
     "more layers than fit": (
         config_with(eagle_aux_hidden_state_layer_ids=[0, 1, 2]),
@@ -350,6 +369,7 @@ def test_a_head_for_another_vocabulary(saved, tmp_path):
     assert "304" in rejected(lambda: load_pair(target=saved / "target", drafter=head))
 
 
+@pytest.mark.slow
 def test_a_drafter_model_with_another_tokenizer_can_be_attached(saved, expected, tmp_path):
     shorter(tiny(**SHAPE)).save_pretrained(tmp_path)
     tokenizer(sentences=["a wholly different text"] * 5).save_pretrained(tmp_path)

@@ -59,6 +59,9 @@ def any_trace(seed, rounds=5):
             for _ in range(dice.randrange(4))
         )
 
+    def ends():
+        return tuple(sorted((number(), number())))
+
     def top():
         return tuple(
             (dice.randrange(99), text(), number(), dice.choice([None, number()]), number(), number())
@@ -90,7 +93,9 @@ def any_trace(seed, rounds=5):
                 index, (accepted, rejected, discarded), own, (4, 7), dice.random(), dice.random(), Kept(1, 3)
             )
         )
-    trace.stats = metrics.after_plain_rounds(trace.stats, [1 + number() for _ in range(6)])
+    measured = {"target_step_ms": 1 + number(), "target_step_spread": ends()}
+    measured |= {"speedup": number(), "speedup_interval": ends()}
+    trace.stats = replace(trace.stats, **measured)
     trace.end("length")
     return trace
 
@@ -164,7 +169,7 @@ def test_the_keys_are_those_of_the_schema():
     data = json.loads(any_trace(1).to_json())
     assert data["schema"] == SCHEMA == "specdemo.trace/1"
     assert keys(data) == (
-        "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats"
+        "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats date"
     )
     first = data["rounds"][0]
     assert keys(first) == (
@@ -271,6 +276,8 @@ def changed(path, value):
         (["stats", "tokens_per_second"], 1e300, "stats"),
         (["stats", "target_step_ms"], 0.0, "stats"),
         (["stats", "target_step_ms"], None, "stats"),
+        (["stats", "speedup_interval"], [1.4, 1.2], "stats.speedup_interval"),
+        (["stats", "target_step_spread"], [3.0, 2.0], "stats.target_step_spread"),
     ],
     ids=str,
 )

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from specdemo import Params, generate, load_pair
-from specdemo.training import figures, models, optimise
+from specdemo.training import models, optimise
 from specdemo.training.__main__ import main
+from specdemo.training.card import run_drafter
 from specdemo.training.data import BOS, EOS, Rows, encode_documents, read_documents, shared_tokenizer
-from specdemo.training.losses import heldout_loss
+from specdemo.training.train import heldout_loss
 
 TINY = {
     "layers": 1,
@@ -62,21 +63,21 @@ def train_tiny(command, texts, folder, *more):
 
 
 def weights(folder):
-    return models.load(folder)[0].state_dict()
+    return models.load_trained(folder)[0].state_dict()
 
 
 def test_loss_falls_and_both_models_load(texts, tmp_path):
     losses = []
     for name, tokens in [("short", 256), ("long", 256 * 60)]:
         assert train_tiny("target", texts, tmp_path / name, "--tokens", str(tokens)) == 0
-        model, tokenizer = models.load(tmp_path / name / "pair" / "target")
+        model, tokenizer = models.load_trained(tmp_path / name / "pair" / "target")
         losses.append(heldout_loss(model, encode_documents(tokenizer, read_documents(texts)[1])))
     assert losses[1] < losses[0] - 1
 
     drafter = ["--tokens", "2560", "--distil", "2560", "--sampled", "1"]
     assert train_tiny("drafter", texts, tmp_path / "long", *drafter) == 0
-    _, target_tokenizer = models.load(tmp_path / "long" / "pair" / "target")
-    drafter, drafter_tokenizer = models.load(tmp_path / "long" / "pair" / "drafter")
+    _, target_tokenizer = models.load_trained(tmp_path / "long" / "pair" / "target")
+    drafter, drafter_tokenizer = models.load_trained(tmp_path / "long" / "pair" / "drafter")
     assert drafter_tokenizer.get_vocab() == target_tokenizer.get_vocab()
     assert drafter(input_ids=torch.tensor([[BOS, 5]])).logits.shape == (1, 2, 300)
 
@@ -107,7 +108,7 @@ def test_resuming_after_a_kill_gives_the_same_weights(texts, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "NEW_TOKENS", 24)
+    monkeypatch.setattr("specdemo.training.card.NEW_TOKENS", 24)
     pair, again = tmp_path / "my pair", tmp_path / "again"
     out = ["--out", str(pair)]
     assert train_tiny("target", texts, tmp_path, *out, "--layers", "2", "--tokens", "5120") == 0
@@ -123,7 +124,7 @@ def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(t
     found = re.findall(r"^\| (\w+) \| [\d.]+ M \| (\S+) \| (\S+) \|$", card, re.M)
     losses = {name: (float(token), float(letter)) for name, token, letter in found}
     assert list(losses) == ["target", "drafter", "eagle3", "poor"] and losses["target"][0] < losses["poor"][0]
-    model, tokenizer = models.load(pair / "target")
+    model, tokenizer = models.load_trained(pair / "target")
     heldout = read_documents(texts)[1]
     encoded = encode_documents(tokenizer, heldout)
     nats = sum(heldout_loss(model, [ids]) * (len(ids) - 1) for ids in encoded)
@@ -170,11 +171,11 @@ def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(t
 
 
 def test_every_prompt_has_its_own_seed(texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "NEW_TOKENS", 40)
+    monkeypatch.setattr("specdemo.training.card.NEW_TOKENS", 40)
     assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
     assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
     prompts = ["Ana found", "Bo lost"]
-    measured = figures.compare(tmp_path / "pair", "drafter", prompts)["sampled (temperature 0.8, top-p 0.9)"]
+    measured = run_drafter(tmp_path / "pair", "drafter", prompts)["sampled (temperature 0.8, top-p 0.9)"]
     assert len({tuple(sample.ids[:20]) for sample in measured.plain}) == 2
     pair = load_pair(target=str(tmp_path / "pair" / "target"), drafter=str(tmp_path / "pair" / "drafter"))
     for seed, (prompt, sample) in enumerate(zip(prompts, measured.drafting, strict=True)):
@@ -214,7 +215,7 @@ def test_a_model_in_one_file_replaces_a_model_in_several_and_vice_versa(texts, t
         monkeypatch.setattr(models, "LARGEST_FILE", largest)
         work = ["--work", str(tmp_path / name), "--layers", layers, "--tokens", "1"]
         assert train_tiny("target", texts, tmp_path, *work) == 0
-        model, _ = models.load(tmp_path / "pair" / "target")
+        model, _ = models.load_trained(tmp_path / "pair" / "target")
         state = torch.load(tmp_path / name / "target.pt", weights_only=True)["model"]
         assert all(
             torch.equal(value, state[key].bfloat16().float()) for key, value in model.state_dict().items()
@@ -223,6 +224,7 @@ def test_a_model_in_one_file_replaces_a_model_in_several_and_vice_versa(texts, t
         assert files == 1 if largest == "9MB" else files > 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler on a CPU")
 def test_compiled_training_learns_the_same(texts, tmp_path):
@@ -244,7 +246,7 @@ def test_compiled_training_learns_the_same(texts, tmp_path):
             "1",
         ]
         assert train_tiny("drafter", texts, tmp_path, *options, *how) == 0
-        model, tokenizer = models.load(tmp_path / "pair" / name)
+        model, tokenizer = models.load_trained(tmp_path / "pair" / name)
         losses.append(heldout_loss(model, encode_documents(tokenizer, heldout)))
     assert losses[1] == pytest.approx(losses[0], rel=0.02)  # bf16, computed in another order
     torch.compiler.reset()  # frees what was compiled
@@ -368,6 +370,7 @@ def test_a_checkpoint_of_another_run_is_refused(texts, tmp_path, capsys):
     assert "must be 300" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_head_is_trained_resumed_and_drafts_for_its_target(texts, tmp_path, monkeypatch):
     assert train_tiny("target", texts, tmp_path, "--layers", "2", "--tokens", str(256 * 60)) == 0
     run = ["--tokens", str(256 * 40), "--steps", "3", "--sampled", "17000", "--every", "0"]

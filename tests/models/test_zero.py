@@ -19,15 +19,16 @@ import pytest
 import app
 from specdemo import PairError, Params, load_pair, stream, zero
 from specdemo.runtime import attention, cuda
-from specdemo.ui import page
-from specdemo.ui.line import RunQueue
-from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import Progress, follow
-from specdemo.ui.visitor import Visitor
+from specdemo.ui.page import page
+from specdemo.ui.runs.limits import Visitor
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.run import RunProgress, follow
 
 sys.path.append(str(Path(__file__).parents[1] / "stand_ins"))
 import spaces
 
+pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time"
 PARAMS = Params(seed=5, temperature=0.8, top_p=0.9, max_new_tokens=40, ignore_eos=True)
 LONG = replace(PARAMS, max_new_tokens=400, alternatives=0)
@@ -56,7 +57,7 @@ def finished(run):
 
 
 def test_a_run_in_a_forked_process_equals_one_without(pair, on_zero):
-    events = list(run := zero.stream(pair, PROMPT, PARAMS))
+    events = list(run := zero.start_run(pair, PROMPT, PARAMS))
     alone = finished(stream(pair.with_capture("off"), PROMPT, PARAMS))
     assert isinstance(run, zero.ForkedRun)
     assert without_times(run.trace) == without_times(alone)
@@ -70,8 +71,8 @@ def test_a_run_in_a_forked_process_equals_one_without(pair, on_zero):
 
 def test_locks_that_other_threads_hold_stay_behind(pair):
     with held(cuda.ALONE), held(attention.LOCK):
-        assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
-    assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
+        assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
+    assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
 
 
 @contextmanager
@@ -95,22 +96,22 @@ def held(lock):
 
 
 def test_a_run_can_be_closed_by_any_thread_and_frees_the_pair(pair):
-    run = zero.stream(pair, PROMPT, LONG)
+    run = zero.start_run(pair, PROMPT, LONG)
     for count, _ in enumerate(run):
         if count == 3:
             with pytest.raises(PairError, match="busy"):
-                zero.stream(pair, PROMPT, PARAMS)
+                zero.start_run(pair, PROMPT, PARAMS)
             threading.Thread(target=run.close).start()
     assert run.trace.finish == "cancelled" and 3 <= len(run.trace.rounds) < 100
-    assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
+    assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
 
 
 def test_a_run_that_is_dropped_frees_the_pair(pair):
-    run = zero.stream(pair, PROMPT, PARAMS)
+    run = zero.start_run(pair, PROMPT, PARAMS)
     next(run)
     del run
     gc.collect()
-    assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
+    assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
 
 
 @pytest.mark.parametrize(
@@ -138,13 +139,13 @@ def test_a_run_that_is_dropped_frees_the_pair(pair):
 )
 def test_what_the_host_refuses_is_a_sentence(pair, monkeypatch, error, sentence):
     monkeypatch.setattr(spaces, "refusal", error)
-    run = zero.stream(pair, PROMPT, PARAMS)
+    run = zero.start_run(pair, PROMPT, PARAMS)
     with pytest.raises(PairError) as said:
         finished(run)
     assert str(said.value) == sentence
     assert (run.trace.finish, run.trace.error) == ("error", sentence)
     monkeypatch.setattr(spaces, "refusal", None)
-    assert finished(zero.stream(pair, PROMPT, PARAMS)).finish == "length"
+    assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
 
 
 def test_an_error_in_the_forked_process_is_a_sentence(pair, monkeypatch):
@@ -153,7 +154,7 @@ def test_an_error_in_the_forked_process_is_a_sentence(pair, monkeypatch):
 
     monkeypatch.setattr(zero.session, "_decoder", fails)
     with pytest.raises(PairError, match="^The run failed: RuntimeError: no kernel image in kernels.so$"):
-        finished(zero.stream(pair, PROMPT, PARAMS))
+        finished(zero.start_run(pair, PROMPT, PARAMS))
 
 
 def test_a_process_that_is_killed_is_a_sentence(pair, monkeypatch):
@@ -166,12 +167,12 @@ def test_a_process_that_is_killed_is_a_sentence(pair, monkeypatch):
 
     monkeypatch.setattr(zero.session, "_decoder", killed)
     with pytest.raises(PairError, match="took the GPU back"):
-        finished(zero.stream(pair, PROMPT, PARAMS))
+        finished(zero.start_run(pair, PROMPT, PARAMS))
 
 
 def test_what_a_pair_cannot_take_is_refused_before_a_gpu_is_asked_for(pair, on_zero):
     with pytest.raises(ValueError, match="prompt must not be empty"):
-        zero.stream(pair, "", PARAMS)
+        zero.start_run(pair, "", PARAMS)
     assert on_zero.calls == []
 
 
@@ -211,7 +212,7 @@ def test_a_visitors_run_goes_through_it_in_the_visitors_context(on_zero, monkeyp
         return [step async for step in follow(Models({}), ticket, Choice(), PROMPT, PARAMS)]
 
     last = asyncio.run(visit())[-1]
-    assert isinstance(last, Progress) and last.ended and last.run.trace.finish == "length"
+    assert isinstance(last, RunProgress) and last.ended and last.run.trace.finish == "length"
     assert seen == ["Mia"]
 
 
@@ -223,7 +224,7 @@ def test_a_visitor_who_leaves_ends_the_process(on_zero):
         ticket = queue.join(Visitor("page", "10.0.0.1"), "run")
         steps = follow(models, ticket, Choice(), PROMPT, LONG)
         async for step in steps:
-            if isinstance(step, Progress) and step.until > 2:
+            if isinstance(step, RunProgress) and step.until > 2:
                 await steps.aclose()
                 return step.run
 
@@ -236,7 +237,7 @@ def test_a_visitor_who_leaves_ends_the_process(on_zero):
 
 def test_elsewhere_it_is_the_session_alone(pair, monkeypatch):
     monkeypatch.setattr(zero, "GPU", None)
-    assert type(run := zero.stream(pair, PROMPT, PARAMS)).__name__ == "Run"
+    assert type(run := zero.start_run(pair, PROMPT, PARAMS)).__name__ == "Run"
     run.close()
     monkeypatch.delenv("SPACES_ZERO_GPU", raising=False)
     assert zero._decorator() is None
@@ -252,6 +253,6 @@ def test_all_pairs_that_visitors_can_choose_are_placed_before_the_page_is_there(
 
     placed = []
     monkeypatch.setattr(zero, "place", lambda pair: placed.append(pair.info.name))
-    monkeypatch.setattr(page, "build", build)
+    monkeypatch.setattr(page, "build_page", build)
     assert app.main(["--hosted", "--port", "0"]) != 0
     assert placed == ["embedded", "embedded-poor", "embedded-eagle3"]

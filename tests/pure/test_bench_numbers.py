@@ -1,14 +1,17 @@
 """The benchmark without its models: statistics, turns, rows, tables, the picture, prompts and options."""
 
 import json
+import time
 from dataclasses import asdict, replace
 from itertools import chain
 from statistics import median
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from specdemo.bench.idle import by_round, idle, idle_per_round
+from specdemo.bench.contestants import ENTRANTS
+from specdemo.bench.hardware import by_round, idle, idle_per_round
 from specdemo.bench.measure import (
     Contestant,
     RoundTimes,
@@ -22,35 +25,35 @@ from specdemo.bench.measure import (
     spread,
     tokens_per_round,
 )
-from specdemo.bench.picture import draw
+from specdemo.bench.peers import Package, Work, absences, takes_drafter, takes_target
 from specdemo.bench.prompts import prompt_sets, prompts_for, story_prompts
-from specdemo.bench.report import quantized_table, table
+from specdemo.bench.report import draw_picture, quantized_table, result_table
 from specdemo.bench.results import (
     Bound,
+    CannotRun,
     ContextRow,
     DeviceIdle,
     Differences,
     EngineTimes,
     GammaRow,
-    NotRun,
     QuantizedRow,
+    Ratio,
     Result,
     Roofline,
     Row,
     ShapesInfo,
     Speed,
 )
-from specdemo.bench.run import row
+from specdemo.bench.run import RATIOS, context_row, gamma_row, ratios, row
 from specdemo.bench.shapes import bigrams
-from specdemo.bench.sweeps import context_row, gamma_row
 from specdemo.cli.main import main
 from specdemo.events.metrics import fresh
 from tests.tiny import tokenizer
 
 
-def sample(ids=(1, 2), rounds=(), seconds=1.0, **stats) -> Sample:
+def sample(ids=(1, 2), rounds=(), seconds=1.0, processor_seconds=1.0, **stats) -> Sample:
     stats = replace(fresh(), rounds=len(rounds), **stats)
-    return Sample(seconds, list(ids), stats, [RoundTimes(*times) for times in rounds])
+    return Sample(seconds, processor_seconds, list(ids), stats, [RoundTimes(*times) for times in rounds])
 
 
 # Statistics
@@ -144,6 +147,23 @@ def test_a_contestant_that_needs_nothing_special_must_not_fail():
         in_turns([Contestant("a", lambda ids: 1 / 0)], [[0]], 1)
 
 
+def test_a_turn_is_timed_by_the_wall_and_by_the_processor():
+    def sleeps(ids):
+        time.sleep(0.05)
+        return [1], None
+
+    def computes(ids):
+        end = time.process_time() + 0.05
+        while time.process_time() < end:
+            pass
+        return [1], None
+
+    samples, _ = in_turns([Contestant("sleeps", sleeps), Contestant("computes", computes)], [[0]], 1)
+    (slept,), (computed,) = samples["sleeps"], samples["computes"]
+    assert slept.seconds >= 0.05 > 0.03 > slept.processor_seconds
+    assert computed.seconds >= 0.05 <= computed.processor_seconds
+
+
 # Rows
 
 
@@ -151,15 +171,116 @@ def test_a_row_compares_with_transformers():
     samples = {
         "transformers plain": [sample(seconds=0.008), sample(seconds=0.016), sample(seconds=0.012)],
         "transformers assisted": [sample(seconds=0.006)] * 3,
-        "specdemo plain": [sample(seconds=0.004), sample(seconds=0.004), sample([1, 3], seconds=0.002)],
+        "specdemo plain": [
+            sample(seconds=0.004, processor_seconds=0.008),
+            sample(seconds=0.004, processor_seconds=0.001),
+            sample([1, 3], seconds=0.002, processor_seconds=0.016),
+        ],
     }
-    found = row("specdemo plain", samples, greedy=True)
+    plain = Contestant("specdemo plain", samples.get)
+    found = row(plain, samples)
     assert (found.ms_per_token, found.tokens_per_second) == (2, 500)
     assert found.ms_per_token_10_90 == pytest.approx((1.2, 2))
-    assert (found.x_plain, found.x_assisted, found.equal_to_plain) == (3, 1.5, "2 of 3")
-    assert row("specdemo plain", samples, greedy=False).equal_to_plain is None
+    assert found.tokens_per_processor_second == 250
+    assert (found.x_plain, found.x_assisted) == (3, 1.5)
+    assert (found.equal_to_plain, found.differs_at) == ("2 of 3", 1)
+    sampled = row(replace(plain, temperature=0.8), samples)
+    assert sampled.equal_to_plain is sampled.differs_at is None
     del samples["transformers assisted"]
-    assert row("specdemo plain", samples, greedy=True).x_assisted is None
+    assert row(plain, samples).x_assisted is None
+
+
+def test_ratios_are_those_of_contestants_that_were_measured():
+    samples = {
+        "transformers plain": [sample(seconds=0.012, processor_seconds=0.02)] * 3,
+        "specdemo speculative": [sample(seconds=0.004, processor_seconds=0.004)] * 3,
+        "specdemo plain": [sample(seconds=0.008, processor_seconds=0.008)] * 3,
+    }
+    assert ratios(samples) == [
+        Ratio("specdemo speculative", "transformers plain", 3, 5),
+        Ratio("specdemo speculative", "specdemo plain", 2, 2),
+    ]
+
+
+def test_both_sides_of_every_ratio_are_contestants():
+    names = {entrant.full_name for entrant in ENTRANTS}
+    assert len(names) == len(ENTRANTS) and {name for both in RATIOS for name in both} <= names
+
+
+# Packages
+
+
+@pytest.fixture
+def llama() -> SimpleNamespace:
+    """What is asked of a pair before it is converted."""
+
+    def model(**changes) -> SimpleNamespace:
+        config = dict(model_type="llama", rope_parameters={"rope_type": "default"}, hidden_act="silu")
+        config |= dict(attention_bias=False, mlp_bias=False, vocab_size=8) | changes
+        return SimpleNamespace(config=SimpleNamespace(**config), device=torch.device("cpu"), parameters=list)
+
+    return SimpleNamespace(target=model(), drafter=None, other_tokenizer=None, model=model)
+
+
+@pytest.fixture
+def installed(monkeypatch) -> set[str]:
+    """The names of packages that seem to be installed."""
+    names: set[str] = set()
+    monkeypatch.setattr(Package, "is_here", lambda package: package.name in names)
+    return names
+
+
+def test_a_package_that_is_missing_takes_one_line_that_says_what_to_install(llama, installed):
+    assert absences(llama) == [
+        "OpenVINO GenAI takes no part: it needs pip install openvino-genai",
+        "llama.cpp takes no part: it needs pip install xllamacpp gguf",
+    ]
+    installed |= {"llama.cpp"}
+    assert absences(llama) == ["OpenVINO GenAI takes no part: it needs pip install openvino-genai"]
+    installed |= {"OpenVINO GenAI"}
+    assert absences(llama) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "gpt2"},
+        {"rope_parameters": {"rope_type": "llama3"}},
+        {"attention_bias": True},
+        {"quantization_config": {}},
+    ],
+    ids=str,
+)
+def test_a_target_that_is_not_converted_takes_one_sentence(llama, installed, changes):
+    installed |= {"OpenVINO GenAI", "llama.cpp"}
+    llama.target = llama.model(**changes)
+    (sentence,) = absences(llama)
+    assert sentence.startswith(
+        "no run of OpenVINO GenAI and llama.cpp: the target is not an unquantised Llama"
+    )
+    assert not takes_target(Work(llama, None, 1, 2, None))
+
+
+def test_models_whose_copies_do_not_fit_the_memory_are_not_converted(llama, installed, monkeypatch):
+    installed |= {"OpenVINO GenAI", "llama.cpp"}
+    llama.target.parameters = lambda: [torch.empty(10**9, device="meta")]
+    monkeypatch.setattr("specdemo.bench.peers.free_memory", lambda device: 23 * 10**9)
+    expected = (
+        "no run of OpenVINO GenAI and llama.cpp: the copies need 24.0 GB of memory, and 23.0 GB are free"
+    )
+    assert absences(llama) == [expected] and not takes_target(Work(llama, None, 1, 2, None))
+
+
+def test_without_a_drafter_that_can_be_converted_the_target_runs_alone(llama, installed):
+    installed |= {"OpenVINO GenAI", "llama.cpp"}
+    work = Work(llama, None, 1, 2, None)
+    assert takes_target(work) and not takes_drafter(work) and absences(llama) == []
+    llama.drafter = llama.model()  # no PreTrainedModel, like a head
+    assert takes_target(work) and not takes_drafter(work)
+    (sentence,) = absences(llama)
+    assert sentence.startswith(
+        "no drafting in OpenVINO GenAI and llama.cpp: the drafter is not an unquantised Llama"
+    )
 
 
 def test_sweeps_compare_with_the_engines_own_plain_decoding():
@@ -181,12 +302,15 @@ def test_sweeps_compare_with_the_engines_own_plain_decoding():
 
 
 def speed(ms: float) -> Speed:
-    return Speed(ms_per_token=ms, ms_per_token_10_90=(ms * 0.8, ms * 1.25), tokens_per_second=1000 / ms)
+    middle, ends = dict(ms_per_token=ms, tokens_per_second=1000 / ms), (ms * 0.8, ms * 1.25)
+    return Speed(**middle, ms_per_token_10_90=ends, tokens_per_processor_second=500 / ms)
 
 
 def result(**changes) -> Result:
     def made(name, ms, x):
-        return Row(name=name, **vars(speed(ms)), x_plain=x, x_assisted=None, equal_to_plain="2 of 2")
+        names = dict(name=name, temperature=0.0)
+        texts = dict(equal_to_plain="2 of 2", differs_at=None)
+        return Row(**names, **vars(speed(ms)), x_plain=x, x_assisted=None, **texts)
 
     none = dict.fromkeys(("acceptance_rate", "mean_tokens_per_round", "cost_ratio"))
     bound = Bound(2.0, 8.0, 0.25)
@@ -197,6 +321,7 @@ def result(**changes) -> Result:
         dtype="bfloat16",
         date="2026-01-02",
         threads=2,
+        own_threads=8,
         gamma=4,
         temperature=0.0,
         top_p=0.9,
@@ -206,9 +331,10 @@ def result(**changes) -> Result:
         attention=["flash", "math"],
         rows=[
             made("transformers plain", 10.0, 1.0),
-            NotRun("transformers compiled", "no compiler"),
+            CannotRun("transformers compiled", "no compiler"),
             made("specdemo speculative", 4.0, 2.5),
         ],
+        ratios=[Ratio("specdemo speculative", "transformers plain", 2.5, 1.25)],
         **none,
         expected_x_plain=None,
         differing_argmaxes=Differences(0, [None, None]),
@@ -242,8 +368,9 @@ def words(text: str) -> list[str]:
 
 
 def test_the_table_has_a_line_for_each_contestant_and_for_each_value_of_a_sweep():
-    lines = words(table(result()))
-    assert "transformers plain 10.00 8.00-12.50 100.0 1.00 – 2 of 2" in lines
+    lines = words(result_table(result()))
+    assert "transformers plain 10.00 8.00-12.50 100.0 50.0 1.00 – 2 of 2" in lines
+    assert "specdemo speculative / transformers plain 2.50 1.25" in lines
     assert "transformers compiled – failed: no compiler" in lines
     assert "1 4.00 250.0 – – – 1.20 1.50" in lines
     assert "1,024 1.0 – 9.00 – 6.00 1.50 2.00" in lines
@@ -252,32 +379,54 @@ def test_the_table_has_a_line_for_each_contestant_and_for_each_value_of_a_sweep(
     assert "note: a note" in lines
 
 
+def test_the_table_tells_where_a_text_differs_and_which_rows_are_sampled():
+    plain, _, drafted = result().rows
+    other = replace(drafted, name="llama.cpp plain, float16", equal_to_plain="1 of 2", differs_at=37)
+    sampled = replace(drafted, name="sampled", temperature=0.8, equal_to_plain=None)
+    lines = words(result_table(result(rows=[plain, other, sampled])))
+    assert (
+        "llama.cpp plain, float16 4.00 3.20-5.00 250.0 125.0 2.50 – 1 of 2, differing from token 37 on"
+        in lines
+    )
+    assert "sampled 4.00 3.20-5.00 250.0 125.0 2.50 – – (temperature 0.8)" in lines
+
+
+def test_the_fastest_is_named_whoever_it_is():
+    plain, _, ours = result().rows
+    other = replace(ours, name="llama.cpp", tokens_per_processor_second=130.0)
+    sampled = replace(ours, name="sampled", temperature=0.8, tokens_per_second=9e9)
+    text = result_table(result(rows=[plain, ours, other, sampled]))
+    assert "fastest by wall time: specdemo speculative; by processor time: llama.cpp\n" in text
+
+
 def test_the_table_leaves_out_what_was_not_measured():
-    text = table(result(gammas=[], contexts=[], differing_argmaxes=None))
+    text = result_table(result(gammas=[], contexts=[], differing_argmaxes=None))
     assert "gamma 4" in text and "tokens/round" not in text and "prefill" not in text
     assert "cost ratio" not in text and "the device waits" not in text and "differing" not in text
 
 
 def test_the_table_and_the_json_tell_which_attention_all_contestants_could_use():
     head = "attention on CUDA, for all contestants alike: flash"
-    assert f"{head}, math; cudnn is switched off (--cudnn-attention switches it on)\n" in table(result())
-    on = table(result(attention=["flash", "cudnn"]))
+    assert f"{head}, math; cudnn is switched off (--cudnn-attention switches it on)\n" in result_table(
+        result()
+    )
+    on = result_table(result(attention=["flash", "cudnn"]))
     assert f"{head}, cudnn; without --cudnn-attention cudnn is switched off\n" in on
-    assert "attention" not in table(result(attention=None))
+    assert "attention" not in result_table(result(attention=None))
     assert asdict(result())["attention"] == ["flash", "math"]
 
 
 def test_differences_in_float32_are_called_a_bug():
-    assert "with drafts 0 of 2 texts differ from plain\n" in table(result())
+    assert "with drafts 0 of 2 texts differ from plain\n" in result_table(result())
     differing = result(differing_argmaxes=Differences(1, [None, 37]))
-    assert "1 of 2 texts differ from plain, first at token 37\n" in table(differing)
-    assert "first at token 37; in float32 there must be none: this is a bug" in table(
+    assert "1 of 2 texts differ from plain, first at token 37\n" in result_table(differing)
+    assert "first at token 37; in float32 there must be none: this is a bug" in result_table(
         replace(differing, dtype="float32")
     )
 
 
 def test_the_table_tells_idle_time_theory_and_the_construction_of_shapes():
-    text = table(
+    text = result_table(
         result(
             host_ms=DeviceIdle(0.25, 1.5),
             cost_ratio=0.125,
@@ -312,7 +461,7 @@ def test_the_json_has_every_value_by_name():
 
 
 def test_the_pictures_axes_have_the_numbers():
-    figure = draw(result())
+    figure = draw_picture(result())
     speeds, gammas, contexts, quantized = figure.axes
     assert figure.get_suptitle() == "small + smaller\ncuda (Some GPU), bfloat16, gamma 4, 2026-01-02"
     names = [label.get_text() for label in speeds.get_yticklabels()]
@@ -336,7 +485,7 @@ def test_the_pictures_axes_have_the_numbers():
 
 
 def test_everything_is_inside_the_picture():
-    figure = draw(result())
+    figure = draw_picture(result())
     figure.draw_without_rendering()
     width, height = figure.canvas.get_width_height()
     for axes in figure.axes:
@@ -345,7 +494,7 @@ def test_everything_is_inside_the_picture():
 
 
 def test_without_sweeps_there_is_one_panel():
-    assert len(draw(result(gammas=[], contexts=[], quantized=[])).axes) == 1
+    assert len(draw_picture(result(gammas=[], contexts=[], quantized=[])).axes) == 1
 
 
 # Prompts

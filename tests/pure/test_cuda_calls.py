@@ -11,12 +11,10 @@ from torch import Tensor
 
 from specdemo.engine.drafters import Draft
 from specdemo.runtime import cuda
-from specdemo.runtime.agreement import disagreement, probability_tolerance
-from specdemo.runtime.clock import Clock
-from specdemo.runtime.graphs import Graphs
-from specdemo.runtime.values import Packed, pack, to_host
+from specdemo.runtime.device import Clock
+from specdemo.runtime.graphs import Graphs, Packed, disagreement, pack, probability_tolerance, to_host
 from tests.fake_cuda import FakeCuda, install
-from tests.pure.test_house import PACKAGE
+from tests.pure.test_house import PACKAGE, syntax_tree
 
 CPU = torch.device("cpu")
 
@@ -428,8 +426,9 @@ def test_only_one_module_waits_for_a_device_or_frees_its_memory():
     """Such a call must hold the lock, or wait for a stream."""
     found = set()
     for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(syntax_tree(file)):
             called = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
             if called in ("torch.cuda.synchronize", "torch.cuda.empty_cache", "torch.cuda.is_initialized"):
                 found.add((file.relative_to(PACKAGE).as_posix(), called))
-    assert found == {("runtime/cuda.py", "torch.cuda.empty_cache")}
+    calls = ("torch.cuda.empty_cache", "torch.cuda.is_initialized")
+    assert found == {("runtime/cuda.py", call) for call in calls}

@@ -8,8 +8,7 @@ import pytest
 
 from specdemo.cli import main as cli
 from specdemo.doctor import run as doctor_run
-from specdemo.doctor.report import exit_status, report
-from specdemo.doctor.run import END, LIMITS, WHOLE, run_section
+from specdemo.doctor.run import END, SECTIONS, WHOLE, exit_status, report, run_section
 from specdemo.doctor.trials import Check, Failed, Finding, NotRun, Table, Trial, check_of, public
 
 FOUND = [
@@ -133,6 +132,7 @@ def test_after_a_cuda_error_the_rest_runs_in_another_process():
         assert first.detail == last.detail
 
 
+@pytest.mark.slow
 def test_a_hang_ends_at_the_limit_and_says_where():
     start = monotonic()
     checks = checks_of("time.sleep(60)", limit=3)
@@ -142,6 +142,7 @@ def test_a_hang_ends_at_the_limit_and_says_where():
     assert "in late" in checks[1].output
 
 
+@pytest.mark.slow
 def test_what_it_has_started_ends_with_it(tmp_path):
     """A hanging compiler, for example."""
     file = tmp_path / "alive"
@@ -176,7 +177,7 @@ def test_the_command_line_prints_the_report_alone_on_standard_output(monkeypatch
     assert cli.main(["doctor", "--sections", "speed"]) == 1
     out, err = capsys.readouterr()
     assert out == report(FOUND) + "\n"
-    assert f"speed, at most {LIMITS['speed']} s" in err and "FAIL     one: second" in err
+    assert f"speed, at most {SECTIONS['speed'][1]} s" in err and "FAIL     one: second" in err
 
 
 def test_an_interrupted_doctor_reports_what_it_has_found(monkeypatch, capsys):

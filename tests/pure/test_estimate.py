@@ -6,8 +6,13 @@ from random import Random
 import pytest
 
 from specdemo.events import Judged, Next, Round, metrics
-from specdemo.events.estimate import best_gamma, estimates
-from specdemo.events.theory import expected_speedup, expected_tokens
+from specdemo.events.speedup import (
+    after_plain_rounds,
+    best_gamma,
+    estimates,
+    expected_speedup,
+    expected_tokens,
+)
 
 LUCKY = 2  # the seed of a run that is not like the average one
 STEP, DRAFT, ADDED = 10.0, 1.0, 0.5  # ms: a plain round, a drafted token, a token more to verify
@@ -40,7 +45,7 @@ def stats_of(rounds, step=STEP):
     stats = metrics.fresh()
     for one in rounds:
         stats = metrics.after_round(stats, one)
-    return metrics.after_plain_rounds(stats, [step] * 10 if step else [])
+    return after_plain_rounds(stats, rounds, [step] * 10 if step else [])
 
 
 @pytest.mark.parametrize("acceptance", [lambda place: 0.8, lambda place: 0.9 - 0.1 * place])
@@ -52,6 +57,20 @@ def test_the_estimates_of_one_run_are_what_runs_of_other_lengths_measure(accepta
         other = stats_of(simulated(gamma, acceptance, seed=gamma + 1))
         assert found[gamma].seen_tokens == pytest.approx(other.mean_tokens_per_round, rel=0.03)
         assert found[gamma].seen_speedup == pytest.approx(other.speedup, rel=0.03)
+
+
+def test_an_estimate_is_as_sure_as_the_speed_up_of_its_run():
+    rounds = simulated(4, lambda place: 0.7, count=80)
+    stats = stats_of(rounds)
+    stats = replace(stats, speedup_interval=(0.9 * stats.speedup, 1.2 * stats.speedup))
+    alone, *others = estimates(rounds, stats)
+    assert alone.seen_interval is None
+    assert others[3].seen_interval == pytest.approx(stats.speedup_interval)
+    assert others[8].seen_interval == pytest.approx(
+        (0.9 * others[8].seen_speedup, 1.2 * others[8].seen_speedup)
+    )
+    unsure = replace(stats, speedup_interval=(0.8 * stats.speedup, 1.6 * stats.speedup))
+    assert {one.seen_interval for one in estimates(rounds, unsure)} == {None}
 
 
 def test_at_its_own_draft_length_a_run_is_estimated_to_be_what_it_was():

@@ -3,27 +3,26 @@
 import json
 import re
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 
-from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started, metrics
+from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started
+from specdemo.events.speedup import after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
-from specdemo.ui.feed import IN_TEXT, RunFeed, notice, outcome, trace_file
-from specdemo.ui.texts import FATES, HIDEABLE, NUMBERS, describe_recorded, number_texts, whose
-from specdemo.ui.wire import (
-    DraftToken,
-    Estimate,
-    Message,
-    NextToken,
+from specdemo.ui.view import feed as feed_module
+from specdemo.ui.view.feed import RunFeed, file_name, json_of, notice, outcome, tokens_of
+from specdemo.ui.view.texts import FATES, HIDEABLE, NUMBERS, describe_recorded, number_texts, whose
+from specdemo.ui.view.wire import (
     Notice,
-    Outcome,
     PromptToken,
-    Setting,
-    TraceFile,
+    RunOutcome,
+    RunSetting,
     Update,
-    WireRound,
+    WireEstimate,
+    WireRule,
 )
 
 INFO = PairInfo(
@@ -62,104 +61,101 @@ def trace(*rounds: Round, finish: str | None = None, **params) -> Trace:
     return trace
 
 
-def tokens(update: Update) -> list[DraftToken | NextToken]:
-    every = (token for this_round in update["rounds"] for token in (*this_round["draft"], this_round["next"]))
-    return [token for token in every if token]
+def tokens(update: Update) -> list[dict]:
+    return [token for one in update["rounds"] for token in tokens_of(one)]
+
+
+def fate(token: dict) -> str:
+    return token["source"] if "source" in token else token["fate"]
 
 
 def output(update: Update) -> str:
-    return "".join(token["text"] for token in tokens(update) if token["fate"] in IN_TEXT)
+    return "".join(token["text"] for token in tokens(update) if fate(token) not in HIDEABLE)
 
 
 def test_tokens_come_in_reading_order_with_their_fates():
-    update = RunFeed(1, trace(*ROUNDS)).update(False)["update"]
-    assert [(token["id"], token["text"], token["fate"]) for token in tokens(update)] == [
+    update = RunFeed(trace(*ROUNDS)).update(0)
+    assert [(token["id"], token["text"], fate(token)) for token in tokens(update)] == [
         *((1, " a", "accepted"), (2, " b", "rejected"), (3, " c", "discarded"), (4, " d", "resampled")),
         *((5, " e", "accepted"), (6, "\n", "bonus")),
         (7, " f<END", "sampled"),
         *((8, "> g", "accepted"), (9, " h", "discarded")),
     ]
-    assert {token["fate"] for token in tokens(update)} | {"prompt"} == set(FATES)
+    assert {fate(token) for token in tokens(update)} | {"prompt"} == set(FATES)
     assert update["prompt"] == [{"id": None, "text": "x", "fate": "prompt"}], "one piece without a tokenizer"
 
 
-def test_what_decides_is_not_rounded_and_what_is_only_drawn_is():
-    (only,) = RunFeed(1, trace(ROUNDS[0])).update(False)["update"]["rounds"]
-    accepted, _, discarded = only["draft"]
-    top = [(41, " x", 0.333333, 0.666667, 0.123457, 1e-12), (42, " y", 0.0, 0.99999999, 0.0, 1.0)]
-    decisive = {"p": 1 / 3, "q": 2 / 3, "u": 1 / 7, "accept_prob": 0.5}
-    named = {"id": 1, "text": " a", "fate": "accepted"}
-    drawn = {"raw_p": 0.333333, "raw_q": 0.666667, "distance": None, "top": top}
-    assert accepted == named | decisive | drawn
-    unjudged = {field: discarded[field] for field in ("u", "accept_prob", "top")}
-    assert unjudged == {"u": None, "accept_prob": None, "top": []}
-    named = {"id": 4, "text": " d", "fate": "resampled"}
-    decisive = {"p": 1 / 3, "q": None, "u": 1 / 7, "residual_mass": 0.4}
-    top = [(4, " d", 0.333333, None, 0.333333, None)]
-    assert only["next"] == named | decisive | {"raw_p": 0.333333, "raw_q": None, "top": top}
-    assert (only["draft_ms"], only["verify_ms"]) == (1.0, 2.0)
+def test_rounds_are_those_of_the_trace_s_json_with_less_of_the_alternatives():
+    record = trace(*ROUNDS)
+    told = json.loads(record.to_json())["rounds"]
+    for token in [token for one in told for token in tokens_of(one)]:
+        token["top"] = []
+    top = [[41, " x", 0.333333, 0.666667, 0.123457, 1e-12], [42, " y", 0.0, 0.99999999, 0.0, 1.0]]
+    for token in (told[0]["draft"][0], told[0]["draft"][1], told[1]["draft"][0], told[3]["draft"][0]):
+        token["top"] = top  # of what was judged
+    for one in told[:3]:
+        one["next"]["top"] = [[one["next"]["id"], one["next"]["text"], 0.333333, None, 0.333333, None]]
+    assert RunFeed(record).update(0)["rounds"] == told
 
 
 def test_every_object_has_the_fields_of_its_type():
-    feed = RunFeed(1, trace(*ROUNDS, finish="length"), recorded=True, link="gamma=4")
-    message = feed.snapshot() | notice(1, "error", "x")
-    message |= trace_file(1, Params(), "name")
-    update = message["update"]
-    objects = [
-        (Message, message),
-        (Update, update),
-        (Notice, message["notice"]),
-        (TraceFile, message["file"]),
-    ]
-    objects += [(WireRound, this_round) for this_round in update["rounds"]]
+    update = RunFeed(trace(*ROUNDS, finish="length"), recorded=True, link="gamma=4").snapshot()
+    objects = [(Update, update), (Notice, notice("error", "x"))]
     objects += [(PromptToken, token) for token in update["prompt"]]
-    objects += [(DraftToken if "accept_prob" in token else NextToken, token) for token in tokens(update)]
-    objects += [(Outcome, update["outcome"]), (Setting, update["setting"])]
-    objects += [(Estimate, estimate) for estimate in update["outcome"]["estimates"]]
+    objects += [
+        (RunOutcome, update["outcome"]),
+        (RunSetting, update["setting"]),
+        (WireRule, update["setting"]["rule"]),
+    ]
+    objects += [(WireEstimate, estimate) for estimate in update["outcome"]["estimates"]]
     for kind, value in objects:
-        absent = {Message: {"measurement", "stored"}, Update: {"counted"}}.get(kind, set())
+        absent = {"counted"} if kind is Update else set()
         assert value.keys() == kind.__annotations__.keys() - absent
 
 
-def test_updates_continue_where_the_last_one_ended():
+def test_an_update_has_the_rounds_from_one_on():
     record = trace(*ROUNDS[:1])
-    feed = RunFeed(1, record)
-    rounds = feed.update(False)["update"]["rounds"]
-    for this_round in ROUNDS[1:]:
+    feed = RunFeed(record)
+    rounds = feed.update(0)["rounds"]
+    for since, this_round in enumerate(ROUNDS[1:], start=1):
         record.add(this_round)
-        update = feed.update(False)["update"]
+        update = feed.update(since)
         ends = (update["since"], update["until"], update["finish"])
-        assert ends == (this_round.index, this_round.index + 1, None) and "prompt" not in update
+        assert ends == (since, since + 1, None) and "prompt" not in update
         rounds += update["rounds"]
     record.end("length")
-    assert feed.update(False)["update"]["finish"] is None, "its last numbers are not there"
-    update = feed.update(True)["update"]
+    assert feed.update(4)["finish"] is None, "its last numbers are not there"
+    feed.ended = True
+    update = feed.update(4)
     assert (update["since"], update["until"], update["finish"], update["rounds"]) == (4, 4, "length", [])
     assert update["numbers"] == number_texts(record) and update["outcome"] == outcome(record)
     assert update["verdict"] == verdict(record.stats, "length", record.rounds).text
-    snapshot = feed.snapshot()["update"]
+    snapshot = feed.snapshot()
     assert snapshot["rounds"] == rounds and output(snapshot) == record.text
+    assert feed.update(2)["rounds"] == rounds[2:], "a reader whose connection was cut goes on there"
 
 
-def test_a_snapshot_does_not_count_as_an_update():
-    record = trace(*ROUNDS[:2])
-    feed = RunFeed(1, record)
-    feed.update(False)
-    record.add(ROUNDS[2])
-    assert feed.snapshot(9) == feed.snapshot(9)
-    assert feed.snapshot(9)["run"] == 9 and feed.snapshot()["run"] == 1
-    assert feed.update(False)["update"]["since"] == 2
+def test_a_reader_who_knows_more_rounds_than_there_are_gets_the_whole_run():
+    assert RunFeed(trace(*ROUNDS[:2])).update(3)["since"] == 0
+
+
+def test_a_run_that_goes_on_is_told_in_portions(monkeypatch):
+    monkeypatch.setattr(feed_module, "MOST_ROWS", 12)
+    feed = RunFeed(trace(*ROUNDS))
+    update = feed.update(1)
+    assert (update["since"], update["until"]) == (1, 4) and feed.update(4)["rounds"] == []
+    feed.trace.rounds += ROUNDS * 10
+    assert feed.update(1)["until"] == 4, "no more than fits"
 
 
 @pytest.mark.parametrize("finish", ["stop", "cancelled", "error"])
 def test_a_text_that_may_be_cut_ends_with_a_snapshot(finish):
-    record = trace(*ROUNDS[:3], stop=("<END>",))
-    feed = RunFeed(1, record)
-    feed.update(False)
-    record.add(ROUNDS[3])
+    record = trace(*ROUNDS, stop=("<END>",))
     record.end(finish)
+    feed = RunFeed(record)
+    feed.ended = True
     assert record.text == " a d e\n f"
-    update = feed.update(True)["update"]
+    update = feed.update(3)
     assert (update["since"], update["until"], update["finish"]) == (0, 4, finish)
     assert update["numbers"]["finish"] == finish and output(update) == record.text
     assert [token["text"] for token in tokens(update)[-3:]] == [" f", "", " h"], "only the output is cut"
@@ -168,14 +164,18 @@ def test_a_text_that_may_be_cut_ends_with_a_snapshot(finish):
 @pytest.mark.parametrize(
     ("finish", "shown"), [("length", None), ("eos", None), ("error", "error"), ("cancelled", "cancelled")]
 )
-def test_a_run_that_nobody_follows_any_more_has_ended_where_nothing_is_measured_after_it(finish, shown):
+def test_a_run_whose_end_has_not_come_has_ended_where_nothing_is_measured_after_it(finish, shown):
     record = trace(*ROUNDS)
-    feed = RunFeed(1, record)
-    feed.update(False)
+    feed = RunFeed(record)
     record.end(finish)
-    assert feed.snapshot()["update"]["finish"] == shown
+    assert feed.snapshot()["finish"] == shown
     feed.ended = True
-    assert feed.snapshot()["update"]["finish"] == finish
+    assert feed.snapshot()["finish"] == finish
+
+
+def test_a_saved_file_is_named_by_its_seed():
+    assert file_name(Params(seed=7)) == "specdemo-seed-7.json"
+    assert file_name(Params(seed=7, temperature=0)) == "specdemo-greedy.json"
 
 
 def test_names_in_a_file_are_cut_and_escaped():
@@ -190,12 +190,12 @@ def test_names_in_a_file_are_cut_and_escaped():
 def test_a_text_in_a_file_that_does_not_fit_its_tokens_cuts_nothing():
     record = trace(*ROUNDS, finish="length")
     record.text = "something else"
-    assert output(RunFeed(1, record, recorded=True).snapshot()["update"]) == " a d e\n f<END> g"
+    assert output(RunFeed(record, recorded=True).snapshot()) == " a d e\n f<END> g"
 
 
 def test_a_recorded_run_is_marked():
-    update = RunFeed(1, trace(*ROUNDS, finish="length"), recorded=True).update(True)["update"]
-    assert update["recorded"] is True and "recorded" not in RunFeed(1, trace()).update(False)["update"]
+    update = RunFeed(trace(*ROUNDS, finish="length"), recorded=True).snapshot()
+    assert update["recorded"] is True and "recorded" not in RunFeed(trace()).update(0)
     assert "made on a CPU in float32" in describe_recorded(trace())
 
 
@@ -205,7 +205,7 @@ def test_the_prompt_is_there_in_pieces():
             return bytes(token_id for token_id in ids if token_id).decode("utf-8", errors="replace")
 
     def prompt(recorded: bool = False) -> list[str]:
-        update = RunFeed(1, record, Bytes(), recorded).update(False)["update"]
+        update = RunFeed(record, Bytes(), recorded).update(0)
         return [token["text"] for token in update["prompt"]]
 
     record = trace()
@@ -220,7 +220,7 @@ def test_numbers_are_written_out_and_missing_ones_are_a_dash():
     numbers = number_texts(trace(*ROUNDS))
     assert numbers["acceptance_rate"] == "75%" and numbers["mean_tokens_per_round"] == "1.50"
     assert numbers["verify_ms"] == "8 ms" and numbers["saved"] == "2"
-    unknown = ("speedup", "target_step", "cost_ratio", "implied")
+    unknown = ("speedup", "target_step", "cost_ratio")
     assert {numbers[name] for name in unknown} == {"–"}, "no plain round was timed"
     assert number_texts(trace())["tokens_per_second"] == "–"
     assert set(numbers) == set(NUMBERS) and numbers["seed"] == "7"
@@ -228,23 +228,23 @@ def test_numbers_are_written_out_and_missing_ones_are_a_dash():
 
 
 def test_speed_ups_follow_from_the_other_numbers():
-    record = trace(*ROUNDS)
-    record.stats = metrics.after_plain_rounds(record.stats, [3.0, 4.0, 4.0, 5.0])
+    record = trace(*(replace(one, index=at) for at, one in enumerate(ROUNDS * 4)))
+    record.stats = after_plain_rounds(record.stats, record.rounds, [3.9, 4.0, 4.0, 4.1] * 2)
     assert record.stats.tokens_per_second == pytest.approx(6000 / 11)
     numbers = number_texts(record)
-    assert numbers["target_step"] == "4.00 ms (3.30–4.70)" and numbers["drafter_step"] == "0.50 ms"
-    assert numbers["cost_ratio"] == "0.125" and numbers["implied"] == "1.26 ×"  # 1.5/(1.5*0.125+1)
-    assert numbers["speedup"] == "2.18 ×"  # 6*4/11
-    record.stats = metrics.after_plain_rounds(record.stats, [1.0, 1.0, 4.0, 9.0])
-    assert number_texts(record)["speedup"] == "too noisy to say"
+    assert numbers["target_step"] == "4.00 ms (3.90–4.10)" and numbers["drafter_step"] == "0.50 ms"
+    assert numbers["cost_ratio"] == "0.125" and numbers["speedup"] == "2.18 ×"  # 24*4/44
+    assert numbers["target_forwards"] == "16 + 0" and numbers["rounds"] == "16"
+    record.stats = replace(record.stats, speedup_interval=(1.6, 2.9))
+    assert number_texts(record)["speedup"] == "1.60–2.90 ×"
 
 
 def test_an_older_file_whose_step_was_timed_elsewhere_has_no_speed_up():
     record = trace(*ROUNDS, finish="length")
     record.stats = replace(record.stats, target_step_ms=4.0, cost_ratio=0.25)
     assert number_texts(record)["speedup"] == number_texts(record)["cost_ratio"] == "–"
-    update = RunFeed(1, record, recorded=True).snapshot()["update"]
-    assert update["verdict"].endswith("were timed after it.") and update["tone"] == "neutral"
+    update = RunFeed(record, recorded=True).snapshot()
+    assert update["verdict"].endswith("is too short to be timed.") and update["tone"] == "neutral"
 
 
 def test_a_line_says_whose_run_it_is():
@@ -253,20 +253,21 @@ def test_a_line_says_whose_run_it_is():
     )
     greedy = whose(trace(temperature=0.0, draft_with="none"), recorded=True)
     assert greedy == "Recorded run: toy · nothing drafted · greedy · cpu (a CPU)"
+    dated = whose(replace(trace(), date=date(2026, 11, 24)), recorded=True)
+    assert dated.endswith(" · cpu (a CPU) · 2026-11-24")
 
 
 def test_messages_are_ascii_json_whatever_the_text_holds():
     nasty = "</script>${x}\ud800\u2028\x00"
-    feed = RunFeed(1, trace(Round(0, (), own(1, nasty, "sampled"), (1,), 0.0, 1.0)))
-    text = json.dumps(feed.update(False) | notice(1, "error", nasty))
-    message = json.loads(text)
-    assert text.isascii() and message["notice"]["text"] == nasty
-    assert message["update"]["rounds"][0]["next"]["text"] == nasty
+    feed = RunFeed(trace(Round(0, (), own(1, nasty, "sampled"), (1,), 0.0, 1.0)))
+    text = json_of(feed.snapshot())
+    assert text.isascii() and json.loads(text) == json.loads(json.dumps(feed.snapshot()))
+    assert json.loads(text)["rounds"][0]["next"]["text"] == nasty
 
 
 # The style sheet.
 
-CSS = (Path(__file__).resolve().parents[2] / "specdemo" / "ui" / "static" / "stage.css").read_text(
+CSS = (Path(__file__).resolve().parents[2] / "specdemo" / "ui" / "static" / "view" / "stage.css").read_text(
     encoding="utf-8"
 )
 

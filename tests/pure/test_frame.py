@@ -4,9 +4,9 @@ import re
 import shutil
 from html.parser import HTMLParser
 
-from specdemo.ui.frame import SPEEDS, STATIC, frame, loader, scripts_path
-from specdemo.ui.served import SERVER_NUMBERS
-from specdemo.ui.texts import FATES, HIDEABLE, MAIN_NUMBERS, NUMBERS
+from specdemo.ui.page.frame import SPEEDS, STATIC, frame, loader, scripts_path
+from specdemo.ui.view.served import SERVER_NUMBERS
+from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
 
 
 class Elements(HTMLParser):
@@ -42,7 +42,7 @@ def test_nothing_in_it_is_a_template():
 
 def test_it_has_every_number_and_every_hook():
     assert sorted(values("data-number")) == sorted(NUMBERS | SERVER_NUMBERS)
-    assert tuple(values("data-number")[:4]) == MAIN_NUMBERS
+    assert values("data-number")[0] == HEADLINE and values("data-copy") == [MEANWHILE]
     hooks = {"stage", "inspector", "timeline", "metrics", "notice", "legend", "replay", "whose", "verdict"}
     assert hooks | {"race", "gamma", "compare", "positions", "exactness"} == set(values("data-testid"))
 
@@ -67,23 +67,34 @@ def test_the_legend_has_every_fate_and_switches_for_what_can_be_hidden():
     )
 
 
+def test_each_fate_in_the_legend_is_described_by_its_definition():
+    entries = {
+        element.get("data-hides") or element["class"].removeprefix("token "): element["aria-describedby"]
+        for element in elements()
+        if "aria-describedby" in element
+    }
+    assert set(entries) == {*FATES} - {"prompt"} and set(entries.values()) <= set(values("id"))
+    reached = [one["class"] for one in elements() if "aria-describedby" in one and one.get("tabindex") == "0"]
+    assert reached == ["token accepted"], "Tab comes to one entry besides the switches"
+
+
 def test_the_speeds_that_the_script_sets_can_be_chosen():
-    script = (STATIC / "main.js").read_text(encoding="utf-8")
+    script = (STATIC / "page" / "main.js").read_text(encoding="utf-8")
     assert {re.search(r"SLOW = ([\d.]+)", script)[1], "1"} <= set(SPEEDS)
 
 
 def test_the_address_of_the_scripts_changes_with_each_of_them(tmp_path, monkeypatch):
     copy = shutil.copytree(STATIC, tmp_path / "static")
-    monkeypatch.setattr("specdemo.ui.frame.STATIC", copy)
+    monkeypatch.setattr("specdemo.ui.page.frame.STATIC", copy)
     before = scripts_path()
-    assert before == scripts_path() and f"{before}/main.js" in loader()
-    (copy / "format.js").write_text("// changed", encoding="utf-8")
+    assert before == scripts_path() and f"{before}/page/main.js" in loader()
+    (copy / "view" / "format.js").write_text("// changed", encoding="utf-8")
     assert scripts_path() != before
 
 
 def test_scripts_write_no_data_as_markup():
     written = re.compile(r"(?:innerHTML|outerHTML|insertAdjacentHTML)\W+(.*)")
-    for script in STATIC.glob("*.js"):
+    for script in STATIC.glob("*/*.js"):
         for value in written.findall(script.read_text(encoding="utf-8")):
             assert re.fullmatch(r"[A-Z]+;", value), (
                 f"{script.name}: only constants may be markup, not {value}"
@@ -93,5 +104,5 @@ def test_scripts_write_no_data_as_markup():
 def test_scripts_pass_no_list_as_the_arguments_of_a_call():
     """A call fails from about 120,000 arguments on."""
     spread = re.compile(r"(?<!function )\b\w+\((?:[^()\[\]{}\n]*,\s*)?\.\.\.\w+")
-    for script in STATIC.glob("*.js"):
+    for script in STATIC.glob("*/*.js"):
         assert spread.findall(script.read_text(encoding="utf-8")) == [], script.name

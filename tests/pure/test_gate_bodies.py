@@ -2,16 +2,13 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
-from specdemo.ui import bodies
-from specdemo.ui.bodies import ARRIVING, Bodies, Inside
-from specdemo.ui.checks import NotLetIn
-from specdemo.ui.limits import HOSTED
+from specdemo.ui.front.checks import NotLetIn
+from specdemo.ui.front.gate import Bodies, Inside
 
-LIMITS = replace(HOSTED, body_bytes=1_000)
+MOST, TOGETHER = 1_000, 16
 
 
 def request(*parts, waits=False, headers=()):
@@ -30,12 +27,11 @@ def request(*parts, waits=False, headers=()):
     return Inside({"type": "http", "headers": [*headers]}, receive, send)
 
 
-def test_a_body_that_does_not_come_to_its_end_is_given_up(monkeypatch):
-    monkeypatch.setattr(bodies, "ARRIVAL_SECONDS", 0.05)
-    reader = Bodies(LIMITS)
+def test_a_body_that_does_not_come_to_its_end_is_given_up():
+    reader = Bodies(MOST, TOGETHER, seconds=0.05)
     with pytest.raises(NotLetIn, match="took too long to arrive") as refused:
         asyncio.run(reader.read(request(b"{", waits=True), "a"))
-    assert refused.value.status == 408 and not reader.arriving.held
+    assert refused.value.status == 408 and not reader.arriving
 
 
 def test_what_was_read_is_read_again_by_the_app():
@@ -44,9 +40,9 @@ def test_what_was_read_is_read_again_by_the_app():
         assert await reader.read(inside, "a") == b"abc"
         assert await inside.receive() == {"type": "http.request", "body": b"abc", "more_body": False}
 
-    reader = Bodies(LIMITS)
+    reader = Bodies(MOST, TOGETHER, 30)
     asyncio.run(play())
-    assert not reader.arriving.held
+    assert not reader.arriving
 
 
 def test_unfinished_bodies_are_bounded_together_and_keep_nobody_else_out():
@@ -61,16 +57,16 @@ def test_unfinished_bodies_are_bounded_together_and_keep_nobody_else_out():
         unfinished = [asyncio.create_task(begin("a")) for _ in range(150)]
         await asyncio.sleep(0.05)
         assert Counter(task.result() for task in unfinished if task.done()).keys() == {429}
-        assert reader.arriving.held["a"] <= ARRIVING * LIMITS.body_bytes
+        assert reader.arriving["a"] <= TOGETHER * MOST
         for address in ("b", "c"):
             assert await reader.read(request(b"y" * 500, b"y" * 400), address)
         assert await begin("a") == 429
         for task in unfinished:
             task.cancel()
         await asyncio.gather(*unfinished, return_exceptions=True)
-        assert not reader.arriving.held
+        assert not reader.arriving
 
-    reader = Bodies(LIMITS)
+    reader = Bodies(MOST, TOGETHER, 30)
     asyncio.run(play())
 
 
@@ -84,10 +80,23 @@ def test_many_addresses_together_hold_little_more_than_one():
     async def play():
         held = [asyncio.create_task(hold(f"{number % 50}")) for number in range(2_000)]
         await asyncio.sleep(0.1)
-        assert reader.arriving.held.total() <= 5 * ARRIVING * LIMITS.body_bytes
+        assert reader.arriving.total() <= 5 * TOGETHER * MOST
         for task in held:
             task.cancel()
         await asyncio.gather(*held, return_exceptions=True)
 
-    reader = Bodies(LIMITS)
+    reader = Bodies(MOST, TOGETHER, 30)
+    asyncio.run(play())
+
+
+def test_what_is_held_counts_until_it_is_answered():
+    async def play():
+        async with reader.held(request(b"x" * 900), "a"), reader.held(request(b"x" * 900), "a") as body:
+            assert len(body) == 900 and reader.arriving["a"] == 1_800
+            with pytest.raises(NotLetIn, match="arrive at once"):
+                await reader.read(request(b"x" * 900), "a")
+            assert await reader.read(request(b"y" * 900), "b"), "it has its share"
+        assert not reader.arriving
+
+    reader = Bodies(MOST, 2, 30)
     asyncio.run(play())

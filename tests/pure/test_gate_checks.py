@@ -3,23 +3,25 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
-from specdemo.ui import bodies
-from specdemo.ui.checks import (
+from specdemo.ui.front import gate
+from specdemo.ui.front.checks import (
     DEPTH,
     Field,
     Function,
+    Hosts,
     NotLetIn,
     check_named,
     check_rest,
     check_values,
+    name_in,
     read_object,
-    session_in,
 )
-from specdemo.ui.gate import Gate, with_host
-from specdemo.ui.limits import HOSTED, LOCAL
+from specdemo.ui.front.gate import Gate, with_host
+from specdemo.ui.runs.limits import HOSTED, LOCAL
 
 FIELDS = (
     Field("Prompt", "text"),
@@ -117,8 +119,10 @@ def test_arguments_by_name():
 
 
 def test_what_an_event_carries_beside_its_values():
-    check_rest({"trigger_id": 7, "event_id": "ab-1", "event_data": {"a": [1]}}, {0, 7})
-    check_rest({"trigger_id": 0}, {0, 7})
+    check_rest(
+        {"trigger_id": 7, "event_id": "ab-1", "event_data": {"kind": "race", "prompts": "set"}}, {0, 7}
+    )
+    check_rest({"trigger_id": 0, "event_data": "a text"}, {0, 7})
     for wrong in (
         {"trigger_id": 8},
         {"trigger_id": "7"},
@@ -128,29 +132,26 @@ def test_what_an_event_carries_beside_its_values():
         {"oauth_token": "t"},
         {"event_id": "a b"},
         {"event_id": 5},
+        {"event_data": {"path": "/etc/passwd"}},
+        {"event_data": {"kind": ["race"]}},
+        {"event_data": [{"path": "/etc/passwd"}]},
     ):
         with pytest.raises(NotLetIn):
             check_rest(wrong, {0, 7})
     for session in (5, "", "a b", "x" * 65, "a\n", ["a"], "\ud800"):
         with pytest.raises(NotLetIn, match="session_hash"):
-            session_in({"session_hash": session})
+            name_in({"session_hash": session}, "session_hash")
 
 
 class NoVisits:
     """Nobody visits; everybody is let in. Only the session "mine" has something to read."""
 
-    def __init__(self):
-        self.pages = []
-
-    def can_listen(self, session):
-        return session == "mine"
+    visitors = ("mine", "read")
+    queue = SimpleNamespace(has_messages=lambda session: session == "mine")
 
     def listen(self, session): ...
 
     async def leave(self, session, to_the_end): ...
-
-    async def admit_page(self, session, address):
-        self.pages.append(session)
 
     @asynccontextmanager
     async def admitted(self, session, address):
@@ -215,11 +216,11 @@ def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="
             "/config",
             "/theme.css",
             "/health",
-            "/openapi.json",
+            "/gradio_api/openapi.json",
             "/assets/index-a_b.js",
             "/static/img/a.svg",
         ),
-        *("/specdemo/10ce0b9a/main.js", "/gradio_api/info", "/favicon.ico"),
+        *("/specdemo/10ce0b9a/page/main.js", "/gradio_api/info", "/favicon.ico"),
     ],
 )
 def test_what_the_page_needs_is_there_under_a_prefix_too(path):
@@ -256,7 +257,7 @@ def test_what_the_page_needs_is_there_under_a_prefix_too(path):
             "/gradio_api/dev/reload",
         ),
         *(
-            "/gradio_api/openapi.json",
+            "/openapi.json",
             "/gradio_api/custom_component/a/client/b/c",
             "/gradio_api/runs",
             "/runs",
@@ -303,10 +304,10 @@ def test_a_request_without_a_host_is_refused():
             said.append(message)
 
         scope = {"type": "http", "headers": headers}
-        asyncio.run(with_host(app, LOCAL)(scope, None, send))
+        asyncio.run(with_host(app, LOCAL, Hosts("127.0.0.1", (), False, False))(scope, None, send))
         return said
 
-    assert ask([(b"origin", b"http://x"), (b"host", b"")]) == ["inside"]
+    assert ask([(b"host", b"localhost:7860")]) == ["inside"]
     start, end = ask([(b"origin", b"http://x")])
     assert start["status"] == 400 and (b"x-content-type-options", b"nosniff") in start["headers"]
     assert json.loads(end["body"]) == {"detail": "The header host is missing."}
@@ -330,6 +331,11 @@ def test_a_stream_is_asked_for_by_one_session(query, status):
     assert status != 400 or b"session_hash must be given once." in body
 
 
+def test_a_page_that_has_read_all_of_its_messages_is_told_that_its_stream_ends():
+    status, _, body, got = asked("GET", "/gradio_api/queue/data", query=b"session_hash=read")
+    assert (status, body, got) == (200, b'data: {"msg": "close_stream"}\n\n', [])
+
+
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
@@ -351,9 +357,19 @@ def test_right_messages_reach_the_tools():
         assert asked("POST", f"/gradio_api/mcp{path}", body)[::3] == (200, [(b"", body)])
 
 
+def test_nobody_listens_to_the_tools():
+    stream, page = [(b"accept", b"text/event-stream")], [(b"accept", b"text/html")]
+    for method in ("GET", "HEAD"):
+        assert asked(method, "/gradio_api/mcp/", headers=[*page, *stream])[0] == 405
+        assert asked(method, "/gradio_api/mcp/", headers=page)[0] == 200
+    assert asked("DELETE", "/gradio_api/mcp/")[0] == 405
+    for path in ("/sse", "/messages/", "/http/x", "//"):
+        assert asked("POST", f"/gradio_api/mcp{path}")[0] == 404
+
+
 @pytest.mark.parametrize(
     ("path", "limit"),
-    [("/gradio_api/run/predict", HOSTED.body_bytes), ("/specdemo/trace", HOSTED.trace_bytes)],
+    [("/gradio_api/run/predict", HOSTED.body_bytes), ("/specdemo/traces", HOSTED.trace_bytes)],
 )
 def test_a_body_is_limited_by_what_it_announces(path, limit):
     for announced in (str(limit + 1).encode(), b"9" * 5000, b"many"):
@@ -368,15 +384,18 @@ def test_a_body_is_limited_by_what_comes():
 
 
 def test_a_body_that_never_ends_is_answered_and_its_connection_closed(monkeypatch):
-    monkeypatch.setattr(bodies, "ARRIVAL_SECONDS", 0.05)
+    monkeypatch.setattr(gate, "BODY_SECONDS", 0.05)
     status, headers, body, got = asked("POST", "/gradio_api/cancel", parts=[b"{", None])
     assert (status, headers[b"connection"], got) == (408, b"close", []) and b"too long" in body
 
 
-def test_a_trace_reaches_its_route_as_it_comes():
-    """The desk, which reads it there, bounds what arrives."""
-    parts = [b"a" * 1000, b"b", b""]
-    assert asked("POST", "/specdemo/trace", parts=parts, query=b"session=1")[3] == [(b"session=1", parts[0])]
+def test_a_trace_has_a_limit_of_its_own_and_is_refused_in_words_for_the_page():
+    parts = [b"a" * HOSTED.body_bytes, b"b", b""]
+    got = asked("POST", "/specdemo/traces", limits=HOSTED, parts=parts, query=b"session=1")[3]
+    assert got == [(b"session=1", b"".join(parts))]
+    status, headers, body, got = asked("POST", "/specdemo/traces", limits=HOSTED, parts=parts * 9)
+    assert (status, got, body) == (413, [], b"The request is too large: at most 2 MiB are allowed.")
+    assert headers[b"content-type"].startswith(b"text/plain")
 
 
 @pytest.mark.parametrize(
@@ -404,11 +423,11 @@ def test_only_what_can_be_called_is_called(path, body, status):
     assert asked("POST", path, json.dumps(body).encode())[0] == status
 
 
-def test_a_request_that_gets_no_place_in_the_queue_takes_no_place_of_a_page():
+def test_a_request_that_gets_no_place_in_the_queue_goes_no_further():
     body = json.dumps({"session_hash": "a", "fn_index": 3, "data": ["x"]}).encode()
-    for visits, answer in ((NoVisits(), (200, ["a"])), (FullQueue(), (429, []))):
-        status = asked("POST", "/gradio_api/queue/join", body, visits=visits)[0]
-        assert (status, visits.pages) == answer
+    for visits, answer in ((NoVisits(), (200, 1)), (FullQueue(), (429, 0))):
+        status, _, _, got = asked("POST", "/gradio_api/queue/join", body, visits=visits)
+        assert (status, len(got)) == answer
 
 
 def test_who_may_show_the_page_in_a_frame():

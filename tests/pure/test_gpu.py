@@ -1,5 +1,6 @@
 """What is decided from a GPU's compute capability, with GPUs that are not there."""
 
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -9,11 +10,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from specdemo import PairError
 from specdemo.cli.main import _bench, main
 from specdemo.cli.options import parser
-from specdemo.loading.assemble import _emulated_bfloat16, _set_cudnn_attention
+from specdemo.loading.assemble import _emulated_bfloat16
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.request import resolve
-from specdemo.runtime.gpu import attention_backends
+from specdemo.runtime.attention import without_cudnn
+from specdemo.runtime.device import attention_backends
+from specdemo.runtime.runner import Runner
 from tests.sentences import assert_one_sentence
 
 # Compute capabilities as NVIDIA publishes them.
@@ -163,23 +166,36 @@ def test_a_sweep_is_refused_before_anything_is_measured(cards, capsys, monkeypat
 # Attention
 
 
-@pytest.fixture
-def attention():
-    """Restores torch's setting, which is the whole process's."""
+@pytest.fixture(params=[True, False], ids=["on", "off"])
+def cudnn(request):
+    """Whether torch may choose cuDNN's attention in the whole process."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    yield
+    torch.backends.cuda.enable_cudnn_sdp(request.param)
+    yield request.param
     torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-def test_a_pair_on_a_gpu_switches_cudnn_attention_off_unless_asked_for(attention):
-    cpu, gpu = (SimpleNamespace(device=torch.device(kind)) for kind in ("cpu", "cuda"))
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    _set_cudnn_attention([cpu], False)
-    assert "cudnn" in attention_backends(), "a pair on the CPU changes nothing"
-    _set_cudnn_attention([cpu, gpu], False)
-    assert "cudnn" not in attention_backends() and {"flash", "efficient", "math"} <= {*attention_backends()}
-    _set_cudnn_attention([gpu], True)
-    assert "cudnn" in attention_backends(), "also after another pair has switched it off"
+def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out_unless_it_was_asked_for(cudnn):
+    cpu, gpu = (
+        SimpleNamespace(device=torch.device(kind), num_parameters=lambda: 1) for kind in ("cpu", "cuda")
+    )
+    for runner, is_off in (
+        (Runner(cpu, None), False),
+        (Runner(cpu, gpu), True),
+        (Runner(gpu, None, cudnn_attention=True), False),
+    ):
+        with runner.attention():
+            assert ("cudnn" in attention_backends()) == (cudnn and not is_off)
+            assert {"flash", "efficient", "math"} <= {*attention_backends()}
+        assert ("cudnn" in attention_backends()) == cudnn
+
+
+def test_the_last_of_several_threads_puts_cudnns_attention_back(cudnn):
+    with ExitStack() as other:
+        with without_cudnn():
+            other.enter_context(without_cudnn())
+        assert "cudnn" not in attention_backends(), "the other still needs that"
+    assert ("cudnn" in attention_backends()) == cudnn
 
 
 def test_the_bench_loads_with_the_attention_that_is_asked_for(monkeypatch):

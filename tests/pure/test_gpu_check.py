@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdemo.runtime import gpu_check
+from specdemo.runtime import probe
 
 GPU = torch.device("cuda:0")
 
@@ -11,9 +11,9 @@ GPU = torch.device("cuda:0")
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(gpu_check, "_known", {})
+    monkeypatch.setattr(probe, "_known", {})
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
-    return lambda: monkeypatch.setattr(gpu_check, "_known", {})
+    return lambda: monkeypatch.setattr(probe, "_known", {})
 
 
 class Writer:
@@ -28,11 +28,11 @@ class Writer:
 
 def test_a_gpu_that_writes_the_same_is_compared_once_for_all_processes(new_process):
     write = Writer((5, 6, 7))
-    assert gpu_check.difference(GPU, write) is None
+    assert probe.difference(GPU, write) is None
     assert write.asked == ["cuda:0", "cpu"]
-    gpu_check.difference(GPU, write)
+    probe.difference(GPU, write)
     new_process()
-    assert gpu_check.difference(GPU, write) is None
+    assert probe.difference(GPU, write) is None
     assert write.asked == ["cuda:0", "cpu"]
 
 
@@ -41,44 +41,44 @@ def test_one_that_differs_is_told_from_where_on_and_compared_again_in_the_next_p
     new_process, text, place
 ):
     write = Writer(text)
-    note = gpu_check.difference(GPU, write)
+    note = probe.difference(GPU, write)
     assert note.startswith("Some GPU writes another text") and f"from token {place} on" in note
-    assert gpu_check.difference(GPU, write) == note and len(write.asked) == 2
+    assert probe.difference(GPU, write) == note and len(write.asked) == 2
     new_process()
-    assert gpu_check.difference(GPU, write) == note and len(write.asked) == 4
+    assert probe.difference(GPU, write) == note and len(write.asked) == 4
 
 
 def test_other_versions_are_compared_again(new_process, monkeypatch):
     write = Writer((5, 6, 7))
-    gpu_check.difference(GPU, write)
+    probe.difference(GPU, write)
     new_process()
-    monkeypatch.setattr(gpu_check, "version", lambda package: "99.0")
-    gpu_check.difference(GPU, write)
+    monkeypatch.setattr(probe, "version", lambda package: "99.0")
+    probe.difference(GPU, write)
     assert len(write.asked) == 4
 
 
 def test_the_comparison_s_own_runs_are_not_compared():
     def write(device):
-        assert gpu_check.difference(GPU, write) is None
+        assert probe.difference(GPU, write) is None
         return [5]
 
-    assert gpu_check.difference(GPU, write) is None
+    assert probe.difference(GPU, write) is None
 
 
 def test_an_error_is_told_and_ends_nothing():
     def write(device):
         raise RuntimeError("out of memory")
 
-    assert gpu_check.difference(GPU, write).endswith("RuntimeError: out of memory")
+    assert probe.difference(GPU, write).endswith("RuntimeError: out of memory")
 
 
 @pytest.mark.parametrize("content", ["{}", "no json", "[1"])
 def test_a_broken_file_is_no_obstacle(new_process, tmp_path, content):
     (tmp_path / "cache" / "specdemo").mkdir(parents=True)
     (tmp_path / "cache" / "specdemo" / "gpus.json").write_text(content)
-    assert gpu_check.difference(GPU, Writer((5, 6, 7))) is None
+    assert probe.difference(GPU, Writer((5, 6, 7))) is None
 
 
 def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path):
     (tmp_path / "cache").write_text("a file where the directory should be")
-    assert gpu_check.difference(GPU, Writer((5, 6, 7))) is None
+    assert probe.difference(GPU, Writer((5, 6, 7))) is None

@@ -6,7 +6,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from specdemo.ui.health import health_route
+from specdemo.ui.runs.routes import health_route
 
 
 @pytest.mark.parametrize(

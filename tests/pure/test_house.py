@@ -1,6 +1,7 @@
 """The architecture, held against the code: imports run downward, and each folder knows only what it may."""
 
 import ast
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "specdemo"
 FLOORS = [  # a module imports from its own folder and from floors above its own line
-    {"events", "errors", ""},  # "" is the package's face, which has the version
+    {"events", "errors", ""},  # "" is the package itself: it loads the public names when they are asked for
     {"runtime", "vllm"},
     {"engine", "loading"},
     {"session"},
@@ -20,6 +21,12 @@ FLOORS = [  # a module imports from its own folder and from floors above its own
     {"cli", "training"},
     {"__main__"},
 ]
+ROOMS_OF_UI = {  # and what each may import from
+    "page": {"front", "runs", "view"},
+    "front": {"runs"},
+    "runs": {"view"},
+    "view": set(),
+}
 TORCH_FREE = (
     *(
         "specdemo",
@@ -33,14 +40,16 @@ TORCH_FREE = (
         "specdemo.cli.main",
         "specdemo.loading.catalog",
         "specdemo.errors",
-        "specdemo.loading.errors",
     ),
-    *("specdemo.ui.feed", "specdemo.ui.texts", "specdemo.ui.frame", "specdemo.ui.wire"),
-    *("specdemo.ui.settings", "specdemo.ui.hints", "specdemo.ui.shelf", "specdemo.ui.opening"),
-    *("specdemo.ui.limits", "specdemo.ui.line"),
-    *("specdemo.bench.report", "specdemo.bench.methods", "specdemo.bench.picture"),
-    *("specdemo.doctor.run", "specdemo.doctor.report"),
+    *("specdemo.ui.view.feed", "specdemo.ui.view.texts", "specdemo.ui.page.frame", "specdemo.ui.view.wire"),
+    *("specdemo.ui.view.settings", "specdemo.ui.page.hints", "specdemo.ui.runs.opening"),
+    *("specdemo.ui.runs.limits", "specdemo.ui.runs.queue"),
+    *("specdemo.bench.report", "specdemo.bench.methods"),
+    *("specdemo.doctor.run",),
 )
+
+# Names with one meaning that several modules define: a program, a drafter's builder, a section's trials.
+SAME_ROLE = {"main", "build", "TRIALS"}
 
 
 def modules() -> dict[str, Path]:
@@ -52,10 +61,23 @@ def modules() -> dict[str, Path]:
     return named
 
 
+def syntax_tree(file: Path) -> ast.Module:
+    """Parsed without a collection of garbage in between.
+
+    While Python before 3.11.8 builds a tree, a destructor can let another thread build one (a logged
+    traceback does), and then both raise "AST constructor recursion depth mismatch" (CPython issue 106905).
+    """
+    gc.disable()
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
+
+
 def imported(file: Path) -> set[str]:
     """Modules that a file imports, within functions too; `if TYPE_CHECKING` is left out."""
     found = set()
-    todo: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
+    todo: list[ast.AST] = [syntax_tree(file)]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
@@ -64,18 +86,20 @@ def imported(file: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
         todo += ast.iter_child_nodes(node)
     return found
 
 
 def own_imports(file: Path) -> set[str]:
+    """The package's own modules that a file imports, whole or a name of theirs."""
+    known = modules().keys()
     own = {
         name.removeprefix("specdemo").removeprefix(".")
         for name in imported(file)
         if name.split(".")[0] == "specdemo"
     }
-    return own & modules().keys()
+    return {name if name in known else name.rpartition(".")[0] for name in own}
 
 
 def floor(module: str) -> int:
@@ -87,6 +111,14 @@ def test_imports_run_downward():
         for other in own_imports(file):
             same_folder = name.split(".")[0] == other.split(".")[0]
             assert same_folder or floor(other) < floor(name), f"{name} imports {other}"
+
+
+def test_the_rooms_of_the_page_know_only_those_below():
+    for name, file in modules().items():
+        for other in own_imports(file):
+            if name.startswith("ui.") and other.startswith("ui."):
+                room, known = name.split(".")[1], other.split(".")[1]
+                assert room == known or known in ROOMS_OF_UI[room], f"{name} imports {other}"
 
 
 def test_no_module_imports_itself_through_others():
@@ -102,6 +134,27 @@ def test_no_module_imports_itself_through_others():
 
     for name in graph:
         reach(name, ())
+
+
+def public_names(file: Path) -> set[str]:
+    """What a file defines at its top level without an underscore: functions, classes and constants."""
+    found = set()
+    for node in syntax_tree(file).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [name for target in targets for name in ast.walk(target)]
+            found |= {name.id for name in names if isinstance(name, ast.Name)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def test_a_public_name_is_defined_once():
+    where: dict[str, list[str]] = {}
+    for module, file in modules().items():
+        for name in public_names(file) - SAME_ROLE:
+            where.setdefault(name, []).append(module)
+    assert {name: found for name, found in where.items() if len(found) > 1} == {}
 
 
 @pytest.mark.parametrize("module", TORCH_FREE)
@@ -120,7 +173,6 @@ def test_gradio_and_the_loaders_live_in_one_place_each():
     loaders = {"transformers.AutoModelForCausalLM", "transformers.QuantoConfig"}
     for name, file in modules().items():
         names = imported(file)
-        assert ("gradio" in {module.split(".")[0] for module in names}) == (
-            name in ("ui.page", "ui.api", "ui.handlers", "ui.controls", "ui.serve")
-        ), name
+        if "gradio" in {module.split(".")[0] for module in names}:
+            assert name == "ui.front.gradio" or name.startswith("ui.page."), name
         assert not loaders & names or name == "loading.load" or name.startswith("training"), name

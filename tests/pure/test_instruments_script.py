@@ -9,5 +9,5 @@ STATIC = Path(__file__).resolve().parents[2] / "specdemo" / "ui" / "static"
 
 
 def test_the_chart_ends_with_the_longest_draft():
-    script = (STATIC / "chart.js").read_text(encoding="utf-8")
+    script = (STATIC / "view" / "chart.js").read_text(encoding="utf-8")
     assert int(re.search(r"LONGEST = (\d+)", script)[1]) == LIMITS["gamma"][2]

@@ -10,9 +10,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from specdemo.events import Params
-from specdemo.ui.limits import HOSTED, LOCAL, Limits
-from specdemo.ui.line import Refused, RunQueue, Ticket
-from specdemo.ui.visitor import Visitor, address_of
+from specdemo.ui.runs.limits import HOSTED, LOCAL, Limits, Visitor, visitor_address
+from specdemo.ui.runs.queue import Refused, RunQueue, Ticket
 
 PATIENCE = 30
 TIGHT = replace(LOCAL, waiting=6, waiting_of_address=4)
@@ -23,12 +22,14 @@ class Engine:
 
     def __init__(self, limits: Limits = LOCAL):
         self.queue, self.served = RunQueue(limits), []
+        self.is_read = lambda session: True
         self.gate = threading.Semaphore(0)
 
     def ask(self, name: str, session: str = "", **how) -> Ticket:
         """name: the address and, after a slash, the session."""
         address, _, session = name.partition("/")
-        ticket = self.queue.join(Visitor(session, address), how.pop("asked", "run"), **how)
+        visitor = Visitor(session, address, is_read=lambda: self.is_read(session))
+        ticket = self.queue.join(visitor, how.pop("asked", "run"), **how)
         ticket.enter(partial(self._work, name))
         return ticket
 
@@ -199,7 +200,7 @@ def test_in_a_full_line_the_last_of_the_longest_line_gives_way_to_another_addres
 
 def test_what_nobody_reads_holds_nobody_up_and_locks_nobody_out():
     engine, read = Engine(TIGHT), {"page"}
-    engine.queue.is_read = lambda session: session in read
+    engine.is_read = lambda session: session in read
     unread = [engine.ask(f"school/{number}") for number in range(31)]
     modest = engine.ask("school/page")
     assert engine.serve(modest) == [] and engine.served == ["school/page"]
@@ -212,7 +213,7 @@ def test_what_nobody_reads_holds_nobody_up_and_locks_nobody_out():
 
 def test_those_who_begin_to_read_at_once_do_not_make_the_line_longer_than_it_may_be():
     engine, read = Engine(TIGHT), {"page"}
-    engine.queue.is_read = lambda session: session in read
+    engine.is_read = lambda session: session in read
     first = engine.hold()
     crowd = [engine.ask(f"school/{number}") for number in range(31)]
     read |= {str(number) for number in range(31)}
@@ -222,6 +223,19 @@ def test_those_who_begin_to_read_at_once_do_not_make_the_line_longer_than_it_may
         with pytest.raises(Refused, match="gave up its place"):
             ticket.done.result(PATIENCE)
     engine.serve(first, *crowd[:4])
+
+
+def test_what_is_stopped_is_told_why_while_it_waits_and_ends_by_itself_when_it_goes_on():
+    engine = Engine()
+    first, second = engine.hold(), engine.ask("second/page")
+    second.stop("Stopped.")
+    with pytest.raises(Refused, match="^Stopped.$"):
+        second.done.result(PATIENCE)
+    assert engine.queue.waiting == 0
+    first.stop("Stopped.")
+    assert first.is_over and not first.done.done()
+    assert engine.serve(first) == [] and first.done.result(PATIENCE) is None
+    first.stop("Stopped.")
 
 
 def test_what_is_loading_takes_no_place_in_the_line_and_has_a_bound_of_its_own():
@@ -340,7 +354,7 @@ def test_a_thread_that_ends_outside_the_work_answers_the_run_that_it_had(monkeyp
 
     thread = queue.thread
     with monkeypatch.context() as patch:
-        patch.setattr("specdemo.ui.line.fulfil", fail)
+        patch.setattr("specdemo.ui.runs.queue.fulfil", fail)
         first = queue.join(Visitor("1", "a"), "run")
         first.enter(lambda: None)
         with pytest.raises(Refused, match="engine stopped during it"):
@@ -377,19 +391,25 @@ def test_closing_answers_those_who_wait_and_takes_nobody_more():
         ("2a00:1450:4001:81b::200e", "2a00:1450:4001:81b::/64"),
         ("2a00:1450:4001:81b:1:2:3:4", "2a00:1450:4001:81b::/64"),
         ("::ffff:8.8.4.4", "8.8.4.4"),
+        ("8.8.4.4:1234", "8.8.4.4"),
+        ("8.8.8.8, 8.8.4.4:80, 10.0.0.1:5", "8.8.4.4"),
+        ("[2a00:1450:4001:81b::200e]", "2a00:1450:4001:81b::/64"),
+        ("[2a00:1450:4001:81b::200e]:443", "2a00:1450:4001:81b::/64"),
+        ('"[2a00:1450:4001:81b::200e]:443"', "2a00:1450:4001:81b::/64"),
+        ("8.8.4.4:port", "10.0.0.7"),
     ],
 )
 def test_the_address_is_the_one_that_a_visitor_cannot_forge(forwarded, address):
     headers = Headers({"x-forwarded-for": forwarded} if forwarded else {})
-    assert address_of("10.0.0.7", headers, behind_proxy=True) == address
-    assert address_of("10.0.0.7", headers, behind_proxy=False) == "10.0.0.7", (
+    assert visitor_address("10.0.0.7", headers, behind_proxy=True) == address
+    assert visitor_address("10.0.0.7", headers, behind_proxy=False) == "10.0.0.7", (
         "anyone may have written it there"
     )
 
 
 def test_a_proxy_may_write_a_line_of_its_own():
     lines = [(b"x-forwarded-for", b"1.1.1.1"), (b"x-forwarded-for", b"8.8.4.4")]
-    assert address_of("10.0.0.7", Headers(raw=lines), behind_proxy=True) == "8.8.4.4"
+    assert visitor_address("10.0.0.7", Headers(raw=lines), behind_proxy=True) == "8.8.4.4"
 
 
 @pytest.mark.parametrize(
@@ -405,7 +425,7 @@ def test_a_proxy_may_write_a_line_of_its_own():
 )
 def test_one_visitor_is_one_address_without_a_proxy_too(client, address):
     for behind_proxy in (False, True):
-        assert address_of(client, Headers(), behind_proxy) == address
+        assert visitor_address(client, Headers(), behind_proxy) == address
 
 
 @pytest.mark.parametrize(

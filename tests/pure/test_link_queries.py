@@ -6,10 +6,10 @@ import re
 import pytest
 
 from specdemo.events import Params
-from specdemo.ui.frame import STATIC
-from specdemo.ui.limits import HOSTED
-from specdemo.ui.links import LONGEST, OTHERS, read, write
-from specdemo.ui.settings import AS_STARTED, params_of
+from specdemo.ui.page.frame import STATIC
+from specdemo.ui.page.links import LONGEST_QUERY, OTHERS, read_link, write
+from specdemo.ui.runs.limits import HOSTED
+from specdemo.ui.view.settings import AS_STARTED, params_from_controls
 from tests.sentences import assert_one_sentence
 
 PAIRS = ("embedded", "a + b")
@@ -17,7 +17,7 @@ NONE = dict.fromkeys(("dtype", "quantize", "quantize_drafter"))
 
 
 def asked(link) -> Params:
-    return params_of(link.values)
+    return params_from_controls(link.values)
 
 
 @pytest.mark.parametrize(
@@ -32,25 +32,25 @@ def asked(link) -> Params:
 )
 @pytest.mark.parametrize("prompt", ["Once", "é日本🙂 \n\t&prompt=x#y?z", '<img onerror="1">', " "])
 def test_what_a_run_writes_is_what_its_address_asks_for(params, prompt):
-    link = read(write(prompt, "a + b", NONE, params), PAIRS)
+    link = read_link(write(prompt, "a + b", NONE, params), PAIRS)
     assert (link.prompt, link.values["pair"], link.runs, link.note) == (prompt, "a + b", True, "")
     assert asked(link) == params
     assert link.values["dtype"] == AS_STARTED
 
 
 def test_weights_travel_too():
-    link = read(write("Once", "embedded", NONE | {"quantize": "int8"}, Params()), PAIRS)
+    link = read_link(write("Once", "embedded", NONE | {"quantize": "int8"}, Params()), PAIRS)
     assert link.values["quantize"] == "int8" and link.values["quantize_drafter"] == AS_STARTED
 
 
 def test_what_an_address_leaves_out_is_as_in_the_api():
-    assert asked(read("?prompt=Once", PAIRS)) == Params()
-    assert "pair" not in read("gamma=2", PAIRS).values and read("gamma=2", PAIRS).prompt is None
+    assert asked(read_link("?prompt=Once", PAIRS)) == Params()
+    assert "pair" not in read_link("gamma=2", PAIRS).values and read_link("gamma=2", PAIRS).prompt is None
 
 
 @pytest.mark.parametrize("query", ["", "?", "__theme=dark", "run=1", "token=3.0", "view=api"])
 def test_an_address_without_settings_changes_no_control(query):
-    link = read(query, PAIRS)
+    link = read_link(query, PAIRS)
     assert link.values == {} and link.prompt is None and link.note == ""
 
 
@@ -76,7 +76,7 @@ def test_an_address_without_settings_changes_no_control(query):
 )
 def test_what_is_wrong_is_refused_in_a_sentence(query, sentence):
     with pytest.raises(ValueError) as refused:
-        read(query, PAIRS)
+        read_link(query, PAIRS)
     assert str(refused.value).startswith(sentence)
     assert_one_sentence(str(refused.value))
 
@@ -91,26 +91,26 @@ def test_what_is_wrong_is_refused_in_a_sentence(query, sentence):
 )
 def test_what_a_hosted_page_does_not_allow_is_refused_there(query, sentence):
     with pytest.raises(ValueError) as refused:
-        read(query, PAIRS, HOSTED)
+        read_link(query, PAIRS, HOSTED)
     assert str(refused.value) == sentence
-    assert read(query, PAIRS).values
+    assert read_link(query, PAIRS).values
 
 
 def test_unknown_names_are_ignored_with_a_note():
-    link = read("gamma=3&foo=1&<b>=2&__theme=dark", PAIRS)
+    link = read_link("gamma=3&foo=1&<b>=2&__theme=dark", PAIRS)
     assert asked(link).gamma == 3
     assert link.note == "Not known in an address, and so ignored: foo, <b>."
-    many = read("&".join(f"{'n' * 1000}{at}=1" for at in range(1000)), PAIRS).note
+    many = read_link("&".join(f"{'n' * 1000}{at}=1" for at in range(1000)), PAIRS).note
     assert len(many) < 400 and many.endswith("and others.")
 
 
 def test_a_prompt_that_is_too_long_for_an_address_is_left_out_and_nothing_runs():
     query = write("x" * 9_000, "embedded", NONE, Params(gamma=2))
-    assert len(query) <= LONGEST
-    link = read(query, PAIRS)
+    assert len(query) <= LONGEST_QUERY
+    link = read_link(query, PAIRS)
     assert link.prompt is None and not link.runs and asked(link).gamma == 2
 
 
 def test_the_script_keeps_the_same_foreign_names():
-    script = (STATIC / "address.js").read_text(encoding="utf-8")
+    script = (STATIC / "page" / "address.js").read_text(encoding="utf-8")
     assert json.loads(re.search(r"OTHERS = (\[.*?\])", script)[1]) == list(OTHERS)

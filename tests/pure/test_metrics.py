@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from specdemo.events import Judged, Next, Round, metrics
+from specdemo.events.speedup import after_plain_rounds
 
 
 def judged(token_id, fate):
@@ -26,34 +27,40 @@ def folded(*rounds, forwards=1, prefill_ms=5.0, plain_ms=()):
     stats = metrics.after_prefill(metrics.fresh(), forwards, prefill_ms)
     for one in rounds:
         stats = metrics.after_round(stats, one)
-    return metrics.after_plain_rounds(stats, list(plain_ms))
+    return after_plain_rounds(stats, rounds, plain_ms)
 
 
 def test_the_example_of_the_trace_format():
     example = a_round("accepted", "rejected", "discarded", draft_ms=1.2, verify_ms=3.4)
-    stats = folded(example, plain_ms=[2.7, 2.8, 2.9, 3.0, 3.2])
+    stats = folded(example)
     assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted, stats.rejected) == (2, 1, 3, 1, 1)
     assert (stats.acceptance_rate, stats.mean_tokens_per_round, stats.target_forwards) == (0.5, 2.0, 2)
     assert (stats.prefill_ms, stats.draft_ms, stats.verify_ms) == (5.0, 1.2, 3.4)
     assert stats.ttft_ms == pytest.approx(9.6)
     assert stats.tokens_per_second == pytest.approx(434.8, abs=0.05)
-    assert (stats.target_step_ms, stats.drafter_step_ms) == (pytest.approx(2.9), pytest.approx(0.4))
-    assert stats.target_step_spread == (pytest.approx(2.74), pytest.approx(3.12))
-    assert stats.cost_ratio == pytest.approx(0.138, abs=0.0005)
-    assert stats.speedup == pytest.approx(1.26, abs=0.005)
-    low, high = metrics.speedup_spread(stats)
-    assert (low, high) == (pytest.approx(2.74 * 2 / 4.6), pytest.approx(3.12 * 2 / 4.6))
-    assert not metrics.is_noisy(stats, ())
+    assert stats.drafter_step_ms == pytest.approx(0.4)
 
 
-def test_too_few_plain_rounds_give_no_speed_up():
-    stats = folded(a_round("accepted", draft_ms=1, verify_ms=4), plain_ms=[3.0] * (metrics.FEWEST - 1))
-    assert stats.target_step_ms is stats.target_step_spread is stats.speedup is stats.cost_ratio is None
-    assert stats.drafter_step_ms == 1 and metrics.speedup_spread(stats) is None
+PLAIN_MS = [2.7, 2.8, 2.9, 3.0, 3.2, 2.9, 2.8, 3.1]
 
 
-def test_a_wide_spread_is_noise():
-    assert metrics.is_noisy(folded(a_round(verify_ms=3.0), plain_ms=[1.0, 1.1, 2.9, 3.0]), ())
+def test_plain_rounds_give_the_target_step_and_the_speed_up():
+    rounds = [a_round("accepted", "rejected", draft_ms=1.2, verify_ms=3.4, index=i) for i in range(12)]
+    stats = folded(*rounds, plain_ms=PLAIN_MS)
+    assert stats.target_step_ms == pytest.approx(sum(PLAIN_MS) / 8)
+    assert stats.target_step_spread == (pytest.approx(2.77), pytest.approx(3.13))
+    assert stats.cost_ratio == pytest.approx(0.6 / stats.target_step_ms)
+    assert stats.speedup == pytest.approx(stats.target_step_ms * 24 / (12 * 4.6))
+    low, high = stats.speedup_interval
+    assert 0.9 * stats.speedup < low < stats.speedup < high < 1.1 * stats.speedup
+
+
+@pytest.mark.parametrize(("count", "plain_ms"), [(11, PLAIN_MS), (12, PLAIN_MS[1:])])
+def test_a_run_of_fewer_than_24_tokens_or_8_plain_rounds_has_no_speed_up(count, plain_ms):
+    rounds = [a_round("accepted", draft_ms=1, verify_ms=4, index=i) for i in range(count)]
+    stats = folded(*rounds, plain_ms=plain_ms)
+    assert stats.target_step_ms is stats.target_step_spread is stats.cost_ratio is None
+    assert stats.speedup is stats.speedup_interval is None and stats.drafter_step_ms == 1
 
 
 def test_several_rounds_add_up():
@@ -78,16 +85,12 @@ def test_discarded_ones_do_not_count_for_the_rate():
 
 
 def test_dropped_tokens_take_time_and_are_not_drafted():
-    stats = folded(replace(a_round("accepted", draft_ms=3.0, verify_ms=5.0), made=3), plain_ms=[6.0] * 4)
-    assert (stats.drafted, stats.made) == (1, 3)
+    one = replace(a_round("accepted", draft_ms=3.0, verify_ms=5.0), made=3)
+    stats = folded(*[one] * 12, plain_ms=[6.0] * 8)
+    assert (stats.drafted, stats.made) == (12, 36)
     assert (stats.drafter_step_ms, stats.cost_ratio) == (3.0, 0.5), "draft_ms / drafted"
-    assert metrics.implied_speedup(stats) == pytest.approx(2 / 1.5)
-
-
-def test_a_run_whose_drafts_were_all_dropped_implies_no_speed_up():
-    dropped = folded(replace(a_round(draft_ms=3.0, verify_ms=5.0), made=2), plain_ms=[3.0] * 4)
-    assert (dropped.drafter_step_ms, metrics.implied_speedup(dropped)) == (None, None)
-    assert metrics.implied_speedup(folded(a_round(verify_ms=3.0), plain_ms=[3.0] * 4)) == 1
+    dropped = folded(*[replace(a_round(draft_ms=3.0, verify_ms=5.0), made=2)] * 24, plain_ms=[3.0] * 8)
+    assert (dropped.drafter_step_ms, dropped.cost_ratio, dropped.speedup) == (None, None, 3 / 8)
 
 
 def test_nothing_over_nothing_is_none():
@@ -100,7 +103,7 @@ def test_nothing_over_nothing_is_none():
         is empty.cost_ratio
         is None
     )
-    plain = folded(a_round(verify_ms=2.0), plain_ms=[2.0] * 4)
+    plain = folded(*[a_round(verify_ms=2.0)] * 24, plain_ms=[2.0] * 8)
     assert plain.acceptance_rate is plain.cost_ratio is plain.drafter_step_ms is None
     assert (plain.mean_tokens_per_round, plain.target_step_ms, plain.tokens_per_second) == (1.0, 2.0, 500.0)
     assert folded(a_round()).tokens_per_second is None, "no time was measured"
@@ -110,12 +113,6 @@ def test_the_stats_of_before_are_left_alone():
     before = folded()
     metrics.after_round(before, a_round("accepted"))
     assert before == folded()
-
-
-def test_one_disturbed_plain_round_makes_no_speed_up_outside_its_own_interval():
-    stats = folded(a_round("accepted", verify_ms=20.0), plain_ms=[10.0] * 29 + [160.0])
-    low, high = metrics.speedup_spread(stats)
-    assert low <= stats.speedup <= high and stats.speedup == 1
 
 
 def test_the_distance_of_a_lossy_run_counts_the_places_of_its_tokens_only():

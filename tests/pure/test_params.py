@@ -1,15 +1,14 @@
 """Params refuses what it should, in a sentence that names the field and what is allowed."""
 
-from dataclasses import FrozenInstanceError, fields
+import copy
+import pickle
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from specdemo import session
-from specdemo.engine import rules
-from specdemo.events import DRAFT_WITH, LIMITS, RULES, Params, is_lossy, rule_in_words
-from specdemo.runtime.graphs import EagerSteps
-from specdemo.runtime.runner import RunSetup
-from tests.oracle import TableLM, random_table
+from specdemo.engine.rules import JUDGES, rule_of
+from specdemo.events import LIMITS, METHODS, RULES, Params, is_lossy, rule_in_words
+from specdemo.session import BUILDERS
 
 NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
 
@@ -88,12 +87,12 @@ def test_values_are_kept_in_their_own_type_and_cannot_change():
 
 
 def test_every_choice_is_implemented():
-    assert len({rules.rule_of(Params(rule=name)) for name in RULES}) == len(RULES)
-    target = TableLM(random_table(1))
-    steps = RunSetup(target, None, EagerSteps(), EagerSteps())
-    for name in set(DRAFT_WITH) - {"model", "early-exit"}:  # a name without a branch raises
-        drafter = session._drafter(None, Params(draft_with=name), None, steps, lambda: False)
-        assert hasattr(drafter, "propose")
+    assert JUDGES.keys() == RULES.keys() and BUILDERS.keys() == METHODS.keys()
+    assert len({rule_of(Params(rule=name)) for name in RULES}) == len(RULES)
+    names = {field.name for field in fields(Params)}
+    for choice in (*METHODS.values(), *RULES.values()):
+        assert set(choice.fields) <= names
+    assert all(rule.lossless_at[0] in rule.fields for rule in RULES.values() if rule.lossless_at)
 
 
 @pytest.mark.parametrize(
@@ -111,3 +110,13 @@ def test_every_choice_is_implemented():
 def test_a_run_is_lossy_only_where_its_text_can_have_another_distribution(how, lossy, words):
     assert is_lossy(Params(**how)) == lossy
     assert rule_in_words(Params(**how)) == words
+
+
+def test_an_unknown_field_gets_the_sentence_of_a_wrong_value():
+    with pytest.raises(
+        ValueError, match=r"'gama' is no field of Params \(did you mean gamma\?\); it has draft_with"
+    ):
+        Params(gama=4)
+    with pytest.raises(ValueError, match="'foo' is no field of Params; it has"):
+        replace(Params(), foo=1)
+    assert pickle.loads(pickle.dumps(Params(gamma=3))) == copy.deepcopy(Params(gamma=3)) == Params(gamma=3)

@@ -7,10 +7,9 @@ from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdemo import PairError
-from specdemo.errors import LoadError, failure, redacted, without_directories
+from specdemo.errors import LoadError, failure, load_errors, redacted, without_directories
 from specdemo.loading.catalog import CATALOGUE, EMBEDDED
-from specdemo.loading.errors import load_errors
-from specdemo.loading.plan import Plan, bytes_of, plan_from
+from specdemo.loading.plan import LoadPlan, bytes_of, plan_from
 from specdemo.loading.request import resolve
 from tests.sentences import assert_one_sentence
 
@@ -218,7 +217,7 @@ def skeletons():
         ]
 
 
-def planned(skeletons, **how) -> Plan:
+def planned(skeletons, **how) -> LoadPlan:
     return plan_from(resolve(target="own/target", drafter="own/drafter", **how), skeletons)
 
 

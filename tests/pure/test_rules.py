@@ -61,6 +61,23 @@ def test_one_hot_and_disjoint(coin):
     assert (other.accept_prob.item(), other.accepted, other.next, other.residual_mass) == (0, 0, 0, 1)
 
 
+@pytest.mark.parametrize("sharpness", [0.5, 2.0, 8.0])
+def test_typical_acceptance_asks_for_less_where_the_target_is_unsure(sharpness):
+    """Cai et al. 2024: p > min(0.09, 0.3 exp(-H)), H the entropy. Both sides of the minimum decide here."""
+    torch.manual_seed(3)
+    p = torch.rand(40, 61).double().pow(sharpness)
+    p /= p.sum(-1, keepdim=True)
+    entropy = -(p * p.log()).sum(-1)
+    by_entropy = 0.3 * torch.exp(-entropy[:-1])
+    drafted = torch.multinomial(p[:-1], 1)[:, 0]
+    coins = torch.full((39,), 0.5).double()
+    q = torch.full((39, 61), 1 / 61).double()
+    decision = typical(p, q, drafted, coins, coins[:1])
+    chosen = p[torch.arange(39), drafted]
+    assert torch.equal(decision.accept_prob, (chosen > by_entropy.clamp(max=0.09)).double())
+    assert (by_entropy < 0.09).any()
+
+
 def test_a_coin_of_0_does_not_accept_the_impossible():
     assert judge([A, A], [[0.5, 0.5, 0]], [1], [0.0], 0.0).accepted == 0
 

@@ -15,7 +15,17 @@ from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.sampling import Nucleus, Sampler, draw, one_hot, probabilities, uniforms
 from specdemo.events import Params, Round
 from specdemo.runtime.graphs import EagerSteps
-from tests.oracle import CPU, ROUNDING, TableLM, decoding, make_drafter, nearly_equal, shaped, shaped_by
+from tests.oracle import (
+    CPU,
+    KINDS,
+    ROUNDING,
+    TableLM,
+    decoding,
+    make_drafter,
+    nearly_equal,
+    shaped,
+    shaped_by,
+)
 
 BELOW_ONE = 1 - 2**-53  # the largest number that dice show
 
@@ -38,7 +48,7 @@ SHAPES = [
 def small(request, monkeypatch):
     """Also makes small vocabularies go the way of large ones."""
     if request.param == "in chunks":
-        monkeypatch.setattr("specdemo.engine.sampling.SMALL", 0)
+        monkeypatch.setattr("specdemo.engine.sampling.SMALL_VOCABULARY", 0)
 
 
 def params(**shape):
@@ -233,7 +243,6 @@ FLAT = {
     "drafter": (NEVER, NOW_AND_THEN),
     "both": (NOW_AND_THEN, NOW_AND_THEN),
 }
-KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
 
 
 def rounds_by(sampler, kind, flat, p):
@@ -396,7 +405,7 @@ def test_no_weight_0_among_filtered_vocabularies():
     """Wide rows, most of them 0, as filters leave them; numbers from all over [0, 1), and those next to every
     step."""
     random = np.random.default_rng(6)
-    for _ in range(30):
+    for _ in range(10):
         weights = random.exponential(size=2000) * (random.random(2000) < 0.05)
         weights /= weights.sum()
         steps = np.cumsum(weights)

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events.estimate import counted_estimates
+from specdemo.events.speedup import counted_estimates
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
-from specdemo.ui.feed import RunFeed
-from specdemo.ui.opening import opened
-from specdemo.ui.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
-from specdemo.ui.texts import FATES, NUMBERS, describe_recorded, number_texts, whose
-from specdemo.ui.tools import in_words
+from specdemo.ui.page.api import trace_in_words
+from specdemo.ui.runs.opening import opened
+from specdemo.ui.view.feed import RunFeed
+from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
+from specdemo.ui.view.texts import FATES, NUMBERS, describe_recorded, number_texts, whose
 from tests.runs_served import SERVER, served_trace
 
 
@@ -27,13 +27,13 @@ def test_its_trace_can_be_opened(told):
 
 
 def test_what_is_not_told_is_sent_as_null(told):
-    update = RunFeed(1, served_trace(told), recorded=True).snapshot()["update"]
+    update = RunFeed(served_trace(told), recorded=True).snapshot()
     assert update["prompt"] == [{"id": None, "text": "Once upon a time", "fate": "prompt"}]
     second = update["rounds"][1]
     assert [token["fate"] for token in second["draft"]] == ["accepted", "accepted"] + ["rejected"] * told
     first = second["draft"][0]
     assert (first["id"], first["text"], first["raw_p"]) == (1, " was", 0.625)
-    assert first["top"] == [(1, " was", None, None, 0.625, None), (None, " other", None, None, 0.25, None)]
+    assert first["top"] == [[1, " was", None, None, 0.625, None], [None, " other", None, None, 0.25, None]]
     for token in (*second["draft"], second["next"]):
         assert [token[name] for name in ("p", "q", "u", "raw_q")] == [None] * 4
     assert [token["id"] for token in second["draft"][2:]] == [None] * told
@@ -42,14 +42,14 @@ def test_what_is_not_told_is_sent_as_null(told):
 
 
 def test_the_page_is_told_that_it_is_a_server_s_run():
-    update = RunFeed(1, served_trace(rule="lenient"), recorded=True).snapshot()["update"]
+    update = RunFeed(served_trace(rule="lenient"), recorded=True).snapshot()
     setting = update["setting"]
     assert setting["served"] == {"method": "eagle3", "gamma": 3}
-    assert (setting["rule"], setting["lossy"]) == ("speculative", False), "its rule is its own matter"
+    assert (setting["rule"]["name"], setting["lossy"]) == ("speculative", False), "its rule is its own matter"
     assert update["counted"] == {"alone": True, "drafts": 4, "by_place": [3, 3, 1]}
     trace = served_trace()
     trace.stats = replace(trace.stats, server=None)
-    assert "counted" not in RunFeed(1, trace).snapshot()["update"]
+    assert "counted" not in RunFeed(trace).snapshot()
 
 
 def test_whose_run_it_is_names_the_server_as_far_as_it_tells():
@@ -101,15 +101,15 @@ def test_a_run_of_the_engine_has_none_of_this():
     trace = served_trace()
     trace.pair = replace(trace.pair, server=None)
     assert set(number_texts(trace)) == set(NUMBERS)
-    assert RunFeed(1, trace).snapshot()["update"]["setting"]["served"] is None
+    assert RunFeed(trace).snapshot()["setting"]["served"] is None
 
 
 def test_no_speed_up_is_told(told):
     trace = served_trace(told)
     found = verdict(trace.stats, "length", trace.rounds)
     assert found.tone == "neutral" and found.text == (
-        "12 tokens in 5 target forwards; the target alone needs 12. No speed-up is told: a server made the "
-        "run, and its plain rounds are not timed here."
+        "12 tokens in 5 target forwards; the target alone needs 12. No speed-up is known: a server made the "
+        "run, and the target alone was not timed on it."
     )
     # A file can claim anything.
     claimed = replace(trace.stats, target_step_ms=9.0, target_step_spread=(9.0, 9.0), speedup=0.5)
@@ -124,7 +124,7 @@ def test_without_an_accepted_draft_it_does_not_say_that_nothing_was_drafted():
 
 def test_tokens_a_round_follow_from_the_counters_where_the_rounds_do_not_tell_them():
     def seen(trace: Trace) -> list[float]:
-        found = RunFeed(1, trace, recorded=True).snapshot()["update"]["outcome"]
+        found = RunFeed(trace, recorded=True).snapshot()["outcome"]
         assert found["best_gamma"] is None
         assert all(one["formula_tokens"] is None for one in found["estimates"])
         return [one["seen_tokens"] for one in found["estimates"]]
@@ -137,7 +137,7 @@ def test_tokens_a_round_follow_from_the_counters_where_the_rounds_do_not_tell_th
 
 
 def test_a_tool_answers_in_words():
-    told, untold = in_words(served_trace()), in_words(served_trace(False))
+    told, untold = trace_in_words(served_trace()), trace_in_words(served_trace(False))
     assert "2: [accepted: was a] [rejected: ? -> resampled: girl]" in told
     assert "drafting by eagle3" in told and "% (7 accepted, 3 rejected)" in told
     assert "not known (7 accepted, the server does not tell how many were rejected)" in untold

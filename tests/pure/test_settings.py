@@ -7,26 +7,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdemo.events import DRAFT_WITH, RULES, ByModel, PairInfo, Params, check_number
+from specdemo.events import METHODS, RULES, ByModel, PairInfo, Params, check_number
 from specdemo.events.trace import Trace
+from specdemo.loading.pair import Pair
 from specdemo.loading.request import resolve
-from specdemo.ui.hints import hints
-from specdemo.ui.limits import HOSTED, LOCAL
-from specdemo.ui.settings import (
+from specdemo.ui.page.hints import hints
+from specdemo.ui.runs.limits import HOSTED, LOCAL
+from specdemo.ui.view.settings import (
     AS_STARTED,
+    CONTROL_NAMES,
     CONTROLS,
-    DRAFTERS,
-    DTYPES,
+    DTYPE_CHOICES,
     FIRST,
-    NAMES,
     OFF,
-    QUANTIZE,
-    RULE_WORDS,
+    QUANTIZE_CHOICES,
     SAMPLERS,
     about_file,
     choice_of,
     in_labels,
-    params_of,
+    params_from_controls,
     values_of,
     visible,
     weights_of,
@@ -61,6 +60,10 @@ class SmallPair:
     dtype_reason: str = "float32: for a reason"
     largest_exit: int = 15
 
+    has = Pair.has
+    runs_here = Pair.runs_here
+    has_chat_template = Pair.has_chat_template
+
 
 def words(text: str) -> SimpleNamespace:
     """A tokenizer."""
@@ -83,7 +86,7 @@ PAIR, NEEDS = SmallPair(), Needs()
 
 def warned(pair=PAIR, needs=NEEDS, prompt="Once", limits=LOCAL, **values) -> dict[str, str]:
     beside = hints(holding(**values), prompt, needs, pair, limits)
-    assert set(beside) == {*NAMES, "prompt"}
+    assert set(beside) == {*CONTROL_NAMES, "prompt"}
     return {name: words[2:] for name, words in beside.items() if words.startswith("⚠ ")}
 
 
@@ -104,19 +107,19 @@ def warned(pair=PAIR, needs=NEEDS, prompt="Once", limits=LOCAL, **values) -> dic
     ],
 )
 def test_a_runs_settings_go_into_the_controls_and_come_back(params):
-    assert params_of(holding(**values_of(params))) == params
+    assert params_from_controls(holding(**values_of(params))) == params
 
 
 def test_the_weights_that_are_offered_can_be_had():
-    for dtype in DTYPES[1:]:
-        for quantize in QUANTIZE[1:]:
+    for dtype in DTYPE_CHOICES[1:]:
+        for quantize in QUANTIZE_CHOICES[1:]:
             part = resolve(dtype=dtype, quantize=quantize).parts[0]
             assert str(part.dtype).removeprefix("torch.") == dtype.replace("auto", "None")
             assert (part.quantize or "none") == quantize
 
 
 def test_greedy_with_filters_is_greedy():
-    assert params_of(holding(**values_of(Params(temperature=0.0, top_k=5)))) == Params(
+    assert params_from_controls(holding(**values_of(Params(temperature=0.0, top_k=5)))) == Params(
         temperature=0.0, top_p=1.0
     )
 
@@ -124,7 +127,7 @@ def test_greedy_with_filters_is_greedy():
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_samplers_switch_off_what_does_not_matter_to_them(sampler):
     values = {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.1}
-    params = params_of(holding(sampler=sampler, **values))
+    params = params_from_controls(holding(sampler=sampler, **values))
     seen = visible(holding(sampler=sampler))
     for field, off in OFF.items():
         assert getattr(params, field) == (values[field] if field in SAMPLERS[sampler] else off)
@@ -132,8 +135,7 @@ def test_samplers_switch_off_what_does_not_matter_to_them(sampler):
 
 
 def test_controls_that_do_not_matter_are_out_of_the_way():
-    assert tuple(DRAFTERS) == DRAFT_WITH and tuple(RULE_WORDS) == RULES
-    shown = {name: visible(holding(draft_with=name)) for name in DRAFT_WITH}
+    shown = {name: visible(holding(draft_with=name)) for name in METHODS}
     assert [name for name in shown if not shown[name]["gamma"]] == ["none"]
     assert [name for name in shown if shown[name]["ngram"]] == ["lookup", "ngram", "ngram-one-level"]
     assert [name for name in shown if shown[name]["exit_layer"]] == ["early-exit"]
@@ -146,37 +148,39 @@ def test_a_length_that_is_chosen_round_by_round_hides_the_slider():
     assert visible(holding())["gamma"] and visible(holding())["gamma_auto"]
     auto = visible(holding(gamma_auto=True))
     assert auto["gamma_auto"] and not auto["gamma"]
-    assert params_of(holding(gamma_auto=True, gamma=99)).gamma == "auto"
+    assert params_from_controls(holding(gamma_auto=True, gamma=99)).gamma == "auto"
     assert "gamma" not in warned(gamma=300, max_new_tokens=20, gamma_auto=True)
     alone = visible(holding(draft_with="none", gamma_auto=True))
     assert not alone["gamma"] and not alone["gamma_auto"]
 
 
-HAVE_Q = ["model", "early-exit"]
-
-
 def test_confidence_is_shown_where_a_drafter_has_a_distribution():
-    assert [name for name in DRAFT_WITH if visible(holding(draft_with=name))["confidence"]] == HAVE_Q
+    assert [name for name in METHODS if visible(holding(draft_with=name))["confidence"]] == [
+        name for name, method in METHODS.items() if method.needs is not None
+    ]
 
 
 def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
-    assert params_of(holding(seed=" ")).seed is None and params_of(holding(seed=" 7 ")).seed == 7
+    assert (
+        params_from_controls(holding(seed=" ")).seed is None
+        and params_from_controls(holding(seed=" 7 ")).seed == 7
+    )
     for nonsense in ("7.0", "-7", "x", "9" * 30):
         with pytest.raises(ValueError, match="seed must be a whole number from 0 to"):
-            params_of(holding(seed=nonsense))
-    assert params_of(holding(system="ignored", chat=False)).system is None
+            params_from_controls(holding(seed=nonsense))
+    assert params_from_controls(holding(system="ignored", chat=False)).system is None
 
 
 def test_what_is_hidden_has_no_effect_and_so_cannot_be_wrong():
     hidden = {"gamma": 99, "exit_layer": 99, "ngram": None, "seed": "x", "temperature": 9}
-    params = params_of(holding(draft_with="none", sampler="greedy", **hidden))
+    params = params_from_controls(holding(draft_with="none", sampler="greedy", **hidden))
     assert params == Params(draft_with="none", temperature=0.0, top_p=1.0)
     with pytest.raises(ValueError, match="gamma must be a whole number from 1 to 16 or auto, not 99"):
-        params_of(holding(gamma=99))
+        params_from_controls(holding(gamma=99))
 
 
 def test_the_first_run_samples_without_filters():
-    assert params_of(holding(**FIRST)) == Params(top_p=1.0)
+    assert params_from_controls(holding(**FIRST)) == Params(top_p=1.0)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +210,11 @@ def said_of(change) -> str:
     [
         (lambda whole: "once upon a time", "not JSON text, or only a part of it"),
         (lambda whole: json.dumps(whole)[:100], "not JSON text, or only a part of it"),
-        (lambda whole: "[]", "not a trace of this program"),
-        (lambda whole: whole.update(schema="specdemo.trace/9"), "a version that this one cannot read"),
+        (lambda whole: "[]", "not a trace that this version of SpecDemo can read"),
+        (
+            lambda whole: whole.update(schema="specdemo.trace/9"),
+            "a trace that this version of SpecDemo can read",
+        ),
         (
             lambda whole: whole["params"].update(gamma=17),
             "Draft length γ must be a whole number from 1 to 16",
@@ -215,6 +222,7 @@ def said_of(change) -> str:
         (lambda whole: whole["rounds"][3].update(index=9), "something is wrong in its round 4"),
         (lambda whole: whole.update(output_ids=[]), "something is wrong in its output ids"),
         (lambda whole: whole.pop("prompt") and None, "something is wrong in its prompt"),
+        (lambda whole: whole.update(date="yesterday"), "something is wrong in its date"),
     ],
 )
 def test_a_wrong_file_is_told_of_in_plain_words(change, words):
@@ -227,10 +235,15 @@ def test_nothing_to_warn_of_at_first():
     assert warned() == {} == warned(pair=None)
     assert (
         hints(holding(pair="a + b"), "Once", Needs(loaded=False), None)["pair"]
-        == "needs about 50 MB of 24 GB on cpu (EPYC; no GPU was found); tried: not yet"
+        == "Needs about 50 MB of 24 GB on EPYC. Not tried by this project."
     )
-    assert hints(holding(), "Once", Needs(), SmallPair())["pair"].endswith(
-        "; takes 50 MB of 24 GB on cpu (EPYC; no GPU was found); float32: for a reason"
+    assert hints(holding(pair="embedded"), "Once", Needs(), SmallPair())["pair"] == (
+        "Small story writers that come with the project, no download."
+    )
+    slow = Needs(total=4 * 10**9)
+    assert (
+        hints(holding(pair="a + b"), "Once", slow, SmallPair())["pair"]
+        == "Slow on this CPU: no GPU was found."
     )
     assert hints(holding(), "Once", Needs(), SmallPair())["dtype"] == "float32: for a reason"
 
@@ -242,7 +255,7 @@ def test_nothing_to_warn_of_at_first():
         ("temperature", {"temperature": 0}, "0 is greedy"),
         ("temperature", {"temperature": 3}, "must be a number from 0 to 2"),
         ("gamma", {"gamma": None}, "must be a whole number from 1 to 16"),
-        ("prompt", {"pair": SmallPair(tokenizer=words), "prompt": "a " * 1024}, "has 1,024 tokens"),
+        ("prompt", {"pair": SmallPair(tokenizer=words), "prompt": "a " * 1024}, "at most 1,023 tokens"),
         (
             "max_new_tokens",
             {"pair": SmallPair(tokenizer=words), "prompt": "a " * 900},
@@ -266,6 +279,11 @@ def test_nothing_to_warn_of_at_first():
         ("max_new_tokens", {"max_new_tokens": 0}, "must be a whole number from 1 to 32,768"),
         ("max_new_tokens", {"max_new_tokens": 2.5}, "must be a whole number"),
         ("max_new_tokens", {"max_new_tokens": None}, "must be a whole number"),
+        (
+            "confidence",
+            {"confidence": 0.5, "needs": Needs(device="cuda:0")},
+            "on a GPU this saves no time",
+        ),
         ("alternatives", {"alternatives": 0}, "only the token itself"),
         ("quantize", {"quantize": "int8"}, "save memory, not time"),
         ("quantize_drafter", {"quantize_drafter": "int4"}, "save memory, not time"),
@@ -282,7 +300,7 @@ def test_nothing_to_warn_of_at_first():
         (
             "pair",
             {"needs": Needs(total=30 * 10**9, fits=False, loaded=False)},
-            "needs about 30.0 GB of 24 GB on cpu",
+            "That is more than it has",
         ),
         ("prompt", {"prompt": ""}, "must not be empty"),
         ("prompt", {"prompt": "\ud800"}, "lone surrogate"),
@@ -327,5 +345,6 @@ def test_a_hosted_page_says_what_it_allows():
     warnings = warned(limits=HOSTED, prompt="a" * 20_001, **too_much)
     assert warnings["max_new_tokens"] == "must be a whole number from 1 to 1,000"
     assert warnings["alternatives"] == "must be a whole number from 0 to 10"
-    assert warnings["prompt"] == warnings["system"] == "must have at most 20,000 characters"
+    assert warnings["system"] == "must have at most 20,000 characters"
+    assert warnings["prompt"] == f"Prompt {warnings['system']}"
     assert not {"max_new_tokens", "alternatives", "system"} & {*warned(**too_much)}, "here it is allowed"

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import time
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 
@@ -9,17 +11,16 @@ import pytest
 
 from specdemo import Params
 from specdemo.errors import PairError
-from specdemo.ui import links, settings
-from specdemo.ui.hints import hints
-from specdemo.ui.instruments import measure, request_of
-from specdemo.ui.limits import HOSTED, LOCAL
-from specdemo.ui.line import RunQueue
-from specdemo.ui.models import Choice, Models
-from specdemo.ui.queue import Progress, follow
-from specdemo.ui.servers import Given, Servers
-from specdemo.ui.settings import FIRST, choice_of, params_of, visible
-from specdemo.ui.texts import describe_pair
-from specdemo.ui.visitor import Visitor
+from specdemo.ui.page import links
+from specdemo.ui.page.hints import hints
+from specdemo.ui.runs.instruments import measure, measurement_request
+from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
+from specdemo.ui.runs.models import Choice, Given, Models, Servers
+from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.run import RunProgress, follow
+from specdemo.ui.view import settings
+from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
+from specdemo.ui.view.texts import describe_pair
 from specdemo.vllm.client import ServerError
 from tests.stand_ins.vllm import ROUNDS, StandIn, slowly
 
@@ -31,8 +32,8 @@ GREEDY = Params(temperature=0, max_new_tokens=8, seed=1)
 @pytest.fixture
 def two():
     """A server that drafts, one of the same model that does not, and their addresses."""
-    drafting = StandIn(ROUNDS, before_chunk=slowly(0.05))
-    alone = StandIn(ALONE, gamma=None, before_chunk=slowly(0.05))
+    drafting = StandIn(ROUNDS, before_chunk=slowly(0.02))
+    alone = StandIn(ALONE, gamma=None, before_chunk=slowly(0.02))
     with ExitStack() as stack:
         urls = [stack.enter_context(server.serving()) for server in (drafting, alone)]
         yield (drafting, alone), urls
@@ -99,7 +100,7 @@ def test_a_server_that_failed_is_asked_again_what_it_is(two):
 
 
 def values(**changes):
-    weights = dict.fromkeys(settings.WEIGHTS, settings.AS_STARTED)
+    weights = dict.fromkeys(settings.WEIGHT_CHOICES, settings.AS_STARTED)
     return FIRST | weights | {"pair": "vLLM host:8000"} | changes
 
 
@@ -113,9 +114,9 @@ def test_what_the_server_has_chosen_has_no_controls():
 
 def test_what_hidden_controls_hold_is_not_asked_for():
     held = values(gamma=9, draft_with="ngram", rule="lenient", confidence=0.5, gamma_auto=True)
-    params = params_of(held)
+    params = params_from_controls(held)
     assert params == Params(top_p=1.0)  # the first sampler is multinomial
-    assert params_of(held | {"pair": "embedded", "gamma_auto": False}).gamma == 9
+    assert params_from_controls(held | {"pair": "embedded", "gamma_auto": False}).gamma == 9
     assert choice_of(values(vllm=" http://host "))["vllm"] == "http://host"
 
 
@@ -149,13 +150,13 @@ def followed(models, choice, params) -> list:
 def test_a_visitors_run_on_a_server(two):
     _, urls = two
     *_, last = followed(models_with(urls[0]), Choice(), GREEDY)
-    assert isinstance(last, Progress) and last.ended
+    assert isinstance(last, RunProgress) and last.ended
     assert last.run.trace.finish == "length" and last.run.trace.stats.accepted == 3
 
 
 def measured(models, wanted, params=GREEDY) -> dict:
     async def play():
-        request = request_of(wanted, Choice(), "Once", params)
+        request = measurement_request(wanted, Choice(), "Once", params)
         ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "measurement")
         async with aclosing(measure(models, ticket, request)) as measurements:
             return [json.loads(json.dumps(message)) async for message in measurements]
@@ -163,6 +164,7 @@ def measured(models, wanted, params=GREEDY) -> dict:
     return asyncio.run(play())[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["drafting chosen", "alone chosen"])
 def test_two_servers_of_one_model_race(two, order):
     _, urls = two
@@ -173,6 +175,22 @@ def test_two_servers_of_one_model_race(two, order):
     assert last["race"]["verdict"] == "Identical: 8 of 8 tokens, compared."
 
 
+@pytest.mark.slow
+def test_a_race_of_servers_times_what_follows_the_first_token_and_its_header_says_the_same():
+    def late(number, write):
+        time.sleep(0.8 if number == 0 else 0.04)  # longer than a busy machine makes any of them
+
+    drafting = StandIn([(5,), *[(6, 7, 8)] * 11], before_chunk=late)
+    alone = StandIn([(5,), *[(token_id,) for token_id in (6, 7, 8)] * 11], gamma=None, before_chunk=late)
+    with drafting.serving() as one, alone.serving() as other:
+        race = measured(models_with(one, other), {"kind": "race"}, replace(GREEDY, max_new_tokens=34))["race"]
+    said = re.match(r"(between )?([\d.]+) ", race["speedup"])
+    assert said and float(said[2]) > 1.8, race["speedup"]  # 3, were it not for the clock
+    assert race["speedup"] in race["head"]["verdict"] and "No speed-up" not in race["head"]["verdict"]
+    assert race["head"]["tone"] == "faster"
+
+
+@pytest.mark.slow
 def test_servers_are_compared(two):
     _, urls = two
     last = measured(models_with(*urls), {"kind": "compare", "prompts": "this"})
@@ -197,6 +215,7 @@ def test_other_draft_lengths_cannot_be_measured(two):
         measured(models_with(urls[0]), {"kind": "gamma"})
 
 
+@pytest.mark.slow
 def test_a_text_that_comes_all_at_once_cannot_be_timed(two):
     (drafting, _), urls = two
     drafting.before_chunk = lambda number, write: None
@@ -209,7 +228,7 @@ def test_a_race_that_cannot_begin_leaves_the_line(two):
     models, queue = models_with("http://127.0.0.1:9"), RunQueue()
 
     async def race():
-        request = request_of({"kind": "race"}, Choice(), "Once", GREEDY)
+        request = measurement_request({"kind": "race"}, Choice(), "Once", GREEDY)
         ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement", replaces=True)
         async with aclosing(measure(models, ticket, request)) as measurements:
             return [message async for message in measurements]
@@ -220,6 +239,7 @@ def test_a_race_that_cannot_begin_leaves_the_line(two):
     assert queue.join(Visitor("page", "10.0.0.1"), "run")
 
 
+@pytest.mark.slow
 def test_the_clock_of_a_race_begins_with_the_request(two):
     _, urls = two
     for lane in measured(models_with(*urls), {"kind": "race"})["race"]["lanes"]:
@@ -227,6 +247,7 @@ def test_the_clock_of_a_race_begins_with_the_request(two):
         assert lane["ms"] == pytest.approx(sum(arrivals), rel=1e-4) and lane["prefill_ms"] > 0
 
 
+@pytest.mark.slow
 def test_one_token_cannot_be_timed(two):
     _, urls = two
     with pytest.raises(PairError, match="has sent one token"):
@@ -246,7 +267,7 @@ def test_what_cannot_be_reached_has_no_address_on_a_hosted_page():
 
 
 def test_a_link_to_a_pair_empties_the_typed_address():
-    assert links.read("pair=embedded", ["embedded"]).values["vllm"] == ""
+    assert links.read_link("pair=embedded", ["embedded"]).values["vllm"] == ""
 
 
 def test_servers_of_another_model_do_not_race(two):

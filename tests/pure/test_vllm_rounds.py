@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specdemo.events import Round
-from specdemo.events.estimate import _verdicts_by_place
+from specdemo.events.speedup import _verdicts_by_place
 from specdemo.vllm.chunks import Misread, Piece, Steps, chunk_of, texts_of
 from specdemo.vllm.rounds import round_of, settled, untold
 

@@ -17,7 +17,7 @@ def test_stop_does_not_wait_for_the_counters():
     server = StandIn(ROUNDS)
     with server.serving() as url:
         pair = load_pair(vllm=url)
-        server.counts_slowly = 20.0
+        server.late["/metrics"] = 20.0
         run = stream(pair, "Once", SHORT)
         next(run)
         began = time.monotonic()
@@ -30,11 +30,12 @@ def test_a_run_does_not_wait_for_counters_that_do_not_come(monkeypatch):
     server = StandIn(ROUNDS)
     with server.serving() as url:
         pair = load_pair(vllm=url)
-        server.counts_slowly = 3.0
+        server.late["/metrics"] = 3.0
         trace = generate(pair, "Once", SHORT)
     assert trace.finish == "length" and trace.stats.server is None
 
 
+@pytest.mark.slow
 def test_what_comes_after_the_text_is_not_awaited_for_long():
     server = StandIn(ROUNDS)
     with server.serving() as url:

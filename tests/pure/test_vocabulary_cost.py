@@ -75,6 +75,9 @@ class NoModel:
     def forward(self, ids, start):
         return torch.empty(len(ids), self.vocab_size, dtype=torch.bfloat16)
 
+    def draft(self, ids, start, u, temperature):
+        """It has none."""
+
 
 def cost_of_a_round(vocab_size, sampler) -> Cost:
     """Of both steps."""

@@ -47,7 +47,8 @@ class StandIn:
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     drafted_at_first: Sequence[int] | None = None  # the same for `probe`
-    counts_slowly: float = 0.0  # s until it answers at /metrics
+    late: dict[str, float] = field(default_factory=dict)  # s until it answers at a path
+    tells: dict[str, Any] = field(default_factory=dict)  # of its drafts after the end, in place of the truth
     at_once: bool = False  # whether a proxy collects the whole answer
     judge_more: int = 0  # drafts that it judges without a chunk of their own
     lingering: int = 0  # in so many readings of the counters an ended request still counts as running
@@ -70,7 +71,7 @@ class StandIn:
             server.daemon_threads = True
             if tls:
                 server.socket = tls.wrap_socket(server.socket, server_side=True)
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
             try:
                 yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
             finally:
@@ -152,7 +153,7 @@ class StandIn:
     def detail(self, steps: list[tuple[int, int]]) -> dict[str, Any]:
         drafted, accepted = sum(drafted for _, drafted in steps), sum(accepted for accepted, _ in steps)
         counts = [accepted for accepted, _ in steps]
-        return {
+        told = {
             "mean_acceptance_length": 1 + accepted / max(1, len(steps)),
             "draft_acceptance_rate": accepted / max(1, drafted),
             "acceptance_histogram": [counts.count(length) for length in range((self.gamma or 0) + 1)],
@@ -163,6 +164,7 @@ class StandIn:
             "per_step_accepted": [accepted for accepted, _ in steps],
             "per_step_drafted": [drafted for _, drafted in steps],
         }
+        return told | self.tells
 
     def chunk(
         self, ids: Sequence[int], prompt_ids: list[int] | None, is_last: bool, chat: bool
@@ -234,6 +236,7 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
 
         def answered(self, method: str, body: dict[str, Any]) -> None:
             stand_in.keys.append(self.headers.get("Authorization"))
+            time.sleep(stand_in.late.get(self.path, 0.0))
             if self.path in stand_in.answers:
                 self.send(*stand_in.answers[self.path])
             elif stand_in.key and self.headers.get("Authorization") != f"Bearer {stand_in.key}":
@@ -244,7 +247,6 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
                 model = {"id": stand_in.model, "owned_by": stand_in.owner, "max_model_len": stand_in.context}
                 self.send(200, {}, json.dumps({"object": "list", "data": [model]}).encode())
             elif self.path == "/metrics" and stand_in.counted:
-                time.sleep(stand_in.counts_slowly)
                 self.send(200, {}, stand_in.metrics().encode())
             elif self.path == "/tokenize":
                 self.send(200, {}, json.dumps({"tokens": [1, 2, 3]}).encode())

@@ -10,37 +10,34 @@ import torch
 
 from specdemo.engine.drafters import Draft, is_unsure
 from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.length import DraftLength
+from specdemo.engine.loop import DraftLength
 from specdemo.engine.sampling import Sampler, probabilities, uniforms
 from specdemo.events import Judged, Params, Round
-from specdemo.events.theory import expected_speedup
+from specdemo.events.speedup import expected_speedup
 from specdemo.runtime.graphs import AUTO_ROWS, EagerSteps, Graphs
-from tests.oracle import CPU, TableLM, decoding, naive, random_table, shaped
+from tests.oracle import BROKEN, CPU, SOUND, TableLM, decoding, naive, random_table, shaped
 from tests.toy.test_exact_table import (
-    BROKEN,
     DRAFTER,
     EVERY_PROMPT,
     FULL,
     PLAIN,
-    QUICK,
+    RUNS,
     SAMPLERS,
-    SOUND,
     TARGET,
     V,
     exactness,
     model_drafter,
-    some_quick,
 )
 
 CONFIDENCE = 0.55  # at which the drafter's table ends about half of the drafts
 SURE = replace(PLAIN, gamma=3, confidence=CONFIDENCE)
 AUTO = replace(PLAIN, gamma="auto")
-slow, long = pytest.mark.slow, pytest.mark.long
+LONG = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.parametrize(
     ("sampler", "runs"),
-    [("multinomial", QUICK), *(pytest.param(name, FULL, marks=long) for name in ("multinomial", "top-p"))],
+    [("multinomial", RUNS), *(pytest.param(name, FULL, marks=LONG) for name in ("multinomial", "top-p"))],
 )
 def test_confidence_keeps_the_distribution(sampler, runs):
     fates = Counter()
@@ -50,7 +47,7 @@ def test_confidence_keeps_the_distribution(sampler, runs):
         assert fates[what] > runs / 20, f"too few {what}: the test shows little about them"
 
 
-@pytest.mark.parametrize("runs", [QUICK, pytest.param(FULL, marks=long)])
+@pytest.mark.parametrize("runs", [RUNS, pytest.param(FULL, marks=LONG)])
 def test_a_length_chosen_round_by_round_keeps_the_distribution(runs):
     fates = Counter()
     p = exactness(AUTO, runs, cost=0.1, fates=fates)
@@ -59,14 +56,16 @@ def test_a_length_chosen_round_by_round_keeps_the_distribution(runs):
     assert sum(count > runs / 50 for count in chosen) >= 2, f"always about the same length: {chosen}"
 
 
-@slow
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [RUNS, pytest.param(FULL, marks=pytest.mark.long)])
 @pytest.mark.parametrize("rule", ["speculative", "block"])
-def test_both_together_keep_the_distribution(rule):
-    assert exactness(replace(AUTO, confidence=CONFIDENCE, rule=rule), FULL) > SOUND
+def test_both_together_keep_the_distribution(rule, runs):
+    assert exactness(replace(AUTO, confidence=CONFIDENCE, rule=rule), runs) > SOUND
 
 
+@pytest.mark.slow
 def test_block_verification_keeps_the_distribution_of_drafts_that_were_ended():
-    assert exactness(replace(SURE, rule="block"), QUICK) > SOUND
+    assert exactness(replace(SURE, rule="block"), RUNS) > SOUND
 
 
 def cut(draft: Draft, k: int) -> Draft:
@@ -90,9 +89,10 @@ class ChoosesByItsOwnDraft(ModelDrafter):
         return cut(draft, draft.k - 1) if draft.k and draft.ids[-1] < 2 else draft
 
 
-@pytest.mark.parametrize("kind", some_quick([DropsUnlikelyTokens, ChoosesByItsOwnDraft], DropsUnlikelyTokens))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DropsUnlikelyTokens, ChoosesByItsOwnDraft])
 def test_a_length_that_depends_on_the_token_itself_fails(kind):
-    p = exactness(PLAIN, QUICK, drafter=lambda sampler: model_drafter(sampler, kind=kind))
+    p = exactness(PLAIN, RUNS, drafter=lambda sampler: model_drafter(sampler, kind=kind))
     assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
 
 

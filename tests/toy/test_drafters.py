@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from specdemo.engine.drafters import NoDrafter
-from specdemo.engine.drafters.lookup import LookupDrafter
 from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.drafters.ngram import NgramDrafter
+from specdemo.engine.drafters.ngram import LookupDrafter, NgramDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params
 from specdemo.runtime.graphs import EagerSteps
@@ -87,6 +86,12 @@ def test_a_longer_known_context_decides_over_counts_of_shorter_ones():
     assert ids_of(NgramDrafter(3, True, V, CPU), [4, 1, 2, 9, 1, 3, 1, 3, 1, 3, 4, 1], 1) == [
         2
     ]  # "4 1" -> 2, though 1 -> 3 thrice
+
+
+def test_the_longest_context_decides_over_all_others():
+    text = [4, 1, 2, 9, 5, 1, 2, 7, 5, 1, 2, 7, 4, 1, 2]  # "1 2" is followed by 7 twice
+    assert ids_of(NgramDrafter(3, True, V, CPU), text, 1) == [9]
+    assert ids_of(NgramDrafter(2, True, V, CPU), text, 1) == [7]
 
 
 @pytest.mark.parametrize("text", [[1], [1, 2], [1, 2, 3]])

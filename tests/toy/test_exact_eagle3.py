@@ -11,16 +11,9 @@ from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.sampling import Sampler, draw
 from specdemo.events import Round
 from specdemo.runtime.graphs import EagerSteps
-from tests.oracle import CPU, TableLM, decoding, enumerated, p_value, random_table, shaped
-from tests.toy.test_exact_table import (
-    BROKEN,
-    PLAIN,
-    SAMPLERS,
-    SOUND,
-    TARGET,
-    TOKENS,
-    with_runs,
-)
+from tests import oracle
+from tests.oracle import BROKEN, CPU, SOUND, TableLM, decoding, random_table
+from tests.toy.test_exact_table import PLAIN, SAMPLERS, TARGET, TOKENS, p_of, with_runs
 
 WIDE = 0.6 * random_table(1) + random_table(2)
 DRAFTABLE = torch.tensor([True, True, True, False, True])  # the head's own vocabulary
@@ -82,31 +75,31 @@ class ForgetsItsVocabulary(Sampler):
         return draw(probs, u), self.shape(wide, settings)[0], exact
 
 
-def first_tokens(params, sampler, fates):
-    text, ids = list(PROMPT), []
-    target = TableTarget(TARGET)
-    head = TableHead({}, text)
-    drafter = Eagle3Drafter(head, target, sampler(params), EagerSteps(), params.gamma)
+def events_of(params, sampler):
+    """One run over a target and a head, which knows its text as it grows."""
+    text, target = list(PROMPT), TableTarget(TARGET)
+    drafter = Eagle3Drafter(TableHead({}, text), target, sampler(params), EagerSteps(), params.gamma)
     for event in decoding(target, drafter, params, PROMPT):
         if isinstance(event, Round):
-            ids += event.emitted
             text += event.emitted
-            fates.update(token.fate for token in event.draft)
-            fates[event.next.source] += 1
             assert all(DRAFTABLE[token.id] for token in event.draft)
-            if len(ids) >= TOKENS:
-                return tuple(ids[:TOKENS])
+        yield event
 
 
 def exactness(params, runs, sampler=Sampler):
-    exact = enumerated(lambda text: shaped(TableLM(TARGET).row(text), params), PROMPT, TOKENS)
-    seen, fates = Counter(), Counter()
-    for seed in range(runs):
-        seen[first_tokens(replace(params, seed=seed), sampler, fates)] += 1
-    return p_value(seen, exact), fates
+    fates = Counter()
+    p = oracle.exactness(
+        lambda _, seed: events_of(replace(params, seed=seed), sampler),
+        p_of(params),
+        [PROMPT],
+        TOKENS,
+        runs,
+        fates=fates,
+    )
+    return p, fates
 
 
-@pytest.mark.parametrize(("sampler", "runs"), with_runs(SAMPLERS, quick=["top-p"], full=["multinomial"]))
+@pytest.mark.parametrize(("sampler", "runs"), with_runs(SAMPLERS, quick=["top-p"], long=["multinomial"]))
 def test_every_sampler(sampler, runs):
     p, fates = exactness(SAMPLERS[sampler], runs)
     assert p > SOUND, f"chi-square p = {p:.2g}"

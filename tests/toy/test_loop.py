@@ -14,7 +14,7 @@ from specdemo.engine.drafters import one_hot_draft
 from specdemo.engine.loop import Prefilled
 from specdemo.engine.sampling import draw, one_hot
 from specdemo.events import Params, Round, metrics
-from tests.oracle import CPU, ROUNDING, TableLM, decoding, random_table
+from tests.oracle import CPU, KINDS, ROUNDING, TableLM, decoding, random_table
 
 V = 6
 LETTERS = "abcdef"
@@ -195,9 +195,9 @@ def test_a_draft_never_exceeds_what_is_left(gamma, room, context):
     assert len(sizes) > 1
 
 
+EOS = 0  # where one is drafted
 TARGET, DRAFTER = random_table(1, V, never=[4]), 0.6 * random_table(1, V) + random_table(2, V, never=[3])
 SAMPLED = Params(temperature=0.7, top_p=1.0, gamma=3, max_new_tokens=30, alternatives=V, ngram=2, seed=5)
-KINDS = ["model", "lookup", "ngram", "ngram-one-level", "none"]
 
 
 def random_decoding(params, prompt, **options):
@@ -287,10 +287,10 @@ def test_the_record_decides_every_verdict_again(kind, params):
 @pytest.mark.parametrize("kind", ["model", "ngram"])
 def test_the_record_of_every_other_rule_decides_again(kind, rule):
     params = replace(SAMPLED, temperature=1.5, rule=rule, lenience=0.4, draft_with=kind, gamma=4)
-    kept_less = 0
+    kept_less = ended = 0
     for seed in range(30):
         # An eos ends a draft: h of the place before it must not know what was drafted after it.
-        decoder = random_decoding(replace(params, seed=seed), [2, 0, 1, 2, 0], eos=[3])
+        decoder = random_decoding(replace(params, seed=seed), [2, 0, 1, 2, 0], eos=[EOS])
         for this_round in run(decoder)[0][1:]:
             draft = this_round.draft
             passed = [token.u is not None and token.u < token.accept_prob for token in draft]
@@ -319,7 +319,9 @@ def test_the_record_of_every_other_rule_decides_again(kind, rule):
                 assert [token.accept_prob for token in draft[: kept + 1]] == expected
             else:
                 assert all(token.accept_prob in (0, 1) for token in draft[: kept + 1])
+            ended += len(draft) < this_round.gamma and draft[-1].id == EOS
     assert rule != "block" or kept_less, "else the two rules are not told apart here"
+    assert ended >= 3, "else no draft goes on after an eos"
 
 
 @pytest.mark.parametrize("rule", ["speculative", "block"])

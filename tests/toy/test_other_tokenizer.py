@@ -17,12 +17,12 @@ from specdemo.engine.sampling import Sampler
 from specdemo.events import Params, Round
 from specdemo.loading.vocabulary import shared_tokens
 from specdemo.runtime.graphs import EagerSteps
-from tests.oracle import CPU, TableLM, decoding, enumerated, p_value, random_table, shaped
+from tests import oracle
+from tests.oracle import BROKEN, CPU, SOUND, TableLM, decoding, random_table, shaped
 
 OURS, THEIRS = "abcde", "xdcazb"  # e is the target's alone, x and z the drafter's
 TARGET, DRAFTER = random_table(1), random_table(2, len(THEIRS))
-TOKENS, QUICK, FULL = 3, 1000, 20_000
-SOUND, BROKEN = 1e-3, 1e-6
+TOKENS, RUNS, FULL = 3, 1000, 20_000
 CONFIDENCE = 0.6
 PROMPT = [0, 4, 1]
 PLAIN = Params(gamma=2, temperature=0.9, top_p=1.0, max_new_tokens=8, alternatives=0)
@@ -39,6 +39,7 @@ def letters(words) -> PreTrainedTokenizerFast:
 
 
 OURS_OF, THEIRS_OF = letters(OURS), letters(THEIRS)
+SHARED = dict(shared_tokens(OURS_OF, THEIRS_OF))
 
 
 class Shared(SharedTokensDrafter):
@@ -49,14 +50,13 @@ class Shared(SharedTokensDrafter):
 
 
 def other(sampler, kind=Shared):
-    shared = dict(shared_tokens(OURS_OF, THEIRS_OF))
     own_ids = torch.full((len(OURS),), -1)
-    own_ids[list(shared)] = torch.tensor(list(shared.values()))
+    own_ids[list(SHARED)] = torch.tensor(list(SHARED.values()))
     if sampler.greedy:
         drafter = ModelDrafter(TableLM(DRAFTER), 1000, sampler, len(THEIRS), CPU, EagerSteps(), 4)
     else:
         drafter = kind(sampler, own_ids)
-    return OtherTokenizerDrafter(drafter, OURS_OF, THEIRS_OF, shared, len(OURS), CPU, sampler.greedy)
+    return OtherTokenizerDrafter(drafter, OURS_OF, THEIRS_OF, SHARED, len(OURS), CPU, sampler.greedy)
 
 
 def events_of(params, prompt=PROMPT, drafter=other):
@@ -66,28 +66,26 @@ def events_of(params, prompt=PROMPT, drafter=other):
 
 
 def exactness(params, runs, drafter=other, fates=None) -> float:
-    exact = enumerated(lambda text: shaped(TableLM(TARGET).row(text), params), PROMPT, TOKENS)
-    seen = Counter()
-    for seed in range(runs):
-        ids = []
-        for event in events_of(replace(params, seed=seed), drafter=drafter):
-            ids += event.emitted
-            if fates is not None:
-                fates.update(token.fate for token in event.draft)
-                fates[event.next.source] += 1
-            if len(ids) >= TOKENS:
-                break
-        seen[tuple(ids[:TOKENS])] += 1
-    return p_value(seen, exact)
+    return oracle.exactness(
+        lambda prompt, seed: events_of(replace(params, seed=seed), prompt, drafter),
+        lambda text: shaped(TableLM(TARGET).row(text), params),
+        [PROMPT],
+        TOKENS,
+        runs,
+        fates=fates,
+    )
+
+
+LONG = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.parametrize(
     ("params", "runs"),
     [
-        (PLAIN, QUICK),
-        pytest.param(FILTERED, 3 * QUICK, marks=pytest.mark.slow),
-        pytest.param(PLAIN, FULL, marks=pytest.mark.long),
-        pytest.param(FILTERED, FULL, marks=pytest.mark.long),
+        (PLAIN, RUNS),
+        pytest.param(FILTERED, RUNS, marks=pytest.mark.slow),
+        pytest.param(PLAIN, FULL, marks=LONG),
+        pytest.param(FILTERED, FULL, marks=LONG),
     ],
 )
 def test_the_text_has_the_targets_distribution(params, runs):
@@ -155,9 +153,6 @@ class SaysThatAGreedyDraftWasDrawn(Shared):
         return replace(draft, ids=draft.q.argmax(-1))
 
 
-RUNS_OF_BROKEN = {ClaimsAllOfQ: 8000, ForgetsWhichIdsItTalksOf: QUICK, SaysThatAGreedyDraftWasDrawn: QUICK}
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -167,7 +162,7 @@ RUNS_OF_BROKEN = {ClaimsAllOfQ: 8000, ForgetsWhichIdsItTalksOf: QUICK, SaysThatA
     ],
 )
 def test_a_broken_drafter_fails(kind):
-    p = exactness(PLAIN, RUNS_OF_BROKEN[kind], lambda sampler: other(sampler, kind))
+    p = exactness(PLAIN, 400, lambda sampler: other(sampler, kind))
     assert p < BROKEN, f"the test does not notice it: p = {p:.2g}"
 
 

@@ -172,9 +172,10 @@ def test_a_lossy_rule_emits_something_else(rule):
 
 
 @pytest.mark.parametrize("rule", LOSSY)
+@pytest.mark.parametrize("sharpness", [0.5, 2.0])  # residuals of two tokens, and of one
 @pytest.mark.parametrize("seed", range(4))
-def test_the_distance_is_that_of_the_token_emitted(rule, seed):
-    p, q = models(seed, 1, sharpness=2.0)
+def test_the_distance_is_that_of_the_token_emitted(rule, seed, sharpness):
+    p, q = models(seed, 1, sharpness)
     emitted = Counter()
     for text, probability in outcomes(LOSSY[rule], p, q, 1).items():
         emitted[text[0]] += probability

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from gradio_client import Client
 
-from specdemo.events import Next, metrics
+from specdemo.events import Next, Round, metrics
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import EMBEDDED
 
@@ -144,14 +144,17 @@ def every_fate(tmp_path_factory) -> tuple[Path, Trace]:
     """A trace with tokens of every fate: the recorded run, and some rounds in which nothing was drafted."""
     run = Trace.load(RECORDED)
     trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
-    undrafted = [
-        replace(one, draft=(), next=sampled(one.next), emitted=(one.next.id,)) for one in run.rounds[:9]
-    ]
-    for index, one in enumerate((*run.rounds, *undrafted)):
+    for index, one in enumerate((*run.rounds, *map(undrafted, run.rounds[:9]))):
         trace.add(replace(one, index=index))
     file = tmp_path_factory.mktemp("fates") / "every.json"
     trace.save(file)
     return file, trace
+
+
+def undrafted(one: Round) -> Round:
+    """The same round as if nothing had been drafted in it."""
+    nothing = {"draft": (), "gamma": None, "made": None, "kept": None}
+    return replace(one, **nothing, next=sampled(one.next), emitted=(one.next.id,))
 
 
 def sampled(token: Next) -> Next:
@@ -181,12 +184,12 @@ def desk(browser):
 
 @contextmanager
 def visiting(desk):
-    """Gives visit(url, still), which opens a tab and waits until it can be used. still: the reader prefers no
-    motion. `page.requested` collects the addresses that it requests, `page.broken` its errors, of which none
-    may be left at the end."""
+    """Gives visit(url, still, first), which opens a tab and waits until it can be used. still: the reader
+    prefers no motion. first: as a newcomer sees it, who has begun nothing yet. `page.requested` collects the
+    addresses that it requests, `page.broken` its errors, of which none may be left at the end."""
     pages = []
 
-    def visit(url: str, still: bool = False, context=desk):
+    def visit(url: str, still: bool = False, context=desk, first: bool = False):
         page = context.new_page()
         pages.append(page)
         page.requested, page.broken = [], []
@@ -199,6 +202,8 @@ def visiting(desk):
         page.goto(url)
         page.get_by_role("button", name="Generate").wait_for()
         page.locator('.run:not([data-state="empty"])').wait_for()  # the scripts are there
+        if not first:
+            page.evaluate("document.querySelector('.run').removeAttribute('data-first')")
         return page
 
     yield visit

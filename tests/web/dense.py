@@ -17,7 +17,7 @@ def dense_trace(file: Path, size: int) -> Trace:
     def top() -> tuple:
         return tuple((n, f" token {n}", *(dice.random() for _ in range(4))) for n in range(50))
 
-    own = next(one for one in run.rounds if one.next and one.draft)
+    own = replace(run.rounds[0], gamma=None, made=None, kept=None)
     length = 0
     while length < size:
         token = replace(own.draft[0], fate="accepted", u=0.1, accept_prob=1.0)

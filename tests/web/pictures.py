@@ -1,4 +1,4 @@
-"""Records the run that the page plays first (assets/traces/first.json) and makes the README's pictures.
+"""Makes the pictures of the READMEs.
 
 python -m tests.web.pictures [FOLDER]      with a folder: pictures in both themes and widths, to look at
 python -m tests.web.pictures --vllm URL    only the picture of a vLLM server's run
@@ -12,34 +12,17 @@ from urllib.parse import quote
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from specdemo import load_pair, stream
-from specdemo.ui.page import EXAMPLES, RECORDED
-from specdemo.ui.settings import FIRST, params_of
+from specdemo.events.trace import Trace
+from specdemo.ui.page.page import RECORDED, STORY
 from tests.web.conftest import ROOT, executable, launch_flags, serving
+from tests.web.screen import close_settings, set_field
 
-SEED = 7
-PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
 FRAMES, PAUSE = 48, 120  # of the animated picture; ms
 
 
-def record() -> None:
-    prompt, _, draft_with, gamma, sampler = next(iter(EXAMPLES.values()))
-    params = params_of(
-        FIRST | {"draft_with": draft_with, "gamma": gamma, "sampler": sampler, "seed": str(SEED)}
-    )
-    traces = []
-    for _ in range(6):  # the same text each time
-        with stream(load_pair(), prompt, params) as run:
-            for _ in run:
-                pass
-        traces.append(run.trace)
-    RECORDED.parent.mkdir(exist_ok=True)
-    # The one that was least disturbed by what else the machine did, while a step was timed and while it ran.
-    min(traces, key=lambda trace: trace.stats.draft_ms + trace.stats.verify_ms).save(RECORDED)
-
-
 def finished(page: Page) -> Page:
-    page.get_by_label("Seed").fill(str(SEED))
+    set_field(page, "Seed", Trace.load(RECORDED).params.seed)
+    close_settings(page)
     page.get_by_role("button", name="Generate").click()
     page.locator('.run[data-state="ended"]').wait_for()
     return page
@@ -59,7 +42,7 @@ def look(browser, url: str, folder: Path) -> None:
 
 def page_at(page: Page, url: str, theme: str = "light") -> Page:
     page.goto(f"{url}/?__theme={theme}")
-    page.get_by_role("button", name="Generate").wait_for()
+    page.locator('.run:not([data-state="empty"])').wait_for()  # the scripts are there
     return page
 
 
@@ -82,7 +65,7 @@ def picture_of_server(address: str) -> None:
     with serving("--vllm", address) as url, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable(), args=launch_flags())
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"{url}/?__theme=light&temperature=0&prompt={quote(PROMPT)}&run=1")
+        page.goto(f"{url}/?__theme=light&temperature=0&prompt={quote(STORY)}&run=1")
         page.locator('.run[data-state="ended"]').wait_for()
         page.locator('[data-fate="rejected"]').first.click()
         page.screenshot(path=ROOT / "assets" / "vllm.png")
@@ -92,7 +75,6 @@ def picture_of_server(address: str) -> None:
 def main(folder: str | None = None, address: str = "") -> None:
     if folder == "--vllm":
         return picture_of_server(address)
-    record()
     with serving() as url, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable(), args=launch_flags())
         if folder:

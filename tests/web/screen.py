@@ -15,18 +15,37 @@ def box(page, label: str):
     return page.get_by_label(label, exact=label == "Prompt").and_(page.locator("input, textarea")).first
 
 
+def open_settings(page) -> None:
+    if not page.locator("#settings").is_visible():
+        page.get_by_role("button", name="Settings").click()
+
+
+def close_settings(page) -> None:
+    if page.locator("#settings").is_visible():
+        page.locator("#settings").get_by_role("button", name="Close").click()
+
+
+def open_examples(page) -> None:
+    if not page.locator("#examples").is_visible():
+        page.get_by_role("button", name="Examples").click()
+
+
 def set_field(page, label: str, value) -> None:
+    if label != "Prompt":
+        open_settings(page)
     field = box(page, label)
     field.fill(str(value))
     field.blur()
 
 
 def choose(page, label: str, option: str) -> None:
+    open_settings(page)
     page.get_by_role("combobox", name=label).click()
     page.get_by_role("option", name=option, exact=True).click()
 
 
 def unfold(page, *titles: str) -> None:
+    open_settings(page)
     for title in titles:
         page.get_by_role("button", name=title).click()
 
@@ -128,8 +147,9 @@ def saved(page) -> Trace:
 
 
 def choose_file(page, file: Path) -> None:
+    open_examples(page)
     with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Open trace").click()
+        page.get_by_role("button", name="Open a saved trace").click()
     chooser.value.set_files(file)
 
 

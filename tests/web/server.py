@@ -16,11 +16,11 @@ from typing import Any
 
 import httpx
 
-from specdemo.ui.limits import Limits
-from specdemo.ui.line import RunQueue
-from specdemo.ui.models import Models
-from specdemo.ui.page import Page, build
-from specdemo.ui.serve import launch
+from specdemo.ui.page.page import Page, build_page
+from specdemo.ui.page.serve import launch
+from specdemo.ui.runs.limits import Limits
+from specdemo.ui.runs.models import Models
+from specdemo.ui.runs.queue import RunQueue
 from tests.web.conftest import ROOT, tiny_pair
 
 
@@ -74,7 +74,7 @@ def served_here(folder: Path, limits: Limits) -> Iterator[tuple[str, Page]]:
     arguments = dict(zip(("target", "drafter"), tiny_pair(folder)[1::2], strict=True))
     models, queue = Models(arguments, limits), RunQueue(limits)
     models.get()
-    demo = build(models, queue, limits)
+    demo = build_page(models, queue, limits)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     try:

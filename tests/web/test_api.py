@@ -58,6 +58,7 @@ def test_its_arguments_are_those_of_params(client):
         )
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run_and_no_seed_is_another(client):
     def run(**seed):
         return client.predict(

@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+from huggingface_hub import constants
 
 import app
 from tests.web.conftest import tiny_pair
@@ -28,11 +29,14 @@ def ended(capsys, *arguments: str) -> tuple[int, str]:
         (["--target", "no/such/directory"], 2, "there is no directory no/such/directory"),
         (["--port", "70000"], 2, "must be a whole number from 0 to 65535"),
         (["--host", "203.0.113.7"], 1, "cannot listen on 203.0.113.7"),
+        (["--allow-host", "https://lab.example"], 2, "--allow-host: must be the name or address of a host"),
+        (["--hosted", "--allow-host", ""], 2, "--allow-host: must be the name or address of a host"),
         (["--vllm", "host:8000"], 2, "vllm must be an address that begins with http:// or https://"),
         (["--vllm-key-from-env", "KEY"], 2, "vllm_key_from_env is for a vLLM server, so it needs --vllm"),
     ],
 )
-def test_a_wrong_flag_is_answered_in_a_sentence(capsys, arguments, status, sentence):
+def test_a_wrong_flag_is_answered_in_a_sentence(capsys, monkeypatch, arguments, status, sentence):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # or one waits for a hub that is out of reach
     code, said = ended(capsys, *arguments)
     assert code == status and sentence in said
     assert all(line.startswith("app.py: ") for line in said.splitlines())

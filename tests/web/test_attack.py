@@ -20,6 +20,8 @@ from tests.web.server import Server, watched
 pytestmark = pytest.mark.slow
 SEED = 20
 PAYLOADS, FILES, TRACES, TEXTS, TOOL_MESSAGES = 2_000, 700, 180, 120, 40
+# The line sends one in so many.
+SHARE = pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.long)])
 JSON = {"Content-Type": "application/json"}
 THREADS = 4
 MOST_CLOSED = 0.03  # of an attack's requests, those whose connection the server closes
@@ -150,7 +152,32 @@ def at_once(do, things) -> None:
         list(pool.map(some, [things[at::THREADS] for at in range(THREADS)]))
 
 
-def payloads(config: dict) -> list[tuple[str, str, bytes]]:
+@SHARE
+def test_what_comes_with_an_event_is_looked_at(server, share):
+    """Gradio opens what it takes for a file, and passes the rest on to functions that read it."""
+    config, attack = config_of(server), Attack(server)
+    values = {one["id"]: one["props"].get("value") for one in config["components"]}
+    told = [one for one in WRONG if one not in ("\ud800", 10**400)]
+    told += [{"kind": one} for one in told] + [{"kind": "race", "path": "/etc/passwd"}, {"gamma": [[[]]]}]
+    requests = []
+    for event in config["dependencies"]:
+        for target in [target for target, _ in event["targets"]] or [0]:
+            data = [values.get(number) for number in event["inputs"]]
+            body = {"data": data, "fn_index": event["id"], "trigger_id": target}
+            path = "queue/join" if event["queue"] is not False else "run/predict"
+            requests += [(path, body | {"event_data": one}) for one in told]
+
+    def send(client: httpx.Client, request: tuple[str, dict]) -> None:
+        path, body = request
+        attack.send(client, "POST", f"/gradio_api/{path}", json=body | {"session_hash": "one"})
+
+    requests = random.Random(SEED).sample(requests, len(requests) // share)
+    at_once(send, requests)
+    assert min(attack.statuses[400], attack.statuses[200]) > 500 / share
+    attack.held("data of events")
+
+
+def payloads(config: dict, count: int) -> list[tuple[str, str, bytes]]:
     """Kinds, paths and bodies: right ones with one or more things wrong."""
     dice = random.Random(SEED)
     made: list[tuple[str, str, bytes]] = []
@@ -217,7 +244,7 @@ def payloads(config: dict) -> list[tuple[str, str, bytes]]:
             )
         )
 
-    while len(made) < PAYLOADS:
+    while len(made) < count:
         kind = dice.choices((page_event, call, control), (5, 4, 1))[0]
         path, body = kind()
         is_raw = dice.random() < 0.1
@@ -226,12 +253,14 @@ def payloads(config: dict) -> list[tuple[str, str, bytes]]:
     return made
 
 
-def test_wrong_bodies(server):
-    send_wrong_bodies(server, PAYLOADS)
+@SHARE
+def test_wrong_bodies(server, share):
+    send_wrong_bodies(server, PAYLOADS // share)
 
 
-def test_wrong_bodies_for_a_server_that_anyone_may_visit(hosted):
-    send_wrong_bodies(hosted, PAYLOADS // 4)
+@SHARE
+def test_wrong_bodies_for_a_server_that_anyone_may_visit(hosted, share):
+    send_wrong_bodies(hosted, PAYLOADS // 4 // share)
 
 
 def send_wrong_bodies(server: Server, count: int) -> None:
@@ -250,7 +279,7 @@ def send_wrong_bodies(server: Server, count: int) -> None:
             session = json.loads(body)["session_hash"]
             attack.send(client, "GET", f"/gradio_api/queue/data?session_hash={session}")
 
-    at_once(send, payloads(config_of(server))[:count])
+    at_once(send, payloads(config_of(server), count))
     print(sorted(outcomes.items()))
     attack.held("wrong bodies")
     unread = sum(number for (_, how), number in outcomes.items() if how == "unread")
@@ -268,7 +297,7 @@ def outcome(answer: httpx.Response) -> str:
     return "unread" if str(answer.json().get("detail")).startswith(unread) else "refused"
 
 
-def paths() -> list[tuple[str, str]]:
+def paths(count: int) -> list[tuple[str, str]]:
     dice = random.Random(SEED)
     files = ("etc/passwd", "app.py", "proc/self/environ", str(ROOT / "app.py")[1:], "../app.py", ".env", "")
     bases = (
@@ -276,6 +305,8 @@ def paths() -> list[tuple[str, str]]:
             "/assets/",
             "/static/",
             "/specdemo/",
+            "/specdemo/runs/",
+            "/specdemo/runs/first/",
             "/gradio_api/file=",
             "/gradio_api/file/",
             "/file=",
@@ -337,10 +368,11 @@ def paths() -> list[tuple[str, str]]:
         for climb in climbs
         for file in files
     ]
-    return dice.sample(made, FILES)
+    return dice.sample(made, count)
 
 
-def test_files_and_paths(server):
+@SHARE
+def test_files_and_paths(server, share):
     attack = Attack(server)
 
     def ask(client: httpx.Client, one: tuple[str, str]) -> None:
@@ -349,7 +381,7 @@ def test_files_and_paths(server):
         assert "root:" not in answer.text and "say(f" not in answer.text and "HOSTNAME=" not in answer.text
 
     endless = re.compile(r"/gradio_api/heartbeat/[\w-]{1,64}/?(\?.*)?")  # it goes on for as long as one reads
-    at_once(ask, [one for one in paths() if not endless.fullmatch(one[1])])
+    at_once(ask, [one for one in paths(FILES // share) if not endless.fullmatch(one[1])])
     uploads = ("a.json", "", "../../a", "a" * 300, "a\0b", "<img src=x>.html", "con", ".", "..")
     with httpx.Client(timeout=60) as client:
         for name in uploads:
@@ -357,7 +389,20 @@ def test_files_and_paths(server):
     attack.held("files and paths")
 
 
-def traces() -> list[bytes]:
+def test_places_in_a_run(server):
+    """The header Last-Event-ID for a run that has ended: whatever it says, the whole run is to be fetched."""
+    attack = Attack(server)
+    places = ("", "0", "1", "-1", "9" * 400, "1.5", "NaN", "²", "١", "first", "3 4", "0x10", "<b>")
+    with httpx.Client(timeout=60) as client:
+        for place in places:
+            headers = {b"Last-Event-ID": place.encode()}
+            answer = attack.send(client, "GET", "/specdemo/runs/first", headers=headers)
+            assert answer.text.endswith('data: {"stored": true, "ended": true}\n\n'), (place, answer.text)
+            attack.send(client, "POST", "/specdemo/runs/first/stop", headers=headers, content=place)
+    attack.held("places in a run")
+
+
+def traces(count: int) -> list[bytes]:
     dice = random.Random(SEED)
     whole = RECORDED.read_bytes()
     tree = json.loads(whole)
@@ -378,24 +423,26 @@ def traces() -> list[bytes]:
         return json.dumps(copy).encode()
 
     def deep() -> bytes:
-        count = 10 ** dice.randrange(2, 6)
-        return json.dumps(tree | {"text": 0})[:-1].encode() + b', "x": ' + b"[" * count + b"]" * count + b"}"
+        depth = 10 ** dice.randrange(2, 6)
+        return json.dumps(tree | {"text": 0})[:-1].encode() + b', "x": ' + b"[" * depth + b"]" * depth + b"}"
 
-    return [dice.choice((cut, flipped, mistyped, deep))() for _ in range(TRACES)]
+    return [dice.choice((cut, flipped, mistyped, deep))() for _ in range(count)]
 
 
-def test_traces(server):
+@SHARE
+def test_traces(server, share):
     attack = Attack(server)
 
     def send(client: httpx.Client, trace: bytes) -> None:
-        attack.send(client, "POST", "/specdemo/trace?session_hash=visitor1", content=trace)
+        attack.send(client, "POST", "/specdemo/traces?session_hash=visitor1", content=trace)
 
-    at_once(send, traces())
+    at_once(send, traces(TRACES // share))
     attack.held("traces")
 
 
-def test_texts(server):
-    dice, attack = random.Random(SEED), Attack(server)
+@SHARE
+def test_texts(server, share):
+    count, dice, attack = TEXTS // share, random.Random(SEED), Attack(server)
     signs = [
         *HOSTILE,
         "\u202e",
@@ -408,7 +455,7 @@ def test_texts(server):
         "'; --",
         "a" * 2_000,
     ]
-    texts = ["".join(dice.choices(signs, k=dice.randrange(1, 4))) for _ in range(TEXTS)]
+    texts = ["".join(dice.choices(signs, k=dice.randrange(1, 4))) for _ in range(count)]
 
     def send(client: httpx.Client, text: str) -> None:
         for place in ({"prompt": text}, {"stop": [text]}, {"system": text}, {"system": text, "chat": True}):
@@ -419,7 +466,7 @@ def test_texts(server):
                 attack.send(client, "GET", f"/gradio_api/call/generate/{event}")
 
     at_once(send, texts)
-    assert attack.statuses[200] > TEXTS, "most were taken, and read to their end"
+    assert attack.statuses[200] > count, "most were taken, and read to their end"
     attack.held("texts")
 
 
@@ -474,13 +521,13 @@ def test_streams_of_two_sessions(server):
     attack.held("streams of two sessions")
 
 
-def tool_messages() -> list[bytes]:
+def tool_messages(count: int) -> list[bytes]:
     """What is no message, and messages with one or two things wrong."""
     dice = random.Random(SEED)
     made = [b"\xff", b"[" * 50_000, b'{"a":' * 20_000, b"", b"{", b"[]", b"null", b"7", b'"\\ud800"']
     methods = ("tools/call", "tools/list", "initialize", "ping", "resources/read", "prompts/get", "nothing")
     for method in methods:
-        for _ in range(TOOL_MESSAGES):
+        for _ in range(count):
             params = {"name": "pairs", "arguments": {}, "uri": "x", "_meta": {"progressToken": 1}}
             message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
             for _ in range(dice.randrange(3)):
@@ -490,7 +537,8 @@ def tool_messages() -> list[bytes]:
     return made
 
 
-def test_messages_to_the_tools(server):
+@SHARE
+def test_messages_to_the_tools(server, share):
     attack = Attack(server)
     headers = JSON | {"Accept": "application/json, text/event-stream"}
 
@@ -498,6 +546,6 @@ def test_messages_to_the_tools(server):
         answer = attack.send(client, "POST", "/gradio_api/mcp/", content=body, headers=headers)
         assert answer.text or answer.status_code == 202, (body, "no answer")
 
-    at_once(send, tool_messages())
+    at_once(send, tool_messages(TOOL_MESSAGES // share))
     attack.held("messages to the tools")
     assert min(attack.statuses[200], attack.statuses[400]) > attack.statuses.total() / 5

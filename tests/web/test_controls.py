@@ -3,7 +3,20 @@
 import pytest
 
 from tests.web.conftest import RECORDED
-from tests.web.screen import box, choose, choose_file, generate, notice, open_trace, set_field, wait_for_state
+from tests.web.screen import (
+    box,
+    choose,
+    choose_file,
+    close_settings,
+    generate,
+    notice,
+    open_settings,
+    open_trace,
+    set_field,
+    wait_for_state,
+)
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -16,7 +29,7 @@ def stop(page):
     return page.get_by_role("button", name="Stop")
 
 
-@pytest.mark.parametrize("typed", ["99", "0", ""])
+@pytest.mark.parametrize("typed", ["99", ""])
 def test_a_number_beyond_its_slider_stays_and_is_refused(page, typed):
     set_field(page, "Draft length γ", typed)
     page.get_by_text("⚠ must be a whole number from 1 to 16").wait_for()
@@ -25,6 +38,25 @@ def test_a_number_beyond_its_slider_stays_and_is_refused(page, typed):
     wrong = f"not {typed}" if typed else "and the box is empty"
     assert notice(page, "error") == f"Draft length γ must be a whole number from 1 to 16 or auto, {wrong}"
     assert stop(page).is_disabled(), "nothing has begun"
+    assert box(page, "Draft length γ").get_attribute("aria-invalid") == "true"
+
+
+def test_an_error_opens_the_settings_at_the_control_that_it_is_about(page):
+    set_field(page, "Max new tokens", 0)
+    close_settings(page)
+    generate(page)
+    marked = page.locator("#settings [aria-invalid]")
+    marked.wait_for()
+    assert marked.evaluate("e => e.closest('[id]').id") == "set-max_new_tokens"
+    set_field(page, "Max new tokens", 8)
+    generate(page)
+    marked.wait_for(state="detached")
+
+
+def test_an_error_about_the_prompt_marks_the_prompt_and_opens_nothing(page):
+    generate(page, "")
+    page.locator("#prompt [aria-invalid]").wait_for()
+    assert not page.locator("#settings").is_visible()
 
 
 def test_stop_can_be_pressed_exactly_while_there_is_something_to_stop(page):
@@ -39,9 +71,12 @@ def test_stop_can_be_pressed_exactly_while_there_is_something_to_stop(page):
     assert stop(page).is_disabled()
 
 
-@pytest.mark.parametrize("label", ["Prompt", "Seed", "Max new tokens"])
-@pytest.mark.parametrize("keys", ["Control+Enter", "Meta+Enter"])
+@pytest.mark.parametrize(
+    ("keys", "label"),
+    [("Control+Enter", "Prompt"), ("Control+Enter", "Seed"), ("Meta+Enter", "Max new tokens")],
+)
 def test_control_and_enter_starts_a_run_from_any_control(page, label, keys):
+    open_settings(page)
     box(page, label).press(keys)
     wait_for_state(page, "waiting")
     assert "\n" not in box(page, "Prompt").input_value()
@@ -77,7 +112,7 @@ def test_what_has_no_effect_is_not_there(page):
     assert rule.count() == 1 and lenience.count() == 0
     choose(page, "Rule", "lenient (lossy): accept when u < min(1, p/(l·q))")
     lenience.wait_for()
-    choose(page, "Rule", "block: judges the draft as a whole, and keeps more of it")
+    choose(page, "Rule", "block: judges the draft as a whole; on average keeps no fewer")
     lenience.wait_for(state="detached")
     choose(page, "Sampler", "top-p")
     seed.wait_for()

@@ -23,9 +23,9 @@ def pair(tmp_path_factory) -> list[str]:
 PATIENT = """
 import sys
 import app
-from specdemo.ui import ending
+from specdemo.ui.page import serve
 
-ending.RUN_PATIENCE = ending.ANSWER_PATIENCE = 20
+serve.RUN_PATIENCE = serve.ANSWER_PATIENCE = 20
 app.end(app.main(sys.argv[1:]))
 """
 
@@ -58,7 +58,7 @@ def seconds_to_end(app: subprocess.Popen, number: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_signal_ends_the_run_and_the_server_while_a_page_is_open(app, visit, number):
     url = address_of(app)
     page = visit(url)
@@ -77,7 +77,7 @@ def test_a_signal_ends_the_run_and_the_server_while_a_page_is_open(app, visit, n
 
 STUCK = """
 import time
-from specdemo.ui.ending import ended_by_signals
+from specdemo.ui.page.serve import ended_by_signals
 with ended_by_signals() as ended:
     print("running", flush=True)
     ended.get()
@@ -95,9 +95,9 @@ def test_a_second_interrupt_ends_it_at_once():
 
 
 FINALIZED = """
-import os, signal
+import os, signal, sys
 import app
-from specdemo.ui.models import Models
+from specdemo.ui.runs.models import Models
 
 class Finalized:
     def __del__(self):
@@ -109,10 +109,11 @@ def get(models, get=Models.get):
     return get(models)
 
 Models.get = get
-app.end(app.main(["--port", "0"]))
+app.end(app.main(["--port", "0", *sys.argv[1:]]))
 """
 
 
-def test_a_signal_that_comes_in_a_finalizer_while_the_pair_loads_is_not_lost():
+@pytest.mark.slow
+def test_a_signal_that_comes_in_a_finalizer_while_the_pair_loads_is_not_lost(pair):
     """An exception that the handler had raised there would have been ignored."""
-    assert subprocess.run([sys.executable, "-c", FINALIZED], cwd=ROOT, timeout=100).returncode == 0
+    assert subprocess.run([sys.executable, "-c", FINALIZED, *pair], cwd=ROOT, timeout=100).returncode == 0

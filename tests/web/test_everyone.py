@@ -1,8 +1,24 @@
 """For everyone: both themes, narrow screens, fingers, and readers who ask for no motion."""
 
-import pytest
+import re
 
-from tests.web.screen import NOT_IN_TEXT, inspector, open_trace, run, tokens, unfold, wait_for_state
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from specdemo.ui.page.frame import scripts_path
+from specdemo.ui.view.texts import FATES as DEFINITIONS
+from tests.web.screen import (
+    NOT_IN_TEXT,
+    close_settings,
+    inspector,
+    open_examples,
+    open_trace,
+    run,
+    set_field,
+    tokens,
+    unfold,
+    wait_for_state,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -69,11 +85,52 @@ def test_each_fate_is_told_by_more_than_its_colour_and_every_text_can_be_read(vi
     }
 
     unfold(page, "Chat", "Ending", "Weights")
-    inspector(page).locator("summary").click()
     page.locator('.stage [data-fate="resampled"] > b').first.click()
     read = page.evaluate(CONTRASTS)
     assert {fate for *_, fate in read if fate} == {*FATES} and len(read) > 150
+    inspector(page).locator("summary").click()
+    read += page.evaluate(CONTRASTS)
     assert [text for text in read if text[0] < 4.5] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width, height", [(1280, 800), (390, 844)])
+def test_axe_finds_nothing_wrong(visit, url, theme, width, height):
+    """At first sight, with each thing open that opens, after a run, in each view, and in a hall."""
+    page = visit(f"{url}/?__theme={theme}", still=True, first=True)
+    page.set_viewport_size({"width": width, "height": height})
+    wait_for_state(page, "recorded")
+
+    def check(what: str) -> None:
+        page.wait_for_function("document.getAnimations().every(({ playState }) => playState !== 'running')")
+        found = Axe().run(page)
+        assert not found.violations_count, f"{what}: {found.generate_report()}"
+
+    check("first sight")
+    open_examples(page)
+    check("examples")
+    page.keyboard.press("Escape")
+    set_field(page, "Max new tokens", 24)
+    close_settings(page)
+    run(page)
+    check("after a run")
+    unfold(page, "Chat", "Ending", "Weights")
+    page.get_by_role("combobox", name="Pair").click()
+    check("settings with an open drop-down")
+    page.keyboard.press("Escape")
+    close_settings(page)
+    page.locator('.stage [data-fate="rejected"] > b').first.click()
+    check("a pinned token")
+    page.keyboard.press("Escape")
+    page.locator(".all-numbers summary").click()
+    check("all numbers")
+    page.keyboard.press("Escape")
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        check(tab.text_content())
+    page.get_by_role("tab", name="Text").click()
+    page.get_by_role("button", name="Lecture").click()
+    check("a lecture")
 
 
 def test_without_motion_the_recorded_run_is_there_at_once(visit, bare):
@@ -139,7 +196,7 @@ def test_nothing_is_wider_than_the_screen(visit, url):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         wide = page.locator("main").evaluate(
             "(main, width) => [...main.querySelectorAll('*')]"
-            ".filter((e) => e.checkVisibility() && !e.closest('.rail, math'))"
+            ".filter((e) => e.checkVisibility() && !e.closest('.rail, .tabs, math'))"
             ".filter((e) => e.getBoundingClientRect().right > width + 1)"
             ".map((e) => e.outerHTML.slice(0, 80))",
             width,
@@ -159,3 +216,88 @@ def test_everything_has_a_name_for_screen_readers(visit, bare):
     assert nameless == []
     assert page.locator("html").get_attribute("lang")
     assert page.get_by_test_id("notice").get_attribute("role") == "status"
+
+
+def test_each_token_has_a_name_with_its_fate(visit, bare, every_fate):
+    page = visit(bare, still=True)
+    open_trace(page, every_fate[0])
+    page.get_by_role("button", name="discarded").click()
+    stage = page.get_by_role("listbox", name="Text, token by token")
+    fates = [token["fate"] for token in tokens(page)]
+    assert stage.get_by_role("option").count() == len(fates) and {*fates} == {*FATES}
+    for fate in FATES:
+        where = "" if fate == "prompt" else r" in round \d+"
+        assert stage.get_by_role("option", name=re.compile(rf", {fate}{where}$")).count() == fates.count(fate)
+
+
+def test_a_name_follows_what_becomes_of_its_token(visit, bare):
+    """A drafted token waits for its verdict, and the character of incomplete bytes appears later."""
+    names = visit(bare, still=True).evaluate(
+        """async (scripts) => {
+          const { makeText } = await import(new URL(`${scripts}/view/text.js`, document.baseURI));
+          const stage = document.createElement("div");
+          stage.setAttribute("role", "listbox");
+          const text = makeText(stage);
+          const round = { index: 2, draft: [], ended_by: null };
+          const token = { id: 5, text: "", fate: "accepted", round, top: [[5, "\ufffd", 1, 1, 1, 1]] };
+          text.add([token]);
+          const names = [];
+          const read = () => names.push(stage.querySelector("[role=option]").getAttribute("aria-label"));
+          text.setOpen(token, true);
+          read();
+          text.setOpen(token, false);
+          read();
+          token.text = "é";
+          text.rewrite(token);
+          read();
+          return names;
+        }""",
+        scripts_path(),
+    )
+    assert names == [
+        "part of a character, pending in round 3",
+        "part of a character, accepted in round 3",
+        "é, accepted in round 3",
+    ]
+
+
+def test_the_system_s_colours_leave_each_fate_its_lines(visit, bare, every_fate):
+    page = visit(bare, still=True)
+    page.emulate_media(forced_colors="active", reduced_motion="reduce")
+    open_trace(page, every_fate[0])
+    page.get_by_role("button", name="discarded").click()
+    words = {
+        fate: page.locator(f'.stage [data-fate="{fate}"] > b:not(.space):not(.none)').first for fate in FATES
+    }
+    looks = {fate: tuple(word.evaluate(CUES)) for fate, word in words.items()}
+    assert len(set(looks.values())) == len(FATES), looks
+    lines = "e => ['borderTopStyle', 'outlineStyle'].map((side) => getComputedStyle(e)[side])"
+    words["accepted"].click()
+    page.mouse.move(5, 5)
+    assert words["accepted"].evaluate(lines) == ["solid", "solid"], "lit and pinned"
+    page.keyboard.press("Escape")
+    page.get_by_test_id("legend").get_by_text("bonus", exact=True).hover()
+    assert words["bonus"].evaluate(lines)[1] == "dashed"
+
+
+def test_what_a_finger_presses_is_high_enough(visit, browser, bare):
+    page = visit(bare, still=True, context=browser.new_context(**PHONE))
+    page.locator('.stage [data-fate="rejected"]:visible > b').first.tap()
+    heights = page.locator("main").evaluate(
+        "main => [...main.querySelectorAll('button, select, summary, .legend .entry')]"
+        ".filter((e) => e.checkVisibility()).map((e) => [e.getBoundingClientRect().height, e.textContent])"
+    )
+    assert len(heights) > 20 and [one for one in heights if one[0] < 44] == []
+    words = page.locator(".stage [data-token]:visible").evaluate_all(
+        "all => all.map((e) => Math.max(...[...e.getClientRects()].map((box) => box.height)))"
+    )
+    assert min(words) >= 24
+
+
+def test_a_tap_on_the_legend_tells_what_a_fate_means(visit, browser, bare):
+    page = visit(bare, still=True, context=browser.new_context(**PHONE))
+    page.get_by_test_id("legend").get_by_text("bonus", exact=True).tap()
+    meaning = page.get_by_test_id("legend").locator(".definition:visible")
+    assert meaning.text_content() == DEFINITIONS["bonus"][1]
+    box = meaning.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from specdemo import Params, load_pair, stream
-from specdemo.ui.frame import scripts_path
+from specdemo.ui.page.frame import scripts_path
 from tests.web.screen import (
     choose,
     inspector,
@@ -170,8 +170,8 @@ def test_more_elements_than_a_call_can_have_arguments(visit, bare):
     page = visit(bare, still=True)
     counts = page.evaluate(
         """async (scripts) => {
-          const { makeText } = await import(new URL(`${scripts}/text.js`, document.baseURI));
-          const { makeTimeline } = await import(new URL(`${scripts}/timeline.js`, document.baseURI));
+          const { makeText } = await import(new URL(`${scripts}/view/text.js`, document.baseURI));
+          const { makeTimeline } = await import(new URL(`${scripts}/view/timeline.js`, document.baseURI));
           const [stage, strip] = [document.createElement("div"), document.createElement("div")];
           const each = (make) => Array.from({ length: 130_000 }, (_, index) => make(index));
           const text = makeText(stage);

@@ -13,9 +13,11 @@ import gradio as gr
 import httpx
 import pytest
 
-from specdemo.ui.limits import HOSTED
-from tests.web.conftest import RECORDED, tiny_pair
+from specdemo.ui.runs.limits import HOSTED
+from tests.web.conftest import tiny_pair
 from tests.web.server import served_here, watched
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -35,47 +37,19 @@ def test_the_server_tells_that_it_works_and_every_answer_has_its_headers(server)
 
 
 def test_the_document_of_the_api_is_true(server):
-    document = httpx.get(f"{server.url}/openapi.json").json()
-    assert httpx.get(f"{server.url}/gradio_api/openapi.json").status_code == 404
-    asked = {}
-    open_trace = document["paths"].pop("/specdemo/trace")["post"]
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            address, content = f"{server.url}{path}", None
-            if "requestBody" in operation:
-                schema = operation["requestBody"]["content"]["application/json"]["schema"]
-                # Each default as it is documented, with a short run.
-                content = {
-                    name: one["default"] for name, one in schema["properties"].items() if "default" in one
-                }
-                content |= dict.fromkeys(schema["required"], "Once")
-                if "max_new_tokens" in content:
-                    content["max_new_tokens"] = 3
-                wrong = httpx.request(method, address, json=content | {"unheard": 1})
-                assert wrong.status_code == 400 and "unheard" in wrong.json()["detail"]
-                for name in schema["required"]:
-                    less = {key: value for key, value in content.items() if key != name}
-                    assert httpx.request(method, address, json=less).status_code == 400
-            for parameter in operation.get("parameters", ()):
-                name = path.split("/")[-2]
-                assert httpx.get(address.replace("{event_id}", "0" * 32)).status_code == 404
-                address = address.replace(f"{{{parameter['name']}}}", asked[name])
-            answer = httpx.request(method, address, json=content, timeout=120)
-            assert answer.status_code == 200, (path, answer.text)
-            described = operation["responses"]["200"]["content"]
-            kind = next(iter(described))
-            assert answer.headers["Content-Type"].startswith(kind)
-            if kind == "application/json":
-                assert {*described[kind]["schema"]["properties"]} == {*answer.json()}
-                if "event_id" in answer.json():
-                    asked[path.split("/")[-1]] = answer.json()["event_id"]
-            else:
-                assert "event: complete" in answer.text
-    answers = open_trace["responses"]["200"]["content"]["application/json"]["schema"]["oneOf"]
-    for content, answer in zip((RECORDED.read_bytes(), b"{}"), answers, strict=True):
-        said = httpx.post(f"{server.url}/specdemo/trace", content=content)
-        assert said.status_code == 200 and said.json().keys() == answer["properties"].keys()
-    assert asked.keys() == {"generate", "pairs"} and "/health" in document["paths"]
+    """Gradio's own. It has an upload of files besides, which is not offered here."""
+    paths = httpx.get(f"{server.url}/gradio_api/openapi.json").json()["paths"]
+    assert httpx.post(f"{server.url}/gradio_api/upload").status_code == 404
+    calls = {path.rpartition("/")[2]: path for path in paths if "/call/v2/" in path}
+    assert calls.keys() == {"generate", "pairs"}
+    for name, path in calls.items():
+        schema = paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        given = {"prompt": "Once", "max_new_tokens": 3} if name == "generate" else {}
+        assert given.keys() <= schema["properties"].keys()
+        asked = httpx.post(f"{server.url}{path}", json=given).json()["event_id"]
+        address = f"{server.url}/gradio_api/call/{name}/{{event_id}}".replace("{event_id}", asked)
+        assert f"/gradio_api/call/{name}/{{event_id}}" in paths
+        assert "event: complete" in httpx.get(address, timeout=120).text
 
 
 def flood(
@@ -104,9 +78,8 @@ def modest(url: str, ends: Future) -> list[tuple[int, str]]:
     return got
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads the process's memory from /proc")
-@pytest.mark.parametrize("requests", [2_400, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("requests", [1_200, pytest.param(20_000, marks=pytest.mark.long)])
 def test_a_flood_of_requests_that_nobody_reads_is_turned_away(server, requests):
     """Gradio keeps the messages of 2,000 sessions, and its queue ended for good when the oldest had to go."""
     before = server.memory()
@@ -125,7 +98,6 @@ def test_a_flood_of_requests_that_nobody_reads_is_turned_away(server, requests):
     assert "Traceback" not in server.log()
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads the process's memory from /proc")
 def test_a_flood_of_the_largest_requests_at_a_hosted_server(tmp_path):
@@ -145,11 +117,11 @@ def test_a_flood_of_the_largest_requests_at_a_hosted_server(tmp_path):
         assert more < 400 and "Traceback" not in server.log()
 
 
-@pytest.mark.slow
-def test_an_answer_that_nobody_begins_to_read_is_dropped(server):
-    event = httpx.post(f"{server.url}/gradio_api/call/v2/pairs", json={}).json()["event_id"]
-    time.sleep(25)
-    gone = httpx.get(f"{server.url}/gradio_api/call/pairs/{event}")
+def test_an_answer_that_nobody_begins_to_read_is_dropped(tmp_path):
+    with served_here(tmp_path, replace(HOSTED, listen_seconds=0.5)) as (url, _):
+        event = httpx.post(f"{url}/gradio_api/call/v2/pairs", json={}).json()["event_id"]
+        time.sleep(2)
+        gone = httpx.get(f"{url}/gradio_api/call/pairs/{event}")
     assert gone.status_code == 404 and "dropped" in gone.json()["detail"]
 
 
@@ -170,7 +142,7 @@ def test_names_that_only_the_page_uses_cannot_be_called(server):
             assert answer.status_code == 404, (path, one["api_name"])
     dropdown = next(one for one in private if one["api_name"] == "run_on_stage")
     values = [None] * len(dropdown["inputs"])
-    values[1:3] = "Once", "no such pair"
+    values[:2] = "Once", "no such pair"
     body = {"session_hash": "visitor", "fn_index": dropdown["id"], "data": values}
     wrong = httpx.post(f"{server.url}/gradio_api/queue/join", json=body)
     assert wrong.status_code == 400 and re.match(
@@ -178,7 +150,6 @@ def test_names_that_only_the_page_uses_cannot_be_called(server):
     )
 
 
-@pytest.mark.slow
 def test_a_second_page_of_one_process_takes_its_own_events(tmp_path):
     """Gradio numbers the pages of a process from 0 on."""
     with gr.Blocks():
@@ -196,9 +167,11 @@ def test_a_second_page_of_one_process_takes_its_own_events(tmp_path):
             assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.slow
 def test_what_is_kept_for_a_reader_that_has_stopped_reading_is_freed(tmp_path):
-    with served_here(tmp_path, replace(HOSTED, reader_seconds=1)) as (url, demo):
+    with served_here(tmp_path, replace(HOSTED, reader_seconds=3)) as (url, demo):
+        for listening in demo.server.servers:
+            for sock in listening.sockets:  # connections take it from here: some systems buffer a whole run
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         asked = {"prompt": "Once", "max_new_tokens": 1_000, "alternatives": 10, "ignore_eos": True}
         event = httpx.post(f"{url}/gradio_api/call/v2/generate", json=asked).json()["event_id"]
         with socket.socket() as reader:

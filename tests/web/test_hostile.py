@@ -159,7 +159,8 @@ def test_half_a_surrogate_pair_is_refused_in_a_sentence(page, text):
         == f"Prompt must be Unicode text, but holds the lone surrogate U+{ord(surrogate):04X}"
     )
     page.get_by_label("Prompt", exact=True).blur()
-    page.locator("#hint").get_by_text("lone surrogate").wait_for()
+    page.locator("#hint").get_by_text("lone surrogate").wait_for(state="attached")
+    assert not page.locator("#hint").is_visible(), "the error says it already"
 
 
 TURNING = ("\u202e", "\u2066", "\u2067")

@@ -4,10 +4,14 @@ tests/js/verdict.test.js tests what it writes.
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from specdemo.events import Judged
+from specdemo.events import Judged, metrics
+from specdemo.events.trace import Trace
+from specdemo.ui.page.frame import scripts_path
+from tests.web.conftest import RECORDED
 from tests.web.screen import fates, inspector, open_trace, wait_for_state
 
 pytestmark = pytest.mark.slow
@@ -63,7 +67,7 @@ def test_it_shows_the_numbers_of_the_trace_whole_and_as_bars(seen, fate):
     assert (shown["quote"], shown["fate"]) == (json.dumps(token.text, ensure_ascii=False), fate)
     assert shown["id"] == f"token {token.id}" and shown["where"].startswith(f"round {one.index + 1}, ")
     assert shown["verdict"].startswith(fate.capitalize())
-    assert shown["values"] == numbers_of(token)
+    assert shown["values"] == numbers_of(token, one)
 
     rejected = next((draft for draft in one.draft if draft.fate == "rejected"), None)
     judged = rejected if fate == "resampled" else token
@@ -78,7 +82,9 @@ def test_it_shows_the_numbers_of_the_trace_whole_and_as_bars(seen, fate):
     assert {name for name, row in rows.items() if row["drawn"]} == {f"token {draw.id}" for draw in drawn}
     for token_id, _, p, q, *_ in () if fate == "discarded" else token.top:
         cells = rows[f"token {token_id}"]["cells"]
-        expected = {"p": p} if q is None else {"p": p, "q": q, "residual": max(p - q, 0)}
+        expected = {"p": p} if q is None else {"p": p, "q": q}
+        if fate in ("rejected", "resampled"):
+            expected["residual"] = max(p - q, 0) / one.next.residual_mass
         assert cells.keys() == expected.keys()
         for column, (title, bar) in cells.items():
             exact = float(title.split(",")[0])
@@ -87,9 +93,10 @@ def test_it_shows_the_numbers_of_the_trace_whole_and_as_bars(seen, fate):
             )
 
 
-def numbers_of(token) -> list[float]:
+def numbers_of(token, its_round) -> list[float]:
     if isinstance(token, Judged):
-        numbers = [token.p, token.q, token.accept_prob, token.u]
+        mass = its_round.next.residual_mass if token.fate == "rejected" else None
+        numbers = [token.p, token.q, token.accept_prob, mass, token.u]
     else:
         mass = token.residual_mass
         share = max(token.p - token.q, 0) / mass if mass else None
@@ -143,9 +150,93 @@ def test_arrow_keys_and_escape_work_from_where_the_mouse_has_pinned(seen):
         is_unpinned(page)
 
 
+def test_the_cue_goes_when_it_has_been_followed(visit, bare):
+    page = visit(bare, still=True)
+    cue, hint, formulas = (inspector(page).locator(name) for name in (".cue", ".hint", "summary"))
+    assert cue.text_content() == "Point at a red word: why was it replaced?"
+    assert cue.is_visible() and not hint.is_visible() and not formulas.is_visible()
+    page.locator('.stage [data-fate="accepted"] > b').first.hover()
+    assert not cue.is_visible() and formulas.is_visible()
+    page.get_by_role("button", name="Replay").click()
+    page.get_by_role("button", name="Skip").click()
+    cue.wait_for()  # nothing red was pointed at
+    page.locator('.stage [data-fate="rejected"] > b').first.click()
+    assert not cue.is_visible() and not hint.is_visible()
+    page.keyboard.press("Escape")
+    hint.wait_for()
+    assert not cue.is_visible() and len(hint.text_content().split()) <= 12
+
+
+def test_three_signs_for_three_things_without_a_text(visit, bare, tmp_path):
+    run = Trace.load(RECORDED)
+    first = run.rounds[0]
+    part = replace(first.next, text="", top=((first.next.id, "\ufffd", 0.5, None, 0.5, None),))
+    trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
+    for one in (replace(first, next=part), *run.rounds[1:]):
+        trace.add(one)
+    trace.save(tmp_path / "signs.json")
+    page = visit(bare, still=True)
+    page.evaluate(
+        """async (scripts) => {
+          const { makeText } = await import(new URL(`${scripts}/view/text.js`, document.baseURI));
+          const stage = document.querySelector(".stage").cloneNode(false);
+          stage.id = "copy-of-stage";
+          document.querySelector(".stage").after(stage);
+          makeText(stage).add([{ id: 0, text: "", fate: "prompt" }, { id: 1, text: "One", fate: "prompt" }]);
+        }""",
+        scripts_path(),
+    )
+    drawn = "e => getComputedStyle(e, '::before').content"
+    signs = [page.locator("#copy-of-stage .none").evaluate(drawn)]
+    page.locator("#copy-of-stage").evaluate("e => e.remove()")
+    open_trace(page, tmp_path / "signs.json")
+    for kind, explained in (
+        ("part", "Part of a character: the token that completes it shows it."),
+        ("end", "End of the text: it adds nothing to the text."),
+    ):
+        token = page.locator(f".stage .none.{kind}")
+        token.hover()
+        assert inspector(page).locator(".stands-for").text_content() == explained
+        sign = token.evaluate(drawn)
+        assert inspector(page).locator(".what code").evaluate(drawn) == sign
+        signs.append(sign)
+    assert len(set(signs)) == 3 and "none" not in signs
+    page.locator('.stage [data-fate="accepted"] > b').first.hover()
+    assert inspector(page).locator(".stands-for").text_content() == ""
+
+
+@pytest.mark.parametrize("fate", ["rejected", "resampled"])
+def test_nothing_scrolls_inside_the_inspector(visit, bare, fate):
+    page = visit(bare, still=True)
+    page.locator(f'.stage [data-fate="{fate}"] > b').nth(1).click()
+    for width in (1280, 1024, 820):
+        page.set_viewport_size({"width": width, "height": 800})
+        for _ in range(2):  # with the numbers, and with the formulas
+            inside = inspector(page).evaluate(
+                "panel => [panel, ...panel.querySelectorAll('*')].filter((e) => e.checkVisibility())"
+                ".filter((e) => /auto|scroll/.test(getComputedStyle(e).overflow)"
+                " || e.getBoundingClientRect().right > panel.getBoundingClientRect().right + 9)"
+                ".map((e) => e.outerHTML.slice(0, 80))"
+            )
+            assert inside == [], width
+            inspector(page).locator("summary").click()
+
+
+def test_the_inspector_has_three_sizes_of_type(seen):
+    page, _ = seen
+    point(page.locator('.stage [data-fate="resampled"]').first)
+    sizes = inspector(page).evaluate(
+        "panel => [...panel.querySelectorAll('*')].filter((e) => e.checkVisibility() && !e.closest('math'))"
+        ".filter((e) => [...e.childNodes].some((one) => one.nodeType === 3 && one.data.trim()))"
+        ".map((e) => getComputedStyle(e).fontSize)"
+    )
+    assert {*sizes} == {"13px", "15px", "21px"}
+
+
 def test_formulas_open_on_demand_and_stay_open(seen):
     page, _ = seen
     formulas, summary = inspector(page).locator("math"), inspector(page).locator("summary")
+    point(page.locator('.stage [data-fate="accepted"]').first)
     assert formulas.count() and not formulas.first.is_visible()
     summary.click()
     assert all(formula.is_visible() for formula in formulas.all())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdemo.ui.texts import NUMBERS
+from specdemo.ui.view.texts import FATES, NUMBERS
 from tests.web.screen import (
     first_token,
     inspector,
@@ -48,6 +48,14 @@ def tab_to(page, name: str, back: bool = False) -> None:
     raise AssertionError(f"Tab does not come to {name}, only to {[name[:40] for name in passed]}")
 
 
+def to_setting(page, name: str) -> None:
+    """The settings are opened first, if they are not."""
+    if not page.locator("#settings").is_visible():
+        tab_to(page, "Settings")
+        press(page, "Enter")
+    tab_to(page, name)
+
+
 def press(page, *keys: str) -> None:
     for key in keys:
         page.keyboard.press(key)
@@ -60,7 +68,7 @@ def type_over(page, text: str) -> None:
 
 def choose_by_keys(page, name: str, option: str) -> None:
     """Types what is wanted and takes it from the list."""
-    tab_to(page, name)
+    to_setting(page, name)
     type_over(page, option)
     press(page, "Enter")
 
@@ -91,7 +99,7 @@ def test_every_control_can_be_reached_and_changed(page):
     press(page, "ArrowLeft")
     tab_to(page, "range slider for Min-p")
     press(page, "ArrowLeft")
-    tab_to(page, "Max new tokens")
+    to_setting(page, "Max new tokens")
     type_over(page, "7")
     tab_to(page, "Seed")
     type_over(page, "12")
@@ -129,7 +137,7 @@ def test_every_control_can_be_reached_and_changed(page):
 
 
 def test_shift_and_enter_in_the_prompt_starts_a_run(page):
-    tab_to(page, "Max new tokens")
+    to_setting(page, "Max new tokens")
     type_over(page, "3")
     tab_to(page, "Prompt")
     type_over(page, "Once")
@@ -140,7 +148,11 @@ def test_shift_and_enter_in_the_prompt_starts_a_run(page):
 
 
 def test_an_example_fills_the_controls(page):
-    tab_to(page, "A story, greedy")
+    tab_to(page, "Settings")
+    press(page, "Enter")
+    tab_to(page, "Examples")
+    press(page, "Enter")
+    tab_to(page, "What if nothing is left to chance?")
     press(page, "Enter")
     page.get_by_label("Temperature").first.wait_for(state="detached")
     assert page.get_by_role("combobox", name="Sampler").input_value() == "greedy"
@@ -160,7 +172,7 @@ def test_the_stage_can_be_walked_and_a_token_pinned(reading):
     assert where.text_content().startswith("round ")
     press(page, "Enter")
     unpin.wait_for()
-    assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+    assert page.evaluate("document.activeElement.getAttribute('aria-selected')") == "true"
     press(page, "ArrowLeft")
     unpin.wait_for()  # what is pinned walks along
     assert focused(page) < last and page.locator(".stage .pinned").count() == 1
@@ -177,6 +189,25 @@ def test_the_stage_can_be_walked_and_a_token_pinned(reading):
     press(page, "Space")
     unpin.wait_for()
     press(page, "Escape")
+    assert page.locator(".stage [aria-selected=true]").count() == 0
+
+
+def test_the_focus_is_where_the_reader_looks(page):
+    tab_to(page, "round ")
+    press(page, "Home", "ArrowRight", "Enter")
+    assert page.evaluate("document.activeElement.dataset.round") == "1", "after a jump"
+    page.locator(".stage [data-round='4'] > b").first.click()
+    assert page.evaluate("document.activeElement.dataset.round") == "4", "after pinning"
+    to_setting(page, "Max new tokens")
+    type_over(page, "5")
+    run_by_keys(page)
+    assert page.evaluate(FOCUS).startswith("Text, token by token"), "after Generate"
+    press(page, "End")
+    assert "in round" in page.evaluate(FOCUS)
+    before = first_token(page)
+    page.get_by_role("button", name="Generate").click()
+    wait_for_end(page, before)
+    assert page.evaluate(FOCUS) == "Generate", "a mouse leaves it where it is"
 
 
 def focused(page) -> int:
@@ -207,10 +238,31 @@ def test_the_numbers_say_what_they_mean_when_they_have_the_focus(reading):
     box = page.get_by_test_id("metrics")
     tab_to(page, "speed-up")
     assert box.locator(".definition:visible").all_text_contents() == [NUMBERS["speedup"][1]]
+    tab_to(page, "All numbers")
+    press(page, "Enter")
+    tab_to(page, "tokens/s")
     press(page, "ArrowRight")
-    assert NUMBERS["tokens_per_second"][1] == box.locator(".definition:visible").text_content()
+    assert NUMBERS["acceptance_rate"][1] == box.locator(".definition:visible").text_content()
     press(page, "ArrowLeft", "Tab")
     assert box.locator(".definition:visible").count() == 0
+
+
+def test_the_legend_says_what_a_fate_means_and_marks_its_tokens(reading):
+    page = reading
+    meanings = page.get_by_test_id("legend").locator(".definition:visible")
+    tab_to(page, "accepted")
+    for fate in ("accepted", "rejected", "resampled", "bonus", "sampled", "discarded"):
+        assert meanings.all_text_contents() == [FATES[fate][1]]
+        of_it, others = (
+            f'.stage [data-fate="{fate}"] > b',
+            f'.stage [data-fate]:not([data-fate="{fate}"]) > b',
+        )
+        shadows = "all => [...new Set(all.map((e) => getComputedStyle(e).boxShadow !== 'none'))]"
+        assert page.locator(others).evaluate_all(shadows) == [False]
+        assert page.locator(of_it).evaluate_all(shadows) == ([] if fate == "sampled" else [True])
+        press(page, "ArrowRight")
+    tab_to(page, "One round back")
+    assert meanings.count() == 0
 
 
 def test_the_legend_filters(reading):
@@ -254,10 +306,14 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
     before = speed.input_value()
     press(page, "ArrowDown")
     assert speed.input_value() != before
+    tab_to(page, "Text, token by token")
+    press(page, "End")
     tab_to(page, "Formulas")
     press(page, "Enter")
     inspector(page).locator("math").first.wait_for()
-    tab_to(page, "Open trace")
+    tab_to(page, "Examples")
+    press(page, "Enter")
+    tab_to(page, "Open a saved trace")
     with page.expect_file_chooser():  # first: after a download, Playwright does not always hear of it
         press(page, "Space")
     tab_to(page, "Save trace")
@@ -268,7 +324,7 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
 
 def test_stop_is_in_reach(visit, endless):
     page = visit(endless, still=True)
-    tab_to(page, "Max new tokens")
+    to_setting(page, "Max new tokens")
     type_over(page, "30000")
     tab_to(page, "Generate")
     press(page, "Enter")
@@ -281,7 +337,7 @@ def test_stop_is_in_reach(visit, endless):
 
 def test_what_is_copied_by_keyboard_is_the_text(reading):
     page = reading
-    tab_to(page, "Text, token by token")
-    press(page, "Control+a", "Control+c")
+    tab_to(page, "discarded")
+    press(page, "Tab", "Control+a", "Control+c")
     trace = saved(page)
     assert page.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text

@@ -1,5 +1,6 @@
 """Links in a real browser: opened, run, reloaded, gone back from, copied, and wrong ones."""
 
+import time
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
@@ -14,12 +15,14 @@ from tests.web.screen import (
     notice,
     number,
     on_stage,
+    open_settings,
     recorded,
     run,
     tokens,
     wait_for_state,
 )
 
+pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time,\nthere was a <b>cat & dog"
 HOW = {"gamma": 3, "temperature": 0.9, "top_p": 1.0, "max_new_tokens": 30, "seed": 5}
 
@@ -93,14 +96,15 @@ def test_reload_back_and_a_copied_link_show_the_same_again(opened):
 def test_settings_without_run_fill_the_controls_only(visit, bare):
     page = visit(link(bare, prompt="Tom", gamma=9, draft_with="ngram", foo=1, __sign="x"), still=True)
     assert notice(page, "note") == "Not known in an address, and so ignored: foo."
+    open_settings(page)
     page.get_by_role("slider", name="N-gram length").wait_for()
     assert box(page, "Prompt").input_value() == "Tom" and box(page, "Draft length γ").input_value() == "9"
     wait_for_state(page, "recorded")
     assert page.get_by_role("button", name="Stop").is_disabled()
 
 
-@pytest.mark.parametrize("text", HOSTILE[:5])
-def test_a_hostile_prompt_is_text(visit, bare, text):
+def test_a_hostile_prompt_is_text(visit, bare):
+    text = " ".join(HOSTILE[:5])
     page = visit(link(bare, prompt=text, run=1, system=text, chat="true", stop=text), still=True)
     wait_for_state(page, "waiting")
     assert box(page, "Prompt").input_value() == text and page.evaluate("window.hit") is None
@@ -122,13 +126,39 @@ def test_what_is_wrong_in_a_link_is_refused_and_nothing_runs(visit, bare, query,
     assert box(page, "Prompt").input_value() != "Tom" and page.evaluate("window.hit") is None
 
 
+def test_what_is_wrong_in_a_link_is_told_however_late_the_first_run_comes(browser, bare):
+    page = browser.new_page(reduced_motion="reduce")
+    page.set_default_timeout(PATIENCE)
+    page.route("**/first/whole", lambda route: (time.sleep(1), route.continue_()))
+    page.goto(link(bare, prompt="Tom", gamma=99))
+    wait_for_state(page, "recorded")
+    page.get_by_test_id("notice").get_by_text("not 99").wait_for()
+    page.wait_for_timeout(1_500)
+    assert notice(page, "error").endswith("not 99")
+    page.close()
+
+
+def test_a_link_to_a_pair_that_is_not_loaded_asks_first(visit, url):
+    asked = link(url, prompt="Tom", pair="embedded", dtype="bfloat16", max_new_tokens=5, seed=1, run=1)
+    page = visit(asked, still=True)
+    page.get_by_test_id("notice").get_by_text(
+        "which is not loaded: press Generate to load and run it"
+    ).wait_for()
+    assert box(page, "Prompt").input_value() == "Tom"
+    page.get_by_role("button", name="Generate").click()
+    shows(page, "Tom")
+    assert number(page, "tokens") == "5" and address(page)["dtype"] == "bfloat16"
+    page.reload()
+    shows(page, "Tom")  # now it is loaded
+
+
 def test_a_prompt_that_is_too_long_for_a_link_is_left_out_and_the_copy_says_so(visit, url):
     page = visit(url, still=True)
     generate(page, "wonderful " * 850, max_new_tokens=1)
     page.wait_for_function("() => location.search.includes('pair=')")
     assert "prompt" not in address(page) and "run" not in address(page) and len(page.url) < 8_000
     page.get_by_role("button", name="Copy link").click()
-    page.get_by_test_id("notice").get_by_text("without the prompt").wait_for()
+    page.get_by_test_id("notice").get_by_text("without its prompt").wait_for()
 
 
 def test_a_late_answer_to_the_address_leaves_what_was_typed_meanwhile(desk, url):
@@ -155,6 +185,7 @@ def test_a_length_chosen_round_by_round_is_shown_round_by_round(visit, url, gene
     shows(page, PROMPT)
     trace = generated(PROMPT, **how)
     assert on_stage(page) == recorded(trace)
+    open_settings(page)
     assert page.get_by_label("Choose γ round by round").is_checked()
     page.get_by_label("Draft length γ").first.wait_for(state="hidden")
     assert f", γ {trace.rounds[1].gamma}" in inspector(page).locator(".where").text_content()

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from gradio_client import Client
 
-from specdemo.ui.limits import HOSTED
+from specdemo.ui.runs.limits import HOSTED
 from tests.web.screen import generate, wait_for_end
 from tests.web.server import awaited
 
@@ -279,8 +279,12 @@ def place_on_a_page(visit, browser, url: str) -> tuple[float, float]:
 
 def test_a_full_line_says_busy_at_once(hosted, capsys):
     """Each address has one request in it, so none has to give way."""
-    with crowd(hosted, range(10, 10 + HOSTED.waiting + 1)):  # one of them has its turn
-        kind, said, took = awaited(first_said(hosted, 999))
+    for _ in range(5):
+        # One has its turn. The last ones take the places of those whose turn ends before all have come.
+        with crowd(hosted, range(10, 10 + HOSTED.waiting + 10)):
+            kind, said, took = awaited(first_said(hosted, 999))
+        if kind == "error":
+            break  # else a turn has ended since, and left a place
     report(capsys, f"the line is full: {said!r} after {took:.2f} s")
     assert kind == "error" and f"busy: {HOSTED.waiting} requests wait already. Try again in about" in said
     assert took < 2

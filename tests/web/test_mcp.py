@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from specdemo import Params, load_pair, stream
-from specdemo.ui.tools import SHOWN_ROUNDS, in_words
+from specdemo.ui.page.api import SHOWN_ROUNDS, trace_in_words
 from tests.web.conftest import serving
 from tests.web.server import awaited
 
@@ -62,7 +62,7 @@ def test_a_run_is_told_in_words(url, generated):
     assert f"{trace.stats.accepted} accepted, {trace.stats.rejected} rejected" in numbers
     assert f"tokens a round: {trace.stats.mean_tokens_per_round:.2f}" in numbers
     assert "speed: " in numbers and "seed 3" in numbers
-    assert rounds.splitlines() == in_words(trace).split("\n\n")[-1].splitlines()
+    assert rounds.splitlines() == trace_in_words(trace).split("\n\n")[-1].splitlines()
     assert len(said) < 10_000
 
 
@@ -118,8 +118,8 @@ def test_the_trace_in_words():
     run = stream(load_pair(), PROMPT, Params(seed=3, max_new_tokens=20))
     for _ in run:
         pass
-    said = in_words(run.trace)
+    said = trace_in_words(run.trace)
     assert "1: [accepted: , there was a] [bonus: little]" in said
     assert "3: [rejected: was -> resampled: loved] [discarded: three years old]" in said
     run.trace.rounds *= 100
-    assert f"and {len(run.trace.rounds) - SHOWN_ROUNDS:,} more rounds" in in_words(run.trace)
+    assert f"and {len(run.trace.rounds) - SHOWN_ROUNDS:,} more rounds" in trace_in_words(run.trace)

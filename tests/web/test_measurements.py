@@ -5,11 +5,13 @@ import json
 
 import pytest
 
-from tests.web.screen import box, generate, notice, run, set_field
+from tests.web.screen import box, choose, generate, notice, run, set_field
 
 pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time, there was a little fox"
 DONE = 180_000  # ms
+
+LEFTS = "cells => cells.map((cell) => Math.round(cell.getBoundingClientRect().left))"
 
 
 def tab(page, name: str, kind: str):
@@ -28,9 +30,8 @@ def wait_for_state(page, kind: str, state: str) -> None:
 def page(visit_for_all, url):
     """A page whose last run was greedy and short."""
     page = visit_for_all(url, still=True)
-    page.get_by_role("combobox", name="Sampler").click()
-    page.get_by_role("option", name="greedy", exact=True).click()
-    run(page, PROMPT, max_new_tokens=24)
+    choose(page, "Sampler", "greedy")
+    run(page, PROMPT, max_new_tokens=12)
     return page
 
 
@@ -38,7 +39,7 @@ def test_a_greedy_race_ends_with_two_identical_texts(page):
     panel = tab(page, "Race", "race")
     panel.get_by_role("button", name="Race:").click()
     wait_for_state(page, "race", "ended")
-    panel.get_by_text("Identical: 24 of 24 tokens, compared.").wait_for()
+    panel.get_by_text("Identical: 12 of 12 tokens, compared.").wait_for()
     texts = [
         panel.locator(f"[data-lane='{lane}'] .stage").evaluate(
             "stage => [...stage.querySelectorAll('[data-fate]')]"
@@ -60,6 +61,11 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_and_one_is_taken_over
     measured = panel.locator("td[data-column='tokensMeasured']").all_text_contents()
     assert [at for at, text in enumerate(measured) if text != "–"] == [0, 1, 2, 3, 4, 6, 8, 12, 16]
     assert measured[0] == "1.00"
+    page.set_viewport_size({"width": 390, "height": 844})
+    heads = panel.locator("thead th:visible").evaluate_all(LEFTS)
+    cells = panel.locator("tbody tr").first.locator("td[data-column^=speedup]").evaluate_all(LEFTS)
+    assert len(heads) == 3 and heads == cells, "each heading stands over its column"
+    page.set_viewport_size({"width": 1280, "height": 800})
     panel.locator("button[data-gamma='6']").first.click()
     page.wait_for_function("box => box.value === '6'", arg=box(page, "Draft length γ").element_handle())
 
@@ -96,6 +102,7 @@ def test_a_stopped_measurement_leaves_what_it_has_and_frees_the_engine(page):
     panel.get_by_role("button", name="Stop").click()
     wait_for_state(page, "compare", "stopped")
     assert panel.locator("tbody tr").count() >= 1 and panel.locator("table").count() == 1
+    set_field(page, "Max new tokens", 300)  # it must not have ended when a busy browser stops it
     panel.get_by_role("button", name="on this prompt").click()
     panel.locator("table").nth(1).wait_for(timeout=DONE)
     panel.get_by_role("button", name="Stop").click()
@@ -113,8 +120,7 @@ def test_what_cannot_be_measured_gets_its_sentence_and_ends_no_other_measurement
     comparison.get_by_role("button", name="on a set of prompts").click()
     wait_for_state(page, "compare", "running")
     panel = tab(page, "Race", "race")
-    page.get_by_role("combobox", name="Drafting method").click()
-    page.get_by_role("option", name="none: the target alone", exact=True).click()
+    choose(page, "Drafting method", "none: the target alone")
     panel.get_by_role("button", name="Race:").click()
     wait_for_state(page, "race", "failed")
     assert "choose a drafter first" in panel.inner_text()
@@ -129,8 +135,7 @@ def test_a_failed_load_leaves_the_stage_to_the_run_that_it_names(visit, url):
     run(page, PROMPT, max_new_tokens=8)
     whose = page.get_by_test_id("whose").text_content()
     assert whose.startswith("embedded ·")
-    page.get_by_role("combobox", name="Pair").click()
-    page.get_by_role("option", name="llama-3.2-3b", exact=True).click()
+    choose(page, "Pair", "llama-3.2-3b")
     generate(page)
     assert "HF_TOKEN" in notice(page, "error")
     assert page.get_by_test_id("whose").text_content() == whose

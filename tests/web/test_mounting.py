@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from specdemo.ui.frame import STATIC, scripts_path
+from specdemo.ui.page.frame import STATIC, scripts_path
 from tests.web.conftest import PATIENCE, RECORDED, serving
 from tests.web.screen import notice
 
@@ -77,6 +77,7 @@ def test_in_a_frame_of_another_site_behind_a_path_prefix(browser):
         frame = page.frame_locator("iframe")
         frame.locator('.run:is([data-state="running"], [data-state="recorded"])').wait_for()
         frame.locator(".stage [data-round]").first.wait_for()
+        frame.get_by_role("button", name="Settings").click()
         frame.get_by_label("Max new tokens").first.fill("3")
         frame.get_by_role("button", name="Generate").click()
         frame.locator('.run[data-state="ended"]').wait_for()
@@ -100,10 +101,20 @@ def test_a_script_that_cannot_be_loaded_is_reported_on_the_page(browser, url):
 def test_only_the_scripts_are_served(url):
     address = f"{url}/{scripts_path()}"
     for encoding in ("br", "identity", "br"):  # Gradio compresses what it sends
-        script = httpx.get(f"{address}/main.js", headers={"Accept-Encoding": encoding})
-        assert script.text == (STATIC / "main.js").read_text(encoding="utf-8")
+        script = httpx.get(f"{address}/page/main.js", headers={"Accept-Encoding": encoding})
+        assert script.text == (STATIC / "page" / "main.js").read_text(encoding="utf-8")
         assert script.headers["Content-Type"].startswith("text/javascript")
         assert "immutable" in script.headers["Cache-Control"]
-    others = ["", "stage.css", "package.json", "../page.py", "..%2fpage.py", "%2e%2e/page.py", "..%5cpage.py"]
+    others = [
+        "",
+        "view/stage.css",
+        "page",
+        "page/",
+        "package.json",
+        "../page.py",
+        "..%2fpage.py",
+        "%2e%2e/page.py",
+        "..%5cpage.py",
+    ]
     for path in (*others, "//etc/passwd", str(RECORDED), "../other/main.js"):
         assert httpx.get(f"{address}/{path}").status_code == 404, path

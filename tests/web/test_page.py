@@ -10,17 +10,21 @@ from tests.web.screen import (
     NOT_IN_TEXT,
     box,
     choose,
+    first_token,
     generate,
     joined,
     notice,
     number,
     on_stage,
+    open_examples,
+    open_settings,
     recorded,
     run,
     saved,
     set_field,
     tokens,
     unfold,
+    wait_for_end,
 )
 
 REPEATING = '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang'
@@ -102,6 +106,7 @@ def test_a_token_of_nothing_but_spaces_is_seen(shared):
     assert all(box["width"] > 4 for box in (space.bounding_box() for space in spaces.all()))
 
 
+@pytest.mark.slow
 def test_what_is_copied_is_the_text(shared):
     page = shared
     choose(page, "Drafting method", "drafter model")
@@ -213,59 +218,46 @@ def warns(page, label: str, value, sentence: str | None) -> None:
 
 @pytest.mark.slow
 def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
+    open_settings(shared)
     pair = shared.locator(".block").filter(has=shared.get_by_role("combobox", name="Pair", exact=True)).last
     run(shared, "Once", max_new_tokens=5)  # which loads it
-    pair.get_by_text("takes").wait_for()
+    pair.get_by_text("no download").wait_for()
     shared.get_by_role("combobox", name="Pair", exact=True).click()
     shared.get_by_role("option", name="smollm2-1.7b").click()
-    pair.get_by_text("needs about").wait_for()
+    pair.get_by_text("Needs about").wait_for()
     shared.get_by_role("combobox", name="Pair", exact=True).click()
     shared.get_by_role("option", name="embedded", exact=True).click()
-    pair.get_by_text("takes").wait_for()
+    pair.get_by_text("no download").wait_for()
 
 
 @pytest.mark.slow
-def test_an_example_brings_its_drafter_and_another_takes_it_away(page):
-    pair, prompt = (
-        page.get_by_role("combobox", name="Pair", exact=True),
-        page.get_by_label("Prompt", exact=True),
-    )
-
-    def held(name: str) -> None:
-        page.wait_for_function("([box, name]) => box.value === name", arg=[pair.element_handle(), name])
-
+def test_an_example_brings_its_drafting_method_and_another_takes_it_away(page):
     def drafts(method: str) -> None:
         page.wait_for_function(
             "([box, method]) => box.value === method",
             arg=[page.get_by_role("combobox", name="Drafting method").element_handle(), method],
         )
 
-    page.get_by_text("A story, with a poor drafter").click()
-    held("embedded-poor")
+    set_field(page, "Seed", 1)
+    set_field(page, "Max new tokens", 100)
     rates = []
-    for example, name in (
-        ("A story, with a poor drafter", "embedded-poor"),
-        ("A story, sampled", "embedded"),
-    ):
-        page.get_by_text(example).click()
-        held(name)
-        run(page, prompt.input_value(), seed=1, max_new_tokens=100)
+    for question, method in (("When does it lose?", "early exit"), ("How does it work?", "drafter model")):
+        before = first_token(page)
+        example(page, question)
+        drafts(method)
+        wait_for_end(page, before)  # one press runs it
         rates.append(float(number(page, "acceptance_rate").rstrip(" %")))
     assert 5 < rates[0] < rates[1] - 25
-
-    choose(page, "Pair", "smollm2-1.7b")
-    page.locator("#examples").get_by_text("The target alone").click()
-    drafts("none: the target alone")
-    held("smollm2-1.7b")
-    page.get_by_text("A story, with a poor drafter").click()
-    held("embedded-poor")
-    page.get_by_text("A story, greedy").click()
-    held("smollm2-1.7b")  # the visitor's own choice, not the server's
-
     choose(page, "Pair", "embedded-poor")
-    page.locator("#examples").get_by_text("The target alone").click()
+    example(page, "How does the target write alone?")
     drafts("none: the target alone")
-    held("embedded-poor")  # chosen by hand, so it stays
+    pair = page.get_by_role("combobox", name="Pair", exact=True)
+    assert pair.input_value() == "embedded-poor"  # the visitor's own choice stays
+
+
+def example(page, question: str) -> None:
+    open_examples(page)
+    page.locator("#examples").get_by_text(question).click()
 
 
 @pytest.mark.slow

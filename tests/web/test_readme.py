@@ -1,4 +1,4 @@
-"""What README.md promises: its front matter, its example, its figures, and that the repository is a Space."""
+"""What the READMEs promise: front matter, examples, limits, links, and that the repository is a Space."""
 
 import re
 import subprocess
@@ -8,32 +8,40 @@ from importlib.metadata import version
 import pytest
 from gradio_client import Client
 
+from specdemo.events import METHODS, RULES, Round
+from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE
-from specdemo.ui.limits import HOSTED, LOCAL, Limits
+from specdemo.ui.runs.limits import HOSTED, LOCAL, Limits
 from tests.web.conftest import ROOT, serving
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+READMES = [ROOT / "README.md", *(ROOT / ".github").glob("*.md")] + [
+    file for folder in ("specdemo", "tests", "assets") for file in sorted((ROOT / folder).rglob("README.md"))
+]
+TEXTS = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in READMES}
+README, PAGE = TEXTS["README.md"], TEXTS["specdemo/ui/README.md"]
+MOST_WORDS = 1_150  # of README.md: it is one page
 LARGEST_FILE = 10_000_000  # bytes; a Space takes larger ones only through large-file storage
 WORDS = {
-    "trace_bytes": "a trace file",
-    "body_bytes": "any other request",
+    "trace_bytes": "size of a trace file",
+    "body_bytes": "size of any other request",
     "prompt_characters": "characters of a prompt",
     "max_new_tokens": "tokens of a run",
     "alternatives": "recorded alternatives",
-    "waiting": "visitors in line",
-    "waiting_of_address": "those of one address",
-    "loading": "visitors whose pair is being loaded",
-    "run_seconds": "a run",
-    "load_seconds": "loading a pair",
-    "sessions": "open pages",
-    "session_bytes": "what they keep together",
-    "uncollected": "answers that nobody reads",
-    "uncollected_of_address": "those of one address among them",
-    "listen_seconds": "until they are dropped",
-    "reader_seconds": "a reader that takes nothing of its answer is given up after",
+    "waiting": "requests in line",
+    "waiting_of_address": "requests in line from one address",
+    "loading": "requests whose pair is being loaded",
+    "run_seconds": "time of a run",
+    "load_seconds": "time for loading a pair",
+    "kept_runs": "runs that are kept for pages to show again and to save",
+    "kept_bytes": "size of those together",
+    "uncollected": "requests whose answer nobody has begun to read",
+    "uncollected_of_address": "such requests from one address",
+    "listen_seconds": "time until such a request is dropped",
+    "connections": "open connections, at most three quarters of the process's limit on open files",
+    "header_seconds": "time for a connection to send a request's headers",
+    "reader_seconds": "time until a client that stops reading its answer is disconnected",
     "events_of_session": "unanswered requests of one page or caller",
-    "page_seconds": "a page whose browser has gone is kept for",
-    "resume_seconds": "a run whose connection was cut goes on for",
+    "resume_seconds": "time that a run goes on after its connection was cut",
 }
 
 
@@ -63,7 +71,7 @@ def test_every_file_is_small_enough_for_a_space():
 
 def test_torch_that_zerogpu_supports_is_admitted():
     assert re.search(r"^torch>=2\.11(\.0)?,", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
-    assert "`torch==2.11.0`" in README
+    assert "`torch==2.11.0`" in PAGE
 
 
 def shown(field: str, limits: Limits) -> str:
@@ -78,12 +86,71 @@ def shown(field: str, limits: Limits) -> str:
 def test_the_table_of_limits_is_that_of_the_code():
     names = [field.name for field in fields(Limits) if field.name not in ("hosted", "behind_proxy")]
     rows = [f"| {WORDS[name]} | {shown(name, LOCAL)} | {shown(name, HOSTED)} |" for name in names]
-    assert "\n".join(rows) in README
+    assert "\n".join(rows) in PAGE
+
+
+def test_the_tables_of_methods_and_rules_are_those_of_the_code():
+    names = re.findall(r"^\| `([a-z-]+)` \|", TEXTS["specdemo/engine/README.md"], re.MULTILINE)
+    assert names == [*METHODS, *RULES]
+
+
+def test_the_readme_is_one_page():
+    _, _, text = README.split("---\n", 2)
+    assert len(text.split()) <= MOST_WORDS
+
+
+def anchors(text: str) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_relative_link_leads_somewhere(name):
+    for link in re.findall(r"\]\(([^()\s]+)\)", TEXTS[name]):
+        if ":" in link:
+            continue  # of another host
+        path, _, anchor = link.partition("#")
+        file = (ROOT / name).parent / path if path else ROOT / name
+        assert file.exists(), link
+        assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if name != ".github/CHANGELOG.md"])
+def test_every_file_that_is_named_exists(name):
+    """But for the changelog, which may name what was removed."""
+    for path in re.findall(r"`[^`\n]*?\b((?:specdemo|tests|assets)/[\w./-]+)", TEXTS[name]):
+        assert (ROOT / path).exists(), path
+
+
+def example_in(name: str) -> str:
+    (example,) = re.findall(r"```python\n(.*?)```", TEXTS[name], re.DOTALL)
+    return example
+
+
+@pytest.mark.slow
+def test_the_ten_lines_of_python_run(tmp_path, monkeypatch, capsys):
+    example = example_in("README.md")
+    assert len(example.splitlines()) <= 10
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "README.md", "exec"), ran := {})
+    trace = Trace.load("run.json")
+    assert trace.finish in ("length", "eos")
+    said = capsys.readouterr().out
+    rounds = [event for event in trace.events() if isinstance(event, Round)]
+    assert said.count("Round(") == len(rounds) > 0
+    assert said.endswith(f"{ran['trace'].text} {ran['trace'].stats.acceptance_rate}\n")
+
+
+@pytest.mark.slow
+def test_the_example_that_changes_the_drafter_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    exec(compile(example_in("specdemo/loading/README.md"), "README.md", "exec"), ran := {})
+    assert ran["pair"].info.drafter.endswith("poor")
 
 
 def test_the_example_for_other_programs_runs(url, capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (example,) = [block for block in blocks if "gradio_client" in block]
+    example = example_in("specdemo/ui/README.md")
     exec(compile(example.replace("http://127.0.0.1:7860", url), "README.md", "exec"), {})
     said = capsys.readouterr().out
     assert "length" in said or "eos" in said

@@ -59,11 +59,10 @@ def probing(url: str, capsys, what: str):
 def test_while_a_dense_trace_is_opened(url, tmp_path, capsys):
     dense_trace(tmp_path / "dense.json", 13 * 2**20)
     body = (tmp_path / "dense.json").read_bytes()
-    httpx.post(f"{url}/specdemo/trace", content=b"{}", timeout=60)
+    httpx.post(f"{url}/specdemo/traces", content=b"{}", timeout=60)
     with probing(url, capsys, "opening 13 MB"):
-        name = httpx.post(f"{url}/specdemo/trace", content=body, timeout=120).json()["name"]
-        update = httpx.get(f"{url}/specdemo/trace", params={"name": name}, timeout=120)
-    assert update.json()["until"] > 100
+        opened = httpx.post(f"{url}/specdemo/traces", content=body, timeout=120)
+    assert opened.json()["update"]["until"] > 100
 
 
 def by_client(url: str) -> None:
@@ -99,8 +98,7 @@ def test_thirty_visitors_open_the_same_trace_at_once(url, tmp_path):
     body = (tmp_path / "dense.json").read_bytes()
 
     def opened(_) -> int:
-        name = httpx.post(f"{url}/specdemo/trace", content=body, timeout=120).json()["name"]
-        return httpx.get(f"{url}/specdemo/trace", params={"name": name}, timeout=120).json()["until"]
+        return httpx.post(f"{url}/specdemo/traces", content=body, timeout=120).json()["update"]["until"]
 
     with ThreadPoolExecutor(30) as visitors:
         assert len(set(visitors.map(opened, range(30)))) == 1

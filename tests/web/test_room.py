@@ -2,17 +2,18 @@
 
 import pytest
 
-from specdemo.ui.frame import scripts_path
+from specdemo.ui.page.frame import scripts_path
 from tests.web.conftest import PATIENCE
 from tests.web.screen import inspector, wait_for_state
 
+pytestmark = pytest.mark.slow
 WATCH = """window.shifts = 0;
 new PerformanceObserver((list) => {
   for (const shift of list.getEntries()) if (!shift.hadRecentInput) window.shifts += shift.value;
 }).observe({ type: "layout-shift", buffered: true });"""
 
 TIMELINE = """async ([scripts, counts]) => {
-  const { makeTimeline } = await import(new URL(`${scripts}/timeline.js`, document.baseURI));
+  const { makeTimeline } = await import(new URL(`${scripts}/view/timeline.js`, document.baseURI));
   const strip = document.createElement("div");
   strip.className = "timeline";
   document.querySelector(".run").append(strip);
@@ -56,13 +57,13 @@ def test_the_stage_is_high_and_nothing_moves_when_the_page_comes(browser, bare, 
     page.add_init_script(WATCH)
     page.goto(bare)
     wait_for_state(page, "running")
-    page.locator("#examples").get_by_text("Copying").wait_for()
+    page.locator("#examples").get_by_text("second model").wait_for(state="attached")
     page.wait_for_timeout(2_000)
     shifted = page.evaluate("window.shifts")
     stage, timeline = (page.get_by_test_id(name).bounding_box() for name in ("stage", "timeline"))
     with capsys.disabled():
         print(f"\n{width} x {height}: layout shift {shifted:.3f}, stage {stage['height']:.0f} px")
-    assert shifted < 0.1
+    assert shifted < 0.02
     assert stage["height"] >= least and stage["y"] >= 0
     assert timeline["y"] + timeline["height"] <= height, "both are seen without scrolling"
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from specdemo.ui.texts import NUMBERS, number_texts
+from specdemo.ui.view.texts import HEADLINE, NUMBERS, number_texts
 from tests.web.screen import inspector, number, on_stage, open_trace, recorded, wait_for_state
 
 pytestmark = pytest.mark.slow
@@ -83,6 +83,8 @@ def test_each_number_has_its_definition_when_pointed_at(seen):
     assert box.locator(".definition:visible").count() == 0
     for name, (label, definition) in NUMBERS.items():
         entry = box.locator("div").filter(has=page.locator(f'[data-number="{name}"]'))
+        if name == HEADLINE and not entry.is_visible():
+            continue  # this run has no speed-up, and another number stands there
         entry.hover()
         assert box.locator(".definition:visible").all_text_contents() == [definition]
         assert entry.locator("dt").text_content() == label

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.events.estimate import estimates
+from specdemo.events.speedup import estimates
 from specdemo.events.trace import Trace
-from specdemo.ui.served import ENGINE_ONLY, SERVER_NUMBERS
+from specdemo.ui.view.served import ENGINE_ONLY, SERVER_NUMBERS
 from tests.runs_served import served_trace
 from tests.web.conftest import RECORDED
 from tests.web.screen import (
@@ -114,15 +114,18 @@ def test_what_the_target_s_own_token_is_stays_open_where_it_is_not_told(shared, 
     page.locator('.stage [data-round="1"][data-fate="sampled"] b').click()
     assert "(bonus) is not known" in inspector(page).locator(".verdict").text_content()
     assert "(bonus) is not known" not in pin(page, "sampled"), "the prefill's"
-    legend = page.get_by_test_id("legend").locator("[title]").filter(has_text="sampled").last
-    assert "from the prefill, or in a round" in legend.get_attribute("title")
+    meaning = page.get_by_test_id("legend").locator('[data-explains="sampled"] .definition')
+    assert "from the prefill, or in a round" in meaning.text_content()
 
 
 def test_the_timeline_has_one_bar_by_arrival(shared, files):
     page = opened(shared, files[True])
     timeline = page.get_by_test_id("timeline")
     assert timeline.locator(".mark").count() == 5
-    assert timeline.locator(".key > span:visible").all_text_contents()[-1] == "arrival, full: 50 ms"
+    assert (
+        timeline.locator(".key > span:visible").all_text_contents()[-1]
+        == "arrival; full height: 50 ms or more"
+    )
     assert not timeline.get_by_text("drafting").is_visible()
     mark = timeline.locator(".mark").nth(1)
     assert mark.get_attribute("aria-label") == (
@@ -139,7 +142,7 @@ def test_the_numbers_are_those_of_a_server_and_change_back_with_the_run(shared, 
     assert number(page, "network_ms") == "41 ms" and number(page, "acceptance_rate") == "70%"
     assert not any(shown(page, name) for name in ENGINE_ONLY)
     assert all(shown(page, name) for name in SERVER_NUMBERS)
-    assert "No speed-up is told" in page.get_by_test_id("verdict").text_content()
+    assert "No speed-up is known" in page.get_by_test_id("verdict").text_content()
     clock = page.locator('.replay option[value="1"]')
     assert clock.text_content() == "server speed"
     opened(page, files[False])
@@ -158,7 +161,7 @@ def test_the_other_views_offer_what_the_facts_allow(shared, files):
     page.get_by_role("tab", name="Where drafts die").click()
     panel = page.get_by_test_id("positions")
     assert panel.locator(".places tbody tr").count() == 3 and not panel.locator(".kinds").is_visible()
-    panel.get_by_text("By kind of token: not offered").wait_for()
+    panel.get_by_text("Not by kind of token").wait_for()
     assert panel.locator(".counters tbody").inner_text().split()[:5] == ["place", "1", "4", "3", "75%"]
     page.get_by_role("tab", name="Exactness").click()
     assert "does not tell p, q and u" in page.get_by_test_id("exactness").locator(".answer").text_content()
@@ -173,7 +176,7 @@ def test_the_other_views_offer_what_the_facts_allow(shared, files):
     assert len(estimated) == 4 and seen[:5] == [*estimated, "–"]
     opened(page, files[False])
     page.get_by_role("tab", name="Where drafts die").click()
-    panel.get_by_text("The server does not tell how many tokens it drafted").wait_for()
+    panel.get_by_text("the server does not tell how many tokens it drafted").wait_for()
     panel.get_by_text("Other visitors' requests count there, too").wait_for()
     assert not panel.locator(".places").is_visible() and panel.locator(".counters").is_visible()
     opened(page, RECORDED)
@@ -184,7 +187,7 @@ def test_the_other_views_offer_what_the_facts_allow(shared, files):
 def test_the_player_walks_through_it(shared, files):
     page = opened(shared, files[True])
     page.get_by_role("button", name="One round back").click()
-    said = page.locator(".replay .said")
+    said = page.locator(".said")
     said.get_by_text("0 of 3 drafted tokens accepted").wait_for()
     page.get_by_role("button", name="One token on").click()
     said.get_by_text("is drafted, 1 of 3").wait_for()

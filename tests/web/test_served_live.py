@@ -5,7 +5,19 @@ import pytest
 
 from tests.stand_ins.vllm import BreakOff, StandIn, slowly
 from tests.web.conftest import serving
-from tests.web.screen import box, fates, joined, notice, number, on_stage, run, saved, set_field, tokens
+from tests.web.screen import (
+    box,
+    fates,
+    joined,
+    notice,
+    number,
+    on_stage,
+    open_settings,
+    run,
+    saved,
+    set_field,
+    tokens,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +58,7 @@ def test_a_run_is_shown_round_by_round_and_settled_at_its_end(page):
 
 
 def test_what_the_server_decides_has_no_controls(page):
+    open_settings(page)
     assert page.get_by_label("Sampler").is_visible()
     for label in ("Drafting method", "Draft length γ"):
         assert not page.get_by_label(label).is_visible()

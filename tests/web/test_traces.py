@@ -18,6 +18,7 @@ from tests.web.screen import (
     notice,
     number,
     on_stage,
+    open_settings,
     open_trace,
     recorded,
     run,
@@ -64,7 +65,7 @@ def shared(visit_for_all, bare):
 
 
 def timeless(trace: Trace) -> Trace:
-    timed = ("_ms", "_second", "cost_ratio", "spread", "speedup")
+    timed = ("_ms", "_second", "cost_ratio", "spread", "speedup", "speedup_interval")
     stats = {name: None for name in trace.stats.__slots__ if name.endswith(timed)}
     rounds = [replace(one, draft_ms=0, verify_ms=0) for one in trace.rounds]
     return replace(trace, rounds=rounds, stats=replace(trace.stats, **stats))
@@ -104,12 +105,14 @@ def test_an_opened_trace_is_shown_without_a_model(shared, file, trace):
     at, first = next((at, token) for at, token in enumerate(recorded(trace)) if token[3].strip())
     shared.locator(".stage [data-round]").nth(at).locator("b").hover()
     assert inspector(shared).locator(".what code").text_content() == json.dumps(first[3], ensure_ascii=False)
-    shared.get_by_text("needs about 56 MB").wait_for()  # and does not hold them
+    open_settings(shared)
+    shared.get_by_text("Needs about 56 MB").wait_for()  # and does not hold them
     assert saved(shared) == trace
 
 
 def test_its_settings_are_in_the_controls(shared, file):
     open_trace(shared, file)
+    open_settings(shared)
     shared.get_by_role("slider", name="N-gram length").wait_for()
     unfold(shared, "Ending", "Chat")
     held = {
@@ -129,6 +132,7 @@ def test_its_settings_are_in_the_controls(shared, file):
 
 def test_where_the_model_is_the_same_settings_give_the_same_run(page, file, trace):
     open_trace(page, file)
+    open_settings(page)
     page.get_by_role("slider", name="N-gram length").wait_for()
     run(page)
     assert timeless(saved(page)) == timeless(trace)
@@ -139,7 +143,7 @@ def broken(trace: Trace) -> dict[str, tuple[bytes, str]]:
     coded = whole.replace("Once", "\N{BULLET}").encode().replace("\N{BULLET}".encode(), b"\xed\xa0\x80")
     half = json.dumps(json.loads(whole) | {"prompt": "half \ud800"}).encode()
     not_json = "The file is not a trace: it is not JSON text, or only a part of it"
-    not_ours = "The file is not a trace of this program, or of a version that this one cannot read"
+    not_ours = "The file is not a trace that this version of SpecDemo can read"
     wrong = "The file cannot be opened: "
     return {
         "not JSON": (b"once upon a time", not_json),
@@ -186,6 +190,7 @@ def test_a_trace_of_a_pair_that_the_server_does_not_know_keeps_the_chosen_pair(s
     replace(trace, pair=replace(trace.pair, name="nobody knows"), params=replace(trace.params, seed=9)).save(
         file
     )
+    open_settings(shared)
     before = shared.get_by_role("combobox", name="Pair", exact=True).input_value()
     open_trace(shared, file)
     assert notice(shared, "recorded").startswith("A recorded run, played without models. It was made on ")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from gradio_client import Client
 
-from specdemo.ui.limits import HOSTED
+from specdemo.ui.runs.limits import HOSTED, LOCAL
 from tests.web.screen import (
     choose,
     first_token,
@@ -16,6 +16,7 @@ from tests.web.screen import (
     notice,
     number,
     on_stage,
+    open_settings,
     recorded,
     run,
     saved,
@@ -46,7 +47,8 @@ def test_the_page_can_be_used_before_any_model_is_there(visit, bare, capsys):
     with capsys.disabled():
         print(f"\nthe page can be used {took:.1f} s after it was asked for")
     assert took < 60  # 1.5 s on an idle machine; the models never come
-    page.get_by_text("needs about").wait_for()  # nothing is loaded
+    open_settings(page)
+    page.get_by_text("Needs about").wait_for()  # nothing is loaded
     assert notice(page, "recorded").startswith("A recorded run")
     set_field(page, "Prompt", "")
     page.locator("#hint").get_by_text("must not be empty").wait_for()
@@ -91,9 +93,11 @@ def test_a_closed_tab_frees_the_engine(visit, endless, leave):
     page = visit(endless)
     generate(page, max_new_tokens=LONG)
     wait_for_rounds(page)
+    left = time.monotonic()
     getattr(page, leave)()
     if leave == "reload":  # the address asks for the run again, which begins when the first one has ended
         wait_for_rounds(page)
+        assert time.monotonic() - left < LOCAL.resume_seconds, "it was not told that its page has left"
         page.get_by_role("button", name="Stop").click()
     job = Client(endless, verbose=False).submit("Once", max_new_tokens=2, api_name="/generate")
     assert job.result(timeout=300)["trace"]["finish"] == "length"
@@ -155,7 +159,7 @@ def test_generate_pressed_again_in_line_keeps_the_place_and_leaves_one_request(v
         # Two requests at once may arrive in the other order, and the last to arrive counts.
         with second.expect_response(lambda answer: "/queue/join" in answer.url):
             generate(second, seed=seed, max_new_tokens=3)
-    second.wait_for_timeout(3_000)
+    second.wait_for_timeout(1_000)
     for place, page in enumerate((second, third), 1):
         assert notice(page, "wait") == f"You are number {place} in line …"
     first.get_by_role("button", name="Stop").click()
@@ -188,7 +192,7 @@ def test_a_mistake_during_a_run_is_told_and_the_run_goes_on(visit, endless):
     generate(page, max_new_tokens=0)
     assert notice(page, "error").startswith("Max new tokens must be")
     before = int(number(page, "rounds").replace(",", ""))
-    wait_for_rounds(page, before + 20)
+    wait_for_rounds(page, before + 5)
     page.get_by_role("button", name="Stop").click()
     wait_for_end(page)
     assert number(page, "finish") == "cancelled"

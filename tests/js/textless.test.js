@@ -1,0 +1,29 @@
+// What a token without a text stands for.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { kindInRound, kindsInPrompt } from "../../specdemo/ui/static/view/textless.js";
+
+/** A token whose own row among the alternatives has this text. */
+const own = (alone) => ({ id: 7, text: "", top: [[3, " a"], [7, alone]], round: { draft: [], ended_by: null } });
+
+test("its text by itself tells the end of the text from a part of a character", () => {
+  assert.equal(kindInRound(own("")), "end");
+  assert.equal(kindInRound(own("\ufffd")), "part");
+  assert.equal(kindInRound(own("ing")), "nothing", "a stop string has cut it");
+});
+
+test("without alternatives only a draft that ends with the end of the text tells", () => {
+  const round = { draft: [], ended_by: "eos" };
+  const [before, last] = [0, 1].map((id) => ({ id, text: "", top: [], round }));
+  round.draft.push(before, last);
+  assert.deepEqual([before, last].map(kindInRound), ["nothing", "end"]);
+});
+
+test("a prompt begins with the start, and its parts of characters come before a character beyond ASCII", () => {
+  const prompt = ["", "A", "", "", "é", "", "b", ""].map((text) => ({ text }));
+  const kinds = new Map(kindsInPrompt(prompt));
+  assert.deepEqual(prompt.map((token) => kinds.get(token)), [
+    "start", undefined, "part", "part", undefined, "nothing", undefined, "nothing",
+  ]);
+});

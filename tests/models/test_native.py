@@ -1,0 +1,409 @@
+"""A forward on a CPU as one call says what the model says, notices weights that change, and is done without
+where it cannot be had."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from numba.core import caching
+
+from specdemo import Params, generate, load_pair
+from specdemo.bench.hardware import roofline
+from specdemo.loading.pair import weight_bytes
+from specdemo.runtime import kernels, native, products
+from specdemo.runtime.device import Clock
+from specdemo.runtime.linear import join_weights, use_skinny_linear
+from specdemo.runtime.lm import CachedLM, Features
+from specdemo.runtime.native import NativeForward, NativeLM
+from specdemo.ui.view.texts import describe_pair
+from tests.tiny import ARCHITECTURES, VOCAB, tiny
+
+FUSED = [name for name in ARCHITECTURES if name not in ("gpt2", "gpt_neox", "opt")]
+TEXT = torch.arange(60) * 37 % VOCAB  # longer than the sliding windows
+ROWS = [*range(1, 18), 40]
+PROMPT = "Once upon a time there was a little fox who"
+
+
+def native_lm(model):
+    lm = NativeLM(model, Clock())
+    lm.begin_run(static=True)
+    return lm
+
+
+@torch.no_grad()
+def predicted(lm, rows):
+    """The logits [60, V] of a text of which `rows` tokens at a time are fed."""
+    parts = []
+    for start in range(0, len(TEXT), rows):
+        ids = TEXT[start : start + rows]
+        lm.reserve(start, start + len(ids))
+        lm.capture_soon(len(ids))
+        parts.append(lm.forward(ids, torch.tensor(start)))
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def expected(model):
+    return model(TEXT[None]).logits[0]
+
+
+def assert_right(model, rows=ROWS):
+    """For each number of rows, twice: a forward of a new number of rows is the model's own."""
+    lm, right = native_lm(model), expected(model)
+    furthest = max(float((predicted(lm, n) - right).abs().max()) for n in rows for _ in range(2))
+    assert lm.native is not None and lm.not_native is None and lm.notes_as("target") == []
+    print(f"largest difference of a logit: {furthest:.1e} of {right.abs().max():.1f}")
+    assert furthest <= 1e-5 * max(1.0, float(right.abs().max()))
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_the_model_s_own_logits(name):
+    assert_right(tiny(name))
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_of_joined_weights_from_a_checkpoint_in_16_bits(name):
+    model = tiny(name).bfloat16().float()
+    join_weights(model)
+    use_skinny_linear(model)
+    assert_right(model, [1, 2, 5, 17])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("mistral", {"sliding_window": None}),
+        ("qwen2", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
+        ("qwen3", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"tie_word_embeddings": True, "head_dim": 16}),
+        ("llama", {"num_key_value_heads": 1}),
+        ("llama", {"hidden_act": "gelu_new"}),
+        (
+            "llama",
+            {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 10000.0,
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 32,
+                }
+            },
+        ),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}}),
+        ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+        ("gemma2", {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 0.5}),
+        ("gemma3", {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
+    ],
+    ids=str,
+)
+def test_what_a_config_asks_for(name, changes):
+    assert_right(tiny(name, **changes), [1, 5, 17])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("llama", {"hidden_act": "relu"}, "its activation is relu"),
+        ("llama", {"intermediate_size": 40}, "a product of 40 numbers to 32"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}},
+            "its rotary positions depend on the length of the text",
+        ),
+    ],
+    ids=str,
+)
+def test_what_it_cannot_do_runs_as_before_and_is_named(name, changes, reason):
+    model = tiny(name, **changes)
+    lm = native_lm(model)
+    assert lm.native is None
+    (note,) = lm.notes_as("target")
+    assert note.startswith("the target runs operation by operation") and reason in note
+    torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
+
+
+def kinds(lm):
+    k, layers = lm.native.kernels, lm.native._layers
+    places = range(0, k.NORMS, k.PRODUCT_FIELDS)
+    return {int(row[at + k.KIND]) for row in layers for at in places if row[at + k.MATRIX]}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [(torch.bfloat16, products.BFLOAT16), (torch.float16, products.FLOAT16)], ids=str
+)
+def test_weights_that_are_16_bits_are_read_as_such_and_give_the_same_numbers(monkeypatch, dtype, kind):
+    model = tiny().to(dtype).float()
+    narrow = native_lm(model)
+    assert kinds(narrow) == {kind}
+    monkeypatch.setattr(NativeForward, "_is_exact", lambda *_: False)
+    wide = native_lm(model)
+    assert kinds(wide) == {products.FLOAT32}
+    for rows in (1, 5):
+        assert torch.equal(predicted(narrow, rows), predicted(wide, rows))
+
+
+def test_one_weight_that_is_not_exact_keeps_its_tensor_alone_wide():
+    model = tiny().bfloat16().float()
+    model.lm_head.weight.data[3, 5] += 1e-6
+    lm = native_lm(model)
+    assert kinds(lm) == {products.BFLOAT16, products.FLOAT32}
+    assert int(lm.native._layers[-1, kernels.LAST + kernels.KIND]) == products.FLOAT32
+
+
+@pytest.mark.parametrize("how", ["in place", "one number", "moved", "replaced", "the norms"])
+@pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
+def test_weights_that_changed_are_noticed(how, exact):
+    model = tiny().bfloat16().float() if exact else tiny()
+    lm = native_lm(model)
+    before, weight = predicted(lm, 5), model.model.layers[1].mlp.up_proj.weight
+    if how == "in place":
+        with torch.no_grad():
+            weight.mul_(1.5)
+    elif how == "one number":
+        weight.data[3, 5] += 3.0
+    elif how == "moved":
+        weight.data = weight.data * 2
+    elif how == "replaced":
+        model.model.layers[1].mlp.up_proj.weight = torch.nn.Parameter(weight.detach() * 2)
+    else:
+        model.model.norm.weight.data.mul_(1.5)
+    lm.begin_run(static=True)
+    assert lm.native is not None and not torch.allclose(predicted(lm, 5), before, atol=1e-3)
+    torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_features_are_kept_as_the_model_s_own(name):
+    model = tiny(name)
+    lm, own = native_lm(model), CachedLM(model)
+    for each in (lm, own):
+        each.features = Features(model, (0, 1, 2))
+        each.reserve(0, len(TEXT))
+    predicted(lm, 5)
+    with torch.no_grad():
+        own.forward(TEXT, torch.tensor(0))
+    rows = torch.arange(len(TEXT))
+    kept, right = lm.features.at(rows), own.features.at(rows)
+    assert (kept - right).abs().max() <= 1e-5 * right.abs().max()
+
+
+def test_forwards_after_the_cache_has_grown():
+    model = tiny()
+    lm = native_lm(model)
+    ids = torch.arange(250) % VOCAB
+    lm.prefill(ids[:200])
+    lm.reserve(200, 250)
+    with torch.no_grad():
+        logits = torch.cat([lm.forward(ids[at : at + 5], torch.tensor(at)) for at in range(200, 250, 5)])
+        right = model(ids[None]).logits[0, 200:]
+    torch.testing.assert_close(logits, right, rtol=1e-5, atol=1e-4)
+
+
+def test_a_forward_that_lies_is_not_used(monkeypatch):
+    own = NativeForward.__call__
+    monkeypatch.setattr(NativeForward, "__call__", lambda *args: own(*args) * 1.01)
+    lm = native_lm(tiny())
+    assert lm.native is None and "something other than the model" in lm.notes_as("target")[0]
+
+
+def test_a_forward_that_lies_for_other_rows_is_caught_in_the_run(monkeypatch):
+    model, own = tiny(), NativeForward.__call__
+    lm = native_lm(model)
+    monkeypatch.setattr(NativeForward, "__call__", lambda *args: own(*args) * (1 + 0.01 * (args[4] == 3)))
+    logits = torch.cat([predicted(lm, 3), predicted(lm, 3)])
+    assert lm.native is None and "something other than the model" in lm.notes_as("target")[0]
+    torch.testing.assert_close(logits, expected(model).repeat(2, 1), rtol=1e-5, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair()
+
+
+def text_of(pair, **params):
+    return generate(pair, PROMPT, Params(max_new_tokens=60, seed=5, **params), measure=False).text
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        dict(temperature=0.0),
+        dict(temperature=1.0, top_p=1.0, top_k=0),
+        dict(temperature=0.8, top_p=0.9),
+        dict(temperature=0.0, draft_with="early-exit"),
+        dict(temperature=1.0, top_p=1.0, gamma=16),
+    ],
+    ids=str,
+)
+def test_the_text_is_the_same_as_of_uncaptured_forwards(pair, params):
+    assert all(lm.native is not None for lm in pair.runner.lms)
+    assert text_of(pair, **params) == text_of(pair.with_capture("off"), **params)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatch, temperature):
+    params = Params(max_new_tokens=60, temperature=temperature, top_p=1.0, top_k=0, seed=3)
+    at_once = generate(pair, PROMPT, params, measure=False)
+    calls, own = [], NativeLM.draft
+    monkeypatch.setattr(NativeLM, "draft", lambda *args: calls.append(own(*args)))
+    in_turn = generate(pair, PROMPT, params, measure=False)
+    assert calls and at_once.output_ids == in_turn.output_ids
+    for one, other in zip(at_once.rounds, in_turn.rounds, strict=True):
+        assert [token.id for token in one.draft] == [token.id for token in other.draft]
+        assert [token.q for token in one.draft] == pytest.approx([token.q for token in other.draft], abs=1e-5)
+
+
+# What a machine may lack.
+
+
+def noted(pair):
+    return [note for note in pair.notes if note not in pair.limits]
+
+
+def test_without_numba(pair, monkeypatch):
+    monkeypatch.delitem(sys.modules, "specdemo.runtime.kernels")
+    monkeypatch.delattr("specdemo.runtime.kernels")
+    monkeypatch.setitem(sys.modules, "numba", None)
+    without = load_pair()
+    notes = noted(without)
+    assert len(notes) == 2 and all("twice as long" in note and "numba" in note for note in notes)
+    assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
+
+
+def test_without_a_place_for_compiled_code(pair, monkeypatch):
+    native.compile_function.cache_clear()
+    monkeypatch.setattr(native, "_cache_fault", None)
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    without = load_pair()
+    (note,) = noted(without)
+    assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
+    assert all(lm.native is not None for lm in without.runner.lms)
+    assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
+
+
+WRITES = f"""
+import json
+from specdemo import Params, generate, load_pair
+from specdemo.bench.hardware import roofline
+from specdemo.loading.pair import weight_bytes
+pair = load_pair()
+text = generate(pair, {PROMPT!r}, Params(max_new_tokens=60, temperature=0.0), measure=False).text
+notes = [note for note in pair.notes if note not in pair.limits]
+print(json.dumps([text, notes, [lm.native is not None for lm in pair.runner.lms]]))
+"""
+
+
+def writing(**environment):
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITES], env=os.environ | environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+def written(process):
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return json.loads(output.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_two_processes_that_compile_at_once_and_a_broken_cache(pair, tmp_path):
+    both = [writing(NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)]
+    text = text_of(pair, temperature=0.0)
+    assert [written(process) for process in both] == [[text, [], [True, True]]] * 2
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    said, notes, used = written(writing(NUMBA_CACHE_DIR=str(tmp_path)))
+    assert said == text and used == [True, True] and len(notes) == 1 and "cannot be kept on disk" in notes[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names processors of Linux on x86")
+@pytest.mark.parametrize(("capability", "processor"), [("avx2", "haswell"), ("default", "nehalem")])
+def test_on_an_older_processor(pair, tmp_path, capability, processor):
+    process = writing(
+        ATEN_CPU_CAPABILITY=capability,
+        NUMBA_CPU_NAME=processor,
+        NUMBA_CPU_FEATURES="",
+        NUMBA_CACHE_DIR=str(tmp_path),
+    )
+    assert written(process) == [text_of(pair, temperature=0.0), [], [True, True]]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "olmo2"])
+def test_in_several_threads_the_same_numbers(name, threads):
+    model, before = tiny(name), torch.get_num_threads()
+    lm = native_lm(model)
+    for rows in (1, 5):
+        torch.set_num_threads(1)
+        alone = [predicted(lm, rows), lm.draft(TEXT[:2], torch.tensor(0), torch.zeros(5), None)[0]]
+        torch.set_num_threads(threads)
+        try:
+            together = [predicted(lm, rows), lm.draft(TEXT[:2], torch.tensor(0), torch.zeros(5), None)[0]]
+        finally:
+            torch.set_num_threads(before)
+        assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
+
+
+def test_where_no_thread_can_be_started(monkeypatch):
+    def submit(*_):
+        raise RuntimeError("can't start new thread")
+
+    model, before = tiny(), torch.get_num_threads()
+    lm = native_lm(model)
+    monkeypatch.setattr(native.ThreadPoolExecutor, "submit", submit)
+    torch.set_num_threads(3)
+    try:
+        torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_copies_are_told_and_what_a_round_reads_is_counted_by_them():
+    embedded = load_pair("embedded", device="cpu")
+    generate(embedded, "Once", Params(max_new_tokens=8, temperature=0))
+    copied, target = embedded.bytes_copied, weight_bytes(embedded.target)
+    assert 0.9 < 2 * copied.target / target <= 1 and copied.drafter
+    assert roofline(embedded, 4, 1e9, None, None).target_bytes == target - copied.target
+    both = f"{(copied.target + copied.drafter) / 1e6:.1f} MB in all"
+    assert any(both in line for line in describe_pair(embedded, Params()))
+    plain = embedded.with_capture("off")
+    assert plain.bytes_copied.target == 0 and plain.bytes_held == embedded.bytes_held
+
+
+def test_compiled_captures_on_a_cpu_are_said_to_be_the_usual_ones():
+    pair = load_pair("embedded", device="cpu").with_capture("compiled")
+    usual = load_pair("embedded", device="cpu")
+    params = Params(max_new_tokens=12, temperature=0)
+    assert generate(pair, PROMPT, params).output_ids == generate(usual, PROMPT, params).output_ids
+    (note,) = pair.notes
+    assert "compiled" in note and usual.notes == []
+
+
+def test_an_interrupt_between_threads_leaves_none_that_waits(monkeypatch):
+    lm = native_lm(tiny("llama"))
+    submit, calls = native.ThreadPoolExecutor.submit, []
+
+    def interrupted(self, *arguments):
+        calls.append(submit(self, *arguments) if not calls else None)
+        if calls[-1] is None:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    monkeypatch.setattr(native.ThreadPoolExecutor, "submit", interrupted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lm.forward(TEXT[:5], torch.tensor(0))
+        assert calls[0].done()
+    finally:
+        torch.set_num_threads(before)

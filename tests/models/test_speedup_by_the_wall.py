@@ -1,0 +1,105 @@
+"""How good the speed-up of a run and its interval are, on this machine and beside busy processes. Prints the
+figures of specdemo/bench/README.md."""
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from statistics import median
+
+import pytest
+import torch
+
+from specdemo import Params, generate, load_pair, stream
+from specdemo.events import Round, Stats
+from specdemo.events.speedup import is_wide
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
+
+PROMPT = "One day, a girl named Mia found a tiny kitten in the rain."
+RUNS, ENOUGH, TURNS = 40, 36, 20
+BUSY = pytest.mark.parametrize("busy", [0, 1, 8])
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def beside(count: int) -> Iterator[None]:
+    """Beside so many processes that never rest."""
+    spawn = multiprocessing.get_context("spawn")
+    others = [spawn.Process(target=_spin, daemon=True) for _ in range(count)]
+    for other in others:
+        other.start()
+    time.sleep(1)
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    pair = load_pair()
+    for how in ("none", "model"):  # the first runs are slower
+        generate(pair, PROMPT, Params(draft_with=how, max_new_tokens=60, seed=1))
+    return pair
+
+
+def told(what: str, busy: int, runs: list[Stats], true: float) -> int:
+    """Prints the figures; returns how many intervals have the true value."""
+    read = [stats.speedup for stats in runs]
+    intervals = [stats.speedup_interval for stats in runs]
+    hit = sum(low <= true <= high for low, high in intervals)
+    ratio = median(high / low for low, high in intervals)
+    print(
+        f"\n{what}, {torch.get_num_threads()} threads, beside {busy} busy processes: {hit} of {len(runs)} "
+        f"intervals have {true:.3f}; median reading {median(read):.3f} ({min(read):.3f} to {max(read):.3f}), "
+        f"median high/low {ratio:.2f}, {sum(map(is_wide, intervals))} said as an interval only"
+    )
+    return hit
+
+
+@BUSY
+def test_plain_runs_read_one(pair, busy):
+    lengths = Random(5)
+    with beside(busy):
+        runs = [
+            generate(pair, PROMPT, params(lengths.randint(60, 200), seed=100 + at, draft_with="none")).stats
+            for at in range(RUNS)
+        ]
+    assert told("plain", busy, runs, 1.0) >= ENOUGH
+    off = 0.05 if busy == 8 else 0.02
+    assert abs(median(stats.speedup for stats in runs) - 1) <= off
+
+
+@BUSY
+def test_runs_read_what_whole_runs_in_turns_measure(pair, busy):
+    """Each text is the same, since the seed is, so there is one true value."""
+    plain, drafted, runs = [], [], []
+    with beside(busy):
+        for _ in range(TURNS):
+            plain.append(by_the_wall(pair, params(120, draft_with="none")))
+            drafted.append(by_the_wall(pair, params(120)))
+            runs += [generate(pair, PROMPT, params(120)).stats for _ in range(RUNS // TURNS)]
+    assert told("gamma 4", busy, runs, sum(plain) / sum(drafted)) >= ENOUGH
+
+
+def params(tokens: int, **how) -> Params:
+    return Params(**{"max_new_tokens": tokens, "ignore_eos": True, "seed": 3, "top_p": 1.0} | how)
+
+
+def by_the_wall(pair, how: Params) -> float:
+    """Seconds of a whole run, without its prefill."""
+    with stream(pair, PROMPT, how, measure=False) as run:
+        next(run)
+        first = None
+        for event in run:
+            if isinstance(event, Round):
+                first = first or (time.perf_counter(), len(event.emitted))
+    seconds = time.perf_counter() - first[0]
+    return seconds / (len(run.trace.output_ids) - first[1])

@@ -1,0 +1,165 @@
+"""The table of connections, without sockets: who is in it, for how long, and who makes room."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from specdemo.ui.front.connections import INVALID, Connection, Connections, seldom_logged
+
+QUICK = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+SLOW = QUICK.replace(b"/", b"/slow", 1)
+ENDLESS = QUICK.replace(b"/", b"/endless", 1)
+UPGRADE = QUICK.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+SLOWLY = 0.5  # s
+
+
+async def app(scope: dict, receive: Callable, send: Callable) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    if scope["path"] == "/slow":
+        await asyncio.sleep(SLOWLY)
+    if scope["path"] == "/endless":
+        await asyncio.Event().wait()
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+class Wire(asyncio.Transport):
+    """A transport to a visitor of this address."""
+
+    def __init__(self, table: Connections, address: str = "127.0.0.1", ws: Any = "none") -> None:
+        super().__init__({"peername": (address, 1234)})
+        config = Config(app, ws=ws, lifespan="off", log_config=None)
+        config.load()
+        self.sent, self.is_cut = b"", False
+        self.protocol: asyncio.Protocol = Connection(
+            table, config=config, server_state=ServerState(), app_state={}
+        )
+        self.protocol.connection_made(self)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, asyncio.Protocol)
+        self.protocol = protocol
+
+    def write(self, data: Any) -> None:
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return self.is_cut
+
+    def close(self) -> None:
+        if not self.is_cut:
+            self.is_cut = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    abort = close
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    async def ask(self, data: bytes) -> None:
+        self.protocol.data_received(data)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+class WebSocket(asyncio.Protocol):
+    """As those of `websockets` and `wsproto`, one of which many machines have."""
+
+    def __init__(self, **arguments: Any) -> None: ...
+
+
+@contextmanager
+def lines_of(name: str):
+    """The log's lines, before anything else can take them away."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("ws", ["none", WebSocket])
+def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place(ws):
+    async def play():
+        table = Connections(10, 20)
+        for _ in range(20):
+            wire = Wire(table, ws=ws)
+            await wire.ask(UPGRADE)
+            await wire.ask(QUICK)
+            assert wire.sent.count(b"HTTP/1.1 200") == 2
+            wire.close()
+            await asyncio.sleep(0)
+        assert len(table.open) == 0
+
+    with lines_of("uvicorn.error") as lines:
+        asyncio.run(play())
+    assert lines == []
+
+
+def test_the_answer_to_a_second_request_that_came_with_the_first_takes_as_long_as_it_takes():
+    async def play():
+        wire = Wire(Connections(10, SLOWLY / 2))
+        await wire.ask(QUICK + SLOW)
+        assert not wire.is_cut
+        await asyncio.sleep(SLOWLY * 1.2)
+        assert wire.sent.count(b"ok") == 2, "and only then is there a time for the third"
+        await asyncio.sleep(SLOWLY)
+        assert wire.is_cut
+
+    asyncio.run(play())
+
+
+def test_a_crowd_of_long_answers_makes_room_for_other_addresses():
+    async def play():
+        table = Connections(20, 20)
+        modest = [Wire(table, f"10.0.0.{number}") for number in range(3)]
+        crowd = [Wire(table, "8.8.8.8") for _ in range(17)]
+        for wire in (*modest, *crowd):
+            await wire.ask(ENDLESS)
+        more = Wire(table, "8.8.8.8")
+        assert more.is_cut, "of one address the new one goes"
+        others = []
+        for _ in range(3):
+            others.append(Wire(table, "8.8.4.4"))
+            await others[-1].ask(ENDLESS)
+            assert b"HTTP/1.1 200" in others[-1].sent
+        assert [wire.is_cut for wire in crowd] == [True] * 3 + [False] * 14
+        assert not any(wire.is_cut for wire in (*modest, *others)) and len(table.open) == 20
+
+    asyncio.run(play())
+
+
+def test_where_nobody_has_more_than_others_the_new_one_goes():
+    async def play():
+        table = Connections(6, 20)
+        wires = [Wire(table, f"10.0.0.{number % 3}") for number in range(6)]
+        for wire in wires:
+            await wire.ask(ENDLESS)
+        late = Wire(table, "10.0.0.0")
+        assert late.is_cut and not any(wire.is_cut for wire in wires)
+
+    asyncio.run(play())
+
+
+def test_what_is_no_http_is_logged_once():
+    async def play():
+        for _ in range(50):
+            wire = Wire(Connections(10, 20))
+            await wire.ask(b"\x16\x03\x01\r\n\r\n")
+            assert wire.sent.startswith(b"HTTP/1.1 400 ")
+
+    logger, line = logging.getLogger("uvicorn.error"), seldom_logged(*INVALID)
+    logger.addFilter(line)
+    with lines_of("specdemo.ui.front.connections") as said, lines_of("uvicorn.error") as lines:
+        asyncio.run(play())
+        logger.warning("something else")
+    logger.removeFilter(line)
+    assert lines == ["something else"] and said == [INVALID[1]]

@@ -1,0 +1,35 @@
+"""How long a measurement will take, as the page says before it begins."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specdemo.bench.methods import WARM_UP_TOKENS
+from specdemo.events import METHODS
+from specdemo.events.speedup import estimates
+from specdemo.events.trace import Trace
+from specdemo.ui.view.durations import GAMMAS, REPEATS, seconds
+
+TRACE = Trace.load(Path(__file__).resolve().parents[2] / "assets" / "traces" / "first.json")
+FOUND = estimates(TRACE.rounds, TRACE.stats, TRACE.params.rule)
+
+
+def test_a_race_is_two_runs_after_two_warm_ups():
+    stats = TRACE.stats
+    both_ms = 2 * stats.prefill_ms + stats.run_ms + stats.tokens * stats.target_step_ms
+    warm_up = WARM_UP_TOKENS / stats.tokens
+    assert warm_up < 1 and seconds(TRACE, FOUND)["race"] == pytest.approx((1 + warm_up) * both_ms / 1000)
+
+
+def test_more_runs_take_longer():
+    times = seconds(TRACE, FOUND)
+    # Between all at twice the target's speed and all at half of it.
+    for kind, settings in (("gamma", len(GAMMAS) + 1), ("compare", len(METHODS) + 2)):
+        runs = settings * REPEATS / 2
+        assert runs / 2 < times[kind] / times["race"] < 2 * runs
+
+
+def test_draft_lengths_have_no_time_without_estimates_and_a_run_without_rounds_has_none():
+    assert set(seconds(TRACE, [])) == {"race", "compare"}
+    assert seconds(replace(TRACE, stats=replace(TRACE.stats, rounds=0)), FOUND) == {}

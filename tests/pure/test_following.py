@@ -1,0 +1,355 @@
+"""What a page follows: read from any round on, stopped, left, kept and bounded; over runs that tests tell."""
+
+import asyncio
+import gzip
+import json
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from specdemo.events import Params
+from specdemo.ui.runs import board as board_module
+from specdemo.ui.runs.board import (
+    RECORDED_RUN,
+    STOPPED_EARLY,
+    Board,
+    FollowedMeasurement,
+    FollowedRun,
+    opened_run,
+    recorded_run,
+)
+from specdemo.ui.runs.limits import LOCAL, Visitor
+from specdemo.ui.runs.queue import Refused, RunQueue
+from specdemo.ui.runs.routes import GONE, RUNS, following_routes
+from specdemo.ui.runs.run import RunProgress, Waiting
+from specdemo.ui.view.feed import KeptRun
+from tests.pure.test_feed import ROUNDS, output, trace
+
+PAIR = SimpleNamespace(
+    notes=(),
+    runs_here=True,
+    warming_up=None,
+    info=trace().pair,
+    bytes_held=SimpleNamespace(target=1e6, drafter=0),
+    bytes_copied=SimpleNamespace(target=0, drafter=0),
+)
+
+
+class Told:
+    """A run whose reports come when the test says so."""
+
+    def __init__(self, limits=LOCAL, **who):
+        self.run = FollowedRun(limits, Params(), lambda trace: "gamma=4", **who)
+        self.trace, self.reports = trace(), asyncio.Queue()
+        self.run.begin(self._reports())
+
+    async def _reports(self):
+        while (report := await self.reports.get()) is not None:
+            if isinstance(report, Exception):
+                raise report
+            yield report
+
+    async def says(self, *reports) -> None:
+        for report in reports:
+            await self.reports.put(report)
+        await asyncio.sleep(0.01)
+
+    async def goes_on(self, *rounds) -> None:
+        for one in rounds:
+            self.trace.add(one)
+        await self.says(self.progress(False))
+
+    async def ends(self) -> None:
+        self.trace.end("length")
+        await self.says(self.progress(True), None)
+        await self.run.task
+
+    def progress(self, ended: bool) -> RunProgress:
+        return RunProgress(PAIR, SimpleNamespace(trace=self.trace), len(self.trace.rounds), ended)
+
+
+async def messages(run, since: int = 0) -> list[dict]:
+    """All that a reader is told, until the end."""
+    with run.reading():
+        return [json.loads(news.make()) async for news in run.news(since) if news]
+
+
+def playing(play) -> None:
+    asyncio.run(asyncio.wait_for(play(), 30))
+
+
+def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end():
+    async def play():
+        told = Told()
+        reader = asyncio.create_task(messages(told.run))
+        await told.says(Waiting("You are number 2 in line …", None))
+        await told.goes_on(*ROUNDS[:2])
+        await told.goes_on(*ROUNDS[2:])
+        await told.ends()
+        first, begun, more, end = await reader
+        assert first == {"notice": {"kind": "wait", "text": "You are number 2 in line …", "share": None}}
+        assert begun["update"]["link"] == "gamma=4" and begun["notice"]["kind"] == "note"
+        assert (more["update"]["since"], more["update"]["until"]) == (2, 4) and "ended" not in more
+        assert end["ended"] and end["update"]["finish"] == "length" and end["update"]["rounds"] == []
+
+    playing(play)
+
+
+def test_a_reader_whose_connection_was_cut_goes_on_from_the_round_that_it_knows():
+    async def play():
+        told = Told()
+        await told.goes_on(*ROUNDS[:3])
+        reader = asyncio.create_task(messages(told.run, 2))
+        await asyncio.sleep(0.01)
+        await told.goes_on(ROUNDS[3])
+        await told.ends()
+        updates = [message["update"] for message in await reader]
+        assert [(one["since"], one["until"]) for one in updates] == [(2, 3), (3, 4), (4, 4)]
+
+    playing(play)
+
+
+def test_one_who_comes_after_the_end_is_told_that_the_whole_run_is_kept():
+    async def play():
+        told = Told()
+        await told.goes_on(*ROUNDS)
+        await told.ends()
+        assert await messages(told.run, 2) == [{"notice": told.run.notice, "ended": True, "stored": True}]
+        kept = json.loads(gzip.decompress(told.run.kept.message))
+        assert output(kept["update"]) == told.trace.text and told.run.feed is None
+
+    playing(play)
+
+
+def test_what_goes_wrong_is_told_with_what_was_there_before():
+    async def play():
+        early, late = Told(), Told()
+        await early.says(ValueError("gamma must be smaller"))
+        assert await messages(early.run) == [{"notice": early.run.notice, "ended": True}]
+        assert early.run.notice["text"] == "Draft length γ must be smaller" and early.run.kept is None
+        await late.goes_on(*ROUNDS[:1])
+        late.trace.end("error")
+        await late.says(RuntimeError("no"))
+        await late.run.task
+        assert late.run.notice["kind"] == "error" and "RuntimeError" in late.run.notice["text"]
+        assert json.loads(gzip.decompress(late.run.kept.message))["update"]["finish"] == "error"
+
+    playing(play)
+
+
+def test_a_run_is_left_when_nobody_reads_it_for_a_while(monkeypatch):
+    async def play():
+        run = Told(replace(LOCAL, listen_seconds=20, resume_seconds=30)).run
+        assert run.is_awaited() and not run.is_read()
+        clock.now += 21
+        assert not run.is_awaited(), "nobody has come"
+        with run.reading():
+            clock.now += 1_000
+            assert run.is_awaited() and run.is_read()
+        clock.now += 29
+        assert run.is_awaited(), "its page may come back"
+        clock.now += 2
+        assert not run.is_awaited()
+        run.task.cancel()
+
+    clock = SimpleNamespace(now=1_000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    asyncio.run(play())
+
+
+def test_a_run_that_is_stopped_in_line_says_so_and_leaves_it():
+    async def waits(ticket):
+        while not ticket.done.done():
+            yield Waiting("You are number 1 in line …", None)
+            await asyncio.sleep(0.01)
+        ticket.done.result()
+
+    async def play():
+        queue, run = RunQueue(), FollowedRun(LOCAL, Params(), lambda trace: "")
+        run.ticket = queue.join(Visitor("page", "a"), "run")
+        run.begin(waits(run.ticket))
+        reader = asyncio.create_task(messages(run))
+        await asyncio.sleep(0.05)
+        run.stop()
+        *_, last = await reader
+        assert last == {"notice": {"kind": "note", "text": STOPPED_EARLY, "share": None}, "ended": True}
+        assert queue.waiting == 0
+        run.stop()
+
+    playing(play)
+
+
+def test_a_measurement_that_is_stopped_keeps_what_it_has_measured():
+    async def play():
+        queue, one = RunQueue(), FollowedMeasurement(LOCAL, {"kind": "gamma"})
+        one.ticket = queue.join(Visitor("page", "a"), "measurement")
+        told = asyncio.Queue()
+
+        async def measures():
+            while (report := await told.get()) is not None:
+                yield report
+
+        one.begin(measures())
+        reader = asyncio.create_task(messages(one))
+        await told.put(one.latest | {"state": "running", "gammas": [1]})
+        await asyncio.sleep(0.05)
+        one.stop()
+        await told.put(one.latest | {"state": "ended"})
+        await told.put(None)
+        *_, last = await reader
+        assert last["ended"] and last["measurement"]["state"] == "stopped"
+        assert last["measurement"]["gammas"] == [1] and last["measurement"]["id"] == one.name
+
+    playing(play)
+
+
+# What is kept
+
+
+def bounded(**limits) -> Board:
+    limits = replace(LOCAL, **limits)
+    return Board(limits, recorded_run(limits, trace(*ROUNDS, finish="length"), RECORDED_RUN))
+
+
+def put(board: Board, size: int, address: str, session: str = ""):
+    kept = KeptRun(b"m" * (size - 1), b"t", "x.json", None)
+    one = opened_run(board.limits, kept, f"{address}{len(board.entries)}{time.monotonic_ns()}", address)
+    one.session = session
+    board.put(one)
+    return one
+
+
+def there(board: Board, ones) -> list:
+    return [one for one in ones if one.name in board.entries]
+
+
+def test_the_longest_unused_run_is_dropped_first():
+    board = bounded(kept_bytes=25)
+    first, second = put(board, 10, "a"), put(board, 10, "a")
+    assert board.get(first.name) is first
+    third = put(board, 10, "a")
+    assert there(board, (first, second, third)) == [first, third] and board.get(second.name) is None
+
+
+def test_an_address_with_much_loses_its_own_runs_and_nobody_elses():
+    board = bounded(kept_bytes=100)
+    modest = put(board, 20, "modest")
+    greedy = [put(board, 10, "greedy") for _ in range(60)]
+    assert there(board, [modest]) and there(board, greedy) == greedy[-8:]
+    others = [put(board, 20, f"other {number}") for number in range(3)]
+    assert there(board, (modest, *others)) == [modest, *others] and there(board, greedy) == greedy[-2:]
+
+
+def test_runs_are_bounded_in_number_and_time(monkeypatch):
+    board = bounded(kept_runs=4)
+    modest = put(board, 100, "modest")
+    greedy = [put(board, 1, "greedy") for _ in range(9)]
+    assert there(board, [modest]) and there(board, greedy) == greedy[-3:]
+    later = time.monotonic() + board_module.UNUSED_SECONDS + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    last = put(board, 1, "other")
+    assert list(board.entries.values()) == [last] and board.get(RECORDED_RUN) is board.recorded
+
+
+def test_a_page_keeps_its_latest_run_only():
+    async def play():
+        board = bounded()
+        before, other = put(board, 1, "a", "page"), put(board, 1, "a", "another page")
+        told = Told(session="page", address="a")
+        board.put(told.run)
+        told.run.task.add_done_callback(lambda _: board._has_ended(told.run))
+        await told.goes_on(*ROUNDS)
+        assert there(board, [before]) == [before], "it is shown again if the new one fails"
+        await told.ends()
+        await asyncio.sleep(0)
+        assert there(board, (before, other, told.run)) == [other, told.run]
+
+    playing(play)
+
+
+def test_a_page_that_has_read_its_run_reads_the_next_one_too():
+    board = bounded()
+    one = FollowedRun(board.limits, Params(), lambda trace: "", session="page")
+    board.put(one)
+    assert not board.is_read_by("page"), "it has not come"
+    with one.reading():
+        assert board.is_read_by("page") and not board.is_read_by("another page")
+    assert board.is_read_by("page"), "it reads on in a moment"
+
+
+def test_what_nobody_reads_takes_no_more_than_its_share():
+    def asks(address: str) -> FollowedRun:
+        board.make_room(address)
+        one = FollowedRun(board.limits, Params(), lambda trace: "", address=address)
+        board.put(one)
+        return one
+
+    board = bounded(uncollected=6, uncollected_of_address=4)
+    flood = [asks("flood") for _ in range(4)]
+    with pytest.raises(Refused, match="Too many requests wait here: busy"):
+        asks("flood")
+    more = [asks("more") for _ in range(2)]
+    modest = asks("modest")
+    assert there(board, (*flood, *more, modest)) == [*flood[1:], *more, modest]
+    with flood[1].reading():
+        asks("flood")
+
+
+# The routes
+
+
+class Site:
+    """The routes, asked as a browser does."""
+
+    def __init__(self, board: Board):
+        self.queue = RunQueue()
+        app = Starlette(routes=following_routes(board, self.queue))
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x")
+
+    async def get(self, name: str, part: str = "", known: int = 0) -> httpx.Response:
+        headers = {"Last-Event-ID": str(known)} if known else {}
+        return await self.client.get(f"{RUNS}/{name}{part}", headers=headers)
+
+
+def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_and_as_a_file():
+    async def play():
+        board, told = bounded(), Told(address="a")
+        board.put(told.run)
+        site, name = Site(board), told.run.name
+        await told.goes_on(*ROUNDS[:3])
+        reading = asyncio.create_task(site.get(name, known=2))
+        await asyncio.sleep(0.05)
+        await told.goes_on(ROUNDS[3])
+        await told.ends()
+        answer = await reading
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+        assert blocks[0][0].startswith("retry: ") and [block[0] for block in blocks[1:]] == [
+            "id: 3",
+            "id: 4",
+            "id: 4",
+        ]
+        assert json.loads(blocks[-1][1].removeprefix("data: "))["ended"]
+        whole, file = await site.get(name, "/whole"), await site.get(name, "/trace")
+        assert output(whole.json()["update"]) == told.trace.text and file.json()["text"] == told.trace.text
+        assert 'filename="specdemo-seed-7.json"' in file.headers["content-disposition"]
+        assert whole.headers["content-encoding"] == "gzip" and not told.run.readers
+
+    playing(play)
+
+
+def test_what_is_not_there_is_answered_with_a_sentence():
+    async def play():
+        site = Site(bounded())
+        for part in ("", "/whole", "/trace"):
+            answer = await site.get("f" * 32, part)
+            assert (answer.status_code, answer.text) == (404, GONE)
+        assert (await site.client.post(f"{RUNS}/{'f' * 32}/stop")).status_code == 204
+        recorded = await site.get(RECORDED_RUN, "/whole")
+        assert recorded.json()["notice"]["kind"] == "recorded"
+
+    playing(play)

@@ -1,0 +1,112 @@
+"""The estimator of every speed-up: its value from the times beside it, and an interval that holds it."""
+
+from math import exp, log, sqrt
+from random import Random
+
+import pytest
+
+from specdemo.events.speedup import FEWEST_PLAIN, SHORTEST, TimedRound, is_wide, plain, speed_up
+
+SPANS = (1, 4, 16, 64, 256)  # rounds over which parts of the noise last
+
+
+def noise(dice: Random, count: int, size: float) -> list[float]:
+    """Factors of a machine whose speed drifts over all spans alike, as a shared one's does."""
+    levels = [dice.gauss(0, 1) for _ in SPANS]
+    factors = []
+    for _ in range(count):
+        for at, span in enumerate(SPANS):
+            keep = 1 - 1 / span
+            levels[at] = keep * levels[at] + sqrt(1 - keep * keep) * dice.gauss(0, 1)
+        factors.append(exp(size * sum(levels) / sqrt(len(SPANS))))
+    return factors
+
+
+def measured(seed: int, rounds: int, plain_rounds: int, size: float, gamma: int = 0):
+    """A run whose rounds take 10 ms and 2 for each draft, right behind it plain rounds of 10 ms, and how many
+    times as fast the run would have been on a steady machine."""
+    dice = Random(seed)
+    factors = noise(dice, rounds + plain_rounds, size)
+    own = [TimedRound(dice.randint(1, gamma + 1), gamma, (10 + 2 * gamma) * f) for f in factors[:rounds]]
+    alone = plain([10 * f for f in factors[rounds:]])
+    truth = 10 * sum(one.tokens for one in own) / ((10 + 2 * gamma) * rounds)
+    return speed_up([alone], [own]), truth
+
+
+def test_the_value_is_the_ratio_of_the_times_of_a_token_and_turns_round_with_its_sides():
+    slow, fast = plain([10.0, 12.0] * 20), [TimedRound(3, 4, ms) for ms in (15.0, 21.0) * 20]
+    found, turned = speed_up([slow], [fast]), speed_up([fast], [slow])
+    assert found.value == pytest.approx(11 / (18 / 3))
+    assert turned.value == pytest.approx(1 / found.value)
+    assert turned.low == pytest.approx(1 / found.high, rel=0.02)
+    assert turned.high == pytest.approx(1 / found.low, rel=0.02)
+    assert speed_up([slow], [fast]) == found, "the same again: it is seeded"
+
+
+@pytest.mark.parametrize("where", ["plain", "run"])
+def test_a_stall_on_either_side_moves_the_value_and_widens_the_interval_as_much(where):
+    quiet, stalled = plain([10.0] * 32), plain([10.0] * 31 + [160.0])
+    found = speed_up([stalled], [quiet]) if where == "plain" else speed_up([quiet], [stalled])
+    assert found.value == pytest.approx(470 / 320 if where == "plain" else 320 / 470)
+    assert found.low < 1 < found.high and is_wide(found.interval)
+
+
+@pytest.mark.parametrize("gamma", [0, 4])
+@pytest.mark.parametrize("size", [0.04, 0.3])
+@pytest.mark.parametrize(("rounds", "plain_rounds"), [(24, 8), (60, 24), (200, 30)])
+def test_nine_in_ten_intervals_hold_the_truth_where_times_drift(rounds, plain_rounds, size, gamma):
+    held, widths = 0, []
+    for seed in range(100):
+        found, truth = measured(seed, rounds, plain_rounds, size, gamma)
+        held += found.low <= truth <= found.high
+        widths.append(found.high / found.low)
+    assert held >= 87, held  # of 100; 90 expected
+    assert sorted(widths)[50] < exp(8 * size), "and say something"
+
+
+def test_rounds_with_drafts_of_different_lengths_are_no_noise():
+    """As with gamma "auto": a round takes 10 ms, and 2 for each draft."""
+    dice = Random(0)
+    own = [TimedRound(2, k, 10.0 + 2 * k) for k in dice.choices((0, 1, 2, 4, 8, 16), k=60)]
+    found = speed_up([plain([10.0] * 20)], [own])
+    assert found.high / found.low < 1.001
+
+
+def test_more_runs_narrow_the_interval():
+    def runs(count: int, first: int):
+        return [plain([10 * f for f in noise(Random(first + at), 60, 0.1)]) for at in range(count)]
+
+    one, nine = speed_up(runs(1, 0), runs(1, 50)), speed_up(runs(9, 0), runs(9, 50))
+    assert log(nine.high / nine.low) < 0.65 * log(one.high / one.low)
+
+
+def test_what_is_too_short_has_none():
+    enough, few = plain([10.0] * SHORTEST), plain([10.0] * (SHORTEST - 1))
+    assert speed_up([plain([10.0] * FEWEST_PLAIN)], [enough]).value == pytest.approx(1)
+    assert speed_up([plain([10.0] * (FEWEST_PLAIN - 1))], [enough]) is None
+    assert speed_up([enough], [few]) is None and speed_up([], [enough]) is None
+    assert speed_up([enough], [[TimedRound(24, 23, 10.0)]]).value == pytest.approx(24), "one long round"
+    assert speed_up([enough], [plain([0.0] * SHORTEST)]) is None
+    assert speed_up([few, enough], [few, [], enough]).value == pytest.approx(1)
+
+
+@pytest.mark.parametrize("times_ms", [[50.0] * 4 + [75.0] * 4, [10.0] * 7 + [50.0]])
+@pytest.mark.parametrize("rounds", [1, 3, 8])
+def test_a_run_of_few_long_rounds_has_an_interval_that_says_something(rounds, times_ms):
+    """A slow model accepts much. Two stretches of its plain rounds said nothing, and overflowed."""
+    run = [TimedRound(30 // rounds, 16, 100.0 + at) for at in range(rounds)]
+    found = speed_up([plain(times_ms)], [run])
+    assert found.low < found.value < found.high < 100 * found.low
+
+
+@pytest.mark.parametrize(("rounds", "plain_rounds"), [(1, 8), (3, 8), (8, 8)])
+def test_nine_in_ten_intervals_of_short_runs_hold_the_truth(rounds, plain_rounds):
+    held, widths = 0, []
+    for seed in range(200):
+        factors = noise(Random(seed), rounds + plain_rounds, 0.3)
+        run = [TimedRound(24 // rounds, 8, 30.0 * f) for f in factors[:rounds]]
+        found = speed_up([plain([10.0 * f for f in factors[rounds:]])], [run])
+        held += found.low <= 10 * 24 / (30 * rounds) <= found.high
+        widths.append(found.high / found.low)
+    assert held >= 170, held  # of 200; 180 expected
+    assert sorted(widths)[100] < 4

@@ -1,0 +1,357 @@
+"""Small mistakes planted in the engine, one at a time: the tests must find each of them.
+
+`python -m pytest -m long tests/toy/test_mutants.py` plants each mistake in a copy of the package and runs
+tests of that copy until one fails. A mistake in QUICK is found by tests of the quick set, one in SLOW by the
+whole line."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A line of a file under specdemo/, what takes its place, and the tests that have to notice."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: str  # of pytest, separated by spaces
+
+
+LOOP, EXACT, RULES = "tests/toy/test_loop.py", "tests/toy/test_exact_table.py", "tests/pure/test_rules.py"
+ENUMERATED, SAMPLING = "tests/toy/test_rules_enumerated.py", "tests/pure/test_sampling.py"
+DRAFTERS, LM = "tests/toy/test_drafters.py", "tests/models/test_lm.py tests/models/test_greedy.py"
+EAGLE3 = "tests/models/test_eagle3_drafter.py"
+LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenizer.py"
+
+QUICK = [
+    # The loop
+    Mutant(
+        "a draft leaves no room for the target's own token",
+        "engine/loop.py",
+        "self.longest - len(ids) - 1)",
+        "self.longest - len(ids))",
+        LOOP,
+    ),
+    Mutant(
+        "each round has the same dice",
+        "engine/loop.py",
+        "uniforms(self.seed, index,",
+        "uniforms(self.seed, 0,",
+        EXACT,
+    ),
+    Mutant(
+        "the prefill feeds the last token, too",
+        "engine/loop.py",
+        "torch.tensor(ids[:-1], dtype=torch.long)",
+        "torch.tensor(ids, dtype=torch.long)",
+        LOOP,
+    ),
+    Mutant(
+        "the drafter learns after the wrong text",
+        "engine/loop.py",
+        "self.drafter.learn(ids, drafted_ids,",
+        "self.drafter.learn(ids[:-1], drafted_ids,",
+        f"{DRAFTERS} {LOOP}",
+    ),
+    Mutant(
+        "gamma auto learns nothing",
+        "engine/loop.py",
+        "        self.length.learn(emitted.draft)\n",
+        "",
+        LENGTH,
+    ),
+    # Rules
+    Mutant(
+        "accepted by q/p",
+        "engine/rules.py",
+        "return p_drafted / q.gather(1, drafted[:, None])[:, 0].double()",
+        "return q.gather(1, drafted[:, None])[:, 0].double() / p_drafted",
+        RULES,
+    ),
+    Mutant(
+        "the replacement is drawn from p",
+        "engine/rules.py",
+        "*_from_residual(p_next - q_next, p_next, u_next))",
+        "*_from_residual(p_next, p_next, u_next))",
+        ENUMERATED,
+    ),
+    Mutant(
+        "drafts after a rejection count",
+        "engine/rules.py",
+        "passed.long().cumprod(0).sum()",
+        "passed.long().sum()",
+        ENUMERATED,
+    ),
+    Mutant(
+        "the bonus is drawn from a residual",
+        "engine/rules.py",
+        ".masked_fill(accepted == len(q), 0.0)",
+        "",
+        ENUMERATED,
+    ),
+    Mutant(
+        "nothing is drawn where p = q",
+        "engine/rules.py",
+        "torch.where(mass > 0, residual, p)",
+        "residual",
+        RULES,
+    ),
+    Mutant(
+        "block: the residual forgets its weight",
+        "engine/rules.py",
+        "residual = weight[accepted[None], None].to(p.dtype) * p_next - q_next",
+        "residual = p_next - q_next",
+        ENUMERATED,
+    ),
+    Mutant(
+        "block: the first passing place ends the draft",
+        "engine/rules.py",
+        "accepted = pad(length * (u_accept < accept_prob), (1, 0)).amax()",
+        "accepted = _until_first(u_accept < accept_prob)",
+        ENUMERATED,
+    ),
+    Mutant(
+        "block: h forgets what the draft has lost",
+        "engine/rules.py",
+        "whole = residual_mass + (1.0 - weight[1:])",
+        "whole = residual_mass + (1.0 - weight[:-1])",
+        ENUMERATED,
+    ),
+    Mutant(
+        "lenient: the residual is the lossless one",
+        "engine/rules.py",
+        "_from_residual(p_next - self.lenience * q_next, p_next, u_next)",
+        "_from_residual(p_next - q_next, p_next, u_next)",
+        ENUMERATED,
+    ),
+    Mutant(
+        "typical: accepted by epsilon alone",
+        "engine/rules.py",
+        "DELTA * torch.special.entr(p[:-1])",
+        "9 * DELTA * torch.special.entr(p[:-1])",
+        f"{RULES} {ENUMERATED}",
+    ),
+    # Sampling
+    Mutant(
+        "no temperature",
+        "engine/sampling.py",
+        " / settings.temperature.float()",
+        "",
+        SAMPLING,
+    ),
+    Mutant(
+        "weights are taken for normalised",
+        "engine/sampling.py",
+        "u[:, None] * cumulative[:, -1:]",
+        "u[:, None]",
+        SAMPLING,
+    ),
+    Mutant(
+        "a point that rounding has put too high finds the first token",
+        "engine/sampling.py",
+        " | (cumulative == cumulative.amax(-1, keepdim=True))",
+        "",
+        SAMPLING,
+    ),
+    Mutant(
+        "the dice that draw drafts judge them, too",
+        "engine/sampling.py",
+        "accept=numbers[2::2]",
+        "accept=numbers[1::2]",
+        EXACT,
+    ),
+    Mutant(
+        "top-p has one token too many",
+        "engine/sampling.py",
+        "inside = p.cumsum(-1) - p < top_p",
+        "inside = p.cumsum(-1) - p <= top_p + 1e-3",
+        SAMPLING,
+    ),
+    Mutant(
+        "min-p is half of what was asked for",
+        "engine/sampling.py",
+        "settings.min_p.log().float()",
+        "(settings.min_p / 2).log().float()",
+        SAMPLING,
+    ),
+    # The target's step
+    Mutant(
+        "what follows a drafted end of the text is judged",
+        "engine/step.py",
+        "after_end = ends.cumsum(0) > ends.long()",
+        "after_end = ends.cumsum(0) < 0",
+        LOOP,
+    ),
+    Mutant(
+        "the target reads the text one place too late",
+        "engine/step.py",
+        "first = [len(ids) - 1, ids[-1],",
+        "first = [len(ids), ids[-1],",
+        f"{LOOP} {LM} tests/models/test_capture.py",
+    ),
+    Mutant(
+        "confidence drops the unsure place's follower only",
+        "engine/step.py",
+        "is_unsure(value.raw_q, value.confidence).cumsum(0) == 0",
+        "is_unsure(value.raw_q, value.confidence).cumsum(0) <= 1",
+        LENGTH,
+    ),
+    # Fates
+    Mutant(
+        "no token is called rejected",
+        "engine/emit.py",
+        'fate: Fate = "rejected" if i == table.accepted else "discarded"',
+        'fate: Fate = "discarded"',
+        LOOP,
+    ),
+    Mutant(
+        "a replacement is called a bonus",
+        "engine/emit.py",
+        '"resampled" if accepted < k else "bonus" if k else "sampled"',
+        '"bonus" if k else "sampled"',
+        LOOP,
+    ),
+    Mutant(
+        "the rejected token shows no u",
+        "engine/emit.py",
+        "was_judged = i <= self.accepted or",
+        "was_judged = i < self.accepted or",
+        LOOP,
+    ),
+    Mutant(
+        "a draft is cut before its end of the text",
+        "engine/emit.py",
+        "next((i + 1 for i, token_id",
+        "next((i for i, token_id",
+        LOOP,
+    ),
+    # Caches and drafters
+    Mutant(
+        "keys and values go one place too far",
+        "runtime/lm.py",
+        "self.positions = self.start + torch.arange(len(ids), device=self.device)",
+        "self.positions = self.start + 1 + torch.arange(len(ids), device=self.device)",
+        LM,
+    ),
+    Mutant(
+        "a forward sees one place too few",
+        "runtime/lm.py",
+        "self.kv_ruler = self._ruler_buffer[: self._next + len(ids)]",
+        "self.kv_ruler = self._ruler_buffer[: max(len(ids), self._next + len(ids) - 1)]",
+        LM,
+    ),
+    Mutant(
+        "the drafter never sees its own last draft",
+        "engine/drafters/model.py",
+        "last = ids[-2:] if self.exit_layer is None else ids[-1:]",
+        "last = ids[-1:]",
+        f"{LM} tests/models/test_capture.py",
+    ),
+    Mutant(
+        "the drafter feeds the token before its draft",
+        "engine/drafters/model.py",
+        "fed = last if drafted is None else self.in_own_ids(drafted)",
+        "fed = last if drafted is None else last[-1:]",
+        f"{EXACT} {LM}",
+    ),
+    Mutant(
+        "q is that of another temperature",
+        "engine/drafters/__init__.py",
+        "        qs.append(q)\n",
+        "        qs.append(q if sampler.greedy else probabilities(logits))\n",
+        EXACT,
+    ),
+    Mutant(
+        "lookup copies from one place too late",
+        "engine/drafters/ngram.py",
+        "text.append(text[following + i])",
+        "text.append(text[min(following + i + 1, len(text) - 1)])",
+        DRAFTERS,
+    ),
+    Mutant(
+        "n-grams forget the longest context",
+        "engine/drafters/ngram.py",
+        "range(longest, 0, -1)",
+        "range(longest - 1, 0, -1)",
+        DRAFTERS,
+    ),
+    Mutant(
+        "the head's true features are taken for one token more",
+        "engine/drafters/eagle3.py",
+        "        self.filled = len(ids) - 1\n",
+        "        self.filled = len(ids)\n",
+        f"{EAGLE3} tests/toy/test_exact_eagle3.py",
+    ),
+    Mutant(
+        "the head's first draft enters at the wrong place",
+        "engine/drafters/eagle3.py",
+        "start = start + len(last)\n",
+        "start = start + len(last) - 1\n",
+        f"{EAGLE3} tests/toy/test_exact_eagle3.py",
+    ),
+    Mutant(
+        "another tokenizer's cache forgets what was accepted",
+        "engine/drafters/other_tokenizer.py",
+        "self.held += [self.own_ids[token_id] for token_id in accepted]",
+        "self.held += [0 for _ in accepted]",
+        OTHER,
+    ),
+]
+SLOW = [
+    Mutant(
+        "rows that fill a captured step are judged",
+        "engine/step.py",
+        "is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~after_end",
+        "is_draft = ~after_end",
+        "tests/models/test_capture.py",
+    ),
+]
+
+
+def planted(folder: Path, mutant: Mutant | None) -> Path:
+    """A copy of the package and its tests, with the mutant in it."""
+    for name in ("specdemo", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("app.py", "pyproject.toml", "README.md", "requirements.txt", "assets"):
+        (folder / name).symlink_to(ROOT / name)
+    if mutant:
+        file = folder / "specdemo" / mutant.file
+        text = file.read_text(encoding="utf-8")
+        assert text.count(mutant.right) == 1, f"{mutant.file} has it {text.count(mutant.right)} times"
+        file.write_text(text.replace(mutant.right, mutant.wrong), encoding="utf-8")
+    return folder
+
+
+def status_of(folder: Path, tests: str, marker: str) -> int:
+    """0: all tests have passed; 1: one has failed."""
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-m", marker, *tests.split()]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    print(done.stdout[-3000:], done.stderr[-1000:])
+    return done.returncode
+
+
+def test_without_a_mutant_all_of_these_tests_pass(tmp_path):
+    tests = " ".join(sorted({test for one in (*QUICK, *SLOW) for test in one.tests.split()}))
+    assert status_of(planted(tmp_path, None), tests, "not slow and not long") == 0
+
+
+@pytest.mark.parametrize("mutant", QUICK, ids=lambda one: one.name)
+def test_the_quick_set_finds(tmp_path, mutant):
+    assert status_of(planted(tmp_path, mutant), mutant.tests, "not slow and not long") == 1
+
+
+@pytest.mark.parametrize("mutant", SLOW, ids=lambda one: one.name)
+def test_the_whole_line_finds(tmp_path, mutant):
+    assert status_of(planted(tmp_path, mutant), mutant.tests, "not long") == 1

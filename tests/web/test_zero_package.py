@@ -1,0 +1,140 @@
+"""The page under Hugging Face's own package `spaces`, in an environment of its own with torch's CUDA build:
+what a ZeroGPU Space does before it has a GPU. Only the service that lends GPUs is a stand-in; here is none to
+lend, so a run ends where the package first uses one."""
+
+import http.server
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from gradio_client import Client
+
+from tests.vllm_server import ROOT, install
+from tests.web.conftest import address_of
+
+TORCH, SPACES = "torch==2.11.0", "spaces==0.51.3"
+OWN_PYTHON = "SPECDEMO_ZERO_PYTHON"  # a Python that has both, which spares the installation (4.9 GB)
+
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> Path:
+    if own := os.environ.get(OWN_PYTHON):
+        return Path(own)
+    folder = tmp_path_factory.mktemp("zero") / "venv"
+    subprocess.run(["python3", "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    install(python, TORCH, SPACES)
+    install(python, "-r", ROOT / "requirements.txt")
+    return python
+
+
+@contextmanager
+def lender():
+    """The service's answers to the package, the paths that the package has asked for, and their queries."""
+    asked: list[str] = []
+    queries: list[str] = []
+
+    class Lender(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            path = urlsplit(self.path).path
+            asked.append(path)
+            queries.append(urlsplit(self.path).query)
+            gpu = {"idle": False, "nvidiaIndex": 0, "nvidiaUUID": "GPU-0", "allowToken": "token"}
+            content = json.dumps(gpu if path == "/schedule" else {}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lender)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked, queries
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def space(python: Path, service: str) -> subprocess.Popen:
+    """The page as a Space starts it."""
+    environment = {name: value for name, value in os.environ.items() if "CUDA" not in name}
+    environment |= {"SYSTEM": "spaces", "SPACE_ID": "someone/specdemo", "HF_HUB_OFFLINE": "1"}
+    environment |= {"SPACES_ZERO_GPU": "true", "SPACES_ZERO_DEVICE_API_URL": service}
+    command = [python, "app.py", "--port", "0"]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_page_starts_with_its_pairs_loaded_and_a_run_asks_for_a_gpu(python):
+    with lender() as (service, asked, queries):
+        app = space(python, service)
+        try:
+            url = address_of(app)
+            assert asked == ["/startup-report"], "the package moves what it found on its GPUs, and says so"
+            until = time.monotonic() + 120
+            while (health := httpx.get(f"{url}/health").json())["status"] != "ok":
+                assert time.monotonic() < until, health
+                time.sleep(0.5)
+            for _ in range(2):
+                with pytest.raises(Exception, match="ZeroGPU lends no GPU now: RuntimeError"):
+                    Client(url, verbose=False).predict("Once upon a time", api_name="/generate")
+            assert asked[1:] == ["/schedule", "/allow", "/release"] * 2
+            told = run_on_page(url, {"x-ip-token": "of-this-visitor"})
+            assert "ZeroGPU lends no GPU now: RuntimeError" in told
+            assert asked[7:] == ["/schedule", "/allow", "/release"]
+            quotas = [query for path, query in zip(asked, queries, strict=True) if path == "/schedule"]
+            assert ["of-this-visitor" in query for query in quotas] == [False, False, True]
+            assert httpx.get(f"{url}/health").json()["status"] == "ok"
+        finally:
+            app.terminate()
+            assert app.wait(30) == 0
+
+
+def run_on_page(url: str, headers: dict[str, str]) -> str:
+    """What a page is told of the run that it begins with the values that its controls have at first. headers:
+    those that Hugging Face adds to its events."""
+    with httpx.Client(base_url=url, timeout=120) as page:
+        config = page.get("/config").json()
+        event = next(one for one in config["dependencies"] if one["api_name"] == "run_on_stage")
+        held = {one["id"]: one["props"].get("value") for one in config["components"]}
+        body = {
+            "session_hash": "page",
+            "fn_index": event["id"],
+            "data": [held[one] for one in event["inputs"]],
+        }
+        page.post("/gradio_api/queue/join", json=body, headers=headers).raise_for_status()
+        answers = page.get("/gradio_api/queue/data", params={"session_hash": "page"}).text
+        (name,) = set(re.findall(r'\\"follow\\": \\"(\w+)', answers))
+        return page.get(f"/specdemo/runs/{name}").text
+
+
+def test_a_pair_is_loaded_and_warmed_without_a_driver(python):
+    """Every kind of drafter that is shipped, on what the package says is a GPU."""
+    program = """
+import spaces, torch
+from specdemo import load_pair
+from specdemo.loading.catalog import CATALOGUE
+for name in [name for name in CATALOGUE if name.startswith("embedded")]:
+    pair = load_pair(name)
+    print(name, pair.info.device, pair.target.device, torch.cuda.is_initialized())
+"""
+    environment = os.environ | {"SPACES_ZERO_GPU": "true", "SPACES_ZERO_DEVICE_API_URL": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [python, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("embedded")]
+    assert lines and all(re.fullmatch(r"\S+ cuda:0 cuda:0 False", line) for line in lines), done.stdout
