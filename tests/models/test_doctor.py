@@ -52,7 +52,7 @@ def test_the_embedded_pairs_rounds_are_profiled_on_a_cpu(told):
     for table in told["tables"]:
         times = [row[0] for row in table["rows"]]
         assert len(times) == 15 and times == sorted(times, reverse=True)
-        assert {"aten::topk", "aten::to"} & {row[-1] for row in table["rows"]}
+        assert "compiled forward" in {row[-1] for row in table["rows"]}
 
 
 @pytest.mark.slow
