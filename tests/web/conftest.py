@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "assets" / "traces" / "first.json"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 120_000  # ms; machines that run tests are busy
+SAID: dict[str, list[str]] = {}  # what each server said, by its page's address
 for _part in ("connect", "read", "write", "pool"):  # of httpx, for gradio_client, too; usually 5 s
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _part, PATIENCE / 1000)
 
@@ -70,14 +71,39 @@ def serving(*arguments: str, **environment: str):
 
 
 def address_of(app: subprocess.Popen) -> str:
-    said = ""
+    said = []
     for line in app.stderr:
-        said += line
+        said.append(line)
         if found := re.search(r"the page is at (http://\S+)", line):
+            SAID[found[1]] = said
             # Somebody has to go on reading what it says, or it stops when the pipe is full.
-            Thread(target=app.stderr.read, daemon=True).start()
+            Thread(target=said.extend, args=(app.stderr,), daemon=True).start()
             return found[1]
-    raise RuntimeError(f"the app ended with status {app.wait()} and said:\n{said}")
+    raise RuntimeError(f"the app ended with status {app.wait()} and said:\n{''.join(said)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Below a failed test stands what its pages showed, and what the servers have said."""
+    report = yield
+    if report.failed and report.when == "call":
+        browser = item.funcargs.get("browser")
+        pages = [page for context in browser.contexts for page in context.pages] if browser else []
+        shown = [f"{frame.url}\n{shown_by(frame)}" for page in pages for frame in page.frames]
+        report.sections.append(("Pages", "\n".join(shown)))
+        said = [f"{url}\n{''.join(lines[-40:])}" for url, lines in SAID.items()]
+        report.sections.append(("Servers", "\n".join(said)))
+    return report
+
+
+def shown_by(frame) -> str:
+    """The run's state, the controls and the notice, as text."""
+    try:
+        run = frame.locator(".run").first
+        state = run.evaluate("run => JSON.stringify(run.dataset)", timeout=5_000)
+        return f"{state}\n{frame.locator('body').inner_text(timeout=5_000)[:3_000]}"
+    except Exception as error:
+        return str(error).splitlines()[0]
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,10 @@ def prefixing(port: int):
 
         def log_message(self, *_) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
+    class Proxy(ThreadingHTTPServer):
+        request_queue_size = 128  # connections that wait; a browser opens more than the usual 5 at once
+
+    with Proxy(("127.0.0.1", 0), Handler) as proxy:
         Thread(target=proxy.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{proxy.server_port}"
         proxy.shutdown()
