@@ -82,6 +82,13 @@ def address_of(app: subprocess.Popen) -> str:
     raise RuntimeError(f"the app ended with status {app.wait()} and said:\n{''.join(said)}")
 
 
+def pytest_collection_modifyitems(items):
+    """A browser that has waited in vain for PATIENCE is asked once more."""
+    for item in items:
+        if {"browser", "desk"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=[r"Timeout \d+ms exceeded"]))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """Below a failed test stands what its pages showed, and what the servers have said."""
