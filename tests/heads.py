@@ -103,6 +103,24 @@ def fitted(head: Eagle3Head, target: PreTrainedModel, text: list[int]) -> Eagle3
     return head
 
 
+def save_authors_head(head: Eagle3Head, path: Path, **changes) -> Path:
+    """Writes a head as the authors of EAGLE-3 do: its sizes stand beside each other in config.json, and its
+    layer is called midlayer. changes: of config.json."""
+    path.mkdir(parents=True, exist_ok=True)
+    own = head.config
+    config = own.layer.to_dict() | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "draft_vocab_size": own.draft_vocab_size,
+        "eagle_aux_hidden_state_layer_ids": own.layer_ids and list(own.layer_ids),
+    }
+    if "eagle_config" in changes:
+        del config["eagle_aux_hidden_state_layer_ids"]
+    (path / "config.json").write_text(json.dumps(config | changes))
+    tensors = {name.replace("layers.0.", "midlayer."): value for name, value in head.state_dict().items()}
+    save_file({name: value.contiguous() for name, value in tensors.items()}, path / "model.safetensors")
+    return path
+
+
 def save_head(head: Eagle3Head, path: Path, verifier: str | None = None, **changes) -> Path:
     """Writes a head as the speculators library does. changes: of config.json."""
     path.mkdir(parents=True, exist_ok=True)

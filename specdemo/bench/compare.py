@@ -12,7 +12,7 @@ from specdemo.events.metrics import ratio, total
 from specdemo.events.speedup import speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
-from specdemo.loading.fetch import is_speculator
+from specdemo.loading.heads import describes_head
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.zero import start_run
 
@@ -63,7 +63,7 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
 
 def has_head(name: str) -> bool:
     """Whether the drafter of a pair that comes with the project is a head, which cannot be quantised."""
-    return is_speculator(ROOT / CATALOGUE[name].drafter)
+    return describes_head(ROOT / CATALOGUE[name].drafter)
 
 
 def compare(

@@ -13,6 +13,7 @@ from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_
 from tqdm import tqdm
 
 from specdemo.errors import LoadError, load_errors
+from specdemo.loading.heads import describes_head
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
 
@@ -23,7 +24,6 @@ SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
 CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
-SPECULATOR = "speculators_model_type"  # the key of config.json that says that a model is a speculator
 # Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
 # known).
 OnProgress = Callable[[str, float | None], None]
@@ -36,7 +36,7 @@ def is_here(part: Part) -> bool:
     config = _cached(part, "config.json")
     if config is None:
         return False
-    if not is_speculator(Path(config).parent) and not any(_cached(part, name) for name in TOKENIZERS):
+    if not describes_head(Path(config).parent) and not any(_cached(part, name) for name in TOKENIZERS):
         return False
     if part.code and not all(_cached(part, name) for name in _code_files(part)):
         return False
@@ -44,14 +44,6 @@ def is_here(part: Part) -> bool:
         return True
     index = _cached(part, INDEX)
     return bool(index) and all(_cached(part, name) for name in _shards(Path(index)))
-
-
-def is_speculator(folder: Path) -> bool:
-    """Whether the model in this folder is a speculator, of whatever type. It has no tokenizer of its own."""
-    try:
-        return SPECULATOR in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return False
 
 
 def folder_of(part: Part, offline: bool) -> Path:

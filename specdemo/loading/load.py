@@ -42,8 +42,8 @@ from specdemo.loading.fetch import (
     folder_of,
     has_config,
     is_here,
-    is_speculator,
 )
+from specdemo.loading.heads import describes_head
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
@@ -188,8 +188,10 @@ def _with_memory(load: Callable[[], Loaded], models: str) -> Loaded:
 
 
 def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -> Pair:
-    on_progress("Reading the tokenizers", None)
     parts = plan.request.parts
+    for part in parts:
+        check_weights(part)
+    on_progress("Reading the tokenizers", None)
     ids = [part.id for part in parts]
     tokenizer, other = _tokenizer(parts[0]), None
     if len(parts) == 2 and not is_head(parts[1]):
@@ -220,7 +222,6 @@ def _tokenizer(part: Part) -> PreTrainedTokenizerBase:
 
 def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrainedModel:
     on_progress(_loading_weights(part), None)
-    check_weights(part)
     options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True}
     options |= FROM_DISK | _version(part)
     if part.quantize:
@@ -259,23 +260,21 @@ def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Dr
 def is_head(part: Part, offline: bool = True) -> bool:
     """Whether the model is a head, from its config. PairError for a target that is one. offline: without a
     request to the hub."""
-    found = is_speculator(folder_of(part, offline))
+    found = describes_head(folder_of(part, offline))
     if found and part.role == "target":
-        raise PairError(
-            f"target: {part.id} is a speculator, which drafts for a target: give it as the drafter"
-        )
+        raise PairError(f"target: {part.id} is a head, which drafts for a target: give it as the drafter")
     return found
 
 
 def target_for(target: object, drafter: object, trust_remote_code: object) -> Any:
-    """The target as it is given. If it is not, and the drafter is a speculator, the verifier that its
+    """The target as it is given. If it is not, and the drafter is a head, the verifier that its
     config.json names; PairError if its program code would be trusted. Raises as `load_pair` does."""
     if target is not None or not isinstance(drafter, (str, os.PathLike)):
         return target
     part = drafter_part(drafter, "cpu", torch.float32)
     with load_errors(part.role, part.place, shown=part.id):
         folder = folder_of(part, offline=has_config(part))
-        if not is_speculator(folder):
+        if not describes_head(folder):
             return None
         verifier = read_speculator(folder, part.id).verifier
     if not verifier:
@@ -309,6 +308,7 @@ def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> LoadedDrafter
 
 def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | None]:
     """The drafter, which has been checked with the pair's target, and its tokenizer if it is another."""
+    check_weights(part)
     ids, other = [pair.info.target, part.id], None
     if is_head(part):
         check_fit(_speculator(part).config, pair.target, part.id, ids[0])

@@ -1,5 +1,6 @@
-"""Reads speculators: heads that draft for one target, in the format of the speculators library (config.json
-with a `speculators_model_type`, weights in safetensors). The library itself is not needed."""
+"""Reads EAGLE-3 heads in two formats: that of the speculators library (config.json with a
+`speculators_model_type`), and the one in which their authors publish them (config.json like a small model's,
+a class named *Eagle3*). Neither library is needed."""
 
 import json
 import os
@@ -12,15 +13,12 @@ from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 
 from specdemo.errors import LoadError, load_errors
-from specdemo.loading.fetch import (
-    INDEX,
-    SPECULATOR,
-    WEIGHTS_FILE,
-    no_weights,
-)
+from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, no_weights
+from specdemo.loading.heads import Format, format_of, read_config
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
 
-LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # the format's default is qwen3
+LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+LAYER_CONFIG = "transformer_layer_config"
 UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight"}  # copies of the verifier's, for training alone
 MAPS = {"d2t", "t2d"}
 EMBEDDINGS = "embed_tokens.weight"
@@ -39,6 +37,11 @@ class Speculator:
     config: Eagle3Config
     verifier: str | None  # the target that it was trained for: a hub id or a directory
     speculative_tokens: int | None  # how many it was trained to draft
+    format: Format = "speculators"
+
+    def in_file(self, name: str) -> str:
+        """What the format calls a tensor of Eagle3Head's."""
+        return name.replace("layers.0.", "midlayer.", 1) if self.format == "authors" else name
 
 
 def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
@@ -46,8 +49,8 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
     the head, in place of its folder."""
     place = shown or str(folder)
     with load_errors("drafter", str(folder), shown=place):
-        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        reader = ConfigReader(raw, f"drafter: {place} cannot be loaded, because of its config.json")
+        start = f"drafter: {place} cannot be loaded, because of its config.json"
+        reader = ConfigReader(read_config(folder), start)
         # Before its weights have come from the hub, it counts as one with embeddings of its own.
         is_here = any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX))
         return reader.speculator(_tensor_names(folder, place) if is_here else {EMBEDDINGS})
@@ -63,7 +66,8 @@ def read_head(
     with load_errors("drafter", str(folder), "weights", place):
         with torch.device("meta"):
             head = Eagle3Head(speculator.config, dtype)
-        expected = dict(head.state_dict())
+        own_names = {speculator.in_file(name): name for name in head.state_dict()}
+        expected = {name: head.state_dict()[own] for name, own in own_names.items()}
         tensors: dict[str, Tensor] = {}
         for file in _weight_files(folder, place):
             with safe_open(file, "pt") as content:
@@ -75,8 +79,8 @@ def read_head(
         if missing:
             what = f"{len(missing)} tensors, first" if len(missing) > 1 else "the tensor"
             raise LoadError(f"{where} lacks {what} {missing[0]}, which its config.json asks for")
-        _check_values(tensors, head, where)
-        used = {name: tensors[name] for name in expected}
+        _check_values(tensors, expected, head, where)
+        used = {own: tensors[name] for name, own in own_names.items()}
         used = {name: value.to(dtype) if value.is_floating_point() else value for name, value in used.items()}
         head.load_state_dict(used, assign=True)
         head.requires_grad_(False).begin_run()
@@ -91,17 +95,15 @@ class ConfigReader:
             raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
         self.raw = raw
         self.start = start
+        self.format = format_of(raw, start)
 
     def speculator(self, tensors: set[str]) -> Speculator:
-        kind = self.raw.get(SPECULATOR)
-        if kind != "eagle3":
-            raise self.error(
-                f"{SPECULATOR} must be eagle3, the only type that can be run here, not {ascii(kind)[:60]}"
-            )
         ids = self.layer_ids()
+        layer = self.layer()
+        default = 32000 if self.format == "speculators" else layer.vocab_size
         config = Eagle3Config(
-            layer=self.layer(),
-            draft_vocab_size=self.number("draft_vocab_size", MOST_TOKENS, 32000),
+            layer=layer,
+            draft_vocab_size=self.number("draft_vocab_size", MOST_TOKENS, default),
             layer_ids=ids,
             features=len(ids or (0, 0, 0)),
             target_hidden_size=self.number("target_hidden_size", MOST_UNITS),
@@ -118,17 +120,17 @@ class ConfigReader:
                 f"draft_vocab_size must be at most vocab_size, {config.layer.vocab_size:,}, not "
                 f"{config.draft_vocab_size:,}"
             )
-        return Speculator(config, *self.origin())
+        return Speculator(config, *self.origin(), self.format)
 
     def layer(self) -> LlamaConfig | Qwen3Config:
-        raw = self.raw.get("transformer_layer_config")
+        raw, name, default = self.raw, "model_type", "llama"
+        if self.format == "speculators":
+            raw, name, default = self.raw.get(LAYER_CONFIG), f"{LAYER_CONFIG}.model_type", "qwen3"
         if not isinstance(raw, dict):
-            raise self.error(f"transformer_layer_config must be an object, not {type(raw).__name__}")
-        kind = raw.get("model_type", "qwen3")
+            raise self.error(f"{LAYER_CONFIG} must be an object, not {type(raw).__name__}")
+        kind = raw.get("model_type", default)
         if kind not in LAYERS:
-            raise self.error(
-                f"transformer_layer_config.model_type must be llama or qwen3, not {ascii(kind)[:60]}"
-            )
+            raise self.error(f"{name} must be llama or qwen3, not {ascii(kind)[:60]}")
         if raw.get("num_hidden_layers", 1) != 1:
             raise self.error(f"num_hidden_layers must be 1, not {ascii(raw['num_hidden_layers'])[:60]}")
         for name, most in LARGEST_SIZES.items():
@@ -148,6 +150,9 @@ class ConfigReader:
 
     def layer_ids(self) -> tuple[int, ...] | None:
         ids = self.raw.get("eagle_aux_hidden_state_layer_ids")
+        own = self.raw.get("eagle_config")  # some authors' place for it
+        if ids is None and isinstance(own, dict):
+            ids = own.get("eagle_aux_hidden_state_layer_ids")
         if ids is None:
             return None
         is_list = isinstance(ids, list) and 1 <= len(ids) <= MOST_LAYERS
@@ -223,11 +228,13 @@ def _check_tensor(
         )
 
 
-def _check_values(tensors: dict[str, Tensor], head: Eagle3Head, where: str) -> None:
+def _check_values(
+    tensors: dict[str, Tensor], expected: dict[str, Tensor], head: Eagle3Head, where: str
+) -> None:
     for name, value in tensors.items():
         if value.is_floating_point() and not value.isfinite().all():
             raise LoadError(f"{where}: its tensor {name} holds values that are not finite")
-        if name in head.state_dict() and value.is_floating_point() is (name in MAPS):
+        if name in expected and value.is_floating_point() is (name in MAPS):
             raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
     d2t = tensors.get("d2t")
     if d2t is None:

@@ -25,7 +25,7 @@ from specdemo.bench.methods import rounded
 from specdemo.events import Params
 from specdemo.events.metrics import ratio
 from specdemo.events.trace import Trace
-from specdemo.loading.fetch import is_speculator
+from specdemo.loading.heads import describes_head
 from specdemo.loading.load import load_pair
 from specdemo.session import generate
 from specdemo.training.data import BadInput, encode_documents, fingerprint, read_documents
@@ -55,7 +55,7 @@ def write_card(options: ReportOptions) -> None:
     comparisons = {drafter: run_drafter(out, drafter, prompts) for drafter in drafters}
     origin = "The files below; their origin was not stated."
     sources = options.sources.read_text(encoding="utf-8") if options.sources else origin
-    heads = [drafter for drafter in drafters if is_speculator(out / drafter)]
+    heads = [drafter for drafter in drafters if describes_head(out / drafter)]
     card = [
         CARD_INTRODUCTION.format(drafters=folders(drafters)),
         EAGLE3_SECTION.format(heads=folders(heads)) if heads else "",
@@ -131,7 +131,7 @@ def measure_losses(out: Path, names: list[str], heldout: list[str]) -> tuple[dic
     predicted = sum(len(ids) - 1 for ids, _ in fitting)
     characters = sum(len(text) for _, text in fitting)
     for name in names:
-        if is_speculator(out / name):
+        if describes_head(out / name):
             model = load_trained_head(out / name, target)
             loss_of = partial(first_token_loss, model, target)
         else:

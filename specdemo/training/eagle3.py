@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdemo.loading.assemble import check_fit
-from specdemo.loading.fetch import SPECULATOR
+from specdemo.loading.heads import SPECULATOR
 from specdemo.loading.speculator import EMBEDDINGS, read_head, read_speculator
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
 from specdemo.training.data import BadInput, Encoded, Rows, encode_documents, fingerprint, read_documents

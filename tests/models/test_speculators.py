@@ -14,13 +14,14 @@ from specdemo.bench.contestants import contestants
 from specdemo.cli.main import main
 from specdemo.errors import LoadError
 from specdemo.loading.fetch import is_here
+from specdemo.loading.heads import describes_head
 from specdemo.loading.load import load_planned, plan
 from specdemo.loading.pair import held_bytes, weight_bytes
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
 from specdemo.runtime.eagle3 import Eagle3Head
 from specdemo.ui.runs.models import Choice, Models
-from tests.heads import save_head, tiny_head
+from tests.heads import save_authors_head, save_head, tiny_head
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, shorter, tiny, tokenizer
 
@@ -120,7 +121,7 @@ def test_a_head_does_not_choose_whose_program_code_is_run(saved):
 def test_a_head_is_no_target(saved):
     said = rejected(lambda: load_pair(target=saved / "head"))
     assert said.startswith("target: ") and said.endswith(
-        "is a speculator, which drafts for a target: give it as the drafter"
+        "is a head, which drafts for a target: give it as the drafter"
     )
 
 
@@ -189,6 +190,101 @@ def test_the_benchmark_leaves_out_what_transformers_cannot_do(saved):
     names = [each.name for each in contestants(pair, GREEDY, peers=None)]
     assert "specdemo speculative" in names and "transformers assisted" not in names
     assert weight_bytes(pair.drafter) == held_bytes(pair.drafter) - 4 * 304 * 64  # without its embeddings
+
+
+# Heads as their authors publish them
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"])
+@pytest.mark.parametrize("options", [{}, {"draft_ids": list(range(1, 304, 3)), "own_embeddings": False}])
+def test_a_head_in_its_authors_format_is_the_same_head(saved, expected, tmp_path, name, options):
+    head = tiny_head(tiny(**SHAPE), **options)
+    same = load_pair(target=saved / "target", drafter=save_head(head, tmp_path / "same"))
+    folder = save_authors_head(head, tmp_path / "authors", architectures=[name])
+    pair = load_pair(target=saved / "target", drafter=folder)
+    assert isinstance(pair.drafter, Eagle3Head) and pair.info.drafter == str(folder)
+    sampled = Params(temperature=1, seed=4, max_new_tokens=30)
+    traces = [generate(each, PROMPT, sampled) for each in (pair, same)]
+    assert [each.draft for each in traces[0].rounds] == [each.draft for each in traces[1].rounds]
+    assert traces[0].stats.drafted
+    assert_runs(pair, expected)
+
+
+def test_layers_that_the_authors_name_are_read(saved, tmp_path):
+    head = tiny_head(tiny(**SHAPE))
+    folder = save_authors_head(
+        head, tmp_path / "named", eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 2]}
+    )
+    pair = load_pair(target=saved / "target", drafter=folder)
+    assert pair.drafter.config.layer_ids == (1, 2)
+    folder = save_authors_head(
+        tiny_head(tiny(**SHAPE), features=3), tmp_path / "usual", eagle_aux_hidden_state_layer_ids=None
+    )
+    deep = tiny(**SHAPE, num_hidden_layers=8)
+    config = load_pair(target=deep, drafter=folder, tokenizer=tokenizer()).drafter.config
+    assert config.layer_ids is None and config.layer_ids_for(8) == (2, 4, 5)
+
+
+def test_what_is_wrong_with_a_tensor_is_said_by_its_name_in_the_file(saved, tmp_path):
+    folder = save_authors_head(tiny_head(tiny(**SHAPE)), tmp_path / "head")
+    tensors = load_file(folder / "model.safetensors")
+    key = "midlayer.mlp.up_proj.weight"
+    save_file({name: value for name, value in tensors.items() if name != key}, folder / "model.safetensors")
+    said = rejected(lambda: load_pair(target=saved / "target", drafter=folder), LoadError)
+    assert said.endswith(f"lacks the tensor {key}, which its config.json asks for")
+
+
+def test_a_head_of_its_authors_needs_a_target(tmp_path):
+    folder = save_authors_head(tiny_head(tiny(**SHAPE)), tmp_path / "head")
+    assert rejected(lambda: load_pair(drafter=folder)).startswith("target must be given")
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLMEagle3", "LlamaForCausalLM"])
+@pytest.mark.parametrize("how", ["load", "attach"])
+def test_pickled_heads_are_refused_for_that(saved, tmp_path, name, how):
+    """Those of EAGLE-1 and 2 have the config of a small Llama, and no tokenizer."""
+    folder = save_authors_head(tiny_head(tiny(**SHAPE)), tmp_path / "head", architectures=[name])
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    pair = load_pair(target=saved / "target")
+    given = {"load": lambda: load_pair(target=saved / "target", drafter=folder)}
+    said = rejected(given.get(how, lambda: pair.attach(folder)), LoadError)
+    assert said.startswith(f"drafter: {folder} has only pickled weights (pytorch_model.bin)")
+
+
+@pytest.mark.parametrize(
+    "config, kind",
+    [
+        ({"architectures": ["EagleLlamaForCausalLM"], "model_type": "llama"}, "EAGLE"),
+        ({"architectures": ["LlamaForCausalLMEagle"], "model_type": "eagle"}, "EAGLE"),
+        ({"medusa_num_heads": 3, "medusa_num_layers": 1}, "Medusa"),
+        ({"architectures": ["MLPSpeculatorPreTrainedModel"]}, "MLP speculator"),
+        ({"model_type": "mlp_speculator"}, "MLP speculator"),
+        ({"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}, "DFlash"),
+    ],
+)
+def test_other_kinds_of_heads_are_refused_by_name(saved, tmp_path, config, kind):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = rejected(lambda: load_pair(target=saved / "target", drafter=tmp_path), LoadError)
+    assert said == (
+        f"drafter: {tmp_path} cannot be loaded, because of its config.json: heads of the kind {kind} cannot "
+        "be run here, only those of EAGLE-3"
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+        {"architectures": ["Eagle2_5_VLForConditionalGeneration"], "model_type": "eagle_2_5_vl"},
+        {"architectures": "Eagle3", "model_type": None},
+        {"architectures": [3, None]},
+        [],
+        "eagle3",
+    ],
+)
+def test_other_models_are_no_heads(tmp_path, config):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert not describes_head(tmp_path)
 
 
 # Attaching and detaching

@@ -1,0 +1,64 @@
+"""Which config.json describes a head, that is a drafter made for one target, and in whose format."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from specdemo.errors import LoadError
+
+SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
+Format = Literal["speculators", "authors"]
+EAGLE3 = "EAGLE-3"
+# Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
+# (`model_type`) is like.
+AUTHORS = {
+    r"eagle_?3": EAGLE3,
+    r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$": "EAGLE",
+    r"medusa": "Medusa",
+    r"mlp_?speculator": "MLP speculator",
+    r"dflash": "DFlash",
+}
+
+
+def read_config(folder: Path) -> object:
+    """What is in config.json. OSError or ValueError if it cannot be read."""
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+
+def describes_head(folder: Path) -> bool:
+    """Whether the model in this folder is a head of any kind. It has no tokenizer of its own."""
+    try:
+        config = read_config(folder)
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and (SPECULATOR in config or authors_kind(config) is not None)
+
+
+def authors_kind(config: Mapping[str, object]) -> str | None:
+    """The name of the kind of head that its authors publish with such a config; None for a whole model."""
+    if "medusa_num_heads" in config:
+        return "Medusa"
+    classes = config.get("architectures")
+    names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
+    for pattern, kind in AUTHORS.items():
+        if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
+            return kind
+    return None
+
+
+def format_of(config: Mapping[str, object], start: str) -> Format:
+    """The format of a head's config.json. LoadError, whose sentence begins with `start`, for a kind of head
+    that cannot be run."""
+    if SPECULATOR in config:
+        if config[SPECULATOR] != "eagle3":
+            kind = ascii(config[SPECULATOR])[:60]
+            raise LoadError(
+                f"{start}: {SPECULATOR} must be eagle3, the only type that can be run here, not {kind}"
+            )
+        return "speculators"
+    kind = authors_kind(config)
+    if kind != EAGLE3:
+        raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {EAGLE3}")
+    return "authors"
