@@ -25,7 +25,18 @@ from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.errors import PairError, failure, no_mistakes
-from specdemo.events import METHODS, Finished, Params, Round, Started, is_lossy, metrics
+from specdemo.events import (
+    METHODS,
+    Finished,
+    Params,
+    Prompt,
+    Round,
+    Started,
+    check_messages,
+    is_conversation,
+    is_lossy,
+    metrics,
+)
 from specdemo.events.speedup import after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair
@@ -41,7 +52,7 @@ IsOver = Callable[[], bool]
 
 def stream(
     pair: AnyPair,
-    prompt: str | list[int],
+    prompt: Prompt,
     params: Params | None = None,
     *,
     measure: bool = True,
@@ -49,6 +60,8 @@ def stream(
 ) -> "Run":
     """Starts a run: an iterator of Started, one Round per target forward after the prefill, and Finished.
 
+    prompt: text, token ids, or messages ([{"role": "user", "content": "..."}]), which go through the
+    tokenizer's chat template.
     measure: plain rounds are timed before Finished, for `stats.speedup`: at least 8, and as many as fit in a
     tenth of the run's time or in a quarter of a second, whichever is longer; not after a run of fewer than 24
     tokens, nor of a server. is_over: asked during the prefill, and while a server is asked for the prompt's
@@ -67,7 +80,7 @@ def stream(
 
 def prepare(
     pair: AnyPair,
-    prompt: str | list[int],
+    prompt: Prompt,
     params: Params | None = None,
     is_over: IsOver = lambda: False,
 ) -> Started:
@@ -76,21 +89,25 @@ def prepare(
     params = Params() if params is None else params
     if not isinstance(params, Params):
         raise ValueError(f"params must be a Params, not {type(params).__name__}")
+    messages = None
+    if is_conversation(prompt):
+        messages, params = check_messages(prompt), replace(params, chat=True)
+        if params.system is not None:
+            raise ValueError("system must be left out for messages: give it as the first of them")
     if params.system is not None and not params.chat:
         raise ValueError("system is part of the chat template, so it needs chat to be true")
     prompt_ids = encode(pair, prompt, params, is_over)
     text = prompt if isinstance(prompt, str) else ""
     params = _seeded(pair.check(params))
-    return Started(pair.info, {"specdemo": __version__, **pair.versions}, params, text, tuple(prompt_ids))
+    versions = {"specdemo": __version__, **pair.versions}
+    return Started(pair.info, versions, params, text, tuple(prompt_ids), messages)
 
 
 def _seeded(params: Params) -> Params:
     return params if params.seed is not None else replace(params, seed=SystemRandom().randrange(2**32))
 
 
-def generate(
-    pair: AnyPair, prompt: str | list[int], params: Params | None = None, *, measure: bool = True
-) -> Trace:
+def generate(pair: AnyPair, prompt: Prompt, params: Params | None = None, *, measure: bool = True) -> Trace:
     """The whole run at once: its trace. Raises as `stream` does, and what fails while it runs."""
     run = stream(pair, prompt, params, measure=measure)
     for _ in run:

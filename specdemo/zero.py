@@ -20,7 +20,7 @@ import torch
 
 from specdemo import session
 from specdemo.errors import PairError, failure, redacted, without_directories
-from specdemo.events import Finish, Finished, Params, Round, Started, Stats
+from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, Stats
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.runtime import attention, cuda
@@ -62,7 +62,7 @@ _tasks: weakref.WeakKeyDictionary[Pair, Task] = weakref.WeakKeyDictionary()
 
 def start_run(
     pair: AnyPair,
-    prompt: str | list[int],
+    prompt: Prompt,
     params: Params | None = None,
     *,
     measure: bool = True,

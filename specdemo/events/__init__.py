@@ -14,21 +14,26 @@ from specdemo.events.params import (
     LIMITS,
     NO_PROMPT,
     Gamma,
+    Message,
     Params,
+    Prompt,
     allowed,
+    check_messages,
     check_number,
     check_prompt,
     check_text,
     is_auto,
+    is_conversation,
     is_lossy,
     rule_in_words,
 )
 
 __all__ = [
     "LIMITS", "METHODS", "NO_PROMPT", "RULES", "TOKEN_IDS", "Alternative", "ByModel", "EndedBy", "Fate",
-    "Finish", "Finished", "Gamma", "Judged", "Kept", "Method", "Need", "Next", "PairInfo", "Params", "Round",
-    "Rule", "ServerInfo", "ServerStats", "Source", "Started", "Stats", "allowed", "check_number",
-    "check_prompt", "check_text", "is_auto", "is_lossy", "lossy_in_words", "rule_in_words",
+    "Finish", "Finished", "Gamma", "Judged", "Kept", "Message", "Method", "Need", "Next", "PairInfo",
+    "Params", "Prompt", "Round", "Rule", "ServerInfo", "ServerStats", "Source", "Started", "Stats",
+    "allowed", "check_messages", "check_number", "check_prompt", "check_text", "is_auto", "is_conversation",
+    "is_lossy", "lossy_in_words", "rule_in_words",
 ]  # fmt: skip
 
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
@@ -264,13 +269,15 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """First event: everything that determines the run. `params` holds the seed that is really used."""
+    """First event: everything that determines the run. `params` holds the seed that is really used. prompt:
+    empty where token ids or messages were given. messages: those, if the prompt was a conversation."""
 
     pair: PairInfo
     versions: dict[str, str]
     params: Params
     prompt: str
     prompt_ids: tuple[int, ...]
+    messages: tuple[Message, ...] | None = None
 
 
 Finish = Literal["eos", "stop", "length", "cancelled", "error"]  # why a run ended

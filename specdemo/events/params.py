@@ -1,14 +1,27 @@
 """`Params`: how to generate, and what each field allows. Standard library only."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Literal, cast
+from typing import Literal, TypeGuard, cast
 
 from specdemo.events.choices import METHODS, RULES
 
 Gamma = int | Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A turn of a conversation. role: "system", "user", "assistant", or what else the model's chat template
+    knows."""
+
+    role: str
+    content: str
+
+
+# What a run continues: text, token ids, or the turns of a conversation (a Message, or a dict like one).
+Prompt = str | Sequence[int] | Sequence[Message | Mapping[str, str]]
 
 # Field of Params: (type, smallest, largest). The page's sliders and the command line's help use these, too.
 LIMITS: dict[str, tuple[type, float, float]] = {
@@ -176,6 +189,28 @@ def check_prompt(prompt: str) -> None:
     if not prompt:
         raise ValueError(NO_PROMPT)  # some tokenizers make a token of an empty text
     check_text("prompt", prompt)
+
+
+def is_conversation(prompt: object) -> TypeGuard[Sequence[object]]:
+    """Whether a prompt is meant as messages, rather than as text or token ids."""
+    return isinstance(prompt, (list, tuple)) and any(isinstance(one, (Message, Mapping)) for one in prompt)
+
+
+def check_messages(prompt: Sequence[object]) -> tuple[Message, ...]:
+    """The messages of a prompt; ValueError for what is none."""
+    messages = []
+    for one in prompt:
+        if isinstance(one, Mapping) and one.keys() == {"role", "content"}:
+            one = Message(one["role"], one["content"])
+        if not isinstance(one, Message) or not all(isinstance(text, str) for text in (one.role, one.content)):
+            raise ValueError(
+                'prompt must hold messages like {"role": "user", "content": "..."} and nothing else, not '
+                f"{_shown(one)}"
+            )
+        for text in (one.role, one.content):
+            check_text("prompt", text)
+        messages.append(one)
+    return tuple(messages)
 
 
 def _one_of(field: str, value: object, choices: Collection[str]) -> None:

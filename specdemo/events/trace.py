@@ -17,6 +17,7 @@ from specdemo.events import (
     Finish,
     Finished,
     Judged,
+    Message,
     Next,
     PairInfo,
     Params,
@@ -51,12 +52,13 @@ class Trace:
     output_ids: list[int] = field(default_factory=list)
     text: str = ""
     stats: Stats = field(default_factory=metrics.fresh)
+    messages: tuple[Message, ...] | None = None  # see Started
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod
     def begin(cls, started: Started) -> "Trace":
         run = (started.pair, started.versions, started.params, started.prompt, started.prompt_ids)
-        return cls(SCHEMA, *run)
+        return cls(SCHEMA, *run, messages=started.messages)
 
     revised = False  # whether rounds have changed that were there before; not in the JSON
     unfinished = ""  # an incomplete character at the end, which the next token may complete; not in the JSON
@@ -104,7 +106,7 @@ class Trace:
 
     def events(self) -> Iterator[Started | Round | Finished]:
         """The run's events again, without its models."""
-        yield Started(self.pair, self.versions, self.params, self.prompt, self.prompt_ids)
+        yield Started(self.pair, self.versions, self.params, self.prompt, self.prompt_ids, self.messages)
         yield from self.rounds
         if finished := self.finished:
             yield finished

@@ -3,7 +3,7 @@
 import gc
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +14,19 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.errors import PairError, in_short
-from specdemo.events import METHODS, NO_PROMPT, TOKEN_IDS, Need, PairInfo, Params, check_prompt
+from specdemo.events import (
+    METHODS,
+    NO_PROMPT,
+    TOKEN_IDS,
+    Message,
+    Need,
+    PairInfo,
+    Params,
+    Prompt,
+    check_messages,
+    check_prompt,
+    is_conversation,
+)
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.eagle3 import DrafterModel
@@ -179,21 +191,26 @@ class Pair:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def prompt_ids(
-        self, prompt: str, params: Params, is_over: Callable[[], bool] = lambda: False
+        self,
+        prompt: str | tuple[Message, ...],
+        params: Params,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> list[int] | None:
         """The prompt as the target reads it. ValueError in one sentence when it cannot be used. is_over: see
         ServedPair; here nothing is awaited."""
         if self.tokenizer is None:
             raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
-        if len(prompt) > 256 * self.context:  # surely too long, and tokenizing megabytes takes minutes
+        messages = messages_of(prompt, params)
+        characters = sum(len(message["content"]) for message in messages)
+        if characters > 256 * self.context:  # surely too long, and tokenizing megabytes takes minutes
             context = f"the context of {self.context:,.0f} tokens"
-            raise ValueError(f"prompt must fit {context}, but has {len(prompt):,} characters")
-        if not params.chat:
+            raise ValueError(f"prompt must fit {context}, but has {characters:,} characters")
+        if isinstance(prompt, str) and not params.chat:
             return self.tokenizer(prompt).input_ids
         if not self.has_chat_template:
-            raise ValueError("chat must be false for this pair: its tokenizer has no chat template")
+            wrong = "chat must be false" if isinstance(prompt, str) else "prompt must not be messages"
+            raise ValueError(f"{wrong} for this pair: its tokenizer has no chat template")
         try:
-            messages = messages_of(prompt, params)
             text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # a template is a program, and may refuse (a system prompt, for example)
             reason = f"the model's chat template says: {in_short(error)}"
@@ -280,29 +297,26 @@ AnyPair = Pair | ServedPair
 
 
 def encode(
-    pair: AnyPair, prompt: str | list[int], params: Params, is_over: Callable[[], bool] = lambda: False
+    pair: AnyPair, prompt: Prompt, params: Params, is_over: Callable[[], bool] = lambda: False
 ) -> list[int]:
     """The prompt's token ids; ValueError in one sentence when it cannot be used. Empty for a text whose
     tokens a server tells only with its answer. is_over: once true, a server's answer is not awaited."""
-    if isinstance(prompt, str):
-        check_prompt(prompt)
-        ids = pair.prompt_ids(prompt, params, is_over)
+    if isinstance(prompt, str) or is_conversation(prompt):
+        if isinstance(prompt, str):
+            check_prompt(prompt)
+        text = prompt if isinstance(prompt, str) else check_messages(prompt)
+        ids = pair.prompt_ids(text, params, is_over)
         if ids is None:
             return []
     elif isinstance(prompt, (list, tuple)):
         if params.chat:
             raise ValueError("chat needs a prompt that is text, not token ids")
         ids = list(prompt)
-        if any(isinstance(value, Mapping) for value in ids):
-            raise ValueError(
-                "prompt must be text or a list of token ids, not messages: give the user's message as text, "
-                "with chat=True for the chat template"
-            )
         known = pair.vocab_size or TOKEN_IDS
         if not all(_is_token_id(value, known) for value in ids):
             raise ValueError(f"prompt must hold token ids, whole numbers from 0 to {known - 1}")
     else:
-        raise ValueError(f"prompt must be text or a list of token ids, not {type(prompt).__name__}")
+        raise ValueError(f"prompt must be text, token ids or messages, not {type(prompt).__name__}")
     if not ids:
         raise ValueError(NO_PROMPT)
     if len(ids) >= pair.context:

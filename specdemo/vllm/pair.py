@@ -3,13 +3,13 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
 from specdemo.errors import without_directories
-from specdemo.events import METHODS, RULES, TOKEN_IDS, ByModel, PairInfo, Params, ServerInfo
+from specdemo.events import METHODS, RULES, TOKEN_IDS, ByModel, Message, PairInfo, Params, ServerInfo
 from specdemo.vllm.chunks import LONGEST_WORD, ChunkReader, Merged, Misread, Steps, first_fault
 from specdemo.vllm.client import (
     ASK_SECONDS,
@@ -109,7 +109,9 @@ class ServedPair:
         known = self.longest is not None and 1 <= self.longest <= 16
         return replace(params, gamma=self.longest if known else usual.gamma)
 
-    def prompt_ids(self, prompt: str, params: Params, is_over: Condition = never) -> list[int] | None:
+    def prompt_ids(
+        self, prompt: str | tuple[Message, ...], params: Params, is_over: Condition = never
+    ) -> list[int] | None:
         """The prompt as the server will read it; None if it does not tell before, and once `is_over`."""
         body: dict[str, Any] = {"model": self.model}
         body |= {"messages": messages_of(prompt, params)} if params.chat else {"prompt": prompt}
@@ -126,9 +128,12 @@ class ServedPair:
 NO_MIN_P = "must be 0 here: vLLM does not take min-p where it drafts"
 
 
-def messages_of(prompt: str, params: Params) -> list[dict[str, str]]:
-    system = [] if params.system is None else [{"role": "system", "content": params.system}]
-    return [*system, {"role": "user", "content": prompt}]
+def messages_of(prompt: str | tuple[Message, ...], params: Params) -> list[dict[str, str]]:
+    """What a chat template is given: the messages, or the text as the user's one."""
+    if isinstance(prompt, str):
+        system = [] if params.system is None else [Message("system", params.system)]
+        prompt = (*system, Message("user", prompt))
+    return [asdict(message) for message in prompt]
 
 
 def connect(url: str, key: str | None = None, name: str | None = None) -> ServedPair:

@@ -194,7 +194,7 @@ def server_request(pair: ServedPair, started: Started) -> tuple[str, dict[str, A
         **WANTED,
     }
     if params.chat:
-        body |= {"messages": messages_of(started.prompt, params), "logprobs": True}
+        body |= {"messages": messages_of(started.messages or started.prompt, params), "logprobs": True}
         return "/v1/chat/completions", body | {"top_logprobs": params.alternatives}
     prompt = started.prompt if started.prompt else list(started.prompt_ids)
     return "/v1/completions", body | {"prompt": prompt, "logprobs": params.alternatives}

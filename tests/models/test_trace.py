@@ -169,7 +169,8 @@ def test_the_keys_are_those_of_the_schema():
     data = json.loads(any_trace(1).to_json())
     assert data["schema"] == SCHEMA == "specdemo.trace/1"
     assert keys(data) == (
-        "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats date"
+        "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
+        "date"
     )
     first = data["rounds"][0]
     assert keys(first) == (

@@ -118,6 +118,16 @@ def test_arguments_by_name():
         check_named({"x": 1}, ())
 
 
+def test_an_argument_can_be_messages_and_no_file():
+    turn = {"role": "user", "content": "x"}
+    check_named({"prompt": [turn, turn]}, GENERATE.fields)
+    for wrong in ({**turn, "path": "/etc/passwd"}, {"role": {"path": "x"}, "content": ""}, {"path": "x"}):
+        with pytest.raises(
+            NotLetIn, match="^prompt must be a text, a number, true, false or a list of these"
+        ):
+            check_named({"prompt": [turn, wrong]}, GENERATE.fields)
+
+
 def test_what_an_event_carries_beside_its_values():
     check_rest(
         {"trigger_id": 7, "event_id": "ab-1", "event_data": {"kind": "race", "prompts": "set"}}, {0, 7}

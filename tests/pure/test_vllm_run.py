@@ -132,6 +132,10 @@ def test_a_chat_goes_through_its_own_api():
     assert trace.text == TEXT and trace.prompt_ids == (1, 2, 3)
     messages = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}]
     assert server.requests[-1]["messages"] == messages and server.requests[-1]["top_logprobs"] == 5
+    turns = [*messages, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Go on"}]
+    with server.serving() as url:
+        trace = generate(load_pair(vllm=url), turns, SHORT)
+    assert server.requests[-1]["messages"] == turns and len(trace.messages) == 4 and trace.params.chat
 
 
 def test_prompts_of_ids_and_the_context():

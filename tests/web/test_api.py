@@ -44,6 +44,16 @@ def test_the_plain_route_has_the_same_in_its_stream(client, url):
     assert [one["draft"] for one in trace["rounds"]] == [one["draft"] for one in same["rounds"]]
 
 
+def test_a_prompt_can_be_token_ids_or_messages(client):
+    trace = client.predict(prompt=[5, 6, 7], max_new_tokens=3, api_name="/generate")["trace"]
+    assert trace["prompt_ids"] == [5, 6, 7]
+    turns = [{"role": "user", "content": "Hi"}]
+    with pytest.raises(AppError, match="prompt must not be messages for this pair: its tokenizer has no"):
+        client.predict(prompt=turns, api_name="/generate")
+    with pytest.raises(AppError, match="prompt must hold messages like"):
+        client.predict(prompt=[{"role": "user"}], api_name="/generate")
+
+
 def test_its_arguments_are_those_of_params(client):
     parameters = client.view_api(return_format="dict")["named_endpoints"]["/generate"]["parameters"]
     assert [p["parameter_name"] for p in parameters] == [

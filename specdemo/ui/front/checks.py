@@ -182,8 +182,8 @@ def _check_value(value: Any, field: Field) -> None:
     match field.kind:
         case "anything":  # but what Gradio would take for a file
             inner = value if isinstance(value, list) else [value]
-            right = not any(isinstance(each, (list, dict)) for each in inner)
-            what = "a text, a number, true, false or a list of these"
+            right = not any(isinstance(each, (list, dict)) and not _is_message(each) for each in inner)
+            what = "a text, a number, true, false or a list of these or of messages"
         case "choice":
             right = isinstance(value, str) and value in field.choices
             what = f"one of {', '.join(field.choices)}"
@@ -198,6 +198,12 @@ def _check_value(value: Any, field: Field) -> None:
             right, what = isinstance(value, bool), "true or false"
     if not right:
         raise NotLetIn(400, f"{field.label} must be {what}, not {_short(value)}.")
+
+
+def _is_message(value: Any) -> bool:
+    """Whether it has a message's keys. Gradio takes no object for a file that has no others."""
+    is_object = isinstance(value, dict) and value.keys() <= {"role", "content"}
+    return is_object and not any(isinstance(inner, (list, dict)) for inner in value.values())
 
 
 def _short(value: Any) -> str:

@@ -25,7 +25,7 @@ from specdemo.ui.view.settings import judging_in_words
 ENDPOINTS = {"generate": "generate_in_words", "pairs": "pairs_in_words"}  # of each tool, in Gradio
 SHOWN_ROUNDS = 200
 ARGUMENTS = {
-    "prompt": "the text to continue",
+    "prompt": "the text to continue; or token ids, or messages with role and content for the chat template",
     "pair": "a name that the tool pairs lists",
     "draft_with": f"what drafts: one of {', '.join(METHODS)}; none is plain decoding",
     "gamma": "the most tokens drafted in a round; auto chooses it round by round",
@@ -202,7 +202,7 @@ def _set_signature(generate: Callable, default: str) -> None:
     defaults."""
     arguments = [
         ("request", gr.Request, Parameter.empty),  # Gradio fills it in, and documents the others
-        ("prompt", str, Parameter.empty),
+        ("prompt", str | list[int] | list[dict[str, str]], Parameter.empty),
         ("pair", str, default),
     ]
     for field in fields(Params):

@@ -11,7 +11,7 @@ from typing import TypeVar
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from specdemo.events import Params, check_number
+from specdemo.events import Params, check_messages, check_number, is_conversation
 
 MIB = 2**20
 
@@ -57,11 +57,19 @@ class Limits:
         for name in ("max_new_tokens", "alternatives"):
             check_number(name, getattr(params, name), self.largest(name))
         for name, text in (("prompt", prompt), ("system", params.system)):
-            if isinstance(text, (str, list)) and len(text) > self.prompt_characters:
-                what = "characters" if isinstance(text, str) else "token ids"
-                raise ValueError(
-                    f"{name} must have at most {self.prompt_characters:,} {what}, not {len(text):,}"
-                )
+            what, size = _size(text)
+            if size > self.prompt_characters:
+                most = f"{self.prompt_characters:,} {what}"
+                raise ValueError(f"{name} must have at most {most}, not {size:,}")
+
+
+def _size(prompt: object) -> tuple[str, int]:
+    """What a prompt of its kind is counted in, and how much of that it has."""
+    if is_conversation(prompt):
+        return "characters", sum(len(one.role) + len(one.content) for one in check_messages(prompt))
+    if isinstance(prompt, list):
+        return "token ids", len(prompt)
+    return "characters", len(prompt) if isinstance(prompt, str) else 0
 
 
 LOCAL = Limits()

@@ -1,0 +1,72 @@
+"""Prompts that are messages, which go through the chat template."""
+
+from dataclasses import replace
+
+import pytest
+
+from specdemo import Params, generate, load_pair, stream
+from specdemo.events.trace import Trace
+from tests.sentences import assert_one_sentence
+from tests.tiny import noisy, tiny, tokenizer
+
+CHAT = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
+    "{% if add_generation_prompt %}so{% endif %}"
+)
+
+
+@pytest.fixture
+def pair():
+    target = tiny(vocab_size=304)
+    return load_pair(target=target, drafter=noisy(target), tokenizer=tokenizer())
+
+
+def test_a_conversation_goes_through_the_chat_template(pair):
+    with pytest.raises(ValueError, match="prompt must not be messages for this pair"):
+        stream(pair, [{"role": "user", "content": "Once"}])
+    pair.tokenizer.chat_template = CHAT
+    turns = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "the cat"},
+        {"role": "assistant", "content": "sat"},
+        {"role": "user", "content": "and then"},
+    ]
+    params = Params(max_new_tokens=12, seed=1)
+    trace = generate(pair, turns, params)
+    text = "system: be brief user: the cat assistant: sat user: and then so"
+    assert trace.prompt_ids == tuple(pair.tokenizer(text, add_special_tokens=False).input_ids)
+    assert trace.prompt == "" and trace.params.chat
+    again = Trace.from_json(trace.to_json())
+    assert [(one.role, one.content) for one in again.messages] == [tuple(one.values()) for one in turns]
+    assert again.messages == trace.messages == next(again.events()).messages
+    assert generate(pair, again.messages, again.params).output_ids == trace.output_ids
+    # A text is the user's message, and `system` the one before it.
+    single = generate(pair, "the cat", replace(params, chat=True, system="be brief"))
+    assert single.messages is None
+    assert single.prompt_ids == generate(pair, turns[:2], params).prompt_ids
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [{"role": "user"}],
+        [{"role": "user", "content": None}],
+        [{"role": 3, "content": "x"}],
+        [{"role": "user", "content": "x", "name": "y"}],
+        [{"role": "user", "content": "x"}, "y"],
+        [5, {"role": "user", "content": "x"}],
+    ],
+)
+def test_what_is_no_message(pair, prompt):
+    with pytest.raises(
+        ValueError, match="^prompt must hold messages like .* and nothing else, not "
+    ) as wrong:
+        stream(pair, prompt)
+    assert_one_sentence(str(wrong.value))
+
+
+def test_a_conversation_has_its_own_system_prompt(pair):
+    with pytest.raises(ValueError, match="system must be left out for messages"):
+        stream(pair, [{"role": "user", "content": "x"}], Params(chat=True, system="y"))
+    with pytest.raises(ValueError, match="lone surrogate"):
+        stream(pair, [{"role": "user", "content": "\ud800"}])
