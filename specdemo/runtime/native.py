@@ -126,14 +126,17 @@ class NativeForward:
         self._model[k.LAYER_COUNT] = len(self.fused.layers)
         self._model[[k.HIDDEN, k.HEADS, k.GROUPS, k.HEAD_DIM, k.WIDTH]] = self._sizes
         self._model[[k.VOCAB, k.KNOWN]] = self._vocab_size, embeddings.num_embeddings
-        self._model[k.EMBEDDING_TABLE] = self._address(embeddings.weight)
+        self._model[k.EMBEDDING_TABLE] = self._address(
+            embeddings.weight, embeddings.num_embeddings, self._sizes[0]
+        )
         self._model[k.TANH_GELU] = activation_of(model) in GELU
         self._model[k.NORM_HEADS] = first.norms_each_head
         self._layers = np.zeros((len(self.fused.layers) + 1, k.LAYER_FIELDS), np.int64)
         self._layer_numbers = np.zeros((len(self._layers), k.LAYER_NUMBERS), np.float32)
         for row, numbers, layer in zip(self._layers, self._layer_numbers, self.fused.layers, strict=False):
             self._describe(row, numbers, layer)
-        self._norm(self._layers[-1], self._layer_numbers[-1], k.LAST_NORM, self.fused.norm)
+        last, size = (self._layers[-1], self._layer_numbers[-1]), self._sizes[0]
+        self._norm(*last, k.LAST_NORM, self.fused.norm, size)
         self._product(self._layers[-1], k.LAST, head, 0, self._vocab_size)
         self._epoch: int | None = None  # of the cache whose addresses are known
         self._states: Tensor | None = None
@@ -156,22 +159,23 @@ class NativeForward:
         self._split(row, (k.OUT,), layer.out.layers, [size])
         self._split(row, (k.GATE, k.UP), layer.gate_up.layers, [layer.mlp_width] * 2)
         self._split(row, (k.DOWN,), layer.down.layers, [size])
+        q_size, k_size = (d, d) if layer.norms_each_head else sizes[:2]
         norms = {
-            k.BEFORE_ATTENTION: layer.before_attention,
-            k.AFTER_ATTENTION: layer.after_attention,
-            k.BEFORE_MLP: layer.before_mlp,
-            k.AFTER_MLP: layer.after_mlp,
-            k.Q_NORM: layer.q_norm,
-            k.K_NORM: layer.k_norm,
+            k.BEFORE_ATTENTION: (layer.before_attention, size),
+            k.AFTER_ATTENTION: (layer.after_attention, size),
+            k.BEFORE_MLP: (layer.before_mlp, size),
+            k.AFTER_MLP: (layer.after_mlp, size),
+            k.Q_NORM: (layer.q_norm, q_size),
+            k.K_NORM: (layer.k_norm, k_size),
         }
-        for at, norm in norms.items():
-            self._norm(row, numbers, at, norm)
+        for at, (norm, norm_size) in norms.items():
+            self._norm(row, numbers, at, norm, norm_size)
         row[k.WINDOW] = layer.window or 0
         numbers[k.SCALING], numbers[k.SCORES_CAP] = layer.scaling, layer.softcap or 0.0
 
-    def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None) -> None:
+    def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None, size: int) -> None:
         if norm is not None:
-            row[at] = self._address(norm.derived.get("weight", norm.module.weight))
+            row[at] = self._address(norm.derived.get("weight", norm.module.weight), size)
             numbers[at - self.kernels.NORMS] = norm.eps
 
     def _split(self, row: np.ndarray, places: tuple[int, ...], layers: tuple, sizes: list[int]) -> None:
@@ -187,11 +191,13 @@ class NativeForward:
             raise ValueError("it has quantised or other linear layers")
         if size < self.products.FEWEST_OUTPUTS or layer.in_features % 16:
             raise ValueError(f"it has a product of {layer.in_features} numbers to {size}")
-        weight, kind = self._as_in_checkpoint(layer.weight.detach()[first : first + size])
+        given = layer.weight.detach()[first : first + size]
+        self._check_weight(given, size, layer.in_features)
+        weight, kind = self._as_in_checkpoint(given)
         self.kinds.add(kind)
-        row[at : at + k.PRODUCT_FIELDS] = self._address(weight), kind, 0, size, layer.in_features
+        row[at : at + k.PRODUCT_FIELDS] = self._hold(weight), kind, 0, size, layer.in_features
         if layer.bias is not None:
-            row[at + k.BIAS] = self._address(layer.bias.detach()[first : first + size])
+            row[at + k.BIAS] = self._address(layer.bias.detach()[first : first + size], size)
 
     def _as_in_checkpoint(self, weight: Tensor) -> tuple[Tensor, int]:
         """The weight in 16 bits, if these hold its numbers exactly. A copy that was made before is compared
@@ -220,9 +226,19 @@ class NativeForward:
             return bool(self._is_upcast.ctypes(weight.data_ptr(), narrow.data_ptr(), weight.numel()))
         return torch.equal(narrow.float(), weight)
 
-    def _address(self, tensor: Tensor) -> int:
-        if not tensor.is_contiguous() or tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise ValueError("its weights are not contiguous float32 numbers")
+    def _address(self, tensor: Tensor, *shape: int) -> int:
+        """shape: of a tensor of float32 numbers, as compiled code reads it."""
+        self._check_weight(tensor, *shape)
+        return self._hold(tensor)
+
+    @staticmethod
+    def _check_weight(tensor: Tensor, *shape: int) -> None:
+        """ValueError for what compiled code would read beyond its end, or as other numbers."""
+        is_wide = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+        if not is_wide or not tensor.is_contiguous() or tensor.shape != shape:
+            raise ValueError("a weight is not contiguous float32 numbers of the layer's own shape in memory")
+
+    def _hold(self, tensor: Tensor) -> int:
         self._held.append(tensor.detach())
         return tensor.data_ptr()
 

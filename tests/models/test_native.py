@@ -178,6 +178,36 @@ def test_weights_that_changed_are_noticed(how, exact):
     torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
+def test_a_norm_that_was_cast_is_read_by_the_model_alone(exact):
+    model = tiny().bfloat16().float() if exact else tiny()
+    lm = native_lm(model)
+    model.model.norm.bfloat16()
+    lm.begin_run(static=True)
+    assert lm.native is None and "float32 numbers of the layer's own shape" in lm.notes_as("target")[0]
+    torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("what", ["bias", "product", "shape", "device"])
+def test_weights_that_the_model_cannot_read_are_refused_as_by_the_model(what, exact):
+    model = tiny(mlp_bias=True)
+    model = model.bfloat16().float() if exact else model
+    lm, up = native_lm(model), model.model.layers[1].mlp.up_proj
+    if what == "bias":
+        up.bias.data = up.bias.data.bfloat16()
+    elif what == "product":
+        up.bfloat16()
+    elif what == "shape":
+        up.weight.data = up.weight.data[:, :16].contiguous()
+    else:
+        up.to("meta")
+    with pytest.raises(RuntimeError):
+        lm.begin_run(static=True)
+        lm.forward(TEXT[:5], torch.tensor(0))
+    assert lm.native is None
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_features_are_kept_as_the_model_s_own(name):
     model = tiny(name)
