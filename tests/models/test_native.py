@@ -235,6 +235,12 @@ def test_forwards_after_the_cache_has_grown():
     torch.testing.assert_close(logits, right, rtol=1e-5, atol=1e-4)
 
 
+def test_no_id_reads_memory_outside_of_the_embeddings():
+    lm = native_lm(tiny())
+    told = [lm.forward(torch.tensor([3, token_id]), torch.tensor(0)) for token_id in (-1, 0, VOCAB, VOCAB - 1)]
+    assert torch.equal(told[0], told[1]) and torch.equal(told[2], told[3])
+
+
 def test_a_forward_that_lies_is_not_used(monkeypatch):
     own = NativeForward.__call__
     monkeypatch.setattr(NativeForward, "__call__", lambda *args: own(*args) * 1.01)
