@@ -207,6 +207,8 @@ class NativeForward:
             return self._narrow[place]
         kinds = ((torch.bfloat16, self.products.BFLOAT16), (torch.float16, self.products.FLOAT16))
         for dtype, kind in kinds if self._has_room else ():
+            if not self._is_exact(weight[0], weight[0].to(dtype)):
+                continue  # which spares a copy of the whole weight in each run
             narrow = weight.to(dtype)
             if self._is_exact(weight, narrow):
                 self._narrow[place] = narrow, kind

@@ -156,6 +156,18 @@ def test_one_weight_that_is_not_exact_keeps_its_tensor_alone_wide():
     assert int(lm.native._layers[-1, kernels.LAST + kernels.KIND]) == products.FLOAT32
 
 
+def test_of_float32_weights_no_run_copies_more_than_a_row(monkeypatch):
+    lm, copied, own = native_lm(tiny()), [], torch.Tensor.to
+
+    def to(tensor, *arguments, **named):
+        copied.append(tensor.numel() if arguments and arguments[0] in (torch.bfloat16, torch.float16) else 0)
+        return own(tensor, *arguments, **named)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    lm.begin_run(static=True)
+    assert 0 < max(copied) <= lm.model.config.intermediate_size
+
+
 @pytest.mark.parametrize("how", ["in place", "one number", "moved", "replaced", "the norms"])
 @pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
 def test_weights_that_changed_are_noticed(how, exact):
