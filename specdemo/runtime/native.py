@@ -90,10 +90,16 @@ class Team:
         wait(others)
 
 
-class NativeForward:
-    """Computes a model's logits over a positional cache. ValueError says why it cannot for this model."""
+# By a layer and the first row of a part of its weight: the copy in 16 bits, and its kind.
+Copies = dict[tuple[Module, int], tuple[Tensor, int]]
 
-    def __init__(self, fused: FusedForward):
+
+class NativeForward:
+    """Computes a model's logits over a positional cache. ValueError says why it cannot for this model.
+
+    copies: those of another forward that reads the same layers, which are shared."""
+
+    def __init__(self, fused: FusedForward, copies: Copies | None = None):
         from specdemo.runtime import kernels, products  # import numba, which takes 0.2 s and may be missing
 
         self.kernels, self.products = kernels, products
@@ -103,7 +109,7 @@ class NativeForward:
         self._products: dict[
             int, tuple[np.ndarray, list]
         ] = {}  # by block: addresses by kind, and what is there
-        self._narrow: dict[int, tuple[Tensor, int]] = {}  # by a weight's place: its copy, and its kind
+        self.copies = {} if copies is None else copies
         self._scratch = torch.empty(0)
         self._team = Team(kernels)
         parameters = fused.model.num_parameters()
@@ -193,33 +199,32 @@ class NativeForward:
             raise ValueError(f"it has a product of {layer.in_features} numbers to {size}")
         given = layer.weight.detach()[first : first + size]
         self._check_weight(given, size, layer.in_features)
-        weight, kind = self._as_in_checkpoint(given)
+        weight, kind = self._as_in_checkpoint((layer, first), given)
         self.kinds.add(kind)
         row[at : at + k.PRODUCT_FIELDS] = self._hold(weight), kind, 0, size, layer.in_features
         if layer.bias is not None:
             row[at + k.BIAS] = self._address(layer.bias.detach()[first : first + size], size)
 
-    def _as_in_checkpoint(self, weight: Tensor) -> tuple[Tensor, int]:
+    def _as_in_checkpoint(self, place: tuple[Module, int], weight: Tensor) -> tuple[Tensor, int]:
         """The weight in 16 bits, if these hold its numbers exactly. A copy that was made before is compared
         with the weight again, since a weight can be changed in place."""
-        place = len(self._held)
-        if place in self._narrow and self._is_exact(weight, self._narrow[place][0]):
-            return self._narrow[place]
+        if place in self.copies and self._is_exact(weight, self.copies[place][0]):
+            return self.copies[place]
         kinds = ((torch.bfloat16, self.products.BFLOAT16), (torch.float16, self.products.FLOAT16))
         for dtype, kind in kinds if self._has_room else ():
             if not self._is_exact(weight[0], weight[0].to(dtype)):
                 continue  # which spares a copy of the whole weight in each run
             narrow = weight.to(dtype)
             if self._is_exact(weight, narrow):
-                self._narrow[place] = narrow, kind
-                return self._narrow[place]
-        self._narrow.pop(place, None)
+                self.copies[place] = narrow, kind
+                return self.copies[place]
+        self.copies.pop(place, None)
         return weight, self.products.FLOAT32
 
     @property
     def copied_bytes(self) -> int:
         """Of the copies in 16 bits."""
-        return sum(narrow.nbytes for narrow, _ in self._narrow.values())
+        return sum(narrow.nbytes for narrow, _ in self.copies.values())
 
     def _is_exact(self, weight: Tensor, narrow: Tensor) -> bool:
         if weight.shape != narrow.shape or weight.dtype != torch.float32 or not weight.is_contiguous():
@@ -412,13 +417,16 @@ class NativeLM(TorchScriptLM):
         assert self.fused is not None
         self.fused.begin_run()
         self.blocks.clear()
-        native = self.native = NativeForward(self.fused)
+        native = self.native = NativeForward(self.fused, self._shared_copies())
         n = int(min(TRIED_ROWS, self.last_position + 1))
         ids = torch.arange(n)
         self.reserve(0, n)
         expected = self._plain_forward(ids)  # [n, V]
         for rows in (n, 1):
             self._try(native, native.block_for(rows), ids[-rows:], ids[-rows], expected[-rows:])
+
+    def _shared_copies(self) -> Copies | None:
+        return None
 
     def _try(self, native: NativeForward, block: int, ids: Tensor, start: Tensor, expected: Tensor) -> None:
         """ValueError if its forward in blocks of so many rows predicts something other than the model."""
@@ -505,7 +513,11 @@ class NativeLM(TorchScriptLM):
 
 
 class FirstLayersNativeLM(FirstLayersLM, NativeLM):
-    """The same, of a model's first layers."""
+    """The same, of a model's first layers. It reads the owner's copies of their weights."""
+
+    def _shared_copies(self) -> Copies | None:
+        native = self.owner.native if isinstance(self.owner, NativeLM) else None
+        return None if native is None else native.copies
 
 
 def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:

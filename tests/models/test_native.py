@@ -427,6 +427,16 @@ def test_the_copies_are_told_and_what_a_round_reads_is_counted_by_them():
     assert plain.bytes_copied.target == 0 and plain.bytes_held == embedded.bytes_held
 
 
+def test_first_layers_read_the_copies_that_their_owner_has():
+    embedded = load_pair("embedded", device="cpu")
+    generate(embedded, "Once", Params(max_new_tokens=8, temperature=0))
+    copies = dict(embedded.runner.lms[0].native.copies)
+    for layers in (2, 5):
+        generate(embedded, "Once", Params(max_new_tokens=8, draft_with="early-exit", exit_layer=layers))
+        first = embedded.runner._exits[layers]
+        assert first.native is not None and first.native.copies == copies
+
+
 def test_compiled_captures_on_a_cpu_are_said_to_be_the_usual_ones():
     pair = load_pair("embedded", device="cpu").with_capture("compiled")
     usual = load_pair("embedded", device="cpu")
