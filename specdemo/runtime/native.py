@@ -500,10 +500,9 @@ class NativeLM(TorchScriptLM):
 
     def notes_as(self, role: str) -> list[str]:
         notes = super().notes_as(role)
-        if self.not_native and self.is_small:
-            notes.append(
-                f"the {role} runs operation by operation, which takes twice as long: {self.not_native}"
-            )
+        if self.not_native:
+            longer = "takes twice as long" if self.is_small else "is slower"
+            notes.append(f"the {role} runs operation by operation, which {longer}: {self.not_native}")
         if self.native is not None and _cache_fault and role == "target":
             notes.append(
                 "what numba compiles cannot be kept on disk, so that each start takes some 3 seconds longer: "

@@ -128,6 +128,12 @@ def test_what_it_cannot_do_runs_as_before_and_is_named(name, changes, reason):
     torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
 
 
+def test_of_a_larger_model_it_is_named_too(monkeypatch):
+    monkeypatch.setattr(native, "SMALL_MODEL", 0)
+    (note,) = native_lm(tiny(hidden_act="relu")).notes_as("target")
+    assert note == "the target runs operation by operation, which is slower: its activation is relu"
+
+
 def kinds(lm):
     k, layers = lm.native.kernels, lm.native._layers
     places = range(0, k.NORMS, k.PRODUCT_FIELDS)
