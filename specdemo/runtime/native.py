@@ -28,7 +28,7 @@ from specdemo.runtime.lm import CachedLM, logits_tolerance
 from specdemo.runtime.torchscript import TorchScriptLM
 
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
-MOST_PREFILLED = 512  # tokens of a prompt; with more, transformers' own forward is faster
+MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
 GELU = ("gelu_pytorch_tanh", "gelu_new")
 NO_TEMPERATURE = torch.zeros(1, dtype=torch.float64)
