@@ -242,15 +242,18 @@ def test_features_are_kept_as_the_model_s_own(name):
 
 
 def test_forwards_after_the_cache_has_grown():
-    model = tiny()
+    model = tiny(max_position_embeddings=600)
     lm = native_lm(model)
-    ids = torch.arange(250) % VOCAB
-    lm.prefill(ids[:200])
-    lm.reserve(200, 250)
+    ids, before = torch.arange(600) % VOCAB, lm.buffer_epoch
+    lm.prefill(ids[:100])
+    logits = []
     with torch.no_grad():
-        logits = torch.cat([lm.forward(ids[at : at + 5], torch.tensor(at)) for at in range(200, 250, 5)])
-        right = model(ids[None]).logits[0, 200:]
-    torch.testing.assert_close(logits, right, rtol=1e-5, atol=1e-4)
+        for at in range(100, 600, 5):
+            lm.reserve(at, at + 5)
+            logits.append(lm.forward(ids[at : at + 5], torch.tensor(at)))
+        right = model(ids[None]).logits[0, 100:]
+    assert lm.buffer_epoch > before
+    torch.testing.assert_close(torch.cat(logits), right, rtol=1e-5, atol=1e-4)
 
 
 def test_no_id_reads_memory_outside_of_the_embeddings():
