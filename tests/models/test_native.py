@@ -258,7 +258,9 @@ def test_forwards_after_the_cache_has_grown():
 
 def test_no_id_reads_memory_outside_of_the_embeddings():
     lm = native_lm(tiny())
-    told = [lm.forward(torch.tensor([3, token_id]), torch.tensor(0)) for token_id in (-1, 0, VOCAB, VOCAB - 1)]
+    told = [
+        lm.forward(torch.tensor([3, token_id]), torch.tensor(0)) for token_id in (-1, 0, VOCAB, VOCAB - 1)
+    ]
     assert torch.equal(told[0], told[1]) and torch.equal(told[2], told[3])
 
 
