@@ -359,7 +359,7 @@ def embed(model, ids, x, rows, scale):
     apart()
     size, table = model[HIDDEN], model[EMBEDDING_TABLE]
     for n in range(rows):
-        row = floats(table + 4 * min(ids[n], model[KNOWN] - 1) * size)
+        row = floats(table + 4 * max(0, min(ids[n], model[KNOWN] - 1)) * size)
         to = floats(x + 4 * n * size)
         for i in range(size):
             to[i] = row[i] * scale

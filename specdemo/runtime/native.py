@@ -28,7 +28,7 @@ from specdemo.runtime.lm import CachedLM, logits_tolerance
 from specdemo.runtime.torchscript import TorchScriptLM
 
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
-MOST_PREFILLED = 512  # tokens of a prompt; with more, transformers' own forward is faster
+MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
 GELU = ("gelu_pytorch_tanh", "gelu_new")
 NO_TEMPERATURE = torch.zeros(1, dtype=torch.float64)
@@ -90,10 +90,16 @@ class Team:
         wait(others)
 
 
-class NativeForward:
-    """Computes a model's logits over a positional cache. ValueError says why it cannot for this model."""
+# By a layer and the first row of a part of its weight: the copy in 16 bits, and its kind.
+Copies = dict[tuple[Module, int], tuple[Tensor, int]]
 
-    def __init__(self, fused: FusedForward):
+
+class NativeForward:
+    """Computes a model's logits over a positional cache. ValueError says why it cannot for this model.
+
+    copies: those of another forward that reads the same layers, which are shared."""
+
+    def __init__(self, fused: FusedForward, copies: Copies | None = None):
         from specdemo.runtime import kernels, products  # import numba, which takes 0.2 s and may be missing
 
         self.kernels, self.products = kernels, products
@@ -103,7 +109,7 @@ class NativeForward:
         self._products: dict[
             int, tuple[np.ndarray, list]
         ] = {}  # by block: addresses by kind, and what is there
-        self._narrow: dict[int, tuple[Tensor, int]] = {}  # by a weight's place: its copy, and its kind
+        self.copies = {} if copies is None else copies
         self._scratch = torch.empty(0)
         self._team = Team(kernels)
         parameters = fused.model.num_parameters()
@@ -126,14 +132,17 @@ class NativeForward:
         self._model[k.LAYER_COUNT] = len(self.fused.layers)
         self._model[[k.HIDDEN, k.HEADS, k.GROUPS, k.HEAD_DIM, k.WIDTH]] = self._sizes
         self._model[[k.VOCAB, k.KNOWN]] = self._vocab_size, embeddings.num_embeddings
-        self._model[k.EMBEDDING_TABLE] = self._address(embeddings.weight)
+        self._model[k.EMBEDDING_TABLE] = self._address(
+            embeddings.weight, embeddings.num_embeddings, self._sizes[0]
+        )
         self._model[k.TANH_GELU] = activation_of(model) in GELU
         self._model[k.NORM_HEADS] = first.norms_each_head
         self._layers = np.zeros((len(self.fused.layers) + 1, k.LAYER_FIELDS), np.int64)
         self._layer_numbers = np.zeros((len(self._layers), k.LAYER_NUMBERS), np.float32)
         for row, numbers, layer in zip(self._layers, self._layer_numbers, self.fused.layers, strict=False):
             self._describe(row, numbers, layer)
-        self._norm(self._layers[-1], self._layer_numbers[-1], k.LAST_NORM, self.fused.norm)
+        last, size = (self._layers[-1], self._layer_numbers[-1]), self._sizes[0]
+        self._norm(*last, k.LAST_NORM, self.fused.norm, size)
         self._product(self._layers[-1], k.LAST, head, 0, self._vocab_size)
         self._epoch: int | None = None  # of the cache whose addresses are known
         self._states: Tensor | None = None
@@ -156,22 +165,23 @@ class NativeForward:
         self._split(row, (k.OUT,), layer.out.layers, [size])
         self._split(row, (k.GATE, k.UP), layer.gate_up.layers, [layer.mlp_width] * 2)
         self._split(row, (k.DOWN,), layer.down.layers, [size])
+        q_size, k_size = (d, d) if layer.norms_each_head else sizes[:2]
         norms = {
-            k.BEFORE_ATTENTION: layer.before_attention,
-            k.AFTER_ATTENTION: layer.after_attention,
-            k.BEFORE_MLP: layer.before_mlp,
-            k.AFTER_MLP: layer.after_mlp,
-            k.Q_NORM: layer.q_norm,
-            k.K_NORM: layer.k_norm,
+            k.BEFORE_ATTENTION: (layer.before_attention, size),
+            k.AFTER_ATTENTION: (layer.after_attention, size),
+            k.BEFORE_MLP: (layer.before_mlp, size),
+            k.AFTER_MLP: (layer.after_mlp, size),
+            k.Q_NORM: (layer.q_norm, q_size),
+            k.K_NORM: (layer.k_norm, k_size),
         }
-        for at, norm in norms.items():
-            self._norm(row, numbers, at, norm)
+        for at, (norm, norm_size) in norms.items():
+            self._norm(row, numbers, at, norm, norm_size)
         row[k.WINDOW] = layer.window or 0
         numbers[k.SCALING], numbers[k.SCORES_CAP] = layer.scaling, layer.softcap or 0.0
 
-    def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None) -> None:
+    def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None, size: int) -> None:
         if norm is not None:
-            row[at] = self._address(norm.derived.get("weight", norm.module.weight))
+            row[at] = self._address(norm.derived.get("weight", norm.module.weight), size)
             numbers[at - self.kernels.NORMS] = norm.eps
 
     def _split(self, row: np.ndarray, places: tuple[int, ...], layers: tuple, sizes: list[int]) -> None:
@@ -187,31 +197,34 @@ class NativeForward:
             raise ValueError("it has quantised or other linear layers")
         if size < self.products.FEWEST_OUTPUTS or layer.in_features % 16:
             raise ValueError(f"it has a product of {layer.in_features} numbers to {size}")
-        weight, kind = self._as_in_checkpoint(layer.weight.detach()[first : first + size])
+        given = layer.weight.detach()[first : first + size]
+        self._check_weight(given, size, layer.in_features)
+        weight, kind = self._as_in_checkpoint((layer, first), given)
         self.kinds.add(kind)
-        row[at : at + k.PRODUCT_FIELDS] = self._address(weight), kind, 0, size, layer.in_features
+        row[at : at + k.PRODUCT_FIELDS] = self._hold(weight), kind, 0, size, layer.in_features
         if layer.bias is not None:
-            row[at + k.BIAS] = self._address(layer.bias.detach()[first : first + size])
+            row[at + k.BIAS] = self._address(layer.bias.detach()[first : first + size], size)
 
-    def _as_in_checkpoint(self, weight: Tensor) -> tuple[Tensor, int]:
+    def _as_in_checkpoint(self, place: tuple[Module, int], weight: Tensor) -> tuple[Tensor, int]:
         """The weight in 16 bits, if these hold its numbers exactly. A copy that was made before is compared
         with the weight again, since a weight can be changed in place."""
-        place = len(self._held)
-        if place in self._narrow and self._is_exact(weight, self._narrow[place][0]):
-            return self._narrow[place]
+        if place in self.copies and self._is_exact(weight, self.copies[place][0]):
+            return self.copies[place]
         kinds = ((torch.bfloat16, self.products.BFLOAT16), (torch.float16, self.products.FLOAT16))
         for dtype, kind in kinds if self._has_room else ():
+            if not self._is_exact(weight[0], weight[0].to(dtype)):
+                continue  # which spares a copy of the whole weight in each run
             narrow = weight.to(dtype)
             if self._is_exact(weight, narrow):
-                self._narrow[place] = narrow, kind
-                return self._narrow[place]
-        self._narrow.pop(place, None)
+                self.copies[place] = narrow, kind
+                return self.copies[place]
+        self.copies.pop(place, None)
         return weight, self.products.FLOAT32
 
     @property
     def copied_bytes(self) -> int:
         """Of the copies in 16 bits."""
-        return sum(narrow.nbytes for narrow, _ in self._narrow.values())
+        return sum(narrow.nbytes for narrow, _ in self.copies.values())
 
     def _is_exact(self, weight: Tensor, narrow: Tensor) -> bool:
         if weight.shape != narrow.shape or weight.dtype != torch.float32 or not weight.is_contiguous():
@@ -220,9 +233,19 @@ class NativeForward:
             return bool(self._is_upcast.ctypes(weight.data_ptr(), narrow.data_ptr(), weight.numel()))
         return torch.equal(narrow.float(), weight)
 
-    def _address(self, tensor: Tensor) -> int:
-        if not tensor.is_contiguous() or tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise ValueError("its weights are not contiguous float32 numbers")
+    def _address(self, tensor: Tensor, *shape: int) -> int:
+        """shape: of a tensor of float32 numbers, as compiled code reads it."""
+        self._check_weight(tensor, *shape)
+        return self._hold(tensor)
+
+    @staticmethod
+    def _check_weight(tensor: Tensor, *shape: int) -> None:
+        """ValueError for what compiled code would read beyond its end, or as other numbers."""
+        is_wide = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+        if not is_wide or not tensor.is_contiguous() or tensor.shape != shape:
+            raise ValueError("a weight is not contiguous float32 numbers of the layer's own shape in memory")
+
+    def _hold(self, tensor: Tensor) -> int:
         self._held.append(tensor.detach())
         return tensor.data_ptr()
 
@@ -394,13 +417,16 @@ class NativeLM(TorchScriptLM):
         assert self.fused is not None
         self.fused.begin_run()
         self.blocks.clear()
-        native = self.native = NativeForward(self.fused)
+        native = self.native = NativeForward(self.fused, self._shared_copies())
         n = int(min(TRIED_ROWS, self.last_position + 1))
         ids = torch.arange(n)
         self.reserve(0, n)
         expected = self._plain_forward(ids)  # [n, V]
         for rows in (n, 1):
             self._try(native, native.block_for(rows), ids[-rows:], ids[-rows], expected[-rows:])
+
+    def _shared_copies(self) -> Copies | None:
+        return None
 
     def _try(self, native: NativeForward, block: int, ids: Tensor, start: Tensor, expected: Tensor) -> None:
         """ValueError if its forward in blocks of so many rows predicts something other than the model."""
@@ -474,10 +500,9 @@ class NativeLM(TorchScriptLM):
 
     def notes_as(self, role: str) -> list[str]:
         notes = super().notes_as(role)
-        if self.not_native and self.is_small:
-            notes.append(
-                f"the {role} runs operation by operation, which takes twice as long: {self.not_native}"
-            )
+        if self.not_native:
+            longer = "takes twice as long" if self.is_small else "is slower"
+            notes.append(f"the {role} runs operation by operation, which {longer}: {self.not_native}")
         if self.native is not None and _cache_fault and role == "target":
             notes.append(
                 "what numba compiles cannot be kept on disk, so that each start takes some 3 seconds longer: "
@@ -487,7 +512,11 @@ class NativeLM(TorchScriptLM):
 
 
 class FirstLayersNativeLM(FirstLayersLM, NativeLM):
-    """The same, of a model's first layers."""
+    """The same, of a model's first layers. It reads the owner's copies of their weights."""
+
+    def _shared_copies(self) -> Copies | None:
+        native = self.owner.native if isinstance(self.owner, NativeLM) else None
+        return None if native is None else native.copies
 
 
 def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:

@@ -128,6 +128,12 @@ def test_what_it_cannot_do_runs_as_before_and_is_named(name, changes, reason):
     torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
 
 
+def test_of_a_larger_model_it_is_named_too(monkeypatch):
+    monkeypatch.setattr(native, "SMALL_MODEL", 0)
+    (note,) = native_lm(tiny(hidden_act="relu")).notes_as("target")
+    assert note == "the target runs operation by operation, which is slower: its activation is relu"
+
+
 def kinds(lm):
     k, layers = lm.native.kernels, lm.native._layers
     places = range(0, k.NORMS, k.PRODUCT_FIELDS)
@@ -156,6 +162,18 @@ def test_one_weight_that_is_not_exact_keeps_its_tensor_alone_wide():
     assert int(lm.native._layers[-1, kernels.LAST + kernels.KIND]) == products.FLOAT32
 
 
+def test_of_float32_weights_no_run_copies_more_than_a_row(monkeypatch):
+    lm, copied, own = native_lm(tiny()), [], torch.Tensor.to
+
+    def to(tensor, *arguments, **named):
+        copied.append(tensor.numel() if arguments and arguments[0] in (torch.bfloat16, torch.float16) else 0)
+        return own(tensor, *arguments, **named)
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    lm.begin_run(static=True)
+    assert 0 < max(copied) <= lm.model.config.intermediate_size
+
+
 @pytest.mark.parametrize("how", ["in place", "one number", "moved", "replaced", "the norms"])
 @pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
 def test_weights_that_changed_are_noticed(how, exact):
@@ -178,6 +196,36 @@ def test_weights_that_changed_are_noticed(how, exact):
     torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
+def test_a_norm_that_was_cast_is_read_by_the_model_alone(exact):
+    model = tiny().bfloat16().float() if exact else tiny()
+    lm = native_lm(model)
+    model.model.norm.bfloat16()
+    lm.begin_run(static=True)
+    assert lm.native is None and "float32 numbers of the layer's own shape" in lm.notes_as("target")[0]
+    torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("what", ["bias", "product", "shape", "device"])
+def test_weights_that_the_model_cannot_read_are_refused_as_by_the_model(what, exact):
+    model = tiny(mlp_bias=True)
+    model = model.bfloat16().float() if exact else model
+    lm, up = native_lm(model), model.model.layers[1].mlp.up_proj
+    if what == "bias":
+        up.bias.data = up.bias.data.bfloat16()
+    elif what == "product":
+        up.bfloat16()
+    elif what == "shape":
+        up.weight.data = up.weight.data[:, :16].contiguous()
+    else:
+        up.to("meta")
+    with pytest.raises(RuntimeError):
+        lm.begin_run(static=True)
+        lm.forward(TEXT[:5], torch.tensor(0))
+    assert lm.native is None
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_features_are_kept_as_the_model_s_own(name):
     model = tiny(name)
@@ -194,15 +242,26 @@ def test_features_are_kept_as_the_model_s_own(name):
 
 
 def test_forwards_after_the_cache_has_grown():
-    model = tiny()
+    model = tiny(max_position_embeddings=600)
     lm = native_lm(model)
-    ids = torch.arange(250) % VOCAB
-    lm.prefill(ids[:200])
-    lm.reserve(200, 250)
+    ids, before = torch.arange(600) % VOCAB, lm.buffer_epoch
+    lm.prefill(ids[:100])
+    logits = []
     with torch.no_grad():
-        logits = torch.cat([lm.forward(ids[at : at + 5], torch.tensor(at)) for at in range(200, 250, 5)])
-        right = model(ids[None]).logits[0, 200:]
-    torch.testing.assert_close(logits, right, rtol=1e-5, atol=1e-4)
+        for at in range(100, 600, 5):
+            lm.reserve(at, at + 5)
+            logits.append(lm.forward(ids[at : at + 5], torch.tensor(at)))
+        right = model(ids[None]).logits[0, 100:]
+    assert lm.buffer_epoch > before
+    torch.testing.assert_close(torch.cat(logits), right, rtol=1e-5, atol=1e-4)
+
+
+def test_no_id_reads_memory_outside_of_the_embeddings():
+    lm = native_lm(tiny())
+    told = [
+        lm.forward(torch.tensor([3, token_id]), torch.tensor(0)) for token_id in (-1, 0, VOCAB, VOCAB - 1)
+    ]
+    assert torch.equal(told[0], told[1]) and torch.equal(told[2], told[3])
 
 
 def test_a_forward_that_lies_is_not_used(monkeypatch):
@@ -377,6 +436,16 @@ def test_the_copies_are_told_and_what_a_round_reads_is_counted_by_them():
     assert any(both in line for line in describe_pair(embedded, Params()))
     plain = embedded.with_capture("off")
     assert plain.bytes_copied.target == 0 and plain.bytes_held == embedded.bytes_held
+
+
+def test_first_layers_read_the_copies_that_their_owner_has():
+    embedded = load_pair("embedded", device="cpu")
+    generate(embedded, "Once", Params(max_new_tokens=8, temperature=0))
+    copies = dict(embedded.runner.lms[0].native.copies)
+    for layers in (2, 5):
+        generate(embedded, "Once", Params(max_new_tokens=8, draft_with="early-exit", exit_layer=layers))
+        first = embedded.runner._exits[layers]
+        assert first.native is not None and first.native.copies == copies
 
 
 def test_compiled_captures_on_a_cpu_are_said_to_be_the_usual_ones():
