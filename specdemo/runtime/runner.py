@@ -128,8 +128,8 @@ class Runner:
         it was), and torch's settings, among them one CPU thread for small models.
 
         With several threads those are hardly faster, and much slower when another program is busy, such as
-        the browser that shows the run. The embedded pair on two cores: 242 tokens/s with one thread and 248
-        with two; beside one busy program, 255 and 100."""
+        the browser that shows the run. The embedded pair on two cores, before its forwards were
+        compiled: 242 tokens/s with one thread and 248 with two; beside one busy program, 255 and 100."""
         try:
             with evaluating(self._training), self.torch_settings():
                 yield
