@@ -4,35 +4,15 @@ cacheless forward, since the text of `generate` differs from it for some. The li
 5.24: a newer version's kinds have to be added."""
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, logging
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers import logging
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specdemo import PairError, Params, generate, load_pair
 from tests.sentences import assert_one_sentence
-from tests.tiny import COMMON, SHAPE, WINDOW, noisy, random_weights
+from tests.small import PROMPT, cacheless, small_model
+from tests.tiny import noisy
 
-PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
 NEW = 40  # with the prompt more than three sliding windows
-LARGEST = 20e6  # parameters
-
-# Whatever a config calls its sizes.
-HIDDEN = "d_model n_embd embedding_size word_embed_proj_dim moe_intermediate_size"
-INNER = "ffn_dim d_ff n_inner encoder_ffn_dim decoder_ffn_dim"
-LAYERS = "n_layer n_layers num_layers encoder_layers decoder_layers num_decoder_layers num_experts_per_tok"
-HEADS = "n_head n_heads num_heads encoder_attention_heads decoder_attention_heads"
-EXPERTS = "num_experts num_local_experts n_routed_experts"
-SIZES = {
-    32: HIDDEN, 64: INNER, 2: LAYERS, 4: f"{HEADS} {EXPERTS}",
-    1: "n_group topk_group", 256: "n_positions n_ctx max_seq_len",
-    16: "kv_lora_rank q_lora_rank attention_chunk_size",
-    8: "d_head head_dim rotary_dim qk_rope_head_dim qk_nope_head_dim v_head_dim",
-}  # fmt: skip
-SMALL = COMMON | SHAPE | {name: size for size, names in SIZES.items() for name in names.split()}
-SMALL |= {"sliding_window": WINDOW, "is_decoder": True, "default_language": "en_XX"}
-KEY_VALUE_HEADS = (2, 4)  # grouped, or where the model does not allow that one for each query
-
 # Why a model is refused, and which are.
 REASONS = {
     "it keeps a recurrent state": """
@@ -55,45 +35,6 @@ NOT_SMALL = """
     gemma4_assistant gemma4_text gemma4_unified_assistant git got_ocr2 gpt_neo granitemoehybrid lfm2_moe
     mamba2 moss_transcribe_diarize musicgen musicgen_melody phi4_multimodal reformer zamba zamba2 zaya
 """
-
-
-def small_config(kind: type, key_value_heads: int):
-    default = kind()
-    known = default.to_dict().keys() | default.attribute_map.keys()
-    sizes = SMALL | {"num_key_value_heads": key_value_heads}
-    changes = {name: size for name, size in sizes.items() if name in known}
-    for name, stored_as in default.attribute_map.items():
-        if name in changes:
-            changes.pop(stored_as, None)
-    for name in ("text_config", "decoder"):
-        if hasattr(part := getattr(default, name, None), "to_dict"):
-            changes[name] = small_config(type(part), key_value_heads).to_dict()
-    return kind(**changes)
-
-
-def small_model(name: str):
-    """Raises what the config or the model itself raises about such a size."""
-    for key_value_heads in KEY_VALUE_HEADS:
-        config = small_config(CONFIG_MAPPING[name], key_value_heads)
-        with torch.device("meta"):
-            size = AutoModelForCausalLM.from_config(config).num_parameters()
-        if size > LARGEST:
-            raise ValueError(f"it has {size:,} parameters")
-        model = random_weights(AutoModelForCausalLM.from_config(config)).eval()
-        model.generation_config.eos_token_id = None
-        try:
-            cacheless(model, PROMPT)
-        except RuntimeError:
-            if key_value_heads == KEY_VALUE_HEADS[-1]:
-                raise
-        else:
-            return model
-
-
-@torch.no_grad()
-def cacheless(model, ids: list[int]) -> torch.Tensor:
-    """The probabilities [N, V] after each of the ids."""
-    return model(torch.tensor([ids]), use_cache=False).logits[0].softmax(-1)
 
 
 @pytest.mark.slow
