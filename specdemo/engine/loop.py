@@ -191,7 +191,8 @@ def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats)
     first = len(ids) - stats.tokens  # where the prompt ends
     count = how_many(stats)
     if verifier.target.states is not None:
-        middle = first + (stats.tokens - count) // 2
+        count = min(count, stats.tokens - 1)
+        middle = first + (stats.tokens - 1 - count) // 2
         plain.round(ids[:middle], stats.rounds)  # not timed: the text before is fed again
         for i in range(count):
             yield plain.round(ids[: middle + 1 + i], stats.rounds + i)

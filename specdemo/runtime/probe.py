@@ -19,7 +19,7 @@ from specdemo import __version__
 from specdemo.runtime import cuda
 from specdemo.runtime.eagle3 import CachedHead, Eagle3Head
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_tolerance, windows_of
-from specdemo.runtime.states import ROWS, rows_of
+from specdemo.runtime.states import possible_rows, rows_of
 
 TRIED_TOKENS = 16  # on which a model is tried
 COMPARED = 6  # of them: the last ones
@@ -87,7 +87,7 @@ def _try(model: PreTrainedModel) -> bool:
     lm = CachedLM(model)
     if lm.states is None:
         return _tried(lm)
-    for rows in ROWS:
+    for rows in possible_rows(model):
         lm.states.rows = rows
         if _tried(lm):
             rows_of[model] = rows

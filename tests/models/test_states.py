@@ -190,9 +190,9 @@ def test_plain_rounds_are_timed_where_little_is_fed_again(name, monkeypatch):
     assert len(timed) >= 8 and trace.stats.speedup
     if rows_of[model] != "several":
         assert {(one.fed_again, one.target_forwards) for one in timed} == {(0, 1)}
-    begin = (len(trace.output_ids) - len(timed)) // 2 + 1
-    written = trace.output_ids[begin:]
-    assert [one.emitted[0] for one in timed][: len(written)] == written[: len(timed)], "in the text's middle"
+    begin = (len(trace.output_ids) - 1 - len(timed)) // 2 + 1
+    expected = trace.output_ids[begin : begin + len(timed)]
+    assert [one.emitted[0] for one in timed] == expected, "in the text's middle"
 
 
 def test_a_state_that_is_not_put_back_is_found_before_the_first_run(monkeypatch):
