@@ -4,7 +4,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.tiny import COMMON, SHAPE, WINDOW, random_weights
+from tests.tiny import COMMON, SHAPE, VOCAB, WINDOW, random_weights
 
 PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
 LARGEST = 20e6  # parameters
@@ -36,6 +36,8 @@ RECURRENT = {
     "bamba": dict(MAMBA, attn_layer_indices=[1]),
     "falcon_h1": dict(MAMBA, mamba_d_ssm=64),
     "granitemoehybrid": MAMBA | BOTH,
+    "inkling2_loop_text": dict(unpadded_vocab_size=VOCAB),
+    "inkling2_text": dict(unpadded_vocab_size=VOCAB),
     "jamba": dict(attn_layer_period=2, attn_layer_offset=1),
     "kimi_linear": BOTH,
     "lfm2": CONV,
