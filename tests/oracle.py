@@ -188,7 +188,7 @@ class TableLM:
     feeding can be counted."""
 
     device = CPU
-    features = None
+    features = states = None
 
     def __init__(self, logits):  # [V+1, V, width]: the token before the last (V: none), the last, the next
         self.vocab_size = logits.shape[-1]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from specdemo.events import Finish, Params, Round, Stats, rule_in_words
-from specdemo.events.metrics import prefill_forwards
+from specdemo.events.metrics import other_forwards
 from specdemo.events.verdict import verdict
 
 STYLES = {
@@ -84,7 +84,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
     per_round = write(stats.mean_tokens_per_round, "{:.2f}")
     chosen = [one.gamma for one in rounds if one.gamma] if params.gamma == "auto" else []
     by_arrival = stats.arrival_ms is not None  # a server's
-    count = prefill_forwards(stats)
+    count = other_forwards(stats)
     numbers = (
         f"{stats.tokens} tokens in {stats.rounds} rounds ({per_round} a round)",
         f"gamma {min(chosen)} to {max(chosen)}" if chosen else "",
@@ -92,7 +92,7 @@ def summary(stats: Stats, finish: Finish | None, params: Params, rounds: Sequenc
         f"{write(stats.tokens_per_second, '{:.1f}')} tokens/s{' by arrival' if by_arrival else ''}",
         "" if by_arrival else f"cost ratio {write(stats.cost_ratio, '{:.3f}')}",
         f"first after {write(stats.ttft_ms, '{:.0f}')} ms",
-        "" if by_arrival else f"prefill in {count} more target forward{'' if count == 1 else 's'}",
+        "" if by_arrival else f"{count} more target forward{'' if count == 1 else 's'}",
         rule_in_words(params),
         f"ended by {finish}",
         f"seed {params.seed}" if params.temperature else "greedy",

@@ -78,6 +78,7 @@ class Decoder:
         k = min(gamma, self.longest - len(ids) - 1)
         u = uniforms(self.seed, index, self.verifier.rows(k))
 
+        fed_before, forwards_before = self._fed_again, self._extra_forwards
         before_draft = self.clock.timestamp(device)
         draft = self.drafter.propose(ids, k, u.draft)  # x_i drawn from q_i
         after_draft = self.clock.timestamp(device)
@@ -99,7 +100,21 @@ class Decoder:
             gamma=gamma,
             ended_by=ended_by,
             made=len(emitted.draft) if ended_by == "eos" else draft.k + draft.dropped,
+            fed_again=difference(self._fed_again, fed_before),
+            target_forwards=1 + self._extra_forwards - forwards_before,
         )
+
+    @property
+    def _fed_again(self) -> int | None:
+        """Tokens of texts that either model was fed again so far; None where neither keeps a state."""
+        counts = [states.fed_again for states in (self.verifier.target.states, self.drafter.states) if states]
+        return sum(counts) if counts else None
+
+    @property
+    def _extra_forwards(self) -> int:
+        """Of the target so far, besides one a round."""
+        states = self.verifier.target.states
+        return states.extra_forwards if states else 0
 
     def _ended_by(self, gamma: int, k: int, draft: Draft, kept: int, emitted: Round) -> EndedBy | None:
         """Why a draft is no longer. k: what was asked for. kept: how many of its tokens the drafter was sure
@@ -121,6 +136,11 @@ class Decoder:
         self.drafter.start(ids)
         self.clock.wait()  # or the first round would be charged with it
         return Prefilled(forwards, self.clock.ms_between(start, self.clock.timestamp()))
+
+
+def difference(after: int | None, before: int | None) -> int | None:
+    """after - before, or None where either is unknown."""
+    return None if after is None or before is None else after - before
 
 
 class DraftLength:
@@ -155,7 +175,8 @@ class DraftLength:
 
 def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats) -> Iterator[Round]:
     """Plain rounds (nothing drafted) at places spread over the text of a run that has ended; none after a run
-    that is too short for a speed-up.
+    that is too short for a speed-up. Where the target keeps a state, which has to be computed from a place
+    before, the places follow each other in the middle of the text.
 
     decoder: the run's. pieces: fresh ones. ids: prompt and text. What the rounds write into the cache is what
     it holds there already."""
@@ -169,6 +190,13 @@ def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats)
     verifier.target.features = None  # the target alone
     first = len(ids) - stats.tokens  # where the prompt ends
     count = how_many(stats)
+    if verifier.target.states is not None:
+        count = min(count, stats.tokens - 1)
+        middle = first + (stats.tokens - 1 - count) // 2
+        plain.round(ids[:middle], stats.rounds)  # not timed: the text before is fed again
+        for i in range(count):
+            yield plain.round(ids[: middle + 1 + i], stats.rounds + i)
+        return
     for i in range(count):
         yield plain.round(ids[: first + i * stats.tokens // count], stats.rounds + i)
 

@@ -39,7 +39,7 @@ def after_round(stats: Stats, a_round: Round) -> Stats:
         rejected=rejected,
         acceptance_rate=ratio(accepted, total(accepted, rejected)),
         mean_tokens_per_round=ratio(tokens, rounds),
-        target_forwards=stats.target_forwards + 1,
+        target_forwards=stats.target_forwards + a_round.target_forwards,
         distance=_distance(stats, a_round),
         made=total(made_of(stats), made_in(a_round) if told else None),
     )
@@ -98,8 +98,9 @@ def _distance(stats: Stats, a_round: Round) -> float | None:
     return (before + sum(known)) / (stats.tokens + len(a_round.emitted))
 
 
-def prefill_forwards(stats: Stats) -> int:
-    """Forwards of the target that read the prompt; each of the others is a round's."""
+def other_forwards(stats: Stats) -> int:
+    """Forwards of the target besides one for each round: they read the prompt, or where the target has
+    recurrent layers, parts of the text again."""
     return max(0, stats.target_forwards - stats.rounds)
 
 

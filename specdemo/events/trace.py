@@ -189,6 +189,10 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         most = longest if a_round.gamma is None else a_round.gamma
         if a_round.made is not None and not len(a_round.draft) <= a_round.made <= most:
             yield f"rounds.{index}.made", "must be a length that its draft can have, before any is dropped"
+        if not 0 <= (a_round.fed_again or 0) < LARGEST_NUMBER:
+            yield f"rounds.{index}.fed_again", "must be a number of tokens"
+        if not 1 <= a_round.target_forwards < LARGEST_NUMBER:
+            yield f"rounds.{index}.target_forwards", "must be at least 1"
         counted = metrics.after_round(counted, a_round)
     if trace.output_ids != [token_id for a_round in trace.rounds for token_id in a_round.emitted]:
         yield "output_ids", "must be what the rounds add up to"

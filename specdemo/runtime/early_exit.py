@@ -16,7 +16,7 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, PositionalLayer, layers_of
+from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, PositionalLayer, keeps_state, layers_of
 
 
 def layer_count(model: PreTrainedModel) -> int:
@@ -28,6 +28,11 @@ def exit_layer(model: PreTrainedModel, asked: int) -> int:
     total, name = layer_count(model), type(model).__name__
     if total < 2:
         raise ValueError(f'draft_with must not be "early-exit" for {name}: it has one layer only')
+    if keeps_state(model):
+        raise ValueError(
+            f'draft_with must not be "early-exit" for {name}: its recurrent layers keep a state, which '
+            "drafting in the target's own cache would change"
+        )
     count = asked or -(-total // 4)
     if count >= total:
         raise ValueError(

@@ -347,6 +347,8 @@ def _tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
 def capture_blocker(model: PreTrainedModel) -> str | None:
     """Why the model cannot be captured, tried on a few tokens; None if it can."""
     lm = CachedLM(model)
+    if lm.states is not None:
+        return "its recurrent layers keep a state, which is saved and put back between its forwards"
     n = int(min(6, context_of(model)))
     ids = positions = torch.arange(n, device=lm.device)
     lm.reserve(0, n)

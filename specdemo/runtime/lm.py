@@ -1,14 +1,16 @@
 """A causal language model over a cache that is written by position: all that the engine and the drafters need
 of a model.
 
-Nothing is ever rewound: a forward is told the position of its first token, and what the cache held from there
-on is overwritten or masked. A forward runs in one of two modes: *plain*, as transformers would run it with a
+No keys and values are ever rewound: a forward is told the position of its first token, and what the cache
+held from there on is overwritten or masked. Where a layer keeps a state in their place, one that was saved is
+put back (states.py). A forward runs in one of two modes: *plain*, as transformers would run it with a
 cache of its own; or *static*, so that it can be captured: positions are tensors, attention covers more of the
 cache than is filled, and nothing waits for the device."""
 
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import pairwise
 from threading import get_ident
 from typing import Protocol
 
@@ -16,11 +18,19 @@ import torch
 from torch import Tensor
 from torch.nn import Module, ModuleList
 from transformers import DynamicCache, PreTrainedModel, cache_utils
-from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import (
+    Cache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionAndSlidingWindowAttentionLayer,
+    LinearAttentionLayer,
+)
 
 from specdemo.runtime.attention import static_attention
 from specdemo.runtime.device import to_device
 from specdemo.runtime.fused import FusedForward
+from specdemo.runtime.states import StateLayer, States
 
 WARM_UP_FORWARDS = 3
 PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt takes
@@ -97,6 +107,7 @@ class LM(Protocol):
     vocab_size: int
     buffer_epoch: int  # how often the cache has moved to larger buffers, which invalidates captured steps
     features: Features | None  # what its forwards keep of their layers' inputs; None: nothing
+    states: States | None  # what it keeps of recurrent layers; None: it has none
 
     @property
     def device(self) -> torch.device:
@@ -164,6 +175,7 @@ class CachedLM(Cached):
         self.known_ids = model.get_input_embeddings().weight.shape[0]
         self.last_position = context_of(model) - 1
         self._cache, self._cache_name = positional_cache(model, self), cache_argument(model)
+        self.states = States.of(model, self._cache, self.device)
         self._capacity = 0
         self.parameters = inspect.signature(model.forward).parameters
         # A prefill needs no logits, and [prompt, V] of them can be gigabytes.
@@ -214,6 +226,9 @@ class CachedLM(Cached):
     def notes_as(self, role: str) -> list[str]:
         if self.not_fused:
             return [f"the {role} runs by transformers' own forward, which is slower: {self.not_fused}"]
+        if self.states is not None and self.states.rows == "one":
+            why = "its recurrent layers forget the text when they are given several"
+            return [f"the {role} is fed one token at a time, which drafting cannot make faster: {why}"]
         if self.not_compiled:
             return [f"the {role} is not compiled: {self.not_compiled}"]
         if self.compiled and self.fused is None:
@@ -230,6 +245,7 @@ class CachedLM(Cached):
         """Gives the cache's memory back at once: the layers point back here, so the collector would have to
         find them."""
         self._cache.layers.clear()
+        self.states = None
 
     @property
     def kv_length(self) -> int:
@@ -248,6 +264,8 @@ class CachedLM(Cached):
             self.features.reserve(self._capacity)
         # [kv_length]: 0, 1, ... A captured forward can follow the length of a tensor, but not an int.
         self.kv_ruler = self._ruler_buffer[:kv_length]
+        if self.states is not None:
+            self.states.reserve(start, self._capacity)
 
     @property
     def layers(self) -> "list[PositionalLayer]":
@@ -281,9 +299,24 @@ class CachedLM(Cached):
             return self._call(ids, arguments)
 
     def _plain_forward(self, ids: Tensor, **arguments: object) -> Tensor:
+        if self.states is None:
+            return self._feed(ids, arguments)
+        start, logits = self._next, []
+        for position, part in self.states.parts(ids, start):
+            self._next = position
+            if position + len(part) <= start:  # only for the state behind it
+                self._feed(part, self._prefill_arguments)
+            else:
+                logits.append(self._feed(part, arguments))
+        return torch.cat(logits)[-len(ids) :]
+
+    def _feed(self, ids: Tensor, arguments: dict) -> Tensor:
         self.start = self._next
         self.kv_ruler = self._ruler_buffer[: self._next + len(ids)]
-        self._write_positions(ids)
+        positions = self._write_positions(ids)
+        if self.states is not None and "position_ids" in self.parameters:
+            # Bamba would count from 0, as if there were no cache.
+            arguments = {"position_ids": positions[None], **arguments}
         return self._call(ids, arguments)
 
     def _write_positions(self, ids: Tensor) -> Tensor:
@@ -306,13 +339,18 @@ class CachedLM(Cached):
         return ids.clamp(max=self.known_ids - 1)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
-        starts = range(0, len(ids), PREFILL_CHUNK)
-        for start in starts:
+        states = self.states
+        starts = list(range(0, len(ids), PREFILL_CHUNK))
+        if states is not None:
+            starts = states.begin_prompt(len(ids), PREFILL_CHUNK)
+        for start, end in pairwise([*starts, len(ids)]):
             if is_over():
                 break
-            chunk = to_device(ids[start : start + PREFILL_CHUNK].tolist(), torch.long, self.device)
-            self.reserve(start, start + len(chunk))
+            chunk = to_device(ids[start:end].tolist(), torch.long, self.device)
+            self.reserve(start, end)
             self._plain_forward(chunk, **self._prefill_arguments)
+        if states is not None:
+            states.end_prompt()
         return len(starts)
 
     def warm_up(self, rows: int) -> None:
@@ -356,6 +394,38 @@ class PositionalLayer(DynamicLayer):
 
     def get_seq_length(self) -> int | Tensor:
         return self.lm.start
+
+
+class PositionalCache(Cache):
+    """transformers' own asks the first layer with keys and values for the length, and there may be none."""
+
+    def __init__(self, lm: CachedLM, layers: list):
+        super().__init__(layers=layers)
+        self.lm = lm
+
+    def get_seq_length(self, layer_idx: int = 0) -> int | Tensor:
+        return self.lm.start
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.lm.kv_ruler.shape[0], 0
+
+
+class HybridLayer(StateLayer, PositionalLayer):
+    """A layer that keeps keys and values as well as a state."""
+
+    def __init__(self, lm: CachedLM, number_of_states: int):
+        StateLayer.__init__(self, number_of_states)
+        self.lm = lm
+        self.keys = self.values = None
+        self.is_initialized = False
+
+    def lazy_initialization(self, *arguments: Tensor, **named: object) -> None:
+        """Keys and values are given by place, states by name."""
+        kind = PositionalLayer if arguments else StateLayer
+        kind.lazy_initialization(self, *arguments, **named)
+
+
+HYBRID = (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer)
 
 
 # Buffers outlive a caller's inference mode, and could not be written to after it.
@@ -410,12 +480,15 @@ def windows_of(model: PreTrainedModel) -> list[int]:
 
 def cache_argument(model: PreTrainedModel) -> str:
     """How its forward names the cache: `past_key_values`, or `cache` from transformers 5.24 on, which in some
-    old models is a dict of another kind. ValueError when it takes none."""
+    old models is a dict of another kind; models without attention had `cache_params` before. ValueError when
+    it takes none."""
     arguments = inspect.signature(model.forward).parameters
     if "past_key_values" in arguments:
         return "past_key_values"
     if "cache" in arguments and "dict" not in str(arguments["cache"].annotation):
         return "cache"
+    if "cache_params" in arguments:
+        return "cache_params"
     raise ValueError("it takes no cache, so every forward would begin anew")
 
 
@@ -423,17 +496,33 @@ def positional_cache(model: PreTrainedModel, lm: CachedLM | None = None) -> Cach
     """An empty cache for the model; ValueError when the model has none that can be written by position."""
     if model.config.is_encoder_decoder:
         raise ValueError("it is an encoder-decoder model, and only decoder-only models can be run")
-    if model._is_stateful:
-        raise ValueError("it keeps a recurrent state, which cannot be rewound to before a rejected draft")
-    cache_argument(model)
-    layers = DynamicCache(config=model.config).layers
-    for layer in layers:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, *EMPTY_LAYERS):
-            raise ValueError(f"its cache has layers of type {type(layer).__name__}, which cannot be rewound")
     # The list's length matters: models whose last layers share keys and values have fewer.
-    return Cache(
-        layers=[layer if isinstance(layer, EMPTY_LAYERS) else PositionalLayer(lm) for layer in layers]
-    )
+    layers = [_by_position(layer, lm) for layer in DynamicCache(config=model.config).layers]
+    if model._is_stateful and not any(isinstance(layer, StateLayer) for layer in layers):
+        raise ValueError(
+            "it keeps its recurrent state outside of transformers' cache, where none can be put back after a "
+            "rejected draft"
+        )
+    cache_argument(model)
+    return PositionalCache(lm, layers)
+
+
+def keeps_state(model: PreTrainedModel) -> bool:
+    """Whether some of its layers do, in place of keys and values."""
+    return any(isinstance(layer, StateLayer) for layer in positional_cache(model).layers)
+
+
+def _by_position(layer: object, lm: CachedLM | None) -> object:
+    """What takes the place of a layer of transformers' cache; ValueError if there is nothing for it."""
+    if isinstance(layer, EMPTY_LAYERS):
+        return layer
+    if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
+        return PositionalLayer(lm)
+    if type(layer) is LinearAttentionLayer:
+        return StateLayer(layer.number_of_states)
+    if type(layer) in HYBRID:
+        return HybridLayer(lm, layer.number_of_states)
+    raise ValueError(f"its cache has layers of type {type(layer).__name__}, which cannot be rewound")
 
 
 def in_training(*models: Module | None) -> list[Module]:

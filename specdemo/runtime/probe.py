@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -18,9 +19,11 @@ from specdemo import __version__
 from specdemo.runtime import cuda
 from specdemo.runtime.eagle3 import CachedHead, Eagle3Head
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_tolerance, windows_of
+from specdemo.runtime.states import possible_rows, rows_of
 
 TRIED_TOKENS = 16  # on which a model is tried
 COMPARED = 6  # of them: the last ones
+STOPS = (0, 2, 3, 6)  # where forwards over these end: of two rows, of one, and of three
 # Parameters times tokens, for trying it beyond a sliding window. 51 million parameters and 908 tokens took
 # 2.1 s on two cores of an AMD EPYC. The number for a GPU is an estimate.
 MOST_WORK = 5e10
@@ -80,11 +83,24 @@ def _of_pairs(cached: CachedHead, ids: Tensor, start: int, end: int) -> Tensor:
 
 
 def _try(model: PreTrainedModel) -> bool:
+    """With layers that keep a state, also finds out how many rows its forwards may have."""
     lm = CachedLM(model)
+    if lm.states is None:
+        return _tried(lm)
+    for rows in possible_rows(model):
+        lm.states.rows = rows
+        if _tried(lm):
+            rows_of[model] = rows
+            return True
+        lm = CachedLM(model)
+    return False
+
+
+def _tried(lm: CachedLM) -> bool:
     try:
         return _compare(lm, _length(lm))
     except torch.OutOfMemoryError:  # beyond a wide window; a run reads its prompt in parts
-        return _compare(lm, int(min(TRIED_TOKENS, context_of(model))))
+        return _compare(lm, int(min(TRIED_TOKENS, context_of(lm.model))))
     finally:
         lm.free()
 
@@ -108,9 +124,10 @@ def _compare(lm: CachedLM, n: int) -> bool:
 
     lm.prefill(before)
     logits = []
-    for at in range(0, kept, 2):
-        _forward(lm, rest[at:].flip(0), n - kept + at)  # a rejected draft
-        logits.append(_forward(lm, rest[at : at + 2], n - kept + at))
+    for start, end in pairwise(STOPS):
+        if start < kept:
+            _forward(lm, rest[start:].flip(0), n - kept + start)  # a rejected draft
+            logits.append(_forward(lm, rest[start:end], n - kept + start))
     off = ~_alike(expected, torch.cat(logits), lm.dtype)  # [kept]
     # In 16 bits, rounding can make a router choose another expert.
     return int(off.sum()) <= (0 if lm.dtype == torch.float32 else kept // 2)

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  alternativesTo, drawnFrom, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn,
+  alternativesTo, drawnFrom, fedAgainInWords, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn,
 } from "../../specdemo/ui/static/view/verdict.js";
 import { PROMPT, SETTING, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
 
@@ -128,6 +128,17 @@ test("a round says how long its draft could be, and why it is shorter", () => {
   const unsure = linked({ ...plain(), gamma: 4, ended_by: "confidence" }, 0);
   const why = "nothing was drafted in this round (the drafter was not sure enough of the next token), so";
   assert.ok(verdictOn(unsure.next).startsWith(`Sampled: ${why}`));
+});
+
+test("a round says how much of the text was fed again to models that keep a state", () => {
+  const round = (more) => linked({ ...rejection(), fed_again: null, target_forwards: 1, ...more }, 0);
+  assert.equal(fedAgainInWords(round({})), "");
+  assert.equal(fedAgainInWords(linked(rejection(), 0)), "", "of an older trace");
+  assert.equal(fedAgainInWords(round({ fed_again: 0 })), "0 tokens of the text fed again");
+  assert.equal(fedAgainInWords(round({ fed_again: 1 })), "1 token of the text fed again");
+  const twice = "18 tokens of the text fed again, 2 target forwards";
+  assert.equal(fedAgainInWords(round({ fed_again: 18, target_forwards: 2 })), twice);
+  assert.ok(roundInWords(round({ fed_again: 18, target_forwards: 2 })).endsWith(`, ${twice}`));
 });
 
 test("what comes later in the round is not given away", () => {

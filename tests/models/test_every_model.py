@@ -4,96 +4,36 @@ cacheless forward, since the text of `generate` differs from it for some. The li
 5.24: a newer version's kinds have to be added."""
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, logging
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers import logging
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from specdemo import PairError, Params, generate, load_pair
+from specdemo.runtime.lm import keeps_state
 from tests.sentences import assert_one_sentence
-from tests.tiny import COMMON, SHAPE, WINDOW, noisy, random_weights
+from tests.small import PROMPT, cacheless, small_model
+from tests.tiny import noisy
 
-PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
 NEW = 40  # with the prompt more than three sliding windows
-LARGEST = 20e6  # parameters
-
-# Whatever a config calls its sizes.
-HIDDEN = "d_model n_embd embedding_size word_embed_proj_dim moe_intermediate_size"
-INNER = "ffn_dim d_ff n_inner encoder_ffn_dim decoder_ffn_dim"
-LAYERS = "n_layer n_layers num_layers encoder_layers decoder_layers num_decoder_layers num_experts_per_tok"
-HEADS = "n_head n_heads num_heads encoder_attention_heads decoder_attention_heads"
-EXPERTS = "num_experts num_local_experts n_routed_experts"
-SIZES = {
-    32: HIDDEN, 64: INNER, 2: LAYERS, 4: f"{HEADS} {EXPERTS}",
-    1: "n_group topk_group", 256: "n_positions n_ctx max_seq_len",
-    16: "kv_lora_rank q_lora_rank attention_chunk_size",
-    8: "d_head head_dim rotary_dim qk_rope_head_dim qk_nope_head_dim v_head_dim",
-}  # fmt: skip
-SMALL = COMMON | SHAPE | {name: size for size, names in SIZES.items() for name in names.split()}
-SMALL |= {"sliding_window": WINDOW, "is_decoder": True, "default_language": "en_XX"}
-KEY_VALUE_HEADS = (2, 4)  # grouped, or where the model does not allow that one for each query
 
 # Why a model is refused, and which are.
 REASONS = {
-    "it keeps a recurrent state": """
-        bailing_hybrid deepseek_v4 falcon_h1 falcon_mamba jamba kimi_linear lara_mini mamba nemotron_h
-        olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text
-        recurrent_gemma rwkv xlstm""",
-    "its cache has layers of type": """
-        axk2 deepseek_v32 glm_moe_dsa hy_v4 inkling2_loop_text inkling2_text inkling_text lfm3 minimax""",
+    "it keeps its recurrent state outside of": "rwkv xlstm",
+    "its cache has layers of type": "axk2 deepseek_v32 deepseek_v4 glm_moe_dsa hy_v4",
     "it takes no cache": "openai-gpt xlm xlnet",
     # Their positions depend on padding tokens, which a text may have; dory loops over copies of its cache.
     "its predictions with a cache differ from those without one": """
-        camembert data2vec-text dory roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod""",
-    "its forward fails": "cpmant prophetnet",
+        camembert data2vec-text dory recurrent_gemma roberta roberta-prelayernorm
+        xlm-roberta xlm-roberta-xl xmod""",
+    "its forward fails": "cpmant minimax prophetnet",
 }
 REFUSED = {name: reason for reason, names in REASONS.items() for name in names.split()}
 NO_EARLY_EXIT = ("hrm_text", "longcat_flash")  # their layers are not one list of modules
 # Their configs allow no small model in this way, or need a library that is not here.
 NOT_SMALL = """
-    bamba blt cohere_compass_text dbrx dots1 dots3_note dots3_note_text gemma3 gemma3n gemma3n_text gemma4
-    gemma4_assistant gemma4_text gemma4_unified_assistant git got_ocr2 gpt_neo granitemoehybrid lfm2_moe
-    mamba2 moss_transcribe_diarize musicgen musicgen_melody phi4_multimodal reformer zamba zamba2 zaya
+    blt cohere_compass_text dbrx dots1 dots3_note dots3_note_text gemma3 gemma3n gemma3n_text gemma4
+    gemma4_assistant gemma4_text gemma4_unified_assistant git got_ocr2 gpt_neo
+    moss_transcribe_diarize musicgen musicgen_melody phi4_multimodal reformer zaya
 """
-
-
-def small_config(kind: type, key_value_heads: int):
-    default = kind()
-    known = default.to_dict().keys() | default.attribute_map.keys()
-    sizes = SMALL | {"num_key_value_heads": key_value_heads}
-    changes = {name: size for name, size in sizes.items() if name in known}
-    for name, stored_as in default.attribute_map.items():
-        if name in changes:
-            changes.pop(stored_as, None)
-    for name in ("text_config", "decoder"):
-        if hasattr(part := getattr(default, name, None), "to_dict"):
-            changes[name] = small_config(type(part), key_value_heads).to_dict()
-    return kind(**changes)
-
-
-def small_model(name: str):
-    """Raises what the config or the model itself raises about such a size."""
-    for key_value_heads in KEY_VALUE_HEADS:
-        config = small_config(CONFIG_MAPPING[name], key_value_heads)
-        with torch.device("meta"):
-            size = AutoModelForCausalLM.from_config(config).num_parameters()
-        if size > LARGEST:
-            raise ValueError(f"it has {size:,} parameters")
-        model = random_weights(AutoModelForCausalLM.from_config(config)).eval()
-        model.generation_config.eos_token_id = None
-        try:
-            cacheless(model, PROMPT)
-        except RuntimeError:
-            if key_value_heads == KEY_VALUE_HEADS[-1]:
-                raise
-        else:
-            return model
-
-
-@torch.no_grad()
-def cacheless(model, ids: list[int]) -> torch.Tensor:
-    """The probabilities [N, V] after each of the ids."""
-    return model(torch.tensor([ids]), use_cache=False).logits[0].softmax(-1)
 
 
 @pytest.mark.slow
@@ -126,7 +66,7 @@ def test_so_it_is_with_its_own_first_layers_as_the_drafter(name):
     model = small_model(name)
     pair = load_pair(target=model)
     params = Params(draft_with="early-exit", temperature=0, gamma=3, max_new_tokens=NEW, alternatives=0)
-    if name in NO_EARLY_EXIT:
+    if name in NO_EARLY_EXIT or keeps_state(model):
         with pytest.raises(ValueError, match='^draft_with must not be "early-exit" for ') as refused:
             generate(pair, PROMPT, params)
         assert_one_sentence(str(refused.value))

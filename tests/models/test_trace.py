@@ -174,7 +174,8 @@ def test_the_keys_are_those_of_the_schema():
     )
     first = data["rounds"][0]
     assert keys(first) == (
-        "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told"
+        "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
+        "fed_again target_forwards"
     )
     assert keys(first["draft"][0]) == "id text p q raw_p raw_q u accept_prob fate top distance"
     assert keys(first["next"]) == "id text source p q raw_p raw_q u residual_mass top"
@@ -270,6 +271,8 @@ def changed(path, value):
         (["rounds", 3, "verify_ms"], 1e300, "rounds.3"),
         (["rounds", 3, "made"], 1, "rounds.3.made"),
         (["rounds", 3, "made"], 17, "rounds.3.made"),
+        (["rounds", 3, "fed_again"], -1, "rounds.3.fed_again"),
+        (["rounds", 3, "target_forwards"], 0, "rounds.3.target_forwards"),
         (["stats", "made"], 1, "stats"),
         (["output_ids", 0], 8, "output_ids"),
         (["stats", "rounds"], 0, "stats"),

@@ -38,6 +38,7 @@ class Script:
     """Drafts what it is told, round by round, as a lookup would: with a one-hot q."""
 
     wants_top = 0
+    states = None
 
     def __init__(self, *drafts):
         self.drafts = [[LETTERS.index(letter) for letter in draft] for draft in drafts]

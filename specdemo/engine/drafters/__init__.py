@@ -15,6 +15,7 @@ from specdemo.runtime.device import to_device
 from specdemo.runtime.eagle3 import CachedHead
 from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.lm import LM
+from specdemo.runtime.states import States
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,6 +56,11 @@ class Drafter:
     nothing."""
 
     wants_top = 0
+
+    @property
+    def states(self) -> States | None:
+        """Of its model's recurrent layers, if it has such a model."""
+        return None
 
     def start(self, ids: list[int]) -> None:
         """Is given the prompt, before the first round."""

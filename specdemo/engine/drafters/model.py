@@ -15,6 +15,7 @@ from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
 from specdemo.runtime.graphs import RunStep, varied_ids, varied_uniforms
 from specdemo.runtime.lm import LM
+from specdemo.runtime.states import States
 
 
 def build(given: Materials, lm: LM, exit_layer: int | None = None) -> "ModelDrafter":
@@ -73,6 +74,10 @@ class ModelDrafter(Drafter):
     def __post_init__(self) -> None:
         # A GPU would have to be waited for at each token: there the draft is only cut when it is verified.
         self.stops_below = self.confidence if self.lm.device.type == "cpu" else 0.0
+
+    @property
+    def states(self) -> States | None:
+        return self.lm.states
 
     @property
     def drafts_at_once(self) -> bool:

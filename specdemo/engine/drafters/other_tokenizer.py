@@ -18,6 +18,7 @@ from specdemo.engine.drafters import Draft, Drafter, Materials, Tokenizers, is_u
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
+from specdemo.runtime.states import States
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,6 +79,10 @@ class OtherTokenizerDrafter(Drafter):
         self.encoded = GrowingText(self.own_tokenizer)
         self.held: list[int] = []  # the drafter's ids in its cache
         self.drafted = 0  # tokens that the last draft fed, after `held`; not known here which
+
+    @property
+    def states(self) -> States | None:
+        return self.drafter.states
 
     def start(self, ids: list[int]) -> None:
         own = self._read(ids)

@@ -62,7 +62,8 @@ NUMBERS = {
     "rounds": ("rounds", "A round is one draft and the target forward that judges it."),
     "target_forwards": (
         "target forwards",
-        "Forwards of the target: one for each round, + those of the prefill, which read the prompt.",
+        "Forwards of the target: one for each round, + the others: those of the prefill, which read the "
+        "prompt, and where it has recurrent layers, those that read parts of the text again.",
     ),
     "saved": (
         "forwards saved",
@@ -160,7 +161,7 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "acceptance_rate": write(stats.acceptance_rate, "{:.0%}"),
         "mean_tokens_per_round": write(stats.mean_tokens_per_round, "{:.2f}"),
         "rounds": write(stats.rounds, "{:,}"),
-        "target_forwards": f"{stats.rounds:,} + {metrics.prefill_forwards(stats):,}",
+        "target_forwards": f"{stats.rounds:,} + {metrics.other_forwards(stats):,}",
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
         "distance": write(stats.distance, "{:.3f}"),
         "speedup": _speedup(stats),

@@ -8,7 +8,7 @@ import { isBlock, ruleOf } from "./rules.js";
 import { isDrafted } from "./run.js";
 import { NOT_TOLD, isServed, isUnknown } from "./served.js";
 import { explained, named } from "./textless.js";
-import { alternativesTo, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
+import { alternativesTo, fedAgainInWords, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
 
 /** @import { RunSetting } from "./messages.js" */
 /** @import { Token } from "./run.js" */
@@ -128,8 +128,8 @@ export function makeInspector(panel, setting) {
     part(".what .token").className = `token ${fate}`;
     part(".what small").textContent = token.id === null ? "" : `token ${token.id}`;
     part(".unpin").hidden = !pinned;
-    const length = token.fate === "prompt" ? "" : lengthInWords(token.round);
-    part(".where").textContent = length ? `${placeOf(token)}, ${length}` : placeOf(token);
+    const ofRound = token.fate === "prompt" ? [] : [lengthInWords(token.round), fedAgainInWords(token.round)];
+    part(".where").textContent = [placeOf(token), ...ofRound].filter(Boolean).join(", ");
     part(".verdict").textContent = verdictOn(token, setting(), known);
     showJudgement(token, known);
     showValues(token, known);

@@ -67,13 +67,17 @@
  */
 
 /**
- * One target forward: the draft, its verdicts, and the target's own token.
+ * One target forward over the draft, its verdicts, and the target's own token.
  *
  * `next` is null only when the text ended inside the accepted drafts. draft_ms and verify_ms are the engine's
  * own time, without what a consumer does between events. `kept` is null where nothing was drafted, and with
  * `alternatives` 0 under any rule but `block`. gamma: the most tokens that this round could draft; ended_by: why
  * it drafted no more. made: how many tokens the drafter made, which are those of the draft and those that it was
- * not sure enough of. Older traces lack these three, and plain decoding has no ended_by.
+ * not sure enough of. Older traces lack these three, and plain decoding has no ended_by. fed_again: how many
+ * tokens of the text the target and the drafter were fed once more, because a recurrent layer keeps one state
+ * for all of them, which rejected drafts have changed. null where neither model has such layers.
+ * target_forwards: how many forwards the target took; more than one where it had to be fed again by a forward of
+ * its own, or one token at a time. Older traces lack both.
  *
  * Of a server's round the times are null, and arrival_ms is the time since what came before it: the round
  * before, or the request. drafts_told: whether it is known how many tokens were drafted; else `draft` has only
@@ -91,6 +95,8 @@
  * @property {number | null} made
  * @property {number | null} arrival_ms
  * @property {boolean} drafts_told
+ * @property {number | null} fed_again
+ * @property {number} target_forwards
  */
 
 /**

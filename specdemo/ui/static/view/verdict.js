@@ -269,7 +269,19 @@ export function roundInWords(round) {
   const times = `drafting ${milliseconds(draft_ms ?? 0)}, verifying ${milliseconds(verify_ms ?? 0)}`;
   const length = lengthInWords(round);
   const most = length && `, ${length}`;
-  return `round ${index + 1}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}${most}`;
+  const again = fedAgainInWords(round);
+  const replayed = again && `, ${again}`;
+  return `round ${index + 1}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}${most}${replayed}`;
+}
+
+/**
+ * How much of the text had to be computed once more; empty where neither model keeps a state, and in older traces.
+ * @param {Round} round
+ */
+export function fedAgainInWords({ fed_again, target_forwards }) {
+  if (fed_again === null || fed_again === undefined) return "";
+  const tokens = `${fed_again} token${fed_again === 1 ? "" : "s"} of the text fed again`;
+  return target_forwards > 1 ? `${tokens}, ${target_forwards} target forwards` : tokens;
 }
 
 /** @type {Record<string, string>} */

@@ -1,0 +1,225 @@
+"""Targets and drafters with recurrent layers, which keep a state in place of keys and values: it is put back
+after rejected drafts, so that text and probabilities are those of the model's own forward without a cache."""
+
+import pytest
+import torch
+from transformers import logging
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from specdemo import PairError, Params, generate, load_pair, session
+from specdemo.engine.drafters import Drafter, one_hot_draft
+from specdemo.engine.sampling import uniforms
+from specdemo.runtime.lm import CachedLM, keeps_state
+from specdemo.runtime.runner import Runner
+from specdemo.runtime.states import MOST_CARRIED, ROWS, States, rows_of
+from tests.sentences import assert_one_sentence
+from tests.small import PROMPT, cacheless, small_model
+from tests.tiny import noisy, tiny
+
+# One of each way of feeding: any number of rows, convolutions only, one row, and several.
+QUICK = ["qwen3_next", "lfm2", "mamba", "nemotron_h"]
+KINDS = """
+    bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lara_mini lfm2_moe lfm3
+    mamba2 olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text zamba zamba2"""
+BY_KIND = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in KINDS.split())]
+LENGTH = 200  # tokens of a text
+WRONG = {  # at which place of the draft that begins at a position
+    "never": lambda at: None,
+    "always": lambda at: 0,
+    "at random": lambda at: int(uniforms(0, at, 1).next * 6),
+}
+
+
+def model_of(name):
+    logging.set_verbosity_error()
+    if name not in CONFIG_MAPPING:
+        pytest.skip(f"this version of transformers has no {name}")
+    return small_model(name)
+
+
+class Scripted(Drafter):
+    """Knows the text. `wrong_at` of a position: the place in the draft there that is wrong, if any is."""
+
+    def __init__(self, text, wrong_at, vocab_size):
+        self.text, self.wrong_at, self.vocab_size = text, wrong_at, vocab_size
+
+    def propose(self, ids, k, u):
+        draft = self.text[len(ids) : len(ids) + k]
+        if (place := self.wrong_at(len(ids))) is not None and place < len(draft):
+            draft[place] = (draft[place] + 1) % self.vocab_size
+        return one_hot_draft(draft, self.vocab_size, torch.device("cpu"))
+
+
+def places(trace, fate):
+    """At which places of a draft a token had this fate."""
+    return {place for one in trace.rounds for place, token in enumerate(one.draft) if token.fate == fate}
+
+
+def check_own(model, trace):
+    """By induction, each token is the likeliest by the model's own forward without a cache."""
+    text = trace.output_ids
+    assert cacheless(model, PROMPT + text)[len(PROMPT) - 1 : -1].argmax(-1).tolist() == text
+
+
+@pytest.mark.parametrize("name", BY_KIND)
+def test_greedy_text_is_the_models_own_wherever_drafts_are_rejected(name, monkeypatch):
+    model, length = model_of(name), LENGTH // 4 if name in QUICK else LENGTH
+    pair = load_pair(target=model)
+    how = dict(temperature=0, max_new_tokens=length, alternatives=0)
+    plain = generate(pair, PROMPT, Params(draft_with="none", **how), measure=False)
+    check_own(model, plain)
+    for wrong, wrong_at in WRONG.items():
+        for gamma in (1, 5):
+            drafter = Scripted(PROMPT + plain.output_ids, wrong_at, pair.vocab_size)
+            monkeypatch.setitem(session.BUILDERS, "lookup", lambda _, drafter=drafter: drafter)
+            trace = generate(pair, PROMPT, Params(draft_with="lookup", gamma=gamma, **how), measure=False)
+            assert trace.output_ids == plain.output_ids, (wrong, gamma)
+            rejected, accepted = places(trace, "rejected"), places(trace, "accepted")
+            expected = {"never": (set(), set(range(gamma))), "always": ({0}, set())}
+            if wrong in expected:
+                assert (rejected, accepted) == expected[wrong]
+            else:
+                assert rejected == set(range(gamma))
+
+
+@pytest.mark.parametrize("name", BY_KIND)
+def test_as_target_and_as_drafter_its_probabilities_are_its_own(name):
+    model = model_of(name)
+    drafter = noisy(model, 0.2)
+    params = Params(temperature=0.9, gamma=4, seed=3, max_new_tokens=40, alternatives=0)
+    trace = generate(load_pair(target=model, drafter=drafter), PROMPT, params, measure=False)
+    assert len(places(trace, "rejected")) > 1 and places(trace, "accepted")
+    ids = list(PROMPT)
+    for one in trace.rounds:
+        drafted = [token.id for token in one.draft]
+        p, q = (cacheless(each, ids + drafted)[len(ids) - 1 :] for each in (model, drafter))  # [k+1, V]
+        for place, token in enumerate(one.draft):
+            told = (token.raw_p, token.raw_q)
+            assert told == pytest.approx((p[place, token.id].item(), q[place, token.id].item()), abs=1e-4)
+        ids += one.emitted
+    both = generate(load_pair(target=model, drafter=model), PROMPT, params, measure=False)
+    assert not places(both, "rejected"), "it is its own drafter: p is q"
+
+
+def test_it_drafts_for_a_target_without_states_and_the_round_says_what_was_fed_again():
+    target, drafter = tiny("llama"), model_of("qwen3_5_text")
+    params = Params(temperature=0, gamma=3, max_new_tokens=30, alternatives=0)
+    trace = generate(load_pair(target=target, drafter=drafter), PROMPT, params, measure=False)
+    check_own(target, trace)
+    before, expected = 0, [0]
+    for one in trace.rounds[:-1]:
+        # It has saved a state before each draft that it fed, but none within the two tokens that come first.
+        before = before % (MOST_CARRIED + 1) + 1 if one.draft[0].fate == "rejected" else 0
+        expected.append(before)
+    assert not trace.rounds[-1].draft, "there is no room for a draft"
+    assert [one.fed_again for one in trace.rounds[:-1]] == expected[:-1] and max(expected) > 1
+    assert {one.target_forwards for one in trace.rounds} == {1}
+    alone = generate(load_pair(target=target), PROMPT, Params(draft_with="none", max_new_tokens=3))
+    assert {one.fed_again for one in alone.rounds} == {None}
+
+
+def test_a_round_tells_what_the_target_was_fed_again_and_in_how_many_forwards(monkeypatch):
+    model = model_of("qwen3_5_text")
+    pair = load_pair(target=model)
+    how = dict(temperature=0, max_new_tokens=40, alternatives=0)
+    plain = generate(pair, PROMPT, Params(draft_with="none", **how), measure=False)
+    assert {one.fed_again for one in plain.rounds} == {0}
+    assert plain.stats.target_forwards == len(plain.rounds) + 1
+    drafter = Scripted(PROMPT + plain.output_ids, WRONG["always"], pair.vocab_size)
+    monkeypatch.setitem(session.BUILDERS, "lookup", lambda _: drafter)
+    trace = generate(pair, PROMPT, Params(draft_with="lookup", gamma=4, **how), measure=False)
+    told = [(one.fed_again, one.target_forwards) for one in trace.rounds]
+    most = MOST_CARRIED
+    assert told[: most + 3] == [*((n, 1) for n in range(most + 1)), (most + 1, 2), (1, 1)]
+    assert trace.stats.target_forwards == 1 + sum(forwards for _, forwards in told)
+
+
+def test_where_only_one_row_is_fed_at_a_time_each_is_a_forward():
+    model = model_of("mamba")
+    pair = load_pair(target=model, drafter=model)
+    params = Params(temperature=0, gamma=3, max_new_tokens=21, alternatives=0)
+    trace = generate(pair, PROMPT, params, measure=False)
+    assert {one.target_forwards for one in trace.rounds[:-1]} == {4}
+    assert {one.fed_again for one in trace.rounds} == {0}
+
+
+PARTS = [(50, 55), (51, 52), (52, 53), (53, 58), (52, 54), (54, 90), (50, 51), (3, 9), (0, 1), (1, 117)]
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_forward_begins_from_any_position_before(rows):
+    """Positions up and down, further back than what is carried, and from the text's beginning."""
+    lm = CachedLM(model_of("granitemoehybrid"))
+    lm.states.rows = rows
+    ids = torch.randint(0, 90, (120,), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = lm.model(ids[None], use_cache=False).logits[0]
+        lm.prefill(ids[:50])
+        for start, end in PARTS:
+            lm.reserve(start, end + 3)
+            logits = lm.forward(ids[start:end], torch.tensor(start))
+            assert (logits - expected[start:end]).abs().max() < 1e-4, (start, end)
+            lm.forward(ids[:3], torch.tensor(end))  # a rejected draft
+
+
+def test_the_next_run_begins_anew_also_after_a_run_in_inference_mode():
+    model = model_of("qwen3_5_text")
+    pair = load_pair(target=model, drafter=noisy(model, 0.2))
+    params = Params(temperature=0, gamma=3, max_new_tokens=20)
+    with torch.inference_mode():
+        first = generate(pair, PROMPT, params).output_ids
+    generate(pair, PROMPT[::-1], params)
+    assert generate(pair, PROMPT, params).output_ids == first
+    assert len(generate(pair, PROMPT[:1], params).output_ids) == 20
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "mamba", "nemotron_h"])
+def test_plain_rounds_are_timed_where_little_is_fed_again(name, monkeypatch):
+    timed = []
+    own = session.plain_rounds
+
+    def plain_rounds(*arguments):
+        for one in own(*arguments):
+            timed.append(one)
+            yield one
+
+    monkeypatch.setattr(session, "plain_rounds", plain_rounds)
+    model = model_of(name)
+    params = Params(temperature=0, gamma=3, max_new_tokens=60, alternatives=0)
+    trace = generate(load_pair(target=model, drafter=noisy(model)), PROMPT, params)
+    assert len(timed) >= 8 and trace.stats.speedup
+    if rows_of[model] != "several":
+        assert {(one.fed_again, one.target_forwards) for one in timed} == {(0, 1)}
+    begin = (len(trace.output_ids) - 1 - len(timed)) // 2 + 1
+    expected = trace.output_ids[begin : begin + len(timed)]
+    assert [one.emitted[0] for one in timed] == expected, "in the text's middle"
+
+
+def test_a_state_that_is_not_put_back_is_found_before_the_first_run(monkeypatch):
+    def put_back(self, position):
+        self._position = max((at for at in self._saved if at <= position), default=0)
+
+    monkeypatch.setattr(States, "_put_back", put_back)
+    with pytest.raises(PairError, match="its predictions with a cache differ from those") as refused:
+        load_pair(target=model_of("qwen3_next"))
+    assert_one_sentence(str(refused.value))
+
+
+def test_early_exit_is_refused_since_it_would_change_the_states():
+    model = model_of("qwen3_next")
+    pair = load_pair(target=model)
+    assert keeps_state(model) and not keeps_state(tiny("llama")) and pair.largest_exit == 0
+    with pytest.raises(ValueError, match="keep a state") as refused:
+        generate(pair, PROMPT, Params(draft_with="early-exit"))
+    assert_one_sentence(str(refused.value))
+
+
+def test_it_runs_uncaptured_and_says_so():
+    runner = Runner(model_of("qwen3_next"), tiny("llama"))
+    setup = runner.begin_run()
+    assert not setup.target.static and setup.drafter.static
+    (note,) = [note for note in runner.notes if "captured" in note]
+    assert note.startswith("the target cannot be captured") and "keep a state" in note
+    single = model_of("mamba")
+    rows_of[single] = "one"
+    assert any("one token at a time" in note for note in Runner(single, None).notes)
