@@ -30,8 +30,8 @@ rows_of: WeakKeyDictionary[Module, Rows] = WeakKeyDictionary()  # as the probe f
 
 
 def possible_rows(model: Module) -> tuple[Rows, ...]:
-    """In the order in which they are to be tried. Where Mamba 2's time step has a limit, transformers' form for
-    one token ignores it, which shows with some tokens only."""
+    """In the order in which they are to be tried. Where Mamba 2's time step has a limit, transformers' form
+    for one token ignores it, which shows with some tokens only."""
     limits = (getattr(module, "time_step_limit", None) for module in model.modules())
     if any(limit and tuple(limit) != (0.0, float("inf")) for limit in limits):
         return ("several",)
