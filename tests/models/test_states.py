@@ -11,7 +11,7 @@ from specdemo.engine.drafters import Drafter, one_hot_draft
 from specdemo.engine.sampling import uniforms
 from specdemo.runtime.lm import CachedLM, keeps_state
 from specdemo.runtime.runner import Runner
-from specdemo.runtime.states import MOST_CARRIED, ROWS, States, rows_of
+from specdemo.runtime.states import MOST_CARRIED, ROWS, States, tried_rows
 from tests.sentences import assert_one_sentence
 from tests.small import PROMPT, cacheless, small_model
 from tests.tiny import noisy, tiny
@@ -189,7 +189,7 @@ def test_plain_rounds_are_timed_where_little_is_fed_again(name, monkeypatch):
     params = Params(temperature=0, gamma=3, max_new_tokens=60, alternatives=0)
     trace = generate(load_pair(target=model, drafter=noisy(model)), PROMPT, params)
     assert len(timed) >= 8 and trace.stats.speedup
-    if rows_of[model] != "several":
+    if tried_rows[model] != "several":
         assert {(one.fed_again, one.target_forwards) for one in timed} == {(0, 1)}
     begin = (len(trace.output_ids) - 1 - len(timed)) // 2 + 1
     expected = trace.output_ids[begin : begin + len(timed)]
@@ -222,5 +222,5 @@ def test_it_runs_uncaptured_and_says_so():
     (note,) = [note for note in runner.notes if "captured" in note]
     assert note.startswith("the target cannot be captured") and "keep a state" in note
     single = model_of("mamba")
-    rows_of[single] = "one"
+    tried_rows[single] = "one"
     assert any("one token at a time" in note for note in Runner(single, None).notes)
