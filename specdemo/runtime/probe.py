@@ -19,7 +19,7 @@ from specdemo import __version__
 from specdemo.runtime import cuda
 from specdemo.runtime.eagle3 import CachedHead, Eagle3Head
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_tolerance, windows_of
-from specdemo.runtime.states import possible_rows, rows_of
+from specdemo.runtime.states import possible_rows, tried_rows
 
 TRIED_TOKENS = 16  # on which a model is tried
 COMPARED = 6  # of them: the last ones
@@ -90,7 +90,7 @@ def _try(model: PreTrainedModel) -> bool:
     for rows in possible_rows(model):
         lm.states.rows = rows
         if _tried(lm):
-            rows_of[model] = rows
+            tried_rows[model] = rows
             return True
         lm = CachedLM(model)
     return False

@@ -26,12 +26,12 @@ CATCH_UP = 1024  # tokens of the text that are fed at once after that
 Rows = Literal["any", "one", "several"]
 ROWS: tuple[Rows, ...] = ("any", "several", "one")  # in the order in which they are tried
 
-rows_of: WeakKeyDictionary[Module, Rows] = WeakKeyDictionary()  # as the probe found out
+tried_rows: WeakKeyDictionary[Module, Rows] = WeakKeyDictionary()  # as the probe found out
 
 
 def possible_rows(model: Module) -> tuple[Rows, ...]:
-    """In the order in which they are to be tried. Where Mamba 2's time step has a limit, transformers' form for
-    one token ignores it, which shows with some tokens only."""
+    """In the order in which they are to be tried. Where Mamba 2's time step has a limit, transformers' form
+    for one token ignores it, which shows with some tokens only."""
     limits = (getattr(module, "time_step_limit", None) for module in model.modules())
     if any(limit and tuple(limit) != (0.0, float("inf")) for limit in limits):
         return ("several",)
@@ -74,7 +74,7 @@ class States:
     def of(cls, model: Module, cache: Cache, device: torch.device) -> "States | None":
         """None if the model's cache has none."""
         layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
-        return cls(layers, rows_of.get(model, possible_rows(model)[0]), device) if layers else None
+        return cls(layers, tried_rows.get(model, possible_rows(model)[0]), device) if layers else None
 
     @torch.inference_mode(False)  # as for the layers' own tensors
     def reserve(self, start: int, capacity: int) -> None:

@@ -11,7 +11,7 @@ from specdemo.engine.drafters import Drafter, one_hot_draft
 from specdemo.engine.sampling import uniforms
 from specdemo.runtime.lm import CachedLM, keeps_state
 from specdemo.runtime.runner import Runner
-from specdemo.runtime.states import MOST_CARRIED, ROWS, States, rows_of
+from specdemo.runtime.states import MOST_CARRIED, ROWS, States, tried_rows
 from tests.sentences import assert_one_sentence
 from tests.small import PROMPT, cacheless, small_model
 from tests.tiny import noisy, tiny
@@ -20,7 +20,8 @@ from tests.tiny import noisy, tiny
 QUICK = ["qwen3_next", "lfm2", "mamba", "nemotron_h"]
 KINDS = """
     bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lara_mini lfm2_moe lfm3
-    mamba2 olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text zamba zamba2"""
+    inkling_text inkling2_text inkling2_loop_text mamba2 olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text
+    qwen3_5_text qwen4_exp qwen4_exp_text zamba zamba2"""
 BY_KIND = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in KINDS.split())]
 LENGTH = 200  # tokens of a text
 WRONG = {  # at which place of the draft that begins at a position
@@ -188,7 +189,7 @@ def test_plain_rounds_are_timed_where_little_is_fed_again(name, monkeypatch):
     params = Params(temperature=0, gamma=3, max_new_tokens=60, alternatives=0)
     trace = generate(load_pair(target=model, drafter=noisy(model)), PROMPT, params)
     assert len(timed) >= 8 and trace.stats.speedup
-    if rows_of[model] != "several":
+    if tried_rows[model] != "several":
         assert {(one.fed_again, one.target_forwards) for one in timed} == {(0, 1)}
     begin = (len(trace.output_ids) - 1 - len(timed)) // 2 + 1
     expected = trace.output_ids[begin : begin + len(timed)]
@@ -221,5 +222,5 @@ def test_it_runs_uncaptured_and_says_so():
     (note,) = [note for note in runner.notes if "captured" in note]
     assert note.startswith("the target cannot be captured") and "keep a state" in note
     single = model_of("mamba")
-    rows_of[single] = "one"
+    tried_rows[single] = "one"
     assert any("one token at a time" in note for note in Runner(single, None).notes)
