@@ -22,7 +22,8 @@ KINDS = """
     bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lara_mini lfm2_moe lfm3
     inkling_text inkling2_text inkling2_loop_text mamba2 olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text
     qwen3_5_text qwen4_exp qwen4_exp_text zamba zamba2"""
-BY_KIND = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in KINDS.split())]
+LONG = [pytest.mark.slow, pytest.mark.long]
+BY_KIND = [*QUICK, *(pytest.param(name, marks=LONG) for name in KINDS.split())]
 LENGTH = 200  # tokens of a text
 WRONG = {  # at which place of the draft that begins at a position
     "never": lambda at: None,
