@@ -100,7 +100,7 @@ class Decoder:
             gamma=gamma,
             ended_by=ended_by,
             made=len(emitted.draft) if ended_by == "eos" else draft.k + draft.dropped,
-            fed_again=difference(self._fed_again, fed_before),
+            fed_again=since(self._fed_again, fed_before),
             target_forwards=1 + self._extra_forwards - forwards_before,
         )
 
@@ -138,7 +138,7 @@ class Decoder:
         return Prefilled(forwards, self.clock.ms_between(start, self.clock.timestamp()))
 
 
-def difference(after: int | None, before: int | None) -> int | None:
+def since(after: int | None, before: int | None) -> int | None:
     """after - before, or None where either is unknown."""
     return None if after is None or before is None else after - before
 

@@ -23,13 +23,13 @@ CATCH_UP = 1024  # tokens of the text that are fed at once after that
 # How many rows a forward that begins from a state may have, so that it predicts what one without a cache
 # does. Some layers begin anew when they are given several tokens; others compute one token in a way of their
 # own.
-Rows = Literal["any", "one", "several"]
-ROWS: tuple[Rows, ...] = ("any", "several", "one")  # in the order in which they are tried
+RowsAtOnce = Literal["any", "one", "several"]
+ROWS: tuple[RowsAtOnce, ...] = ("any", "several", "one")  # in the order in which they are tried
 
-tried_rows: WeakKeyDictionary[Module, Rows] = WeakKeyDictionary()  # as the probe found out
+tried_rows: WeakKeyDictionary[Module, RowsAtOnce] = WeakKeyDictionary()  # as the probe found out
 
 
-def possible_rows(model: Module) -> tuple[Rows, ...]:
+def possible_rows(model: Module) -> tuple[RowsAtOnce, ...]:
     """In the order in which they are to be tried. Where Mamba 2's time step has a limit, transformers' form
     for one token ignores it, which shows with some tokens only."""
     limits = (getattr(module, "time_step_limit", None) for module in model.modules())
@@ -60,7 +60,7 @@ class _Saved:
 class States:
     """All states of one cache."""
 
-    def __init__(self, layers: list[StateLayer], rows: Rows, device: torch.device):
+    def __init__(self, layers: list[StateLayer], rows: RowsAtOnce, device: torch.device):
         self.layers = layers
         self.rows = rows
         self.fed_again = 0  # tokens of the text so far, because the state did not stand where it was needed
