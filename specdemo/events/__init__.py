@@ -13,8 +13,8 @@ from specdemo.events.choices import METHODS, RULES, Method, Need, Rule, lossy_in
 from specdemo.events.params import (
     LIMITS,
     NO_PROMPT,
+    ChatMessage,
     Gamma,
-    Message,
     Params,
     Prompt,
     allowed,
@@ -29,11 +29,11 @@ from specdemo.events.params import (
 )
 
 __all__ = [
-    "LIMITS", "METHODS", "NO_PROMPT", "RULES", "TOKEN_IDS", "Alternative", "ByModel", "EndedBy", "Fate",
-    "Finish", "Finished", "Gamma", "Judged", "Kept", "Message", "Method", "Need", "Next", "PairInfo",
-    "Params", "Prompt", "Round", "Rule", "ServerInfo", "ServerStats", "Source", "Started", "Stats",
-    "allowed", "check_messages", "check_number", "check_prompt", "check_text", "is_auto", "is_conversation",
-    "is_lossy", "lossy_in_words", "rule_in_words",
+    "LIMITS", "METHODS", "NO_PROMPT", "RULES", "TOKEN_IDS", "Alternative", "ByModel", "ChatMessage",
+    "EndedBy", "Fate", "Finish", "Finished", "Gamma", "Judged", "Kept", "Method", "Need", "Next",
+    "PairInfo", "Params", "Prompt", "Round", "Rule", "ServerInfo", "ServerStats", "Source", "Started",
+    "Stats", "allowed", "check_messages", "check_number", "check_prompt", "check_text", "is_auto",
+    "is_conversation", "is_lossy", "lossy_in_words", "rule_in_words",
 ]  # fmt: skip
 
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
@@ -283,7 +283,7 @@ class Started:
     params: Params
     prompt: str
     prompt_ids: tuple[int, ...]
-    messages: tuple[Message, ...] | None = None
+    messages: tuple[ChatMessage, ...] | None = None
 
 
 Finish = Literal["eos", "stop", "length", "cancelled", "error"]  # why a run ended

@@ -12,7 +12,7 @@ Gamma = int | Literal["auto"]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChatMessage:
     """A turn of a conversation. role: "system", "user", "assistant", or what else the model's chat template
     knows."""
 
@@ -20,8 +20,8 @@ class Message:
     content: str
 
 
-# What a run continues: text, token ids, or the turns of a conversation (a Message, or a dict like one).
-Prompt = str | Sequence[int] | Sequence[Message | Mapping[str, str]]
+# What a run continues: text, token ids, or the turns of a conversation (a ChatMessage, or a dict like one).
+Prompt = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
 
 # Field of Params: (type, smallest, largest). The page's sliders and the command line's help use these, too.
 LIMITS: dict[str, tuple[type, float, float]] = {
@@ -193,16 +193,20 @@ def check_prompt(prompt: str) -> None:
 
 def is_conversation(prompt: object) -> TypeGuard[Sequence[object]]:
     """Whether a prompt is meant as messages, rather than as text or token ids."""
-    return isinstance(prompt, (list, tuple)) and any(isinstance(one, (Message, Mapping)) for one in prompt)
+    return isinstance(prompt, (list, tuple)) and any(
+        isinstance(one, (ChatMessage, Mapping)) for one in prompt
+    )
 
 
-def check_messages(prompt: Sequence[object]) -> tuple[Message, ...]:
+def check_messages(prompt: Sequence[object]) -> tuple[ChatMessage, ...]:
     """The messages of a prompt; ValueError for what is none."""
     messages = []
     for one in prompt:
         if isinstance(one, Mapping) and one.keys() == {"role", "content"}:
-            one = Message(one["role"], one["content"])
-        if not isinstance(one, Message) or not all(isinstance(text, str) for text in (one.role, one.content)):
+            one = ChatMessage(one["role"], one["content"])
+        if not isinstance(one, ChatMessage) or not all(
+            isinstance(text, str) for text in (one.role, one.content)
+        ):
             raise ValueError(
                 'prompt must hold messages like {"role": "user", "content": "..."} and nothing else, not '
                 f"{_shown(one)}"

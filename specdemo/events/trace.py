@@ -14,10 +14,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from specdemo.events import (
     LIMITS,
     TOKEN_IDS,
+    ChatMessage,
     Finish,
     Finished,
     Judged,
-    Message,
     Next,
     PairInfo,
     Params,
@@ -52,7 +52,7 @@ class Trace:
     output_ids: list[int] = field(default_factory=list)
     text: str = ""
     stats: Stats = field(default_factory=metrics.fresh)
-    messages: tuple[Message, ...] | None = None  # see Started
+    messages: tuple[ChatMessage, ...] | None = None  # see Started
     date: datetime.date | None = None  # on which it was recorded; only of the run that the page plays first
 
     @classmethod

@@ -10,11 +10,11 @@ from specdemo.errors import LoadError
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
-EAGLE3 = "EAGLE-3"
+EAGLE3_KIND = "EAGLE-3"
 # Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
 # (`model_type`) is like.
 AUTHORS = {
-    r"eagle_?3": EAGLE3,
+    r"eagle_?3": EAGLE3_KIND,
     r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$": "EAGLE",
     r"medusa": "Medusa",
     r"mlp_?speculator": "MLP speculator",
@@ -59,6 +59,6 @@ def format_of(config: Mapping[str, object], start: str) -> Format:
             )
         return "speculators"
     kind = authors_kind(config)
-    if kind != EAGLE3:
-        raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {EAGLE3}")
+    if kind != EAGLE3_KIND:
+        raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {EAGLE3_KIND}")
     return "authors"

@@ -18,7 +18,7 @@ from specdemo.events import (
     METHODS,
     NO_PROMPT,
     TOKEN_IDS,
-    Message,
+    ChatMessage,
     Need,
     PairInfo,
     Params,
@@ -192,7 +192,7 @@ class Pair:
 
     def prompt_ids(
         self,
-        prompt: str | tuple[Message, ...],
+        prompt: str | tuple[ChatMessage, ...],
         params: Params,
         is_over: Callable[[], bool] = lambda: False,
     ) -> list[int] | None:

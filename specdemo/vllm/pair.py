@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from specdemo.errors import without_directories
-from specdemo.events import METHODS, RULES, TOKEN_IDS, ByModel, Message, PairInfo, Params, ServerInfo
+from specdemo.events import METHODS, RULES, TOKEN_IDS, ByModel, ChatMessage, PairInfo, Params, ServerInfo
 from specdemo.vllm.chunks import LONGEST_WORD, ChunkReader, Merged, Misread, Steps, first_fault
 from specdemo.vllm.client import (
     ASK_SECONDS,
@@ -110,7 +110,7 @@ class ServedPair:
         return replace(params, gamma=self.longest if known else usual.gamma)
 
     def prompt_ids(
-        self, prompt: str | tuple[Message, ...], params: Params, is_over: Condition = never
+        self, prompt: str | tuple[ChatMessage, ...], params: Params, is_over: Condition = never
     ) -> list[int] | None:
         """The prompt as the server will read it; None if it does not tell before, and once `is_over`."""
         body: dict[str, Any] = {"model": self.model}
@@ -128,11 +128,11 @@ class ServedPair:
 NO_MIN_P = "must be 0 here: vLLM does not take min-p where it drafts"
 
 
-def messages_of(prompt: str | tuple[Message, ...], params: Params) -> list[dict[str, str]]:
+def messages_of(prompt: str | tuple[ChatMessage, ...], params: Params) -> list[dict[str, str]]:
     """What a chat template is given: the messages, or the text as the user's one."""
     if isinstance(prompt, str):
-        system = [] if params.system is None else [Message("system", params.system)]
-        prompt = (*system, Message("user", prompt))
+        system = [] if params.system is None else [ChatMessage("system", params.system)]
+        prompt = (*system, ChatMessage("user", prompt))
     return [asdict(message) for message in prompt]
 
 
