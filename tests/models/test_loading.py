@@ -473,14 +473,14 @@ def test_quantised_weights_that_are_not_numbers(broken):
     assert "model.layers.1.mlp.up_proj.weight holds values that are not finite" in message
 
 
-def test_models_that_cannot_be_rewound(saved, broken):
-    shape = dict(vocab_size=304, hidden_size=32, state_size=4, num_hidden_layers=2)
-    mamba = broken(
-        AutoModelForCausalLM.from_config(AutoConfig.for_model("mamba", **shape)).save_pretrained, "mamba"
+def test_models_whose_state_cannot_be_put_back(saved, broken):
+    shape = dict(vocab_size=304, hidden_size=32, attention_hidden_size=32, num_hidden_layers=2)
+    rwkv = broken(
+        AutoModelForCausalLM.from_config(AutoConfig.for_model("rwkv", **shape)).save_pretrained, "rwkv"
     )
-    for request in (dict(target=mamba), dict(target=saved / "target", drafter=mamba)):
+    for request in (dict(target=rwkv), dict(target=saved / "target", drafter=rwkv)):
         message = rejected(**request)
-        assert str(mamba) in message and "MambaForCausalLM" in message and "rewound" in message
+        assert str(rwkv) in message and "RwkvForCausalLM" in message and "none can be put back" in message
 
 
 @pytest.mark.parametrize("model_type", ["bert", "gemma3_text"])
