@@ -78,9 +78,13 @@ def pick(p, u):
     return int(np.argmax(np.cumsum(p) > float(u)))
 
 
-def shaped(logits: torch.Tensor, params: Params) -> np.ndarray:
-    """Temperature, top-k, top-p, min-p, in this order, renormalised: logits [V] -> probabilities [V]."""
-    logits = logits.double().numpy()
+def shaped(logits: torch.Tensor, params: Params, text=()) -> np.ndarray:
+    """Repetition penalty, temperature, top-k, top-p, min-p, in this order, renormalised: logits [V] after a
+    text -> probabilities [V]."""
+    logits = logits.double().numpy().copy()
+    for token_id in set(text) if params.repetition_penalty else ():
+        up, penalty = logits[token_id] < 0, params.repetition_penalty
+        logits[token_id] *= penalty if up else 1 / penalty
     if params.temperature == 0:
         return np.eye(len(logits))[logits.argmax()]
     p = np.exp((logits - logits.max()) / params.temperature)

@@ -114,7 +114,8 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tup
             text = "end the text before TEXT; can be given more than once"
             parser.add_argument(option, action="append", default=[], metavar="TEXT", help=text)
         elif name in LIMITS:
-            text = f"{allowed(name)} (default {default})"
+            usual = "the model's own" if name == "repetition_penalty" else default
+            text = f"{allowed(name)} (default {usual})"
             parser.add_argument(option, type=_number, default=default, metavar="N", help=text)
         else:
             parser.add_argument(option, default=default, help=f"{words[name]} (default {default})")
@@ -127,7 +128,7 @@ def params_from_arguments(arguments: Namespace) -> Params:
 
 def _add_bench_options(parser: ArgumentParser) -> None:
     add_pair_options(parser)
-    leave_out = ("draft_with", "stop", "ignore_eos", "chat", "system", "alternatives")
+    leave_out = ("repetition_penalty", "draft_with", "stop", "ignore_eos", "chat", "system", "alternatives")
     _add_params_options(parser, BENCH_DEFAULTS, leave_out)
     add = parser.add_argument
     add("--prompts", type=_count, default=6, help="how many prompts (default 6)")

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.events import Params
+from specdemo.runtime.device import to_device
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -29,17 +30,22 @@ class Settings:
     temperature: Tensor
     top_p: Tensor
     min_p: Tensor
+    penalty: Tensor
 
     @classmethod
     def of(cls, numbers: Tensor) -> "Settings":
-        """`Sampler.numbers` as a tensor [3]."""
-        temperature, top_p, min_p = numbers.split(1)
-        return cls(temperature, top_p, min_p)
+        """`Sampler.numbers` as a tensor [4]."""
+        temperature, top_p, min_p, penalty = numbers.split(1)
+        return cls(temperature, top_p, min_p, penalty)
+
+
+SETTINGS = len(Settings.__dataclass_fields__)
 
 
 class Sampler:
-    """Shapes logits into the probabilities that tokens are drawn from: temperature, top-k, top-p and min-p,
-    in this order and as transformers' own warpers do. Temperature 0 is one-hot at the argmax.
+    """Shapes logits into the probabilities that tokens are drawn from: repetition penalty, temperature,
+    top-k, top-p and min-p, in this order and as transformers' own processors do. Temperature 0 is one-hot at
+    the argmax.
 
     Target and drafter share one sampler, because a draft is accepted more often when q is shaped like p.
     Losslessness needs less: that each drafted token was drawn from the q that is used."""
@@ -51,25 +57,36 @@ class Sampler:
         self.has_min_p = params.min_p > 0 and not self.greedy
         # In the order of Settings' fields. A temperature that float32 rounds to 0 would give 0/0.
         temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
-        self.numbers = [temperature, params.top_p, params.min_p]
+        penalty = 1.0 if params.repetition_penalty is None else params.repetition_penalty
+        self.penalises = penalty != 1
+        self.numbers = [temperature, params.top_p, params.min_p, penalty]
 
     @property
     def filters_nothing(self) -> bool:
         """Whether probabilities are a softmax at its temperature, or one-hot when greedy."""
-        return not (self.top_k or self.nucleus or self.has_min_p)
+        return not (self.top_k or self.nucleus or self.has_min_p or self.penalises)
 
     @property
     def key(self) -> tuple:
         """What changes the operations, beyond the numbers in `Settings`: captured steps are found by it."""
         width = self.nucleus and self.nucleus.width
-        return self.greedy, self.top_k, self.has_min_p, self.nucleus is not None, width
+        return self.greedy, self.top_k, self.has_min_p, self.penalises, self.nucleus is not None, width
 
-    def shape(self, logits: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
-        """logits [N, V] -> probabilities [N, V], float32, and whether each row is exact [N], bool.
+    def seen(self, ids: list[int], vocab_size: int, device: torch.device) -> Tensor:
+        """Which tokens a text has: [V] bool, or [0] where nothing is penalised."""
+        if not self.penalises:
+            return torch.zeros(0, dtype=torch.bool, device=device)
+        seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+        return seen.index_fill_(0, to_device(ids, torch.long, device), True)
+
+    def shape(self, logits: Tensor, settings: Settings, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """logits [N, V] -> probabilities [N, V], float32, and whether each row is exact [N], bool. seen:
+        [N, V] bool, the tokens that the text before each row has; not read where nothing is penalised.
 
         A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest
         of them only. `widen` makes top-p look at more."""
         exact = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+        logits = self._penalised(logits, settings, seen)
         if self.greedy:
             return one_hot(logits.argmax(-1), logits.shape[-1]), exact
         logits = logits.float()
@@ -83,13 +100,24 @@ class Sampler:
             logits = _at_least(logits, settings.min_p.log().float())
         return logits.softmax(-1), exact
 
-    def sample(self, logits: Tensor, u: Tensor, settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
+    def _penalised(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
+        """Keskar et al. 2019, "CTRL", as transformers has it: the logit of a token that the text has is
+        divided by the penalty, and multiplied by it where it is below 0."""
+        if not self.penalises:
+            return logits
+        assert seen is not None, "which tokens the text has"
+        penalty, logits = settings.penalty.float(), logits.float()
+        return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+
+    def sample(
+        self, logits: Tensor, u: Tensor, settings: Settings, seen: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """For each row of logits [N, V] a token [N], drawn with u [N], the probabilities [N, V] that it was
-        drawn from, and whether those are exact [N]."""
+        drawn from, and whether those are exact [N]. seen: see `shape`."""
         if self.greedy:  # whatever u is
-            tokens = logits.argmax(-1)
+            tokens = self._penalised(logits, settings, seen).argmax(-1)
             return tokens, one_hot(tokens, logits.shape[-1]), torch.ones_like(tokens, dtype=torch.bool)
-        probs, exact = self.shape(logits, settings)
+        probs, exact = self.shape(logits, settings, seen)
         return draw(probs, u), probs, exact
 
     def widen(self) -> None:

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from specdemo.engine.drafters import Draft, is_unsure
 from specdemo.engine.rules import Decision, Judge, block, block_probs
-from specdemo.engine.sampling import Sampler, Settings, Uniforms, probabilities
+from specdemo.engine.sampling import SETTINGS, Sampler, Settings, Uniforms, one_hot, probabilities
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
 from specdemo.runtime.graphs import Packed, RunStep, pack, to_host, varied_ids, varied_uniforms
@@ -67,6 +67,7 @@ class VerifyInput:
     u_accept: Tensor  # [B] float64
     u_next: Tensor  # [1] float64
     eos: Tensor  # [E] float64: the tokens that end a draft
+    seen: Tensor  # see Sampler.seen
     settings: Settings
 
     def varied(self) -> "VerifyInput":
@@ -114,7 +115,7 @@ class Verifier:
         first = [len(ids) - 1, ids[-1], draft.k, self.confidence, u.next]
         numbers = [*first, *self.sampler.numbers, *self.eos, *u.accept[:rows]]
         on_device = to_device(numbers, torch.float64, padded.ids.device)
-        sizes = [1, 1, 1, 1, 1, 3, len(self.eos), rows]
+        sizes = [1, 1, 1, 1, 1, SETTINGS, len(self.eos), rows]
         position, last, k, confidence, u_next, settings, eos, u_accept = on_device.split(sizes)
         value = VerifyInput(
             position=position,
@@ -128,6 +129,7 @@ class Verifier:
             u_accept=u_accept,
             u_next=u_next,
             eos=eos,
+            seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
             settings=Settings.of(settings),
         )
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch, self.target.features is not None)
@@ -160,7 +162,8 @@ class Verifier:
         raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
         # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
         u_accept = torch.where(is_draft, value.u_accept, torch.inf)
-        p, exact = self.sampler.shape(logits, value.settings)  # [B+1, V], [B+1]
+        seen = self._seen_by_row(value) if self.sampler.penalises else None
+        p, exact = self.sampler.shape(logits, value.settings, seen)  # [B+1, V], [B+1]
         raw_p = probabilities(logits)
         decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
 
@@ -192,6 +195,11 @@ class Verifier:
                 likely_p=likely.values.double(),
             )
         )
+
+    def _seen_by_row(self, value: VerifyInput) -> Tensor:
+        """[B+1, V] bool: the tokens of the text and of the drafts before each row."""
+        drafted = one_hot(value.drafted, self.target.vocab_size).cumsum(0) > 0  # [B, V]
+        return value.seen | pad(drafted, (0, 0, 1, 0))
 
     def _block_prob(self, decision: Decision, p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
         """h of block verification [B], whatever the rule; [0] in a run without alternatives, since h takes a

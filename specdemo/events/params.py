@@ -32,13 +32,15 @@ LIMITS: dict[str, tuple[type, float, float]] = {
     "top_k": (int, 0, 1_000_000),
     "top_p": (float, 0.0, 1.0),
     "min_p": (float, 0.0, 1.0),
+    "repetition_penalty": (float, 0.0, 10.0),  # or None
     "seed": (int, 0, 2**53 - 1),  # every JSON reader keeps whole numbers up to here exact
     "max_new_tokens": (int, 1, 32_768),
     "ngram": (int, 1, 16),
     "alternatives": (int, 0, 50),
     "lenience": (float, 0.0, 1.0),
 }
-ABOVE_SMALLEST = {"top_p", "lenience"}
+ABOVE_SMALLEST = {"top_p", "lenience", "repetition_penalty"}
+CAN_BE_NONE = ("seed", "repetition_penalty")
 BELOW_LARGEST = {"min_p", "confidence"}
 NO_PROMPT = "prompt must not be empty: the target needs at least one token to continue"
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
@@ -61,6 +63,9 @@ class Params:
     temperature: 0 is greedy: p and q are one-hot at the argmax.
     top_k: 0 is off. top_p: 1 is off. min_p: 0 is off. Applied in this order after the temperature,
     renormalising.
+    repetition_penalty: the logits of tokens that the text has are divided by it, or multiplied where they are
+        below 0, before everything else, in p and q alike; 1 is off. None: the model's own, which the trace
+        records if it has one. A server's own is not known.
     seed: None draws one, which the trace records.
     stop: the text is cut before the first of these strings, at most 64 of at most 1,000 characters each.
     ignore_eos: continue after an end-of-sequence token.
@@ -79,6 +84,7 @@ class Params:
     top_k: int = 0
     top_p: float = 0.9
     min_p: float = 0.0
+    repetition_penalty: float | None = None
     seed: int | None = None
     max_new_tokens: int = 200
     stop: tuple[str, ...] = ()
@@ -104,7 +110,7 @@ class Params:
         _one_of("rule", self.rule, RULES)
         for field in LIMITS:
             value = getattr(self, field)
-            if not ((field == "seed" and value is None) or is_auto(field, value)):
+            if not ((field in CAN_BE_NONE and value is None) or is_auto(field, value)):
                 object.__setattr__(self, field, check_number(field, value))
         if isinstance(self.stop, list):
             object.__setattr__(self, "stop", tuple(self.stop))

@@ -120,7 +120,7 @@ def _both(things: list) -> tuple:
 
 # Options of a generation config that change the target's distribution: the value that switches each off.
 PROCESSORS = {
-    "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
     "bad_words_ids": None, "min_length": 0, "min_new_tokens": None, "suppress_tokens": None,
     "begin_suppress_tokens": None, "sequence_bias": None, "forced_bos_token_id": None,
     "forced_eos_token_id": None, "exponential_decay_length_penalty": None, "guidance_scale": None,

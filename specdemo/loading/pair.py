@@ -180,6 +180,9 @@ class Pair:
             raise ValueError(f'draft_with must not be "{name}" for this pair: it has no drafter model')
         if needs == "first layers":
             params = replace(params, exit_layer=exit_layer(self.target, params.exit_layer))
+        own = getattr(self.target.generation_config, "repetition_penalty", None)
+        if params.repetition_penalty is None and own not in (None, 1):
+            params = replace(params, repetition_penalty=own)
         if params.stop and self.tokenizer is None:
             raise ValueError(
                 "stop must be empty for this pair: without a tokenizer there is no text to find a string in"

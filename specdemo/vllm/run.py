@@ -185,6 +185,7 @@ def server_request(pair: ServedPair, started: Started) -> tuple[str, dict[str, A
     params = started.params
     room = pair.context - len(started.prompt_ids)
     same = ("temperature", "top_k", "top_p", "min_p", "seed", "ignore_eos")
+    penalty = params.repetition_penalty
     body = {
         "model": pair.model,
         "max_tokens": int(min(params.max_new_tokens, room)),
@@ -193,6 +194,8 @@ def server_request(pair: ServedPair, started: Started) -> tuple[str, dict[str, A
         "include_stop_str_in_output": True,
         **WANTED,
     }
+    if penalty is not None:  # else the server takes the model's own
+        body["repetition_penalty"] = penalty
     if params.chat:
         body |= {"messages": messages_of(started.messages or started.prompt, params), "logprobs": True}
         return "/v1/chat/completions", body | {"top_logprobs": params.alternatives}

@@ -45,8 +45,8 @@ def test_the_trace_alone_goes_to_standard_output_when_asked_for(capsys):
 def test_every_field_of_params_is_an_option(capsys):
     options = (
         "--draft-with lookup --gamma 2 --exit-layer 1 --rule lenient --lenience 0.4 --temperature 0.5 "
-        "--top-k 7 --top-p 0.8 --confidence 0.2 --min-p 0.1 --seed 9 --max-new-tokens 5 --ignore-eos "
-        "--ngram 2 --alternatives 1"
+        "--top-k 7 --top-p 0.8 --confidence 0.2 --min-p 0.1 --repetition-penalty 1.2 --seed 9 "
+        "--max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
     )
     status, out, _ = run(
         capsys,
@@ -72,6 +72,7 @@ def test_every_field_of_params_is_an_option(capsys):
         "top_k": 7,
         "top_p": 0.8,
         "min_p": 0.1,
+        "repetition_penalty": 1.2,
         "seed": 9,
         "max_new_tokens": 5,
         "stop": ["xyz", "two words"],

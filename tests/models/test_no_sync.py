@@ -261,7 +261,7 @@ def test_the_steps_need_no_numbers(name, sampler):
         shared, run = Sampler(params), Stopped()
         drafter = ModelDrafter(lm, 1000, shared, VOCAB, CPU, run, 4)
         position, last, u = (torch.zeros(n, dtype=torch.float64) for n in (1, 2, 4))
-        draft = drafter.step(DraftInput(position, last, u, settings_of(shared)))
+        draft = drafter.step(DraftInput(position, last, u, settings_of(shared), shared.seen([], 0, u.device)))
         assert (draft.ids.shape, draft.q.shape, draft.raw_q.shape) == ((4,), (4, VOCAB), (4, VOCAB))
         verifier = decoding(target, drafter, params, TEXT, run_step=run, sampler=shared).decoder.verifier
         with pytest.raises(Enough):

@@ -8,6 +8,7 @@ import pytest
 
 from specdemo.engine.rules import JUDGES, rule_of
 from specdemo.events import LIMITS, METHODS, RULES, Params, is_lossy, rule_in_words
+from specdemo.events.params import ABOVE_SMALLEST, CAN_BE_NONE
 from specdemo.session import BUILDERS
 
 NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
@@ -16,11 +17,12 @@ NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf
 def wrong_values():
     for field, (kind, low, high) in LIMITS.items():
         for value in [low - 1, high + 1, *NOT_NUMBERS, *([4.5, 4.0] if kind is int else [])]:
-            if not (field == "seed" and value is None):
+            if not (field in CAN_BE_NONE and value is None):
                 yield field, value
     yield from (
         ("top_p", 0),
         ("top_p", 0.0),
+        ("repetition_penalty", 0),
         ("min_p", 1),
         ("confidence", 1),
         ("gamma", "AUTO"),
@@ -73,7 +75,7 @@ def test_a_sentence_says_what_is_allowed_and_what_was_given():
 @pytest.mark.parametrize("field", LIMITS)
 def test_the_ends_of_every_range_are_allowed_where_the_sentence_says_so(field):
     kind, low, high = LIMITS[field]
-    if field not in ("top_p", "lenience"):
+    if field not in ABOVE_SMALLEST:
         assert getattr(Params(**{field: low}), field) == low
     if field not in ("min_p", "confidence"):
         assert getattr(Params(**{field: high}), field) == high

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
-from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.sampling import Nucleus, Sampler, draw, one_hot, probabilities, uniforms
@@ -23,6 +29,7 @@ from tests.oracle import (
     decoding,
     make_drafter,
     nearly_equal,
+    settings_of,
     shaped,
     shaped_by,
 )
@@ -81,6 +88,19 @@ def test_as_transformers_shapes(shape, dtype):
     assert got.dtype == torch.float32
     assert torch.equal(got > 0, expected > 0), "the same tokens must survive"
     assert nearly_equal(got, expected)
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.2, 3.0])
+def test_a_repetition_penalty_is_transformers_own(penalty):
+    logits = random_logits(5, rows=20).float()
+    texts = torch.randint(0, 50, (20, 12), generator=torch.Generator().manual_seed(2))
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(texts, logits.clone()).softmax(-1)
+    sampler = Sampler(params(temperature=1.0, repetition_penalty=penalty))
+    seen = torch.stack([sampler.seen(text, 50, torch.device("cpu")) for text in texts.tolist()])
+    assert nearly_equal(sampler.shape(logits, settings_of(sampler), seen)[0], expected)
+    greedy = Sampler(params(temperature=0.0, repetition_penalty=penalty))
+    tokens, probs, _ = greedy.sample(logits, torch.zeros(20), settings_of(greedy), seen)
+    assert torch.equal(tokens, expected.argmax(-1)) and torch.equal(probs.argmax(-1), tokens)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, {"temperature": 0.0}, {"temperature": 0.01, "top_k": 3}], ids=str)

@@ -86,11 +86,11 @@ def cost_of_a_round(vocab_size, sampler) -> Cost:
     verifier = Verifier(lm, sampler, speculative, EagerSteps(), GAMMA, Params().alternatives, 0)
     with FakeTensorMode(), torch.no_grad():
         number, numbers = (torch.zeros(n, dtype=torch.float64) for n in (1, GAMMA))
-        settings = settings_of(sampler)
+        settings, seen = settings_of(sampler), sampler.seen([0], vocab_size, CPU)
         with Cost(vocab_size) as cost:
-            draft = drafter.step(DraftInput(number, numbers[:2], numbers, settings))
+            draft = drafter.step(DraftInput(number, numbers[:2], numbers, settings, seen))
             drawn = (draft.ids, draft.q, draft.raw_q, draft.exact)
-            others = (numbers, number, number, settings)
+            others = (numbers, number, number, seen, settings)
             verifier.step(VerifyInput(number, number, number, number, *drawn, *others))
     return cost
 

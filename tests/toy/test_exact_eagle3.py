@@ -69,7 +69,7 @@ class TableHead:
 class ForgetsItsVocabulary(Sampler):
     """Draws from the head's own vocabulary, but says that it drew from all tokens."""
 
-    def sample(self, logits, u, settings):
+    def sample(self, logits, u, settings, seen=None):
         probs, exact = self.shape(logits, settings)
         wide = logits.masked_fill(~DRAFTABLE, logits.amax().item())
         return draw(probs, u), self.shape(wide, settings)[0], exact

@@ -11,6 +11,7 @@ import torch
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.rules import Decision, block, block_probs, speculative
 from specdemo.engine.sampling import Nucleus, Sampler, Uniforms, draw, uniforms
+from specdemo.engine.step import Verifier
 from specdemo.events import RULES, Params
 from specdemo.runtime.graphs import EagerSteps
 from tests import oracle
@@ -67,7 +68,7 @@ def exactness(params, runs, prompts=None, eos=(), fates=None, target=TableLM, dr
 
 
 def p_of(params):
-    return lambda text: shaped(TableLM(TARGET).row(text), params)
+    return lambda text: shaped(TableLM(TARGET).row(text), params, text)
 
 
 # Greedy has one outcome per prompt, so it gets all prompts of two tokens that the target can have written.
@@ -98,6 +99,32 @@ def test_every_sampler(sampler, runs):
     assert p > SOUND, f"chi-square p = {p:.2g}"
     for fate in ("accepted", "rejected", "discarded", "resampled", "bonus"):
         assert fates[fate] > runs / 20, f"too few {fate}: the test shows little about them"
+
+
+@pytest.mark.parametrize("kind", some_quick(["model", "lookup", "none"], "model"))
+@pytest.mark.parametrize("rule", some_quick(["speculative", "block"], "speculative"))
+def test_with_a_repetition_penalty(kind, rule):
+    """At each row it is of the text and of the drafts before."""
+    params = replace(SAMPLERS["top-p"], draft_with=kind, rule=rule, repetition_penalty=1.8)
+    assert exactness(params, RUNS) > SOUND
+    without = oracle.exactness(
+        lambda prompt, seed: decoding(TableLM(TARGET), TableLM(DRAFTER), replace(params, seed=seed), prompt),
+        p_of(replace(params, repetition_penalty=1.0)),
+        [PROMPTS[kind]],
+        TOKENS,
+        RUNS,
+    )
+    assert without < BROKEN, "it makes a difference here"
+
+
+@pytest.mark.parametrize("sampler", some_quick(["greedy", "multinomial"], "multinomial"))
+def test_a_penalty_that_forgets_the_drafts_before_is_found(sampler, monkeypatch):
+    monkeypatch.setattr(
+        Verifier, "_seen_by_row", lambda self, value: value.seen.expand(len(value.drafted) + 1, -1)
+    )
+    params = replace(SAMPLERS[sampler], repetition_penalty=3.0, gamma=3)
+    prompts = EVERY_PROMPT if sampler == "greedy" else None
+    assert exactness(params, RUNS, prompts) < BROKEN
 
 
 @pytest.mark.parametrize(("kind", "runs"), with_runs(WITHOUT_MODEL, quick=["lookup"], long=["ngram"]))

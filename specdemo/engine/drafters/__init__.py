@@ -135,17 +135,20 @@ def draft_in_turn(
     u: Tensor,
     sampler: Sampler,
     settings: Settings,
+    seen: Tensor,
     stops_below: float,
 ) -> Draft:
     """Drafts one token after another, each after those before it: a token for each of u [B].
 
     predict: is given the token drafted last [1], None at first, and returns the logits [1, V] of the next.
-    stops_below: the draft ends after a place at which the drafter is less sure; 0 on a GPU, which would have
-    to be waited for at each token."""
+    seen: of the text before, see Sampler.seen. stops_below: the draft ends after a place at which the drafter
+    is less sure; 0 on a GPU, which would have to be waited for at each token."""
     token, drafted, qs, raw_logits, exact = None, [], [], [], []
     for u_token in u.split(1):
         logits = predict(token)  # [1, V]
-        token, q, is_exact = sampler.sample(logits, u_token, settings)  # [1], [1, V], [1]
+        token, q, is_exact = sampler.sample(logits, u_token, settings, seen[None])  # [1], [1, V], [1]
+        if sampler.penalises:
+            seen = seen.index_fill(0, token, True)
         drafted.append(token)
         qs.append(q)
         raw_logits.append(logits)

@@ -62,7 +62,8 @@ class Eagle3Drafter(Drafter):
         start = len(ids) - 1 - len(tokens)
         self._fill(ids, start)  # nothing, unless rounds have drafted nothing
         self.head.reserve(len(ids) - 2 + rows)
-        value = DraftInput.of(start, tokens, self.sampler, u[:rows], self.head.device)
+        seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
+        value = DraftInput.of(start, tokens, self.sampler, u[:rows], seen)
         buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
         key = ("draft", rows, len(tokens), *buffers, self.sampler.key)
         _, draft = self.run_step(key, self.step, value)
@@ -84,4 +85,4 @@ class Eagle3Drafter(Drafter):
             g, logits = self.head.predict(y)  # [1, H], [1, V]
             return logits
 
-        return draft_in_turn(predict, value.u, self.sampler, value.settings, self.stops_below)
+        return draft_in_turn(predict, value.u, self.sampler, value.settings, value.seen, self.stops_below)

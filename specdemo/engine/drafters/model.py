@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.engine.drafters import Draft, Drafter, Materials, draft_in_turn, one_hot_draft
-from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
+from specdemo.engine.sampling import SETTINGS, Sampler, Settings, one_hot, probabilities
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
 from specdemo.runtime.graphs import RunStep, varied_ids, varied_uniforms
@@ -38,14 +38,16 @@ class DraftInput:
     last: Tensor  # [1 or 2] float64: the last tokens of the text
     u: Tensor  # [B] float64
     settings: Settings
+    seen: Tensor  # see Sampler.seen
 
     @classmethod
     def of(
-        cls, position: int, last: list[int], sampler: Sampler, u: list[float], device: torch.device
+        cls, position: int, last: list[int], sampler: Sampler, u: list[float], seen: Tensor
     ) -> "DraftInput":
+        device = seen.device
         numbers = to_device([position, *last, *sampler.numbers, *u], torch.float64, device)
-        at, tokens, settings, u_draft = numbers.split([1, len(last), 3, len(u)])
-        return cls(at, tokens, u_draft, Settings.of(settings))
+        at, tokens, settings, u_draft = numbers.split([1, len(last), SETTINGS, len(u)])
+        return cls(at, tokens, u_draft, Settings.of(settings), seen)
 
     def varied(self) -> "DraftInput":
         return replace(self, last=varied_ids(self.last), u=varied_uniforms(self.u))
@@ -100,7 +102,7 @@ class ModelDrafter(Drafter):
         last = ids[-2:] if self.exit_layer is None else ids[-1:]
         start = len(ids) - len(last)
         self.lm.reserve(start, len(ids) + rows)
-        value = DraftInput.of(start, last, self.sampler, u[:rows], self.lm.device)
+        value = DraftInput.of(start, last, self.sampler, u[:rows], self.seen(ids))
         shapes = (rows, len(last), self.lm.kv_length, self.lm.buffer_epoch)
         key = ("draft", *shapes, self.sampler.key, self.exit_layer)
         _, draft = self.run_step(key, self.step, value)
@@ -124,7 +126,11 @@ class ModelDrafter(Drafter):
             position = position + len(fed)
             return self.in_targets_ids(logits)
 
-        return draft_in_turn(predict, value.u, self.sampler, value.settings, self.stops_below)
+        return draft_in_turn(predict, value.u, self.sampler, value.settings, value.seen, self.stops_below)
+
+    def seen(self, ids: list[int]) -> Tensor:
+        """Of the text, as Sampler.seen gives it."""
+        return self.sampler.seen(ids, self.vocab_size, self.lm.device)
 
     def in_targets_ids(self, logits: Tensor) -> Tensor:
         """logits [1, of the drafter's width] -> [1, V]"""

@@ -68,6 +68,10 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     boxes["top_k"] = gr.Number(first["top_k"], visible=shown["top_k"], **_words("top_k"))
     boxes["top_p"] = slider("top_p", 0.01)
     boxes["min_p"] = slider("min_p", 0.01)
+    penalty = {"placeholder": "the model's own", "max_lines": 1}
+    boxes["repetition_penalty"] = gr.Textbox(
+        first["repetition_penalty"], **penalty, **_words("repetition_penalty")
+    )
     boxes["max_new_tokens"] = gr.Number(first["max_new_tokens"], **_words("max_new_tokens"))
     # Not gr.Number, which cannot be empty.
     hint = "a new one for each run"

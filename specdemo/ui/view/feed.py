@@ -119,6 +119,7 @@ def setting(trace: Trace) -> RunSetting:
         "top_k": params.top_k,
         "top_p": params.top_p,
         "min_p": params.min_p,
+        "penalty": 1.0 if params.repetition_penalty is None else params.repetition_penalty,
         "served": server,
     }
 

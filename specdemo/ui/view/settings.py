@@ -62,6 +62,10 @@ CONTROLS = {
     "top_k": ("Top-k", "keep the k likeliest tokens"),
     "top_p": ("Top-p", "keep the likeliest tokens that have this probability together"),
     "min_p": ("Min-p", "keep tokens with at least this share of the likeliest token's probability"),
+    "repetition_penalty": (
+        "Repetition penalty",
+        "above 1 makes tokens that the text has less likely, in p and q alike; empty: the model's own",
+    ),
     "max_new_tokens": ("Max new tokens", "the model may end the text earlier"),
     "seed": ("Seed", "the same seed and the same settings give the same text"),
     "stop": (
@@ -127,6 +131,7 @@ def params_from_controls(values: Values) -> Params:
         **{field: values[field] for field in UNCHANGED},
         gamma="auto" if values["gamma_auto"] is True else values["gamma"],
         seed=whole_number(values["seed"]),
+        repetition_penalty=typed_number(values["repetition_penalty"]),
         stop=tuple(_unescaped(line) for line in values["stop"].split("\n") if line),
         system=values["system"] if values["chat"] and values["system"] else None,
     )
@@ -140,8 +145,8 @@ def _hidden_and_wrong(values: Values) -> list[str]:
 
 def is_wrong_number(name: str, value: object, largest: float | None = None) -> bool:
     """Whether it is a number's control that holds what Params would refuse. largest: as of check_number."""
-    value = whole_number(str(value)) if name == "seed" else value
-    if name not in LIMITS or (name == "seed" and value is None):
+    value = TYPED[name](str(value)) if name in TYPED else value
+    if name not in LIMITS or (name in TYPED and value is None):
         return False
     try:
         check_number(name, value, largest)
@@ -165,12 +170,14 @@ def values_of(params: Params) -> Values:
     values |= {
         name: getattr(params, name) for name in CONTROL_NAMES if hasattr(params, name) and name not in OFF
     }
+    penalty = params.repetition_penalty
     seed = "" if params.seed is None else str(params.seed)
     return values | {
         "gamma": DEFAULTS.gamma if params.gamma == "auto" else params.gamma,
         "gamma_auto": params.gamma == "auto",
         "sampler": sampler,
         "seed": seed,
+        "repetition_penalty": "" if penalty is None else f"{penalty:g}",
         "stop": "\n".join(map(_escaped, params.stop)),
         "system": params.system or "",
     }
@@ -184,13 +191,15 @@ def judging_in_words(params: Params) -> list[str]:
 
 
 def sampler_in_words(params: Params) -> str:
-    """ "greedy", or the filters that are on with their values."""
+    """ "greedy", or the filters that are on with their values; and the repetition penalty, if any."""
+    penalty = params.repetition_penalty
+    last = [] if penalty in (None, 1) else [f"repetition penalty {penalty:g}"]
     if params.temperature == 0:
-        return "greedy"
+        return ", ".join(["greedy", *last])
     words = [f"temperature {params.temperature:g}"]
     on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
     words += [f"{CONTROLS[field][0].lower()} {getattr(params, field):g}" for field in on]
-    return ", ".join(words)
+    return ", ".join([*words, *last])
 
 
 def _escaped(stop: str) -> str:
@@ -210,6 +219,17 @@ def whole_number(text: str) -> int | str | None:
     to reject."""
     text = text.strip()
     return None if not text else int(text) if text.removeprefix("-").isdecimal() and len(text) < 20 else text
+
+
+def typed_number(text: str) -> float | str | None:
+    """The same of any number."""
+    try:
+        return float(text) if text.strip() else None
+    except ValueError:
+        return text.strip()
+
+
+TYPED = {"seed": whole_number, "repetition_penalty": typed_number}  # boxes that can be empty
 
 
 def visible(values: Values) -> dict[str, bool]:

@@ -148,7 +148,8 @@ function whyZero(raw_p, setting) {
   if (!setting || raw_p === 0) return ", so it is never accepted";
   const before = digits(raw_p, 2);
   if (setting.greedy) {
-    return `: the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
+    const penalised = setting.penalty === 1 ? "" : `with repetition penalty ${written(setting.penalty)} `;
+    return `: ${penalised}the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
   }
   const filters = filtersOf(setting).join(" or ");
   const cold = `too little for temperature ${written(setting.temperature)}`;
