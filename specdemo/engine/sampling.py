@@ -73,7 +73,7 @@ class Sampler:
         return self.greedy, self.top_k, self.has_min_p, self.penalises, self.nucleus is not None, width
 
     def seen(self, ids: list[int], vocab_size: int, device: torch.device) -> Tensor:
-        """Which tokens a text has: [V] bool, or [0] where nothing is penalised."""
+        """Which tokens are in a text: [V] bool, or [0] where nothing is penalised."""
         if not self.penalises:
             return torch.zeros(0, dtype=torch.bool, device=device)
         seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
@@ -81,7 +81,7 @@ class Sampler:
 
     def shape(self, logits: Tensor, settings: Settings, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """logits [N, V] -> probabilities [N, V], float32, and whether each row is exact [N], bool. seen:
-        [N, V] bool, the tokens that the text before each row has; not read where nothing is penalised.
+        [N, V] bool, the tokens in the text before each row; not read where nothing is penalised.
 
         A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest
         of them only. `widen` makes top-p look at more."""
@@ -101,11 +101,11 @@ class Sampler:
         return logits.softmax(-1), exact
 
     def _penalised(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
-        """Keskar et al. 2019, "CTRL", as transformers has it: the logit of a token that the text has is
+        """Keskar et al. 2019, "CTRL", as transformers has it: the logit of a token already in the text is
         divided by the penalty, and multiplied by it where it is below 0."""
         if not self.penalises:
             return logits
-        assert seen is not None, "which tokens the text has"
+        assert seen is not None, "which tokens are in the text"
         penalty, logits = settings.penalty.float(), logits.float()
         return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 

@@ -63,9 +63,9 @@ class Params:
     temperature: 0 is greedy: p and q are one-hot at the argmax.
     top_k: 0 is off. top_p: 1 is off. min_p: 0 is off. Applied in this order after the temperature,
     renormalising.
-    repetition_penalty: the logits of tokens that the text has are divided by it, or multiplied where they are
-        below 0, before everything else, in p and q alike; 1 is off. None: the model's own, which the trace
-        records if it has one. A server's own is not known.
+    repetition_penalty: the logits of tokens already in the text are divided by it, or multiplied where
+        they are below 0, before everything else, in p and q alike; 1 is off. None: the model's own, which
+        the trace records if it has one. A server's own is not known.
     seed: None draws one, which the trace records.
     stop: the text is cut before the first of these strings, at most 64 of at most 1,000 characters each.
     ignore_eos: continue after an end-of-sequence token.

@@ -550,7 +550,7 @@ def forward_function(cache: bool):
     """Compiles a forward (see `run`), and, if `drafts` is not 0, so many tokens more, each drawn from the
     last row of the logits and then fed.
 
-    ids [rows + drafts]: the drafted tokens are written behind the others. then: the products of a single row.
+    ids [rows + drafts]: the drafted tokens are written after the others. then: the products of a single row.
     logits: a row for each of the ids, at least. temperature []: 0 is greedy. uniforms [drafts], probs
     [drafts, V]: what tokens are drawn with and from, for another temperature. team: of the `threads` threads
     that call it at once, of which this is number `me`."""

@@ -305,7 +305,7 @@ class CachedLM(Cached):
         start, logits = self._next, []
         for position, part in self.states.parts(ids, start):
             self._next = position
-            if position + len(part) <= start:  # only for the state behind it
+            if position + len(part) <= start:  # only for the state after it
                 self._feed(part, self._prefill_arguments)
             else:
                 logits.append(self._feed(part, arguments))

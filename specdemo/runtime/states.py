@@ -2,9 +2,8 @@
 
 Keys and values have a place for each token, so rejected drafts are overwritten. A state has not: it stands
 for all tokens before a position, and every forward changes it. So it is saved before a forward. A forward
-that begins before that position puts back the latest saved one at or before its first token, and
-is fed the tokens in between once more, in front of its own. They are carried along, which takes no forward of
-their own."""
+that begins before that position puts back the latest saved one at or before its first token. It is then fed
+the tokens in between once more, in front of its own: they are carried, and need no forward of their own."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -104,7 +103,7 @@ class States:
     def parts(self, ids: Tensor, start: int) -> Iterator[tuple[int, Tensor]]:
         """ids [N] are to be fed at the positions start, start + 1, ... Yields what is to be fed for that, one
         part after the other: the position of its first token, and its tokens. The state stands there when a
-        part is yielded, and behind the part when the next is asked for."""
+        part is yielded, and after the part when the next is asked for."""
         end = start + len(ids)
         self._tokens[start:end] = ids
         self._saved = {at: state for at, state in self._saved.items() if at <= start}

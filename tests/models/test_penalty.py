@@ -4,12 +4,18 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
+from specdemo.engine.drafters.other_tokenizer import SharedTokensDrafter
+from specdemo.engine.sampling import Sampler
+from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.lm import CachedLM
 from specdemo.ui.view.settings import FIRST, params_from_controls, values_of
 from tests.heads import save_head, tiny_head
+from tests.pure.test_detokenize import byte_level
 from tests.tiny import greedy, noisy, tiny, tokenizer
 
 PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
 NEW = 50
+CPU = torch.device("cpu")
 
 
 def penalised(penalty=1.3, **shape):
@@ -82,13 +88,20 @@ def test_the_page_holds_it():
 
 
 def test_a_drafter_with_another_tokenizer_drafts_with_it():
-    target = penalised(vocab_size=304)
-    other = tokenizer()
+    target, drafter = penalised(vocab_size=300), tiny("gpt2", vocab_size=400)
     pair = load_pair(
-        target=target, drafter=noisy(target), tokenizer={"target": tokenizer(), "drafter": other}
+        target=target, drafter=drafter, tokenizer={"target": tokenizer(), "drafter": byte_level(400)}
     )
-    for temperature in (0, 0.8):
-        params = Params(temperature=temperature, seed=1, max_new_tokens=20)
-        trace = generate(pair, "the cat sat on the mat", params, measure=False)
-        if temperature == 0:
-            assert trace.output_ids == greedy(target, list(trace.prompt_ids), 20)[: len(trace.output_ids)]
+    assert pair.other_tokenizer is not None
+    trace = generate(pair, "the cat sat on the mat", Params(temperature=0, max_new_tokens=20))
+    assert trace.stats.drafted
+    assert trace.output_ids == greedy(target, list(trace.prompt_ids), 20)[: len(trace.output_ids)]
+    # Sampled, it drafts by the target's ids: those that its text has, too.
+    shared = pair.other_tokenizer.shared
+    text = [own for _, own in shared[3:9]]
+    lm, sampler = CachedLM(drafter), Sampler(Params(repetition_penalty=1.3))
+    drafts = SharedTokensDrafter(pair.own_ids(CPU), lm, 100, sampler, 300, CPU, EagerSteps(), 3)
+    seen = drafts.seen(text).nonzero()[:, 0].tolist()
+    assert seen == sorted(ours for ours, own in shared if own in text) and len(seen) >= 6
+    sampled = Params(temperature=0.8, seed=1, max_new_tokens=20)
+    assert generate(pair, "the cat sat on the mat", sampled, measure=False).stats.drafted

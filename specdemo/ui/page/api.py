@@ -36,7 +36,7 @@ ARGUMENTS = {
     "top_k": "0 is off",
     "top_p": "1 is off",
     "min_p": "0 is off",
-    "repetition_penalty": "of tokens that the text has, in p and q alike; 1 is off, null is the model's own",
+    "repetition_penalty": "above 1, tokens already in the text become less likely; null is the model's own",
     "seed": "the same seed and settings give the same text; null draws one",
     "max_new_tokens": "the longest text, in tokens",
     "stop": "the text ends before the first of these strings",

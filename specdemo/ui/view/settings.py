@@ -64,7 +64,7 @@ CONTROLS = {
     "min_p": ("Min-p", "keep tokens with at least this share of the likeliest token's probability"),
     "repetition_penalty": (
         "Repetition penalty",
-        "above 1 makes tokens that the text has less likely, in p and q alike; empty: the model's own",
+        "above 1: tokens already in the text become less likely, in p and q alike; empty: the model's own",
     ),
     "max_new_tokens": ("Max new tokens", "the model may end the text earlier"),
     "seed": ("Seed", "the same seed and the same settings give the same text"),
