@@ -14,6 +14,7 @@ from specdemo.engine.drafters import (
     Materials,
     NoDrafter,
     Tokenizers,
+    dflash,
     eagle3,
     model,
     ngram,
@@ -41,7 +42,8 @@ from specdemo.events.speedup import after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
-from specdemo.runtime.eagle3 import CachedHead
+from specdemo.runtime.dflash import CachedDFlash
+from specdemo.runtime.eagle3 import CachedEagle3
 from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.vllm.pair import ServedPair
 from specdemo.vllm.run import served_events
@@ -298,8 +300,10 @@ def _tokenizers(pair: Pair) -> Tokenizers | None:
 def _build_pairs_own(given: Materials) -> Drafter:
     """The pair's drafter, whichever kind it is."""
     assert given.drafter is not None, "a pair without a drafter has been refused"
-    if isinstance(given.drafter, CachedHead):
+    if isinstance(given.drafter, CachedEagle3):
         return eagle3.build(given, given.drafter)
+    if isinstance(given.drafter, CachedDFlash):
+        return dflash.build(given, given.drafter)
     if given.tokenizers is not None:
         return other_tokenizer.build(given, given.drafter, given.tokenizers)
     return model.build(given, given.drafter)

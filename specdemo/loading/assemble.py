@@ -13,7 +13,8 @@ from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.device import device_name, has_bfloat16
-from specdemo.runtime.eagle3 import DrafterModel, Eagle3Config, Eagle3Head
+from specdemo.runtime.eagle3 import Eagle3Config
+from specdemo.runtime.heads import DrafterModel, Head, HeadConfig
 from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
 from specdemo.runtime.probe import agrees_with_itself, head_agrees_with_itself
 from specdemo.runtime.runner import Capture, Runner
@@ -53,7 +54,7 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
     needs cannot be found in the target."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
-            if isinstance(model, Eagle3Head):
+            if isinstance(model, Head):
                 role, model_id, model = ROLES[0], ids[0], models[0]
                 layers_of(models[0])
             else:
@@ -99,7 +100,7 @@ def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
 
 
 def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
-    if isinstance(model, Eagle3Head):
+    if isinstance(model, Head):
         return head_agrees_with_itself(model, target)
     return agrees_with_itself(model)
 
@@ -205,7 +206,7 @@ def _tokenizers(
     return by_role["target"], by_role["drafter"]
 
 
-def check_fit(config: Eagle3Config, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+def check_fit(config: HeadConfig, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
     """PairError unless a head of this config can draft for the target."""
     of_target = target.config.get_text_config()
     depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
@@ -225,7 +226,8 @@ def check_fit(config: Eagle3Config, target: PreTrainedModel, drafter_id: str, ta
             f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different and "
             f"from 0 to {depth}, the target's number of layers"
         )
-    if not config.own_embeddings and config.hidden_size != of_target.hidden_size:
+    own_embeddings = isinstance(config, Eagle3Config) and config.own_embeddings
+    if not own_embeddings and config.hidden_size != of_target.hidden_size:
         raise PairError(
             f"{where}: it has no embeddings of its own and a hidden size of {config.hidden_size}, so the "
             f"target's embeddings of size {of_target.hidden_size} cannot be used"
@@ -234,10 +236,10 @@ def check_fit(config: Eagle3Config, target: PreTrainedModel, drafter_id: str, ta
 
 def check_head_fits(drafter: DrafterModel, target: PreTrainedModel, parts: tuple[Part, ...]) -> None:
     """PairError unless a drafter that is a head fits the target."""
-    if not isinstance(drafter, Eagle3Head):
+    if not isinstance(drafter, Head):
         return
     check_fit(drafter.config, target, parts[1].id, parts[0].id)
-    if not drafter.config.own_embeddings and parts[0].device != parts[1].device:
+    if drafter.uses_target_s_embeddings and parts[0].device != parts[1].device:
         raise PairError(
             f"device must be the same for both, because drafter {parts[1].id} has no embeddings of its own "
             "and uses the target's"
