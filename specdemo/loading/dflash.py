@@ -71,6 +71,8 @@ class DFlashReader(ConfigReader):
         causal = self.raw.get("is_causal") if is_authors else None
         if causal not in (None, True, False):
             raise self.error(f"is_causal must be true or false, not {ascii(causal)[:60]}")
+        if len(types) != layer.num_hidden_layers:
+            raise self.error(f"layer_types must be {layer.num_hidden_layers} names, not {len(types)}")
         sights = []
         for kind in types:
             if kind == "full_attention":
