@@ -8,13 +8,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
-from specdemo.loading.pair import LoadDrafter, Pair
+from specdemo.loading.pair import LoadDrafter, Pair, kind_of
 from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.eagle3 import Eagle3Config
-from specdemo.runtime.heads import DrafterModel, Head, HeadConfig
+from specdemo.runtime.heads import DrafterModel, DraftHead, HeadConfig
 from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
 from specdemo.runtime.probe import agrees_with_itself, head_agrees_with_itself
 from specdemo.runtime.runner import Capture, Runner
@@ -40,7 +40,9 @@ def pair_of(
     target, drafter = _both(models)
     device = target.get_input_embeddings().weight.device
     dtypes = ByModel(*_both([dtype_name(model.dtype) for model in models]))
-    info = PairInfo(name, *_both(ids), str(device), device_name(device), dtypes, ByModel(*_both(quantized)))
+    formats = dtypes, ByModel(*_both(quantized))
+    kind = kind_of(drafter)
+    info = PairInfo(name, *_both(ids), str(device), device_name(device), *formats, drafter_kind=kind)
     runner = Runner(target, drafter, capture, cudnn_attention)
     other = with_known_ids(other, models, ids)
     limits = limits_of(models, other)
@@ -54,7 +56,7 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
     needs cannot be found in the target."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
-            if isinstance(model, Head):
+            if isinstance(model, DraftHead):
                 role, model_id, model = ROLES[0], ids[0], models[0]
                 layers_of(models[0])
             else:
@@ -100,7 +102,7 @@ def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
 
 
 def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
-    if isinstance(model, Head):
+    if isinstance(model, DraftHead):
         return head_agrees_with_itself(model, target)
     return agrees_with_itself(model)
 
@@ -236,7 +238,7 @@ def check_fit(config: HeadConfig, target: PreTrainedModel, drafter_id: str, targ
 
 def check_head_fits(drafter: DrafterModel, target: PreTrainedModel, parts: tuple[Part, ...]) -> None:
     """PairError unless a drafter that is a head fits the target."""
-    if not isinstance(drafter, Head):
+    if not isinstance(drafter, DraftHead):
         return
     check_fit(drafter.config, target, parts[1].id, parts[0].id)
     if drafter.uses_target_s_embeddings and parts[0].device != parts[1].device:

@@ -27,11 +27,13 @@ from specdemo.events import (
     check_prompt,
     is_conversation,
 )
+from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda, probe
+from specdemo.runtime.dflash import DFlashHead
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import is_dense
-from specdemo.runtime.heads import DrafterModel
+from specdemo.runtime.heads import DrafterModel, DraftHead
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.vllm.pair import ServedPair, messages_of
@@ -119,6 +121,7 @@ class Pair:
             drafter=new.id,
             dtype=replace(info.dtype, drafter=new.dtype),
             quantize=replace(info.quantize, drafter=None),
+            drafter_kind=kind_of(new.model),
         )
         self.limits = new.limits
         self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
@@ -283,15 +286,22 @@ class Pair:
         return self.bytes_held.drafter
 
     @property
-    def drafting_cost(self) -> float:
-        """What drafting a token with the drafter costs, in parts of the target's forward: the bytes of
-        weights that it reads, divided by those that the target reads. Counted and not timed, because times
-        differ from run to run, and `gamma="auto"` would choose other lengths each time."""
-        return 0.0 if self.drafter is None else weight_bytes(self.drafter) / weight_bytes(self.target)
+    def drafting_cost(self) -> DraftingCost:
+        """What drafting with the drafter costs: the bytes of weights that it reads, divided by those that the
+        target reads. Counted and not timed, because times differ from run to run, and `gamma="auto"` would
+        choose other lengths each time."""
+        if self.drafter is None:
+            return NO_COST
+        if not isinstance(self.drafter, DFlashHead):
+            return DraftingCost(token=weight_bytes(self.drafter) / weight_bytes(self.target))
+        return DraftingCost(
+            token=self.drafter.bytes_of_a_token / weight_bytes(self.target),
+            draft=self.drafter.bytes_of_a_block / weight_bytes(self.target),
+        )
 
-    def exit_cost(self, layers: int) -> float:
+    def exit_cost(self, layers: int) -> DraftingCost:
         """The same, where so many of the target's own layers draft."""
-        return weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target)
+        return DraftingCost(token=weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target))
 
 
 # What a run can be made with. Each answers for itself: which Params it takes (`check`), how it reads a prompt
@@ -330,6 +340,13 @@ def encode(
 
 def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
+
+
+def kind_of(drafter: DrafterModel | None) -> str | None:
+    """A name in DRAFTER_KINDS."""
+    if drafter is None:
+        return None
+    return drafter.kind if isinstance(drafter, DraftHead) else "model"
 
 
 def held_bytes(model: DrafterModel) -> int:

@@ -39,7 +39,7 @@ from specdemo.training.optimise import optimise
 from specdemo.training.options import DFlashOptions
 from specdemo.training.train import SCORED, compiled, quartered, target_rows
 
-DECAY = math.exp(-1 / 4)  # how much less each further place counts, as in the paper for blocks of 8
+BLOCK_DECAY = math.exp(-1 / 4)  # how much less each further place counts, as in the paper for blocks of 8
 SCORED_EVERY = 4  # tokens between the anchors of a held-out text
 
 
@@ -146,7 +146,7 @@ def drafted(head: DFlashHead, hidden: Tensor, rows: Tensor, positions: Tensor) -
 def block_loss(head: DFlashHead, target: LlamaForCausalLM, rows: Tensor, anchors: Tensor) -> Tensor:
     """The places' losses as one, each further one weighted less."""
     losses = block_losses(head, target, rows, anchors)
-    weights = torch.tensor([DECAY**place for place in range(len(losses))], device=losses.device)
+    weights = torch.tensor([BLOCK_DECAY**place for place in range(len(losses))], device=losses.device)
     return (weights * losses).sum() / weights.sum()
 
 
