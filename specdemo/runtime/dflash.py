@@ -158,8 +158,8 @@ class DFlashHead(DraftHead):
         """anchor [..., 1] and the positions [..., N] of N <= B rows, its own first -> the rows' hidden states
         [..., N, H], normed."""
         masks = torch.full_like(positions[..., 1:], self.config.mask_token_id)
-        (weight,) = self.shared_embedding
-        x = embedding(torch.cat([anchor, masks], -1), weight).to(self.dtype)  # [..., N, H]
+        tokens = torch.cat([anchor, masks], -1)
+        x = embedding(tokens, self.targets_embedding()).to(self.dtype)  # [..., N, H]
         x = x * self.config.embedding_scale
         rotation = self.rotations(positions, x.dtype)
         for index, layer in enumerate(self.layers):

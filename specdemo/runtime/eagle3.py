@@ -114,11 +114,7 @@ class Eagle3Head(DraftHead):
 
     def _embedding(self) -> Tensor:
         """[V, H]"""
-        if self.embed_tokens is not None:
-            return self.embed_tokens.weight
-        if not self.shared_embedding:
-            raise ValueError("the head has no embeddings of its own: attach its target first")
-        return self.shared_embedding[0]
+        return self.targets_embedding() if self.embed_tokens is None else self.embed_tokens.weight
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """y [..., N, H] -> what the next step takes as g [..., N, H], and the logits [..., N, Vd] of the

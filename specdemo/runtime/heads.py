@@ -145,6 +145,12 @@ class DraftHead(Module):
         """Holds nothing of a target."""
         self.verifier, self.verifier_head, self.shared_embedding = (), (), ()
 
+    def targets_embedding(self) -> Tensor:
+        """[V, H]. ValueError before the target is attached."""
+        if not self.shared_embedding:
+            raise ValueError("the head has no embeddings of its own: attach its target first")
+        return self.shared_embedding[0]
+
     def verifier_logits(self, last: Tensor) -> Tensor:
         """What the attached target predicts, [..., V], from its last hidden states [..., T], after its last
         norm."""
