@@ -16,6 +16,7 @@ from specdemo.engine.drafters import (
     Tokenizers,
     eagle3,
     model,
+    mtp,
     ngram,
     other_tokenizer,
 )
@@ -28,6 +29,7 @@ from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
     METHODS,
     Finished,
+    Need,
     Params,
     Prompt,
     Round,
@@ -43,6 +45,8 @@ from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.eagle3 import CachedHead
 from specdemo.runtime.early_exit import FirstLayersLM
+from specdemo.runtime.mtp import CachedMtp
+from specdemo.runtime.runner import OwnLayers
 from specdemo.vllm.pair import ServedPair
 from specdemo.vllm.run import served_events
 
@@ -239,8 +243,8 @@ def _plain_rounds(
 
 def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
-    needs = METHODS[params.draft_with].needs
-    setup = pair.runner.begin_run(params.exit_layer if needs == "first layers" else None)
+    own: dict[Need | None, OwnLayers] = {"first layers": params.exit_layer, "prediction layers": "mtp"}
+    setup = pair.runner.begin_run(own.get(METHODS[params.draft_with].needs))
     sampler = Sampler(params)
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
@@ -283,6 +287,8 @@ def _cost(pair: Pair, params: Params) -> float:
             return pair.drafting_cost
         case "first layers":
             return pair.exit_cost(params.exit_layer)
+        case "prediction layers":
+            return pair.mtp_cost
         case None:
             return 0.0
 
@@ -298,6 +304,7 @@ def _tokenizers(pair: Pair) -> Tokenizers | None:
 def _build_pairs_own(given: Materials) -> Drafter:
     """The pair's drafter, whichever kind it is."""
     assert given.drafter is not None, "a pair without a drafter has been refused"
+    assert not isinstance(given.drafter, CachedMtp), "those are the target's"
     if isinstance(given.drafter, CachedHead):
         return eagle3.build(given, given.drafter)
     if given.tokenizers is not None:
@@ -310,9 +317,15 @@ def _build_early_exit(given: Materials) -> Drafter:
     return model.build(given, given.drafter, given.params.exit_layer)
 
 
+def _build_mtp(given: Materials) -> Drafter:
+    assert isinstance(given.drafter, CachedMtp), "the run was set up with the target's prediction layers"
+    return mtp.build(given, given.drafter)
+
+
 # The builder of each drafting method in events/choices.py, by its name.
 BUILDERS: dict[str, Callable[[Materials], Drafter]] = {
     "model": _build_pairs_own,
+    "mtp": _build_mtp,
     "lookup": ngram.build_lookup,
     "ngram": ngram.build,
     "ngram-one-level": ngram.build_one_level,

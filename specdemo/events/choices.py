@@ -7,7 +7,7 @@ in `engine/rules.py`."""
 from dataclasses import dataclass
 from typing import Literal
 
-Need = Literal["drafter", "first layers"]
+Need = Literal["drafter", "first layers", "prediction layers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Method:
     name: str  # Params.draft_with
     label: str  # in tables, and in the page's drop-down unless menu_label is given
     sentence: str  # what it does
-    needs: Need | None  # what it drafts with: the pair's drafter, the target's own first layers, or no model
+    needs: Need | None  # what it drafts with: the pair's drafter, layers of the target's, or no model
     fields: tuple[str, ...]  # of Params, that it uses
     takes_the: bool = True  # whether "the" stands before its label in a sentence
     menu_label: str | None = None
@@ -53,6 +53,9 @@ METHODS = {
     for method in (
         Method("model", "drafter model", "a smaller model or an EAGLE-3 head writes the drafts",
                needs="drafter", fields=("gamma", "confidence")),
+        Method("mtp", "multi-token prediction",
+               "layers that the target has for multi-token prediction write the drafts",
+               needs="prediction layers", fields=("gamma", "confidence"), takes_the=False),
         Method("lookup", "lookup", "copies what followed the same words earlier in the text",
                needs=None, fields=("gamma", "ngram"), takes_the=False),
         Method("ngram", "n-gram store",

@@ -4,10 +4,12 @@ and what a user should know of them."""
 from dataclasses import replace
 
 import torch
+from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
+from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
 from specdemo.loading.pair import LoadDrafter, Pair
 from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
@@ -15,7 +17,8 @@ from specdemo.runtime import cuda
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.eagle3 import DrafterModel, Eagle3Config, Eagle3Head
 from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
-from specdemo.runtime.probe import agrees_with_itself, head_agrees_with_itself
+from specdemo.runtime.mtp import own_modules
+from specdemo.runtime.probe import agrees_with_itself, head_agrees_with_itself, mtp_agrees_with_itself
 from specdemo.runtime.runner import Capture, Runner
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -32,9 +35,10 @@ def pair_of(
     capture: Capture = "auto",
     cudnn_attention: bool = False,
     other: OtherTokenizer | None = None,
+    mtp: PreTrainedModel | str = NONE,
 ) -> Pair:
     """The models' pair, which has been tried. models: the target, and the drafter if there is one. other: the
-    drafter's tokenizer, if it is not the target's."""
+    drafter's tokenizer, if it is not the target's. mtp: see Pair."""
     check_caches(models, ids)
     target, drafter = _both(models)
     device = target.get_input_embeddings().weight.device
@@ -45,7 +49,10 @@ def pair_of(
     limits = limits_of(models, other)
     with runner.attention():
         check_forwards(models, ids)
-    return Pair(target, drafter, tokenizer, info, reason, limits, runner, load_drafter, other_tokenizer=other)
+        mtp = _tried_mtp(mtp, target)
+    runner.mtp = None if isinstance(mtp, str) else mtp
+    how = (tokenizer, info, reason, limits, runner, load_drafter)
+    return Pair(target, drafter, *how, other_tokenizer=other, mtp=mtp)
 
 
 def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
@@ -98,13 +105,33 @@ def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
         raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {reason}")
 
 
+def _tried_mtp(mtp: PreTrainedModel | str, target: PreTrainedModel) -> PreTrainedModel | str:
+    """The layers, or why they cannot be used. The pair can do without them."""
+    if isinstance(mtp, str):
+        return mtp
+    try:
+        if name := next(filter(None, map(_not_finite, own_modules(mtp))), None):
+            reason = f"the tensor {name} holds values that are not finite"
+        elif mtp_agrees_with_itself(mtp, target):
+            return mtp
+        else:
+            reason = "what they predict with a cache differs from what they predict without one"
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        if cuda.is_cuda(target.device) and isinstance(error, RuntimeError):
+            cuda.raise_if_lost(error, target.device)
+        reason = f"their forward fails: {reason_of(error)}"
+    return f"{UNUSABLE}: {reason}"
+
+
 def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
     if isinstance(model, Eagle3Head):
         return head_agrees_with_itself(model, target)
     return agrees_with_itself(model)
 
 
-def _not_finite(model: DrafterModel) -> str | None:
+def _not_finite(model: Module) -> str | None:
     """The first of its weights with NaN or infinity."""
     for name, weight in model.named_parameters():
         values = getattr(weight, "_scale", weight)  # quanto's weights cannot be looked at, their scales can
@@ -186,7 +213,7 @@ def pair_in_memory(
     ours, theirs = _tokenizers(tokenizer)
     are_two = drafter and ours and theirs and theirs is not ours
     other = other_tokenizer(ours, theirs, *names) if are_two else None
-    how = (ours, "as given", load_drafter, capture, cudnn_attention, other)
+    how = (ours, "as given", load_drafter, capture, cudnn_attention, other, read_mtp(target))
     return pair_of(" + ".join(names), models, names, [None] * len(models), *how)
 
 

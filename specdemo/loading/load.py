@@ -44,6 +44,7 @@ from specdemo.loading.fetch import (
     is_here,
 )
 from specdemo.loading.heads import describes_head
+from specdemo.loading.mtp import mtp_parameters, read_mtp
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
@@ -163,7 +164,9 @@ def read_skeleton(part: Part, offline: bool = False) -> DrafterModel:
         how = {"local_files_only": offline or part.code, **_version(part)}
         check_depth(PreTrainedConfig.get_config_dict(place, **how)[0])
         config = AutoConfig.from_pretrained(place, **how)
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
+        model.mtp_parameters = mtp_parameters(part, model) if part.role == "target" else 0
+        return model
 
 
 def load_planned(
@@ -202,7 +205,8 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
         # Again, because whether a head has embeddings of its own is known only when its weights are here.
         check_head_fits(models[1], models[0], parts)
     on_progress("Checking that the caches can be rewound", None)
-    how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other)
+    mtp = read_mtp(models[0], parts[0])
+    how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, mtp)
     pair = pair_of(plan.request.name, models, ids, [part.quantize for part in parts], *how)
     on_progress("Warming up", None)
     pair.runner.warm_up(Params().gamma)
