@@ -14,6 +14,7 @@ from specdemo.engine.drafters import (
     Materials,
     NoDrafter,
     Tokenizers,
+    assistant,
     eagle3,
     model,
     mtp,
@@ -43,6 +44,7 @@ from specdemo.events.speedup import after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
+from specdemo.runtime.assistant import CachedAssistant
 from specdemo.runtime.eagle3 import CachedHead
 from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.runtime.mtp import CachedMtp
@@ -307,6 +309,8 @@ def _build_pairs_own(given: Materials) -> Drafter:
     assert not isinstance(given.drafter, CachedMtp), "those are the target's"
     if isinstance(given.drafter, CachedHead):
         return eagle3.build(given, given.drafter)
+    if isinstance(given.drafter, CachedAssistant):
+        return assistant.build(given, given.drafter)
     if given.tokenizers is not None:
         return other_tokenizer.build(given, given.drafter, given.tokenizers)
     return model.build(given, given.drafter)

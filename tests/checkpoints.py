@@ -1,13 +1,19 @@
-"""Checkpoints of tiny models that carry layers for multi-token prediction, as their publishers name the
-tensors."""
+"""Tiny models with what today's publishers give them to draft with: checkpoints that carry layers for
+multi-token prediction, named as theirs are, and Gemma 4's assistants."""
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma4AssistantConfig,
+    Gemma4AssistantForCausalLM,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.small import small_config
-from tests.tiny import random_weights
+from tests.tiny import WINDOW, random_weights
 
 # What each kind's config needs besides, and where in a checkpoint the parts of its layers for MTP are.
 DEEPSEEK = dict(enorm="enorm", hnorm="hnorm", eh_proj="eh_proj", post_norm="shared_head.norm")
@@ -61,3 +67,48 @@ def _model(kind: str, seed: int, scale: float, changes: dict):
     model = random_weights(AutoModelForCausalLM.from_config(config), seed, scale).eval()
     model.generation_config.eos_token_id = None
     return model
+
+
+def gemma4(layers: int = 4, shared: int = 2, seed: int = 0, **changes):
+    """A tiny Gemma 4 target. Its last `shared` layers read the keys and values of earlier ones."""
+    model = random_weights(Gemma4ForCausalLM(_gemma4_text(layers, shared, 32, 8, changes)), seed).eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def gemma4_assistant(target, seed: int = 1, backbone: int = 32, ordered: bool = False, **changes):
+    """A tiny assistant for such targets. ordered: its output layer looks at some tokens only."""
+    text = _gemma4_text(2, 0, 16, 0, dict(vocab_size=target.config.vocab_size) | changes)
+    config = Gemma4AssistantConfig(
+        text_config=text,
+        backbone_hidden_size=backbone,
+        use_ordered_embeddings=ordered,
+        num_centroids=4,
+        centroid_intermediate_top_k=2,
+    )
+    model = random_weights(Gemma4AssistantForCausalLM(config), seed).eval()
+    if ordered:
+        model.masked_embedding.token_ordering.copy_(torch.arange(text.vocab_size).flip(0))
+    return model
+
+
+def _gemma4_text(layers: int, shared: int, width: int, per_layer: int, changes: dict):
+    sizes = dict(
+        vocab_size=96,
+        hidden_size=width,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        global_head_dim=16,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention"] * (layers // 2),
+        num_kv_shared_layers=shared,
+        hidden_size_per_layer_input=per_layer,
+        max_position_embeddings=256,
+        eos_token_id=None,
+    )
+    sizes |= changes
+    sizes["vocab_size_per_layer_input"] = sizes["vocab_size"] if per_layer else 0
+    return Gemma4TextConfig(**sizes)

@@ -14,11 +14,17 @@ from specdemo.loading.pair import LoadDrafter, Pair
 from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
+from specdemo.runtime.assistant import ASSISTANTS, is_assistant, shared_layers
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.eagle3 import DrafterModel, Eagle3Config, Eagle3Head
 from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
 from specdemo.runtime.mtp import own_modules
-from specdemo.runtime.probe import agrees_with_itself, head_agrees_with_itself, mtp_agrees_with_itself
+from specdemo.runtime.probe import (
+    agrees_with_itself,
+    assistant_agrees,
+    head_agrees_with_itself,
+    mtp_agrees_with_itself,
+)
 from specdemo.runtime.runner import Capture, Runner
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -60,7 +66,12 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
     needs cannot be found in the target."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
-            if isinstance(model, Eagle3Head):
+            if is_assistant(model):
+                if model is models[0]:
+                    raise ValueError("it is an assistant, which drafts for a target: give it as the drafter")
+                check_assistant_fit(model, models[0], model_id, ids[0])
+                layers_of(models[0])
+            elif isinstance(model, Eagle3Head):
                 role, model_id, model = ROLES[0], ids[0], models[0]
                 layers_of(models[0])
             else:
@@ -128,6 +139,8 @@ def _tried_mtp(mtp: PreTrainedModel | str, target: PreTrainedModel) -> PreTraine
 def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
     if isinstance(model, Eagle3Head):
         return head_agrees_with_itself(model, target)
+    if is_assistant(model):
+        return assistant_agrees(model, target)
     return agrees_with_itself(model)
 
 
@@ -259,8 +272,40 @@ def check_fit(config: Eagle3Config, target: PreTrainedModel, drafter_id: str, ta
         )
 
 
+def check_assistant_fit(
+    drafter: PreTrainedModel, target: PreTrainedModel, drafter_id: str, target_id: str
+) -> None:
+    """PairError unless this assistant can draft for the target."""
+    own, of_target = drafter.config.get_text_config(), target.config.get_text_config()
+    where = f"drafter {drafter_id} does not fit target {target_id}"
+    wanted = ASSISTANTS[drafter.config.model_type]
+    if of_target.model_type != wanted:
+        kinds = f"{drafter.config.model_type} drafts for targets of the kind {wanted}"
+        raise PairError(f"{where}: {kinds}, and this one is of the kind {of_target.model_type}")
+    sizes = [
+        ("hidden states of size", drafter.config.backbone_hidden_size, of_target.hidden_size),
+        ("a vocabulary of", logits_width(drafter), logits_width(target)),
+    ]
+    layers = shared_layers(target)
+    for index, kind in enumerate(own.layer_types):
+        if kind not in layers:
+            raise PairError(f"{where}: it attends to layers of the type {kind}, which the target lacks")
+        mine, theirs = own.per_layer_config[index], of_target.per_layer_config[layers[kind]]
+        heads, width = mine.num_key_value_heads, mine.head_dim
+        sizes.append((f"{kind} with key heads:", heads, theirs.num_key_value_heads))
+        sizes.append((f"{kind} with keys of size", width, theirs.head_dim))
+    for what, asked, found in sizes:
+        if asked != found:
+            raise PairError(f"{where}: it was made for {what} {asked:,}, and the target has {found:,}")
+
+
 def check_head_fits(drafter: DrafterModel, target: PreTrainedModel, parts: tuple[Part, ...]) -> None:
-    """PairError unless a drafter that is a head fits the target."""
+    """PairError unless a drafter that is a head or an assistant fits the target."""
+    if is_assistant(drafter):
+        check_assistant_fit(drafter, target, parts[1].id, parts[0].id)
+        if parts[0].device != parts[1].device:
+            why = f"drafter {parts[1].id} attends to the target's keys and values"
+            raise PairError(f"device must be the same for both, because {why}")
     if not isinstance(drafter, Eagle3Head):
         return
     check_fit(drafter.config, target, parts[1].id, parts[0].id)

@@ -89,6 +89,8 @@ class CachedMtp(Cached):
     A layer's slot t in the cache belongs to the target's position t. Slots after the last one that was
     written are left over from rejected drafts, or empty, and never attended to."""
 
+    is_captured = False
+
     def __init__(self, layers: PreTrainedModel, target: PreTrainedModel):
         self.model = layers
         self.target = target

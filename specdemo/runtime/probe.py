@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from specdemo import __version__
 from specdemo.runtime import cuda
+from specdemo.runtime.assistant import CachedAssistant
 from specdemo.runtime.eagle3 import CachedHead, Eagle3Head
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_tolerance, windows_of
 from specdemo.runtime.mtp import CachedMtp
@@ -91,6 +92,27 @@ def mtp_agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> 
     # As of models: in 16 bits, rounding can make a router choose another expert.
     off = sum(int((~rows).sum()) for rows in agrees)
     return off <= (0 if target.dtype == torch.float32 else sum(map(len, agrees)) // 2)
+
+
+def assistant_agrees(assistant: PreTrainedModel, target: PreTrainedModel) -> bool:
+    """Whether an assistant predicts the same from the target's cache as from what the target's own forward
+    shares. Raises what a forward raises."""
+    with torch.no_grad(), evaluating(in_training(target)), evaluating(in_training(assistant)):
+        lm, cached = CachedLM(target), CachedAssistant(assistant, target)
+        lm.features = cached.features
+        ids = _tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
+        n = len(ids) - 1  # the position of the last token, which the assistant is given
+        lm.prefill(ids[:n])
+        whole = target.get_decoder()(input_ids=ids[None, :n], use_cache=False, return_shared_kv_states=True)
+        shared = {
+            kind: tuple(states.to(cached.device, cached.dtype) for states in both)
+            for kind, both in whole.shared_kv_states.items()
+        }
+        _, expected = cached.forward(ids[n:], whole.last_hidden_state[0, -1:], n, shared)
+        _, said = cached.forward(ids[n:], cached.hidden(n - 1), n, cached.keys_and_values(lm, n))
+        for each in (lm, cached):
+            each.free()
+    return bool(_alike(expected, said, assistant.dtype).all())
 
 
 def _of_rows(cached: CachedMtp, ids: Tensor, start: int, end: int) -> list[Tensor]:

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
+from specdemo.runtime.assistant import CachedAssistant, is_assistant
 from specdemo.runtime.attention import without_cudnn
 from specdemo.runtime.device import Clock
 from specdemo.runtime.eagle3 import CachedHead, DrafterModel, Eagle3Head
@@ -35,7 +36,7 @@ class RunSetup:
     differs from `run_step` where the drafter is on another device, and where drafting is not captured."""
 
     target: CachedLM
-    drafter: CachedLM | CachedHead | CachedMtp | None
+    drafter: CachedLM | CachedHead | CachedAssistant | CachedMtp | None
     run_step: RunStep
     run_drafting: RunStep
 
@@ -66,7 +67,7 @@ class Runner:
         self._training: list[torch.nn.Module] = []  # modules that were in training mode then
 
     @cached_property
-    def lms(self) -> tuple[CachedLM, CachedLM | CachedHead | None]:
+    def lms(self) -> tuple[CachedLM, CachedLM | CachedHead | CachedAssistant | None]:
         return self._lm(self.target), self._drafting(self.drafter)
 
     @property
@@ -75,9 +76,11 @@ class Runner:
         target, drafter = vars(self).get("lms", (None, None))  # not made before they run
         return tuple(lm.copied_bytes if isinstance(lm, NativeLM) else 0 for lm in (target, drafter))
 
-    def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | None:
+    def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | CachedAssistant | None:
         if isinstance(drafter, Eagle3Head):
             return CachedHead(drafter, self.target)
+        if is_assistant(drafter):
+            return CachedAssistant(drafter, self.target)
         return self._lm(drafter) if drafter is not None else None
 
     def _lm(self, model: PreTrainedModel) -> CachedLM:
@@ -127,7 +130,8 @@ class Runner:
         use_graphs = self.capture != "off" and not self._hooked and target in on_gpu
         if use_graphs:
             # The same models in each run, or the graphs would be dropped.
-            self.graphs.begin_run([lm for lm in self.lms if lm and self._on_gpu(lm)])
+            captured = [lm for lm in self.lms if lm and lm.is_captured and self._on_gpu(lm)]
+            self.graphs.begin_run(captured)
             use_graphs = self.graphs.blocker is None
         for lm in lms:
             if lm.captures_itself:
@@ -135,8 +139,8 @@ class Runner:
             else:
                 lm.begin_run(static=use_graphs and lm in on_gpu)
         run_step = self.graphs if use_graphs else EagerSteps()
-        elsewhere = drafter is not None and drafter.device != target.device
-        return RunSetup(target, drafter, run_step, EagerSteps() if elsewhere or own == "mtp" else run_step)
+        eager = drafter is not None and (drafter.device != target.device or not drafter.is_captured)
+        return RunSetup(target, drafter, run_step, EagerSteps() if eager else run_step)
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
 from specdemo.events import Gamma, Params
+from specdemo.runtime.assistant import CachedAssistant
 from specdemo.runtime.device import to_device
 from specdemo.runtime.eagle3 import CachedHead
 from specdemo.runtime.graphs import RunStep
@@ -96,7 +97,7 @@ class Materials:
     params: Params
     sampler: Sampler
     target: LM
-    drafter: LM | CachedHead | CachedMtp | None
+    drafter: LM | CachedHead | CachedAssistant | CachedMtp | None
     run_step: RunStep
     context: float
     drafter_context: float
