@@ -15,6 +15,7 @@ from specdemo.engine.drafters import (
     NoDrafter,
     Tokenizers,
     assistant,
+    dflash,
     eagle3,
     model,
     mtp,
@@ -45,8 +46,10 @@ from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.assistant import CachedAssistant
-from specdemo.runtime.eagle3 import CachedHead
+from specdemo.runtime.dflash import CachedDFlash
+from specdemo.runtime.eagle3 import CachedEagle3
 from specdemo.runtime.early_exit import FirstLayersLM
+from specdemo.runtime.heads import CachedHead
 from specdemo.runtime.mtp import CachedMtp
 from specdemo.runtime.runner import OwnLayers
 from specdemo.vllm.pair import ServedPair
@@ -306,11 +309,15 @@ def _tokenizers(pair: Pair) -> Tokenizers | None:
 def _build_pairs_own(given: Materials) -> Drafter:
     """The pair's drafter, whichever kind it is."""
     assert given.drafter is not None, "a pair without a drafter has been refused"
-    assert not isinstance(given.drafter, CachedMtp), "those are the target's"
-    if isinstance(given.drafter, CachedHead):
+    if isinstance(given.drafter, CachedEagle3):
         return eagle3.build(given, given.drafter)
+    if isinstance(given.drafter, CachedDFlash):
+        return dflash.build(given, given.drafter)
     if isinstance(given.drafter, CachedAssistant):
         return assistant.build(given, given.drafter)
+    assert not isinstance(given.drafter, (CachedHead, CachedMtp)), (
+        "no other kind of head, and none of the target's"
+    )
     if given.tokenizers is not None:
         return other_tokenizer.build(given, given.drafter, given.tokenizers)
     return model.build(given, given.drafter)

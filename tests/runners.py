@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from specdemo import load_pair
-from specdemo.runtime.eagle3 import CachedHead, Eagle3Head
 from specdemo.runtime.graphs import Graphs
+from specdemo.runtime.heads import Head
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner, RunSetup
 
@@ -36,7 +36,7 @@ class RunnerOn(Runner):
 
 
 def cached(model, target, compiled):
-    return CachedHead(model, target) if isinstance(model, Eagle3Head) else CachedLM(model, compiled)
+    return model.cached(target) if isinstance(model, Head) else CachedLM(model, compiled)
 
 
 def run_by(target, drafter, run_step, compiled=False):

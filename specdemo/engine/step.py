@@ -64,6 +64,7 @@ class VerifyInput:
     q: Tensor  # [B, V] float32
     raw_q: Tensor  # [B, V] float32
     q_exact: Tensor  # [B] bool
+    sure: Tensor  # [B] float32, see Draft; [0] where the drafter has none
     u_accept: Tensor  # [B] float64
     u_next: Tensor  # [1] float64
     eos: Tensor  # [E] float64: the tokens that end a draft
@@ -126,6 +127,7 @@ class Verifier:
             q=padded.q,
             raw_q=padded.raw_q,
             q_exact=padded.exact,
+            sure=padded.raw_q.new_zeros(0) if padded.sure is None else padded.sure,
             u_accept=u_accept,
             u_next=u_next,
             eos=eos,
@@ -134,7 +136,8 @@ class Verifier:
         )
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch, self.target.features is not None)
         reported = (self.alternatives, self.wants_top)
-        key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), self.confidence > 0, *reported)
+        looked_at = (self.confidence > 0, len(value.sure))
+        key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *looked_at, *reported)
         read, output = self.run_step(key, self.step, value)
         on_host = self._checked(output.verified)
         width = self.sampler.key
@@ -156,7 +159,8 @@ class Verifier:
         is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~after_end  # [B]
         k = value.k
         if self.confidence > 0:  # up to the first unsure place
-            is_draft &= is_unsure(value.raw_q, value.confidence).cumsum(0) == 0
+            sure = value.sure if len(value.sure) else None
+            is_draft &= is_unsure(value.raw_q, value.confidence, sure).cumsum(0) == 0
             k = is_draft.sum(0, keepdim=True)
         q = torch.where(is_draft[:, None], value.q, 0.0)
         raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)

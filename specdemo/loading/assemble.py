@@ -16,7 +16,8 @@ from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_toke
 from specdemo.runtime import cuda
 from specdemo.runtime.assistant import ASSISTANTS, is_assistant, shared_layers
 from specdemo.runtime.device import device_name, has_bfloat16
-from specdemo.runtime.eagle3 import DrafterModel, Eagle3Config, Eagle3Head
+from specdemo.runtime.eagle3 import Eagle3Config
+from specdemo.runtime.heads import DrafterModel, Head, HeadConfig
 from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
 from specdemo.runtime.mtp import own_modules
 from specdemo.runtime.probe import (
@@ -71,7 +72,7 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
                     raise ValueError("it is an assistant, which drafts for a target: give it as the drafter")
                 check_assistant_fit(model, models[0], model_id, ids[0])
                 layers_of(models[0])
-            elif isinstance(model, Eagle3Head):
+            elif isinstance(model, Head):
                 role, model_id, model = ROLES[0], ids[0], models[0]
                 layers_of(models[0])
             else:
@@ -137,7 +138,7 @@ def _tried_mtp(mtp: PreTrainedModel | str, target: PreTrainedModel) -> PreTraine
 
 
 def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
-    if isinstance(model, Eagle3Head):
+    if isinstance(model, Head):
         return head_agrees_with_itself(model, target)
     if is_assistant(model):
         return assistant_agrees(model, target)
@@ -245,7 +246,7 @@ def _tokenizers(
     return by_role["target"], by_role["drafter"]
 
 
-def check_fit(config: Eagle3Config, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+def check_fit(config: HeadConfig, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
     """PairError unless a head of this config can draft for the target."""
     of_target = target.config.get_text_config()
     depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
@@ -265,7 +266,8 @@ def check_fit(config: Eagle3Config, target: PreTrainedModel, drafter_id: str, ta
             f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different and "
             f"from 0 to {depth}, the target's number of layers"
         )
-    if not config.own_embeddings and config.hidden_size != of_target.hidden_size:
+    own_embeddings = isinstance(config, Eagle3Config) and config.own_embeddings
+    if not own_embeddings and config.hidden_size != of_target.hidden_size:
         raise PairError(
             f"{where}: it has no embeddings of its own and a hidden size of {config.hidden_size}, so the "
             f"target's embeddings of size {of_target.hidden_size} cannot be used"
@@ -306,10 +308,10 @@ def check_head_fits(drafter: DrafterModel, target: PreTrainedModel, parts: tuple
         if parts[0].device != parts[1].device:
             why = f"drafter {parts[1].id} attends to the target's keys and values"
             raise PairError(f"device must be the same for both, because {why}")
-    if not isinstance(drafter, Eagle3Head):
+    if not isinstance(drafter, Head):
         return
     check_fit(drafter.config, target, parts[1].id, parts[0].id)
-    if not drafter.config.own_embeddings and parts[0].device != parts[1].device:
+    if drafter.uses_target_s_embeddings and parts[0].device != parts[1].device:
         raise PairError(
             f"device must be the same for both, because drafter {parts[1].id} has no embeddings of its own "
             "and uses the target's"

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,8 @@ from specdemo.runtime.assistant import ASSISTANTS
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
-EAGLE3_KIND = "EAGLE-3"
+EAGLE3_KIND, DFLASH_KIND, DSPARK_KIND = "EAGLE-3", "DFlash", "DSpark"
+SPECULATORS = {"eagle3": EAGLE3_KIND, "dflash": DFLASH_KIND, "dspark": DSPARK_KIND}  # that can be run
 # Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
 # (`model_type`) is like.
 AUTHORS = {
@@ -19,8 +21,18 @@ AUTHORS = {
     r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$": "EAGLE",
     r"medusa": "Medusa",
     r"mlp_?speculator": "MLP speculator",
-    r"dflash": "DFlash",
+    r"dflash_?2": "DFlash 2",
+    r"dflash": DFLASH_KIND,
 }
+RUN_OF_AUTHORS = (EAGLE3_KIND, DFLASH_KIND)
+
+
+@dataclass(frozen=True)
+class HeadFormat:
+    """What a head's config.json describes: a kind of head, and in which format."""
+
+    kind: str  # EAGLE3_KIND, DFLASH_KIND or DSPARK_KIND
+    format: Format
 
 
 def read_config(folder: Path) -> object:
@@ -58,17 +70,18 @@ def authors_kind(config: Mapping[str, object]) -> str | None:
     return None
 
 
-def format_of(config: Mapping[str, object], start: str) -> Format:
-    """The format of a head's config.json. LoadError, whose sentence begins with `start`, for a kind of head
+def format_of(config: Mapping[str, object], start: str) -> HeadFormat:
+    """What a head's config.json describes. LoadError, whose sentence begins with `start`, for a kind of head
     that cannot be run."""
     if SPECULATOR in config:
-        if config[SPECULATOR] != "eagle3":
-            kind = ascii(config[SPECULATOR])[:60]
-            raise LoadError(
-                f"{start}: {SPECULATOR} must be eagle3, the only type that can be run here, not {kind}"
-            )
-        return "speculators"
+        name = config[SPECULATOR]
+        if not isinstance(name, str) or name not in SPECULATORS:
+            *most, last = SPECULATORS
+            allowed = f"{', '.join(most)} or {last}, the types that can be run here"
+            raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
+        return HeadFormat(SPECULATORS[name], "speculators")
     kind = authors_kind(config)
-    if kind != EAGLE3_KIND:
-        raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {EAGLE3_KIND}")
-    return "authors"
+    if kind not in RUN_OF_AUTHORS:
+        can = " and ".join(RUN_OF_AUTHORS)
+        raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
+    return HeadFormat(kind, "authors")

@@ -52,7 +52,7 @@ from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dt
 from specdemo.loading.speculator import Speculator, read_head, read_speculator
 from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
 from specdemo.runtime import cuda
-from specdemo.runtime.eagle3 import DrafterModel, Eagle3Head
+from specdemo.runtime.heads import DrafterModel
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.vllm.pair import connect
 
@@ -157,7 +157,7 @@ def read_skeleton(part: Part, offline: bool = False) -> DrafterModel:
     hub."""
     with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
         if is_head(part, offline):
-            return Eagle3Head(_speculator(part, offline).config)
+            return _speculator(part, offline).empty_head()
         if part.code:
             fetch((part,), code_only=True)
         # from_config would take the code of the main revision, except from a directory.

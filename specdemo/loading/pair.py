@@ -30,9 +30,9 @@ from specdemo.events import (
 from specdemo.loading.mtp import NONE
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda, probe
-from specdemo.runtime.eagle3 import DrafterModel
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import is_dense
+from specdemo.runtime.heads import DrafterModel
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.vllm.pair import ServedPair, messages_of

@@ -1,6 +1,6 @@
-"""Reads EAGLE-3 heads in two formats: that of the speculators library (config.json with a
-`speculators_model_type`), and the one in which their authors publish them (config.json like a small model's,
-a class named *Eagle3*). Neither library is needed."""
+"""Reads heads in two formats: that of the speculators library (config.json with a `speculators_model_type`),
+and the one in which their authors publish them (config.json like a small model's, a class named *Eagle3* or
+DFlashDraftModel). Neither library is needed."""
 
 import json
 import os
@@ -10,38 +10,47 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from transformers import LlamaConfig, Qwen3Config
 
 from specdemo.errors import LoadError, load_errors
+from specdemo.loading.config_reader import MOST_UNITS, ConfigReader
+from specdemo.loading.dflash import DFlashReader
 from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, no_weights
-from specdemo.loading.heads import Format, format_of, read_config
+from specdemo.loading.heads import EAGLE3_KIND, HeadFormat, format_of, read_config
+from specdemo.runtime.dflash import DFlashConfig, DFlashHead
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
+from specdemo.runtime.heads import Head
 
-LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
-LAYER_CONFIG = "transformer_layer_config"
 UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight"}  # copies of the verifier's, for training alone
 MAPS = {"d2t", "t2d"}
-EMBEDDINGS = "embed_tokens.weight"
-# Their rotary positions depend on the length of the text, which would have to be read from the device.
-UNSUITABLE_ROPE = ("dynamic", "longrope")
-# Far above what any head has, and small enough that a config that lies takes no memory before it is refused.
-MOST_TOKENS, MOST_UNITS, MOST_LAYERS = 10_000_000, 1_000_000, 1_000
-UNITS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
-LARGEST_SIZES = {"vocab_size": MOST_TOKENS} | dict.fromkeys(UNITS, MOST_UNITS)  # of the layer's config
+EMBEDDINGS, OUTPUT = "embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
 class Speculator:
-    """What a speculator's config.json says."""
+    """What a head's config.json says."""
 
-    config: Eagle3Config
+    config: Eagle3Config | DFlashConfig
     verifier: str | None  # the target that it was trained for: a hub id or a directory
     speculative_tokens: int | None  # how many it was trained to draft
-    format: Format = "speculators"
+    found: HeadFormat = HeadFormat(EAGLE3_KIND, "speculators")
 
     def in_file(self, name: str) -> str:
-        """What the format calls a tensor of Eagle3Head's."""
-        return name.replace("layers.0.", "midlayer.", 1) if self.format == "authors" else name
+        """What the format calls a tensor of the head's."""
+        has_midlayer = self.found == HeadFormat(EAGLE3_KIND, "authors")
+        return name.replace("layers.0.", "midlayer.", 1) if has_midlayer else name
+
+    def empty_head(self, dtype: torch.dtype = torch.float32) -> Head:
+        """Without its weights: on the meta device, if that is torch's."""
+        config = self.config
+        return Eagle3Head(config, dtype) if isinstance(config, Eagle3Config) else DFlashHead(config, dtype)
+
+    @property
+    def unused(self) -> set[str]:
+        """Tensors that are copies of the target's."""
+        if isinstance(self.config, Eagle3Config):
+            return UNUSED
+        is_whole = self.config.draft_vocab_size == self.config.layer.vocab_size
+        return UNUSED | {EMBEDDINGS} | ({OUTPUT} if is_whole else set())
 
 
 def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
@@ -50,22 +59,29 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
     place = shown or str(folder)
     with load_errors("drafter", str(folder), shown=place):
         start = f"drafter: {place} cannot be loaded, because of its config.json"
-        reader = ConfigReader(read_config(folder), start)
-        # Before its weights have come from the hub, it counts as one with embeddings of its own.
-        is_here = any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX))
-        return reader.speculator(_tensor_names(folder, place) if is_here else {EMBEDDINGS})
+        raw = read_config(folder)
+        if not isinstance(raw, dict):
+            raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
+        found = format_of(raw, start)
+        if found.kind == EAGLE3_KIND:
+            # Before its weights have come from the hub, it counts as one with embeddings of its own.
+            is_here = any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX))
+            reader = Eagle3Reader(raw, found, start)
+            config = reader.config(_tensor_names(folder, place) if is_here else {EMBEDDINGS})
+        else:
+            reader = DFlashReader(raw, found, start)
+            config = reader.config()
+        return Speculator(config, *reader.origin(), found)
 
 
-def read_head(
-    folder: Path, speculator: Speculator, dtype: torch.dtype, shown: str | None = None
-) -> Eagle3Head:
+def read_head(folder: Path, speculator: Speculator, dtype: torch.dtype, shown: str | None = None) -> Head:
     """The head on the CPU, in this dtype, detached from any target. LoadError if its tensors are not those
     that its config.json asks for."""
     place = shown or str(folder)
     where = f"drafter {place}"
     with load_errors("drafter", str(folder), "weights", place):
         with torch.device("meta"):
-            head = Eagle3Head(speculator.config, dtype)
+            head = speculator.empty_head(dtype)
         own_names = {speculator.in_file(name): name for name in head.state_dict()}
         expected = {name: head.state_dict()[own] for name, own in own_names.items()}
         tensors: dict[str, Tensor] = {}
@@ -73,7 +89,7 @@ def read_head(
             with safe_open(file, "pt") as content:
                 for name in content.keys():  # noqa: SIM118, which is no dict
                     shape = content.get_slice(name).get_shape()
-                    _check_tensor(name, shape, expected, where, speculator.config)
+                    _check_tensor(name, shape, expected, where, speculator)
                     tensors[name] = content.get_tensor(name)
         missing = sorted(expected.keys() - tensors.keys() - {"t2d"})
         if missing:
@@ -87,23 +103,17 @@ def read_head(
         return head.eval()
 
 
-class ConfigReader:
-    """One config.json. `start` begins each sentence about it."""
-
-    def __init__(self, raw: object, start: str):
-        if not isinstance(raw, dict):
-            raise LoadError(f"{start}: it must hold an object, not {type(raw).__name__}")
-        self.raw = raw
-        self.start = start
-        self.format = format_of(raw, start)
-
-    def speculator(self, tensors: set[str]) -> Speculator:
-        ids = self.layer_ids()
-        layer = self.layer()
-        default = 32000 if self.format == "speculators" else layer.vocab_size
+class Eagle3Reader(ConfigReader):
+    def config(self, tensors: set[str]) -> Eagle3Config:
+        """tensors: the names of those in its files."""
+        ids = self._layer_ids()
+        layer = self.layer_config(most_layers=1)
+        if "sliding_attention" in (getattr(layer, "layer_types", None) or [])[:1]:
+            raise self.error("its layer has a sliding window, and only full attention can be run")
+        default = 32000 if self.found.format == "speculators" else layer.vocab_size
         config = Eagle3Config(
             layer=layer,
-            draft_vocab_size=self.number("draft_vocab_size", MOST_TOKENS, default),
+            draft_vocab_size=self.draft_vocab_size(default, layer.vocab_size),
             layer_ids=ids,
             features=len(ids or (0, 0, 0)),
             target_hidden_size=self.number("target_hidden_size", MOST_UNITS),
@@ -115,86 +125,14 @@ class ConfigReader:
         )
         if config.norm_before_fc and config.fc_norm:
             raise self.error("norm_before_fc and fc_norm cannot both be true")
-        if config.draft_vocab_size > config.layer.vocab_size:
-            raise self.error(
-                f"draft_vocab_size must be at most vocab_size, {config.layer.vocab_size:,}, not "
-                f"{config.draft_vocab_size:,}"
-            )
-        return Speculator(config, *self.origin(), self.format)
+        return config
 
-    def layer(self) -> LlamaConfig | Qwen3Config:
-        raw, name, default = self.raw, "model_type", "llama"
-        if self.format == "speculators":
-            raw, name, default = self.raw.get(LAYER_CONFIG), f"{LAYER_CONFIG}.model_type", "qwen3"
-        if not isinstance(raw, dict):
-            raise self.error(f"{LAYER_CONFIG} must be an object, not {type(raw).__name__}")
-        kind = raw.get("model_type", default)
-        if kind not in LAYERS:
-            raise self.error(f"{name} must be llama or qwen3, not {ascii(kind)[:60]}")
-        if raw.get("num_hidden_layers", 1) != 1:
-            raise self.error(f"num_hidden_layers must be 1, not {ascii(raw['num_hidden_layers'])[:60]}")
-        for name, most in LARGEST_SIZES.items():
-            self.checked(name, raw.get(name), most)
-        layer = LAYERS[kind](**{key: value for key, value in raw.items() if key != "model_type"})
-        if "sliding_attention" in (getattr(layer, "layer_types", None) or [])[:1]:
-            raise self.error("its layer has a sliding window, and only full attention can be run")
-        rope = layer.rope_parameters or {}
-        if rope.get("rope_type", "default") in UNSUITABLE_ROPE or rope.get("partial_rotary_factor", 1) != 1:
-            raise self.error(f"rotary positions of this kind cannot be run: {ascii(rope)[:200]}")
-        if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
-            raise self.error(
-                "num_attention_heads must be a multiple of num_key_value_heads and head_dim even, not "
-                f"{layer.num_attention_heads}, {layer.num_key_value_heads} and {layer.head_dim}"
-            )
-        return layer
-
-    def layer_ids(self) -> tuple[int, ...] | None:
-        ids = self.raw.get("eagle_aux_hidden_state_layer_ids")
-        own = self.raw.get("eagle_config")  # some authors' place for it
+    def _layer_ids(self) -> tuple[int, ...] | None:
+        name = "eagle_aux_hidden_state_layer_ids"
+        ids, own = self.raw.get(name), self.raw.get("eagle_config")  # some authors' place for it
         if ids is None and isinstance(own, dict):
-            ids = own.get("eagle_aux_hidden_state_layer_ids")
-        if ids is None:
-            return None
-        is_list = isinstance(ids, list) and 1 <= len(ids) <= MOST_LAYERS
-        if not is_list or not all(type(i) is int and 0 <= i <= MOST_LAYERS for i in ids):
-            raise self.error(
-                f"eagle_aux_hidden_state_layer_ids must be null or a list of at most {MOST_LAYERS:,} whole "
-                f"numbers from 0 to {MOST_LAYERS:,}, not {ascii(ids)[:60]}"
-            )
-        return tuple(ids)
-
-    def origin(self) -> tuple[str | None, int | None]:
-        """The verifier's name, and the number of drafted tokens."""
-        match self.raw.get("speculators_config"):
-            case {"verifier": {"name_or_path": str(verifier)}, **rest}:
-                pass
-            case rest:
-                verifier = None
-        match rest:
-            case {"proposal_methods": [{"speculative_tokens": int(tokens)}, *_]}:
-                return verifier, tokens
-        return verifier, None
-
-    def number(self, name: str, most: int, default: int | None = None) -> int | None:
-        value = self.raw.get(name, default)
-        if value is None and default is not None:
-            raise self.error(f"{name} must be a whole number from 1 to {most:,}, not None")
-        return self.checked(name, value, most)
-
-    def checked(self, name: str, value: object, most: int) -> int | None:
-        """A size; None stays None."""
-        if value is not None and (type(value) is not int or not 1 <= value <= most):
-            raise self.error(f"{name} must be a whole number from 1 to {most:,}, not {ascii(value)[:60]}")
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self.raw.get(name, False)
-        if type(value) is not bool:
-            raise self.error(f"{name} must be true or false, not {ascii(value)[:60]}")
-        return value
-
-    def error(self, what: str) -> LoadError:
-        return LoadError(f"{self.start}: {what}")
+            ids = own.get(name)
+        return self.ids_of_layers(name, ids)
 
 
 def _weight_files(folder: Path, place: str) -> list[Path]:
@@ -215,9 +153,10 @@ def _tensor_names(folder: Path, place: str) -> set[str]:
 
 
 def _check_tensor(
-    name: str, shape: list[int], expected: dict[str, Tensor], head: str, config: Eagle3Config
+    name: str, shape: list[int], expected: dict[str, Tensor], head: str, speculator: Speculator
 ) -> None:
-    if name in UNUSED or (name in MAPS and config.draft_vocab_size == config.layer.vocab_size):
+    config = speculator.config
+    if name in speculator.unused or (name in MAPS and config.draft_vocab_size == config.layer.vocab_size):
         return
     if name not in expected:
         raise LoadError(f"{head} has a tensor {name}, which its config.json does not ask for")
@@ -228,9 +167,7 @@ def _check_tensor(
         )
 
 
-def _check_values(
-    tensors: dict[str, Tensor], expected: dict[str, Tensor], head: Eagle3Head, where: str
-) -> None:
+def _check_values(tensors: dict[str, Tensor], expected: dict[str, Tensor], head: Head, where: str) -> None:
     for name, value in tensors.items():
         if value.is_floating_point() and not value.isfinite().all():
             raise LoadError(f"{where}: its tensor {name} holds values that are not finite")

@@ -3,11 +3,11 @@
 
 Its modules are named as the tensors of the speculators format. Where its keys and values lie, and what a
 token attends to, is given from outside (`Attend`): so the same forward serves drafting by position, which can
-be captured (`CachedHead`), and training over several steps."""
+be captured (`CachedEagle3`), and training over several steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,17 +15,11 @@ from torch.nn import Embedding, Linear, Module, ModuleDict, ModuleList, RMSNorm
 from torch.nn.functional import embedding
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.activations import ACT2FN
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specdemo.runtime.device import to_device
 from specdemo.runtime.fused import additive, as_heads, as_rows, gated, rotated
+from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, Head, Rotations, gated_mlp
 from specdemo.runtime.linear import Product
-from specdemo.runtime.lm import MIN_CAPACITY, Cached, Features, context_of, kv_length_for, longer
-
-HEAD_PREFILL_CHUNK = 256  # pairs per forward: the mask has a row for each query head of each of them
-# How much of its target a head holds: all of it, so that the two can run; only the embeddings and the output
-# layer, which training needs while the features come from elsewhere; or nothing.
-Attachment = Literal["full", "train_only", "detached"]
 
 
 @dataclass(frozen=True)
@@ -71,17 +65,13 @@ class Attend(Protocol):
         [..., N, heads, d]."""
 
 
-class Eagle3Head(Module):
-    """The weights, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is built."""
+class Eagle3Head(Head):
+    """See `Head`."""
 
-    inverse_frequencies: Tensor  # [d/2] float32
-    target_ids: Tensor  # [Vd] int64: the target's id of each draft id
-    d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
-    t2d: Tensor | None  # [V] bool: whether a token can be drafted
+    config: Eagle3Config
 
     def __init__(self, config: Eagle3Config, dtype: torch.dtype = torch.float32):
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         layer, size, features = config.layer, config.hidden_size, config.features
         norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
         self.embed_tokens = Embedding(layer.vocab_size, size, dtype=dtype) if config.own_embeddings else None
@@ -92,38 +82,16 @@ class Eagle3Head(Module):
         self.layers = ModuleList([DraftLayer(config, dtype)])
         self.norm = RMSNorm(size, **norm)
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
-        whole = config.draft_vocab_size == layer.vocab_size
-        self.register_buffer("d2t", None if whole else torch.zeros(config.draft_vocab_size, dtype=torch.long))
-        self.register_buffer("t2d", None if whole else torch.zeros(layer.vocab_size, dtype=torch.bool))
-        with torch.device("cpu"):  # also where the weights are on the meta device
-            rope = LlamaRotaryEmbedding(layer)
-            ids = torch.arange(config.draft_vocab_size)
-        self.rope_scaling: float = rope.attention_scaling
-        self.register_buffer("inverse_frequencies", rope.inv_freq, persistent=False)
-        self.register_buffer("target_ids", ids, persistent=False)
-        self.verifier: tuple[PreTrainedModel, ...] = ()  # a tuple, so that its weights are not the head's
-        self.verifier_head: tuple[Module, ...] = ()  # the target's output layer
-        self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H]
 
     @property
-    def device(self) -> torch.device:
-        return self.fc.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.fc.weight.dtype
-
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters())
+    def uses_target_s_embeddings(self) -> bool:
+        return self.embed_tokens is None
 
     def get_output_embeddings(self) -> Linear:
         return self.lm_head
 
-    def begin_run(self) -> None:
-        """Call when weights were loaded or moved, not inside a step."""
-        self.layers[0].begin_run()
-        if self.d2t is not None:
-            self.target_ids = torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+    def cached(self, target: PreTrainedModel) -> "CachedEagle3":
+        return CachedEagle3(self, target)
 
     def features(self, hidden: Tensor) -> Tensor:
         """The target's hidden states [..., A * T], those of `layer_ids` side by side -> g [..., H]."""
@@ -138,11 +106,7 @@ class Eagle3Head(Module):
         """tokens [..., N] with what came before each: g [..., N, H], the feature of the token before it, or
         the head's own output for that. positions [N] or [..., N]. Returns y [..., N, H]; see `predict`."""
         e = embedding(tokens, self._embedding()).to(g.dtype)  # [..., N, H]
-        angles = positions[..., None] * self.inverse_frequencies  # [..., N, d/2]
-        cos, sin = angles.cos() * self.rope_scaling, angles.sin() * self.rope_scaling
-        cos = torch.cat([cos, cos], -1)[..., None, :].to(g.dtype)  # [..., N, 1, d]
-        sin = torch.cat([-sin, sin], -1)[..., None, :].to(g.dtype)
-        return self.layers[0](e, g, cos, sin, attend)
+        return self.layers[0](e, g, self.rotations(positions, g.dtype), attend)
 
     def _embedding(self) -> Tensor:
         """[V, H]"""
@@ -157,43 +121,6 @@ class Eagle3Head(Module):
         token after each."""
         normed = self.norm(y)
         return normed if self.config.norm_output else y, self.lm_head(normed)
-
-    def for_target(self, logits: Tensor) -> Tensor:
-        """[N, Vd] -> [N, V]: a token that cannot be drafted gets -inf."""
-        if self.d2t is None:
-            return logits
-        wide = logits.new_full((len(logits), self.config.layer.vocab_size), -torch.inf)
-        return wide.index_copy_(1, self.target_ids, logits)
-
-    @property
-    def attachment(self) -> Attachment:
-        if self.verifier:
-            return "full"
-        return "train_only" if self.verifier_head else "detached"
-
-    def attach_verifier(self, target: PreTrainedModel, mode: Attachment = "full") -> None:
-        """Holds as much of the target as `mode` says, in place of what it held. A head without embeddings of
-        its own then uses the target's. That the two fit each other, `loading.assemble.check_fit` says.
-        ValueError for another mode."""
-        if mode not in get_args(Attachment):
-            raise ValueError(f"mode must be full, train_only or detached, not {mode!a}")
-        self.detach_verifier()
-        if mode == "detached":
-            return
-        if self.embed_tokens is None:
-            self.shared_embedding = (target.get_input_embeddings().weight.detach(),)
-        self.verifier_head = (target.get_output_embeddings(),)
-        if mode == "full":
-            self.verifier = (target,)
-
-    def detach_verifier(self) -> None:
-        """Holds nothing of a target."""
-        self.verifier, self.verifier_head, self.shared_embedding = (), (), ()
-
-    def verifier_logits(self, last: Tensor) -> Tensor:
-        """What the attached target predicts, [..., V], from its last hidden states [..., T], after its last
-        norm."""
-        return self.verifier_head[0](last)
 
 
 class DraftLayer(Module):
@@ -220,8 +147,8 @@ class DraftLayer(Module):
         self.qkv.begin_run()
         self.gate_up.begin_run()
 
-    def forward(self, e: Tensor, g: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """e and g [..., N, H], cos and sin [..., N, 1, d] -> y [..., N, H]"""
+    def forward(self, e: Tensor, g: Tensor, rotation: Rotations, attend: Attend) -> Tensor:
+        """e and g [..., N, H] -> y [..., N, H]"""
         heads, groups, d = self.heads, self.groups, self.head_dim
         h = self.hidden_norm(g)
         residual = h if self.norm_before_residual else g
@@ -229,7 +156,8 @@ class DraftLayer(Module):
         q, k, v = qkv.unflatten(-1, (heads + 2 * groups, d)).split([heads, groups, groups], -2)
         if "q_norm" in self.self_attn:
             q, k = self.self_attn.q_norm(q), self.self_attn.k_norm(k)
-        attended = attend(rotated(q, cos, sin, d // 2), rotated(k, cos, sin, d // 2), v)
+        q, k = (rotated(part, rotation.cos, rotation.sin, d // 2) for part in (q, k))
+        attended = attend(q, k, v)
         x = residual + self.self_attn.o_proj(attended.flatten(-2))
         hidden = gated(self.gate_up(self.post_attention_layernorm(x)), self.mlp_width, self.activation)
         return x + self.mlp.down_proj(hidden)
@@ -246,14 +174,6 @@ def projections(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleD
     if isinstance(layer, Qwen3Config):
         parts |= {name: RMSNorm(d, layer.rms_norm_eps, dtype=dtype) for name in ("q_norm", "k_norm")}
     return ModuleDict(parts)
-
-
-def gated_mlp(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleDict:
-    """The weights of the MLP, by the format's names."""
-    size, width = layer.hidden_size, layer.intermediate_size
-    shapes = {"gate_proj": (size, width), "up_proj": (size, width), "down_proj": (width, size)}
-    options = {"bias": getattr(layer, "mlp_bias", False), "dtype": dtype}
-    return ModuleDict({name: Linear(*shape, **options) for name, shape in shapes.items()})
 
 
 class PositionalAttention:
@@ -277,79 +197,26 @@ class PositionalAttention:
         return as_heads(output, heads, groups, d).view(-1, heads, d)
 
 
-DrafterModel = PreTrainedModel | Eagle3Head  # what a pair's drafter can be
+class CachedEagle3(CachedHead):
+    """See `CachedHead`. Row t is that of the pair of the token at position t + 1 and the target's feature at
+    position t."""
 
-
-class CachedHead(Cached):
-    """A head with its own keys and values, and with the features of its target. Row t is that of the pair of
-    the token at position t + 1 and the target's feature at position t.
-
-    Nothing is rewound: a forward is told its first row, and what lies after its last is left over from
-    rejected drafts, or empty, and masked."""
-
-    written_for_capture = True
+    model: Eagle3Head
 
     def __init__(self, head: Eagle3Head, target: PreTrainedModel):
-        self.model = head
-        self.target = target
-        self.device = head.device
-        self.dtype = head.dtype
-        self.context = context_of(head)
-        head.attach_verifier(target)
-        head.begin_run()
-        depth = target.config.get_text_config().num_hidden_layers
-        self.features = Features(target, head.config.layer_ids_for(depth))
-        self.buffer_epoch = 0  # see LM
-        layer = head.config.layer
-        shape = (1, layer.num_key_value_heads, 0, layer.head_dim)
-        self.keys = self.values = torch.zeros(shape, dtype=self.dtype, device=self.device)  # [1, G, C, d]
-        self.reserve(1)
-
-    @property
-    def reads(self) -> Features:
-        return self.features
-
-    def begin_run(self, static: bool) -> None:
-        """Its forwards are the same in both modes."""
-
-    @property
-    def is_current(self) -> bool:
-        """False when the target was moved or cast: a model in memory belongs to its owner."""
-        weight = self.target.get_input_embeddings().weight
-        return (weight.device, self.target.dtype) == (self.features.states.device, self.features.states.dtype)
-
-    def free(self) -> None:
-        """Gives the memory of the cache and of the features back at once."""
-        self.features.states = self.features.states[:0].clone()
-        self.keys = self.values = self.keys[:, :, :0].clone()
-
-    @property
-    def kv_length(self) -> int:
-        return len(self.kv_ruler)
-
-    def reserve(self, length: int) -> None:
-        """Call before forwards of which none reaches row `length`."""
-        kv_length = kv_length_for(length, self.device)
-        capacity = self.keys.shape[2]
-        if kv_length > capacity:
-            capacity = max(kv_length, 2 * capacity, MIN_CAPACITY)
-            self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
-            self._ruler_buffer = torch.arange(capacity, device=self.device)
-            self.buffer_epoch += 1
-        self.kv_ruler = self._ruler_buffer[:kv_length]
+        super().__init__(head, target, layers=1)
 
     def forward(self, tokens: Tensor, g: Tensor, start: Tensor) -> Tensor:
         """tokens [N] and what came before each, g [N, H], in the rows start [], start + 1, ... -> y [N, H],
         see Eagle3Head."""
         rows = start + torch.arange(len(tokens), device=self.device)
-        attend = PositionalAttention(self.keys, self.values, rows, self.kv_ruler)
+        attend = PositionalAttention(self.keys[0], self.values[0], rows, self.kv_ruler)
         return self.model(tokens, g, rows + 1, attend)
 
     def forward_true(self, tokens: Tensor, start: Tensor) -> Tensor:
         """The same with the target's true features."""
         rows = start + torch.arange(len(tokens), device=self.device)
-        states = self.features.at(rows.to(self.features.states.device))  # [N, A * T]
-        return self.forward(tokens, self.model.features(states.to(self.device, self.dtype)), start)
+        return self.forward(tokens, self.model.features(self.true_features(rows)), start)
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """y [N, H] -> what the next forward takes as g [N, H], and the logits [N, V] of the token after

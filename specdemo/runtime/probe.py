@@ -18,7 +18,9 @@ from transformers import PreTrainedModel
 from specdemo import __version__
 from specdemo.runtime import cuda
 from specdemo.runtime.assistant import CachedAssistant
-from specdemo.runtime.eagle3 import CachedHead, Eagle3Head
+from specdemo.runtime.dflash import CachedDFlash, DFlashHead
+from specdemo.runtime.eagle3 import CachedEagle3
+from specdemo.runtime.heads import Head
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_tolerance, windows_of
 from specdemo.runtime.mtp import CachedMtp
 from specdemo.runtime.states import possible_rows, tried_rows
@@ -50,23 +52,51 @@ def agrees_with_itself(model: PreTrainedModel) -> bool:
     return True
 
 
-def head_agrees_with_itself(head: Eagle3Head, target: PreTrainedModel) -> bool:
+def head_agrees_with_itself(head: Head, target: PreTrainedModel) -> bool:
     """Whether the head predicts the same with a cache that is written by position, also where rejected drafts
     were, as in one forward over a whole text, from the target's features of it. Raises what a forward
     raises."""
     with torch.no_grad(), evaluating(in_training(target)):
-        lm, cached, whole = CachedLM(target), CachedHead(head, target), CachedHead(head, target)
+        lm, cached, whole = CachedLM(target), head.cached(target), head.cached(target)
         lm.features = cached.features = whole.features
         ids = _tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
         lm.prefill(ids)
-        n = len(ids) - 1  # pairs of a token and the feature before it
-        expected, said = _of_pairs(whole, ids, 0, n), _of_pairs(cached, ids, 0, n // 2)
-        for start in range(n // 2, n, 2):
-            _of_pairs(cached, ids.flip(0), start, min(start + 3, n))  # a rejected draft
-            said = torch.cat([said, _of_pairs(cached, ids, start, min(start + 2, n))])
+        compare = _compare_blocks if isinstance(head, DFlashHead) else _compare_pairs
+        expected, said = compare(whole, cached, ids)
         for each in (lm, cached, whole):
             each.free()
     return bool(_alike(expected, said, head.dtype).all())
+
+
+def _compare_pairs(whole: CachedEagle3, cached: CachedEagle3, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """What an EAGLE-3 head says of ids [N] at once, and in parts: logits [N - 1, V]."""
+    n = len(ids) - 1  # pairs of a token and the feature before it
+    expected, said = _of_pairs(whole, ids, 0, n), _of_pairs(cached, ids, 0, n // 2)
+    for start in range(n // 2, n, 2):
+        _of_pairs(cached, ids.flip(0), start, min(start + 3, n))  # a rejected draft
+        said = torch.cat([said, _of_pairs(cached, ids, start, min(start + 2, n))])
+    return expected, said
+
+
+def _compare_blocks(whole: CachedDFlash, cached: CachedDFlash, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """What a DFlash head says in blocks after ids [N], once when the text is read at once, and once in parts
+    with rejected blocks between them: logits [places, V]."""
+    n = len(ids) - 1
+    whole.reserve(n)
+    whole.read(torch.arange(n, device=whole.device))
+    for start in range(0, n, 3):
+        _of_block(cached, ids.flip(0), start)  # a rejected block
+        cached.read(torch.arange(start, min(start + 3, n), device=cached.device))
+    return _of_block(whole, ids, n), _of_block(cached, ids, n)
+
+
+def _of_block(cached: CachedDFlash, ids: Tensor, at: int) -> Tensor:
+    """The logits [places, V] of a block whose anchor is ids[at]."""
+    model, size = cached.model, cached.model.config.block_size
+    cached.reserve(at + size)
+    anchor = ids[at : at + 1].to(cached.device)
+    hidden = cached.block(anchor, torch.tensor(at, device=cached.device), size)
+    return model.for_target(model.logits(model.drafting_rows(hidden)))
 
 
 def mtp_agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
@@ -134,7 +164,7 @@ def _alike(expected: Tensor, said: Tensor, dtype: torch.dtype) -> Tensor:
     return (same | ((said - expected).abs() <= logits_tolerance(expected, dtype))).all(1)
 
 
-def _of_pairs(cached: CachedHead, ids: Tensor, start: int, end: int) -> Tensor:
+def _of_pairs(cached: CachedEagle3, ids: Tensor, start: int, end: int) -> Tensor:
     """The logits [end - start, V] of the pairs in these rows of the head's cache."""
     cached.reserve(end)
     tokens = ids[start + 1 : end + 1].to(cached.device)

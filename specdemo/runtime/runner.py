@@ -14,9 +14,9 @@ from specdemo.runtime import cuda
 from specdemo.runtime.assistant import CachedAssistant, is_assistant
 from specdemo.runtime.attention import without_cudnn
 from specdemo.runtime.device import Clock
-from specdemo.runtime.eagle3 import CachedHead, DrafterModel, Eagle3Head
 from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.runtime.graphs import EagerSteps, Graphs, RunStep
+from specdemo.runtime.heads import CachedHead, DrafterModel, Head
 from specdemo.runtime.lm import Cached, CachedLM, evaluating, in_training
 from specdemo.runtime.mtp import CachedMtp, follow
 from specdemo.runtime.native import NativeLM, can_be_native, first_layers_lm, is_small
@@ -77,8 +77,8 @@ class Runner:
         return tuple(lm.copied_bytes if isinstance(lm, NativeLM) else 0 for lm in (target, drafter))
 
     def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | CachedAssistant | None:
-        if isinstance(drafter, Eagle3Head):
-            return CachedHead(drafter, self.target)
+        if isinstance(drafter, Head):
+            return drafter.cached(self.target)
         if is_assistant(drafter):
             return CachedAssistant(drafter, self.target)
         return self._lm(drafter) if drafter is not None else None

@@ -1,4 +1,5 @@
-"""The command line: ``python -m specdemo.training {target,drafter,eagle3,report} --data DIR --out DIR``."""
+"""The command line: ``python -m specdemo.training {target,drafter,eagle3,dflash,report} --data DIR --out
+DIR``."""
 
 import sys
 
@@ -6,8 +7,9 @@ import torch
 
 from specdemo.errors import PairError
 from specdemo.training.data import BadInput
+from specdemo.training.dflash import train_dflash
 from specdemo.training.eagle3 import train_eagle3
-from specdemo.training.options import Eagle3Options, ReportOptions, TargetOptions, parse
+from specdemo.training.options import DFlashOptions, Eagle3Options, ReportOptions, TargetOptions, parse
 from specdemo.training.train import train_drafter, train_target
 
 
@@ -25,6 +27,8 @@ def main(argv: list[str] | None = None) -> int:
             train_target(options)
         elif isinstance(options, Eagle3Options):
             train_eagle3(options)
+        elif isinstance(options, DFlashOptions):
+            train_dflash(options)
         else:
             train_drafter(options)
     except (BadInput, PairError, OSError) as problem:

@@ -19,7 +19,13 @@ from tqdm import tqdm
 from specdemo.runtime.device import cpu_name
 from specdemo.training.data import BadInput
 from specdemo.training.models import DEVICE, History
-from specdemo.training.options import DrafterOptions, Eagle3Options, TargetOptions, TrainingOptions
+from specdemo.training.options import (
+    DFlashOptions,
+    DrafterOptions,
+    Eagle3Options,
+    TargetOptions,
+    TrainingOptions,
+)
 
 # Options that may differ when training resumes from a checkpoint.
 MAY_CHANGE = ("name", "data", "out", "work", "threads", "every", "tokens")
@@ -28,7 +34,7 @@ Progress = tuple[int, float, list[int]]  # steps done, seconds taken, every valu
 
 
 def optimise(
-    options: TargetOptions | DrafterOptions | Eagle3Options,
+    options: TargetOptions | DrafterOptions | Eagle3Options | DFlashOptions,
     model: Module,
     loss_at: Callable[[int], Tensor],
     tokens: int,

@@ -114,6 +114,21 @@ class Eagle3Options(TrainingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DFlashOptions(TrainingOptions):
+    """Train a DFlash head for the target, on the texts and on the target's own writing."""
+
+    command = "dflash"
+    name: str = option(folder_name, "dflash", "its folder in --out, next to the target's")
+    tokens: int = option(positive, 3_000_000, "training tokens to see")
+    length: int = option(positive, 512, "tokens per row")
+    layers: int = option(positive, 2)
+    block: int = option(positive, 8, "rows of a block: the last token, and places to draft")
+    anchor_every: int = option(positive, 4, "tokens of a row for each block that begins in it")
+    embedding_lr: float = option(rate, 0.004, "peak learning rate of AdamW")
+    sampled: int = option(natural, 500_000, "tokens that the target writes for it, by 16,384")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """Measure the target with each of its drafters and write the model card."""
 
@@ -122,11 +137,14 @@ class ReportOptions(Options):
     prompts: int = option(positive, 40, "held-out prompts to measure on")
 
 
-def parse(argv: list[str] | None) -> TargetOptions | DrafterOptions | Eagle3Options | ReportOptions:
+def parse(
+    argv: list[str] | None,
+) -> TargetOptions | DrafterOptions | Eagle3Options | DFlashOptions | ReportOptions:
     about = "Train a speculative-decoding pair from text files."
     parser = ArgumentParser(prog="python -m specdemo.training", description=about)
     commands = parser.add_subparsers(dest="command", required=True)
-    kinds = {kind.command: kind for kind in (TargetOptions, DrafterOptions, Eagle3Options, ReportOptions)}
+    every = (TargetOptions, DrafterOptions, Eagle3Options, DFlashOptions, ReportOptions)
+    kinds = {kind.command: kind for kind in every}
     for name, kind in kinds.items():
         command = commands.add_parser(name, help=kind.__doc__, description=kind.__doc__)
         for item in fields(kind):

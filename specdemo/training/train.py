@@ -26,7 +26,7 @@ from specdemo.training.data import (
 )
 from specdemo.training.models import CONTEXT, DEVICE, embedding, load_trained, new_model, save
 from specdemo.training.optimise import optimise
-from specdemo.training.options import DrafterOptions, Eagle3Options, TargetOptions
+from specdemo.training.options import DFlashOptions, DrafterOptions, Eagle3Options, TargetOptions
 
 SCORED = 40  # held-out documents that a checkpoint is scored on
 SAMPLED_ROWS, PROMPT_LENGTH, NEW_LENGTH = 64, 8, 248  # of one batch of text that the target writes
@@ -126,7 +126,10 @@ def train_drafter(options: DrafterOptions) -> None:
 
 
 def target_rows(
-    options: DrafterOptions | Eagle3Options, target: PreTrainedModel, encoded: Encoded, data: str
+    options: DrafterOptions | Eagle3Options | DFlashOptions,
+    target: PreTrainedModel,
+    encoded: Encoded,
+    data: str,
 ) -> Rows:
     """About --sampled tokens of text that the target wrote. They are kept in --work for resuming."""
     file = options.work / f"target-text-{data}-{options.sampled}-{options.seed}.npy"

@@ -14,7 +14,7 @@ from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime import runner
 from specdemo.runtime.device import Clock
-from specdemo.runtime.eagle3 import CachedHead
+from specdemo.runtime.eagle3 import CachedEagle3
 from specdemo.runtime.graphs import EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
@@ -130,7 +130,7 @@ def test_rounds_that_draft_nothing_leave_no_hole():
     """As where the length of drafts is chosen round by round."""
     target = tiny(vocab_size=12, seed=2)
     head = tiny_head(target)
-    lm, cached = CachedLM(target), CachedHead(head, target)
+    lm, cached = CachedLM(target), CachedEagle3(head, target)
     params = Params(gamma=2, temperature=1.0, top_p=1.0, seed=0)
     drafter = Eagle3Drafter(cached, lm, Sampler(params), EagerSteps(), 2)
     verifier = decoding(lm, drafter, params, TEXT).decoder.verifier
@@ -198,7 +198,7 @@ def steps_of(target, head, sampler, k=4):
     """One round's two steps, with what they read."""
     params = Params(gamma=4, max_new_tokens=40, alternatives=3, seed=1, **SAMPLERS[sampler])
     run, shared = Kept(), Sampler(params)
-    lm, cached = recordable(target), CachedHead(head, target)
+    lm, cached = recordable(target), CachedEagle3(head, target)
     drafter = Eagle3Drafter(cached, lm, shared, run, 4)
     verifier = decoding(lm, drafter, params, TEXT, run_step=run, sampler=shared).decoder.verifier
     with torch.no_grad():

@@ -259,7 +259,7 @@ def test_pickled_heads_are_refused_for_that(saved, tmp_path, name, how):
         ({"medusa_num_heads": 3, "medusa_num_layers": 1}, "Medusa"),
         ({"architectures": ["MLPSpeculatorPreTrainedModel"]}, "MLP speculator"),
         ({"model_type": "mlp_speculator"}, "MLP speculator"),
-        ({"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}, "DFlash"),
+        ({"architectures": ["DFlash2DraftModel"], "model_type": "qwen3"}, "DFlash 2"),
     ],
 )
 def test_other_kinds_of_heads_are_refused_by_name(saved, tmp_path, config, kind):
@@ -267,7 +267,7 @@ def test_other_kinds_of_heads_are_refused_by_name(saved, tmp_path, config, kind)
     said = rejected(lambda: load_pair(target=saved / "target", drafter=tmp_path), LoadError)
     assert said == (
         f"drafter: {tmp_path} cannot be loaded, because of its config.json: heads of the kind {kind} cannot "
-        "be run here, only those of EAGLE-3"
+        "be run here, only those of EAGLE-3 and DFlash"
     )
 
 

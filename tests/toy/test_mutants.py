@@ -203,8 +203,8 @@ QUICK = [
     Mutant(
         "confidence drops the unsure place's follower only",
         "engine/step.py",
-        "is_unsure(value.raw_q, value.confidence).cumsum(0) == 0",
-        "is_unsure(value.raw_q, value.confidence).cumsum(0) <= 1",
+        "is_unsure(value.raw_q, value.confidence, sure).cumsum(0) == 0",
+        "is_unsure(value.raw_q, value.confidence, sure).cumsum(0) <= 1",
         LENGTH,
     ),
     # Fates

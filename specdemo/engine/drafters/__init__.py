@@ -10,17 +10,20 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
-from specdemo.events import Gamma, Params
+from specdemo.events import LIMITS, Gamma, Params
 from specdemo.runtime.assistant import CachedAssistant
 from specdemo.runtime.device import to_device
-from specdemo.runtime.eagle3 import CachedHead
 from specdemo.runtime.graphs import RunStep
+from specdemo.runtime.heads import CachedHead
 from specdemo.runtime.lm import LM
 from specdemo.runtime.mtp import CachedMtp
 from specdemo.runtime.states import States
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+LONGEST_DRAFT = int(LIMITS["gamma"][2])  # tokens in a draft
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,13 @@ class Draft:
     q: Tensor  # [B, V] float32: ids[i] was drawn from q[i]
     raw_q: Tensor  # [B, V] float32: the same at temperature 1, unfiltered
     exact: Tensor  # [B] bool: whether q is what the sampler asks for (see Sampler.shape)
+    sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
     dropped: int = field(default=0, kw_only=True)
 
     def on(self, device: torch.device) -> "Draft":
         """The same on a device."""
         moved = {name: getattr(self, name).to(device) for name in ("ids", "q", "raw_q", "exact")}
-        return replace(self, **moved)
+        return replace(self, **moved, sure=None if self.sure is None else self.sure.to(device))
 
     def padded(self, rows: int) -> "Draft":
         """The same with `rows` rows; each new one drafts token 0, with q = 0."""
@@ -48,7 +52,8 @@ class Draft:
             return self
         ids, exact = pad(self.ids, (0, new)), pad(self.exact, (0, new), value=True)
         q, raw_q = (pad(probs, (0, 0, 0, new)) for probs in (self.q, self.raw_q))
-        return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact)
+        sure = None if self.sure is None else pad(self.sure, (0, new), value=1.0)
+        return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact, sure=sure)
 
 
 class Drafter:
@@ -115,14 +120,16 @@ class Materials:
         return self.run_step, self.params.gamma, self.is_over, self.params.confidence
 
 
-def is_unsure(raw_q: Tensor, confidence: float | Tensor) -> Tensor:
+def is_unsure(raw_q: Tensor, confidence: float | Tensor, sure: Tensor | None = None) -> Tensor:
     """Where a draft ends before its token: raw_q [N, V] -> [N] bool, whether the drafter's likeliest token
-    has a probability below `confidence`. NaN is not below it, so that broken weights are noticed.
+    has a probability below `confidence`. NaN is not below it, so that broken weights are noticed. sure [N]:
+    what counts in place of that probability, where a drafter has a measure of its own (DSpark's confidence
+    head).
 
     It looks at the distribution and never at the token that is drawn from it. So whether a token is drafted
     depends on the tokens before it alone, and speculation stays lossless. The verifier applies this to every
     draft. A drafter that can read numbers without waiting may end its loop after such a place."""
-    return raw_q.amax(-1).double() < confidence
+    return (raw_q.amax(-1) if sure is None else sure).double() < confidence
 
 
 def one_hot_draft(ids: list[int], vocab_size: int, device: torch.device) -> Draft:

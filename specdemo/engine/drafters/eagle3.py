@@ -6,18 +6,16 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from specdemo.engine.drafters import Draft, Drafter, Materials, draft_in_turn, one_hot_draft
+from specdemo.engine.drafters import LONGEST_DRAFT, Draft, Drafter, Materials, draft_in_turn, one_hot_draft
 from specdemo.engine.drafters.model import DraftInput
 from specdemo.engine.sampling import Sampler
-from specdemo.events import LIMITS, Gamma
-from specdemo.runtime.eagle3 import CachedHead
+from specdemo.events import Gamma
+from specdemo.runtime.eagle3 import CachedEagle3
 from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.lm import LM
 
-LONGEST_DRAFT = int(LIMITS["gamma"][2])  # tokens in a draft
 
-
-def build(given: Materials, head: CachedHead) -> "Eagle3Drafter":
+def build(given: Materials, head: CachedEagle3) -> "Eagle3Drafter":
     return Eagle3Drafter(head, given.target, given.sampler, *given.how_to_draft)
 
 
@@ -30,7 +28,7 @@ class Eagle3Drafter(Drafter):
     they leave in the head's cache replaces what drafting had left there. Beyond the head's own context, and
     after a single token, nothing is drafted."""
 
-    head: CachedHead
+    head: CachedEagle3
     target: LM
     sampler: Sampler
     run_step: RunStep

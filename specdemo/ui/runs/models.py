@@ -24,7 +24,7 @@ from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import ROLES, PairRequest, Part, for_role, resolve
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
-from specdemo.runtime.eagle3 import DrafterModel
+from specdemo.runtime.heads import DrafterModel
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.settings import FIXED, SERVER_PREFIX, WEIGHT_CHOICES
 from specdemo.vllm.client import host_of, server_address

@@ -1,0 +1,203 @@
+"""Tiny DFlash and DSpark heads for tiny targets, and what they must say, computed anew and in another way."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel, Qwen3Config
+
+from specdemo.runtime.dflash import DFlashConfig, DFlashHead, Sight
+from specdemo.runtime.lm import logits_width
+from tests.heads import hidden_states
+
+LAYERS = 2
+
+
+def tiny_block_head(
+    target: PreTrainedModel, seed: int = 3, draft_ids=None, block_size=5, context=256, **options
+) -> DFlashHead:
+    """A head with random weights. draft_ids: the tokens that it can draft, None for all. options: of
+    DFlashConfig."""
+    config = target.config.get_text_config()
+    width = logits_width(target)
+    layer = Qwen3Config(
+        vocab_size=width,
+        hidden_size=config.hidden_size,
+        intermediate_size=48,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=context,
+    )
+    options = dict(sights=(Sight(),) * LAYERS, layer_ids=(0, 1)) | options
+    drafts = width if draft_ids is None else len(draft_ids)
+    head = DFlashHead(DFlashConfig(layer, block_size, mask_token_id=1, draft_vocab_size=drafts, **options))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim > 1:
+                parameter.copy_(1.5 * noise / parameter.shape[-1] ** 0.5)
+            else:
+                parameter += 0.2 * noise
+        if draft_ids is not None:
+            head.d2t.copy_(torch.tensor(draft_ids) - torch.arange(len(draft_ids)))
+            head.t2d[draft_ids] = True
+    head.requires_grad_(False).begin_run()
+    return head.eval()
+
+
+@torch.no_grad()
+def block_logits(head: DFlashHead, target: PreTrainedModel, text: list[int], draft: list[int]) -> Tensor:
+    """The logits [K, V] from which each of these K tokens was drafted after the text, by the weights' names
+    and the papers' formulas, without a cache."""
+    config, weights = head.config, {name: value.double() for name, value in head.state_dict().items()}
+    rows = len(draft) + (not config.samples_from_anchor)
+    past = len(text) - 1
+    embeddings = target.get_input_embeddings().weight.double()
+    tokens = torch.tensor([text[-1]] + [config.mask_token_id] * (rows - 1))
+    x = embeddings[tokens] * config.embedding_scale
+    features = torch.zeros(0, weights["fc.weight"].shape[1]).double()
+    if past:
+        features = hidden_states(target, text[:-1], config.layer_ids).double()
+    eps = config.layer.rms_norm_eps
+    context = normed(features @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
+    for index, sight in enumerate(config.sights):
+        x = decoder_layer(head, weights, index, x, context, seen(sight, past, rows))
+    x = normed(x, weights["norm.weight"], eps)[-len(draft) :]
+    output = weights.get("lm_head.weight", target.get_output_embeddings().weight.double())
+    logits = x @ output.T * config.logit_scale
+    if config.logit_cap:
+        logits = config.logit_cap * torch.tanh(logits / config.logit_cap)
+    if config.markov:
+        logits = logits + markov_biases(head, weights, x, text[-1], draft)
+    if head.d2t is None:
+        return logits
+    wide = torch.full((len(draft), config.layer.vocab_size), -torch.inf).double()
+    wide[:, torch.arange(len(head.d2t)) + head.d2t] = logits
+    return wide
+
+
+def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def seen(sight: Sight, past: int, rows: int) -> Tensor:
+    """Which of the text's and the block's places each row attends to: [rows, past + rows]."""
+    mask = torch.zeros(rows, past + rows, dtype=torch.bool)
+    for row in range(rows):
+        for place in range(past + rows):
+            own = past + row
+            in_window = sight.window is None or place >= (
+                past - sight.window if sight.from_anchor else own - sight.window + 1
+            )
+            mask[row, place] = in_window and (place <= own or sight.later)
+    return mask
+
+
+def decoder_layer(head, weights, index: int, x: Tensor, context: Tensor, mask: Tensor) -> Tensor:
+    layer, name = head.config.layer, f"layers.{index}."
+    d, eps = layer.head_dim, layer.rms_norm_eps
+    part = {key.removeprefix(name): value for key, value in weights.items() if key.startswith(name)}
+    h = normed(x, part["input_layernorm.weight"], eps)
+    both = torch.cat([context, h])
+    q = (h @ part["self_attn.q_proj.weight"].T).unflatten(-1, (-1, d))
+    k = (both @ part["self_attn.k_proj.weight"].T).unflatten(-1, (-1, d))
+    v = (both @ part["self_attn.v_proj.weight"].T).unflatten(-1, (-1, d))
+    q, k = normed(q, part["self_attn.q_norm.weight"], eps), normed(k, part["self_attn.k_norm.weight"], eps)
+    positions = torch.arange(len(both))
+    q, k = rotated_by(q, positions[len(context) :], layer), rotated_by(k, positions, layer)
+    k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], 1) for each in (k, v))
+    scores = torch.einsum("nhd,lhd->hnl", q, k) / d**0.5
+    attended = torch.einsum("hnl,lhd->nhd", scores.masked_fill(~mask, -torch.inf).softmax(-1), v)
+    x = x + attended.flatten(1) @ part["self_attn.o_proj.weight"].T
+    h = normed(x, part["post_attention_layernorm.weight"], eps)
+    gate, up = h @ part["mlp.gate_proj.weight"].T, h @ part["mlp.up_proj.weight"].T
+    return x + (torch.nn.functional.silu(gate) * up) @ part["mlp.down_proj.weight"].T
+
+
+def rotated_by(x: Tensor, positions: Tensor, layer: Qwen3Config) -> Tensor:
+    """Complex numbers, turned by their position: x [N, heads, d]."""
+    half = x.shape[-1] // 2
+    theta = layer.rope_parameters["rope_theta"]
+    angles = positions[:, None] * theta ** (-torch.arange(half).double() / half)
+    turn = torch.polar(torch.ones_like(angles), angles)[:, None]
+    turned = torch.complex(x[..., :half], x[..., half:]) * turn
+    return torch.cat([turned.real, turned.imag], -1)
+
+
+def markov_biases(head, weights, x: Tensor, anchor: int, draft: list[int]) -> Tensor:
+    """[K, Vd]. x [K, H]: the hidden states of the rows that draft. An rnn has run over the anchor's row, too,
+    where that drafts nothing; its hidden state is not in x, so such a head cannot be tried here."""
+    kind, w1 = head.config.markov.kind, weights["markov_head.markov_w1.weight"]
+    state, biases = torch.zeros(w1.shape[1]).double(), []
+    assert kind != "rnn" or head.config.samples_from_anchor
+    for hidden, token in zip(x, [anchor, *draft[:-1]], strict=True):
+        said = w1[token]
+        if kind == "gated":
+            gate = linear(weights, "markov_head.gate_proj", torch.cat([hidden, said])).sigmoid()
+            said = gate * said
+        elif kind == "rnn":
+            joint = linear(weights, "markov_head.joint_proj", torch.cat([state, said, hidden]))
+            gate, candidate, output = joint.chunk(3)
+            state = gate.sigmoid() * state + (1 - gate.sigmoid()) * candidate.tanh()
+            said = output.tanh()
+        biases.append(weights["markov_head.markov_w2.weight"] @ said)
+    return torch.stack(biases)
+
+
+def linear(weights: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return weights[f"{name}.weight"] @ x + weights[f"{name}.bias"]
+
+
+def save_block_head(head: DFlashHead, path: Path, verifier: str | None = None, **changes) -> Path:
+    """Writes a head as the speculators library does. changes: of config.json."""
+    own = head.config
+    config = {
+        "speculators_model_type": "dspark" if own.markov or own.has_confidence else "dflash",
+        "block_size": own.block_size,
+        "mask_token_id": own.mask_token_id,
+        "draft_vocab_size": own.draft_vocab_size,
+        "aux_hidden_state_layer_ids": list(own.layer_ids),
+        "sample_from_anchor": own.samples_from_anchor,
+        "transformer_layer_config": own.layer.to_dict(),
+        "speculators_config": {
+            "algorithm": "dflash",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": own.places}],
+            "verifier": {"name_or_path": verifier, "architectures": ["LlamaForCausalLM"]},
+        },
+    }
+    if own.markov or own.has_confidence:
+        config |= {
+            "markov_rank": own.markov.rank if own.markov else 0,
+            "markov_head_type": own.markov.kind if own.markov else "vanilla",
+            "enable_confidence_head": own.has_confidence,
+            "confidence_head_with_markov": own.confidence_sees_token,
+        }
+    return _save(head, path, config | changes)
+
+
+def save_authors_block_head(head: DFlashHead, path: Path, **changes) -> Path:
+    """Writes a head as its authors do. changes: of config.json."""
+    own = head.config
+    config = own.layer.to_dict() | {
+        "architectures": ["DFlashDraftModel"],
+        "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+        "block_size": own.block_size,
+        "dflash_config": {
+            "mask_token_id": own.mask_token_id,
+            "target_layer_ids": [i - 1 for i in own.layer_ids],
+        },
+    }
+    return _save(head, path, config | changes)
+
+
+def _save(head: DFlashHead, path: Path, config: dict) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    tensors = {name: value.contiguous() for name, value in head.state_dict().items()}
+    save_file(tensors, path / "model.safetensors")
+    return path
