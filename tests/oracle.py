@@ -26,7 +26,7 @@ from specdemo.session import BUILDERS
 
 CPU = torch.device("cpu")
 # The drafting methods that can be run over tables: a table has no layers.
-KINDS = [name for name, method in METHODS.items() if method.needs != "first layers"]
+KINDS = [name for name, method in METHODS.items() if method.needs in (None, "drafter")]
 WITHOUT_MODEL = [name for name in KINDS if METHODS[name].needs is None]
 ROUNDING = 1e-6  # of probabilities, which are float32
 SOUND, BROKEN = 1e-3, 1e-6  # p-values of `exactness`: of a right engine above, of a broken one below

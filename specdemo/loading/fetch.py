@@ -13,7 +13,7 @@ from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_
 from tqdm import tqdm
 
 from specdemo.errors import LoadError, load_errors
-from specdemo.loading.heads import describes_head
+from specdemo.loading.heads import describes_assistant, describes_head
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
 
@@ -36,7 +36,8 @@ def is_here(part: Part) -> bool:
     config = _cached(part, "config.json")
     if config is None:
         return False
-    if not describes_head(Path(config).parent) and not any(_cached(part, name) for name in TOKENIZERS):
+    needs_tokenizer = not describes_head(Path(config).parent) and not describes_assistant(Path(config).parent)
+    if needs_tokenizer and not any(_cached(part, name) for name in TOKENIZERS):
         return False
     if part.code and not all(_cached(part, name) for name in _code_files(part)):
         return False

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from specdemo.errors import LoadError
+from specdemo.runtime.assistant import ASSISTANTS
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
@@ -46,6 +47,15 @@ def describes_head(folder: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and (SPECULATOR in config or authors_kind(config) is not None)
+
+
+def describes_assistant(folder: Path) -> bool:
+    """Whether the model in this folder is a Gemma 4 assistant. It reads the target's tokens."""
+    try:
+        config = read_config(folder)
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") in ASSISTANTS
 
 
 def authors_kind(config: Mapping[str, object]) -> str | None:

@@ -142,6 +142,7 @@ class Cached:
     """A model with its cache, as the runner sees it."""
 
     captures_itself = False  # if not, its forwards are captured with the steps that they are part of
+    is_captured = True  # whether steps over it may be captured
     written_for_capture = False  # if not, it is tried first whether its forward can be captured
     warming_up: str | None = None  # what it is capturing now, in words
     blocker: str | None = None  # why it captures nothing any more

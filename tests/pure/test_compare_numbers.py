@@ -30,7 +30,7 @@ def pair(name="some", drafter=True):
         name, "a target", "a drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
     )
     model = object() if drafter else None
-    return SimpleNamespace(info=info, drafter=model, drafter_bytes=2_500_000, notes=["a note"])
+    return SimpleNamespace(info=info, drafter=model, mtp=model, drafter_bytes=2_500_000, notes=["a note"])
 
 
 def setting(draft_with, params=GREEDY, name=None) -> Setting:

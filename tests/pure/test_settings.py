@@ -59,6 +59,7 @@ class SmallPair:
     tokenizer: object = None
     dtype_reason: str = "float32: for a reason"
     largest_exit: int = 15
+    mtp: object = "there are none"
 
     has = Pair.has
     runs_here = Pair.runs_here
@@ -295,6 +296,7 @@ def test_nothing_to_warn_of_at_first():
             {"draft_with": "early-exit", "pair": SmallPair(largest_exit=0)},
             "cannot be cut after a layer",
         ),
+        ("draft_with", {"draft_with": "mtp"}, "no layers for multi-token prediction"),
         ("exit_layer", {"draft_with": "early-exit", "exit_layer": 16}, "must be at most 15"),
         ("exit_layer", {"draft_with": "early-exit", "exit_layer": 65}, "a whole number from 0 to 64"),
         (

@@ -31,6 +31,7 @@ SLOW_ON_CPU = 1_000_000_000  # bytes of weights, from which on a reader waits fo
 LACKING: dict[Need, str] = {
     "drafter": "this pair has no drafter model",
     "first layers": "this target cannot be cut after a layer",
+    "prediction layers": "this target has no layers for multi-token prediction",
 }
 
 
