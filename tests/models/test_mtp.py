@@ -314,7 +314,7 @@ def test_they_are_loaded_with_the_target_and_counted(tmp_path):
     [size] = planned.sizes
     assert size == pytest.approx(pair.bytes_held.target, abs=200)
     assert more == sum(4 * tensor.numel() for name, tensor in tensors_of(folder).items() if IN_MTP(name))
-    assert 0 < pair.mtp_cost < 1
+    assert 0 < pair.mtp_cost.token < 1
     trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0, gamma="auto"))
     assert trace.stats.drafted and Trace.from_json(trace.to_json()).params.draft_with == "mtp"
     with pytest.raises(ValueError) as refused:
