@@ -42,13 +42,14 @@ NORMS = 7 * PRODUCT_FIELDS
 BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, Q_NORM, K_NORM = range(NORMS, NORMS + 6)
 (
     WINDOW,  # 0: none
+    LATER,  # whether rows attend to later rows of the same forward, too
     COS,  # [capacity, head_dim], 0 where nothing is rotated
     SIN,  # the same; the first half of each row is negative
     KEY_CACHE,  # [groups, capacity, head_dim]
     VALUE_CACHE,
     FEATURE,  # 1 + the column of the features where its input is kept; 0: it is not
     LAYER_FIELDS,
-) = range(NORMS + 6, NORMS + 13)
+) = range(NORMS + 6, NORMS + 14)
 # Real numbers of a layer: the epsilons of its norms, in their order, and then
 SCALING, SCORES_CAP, LAYER_NUMBERS = range(6, 9)
 # The last norm and the output layer are a layer of their own, of which only these two are read.
@@ -489,7 +490,7 @@ def run_layer(model, place, numbers, kernels, x, own, shared, rows, blocks, padd
     meet(team, threads)
     scaling, cap = np.float32(numbers[SCALING]), np.float32(numbers[SCORES_CAP])
     for n in range(rows):
-        end = start + n + 1
+        end = start + (rows if layer[LATER] else n + 1)
         first = max(0, end - layer[WINDOW]) if layer[WINDOW] else 0
         for head in range(me, heads, threads):
             at = q + 4 * (n * heads + head) * d

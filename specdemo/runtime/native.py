@@ -99,13 +99,14 @@ Copies = dict[tuple[Module, int], tuple[Tensor, int]]
 class NativeForward:
     """Computes a model's logits over a positional cache. ValueError says why it cannot for this model.
 
-    copies: those of another forward that reads the same layers, which are shared."""
+    copies: those of another forward that reads the same layers, which are shared. sees_later: whether its
+    rows attend to each other in both directions."""
 
-    def __init__(self, fused: FusedForward, copies: Copies | None = None):
+    def __init__(self, fused: FusedForward, copies: Copies | None = None, sees_later: bool = False):
         from specdemo.runtime import kernels, products  # import numba, which takes 0.2 s and may be missing
 
         self.kernels, self.products = kernels, products
-        self.fused = fused
+        self.fused, self.sees_later = fused, sees_later
         self.dtype = fused.model.dtype
         self._forward = compile_function(kernels.forward_function)
         self._is_upcast = compile_function(kernels.is_upcast_function)
@@ -180,7 +181,7 @@ class NativeForward:
         }
         for at, (norm, norm_size) in norms.items():
             self._norm(row, numbers, at, norm, norm_size)
-        row[k.WINDOW] = layer.window or 0
+        row[k.WINDOW], row[k.LATER] = layer.window or 0, self.sees_later
         numbers[k.SCALING], numbers[k.SCORES_CAP] = layer.scaling, layer.softcap or 0.0
 
     def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None, size: int) -> None:
