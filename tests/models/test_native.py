@@ -15,6 +15,7 @@ from optimum.quanto import freeze, qint2, qint4, qint8, quantize
 
 from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
+from specdemo.engine.sampling import Sampler
 from specdemo.loading.pair import weight_bytes
 from specdemo.runtime import kernels, native, products
 from specdemo.runtime.device import Clock
@@ -22,6 +23,7 @@ from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM, Features
 from specdemo.runtime.native import NativeForward, NativeLM
 from specdemo.ui.view.texts import describe_pair
+from tests.oracle import settings_of
 from tests.tiny import ARCHITECTURES, VOCAB, tiny
 
 FUSED = [name for name in ARCHITECTURES if name not in ("gpt2", "gpt_neox", "opt")]
@@ -399,9 +401,72 @@ def test_the_text_is_the_same_as_of_uncaptured_forwards(pair, params):
     assert text_of(pair, **params) == text_of(pair.with_capture("off"), **params)
 
 
+@pytest.fixture(scope="module")
+def shape():
+    """kernels.shape as a function of a row of logits, temperature, top-k, top-p and min-p."""
+
+    def shape(logits, probs, heap, count, shaping):
+        row, result, work = kernels.floats(logits), kernels.floats(probs), kernels.floats(heap)
+        kernels.shape(row, result, work, count, kernels.doubles(shaping))
+
+    compiled = cfunc(types.void(*[types.intp] * 5), error_model="numpy")(shape)
+
+    def shaped(row, *numbers):
+        probs, heap = torch.empty_like(row), torch.empty_like(row)
+        shaping = torch.tensor(numbers, dtype=torch.float64)
+        places = [tensor.data_ptr() for tensor in (row, probs, heap)]
+        compiled.ctypes(*places, len(row), shaping.data_ptr())
+        return probs
+
+    return shaped
+
+
+def rows_of_logits():
+    generator = torch.Generator().manual_seed(0)
+    for count in (1, 2, 3, 96, 1024, 5000):
+        for spread in (0.0, 0.1, 1.0, 4.0, 30.0):
+            row = spread * torch.randn(count, generator=generator)
+            yield from (row, row.round())  # rounded ones are often equal
+    yield torch.tensor([0.0, -torch.inf, 3.0, -torch.inf])
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 5, 50])
+@pytest.mark.parametrize("top_p", [1.0, 0.999, 0.9, 0.3, 1e-6])
+@pytest.mark.parametrize("min_p", [0.0, 0.05, 0.9])
+def test_probabilities_are_shaped_as_by_the_sampler(shape, top_k, top_p, min_p):
+    for temperature in (0.01, 0.3, 0.8, 1.0, 2.0):
+        sampler = Sampler(Params(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p))
+        while sampler.nucleus and sampler.nucleus.width:
+            sampler.widen()  # looks at the whole vocabulary, as the kernel does
+        settings = settings_of(sampler)
+        for row in rows_of_logits():
+            right, ours = sampler.shape(row[None], settings)[0][0], shape(row, *sampler.numbers[:4])
+            near = (right == 0) | (right > 1e-36)  # below exp(-87) the kernel makes 0
+            assert torch.equal(ours[near] > 0, right[near] > 0)
+            torch.testing.assert_close(ours, right, rtol=2e-5, atol=1e-9)
+
+
+def test_logits_that_are_not_numbers_give_probabilities_that_are_none(shape):
+    for top_k, top_p, min_p in [(0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.9, 0.0), (5, 0.5, 0.1)]:
+        row = torch.randn(96)
+        row[7] = torch.nan
+        assert shape(row, 0.8, top_k, top_p, min_p).isnan().all()
+
+
+FILTERS = [
+    dict(),
+    dict(top_p=0.9),
+    dict(top_k=5),
+    dict(min_p=0.1),
+    dict(top_p=0.8, top_k=20, min_p=0.05),
+]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatch, temperature):
-    params = Params(max_new_tokens=60, temperature=temperature, top_p=1.0, top_k=0, seed=3)
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatch, temperature, filters):
+    shaping = {"top_p": 1.0, "top_k": 0, **filters}
+    params = Params(max_new_tokens=60, temperature=temperature, seed=3, **shaping)
     at_once = generate(pair, PROMPT, params, measure=False)
     calls, own = [], NativeLM.draft
     monkeypatch.setattr(NativeLM, "draft", lambda *args: calls.append(own(*args)))
