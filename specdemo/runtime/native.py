@@ -50,8 +50,22 @@ def compile_function(make: Callable, *arguments: int) -> Any:
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
             _cache_fault = one_line(error) or type(error).__name__
+            if folder := cache_folder():
+                _cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
             return function
     return make(False, *arguments)
+
+
+def cache_folder() -> str | None:
+    """Where numba keeps what it has compiled; None if it finds no place."""
+    from numba.core.caching import FunctionCache
+
+    from specdemo.runtime import kernels
+
+    try:
+        return FunctionCache(kernels.exp.py_func).cache_path
+    except RuntimeError:
+        return None
 
 
 def registers() -> tuple[int, int]:
@@ -263,7 +277,8 @@ class NativeForward:
         return tensor.data_ptr()
 
     def block_for(self, rows: int) -> int:
-        """How many rows the products of a forward of so many rows best take at once."""
+        """How many rows the products of a forward of so many rows best take at once: 1 or more."""
+        rows = max(rows, 1)
         return -(-rows // -(-rows // self.products.MOST_BLOCK))
 
     def compile(self, block: int) -> None:

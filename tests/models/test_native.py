@@ -4,8 +4,10 @@ where it cannot be had."""
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -360,6 +362,12 @@ def test_no_id_reads_memory_outside_of_the_embeddings():
     assert torch.equal(told[0], told[1]) and torch.equal(told[2], told[3])
 
 
+def test_a_forward_of_no_tokens_gives_no_logits():
+    lm = native_lm(tiny())
+    assert lm.forward(TEXT[:0], torch.tensor(0)).shape == (0, VOCAB) and lm.native is not None
+    torch.testing.assert_close(predicted(lm, 5), expected(lm.model), rtol=1e-5, atol=1e-4)
+
+
 def test_a_forward_that_lies_is_not_used(monkeypatch):
     own = NativeForward.__call__
     monkeypatch.setattr(NativeForward, "__call__", lambda *args: own(*args) * 1.01)
@@ -511,6 +519,7 @@ def test_without_a_place_for_compiled_code(pair, monkeypatch):
     without = load_pair()
     (note,) = noted(without)
     assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
+    assert "deleted" not in note
     assert all(lm.native is not None for lm in without.runner.lms)
     assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
 
@@ -550,6 +559,10 @@ def test_two_processes_that_compile_at_once_and_a_broken_cache(pair, tmp_path):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     said, notes, used = written(writing(NUMBA_CACHE_DIR=str(tmp_path)))
     assert said == text and used == [True, True] and len(notes) == 1 and "cannot be kept on disk" in notes[0]
+    folder = Path(notes[0].split("the cache is in ")[1].split(", which can be deleted")[0])
+    assert folder in {path.parent for path in files}
+    shutil.rmtree(folder)
+    assert written(writing(NUMBA_CACHE_DIR=str(tmp_path))) == [text, [], [True, True]]
 
 
 @pytest.mark.slow
