@@ -32,7 +32,7 @@ SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a f
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
 GELU = ("gelu_pytorch_tanh", "gelu_new")
-NO_TEMPERATURE = torch.zeros(1, dtype=torch.float64)
+NO_SHAPING = torch.zeros(4, dtype=torch.float64)  # the shaping of a greedy draft
 NOT_FIXED = ("dynamic", "longrope")  # rotary positions that depend on the text's length
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
 
@@ -50,8 +50,22 @@ def compile_function(make: Callable, *arguments: int) -> Any:
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
             _cache_fault = one_line(error) or type(error).__name__
+            if folder := cache_folder():
+                _cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
             return function
     return make(False, *arguments)
+
+
+def cache_folder() -> str | None:
+    """Where numba keeps what it has compiled; None if it finds no place."""
+    from numba.core.caching import FunctionCache
+
+    from specdemo.runtime import kernels
+
+    try:
+        return FunctionCache(kernels.exp.py_func).cache_path
+    except RuntimeError:
+        return None
 
 
 def registers() -> tuple[int, int]:
@@ -264,7 +278,8 @@ class NativeForward:
         return tensor.data_ptr()
 
     def block_for(self, rows: int) -> int:
-        """How many rows the products of a forward of so many rows best take at once."""
+        """How many rows the products of a forward of so many rows best take at once: 1 or more."""
+        rows = max(rows, 1)
         return -(-rows // -(-rows // self.products.MOST_BLOCK))
 
     def compile(self, block: int) -> None:
@@ -286,17 +301,18 @@ class NativeForward:
         return logits[: len(ids)]
 
     def draft(
-        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, u: Tensor, temperature: Tensor | None
+        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """See LM. `block` is for the ids; a drafted token is a row by itself."""
         rows, drafts = len(ids), len(u)
         tokens = torch.cat([ids, ids.new_zeros(drafts)])
         logits = torch.empty(max(rows - 1 + drafts, -(-rows // block) * block), self._vocab_size)
-        probs = None if temperature is None else torch.empty(drafts, self._vocab_size)
-        drawing = (NO_TEMPERATURE if temperature is None else temperature, u, probs)
+        probs = None if shaping is None else torch.empty(drafts + 1, self._vocab_size)
+        drawing = (NO_SHAPING if shaping is None else shaping, u, probs)
         then = self._products[1][0].ctypes.data
         self._run(lm, tokens, start, rows, block, logits, drafts, then, drawing)
-        return tokens[rows:], probs, logits[rows - 1 : rows - 1 + drafts]
+        drawn_from = None if probs is None else probs[:-1]
+        return tokens[rows:], drawn_from, logits[rows - 1 : rows - 1 + drafts]
 
     def _run(
         self,
@@ -318,7 +334,7 @@ class NativeForward:
         )
         if len(self._scratch) < size:
             self._scratch = torch.zeros(size)
-        temperature, uniforms, probs = (tensor.data_ptr() if tensor is not None else 0 for tensor in drawing)
+        shaping, uniforms, probs = (tensor.data_ptr() if tensor is not None else 0 for tensor in drawing)
         with record_function("compiled forward"):  # a profiler sees nothing of it otherwise
             self._team.call(
                 threads,
@@ -336,7 +352,7 @@ class NativeForward:
                 self._scratch.data_ptr(),
                 drafts,
                 then,
-                temperature,
+                shaping,
                 uniforms,
                 probs,
             )
@@ -493,7 +509,7 @@ class NativeLM(TorchScriptLM):
         return logits
 
     def draft(
-        self, ids: Tensor, start: Tensor, u: Tensor, temperature: Tensor | None
+        self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
         native = self.native
         if not self.static or native is None:
@@ -502,7 +518,7 @@ class NativeLM(TorchScriptLM):
         if block not in self.blocks:
             block = self._cover(len(ids))
         self._next += len(ids) + len(u) - 1
-        return native.draft(self, ids, start, block, u, temperature)
+        return native.draft(self, ids, start, block, u, shaping)
 
     def _cover(self, rows: int) -> int:
         """The block for so many rows among those that were tried."""
