@@ -7,6 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]  # the project's directory
 EMBEDDED = ROOT / "assets" / "pairs" / "embedded"
 POOR = "embedded-poor"  # the pair whose drafter guesses badly on purpose
 EAGLE3 = "embedded-eagle3"  # the pair whose drafter is an EAGLE-3 head
+DFLASH = "embedded-dflash"  # the pair whose drafter is a DFlash head
 
 DTYPES = ("float32", "bfloat16", "float16")  # names in torch
 QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer

@@ -18,6 +18,7 @@ from specdemo.loading.assemble import check_fit
 from specdemo.loading.heads import SPECULATOR
 from specdemo.loading.speculator import EMBEDDINGS, read_head, read_speculator
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
+from specdemo.runtime.heads import DraftHead
 from specdemo.training.data import BadInput, Encoded, Rows, encode_documents, fingerprint, read_documents
 from specdemo.training.models import (
     CONTEXT,
@@ -220,8 +221,8 @@ def save_head(head: Eagle3Head, folder: Path, verifier: str, steps: int, history
     write_history(folder, history)
 
 
-def load_trained_head(folder: Path, target: LlamaForCausalLM) -> Eagle3Head:
-    """A saved head in fp32, with the target's embeddings."""
+def load_trained_head(folder: Path, target: LlamaForCausalLM) -> DraftHead:
+    """A saved head of any kind in fp32, with the target's embeddings."""
     head = read_head(folder, read_speculator(folder), torch.float32).to(DEVICE)
     head.begin_run()
     head.attach_verifier(target, "train_only")
