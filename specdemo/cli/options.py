@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from specdemo.events import LIMITS, METHODS, RULES, Params, allowed, lossy_in_words
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 
+ALL = "all"  # of bench --methods
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
 
 
@@ -144,7 +145,7 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     lengths = _numbers(2, 1_000_000)
     contexts = "sweep over the prompt's length in tokens, like 256,1024"
     sweep = "the pair again for each of these, like none,int8,int4,float8"
-    methods = f"a table of drafters instead, from {','.join(METHODS)}"
+    methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
     methods += "; none is always measured, because the speed-ups divide by it"
     add("--contexts", type=lengths, default=[], metavar="N,N", help=contexts)
     add("--quantize-sweep", type=_names, metavar="KIND,KIND", help=sweep)
@@ -155,9 +156,9 @@ def _add_bench_options(parser: ArgumentParser) -> None:
 def check_bench_options(arguments: Namespace) -> None:
     """ValueError for options that do not go together, and for an unknown method or kind of weights."""
     if arguments.methods is not None:
-        for method in arguments.methods:
+        for method in arguments.methods if arguments.methods != [ALL] else ():
             if method not in METHODS:
-                names = f"{', '.join(METHODS)}, separated by commas"
+                names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
         others = ("peers", "cudnn_attention", "shapes", "gammas", "contexts", "quantize_sweep", "plot")
         _refuse_beside("methods", others, arguments)

@@ -198,17 +198,18 @@ def lengths_table(out: Path, drafters: list[str], prompts: list[str]) -> str:
         print(f"draft lengths, {decoding}: {len(prompts)} prompts", flush=True)
         traces: dict[tuple[str, int], list[Trace]] = defaultdict(list)
 
-        def run(name: str, params: Params, ids: list[int]) -> tuple[list[int], Trace]:
+        def run(name: str, params: Params, kept: list[Trace], ids: list[int]) -> tuple[list[int], Trace]:
             trace = generate(pairs[name], ids, replace(params, seed=prompt_ids.index(ids)), measure=False)
-            traces[name, params.gamma].append(trace)
+            kept.append(trace)
             return trace.output_ids, trace
 
         params = replace(sampling, max_new_tokens=NEW_TOKENS)
         ways = {(name, gamma): replace(params, gamma=gamma) for name in drafters for gamma in LENGTHS}
         contestants = [
-            Contestant(f"{name} {gamma}", partial(run, name, way)) for (name, gamma), way in ways.items()
+            Contestant(f"{name} {gamma}", partial(run, name, way, traces[name, gamma]))
+            for (name, gamma), way in ways.items()
         ]
-        alone = Contestant("plain", partial(run, drafters[0], replace(params, draft_with="none", gamma=1)))
+        alone = Contestant("plain", partial(run, drafters[0], replace(params, draft_with="none"), []))
         times, _ = in_turns([alone, *contestants], prompt_ids, repeats=1)
         plain_ms = ms_per_token(times["plain"])
         for name, gamma in ways:
@@ -395,9 +396,9 @@ hidden states, so it drafts for this target alone; its loss below is that of the
 """
 
 DFLASH_SECTION = """
-{heads}: a DFlash head (Chen et al. 2026, arXiv 2602.06036), in the format of the speculators library. It drafts
-a whole block in one forward, from the target's hidden states, with the target's embeddings and output layer.
-Its loss below is that of the first token that it drafts.
+{heads}: a DFlash head (Chen et al. 2026, arXiv 2602.06036), in the format of the speculators library. It
+drafts a whole block in one forward, from the target's hidden states, with the target's embeddings and output
+layer. Its loss below is that of the first token that it drafts.
 """
 
 HEAD_SECTIONS = {EAGLE3_KIND: EAGLE3_SECTION, DFLASH_KIND: DFLASH_SECTION}

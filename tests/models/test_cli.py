@@ -11,7 +11,8 @@ import pytest
 
 from specdemo import Trace
 from specdemo.cli.main import main
-from specdemo.loading.catalog import EMBEDDED
+from specdemo.events import DRAFTER_KINDS
+from specdemo.loading.catalog import CATALOGUE, EMBEDDED
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = ["--max-new-tokens", "12", "--seed", "3"]
@@ -238,13 +239,17 @@ def test_help_gives_the_defaults_of_its_own_command(capsys):
 
 def test_pairs_says_what_each_needs(capsys):
     status, out, _ = run(capsys, "pairs")
-    assert (
-        status == 0
-        and out.startswith("embedded")
-        and "GB in bfloat16" in out
-        and "set HF_TOKEN" in out
-        and "tried:" in out
-    )
+    assert status == 0 and "GB in bfloat16" in out and "set HF_TOKEN" in out and "tried:" in out
+    assert "; loaded in int8 unless you choose otherwise; gated" in out
+    groups = [group.splitlines() for group in out.split("\n\n")[:-1]]
+    of_each = {}
+    for head, *lines in groups:
+        of_each[head] = [line.split()[0] for line in lines[::2]]
+    assert of_each == {
+        f"{kind.label}: {kind.sentence}": [e.name for e in CATALOGUE.values() if e.drafter_kind == name]
+        for name, kind in DRAFTER_KINDS.items()
+        if any(entry.drafter_kind == name for entry in CATALOGUE.values())
+    }
     assert "quantised weights: int8, int4, int2, float8 on a CPU; on CUDA only what needs no compiler" in out
 
 

@@ -8,7 +8,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.events import RULES, Finish, Params, Round, is_lossy, manner_of
+from specdemo.events import (
+    DRAFTER_KINDS,
+    RULES,
+    Finish,
+    Manner,
+    Params,
+    Round,
+    drafting_sentence,
+    is_lossy,
+    manner_of,
+)
 from specdemo.events.speedup import best_gamma, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
@@ -108,8 +118,12 @@ def setting(trace: Trace) -> RunSetting:
     params = trace.params
     greedy = params.temperature == 0
     server = served(trace.pair)
+    manner, drafting = how_it_drafts(trace)
     return {
         "draft_with": params.draft_with,
+        "manner": manner,
+        "drafting": drafting,
+        "ngram": params.ngram,
         "gamma": params.gamma,
         "rule": wire_rule("speculative" if server else params.rule),  # a server's is its own matter
         "lenience": params.lenience,
@@ -124,13 +138,24 @@ def setting(trace: Trace) -> RunSetting:
     }
 
 
+def how_it_drafts(trace: Trace) -> tuple[Manner | None, str]:
+    """How the run's drafts come about, by name and in a sentence. Of a server, where it names a kind of
+    drafter that is known here."""
+    method, kind, server = trace.params.draft_with, trace.pair.drafter_kind, trace.pair.server
+    if server is not None:
+        if server.method not in DRAFTER_KINDS:
+            return None, ""
+        method, kind = "model", server.method
+    return manner_of(method, kind), drafting_sentence(method, kind)
+
+
 def wire_rule(name: str) -> WireRule:
     return cast(WireRule, {field: getattr(RULES[name], field) for field in WireRule.__annotations__})
 
 
 def outcome(trace: Trace) -> RunOutcome:
     params, stats = trace.params, trace.stats
-    at_once = manner_of(params.draft_with, trace.pair.drafter_kind) in ("block", "block and chain")
+    at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
     found = estimates(trace.rounds, stats, params.rule, at_once) or counted_estimates(stats.server)
     return {
         "estimates": [cast(WireEstimate, asdict(one)) for one in found],

@@ -8,7 +8,7 @@ most 1,200 with five are allowed (tests/web/test_flow.py).
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from specdemo.events import Round
+from specdemo.events import Manner, Round
 
 
 class PromptToken(TypedDict):
@@ -79,11 +79,15 @@ class WireRule(TypedDict):
 
 
 class RunSetting(TypedDict):
-    """How a run was made. top_k 0, top_p 1 and min_p 0 are off. penalty: of repetition; 1 is none, or one
-    that only a server knows. gamma: "auto" where it was chosen round by round. served: None for a run of the
-    engine here."""
+    """How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; None and
+    empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
+    top_k 0, top_p 1 and min_p 0 are off. penalty: of repetition; 1 is none, or one that only a server knows.
+    gamma: "auto" where it was chosen round by round. served: None for a run of the engine here."""
 
     draft_with: str
+    manner: Manner | None
+    drafting: str
+    ngram: int
     gamma: int | str
     rule: WireRule
     lenience: float

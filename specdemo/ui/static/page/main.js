@@ -4,6 +4,7 @@
 import { makeAddress } from "./address.js";
 import { makeCompare } from "../runs/compare.js";
 import { watchControls } from "./controls.js";
+import { copiedFrom } from "../view/copied.js";
 import { find, make, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
 import { makeGamma } from "../runs/gamma.js";
@@ -50,9 +51,10 @@ export function start({ element, props, watch, trigger }) {
     jump: (index) => reader.jump(index),
     point: (index) => reader.pointAtRound(index),
   });
-  const inspector = makeInspector(part("inspector"), () => run.setting);
+  const copied = (/** @type {number} */ index) => copiedFrom(run, index);
+  const inspector = makeInspector(part("inspector"), () => run.setting, copied);
   /** @type {Reader} */
-  const reader = makeReader(page, stage, text, inspector, timeline);
+  const reader = makeReader(page, stage, text, inspector, timeline, copied);
   const server = {
     measure: (/** @type {Request} */ request) => {
       trigger("apply", { ...request, run: shown });

@@ -129,10 +129,15 @@
  */
 
 /**
- * How a run was made. top_k 0, top_p 1 and min_p 0 are off. penalty: of repetition; 1 is none, or one that only
- * a server knows. gamma: "auto" where it was chosen round by round. served: null for a run of the engine here.
+ * How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; null and empty
+ * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. top_k 0, top_p
+ * 1 and min_p 0 are off. penalty: of repetition; 1 is none, or one that only a server knows. gamma: "auto" where
+ * it was chosen round by round. served: null for a run of the engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
+ * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
+ * @property {string} drafting
+ * @property {number} ngram
  * @property {number | string} gamma
  * @property {WireRule} rule
  * @property {number} lenience

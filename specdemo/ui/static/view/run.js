@@ -134,6 +134,14 @@ export function tokensOf({ draft, next }) {
 }
 
 /**
+ * Whether the places of a draft come at once, as a block.
+ * @param {Pick<Round, "setting">} round
+ */
+export function comesAtOnce({ setting }) {
+  return setting?.manner === "block" || setting?.manner === "block and chain";
+}
+
+/**
  * @param {Token} token
  * @returns {token is Drafted}
  */
