@@ -232,6 +232,7 @@ def test_a_directory_named_like_a_pair_is_not_taken_for_it(own, tmp_path):
         "embedded",
         POOR,
         EAGLE3,
+        DFLASH,
     ]
     assert server.request(Choice()).parts[0].place == str(tmp_path / "embedded")
     assert server.request(Choice("embedded")).parts[0].place != str(tmp_path / "embedded")
