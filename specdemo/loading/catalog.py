@@ -97,7 +97,8 @@ CATALOGUE = {
         Entry("gemma-3-4b", "google/gemma-3-4b-pt", "google/gemma-3-270m", 9.0, 0.54,
               "sliding windows, padded vocabulary", gated=True),
         Entry("gemma-4-e2b", "google/gemma-4-E2B-it", "google/gemma-4-E2B-it-assistant", 10.4, 0.15,
-              "an assistant of 4 layers, which attends to the target's keys and values; text only", drafter_kind="assistant"),
+              "an assistant of 4 layers, which attends to the target's keys and values; text only",
+              drafter_kind="assistant"),
     )
 }  # fmt: skip
 
