@@ -241,7 +241,7 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
     needs = METHODS[params.draft_with].needs
     setup = pair.runner.begin_run(params.exit_layer if needs == "first layers" else None)
-    sampler = Sampler(params)
+    sampler = Sampler(params, len(started.prompt_ids))
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
     stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))

@@ -13,6 +13,7 @@ from specdemo.events.choices import METHODS, RULES, Method, Need, Rule, lossy_in
 from specdemo.events.params import (
     LIMITS,
     NO_PROMPT,
+    TOKEN_IDS,
     ChatMessage,
     Gamma,
     Params,
@@ -36,7 +37,6 @@ __all__ = [
     "is_conversation", "is_lossy", "lossy_in_words", "rule_in_words",
 ]  # fmt: skip
 
-TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos; the text has no room for more; the drafter has no more to offer.
 EndedBy = Literal["gamma", "confidence", "eos", "length", "drafter"]

@@ -14,7 +14,8 @@ from specdemo.events import LIMITS, Params, check_text
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.settings import AS_STARTED, FIXED, WEIGHT_CHOICES, Values, values_of
 
-FIELDS = {field.name: field.default for field in fields(Params)}
+# A logit bias has no control, so an address cannot set it.
+FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
 OURS = ("prompt", "pair", *FIELDS, *WEIGHT_CHOICES, "run", "token")
 OTHERS = ("view", "deep_link", "embed", "logs")  # Gradio's and its host's, and all that begin with __
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
@@ -59,7 +60,7 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
 
 def write(prompt: str, pair: str, weights: dict[str, str | None], params: Params) -> str:
     """The query of a run. What is too long for an address is left out, the prompt first, and the link then
-    does not start a run."""
+    does not start a run; nor does that of a run with a logit bias."""
     items: list[tuple[str, Any]] = [("prompt", prompt), ("pair", pair)]
     for name, default in FIELDS.items():
         value = getattr(params, name)
@@ -68,7 +69,7 @@ def write(prompt: str, pair: str, weights: dict[str, str | None], params: Params
         elif value != (None if default is MISSING else default):
             items.append((name, str(value).lower() if isinstance(value, bool) else value))
     items += [(name, weights[name]) for name in WEIGHT_CHOICES if weights.get(name)]
-    query = urlencode([*items, ("run", 1)])
+    query = urlencode([*items, *([] if params.logit_bias else [("run", 1)])])
     if len(query) > LONGEST_QUERY:
         query = urlencode(items[1:])
     return query if len(query) <= LONGEST_QUERY else ""

@@ -14,6 +14,7 @@ from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
 from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.served import counted, served
+from specdemo.ui.view.settings import adjusting_in_words
 from specdemo.ui.view.texts import number_texts, whose
 from specdemo.ui.view.wire import (
     MEASUREMENT_KINDS,
@@ -119,7 +120,7 @@ def setting(trace: Trace) -> RunSetting:
         "top_k": params.top_k,
         "top_p": params.top_p,
         "min_p": params.min_p,
-        "penalty": 1.0 if params.repetition_penalty is None else params.repetition_penalty,
+        "adjusted": " and ".join(adjusting_in_words(params)),
         "served": server,
     }
 

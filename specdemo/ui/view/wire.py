@@ -79,9 +79,9 @@ class WireRule(TypedDict):
 
 
 class RunSetting(TypedDict):
-    """How a run was made. top_k 0, top_p 1 and min_p 0 are off. penalty: of repetition; 1 is none, or one
-    that only a server knows. gamma: "auto" where it was chosen round by round. served: None for a run of the
-    engine here."""
+    """How a run was made. top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words;
+    empty where there are none, or where only a server knows. gamma: "auto" where it was chosen round by
+    round. served: None for a run of the engine here."""
 
     draft_with: str
     gamma: int | str
@@ -93,7 +93,7 @@ class RunSetting(TypedDict):
     top_k: int
     top_p: float
     min_p: float
-    penalty: float
+    adjusted: str
     served: Served | None
 
 

@@ -129,8 +129,9 @@
  */
 
 /**
- * How a run was made. top_k 0, top_p 1 and min_p 0 are off. penalty: of repetition; 1 is none, or one that only
- * a server knows. gamma: "auto" where it was chosen round by round. served: null for a run of the engine here.
+ * How a run was made. top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where
+ * there are none, or where only a server knows. gamma: "auto" where it was chosen round by round. served: null
+ * for a run of the engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {number | string} gamma
@@ -142,7 +143,7 @@
  * @property {number} top_k
  * @property {number} top_p
  * @property {number} min_p
- * @property {number} penalty
+ * @property {string} adjusted
  * @property {Served | null} served
  */
 
