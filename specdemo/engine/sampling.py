@@ -85,7 +85,7 @@ class Sampler:
         """What changes the operations, beyond the numbers in `Settings`: captured steps are found by it."""
         width = self.nucleus and self.nucleus.width
         adjusts = self.biased, self.counts_repeated, self.counts_generated
-        return self.greedy, self.top_k, self.has_min_p, self.nucleus is not None, width, *adjusts
+        return self.greedy, self.top_k, self.has_min_p, *adjusts, self.nucleus is not None, width
 
     def seen(self, ids: list[int], vocab_size: int, device: torch.device) -> Tensor:
         """How often each token of a text was generated, and a half more if it is in the prompt: [V] float32,

@@ -183,9 +183,7 @@ def _check_value(value: Any, field: Field) -> None:
         case "anything":  # but what Gradio would take for a file
             inner = value if isinstance(value, list) else [value]
             right = not any(isinstance(each, (list, dict)) and not _is_harmless(each) for each in inner)
-            what = (
-                "a text, a number, true, false, numbers by token id, or a list of texts, numbers or messages"
-            )
+            what = "a text, a number, true, false or a list of these or of messages, or numbers by token id"
         case "choice":
             right = isinstance(value, str) and value in field.choices
             what = f"one of {', '.join(field.choices)}"
