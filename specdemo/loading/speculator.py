@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specdemo.errors import LoadError, load_errors
 from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, no_weights
@@ -22,12 +23,12 @@ LAYER_CONFIG = "transformer_layer_config"
 UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight"}  # copies of the verifier's, for training alone
 MAPS = {"d2t", "t2d"}
 EMBEDDINGS = "embed_tokens.weight"
-# Their rotary positions depend on the length of the text, which would have to be read from the device.
-UNSUITABLE_ROPE = ("dynamic", "longrope")
 # Far above what any head has, and small enough that a config that lies takes no memory before it is refused.
 MOST_TOKENS, MOST_UNITS, MOST_LAYERS = 10_000_000, 1_000_000, 1_000
+MOST_DRAFT_LAYERS = 64
 UNITS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
-LARGEST_SIZES = {"vocab_size": MOST_TOKENS} | dict.fromkeys(UNITS, MOST_UNITS)  # of the layer's config
+LARGEST_SIZES = {"vocab_size": MOST_TOKENS} | dict.fromkeys(UNITS, MOST_UNITS)  # of the layers' config
+LARGEST_SIZES |= {"num_hidden_layers": MOST_DRAFT_LAYERS, "sliding_window": MOST_TOKENS}
 
 
 @dataclass(frozen=True)
@@ -131,22 +132,45 @@ class ConfigReader:
         kind = raw.get("model_type", default)
         if kind not in LAYERS:
             raise self.error(f"{name} must be llama or qwen3, not {ascii(kind)[:60]}")
-        if raw.get("num_hidden_layers", 1) != 1:
-            raise self.error(f"num_hidden_layers must be 1, not {ascii(raw['num_hidden_layers'])[:60]}")
         for name, most in LARGEST_SIZES.items():
             self.checked(name, raw.get(name), most)
-        layer = LAYERS[kind](**{key: value for key, value in raw.items() if key != "model_type"})
-        if "sliding_attention" in (getattr(layer, "layer_types", None) or [])[:1]:
-            raise self.error("its layer has a sliding window, and only full attention can be run")
-        rope = layer.rope_parameters or {}
-        if rope.get("rope_type", "default") in UNSUITABLE_ROPE or rope.get("partial_rotary_factor", 1) != 1:
-            raise self.error(f"rotary positions of this kind cannot be run: {ascii(rope)[:200]}")
+        values = {"num_hidden_layers": 1} | {key: value for key, value in raw.items() if key != "model_type"}
+        self.check_windows(raw, values["num_hidden_layers"])
+        layer = LAYERS[kind](**values)
+        self.check_rotation(layer)
         if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
             raise self.error(
                 "num_attention_heads must be a multiple of num_key_value_heads and head_dim even, not "
                 f"{layer.num_attention_heads}, {layer.num_key_value_heads} and {layer.head_dim}"
             )
         return layer
+
+    def check_windows(self, raw: dict, layers: object) -> None:
+        kinds, known = raw.get("layer_types"), ("full_attention", "sliding_attention")
+        if kinds is None:
+            return
+        if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
+            words = f"{layers} times {' or '.join(known)}"
+            raise self.error(f"layer_types must be a list of {words}, not {ascii(kinds)[:60]}")
+        if "sliding_attention" in kinds and raw.get("sliding_window") is None:
+            raise self.error("sliding_window must be given for layers of the type sliding_attention")
+
+    def check_rotation(self, layer: LlamaConfig | Qwen3Config) -> None:
+        rope = layer.rope_parameters
+        kinds = ("default", *ROPE_INIT_FUNCTIONS)
+        is_nested = any(isinstance(value, dict) for value in rope.values())  # one for each type of layer
+        if is_nested or rope.get("rope_type") not in kinds:
+            raise self.error(
+                f"rope_parameters must be of one rotation with a rope_type of {', '.join(kinds)}, not "
+                f"{ascii(rope)[:120]}"
+            )
+        part = rope.get("partial_rotary_factor", 1)
+        rotated = part * layer.head_dim if isinstance(part, (int, float)) else 0
+        if not 2 <= rotated <= layer.head_dim or int(rotated) % 2:
+            raise self.error(
+                "partial_rotary_factor must be above 0 to 1 and rotate an even number of the "
+                f"{layer.head_dim} channels of a head, not {ascii(part)[:60]}"
+            )
 
     def layer_ids(self) -> tuple[int, ...] | None:
         ids = self.raw.get("eagle_aux_hidden_state_layer_ids")

@@ -1,11 +1,11 @@
-"""An EAGLE-3 head: one decoder layer that drafts for a target from the target's own hidden states (Li et al.
-2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test").
+"""An EAGLE-3 head: one decoder layer or more that drafts for a target from the target's own hidden states (Li
+et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test").
 
 Its modules are named as the tensors of the speculators format. Where its keys and values lie, and what a
 token attends to, is given from outside (`Attend`): so the same forward serves drafting by position, which can
 be captured (`CachedHead`), and training over several steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -15,12 +15,12 @@ from torch.nn import Embedding, Linear, Module, ModuleDict, ModuleList, RMSNorm
 from torch.nn.functional import embedding
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.activations import ACT2FN
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specdemo.runtime.device import to_device
-from specdemo.runtime.fused import additive, as_heads, as_rows, gated, rotated
+from specdemo.runtime.fused import additive, as_heads, as_rows, gated
 from specdemo.runtime.linear import Product
 from specdemo.runtime.lm import MIN_CAPACITY, Cached, Features, context_of, kv_length_for, longer
+from specdemo.runtime.rotary import RotaryPositions
 
 HEAD_PREFILL_CHUNK = 256  # pairs per forward: the mask has a row for each query head of each of them
 # How much of its target a head holds: all of it, so that the two can run; only the embeddings and the output
@@ -30,9 +30,10 @@ Attachment = Literal["full", "train_only", "detached"]
 
 @dataclass(frozen=True)
 class Eagle3Config:
-    """What a head is built like. The sizes of its layer, V and the rotary positions are in `layer`."""
+    """What a head is built like. The number and the sizes of its layers, V, their windows and the rotary
+    positions are in `layer`."""
 
-    layer: LlamaConfig | Qwen3Config  # Qwen3 has a norm for each head of q and k
+    layer: LlamaConfig | Qwen3Config  # of each layer; Qwen3 has a norm for each head of q and k
     draft_vocab_size: int  # Vd: the tokens that it can draft
     layer_ids: tuple[int, ...] | None = None  # whose inputs it reads; None: see `layer_ids_for`
     features: int = 3  # A: how many these are
@@ -53,6 +54,13 @@ class Eagle3Config:
         return self.layer.hidden_size
 
     @property
+    def windows(self) -> list[int | None]:
+        """How many tokens each layer's attention sees, its own among them; None is all."""
+        kinds = getattr(self.layer, "layer_types", None) or ["full_attention"] * self.layer.num_hidden_layers
+        window = getattr(self.layer, "sliding_window", None)
+        return [window if kind == "sliding_attention" else None for kind in kinds]
+
+    @property
     def feature_size(self) -> int:
         """The target's hidden size."""
         return self.target_hidden_size or self.hidden_size
@@ -64,7 +72,7 @@ class Eagle3Config:
 
 
 class Attend(Protocol):
-    """Attention of the head's only layer."""
+    """Attention of one of the head's layers."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Of the forward's own tokens: q [..., N, heads, d], k and v [..., N, groups, d], rotated. Returns
@@ -74,7 +82,6 @@ class Attend(Protocol):
 class Eagle3Head(Module):
     """The weights, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is built."""
 
-    inverse_frequencies: Tensor  # [d/2] float32
     target_ids: Tensor  # [Vd] int64: the target's id of each draft id
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
     t2d: Tensor | None  # [V] bool: whether a token can be drafted
@@ -89,17 +96,15 @@ class Eagle3Head(Module):
         each = [RMSNorm(config.feature_size, **norm) for _ in range(features)] if config.fc_norm else None
         self.fc_norm = None if each is None else ModuleList(each)
         self.fc = Linear(features * config.feature_size, size, bias=False, dtype=dtype)
-        self.layers = ModuleList([DraftLayer(config, dtype)])
+        self.layers = ModuleList([DraftLayer(config, dtype, i == 0) for i in range(layer.num_hidden_layers)])
         self.norm = RMSNorm(size, **norm)
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
         whole = config.draft_vocab_size == layer.vocab_size
         self.register_buffer("d2t", None if whole else torch.zeros(config.draft_vocab_size, dtype=torch.long))
         self.register_buffer("t2d", None if whole else torch.zeros(layer.vocab_size, dtype=torch.bool))
+        self.rotary = RotaryPositions(layer)
         with torch.device("cpu"):  # also where the weights are on the meta device
-            rope = LlamaRotaryEmbedding(layer)
             ids = torch.arange(config.draft_vocab_size)
-        self.rope_scaling: float = rope.attention_scaling
-        self.register_buffer("inverse_frequencies", rope.inv_freq, persistent=False)
         self.register_buffer("target_ids", ids, persistent=False)
         self.verifier: tuple[PreTrainedModel, ...] = ()  # a tuple, so that its weights are not the head's
         self.verifier_head: tuple[Module, ...] = ()  # the target's output layer
@@ -121,7 +126,8 @@ class Eagle3Head(Module):
 
     def begin_run(self) -> None:
         """Call when weights were loaded or moved, not inside a step."""
-        self.layers[0].begin_run()
+        for layer in self.layers:
+            layer.begin_run()
         if self.d2t is not None:
             self.target_ids = torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
@@ -134,15 +140,20 @@ class Eagle3Head(Module):
             hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
         return self.fc(hidden)
 
-    def forward(self, tokens: Tensor, g: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(self, tokens: Tensor, g: Tensor, positions: Tensor, attention: Sequence[Attend]) -> Tensor:
         """tokens [..., N] with what came before each: g [..., N, H], the feature of the token before it, or
-        the head's own output for that. positions [N] or [..., N]. Returns y [..., N, H]; see `predict`."""
+        the head's own output for that. positions [N] or [..., N]. attention: of each layer. Returns
+        y [..., N, H]; see `predict`."""
         e = embedding(tokens, self._embedding()).to(g.dtype)  # [..., N, H]
-        angles = positions[..., None] * self.inverse_frequencies  # [..., N, d/2]
-        cos, sin = angles.cos() * self.rope_scaling, angles.sin() * self.rope_scaling
-        cos = torch.cat([cos, cos], -1)[..., None, :].to(g.dtype)  # [..., N, 1, d]
-        sin = torch.cat([-sin, sin], -1)[..., None, :].to(g.dtype)
-        return self.layers[0](e, g, cos, sin, attend)
+        cos, sin = self.rotary(positions, g.dtype)
+
+        def rotate(x: Tensor) -> Tensor:
+            return self.rotary.rotate(x, cos, sin)
+
+        x = g
+        for layer, attend in zip(self.layers, attention, strict=True):
+            x = layer(e, x, rotate, attend)
+        return x
 
     def _embedding(self) -> Tensor:
         """[V, H]"""
@@ -197,17 +208,18 @@ class Eagle3Head(Module):
 
 
 class DraftLayer(Module):
-    """A decoder layer whose attention reads the token's embedding and the feature side by side."""
+    """A decoder layer. The attention of the first one reads the token's embedding and the feature side by
+    side; that of a later one reads what the layer before it gives, as in any decoder."""
 
-    def __init__(self, config: Eagle3Config, dtype: torch.dtype):
+    def __init__(self, config: Eagle3Config, dtype: torch.dtype, is_first: bool):
         super().__init__()
         layer, size = config.layer, config.hidden_size
         self.norm_before_residual = config.norm_before_residual
         norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
         self.input_layernorm = RMSNorm(size, **norm)
-        self.hidden_norm = RMSNorm(size, **norm)
+        self.hidden_norm = RMSNorm(size, **norm) if is_first else None
         self.post_attention_layernorm = RMSNorm(size, **norm)
-        self.self_attn = projections(layer, dtype)
+        self.self_attn = projections(layer, 2 * size if is_first else size, dtype)
         self.mlp = gated_mlp(layer, dtype)
         self.heads, self.groups = layer.num_attention_heads, layer.num_key_value_heads
         self.head_dim, self.mlp_width = layer.head_dim, layer.intermediate_size
@@ -220,26 +232,31 @@ class DraftLayer(Module):
         self.qkv.begin_run()
         self.gate_up.begin_run()
 
-    def forward(self, e: Tensor, g: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """e and g [..., N, H], cos and sin [..., N, 1, d] -> y [..., N, H]"""
+    def forward(self, e: Tensor, x: Tensor, rotate: Callable[[Tensor], Tensor], attend: Attend) -> Tensor:
+        """e: the embeddings [..., N, H], read by the first layer only. x [..., N, H] -> the same."""
         heads, groups, d = self.heads, self.groups, self.head_dim
-        h = self.hidden_norm(g)
-        residual = h if self.norm_before_residual else g
-        qkv = self.qkv(torch.cat([self.input_layernorm(e), h], -1))
+        residual = x
+        if self.hidden_norm is None:
+            read = self.input_layernorm(x)
+        else:
+            h = self.hidden_norm(x)
+            residual = h if self.norm_before_residual else x
+            read = torch.cat([self.input_layernorm(e), h], -1)
+        qkv = self.qkv(read)
         q, k, v = qkv.unflatten(-1, (heads + 2 * groups, d)).split([heads, groups, groups], -2)
         if "q_norm" in self.self_attn:
             q, k = self.self_attn.q_norm(q), self.self_attn.k_norm(k)
-        attended = attend(rotated(q, cos, sin, d // 2), rotated(k, cos, sin, d // 2), v)
+        attended = attend(rotate(q), rotate(k), v)
         x = residual + self.self_attn.o_proj(attended.flatten(-2))
         hidden = gated(self.gate_up(self.post_attention_layernorm(x)), self.mlp_width, self.activation)
         return x + self.mlp.down_proj(hidden)
 
 
-def projections(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleDict:
-    """The weights of attention, by the format's names."""
+def projections(layer: LlamaConfig | Qwen3Config, read: int, dtype: torch.dtype) -> ModuleDict:
+    """The weights of attention over inputs of width `read`, by the format's names."""
     size, d = layer.hidden_size, layer.head_dim
     queries, keys = layer.num_attention_heads * d, layer.num_key_value_heads * d
-    shapes = {"q_proj": (2 * size, queries), "k_proj": (2 * size, keys), "v_proj": (2 * size, keys)}
+    shapes = {"q_proj": (read, queries), "k_proj": (read, keys), "v_proj": (read, keys)}
     shapes["o_proj"] = (queries, size)
     options = {"bias": layer.attention_bias, "dtype": dtype}
     parts: dict[str, Module] = {name: Linear(*shape, **options) for name, shape in shapes.items()}
@@ -258,11 +275,14 @@ def gated_mlp(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleDic
 
 class PositionalAttention:
     """An `Attend` over keys and values that lie by position, [1, groups, L, d]: the forward's own are first
-    written to `rows` [N]. A query sees the positions up to its own; what lies after it is masked, and may be
-    left over. keys [L]: 0, 1, ..."""
+    written to `rows` [N]. A query sees the positions up to its own, or the last `window` of them; what lies
+    after it is masked, and may be left over. keys [L]: 0, 1, ..."""
 
-    def __init__(self, cached_keys: Tensor, cached_values: Tensor, rows: Tensor, keys: Tensor):
+    def __init__(
+        self, cached_keys: Tensor, cached_values: Tensor, rows: Tensor, keys: Tensor, window: int | None
+    ):
         self.keys, self.values, self.rows, self.visible = cached_keys, cached_values, rows, keys
+        self.window = window
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [N, heads, d], k and v [N, groups, d] -> [N, heads, d]"""
@@ -270,7 +290,11 @@ class PositionalAttention:
         self.values.index_copy_(2, self.rows, v.transpose(0, 1)[None])
         _, heads, d = q.shape
         groups, length = k.shape[1], self.visible.shape[0]
-        mask = additive(self.visible > self.rows.repeat(heads // groups)[:, None], q.dtype)
+        own = self.rows.repeat(heads // groups)[:, None]  # [R, 1]
+        hidden = self.visible > own
+        if self.window is not None:
+            hidden |= self.visible <= own - self.window
+        mask = additive(hidden, q.dtype)
         rows = as_rows(q, heads, groups, d)
         keys, values = self.keys[:, :, :length], self.values[:, :, :length]
         output = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
@@ -301,8 +325,9 @@ class CachedHead(Cached):
         self.features = Features(target, head.config.layer_ids_for(depth))
         self.buffer_epoch = 0  # see LM
         layer = head.config.layer
-        shape = (1, layer.num_key_value_heads, 0, layer.head_dim)
-        self.keys = self.values = torch.zeros(shape, dtype=self.dtype, device=self.device)  # [1, G, C, d]
+        # Of its D layers, [D, G, C, d].
+        shape = (layer.num_hidden_layers, layer.num_key_value_heads, 0, layer.head_dim)
+        self.keys = self.values = torch.zeros(shape, dtype=self.dtype, device=self.device)
         self.reserve(1)
 
     @property
@@ -342,8 +367,11 @@ class CachedHead(Cached):
         """tokens [N] and what came before each, g [N, H], in the rows start [], start + 1, ... -> y [N, H],
         see Eagle3Head."""
         rows = start + torch.arange(len(tokens), device=self.device)
-        attend = PositionalAttention(self.keys, self.values, rows, self.kv_ruler)
-        return self.model(tokens, g, rows + 1, attend)
+        attention = [
+            PositionalAttention(self.keys[i : i + 1], self.values[i : i + 1], rows, self.kv_ruler, window)
+            for i, window in enumerate(self.model.config.windows)
+        ]
+        return self.model(tokens, g, rows + 1, attention)
 
     def forward_true(self, tokens: Tensor, start: Tensor) -> Tensor:
         """The same with the target's true features."""

@@ -385,7 +385,11 @@ BROKEN = {
     "another type": (config_with(speculators_model_type="mlp"), LoadError, "mlp"),
     "P-EAGLE": (config_with(speculators_model_type="peagle"), LoadError, "peagle"),
     "no layer": (config_with(transformer_layer_config=None), LoadError, "transformer_layer_config"),
-    "many layers": (layer_with(num_hidden_layers=10**9), LoadError, "num_hidden_layers must be 1"),
+    "many layers": (
+        layer_with(num_hidden_layers=10**9),
+        LoadError,
+        "num_hidden_layers must be a whole number from 1 to 64, not 1000000000",
+    ),
     "a huge vocabulary": (
         layer_with(vocab_size=10**12),
         LoadError,
