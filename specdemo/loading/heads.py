@@ -11,6 +11,7 @@ from specdemo.errors import LoadError
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
 EAGLE3_KIND = "EAGLE-3"
+LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 # Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
 # (`model_type`) is like.
 AUTHORS = {
@@ -33,7 +34,21 @@ def describes_head(folder: Path) -> bool:
         config = read_config(folder)
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and (SPECULATOR in config or authors_kind(config) is not None)
+    if not isinstance(config, dict):
+        return False
+    return SPECULATOR in config or authors_kind(config) is not None or has_eagle_tensors(folder)
+
+
+def has_eagle_tensors(folder: Path) -> bool:
+    """Whether the weights in this folder are those of an EAGLE, EAGLE-2 or HASS head, by their names: its
+    config.json is that of a Llama with one layer."""
+    try:
+        with (folder / "model.safetensors").open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            names = json.loads(file.read(min(size, LONGEST_HEADER))).keys()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return {"fc.weight", "layers.0.self_attn.q_proj.weight"} <= names and "lm_head.weight" not in names
 
 
 def authors_kind(config: Mapping[str, object]) -> str | None:
@@ -58,7 +73,7 @@ def format_of(config: Mapping[str, object], start: str) -> Format:
                 f"{start}: {SPECULATOR} must be eagle3, the only type that can be run here, not {kind}"
             )
         return "speculators"
-    kind = authors_kind(config)
+    kind = authors_kind(config) or "EAGLE, EAGLE-2 or HASS"  # told by their tensors alone
     if kind != EAGLE3_KIND:
         raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {EAGLE3_KIND}")
     return "authors"

@@ -11,7 +11,6 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specdemo.errors import LoadError, load_errors
 from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, no_weights
@@ -26,6 +25,7 @@ EMBEDDINGS = "embed_tokens.weight"
 # Far above what any head has, and small enough that a config that lies takes no memory before it is refused.
 MOST_TOKENS, MOST_UNITS, MOST_LAYERS = 10_000_000, 1_000_000, 1_000
 MOST_DRAFT_LAYERS = 64
+ROTATIONS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")  # kinds of rotary positions
 UNITS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 LARGEST_SIZES = {"vocab_size": MOST_TOKENS} | dict.fromkeys(UNITS, MOST_UNITS)  # of the layers' config
 LARGEST_SIZES |= {"num_hidden_layers": MOST_DRAFT_LAYERS, "sliding_window": MOST_TOKENS}
@@ -157,11 +157,10 @@ class ConfigReader:
 
     def check_rotation(self, layer: LlamaConfig | Qwen3Config) -> None:
         rope = layer.rope_parameters
-        kinds = ("default", *ROPE_INIT_FUNCTIONS)
         is_nested = any(isinstance(value, dict) for value in rope.values())  # one for each type of layer
-        if is_nested or rope.get("rope_type") not in kinds:
+        if is_nested or rope.get("rope_type") not in ROTATIONS:
             raise self.error(
-                f"rope_parameters must be of one rotation with a rope_type of {', '.join(kinds)}, not "
+                f"rope_parameters must be of one rotation with a rope_type of {', '.join(ROTATIONS)}, not "
                 f"{ascii(rope)[:120]}"
             )
         part = rope.get("partial_rotary_factor", 1)
