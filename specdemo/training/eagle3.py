@@ -123,7 +123,7 @@ def unrolled_losses(head: Eagle3Head, hidden: Tensor, last: Tensor, rows: Tensor
             p = log_p.exp()
             entropy = -(p * log_p).sum(-1)  # [B, T]
         g = head.features(hidden[:, :-1])  # [B, T - 1, H]
-        attention = UnrolledAttention()
+        attention = [UnrolledAttention()]
         losses = []
         for step in range(steps):
             tokens = rows[:, 1 + step :]  # [B, N]
@@ -183,7 +183,7 @@ def first_token_loss(head: Eagle3Head, target: LlamaForCausalLM, heldout: Encode
         hidden, _ = target_states(target, row, head.config.layer_ids)
         tokens, g = row[:, 1:-1], head.features(hidden[:, :-2])
         positions = torch.arange(1, 1 + tokens.shape[1], device=DEVICE)
-        _, logits = head.predict(head(tokens, g, positions, UnrolledAttention()))
+        _, logits = head.predict(head(tokens, g, positions, [UnrolledAttention()]))
         total += F.cross_entropy(logits[0].float(), row[0, 2:], reduction="sum").item()
         count += tokens.shape[1]
     return total / max(1, count)
