@@ -152,7 +152,7 @@ def test_a_drafter_that_can_draft_all_tokens_at_once_does_not(case):
     for given, at_once in (({}, True), (OTHERS[case], False)):
         sampler = Sampler(Params(top_p=1, **given))
         drafter = ModelDrafter(lm, 100, sampler, lm.vocab_size, CPU, EagerSteps(), 3)
-        assert drafter.drafts_at_once is sampler.filters_nothing is at_once
+        assert (drafter.drafts_at_once, sampler.adjusts) == (at_once, not at_once)
 
 
 def test_a_bias_of_the_models_generation_config_is_applied():
