@@ -41,7 +41,7 @@ from specdemo.events import (
     is_lossy,
     metrics,
 )
-from specdemo.events.speedup import after_plain_rounds
+from specdemo.events.speedup import NO_COST, DraftingCost, after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
@@ -278,15 +278,14 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
     )
-    cost = _cost(pair, params) if params.gamma == "auto" else 0.0
+    cost = _cost(pair, params) if params.gamma == "auto" else NO_COST
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, pair.runner.clock, is_over)
 
 
-def _cost(pair: Pair, params: Params) -> float:
-    """Of drafting a token, in parts of the target's forward."""
+def _cost(pair: Pair, params: Params) -> DraftingCost:
     match METHODS[params.draft_with].needs:
         case "drafter":
             return pair.drafting_cost
@@ -295,7 +294,7 @@ def _cost(pair: Pair, params: Params) -> float:
         case "prediction layers":
             return pair.mtp_cost
         case None:
-            return 0.0
+            return NO_COST
 
 
 def _tokenizers(pair: Pair) -> Tokenizers | None:

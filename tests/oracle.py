@@ -20,6 +20,7 @@ from specdemo.engine.rules import rule_of
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.engine.step import Verifier
 from specdemo.events import METHODS, Params, Round, is_lossy
+from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.session import BUILDERS
@@ -278,6 +279,9 @@ class Decoding:
         return self.decoder.finish
 
 
+A_TENTH = DraftingCost(token=0.1)
+
+
 def decoding(
     target,
     drafter,
@@ -291,7 +295,7 @@ def decoding(
     run_step=None,
     sampler=None,
     rule=None,
-    cost=0.1,
+    cost=A_TENTH,
 ) -> Decoding:
     """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by
     params.draft_with. rule: in place of the one that params names."""

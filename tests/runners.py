@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from specdemo import load_pair
 from specdemo.runtime.graphs import Graphs
-from specdemo.runtime.heads import Head
+from specdemo.runtime.heads import DraftHead
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner, RunSetup
 
@@ -36,7 +36,7 @@ class RunnerOn(Runner):
 
 
 def cached(model, target, compiled):
-    return model.cached(target) if isinstance(model, Head) else CachedLM(model, compiled)
+    return model.cached(target) if isinstance(model, DraftHead) else CachedLM(model, compiled)
 
 
 def run_by(target, drafter, run_step, compiled=False):

@@ -15,7 +15,7 @@ from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.sampling import uniforms
 from specdemo.engine.step import DRAFTED, Verifier
 from specdemo.events import EndedBy, Finish, Gamma, Judged, Round, Stats
-from specdemo.events.speedup import FEWEST_PLAIN, SHORTEST, expected_speedup
+from specdemo.events.speedup import FEWEST_PLAIN, NO_COST, SHORTEST, DraftingCost, expected_speedup
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import AUTO_ROWS
 
@@ -151,10 +151,9 @@ class DraftLength:
     that the output keeps the target's distribution, and on no clock, so that the same seed gives the same
     rounds again."""
 
-    def __init__(self, gamma: Gamma, cost: float = 0.0):
-        """cost: of drafting a token, in parts of the target's forward."""
+    def __init__(self, gamma: Gamma, cost: DraftingCost = NO_COST):
         self.is_auto = gamma == "auto"
-        self.cost = cost + ROW_COST
+        self.cost = cost
         self.accepted, self.judged = EXPECTED * WEIGHT, WEIGHT
         self.gamma = self._best() if gamma == "auto" else gamma
 
@@ -170,7 +169,11 @@ class DraftLength:
 
     def _best(self) -> int:
         alpha = self.accepted / self.judged
-        return max(AUTO_ROWS, key=lambda gamma: expected_speedup(alpha, gamma, self.cost))
+
+        def speedup(gamma: int) -> float:
+            return expected_speedup(alpha, gamma, self.cost.token + ROW_COST + self.cost.draft / gamma)
+
+        return max(AUTO_ROWS, key=speedup)
 
 
 def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats) -> Iterator[Round]:

@@ -9,7 +9,18 @@ al. 2023, Chen et al. 2023)."""
 from dataclasses import dataclass
 from typing import Literal
 
-from specdemo.events.choices import METHODS, RULES, Method, Need, Rule, lossy_in_words
+from specdemo.events.choices import (
+    DRAFTER_KINDS,
+    METHODS,
+    RULES,
+    DrafterKind,
+    Manner,
+    Method,
+    Need,
+    Rule,
+    lossy_in_words,
+    manner_of,
+)
 from specdemo.events.params import (
     LIMITS,
     NO_PROMPT,
@@ -29,11 +40,11 @@ from specdemo.events.params import (
 )
 
 __all__ = [
-    "LIMITS", "METHODS", "NO_PROMPT", "RULES", "TOKEN_IDS", "Alternative", "ByModel", "ChatMessage",
-    "EndedBy", "Fate", "Finish", "Finished", "Gamma", "Judged", "Kept", "Method", "Need", "Next",
-    "PairInfo", "Params", "Prompt", "Round", "Rule", "ServerInfo", "ServerStats", "Source", "Started",
-    "Stats", "allowed", "check_messages", "check_number", "check_prompt", "check_text", "is_auto",
-    "is_conversation", "is_lossy", "lossy_in_words", "rule_in_words",
+    "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate", "Finish",
+    "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method", "NO_PROMPT", "Need",
+    "Next", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats", "Source",
+    "Started", "Stats", "TOKEN_IDS", "allowed", "check_messages", "check_number", "check_prompt",
+    "check_text", "is_auto", "is_conversation", "is_lossy", "lossy_in_words", "manner_of", "rule_in_words",
 ]  # fmt: skip
 
 TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
@@ -68,7 +79,7 @@ class ServerInfo:
 @dataclass(frozen=True, slots=True)
 class PairInfo:
     """Which pair ran where. `target` and `drafter` are hub ids, directories, or class names of models in
-    memory. server: None for the engine here."""
+    memory. drafter_kind: a name in DRAFTER_KINDS. server: None for the engine here."""
 
     name: str
     target: str
@@ -78,6 +89,7 @@ class PairInfo:
     dtype: ByModel
     quantize: ByModel
     server: ServerInfo | None = None
+    drafter_kind: str | None = None  # None of older traces, without a drafter, and on a server
 
 
 Fate = Literal["accepted", "rejected", "discarded"]  # of a drafted token

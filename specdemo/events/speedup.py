@@ -179,6 +179,17 @@ def expected_tokens(alpha: float, gamma: float) -> float:
     return gamma + 1.0 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
 
 
+@dataclass(frozen=True)
+class DraftingCost:
+    """In parts of the target's forward: of each drafted token, and of a draft, however long it is."""
+
+    token: float = 0.0
+    draft: float = 0.0
+
+
+NO_COST = DraftingCost()
+
+
 def expected_speedup(alpha: float, gamma: int, cost_ratio: float) -> float:
     """How much faster than one token per target forward, theorem 3.8. A drafter step costs `cost_ratio` of a
     target step; a verifying forward is assumed to cost no more than a one-token forward."""
@@ -214,9 +225,12 @@ class Estimate:
     seen_interval: tuple[float, float] | None  # as much about it as the run's own is about its speed-up
 
 
-def estimates(rounds: Sequence[Round], stats: Stats, rule: str = "speculative") -> list[Estimate]:
+def estimates(
+    rounds: Sequence[Round], stats: Stats, rule: str = "speculative", at_once: bool = False
+) -> list[Estimate]:
     """For gamma 0 to the largest that Params allows, or to the longest draft where p and q are not known;
-    empty if nothing was judged. rule: the run's."""
+    empty if nothing was judged. rule: the run's. at_once: whether drafts were made in one forward, and so
+    take as long whatever their length."""
     by_place = _verdicts_by_place(rounds, rule)
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
@@ -233,7 +247,8 @@ def estimates(rounds: Sequence[Round], stats: Stats, rule: str = "speculative") 
     kept_at = _share_of_rounds_with([len(one.draft) for one in rounds], rounds)
     made_at = _share_of_rounds_with([made_in(one) for one in rounds], rounds)
     tokens, kept, made, going_on = 1.0, 0.0, 0.0, 1.0
-    alone = _speedup(stats, tokens, kept, made)
+    a_draft_ms = _ms_of_a_draft(rounds) if at_once else None
+    alone = _speedup(stats, tokens, kept, made, 0.0 if at_once else None)
     some_dropped = made_of(stats) != stats.drafted
     found = [Estimate(0, None if alpha is None else 1.0, None if some_dropped else alone, 1.0, alone, None)]
     longest = int(LIMITS["gamma"][2]) if alpha is not None else len(by_place)
@@ -249,8 +264,12 @@ def estimates(rounds: Sequence[Round], stats: Stats, rule: str = "speculative") 
         formula_tokens = None if alpha is None else expected_tokens(alpha, gamma)
         formula_speedup = None
         if alpha is not None and stats.cost_ratio is not None and not some_dropped:
-            formula_speedup = expected_speedup(alpha, gamma, stats.cost_ratio)
-        seen_speedup = _speedup(stats, tokens, kept, made)
+            by_token = stats.cost_ratio
+            if a_draft_ms is not None and stats.target_step_ms:
+                by_token = a_draft_ms / stats.target_step_ms / gamma
+            formula_speedup = expected_speedup(alpha, gamma, by_token)
+        drafting_ms = None if a_draft_ms is None else made_at[0] * a_draft_ms
+        seen_speedup = _speedup(stats, tokens, kept, made, drafting_ms)
         interval = None
         if seen_speedup is not None and off is not None:
             interval = seen_speedup * off[0], seen_speedup * off[1]
@@ -315,11 +334,20 @@ def _share_of_rounds_with(lengths: Sequence[int], rounds: Sequence[Round]) -> li
     ] or [0.0]
 
 
-def _speedup(stats: Stats, tokens: float, kept: float, made: float) -> float | None:
-    """With this run's times: a token that the drafter makes costs its drafting, and one that is kept costs
-    what it adds to the target's forward."""
-    drafting_ms = ratio(stats.draft_ms, made_of(stats))
-    if stats.target_step_ms is None or not stats.drafted or drafting_ms is None or stats.verify_ms is None:
+def _ms_of_a_draft(rounds: Sequence[Round]) -> float | None:
+    """Mean, over the rounds that drafted anything."""
+    times_ms = [one.draft_ms for one in rounds if made_in(one) and one.draft_ms is not None]
+    return mean(times_ms) if times_ms else None
+
+
+def _speedup(
+    stats: Stats, tokens: float, kept: float, made: float, drafting_ms: float | None = None
+) -> float | None:
+    """With this run's times: a token that the drafter makes costs its drafting, unless drafting_ms is what
+    all of them cost in a round, and one that is kept costs what it adds to the target's forward."""
+    by_token_ms = ratio(stats.draft_ms, made_of(stats))
+    if stats.target_step_ms is None or not stats.drafted or by_token_ms is None or stats.verify_ms is None:
         return None
+    drafting_ms = made * by_token_ms if drafting_ms is None else drafting_ms
     added_ms = max(0.0, (stats.verify_ms - stats.rounds * stats.target_step_ms) / stats.drafted)
-    return tokens * stats.target_step_ms / (stats.target_step_ms + made * drafting_ms + kept * added_ms)
+    return tokens * stats.target_step_ms / (stats.target_step_ms + drafting_ms + kept * added_ms)

@@ -10,14 +10,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
 from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
-from specdemo.loading.pair import LoadDrafter, Pair
+from specdemo.loading.pair import LoadDrafter, Pair, kind_of
 from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.assistant import ASSISTANTS, is_assistant, shared_layers
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.eagle3 import Eagle3Config
-from specdemo.runtime.heads import DrafterModel, Head, HeadConfig
+from specdemo.runtime.heads import DrafterModel, DraftHead, HeadConfig
 from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
 from specdemo.runtime.mtp import own_modules
 from specdemo.runtime.probe import (
@@ -50,7 +50,9 @@ def pair_of(
     target, drafter = _both(models)
     device = target.get_input_embeddings().weight.device
     dtypes = ByModel(*_both([dtype_name(model.dtype) for model in models]))
-    info = PairInfo(name, *_both(ids), str(device), device_name(device), dtypes, ByModel(*_both(quantized)))
+    formats = dtypes, ByModel(*_both(quantized))
+    kind = kind_of(drafter)
+    info = PairInfo(name, *_both(ids), str(device), device_name(device), *formats, drafter_kind=kind)
     runner = Runner(target, drafter, capture, cudnn_attention)
     other = with_known_ids(other, models, ids)
     limits = limits_of(models, other)
@@ -72,7 +74,7 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
                     raise ValueError("it is an assistant, which drafts for a target: give it as the drafter")
                 check_assistant_fit(model, models[0], model_id, ids[0])
                 layers_of(models[0])
-            elif isinstance(model, Head):
+            elif isinstance(model, DraftHead):
                 role, model_id, model = ROLES[0], ids[0], models[0]
                 layers_of(models[0])
             else:
@@ -138,7 +140,7 @@ def _tried_mtp(mtp: PreTrainedModel | str, target: PreTrainedModel) -> PreTraine
 
 
 def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
-    if isinstance(model, Head):
+    if isinstance(model, DraftHead):
         return head_agrees_with_itself(model, target)
     if is_assistant(model):
         return assistant_agrees(model, target)
@@ -308,7 +310,7 @@ def check_head_fits(drafter: DrafterModel, target: PreTrainedModel, parts: tuple
         if parts[0].device != parts[1].device:
             why = f"drafter {parts[1].id} attends to the target's keys and values"
             raise PairError(f"device must be the same for both, because {why}")
-    if not isinstance(drafter, Head):
+    if not isinstance(drafter, DraftHead):
         return
     check_fit(drafter.config, target, parts[1].id, parts[0].id)
     if drafter.uses_target_s_embeddings and parts[0].device != parts[1].device:

@@ -27,12 +27,15 @@ from specdemo.events import (
     check_prompt,
     is_conversation,
 )
+from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.loading.mtp import NONE
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda, probe
+from specdemo.runtime.assistant import is_assistant
+from specdemo.runtime.dflash import DFlashHead
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import is_dense
-from specdemo.runtime.heads import DrafterModel
+from specdemo.runtime.heads import DrafterModel, DraftHead
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.vllm.pair import ServedPair, messages_of
@@ -122,6 +125,7 @@ class Pair:
             drafter=new.id,
             dtype=replace(info.dtype, drafter=new.dtype),
             quantize=replace(info.quantize, drafter=None),
+            drafter_kind=kind_of(new.model),
         )
         self.limits = new.limits
         self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
@@ -291,24 +295,31 @@ class Pair:
         return self.bytes_held.drafter
 
     @property
-    def drafting_cost(self) -> float:
-        """What drafting a token with the drafter costs, in parts of the target's forward: the bytes of
-        weights that it reads, divided by those that the target reads. Counted and not timed, because times
-        differ from run to run, and `gamma="auto"` would choose other lengths each time."""
-        return 0.0 if self.drafter is None else weight_bytes(self.drafter) / weight_bytes(self.target)
+    def drafting_cost(self) -> DraftingCost:
+        """What drafting with the drafter costs: the bytes of weights that it reads, divided by those that the
+        target reads. Counted and not timed, because times differ from run to run, and `gamma="auto"` would
+        choose other lengths each time."""
+        if self.drafter is None:
+            return NO_COST
+        if not isinstance(self.drafter, DFlashHead):
+            return DraftingCost(token=weight_bytes(self.drafter) / weight_bytes(self.target))
+        return DraftingCost(
+            token=self.drafter.bytes_of_a_token / weight_bytes(self.target),
+            draft=self.drafter.bytes_of_a_block / weight_bytes(self.target),
+        )
 
-    def exit_cost(self, layers: int) -> float:
+    def exit_cost(self, layers: int) -> DraftingCost:
         """The same, where so many of the target's own layers draft."""
-        return weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target)
+        return DraftingCost(token=weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target))
 
     @property
-    def mtp_cost(self) -> float:
+    def mtp_cost(self) -> DraftingCost:
         """The same, where the target's layers for multi-token prediction draft: one of them and the output
         layer for each token."""
         assert not isinstance(self.mtp, str)
         own = held_bytes(self.target, self.mtp) - held_bytes(self.target)
         output = held_bytes(self.target.get_output_embeddings())
-        return (own / len(self.mtp.layers) + output) / weight_bytes(self.target)
+        return DraftingCost(token=(own / len(self.mtp.layers) + output) / weight_bytes(self.target))
 
 
 # What a run can be made with. Each answers for itself: which Params it takes (`check`), how it reads a prompt
@@ -347,6 +358,15 @@ def encode(
 
 def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
+
+
+def kind_of(drafter: DrafterModel | None) -> str | None:
+    """A name in DRAFTER_KINDS."""
+    if drafter is None:
+        return None
+    if is_assistant(drafter):
+        return "assistant"
+    return drafter.kind if isinstance(drafter, DraftHead) else "model"
 
 
 def held_bytes(*models: DrafterModel) -> int:

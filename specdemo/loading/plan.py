@@ -11,7 +11,7 @@ from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.request import PairRequest, Part, dtype_name
 from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of, quantized_kinds
-from specdemo.runtime.heads import DrafterModel, Head
+from specdemo.runtime.heads import DrafterModel, DraftHead
 
 # More than any model has. Each layer is many objects, also in a skeleton without weights; the experts of a
 # layer are not, but Doge has 16,384.
@@ -77,7 +77,7 @@ def plan_from(request: PairRequest, skeletons: list[DrafterModel]) -> LoadPlan:
 
 
 def _check_quantize(part: Part, dtype: torch.dtype, skeleton: DrafterModel) -> None:
-    if part.quantize is not None and isinstance(skeleton, Head):
+    if part.quantize is not None and isinstance(skeleton, DraftHead):
         why = "it is a head, which is small and stays in its dtype"
         raise PairError(f"quantize must be none for {part.role} {part.id}, not {part.quantize}: {why}")
     if part.quantize is None or part.device == "cpu":

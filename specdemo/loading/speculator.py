@@ -18,7 +18,7 @@ from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, no_weights
 from specdemo.loading.heads import EAGLE3_KIND, HeadFormat, format_of, read_config
 from specdemo.runtime.dflash import DFlashConfig, DFlashHead
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
-from specdemo.runtime.heads import Head
+from specdemo.runtime.heads import DraftHead
 
 UNUSED = {"verifier_lm_head.weight", "verifier_norm.weight"}  # copies of the verifier's, for training alone
 MAPS = {"d2t", "t2d"}
@@ -39,7 +39,7 @@ class Speculator:
         has_midlayer = self.found == HeadFormat(EAGLE3_KIND, "authors")
         return name.replace("layers.0.", "midlayer.", 1) if has_midlayer else name
 
-    def empty_head(self, dtype: torch.dtype = torch.float32) -> Head:
+    def empty_head(self, dtype: torch.dtype = torch.float32) -> DraftHead:
         """Without its weights: on the meta device, if that is torch's."""
         config = self.config
         return Eagle3Head(config, dtype) if isinstance(config, Eagle3Config) else DFlashHead(config, dtype)
@@ -74,7 +74,9 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
         return Speculator(config, *reader.origin(), found)
 
 
-def read_head(folder: Path, speculator: Speculator, dtype: torch.dtype, shown: str | None = None) -> Head:
+def read_head(
+    folder: Path, speculator: Speculator, dtype: torch.dtype, shown: str | None = None
+) -> DraftHead:
     """The head on the CPU, in this dtype, detached from any target. LoadError if its tensors are not those
     that its config.json asks for."""
     place = shown or str(folder)
@@ -167,7 +169,9 @@ def _check_tensor(
         )
 
 
-def _check_values(tensors: dict[str, Tensor], expected: dict[str, Tensor], head: Head, where: str) -> None:
+def _check_values(
+    tensors: dict[str, Tensor], expected: dict[str, Tensor], head: DraftHead, where: str
+) -> None:
     for name, value in tensors.items():
         if value.is_floating_point() and not value.isfinite().all():
             raise LoadError(f"{where}: its tensor {name} holds values that are not finite")

@@ -21,7 +21,7 @@ from transformers.activations import ACT2FN
 
 from specdemo.runtime.device import to_device
 from specdemo.runtime.fused import additive, as_heads, as_rows, gated, rotated
-from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, Head, Rotations, gated_mlp
+from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, DraftHead, Rotations, gated_mlp
 from specdemo.runtime.linear import Product
 
 # How the Markov head makes a bias from the token before: from it alone, from it and the row's hidden state,
@@ -97,8 +97,8 @@ class AttendBlock(Protocol):
         [..., B, heads, d]."""
 
 
-class DFlashHead(Head):
-    """See `Head`."""
+class DFlashHead(DraftHead):
+    """See `DraftHead`."""
 
     config: DFlashConfig
 
@@ -115,6 +115,22 @@ class DFlashHead(Head):
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype) if own else None
         self.markov_head = MarkovHead(config, config.markov, dtype) if config.markov else None
         self.confidence_head = ConfidenceHead(config, dtype) if config.has_confidence else None
+
+    @property
+    def kind(self) -> str:
+        return "dflash" if self.markov_head is None else "dspark"
+
+    @property
+    def bytes_of_a_block(self) -> int:
+        """Of weights that a block reads: all but a Markov head's, and the target's output layer if it is
+        used."""
+        parts = [self.fc, self.hidden_norm, self.layers, self.norm, self.lm_head or self.verifier_head[0]]
+        return sum(parameter.nbytes for part in parts for parameter in part.parameters())
+
+    @property
+    def bytes_of_a_token(self) -> int:
+        """The same, of each place's bias."""
+        return 0 if self.markov_head is None else self.markov_head.markov_w2.weight.nbytes
 
     @property
     def uses_target_s_embeddings(self) -> bool:
@@ -142,8 +158,8 @@ class DFlashHead(Head):
         """anchor [..., 1] and the positions [..., N] of N <= B rows, its own first -> the rows' hidden states
         [..., N, H], normed."""
         masks = torch.full_like(positions[..., 1:], self.config.mask_token_id)
-        (weight,) = self.shared_embedding
-        x = embedding(torch.cat([anchor, masks], -1), weight).to(self.dtype)  # [..., N, H]
+        tokens = torch.cat([anchor, masks], -1)
+        x = embedding(tokens, self.targets_embedding()).to(self.dtype)  # [..., N, H]
         x = x * self.config.embedding_scale
         rotation = self.rotations(positions, x.dtype)
         for index, layer in enumerate(self.layers):

@@ -18,7 +18,7 @@ from transformers.activations import ACT2FN
 
 from specdemo.runtime.device import to_device
 from specdemo.runtime.fused import additive, as_heads, as_rows, gated, rotated
-from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, Head, Rotations, gated_mlp
+from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, DraftHead, Rotations, gated_mlp
 from specdemo.runtime.linear import Product
 
 
@@ -65,8 +65,8 @@ class Attend(Protocol):
         [..., N, heads, d]."""
 
 
-class Eagle3Head(Head):
-    """See `Head`."""
+class Eagle3Head(DraftHead):
+    """See `DraftHead`."""
 
     config: Eagle3Config
 
@@ -82,6 +82,10 @@ class Eagle3Head(Head):
         self.layers = ModuleList([DraftLayer(config, dtype)])
         self.norm = RMSNorm(size, **norm)
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
+
+    @property
+    def kind(self) -> str:
+        return "eagle3"
 
     @property
     def uses_target_s_embeddings(self) -> bool:
@@ -110,11 +114,7 @@ class Eagle3Head(Head):
 
     def _embedding(self) -> Tensor:
         """[V, H]"""
-        if self.embed_tokens is not None:
-            return self.embed_tokens.weight
-        if not self.shared_embedding:
-            raise ValueError("the head has no embeddings of its own: attach its target first")
-        return self.shared_embedding[0]
+        return self.targets_embedding() if self.embed_tokens is None else self.embed_tokens.weight
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """y [..., N, H] -> what the next step takes as g [..., N, H], and the logits [..., N, Vd] of the

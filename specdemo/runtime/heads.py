@@ -45,7 +45,7 @@ class Rotations:
     sin: Tensor
 
 
-class Head(Module):
+class DraftHead(Module):
     """The weights, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is built."""
 
     inverse_frequencies: Tensor  # [d/2] float32
@@ -78,6 +78,11 @@ class Head(Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.fc.weight.dtype
+
+    @property
+    def kind(self) -> str:
+        """A name in DRAFTER_KINDS."""
+        raise NotImplementedError
 
     @property
     def uses_target_s_embeddings(self) -> bool:
@@ -140,13 +145,19 @@ class Head(Module):
         """Holds nothing of a target."""
         self.verifier, self.verifier_head, self.shared_embedding = (), (), ()
 
+    def targets_embedding(self) -> Tensor:
+        """[V, H]. ValueError before the target is attached."""
+        if not self.shared_embedding:
+            raise ValueError("the head has no embeddings of its own: attach its target first")
+        return self.shared_embedding[0]
+
     def verifier_logits(self, last: Tensor) -> Tensor:
         """What the attached target predicts, [..., V], from its last hidden states [..., T], after its last
         norm."""
         return self.verifier_head[0](last)
 
 
-DrafterModel = PreTrainedModel | Head  # what a pair's drafter can be
+DrafterModel = PreTrainedModel | DraftHead  # what a pair's drafter can be
 
 
 def gated_mlp(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleDict:
@@ -165,7 +176,7 @@ class CachedHead(Cached):
 
     written_for_capture = True
 
-    def __init__(self, head: Head, target: PreTrainedModel, layers: int):
+    def __init__(self, head: DraftHead, target: PreTrainedModel, layers: int):
         """layers: that keep keys and values."""
         self.model = head
         self.target = target

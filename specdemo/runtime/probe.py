@@ -20,7 +20,7 @@ from specdemo.runtime import cuda
 from specdemo.runtime.assistant import CachedAssistant
 from specdemo.runtime.dflash import CachedDFlash, DFlashHead
 from specdemo.runtime.eagle3 import CachedEagle3
-from specdemo.runtime.heads import Head
+from specdemo.runtime.heads import DraftHead
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_tolerance, windows_of
 from specdemo.runtime.mtp import CachedMtp
 from specdemo.runtime.states import possible_rows, tried_rows
@@ -52,7 +52,7 @@ def agrees_with_itself(model: PreTrainedModel) -> bool:
     return True
 
 
-def head_agrees_with_itself(head: Head, target: PreTrainedModel) -> bool:
+def head_agrees_with_itself(head: DraftHead, target: PreTrainedModel) -> bool:
     """Whether the head predicts the same with a cache that is written by position, also where rejected drafts
     were, as in one forward over a whole text, from the target's features of it. Raises what a forward
     raises."""

@@ -16,7 +16,7 @@ from specdemo.runtime.attention import without_cudnn
 from specdemo.runtime.device import Clock
 from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.runtime.graphs import EagerSteps, Graphs, RunStep
-from specdemo.runtime.heads import CachedHead, DrafterModel, Head
+from specdemo.runtime.heads import CachedHead, DrafterModel, DraftHead
 from specdemo.runtime.lm import Cached, CachedLM, evaluating, in_training
 from specdemo.runtime.mtp import CachedMtp, follow
 from specdemo.runtime.native import NativeLM, can_be_native, first_layers_lm, is_small
@@ -77,7 +77,7 @@ class Runner:
         return tuple(lm.copied_bytes if isinstance(lm, NativeLM) else 0 for lm in (target, drafter))
 
     def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | CachedAssistant | None:
-        if isinstance(drafter, Head):
+        if isinstance(drafter, DraftHead):
             return drafter.cached(self.target)
         if is_assistant(drafter):
             return CachedAssistant(drafter, self.target)

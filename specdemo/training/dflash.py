@@ -39,7 +39,7 @@ from specdemo.training.optimise import optimise
 from specdemo.training.options import DFlashOptions
 from specdemo.training.train import SCORED, compiled, quartered, target_rows
 
-DECAY = math.exp(-1 / 4)  # how much less each further place counts, as in the paper for blocks of 8
+BLOCK_DECAY = math.exp(-1 / 4)  # how much less each further place counts, as in the paper for blocks of 8
 SCORED_EVERY = 4  # tokens between the anchors of a held-out text
 
 
@@ -146,7 +146,7 @@ def drafted(head: DFlashHead, hidden: Tensor, rows: Tensor, positions: Tensor) -
 def block_loss(head: DFlashHead, target: LlamaForCausalLM, rows: Tensor, anchors: Tensor) -> Tensor:
     """The places' losses as one, each further one weighted less."""
     losses = block_losses(head, target, rows, anchors)
-    weights = torch.tensor([DECAY**place for place in range(len(losses))], device=losses.device)
+    weights = torch.tensor([BLOCK_DECAY**place for place in range(len(losses))], device=losses.device)
     return (weights * losses).sum() / weights.sum()
 
 
@@ -175,14 +175,14 @@ class BlocksAttention:
 @torch.no_grad()
 def first_place_loss(head: DFlashHead, target: LlamaForCausalLM, heldout: Encoded) -> float:
     """Mean nats per token of the first token of blocks, over the documents, each on its own."""
-    total, count = 0.0, 0
+    total, count, size = 0.0, 0, head.config.block_size
     for ids in heldout:
         row = torch.from_numpy(ids[:CONTEXT].astype(np.int64)).to(DEVICE)[None]  # [1, T]
-        anchors = torch.arange(1, row.shape[1] - head.config.block_size + 1, SCORED_EVERY, device=DEVICE)
+        anchors = torch.tensor(range(1, row.shape[1] - size + 1, SCORED_EVERY), device=DEVICE)
         if not len(anchors):
             continue
         hidden, _ = target_states(target, row, head.config.layer_ids)
-        positions = anchors[None, :, None] + torch.arange(head.config.block_size, device=DEVICE)
+        positions = anchors[None, :, None] + torch.arange(size, device=DEVICE)
         logits = head.logits(head.drafting_rows(drafted(head, hidden, row, positions))[0, :, 0])  # [n, V]
         total += F.cross_entropy(logits.float(), row[0, anchors + 1], reduction="sum").item()
         count += len(anchors)

@@ -227,7 +227,7 @@ def test_the_length_of_a_draft_adapts_to_it():
     """gamma="auto" counts the layers that draft, and confidence ends drafts where these are unsure."""
     target = tiny("llama", num_hidden_layers=4)
     pair = load_pair(target=target)
-    assert 0 < pair.exit_cost(1) < pair.exit_cost(3) < 1
+    assert 0 < pair.exit_cost(1).token < pair.exit_cost(3).token < 1
     expected = greedy(target, PROMPT, NEW)
     traces = [
         generate(pair, PROMPT, replace(GREEDY, exit_layer=3, **how), measure=False)

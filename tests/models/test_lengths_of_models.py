@@ -8,8 +8,12 @@ import pytest
 from specdemo import Params, generate, load_pair, stream
 from specdemo.bench.compare import compare, methods_of
 from specdemo.cli.main import main
+from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair, weight_bytes
+from specdemo.runtime.dflash import Markov
+from tests.block_heads import tiny_block_head
+from tests.runners import with_head
 from tests.tiny import noisy, tiny
 
 PROMPT = [5, 17, 3, 88, 42, 9, 9, 17, 61, 30, 2, 71]
@@ -19,7 +23,7 @@ SETTINGS = [dict(gamma="auto"), dict(gamma=6, confidence=0.5), dict(gamma="auto"
 @pytest.fixture
 def cheap(monkeypatch):
     """The drafters of `pair_of` have the target's size, and pass for small ones."""
-    monkeypatch.setattr(Pair, "drafting_cost", 0.05)
+    monkeypatch.setattr(Pair, "drafting_cost", DraftingCost(token=0.05))
 
 
 def pair_of():
@@ -53,8 +57,28 @@ def test_the_same_seed_and_settings_give_the_same_rounds_in_another_pair(cheap, 
 
 def test_drafting_costs_the_share_of_weights_that_it_reads():
     pair = load_pair(target=tiny(num_hidden_layers=4), drafter=tiny())
-    assert pair.drafting_cost == weight_bytes(pair.drafter) / weight_bytes(pair.target) < 1
-    assert load_pair(target=tiny()).drafting_cost == 0
+    share = weight_bytes(pair.drafter) / weight_bytes(pair.target)
+    assert share < 1 and pair.drafting_cost == DraftingCost(token=share)
+    assert load_pair(target=tiny()).drafting_cost == NO_COST
+
+
+def test_a_block_costs_what_it_reads_however_long_it_is():
+    """The target's output layer is read, and a Markov head's once for each token."""
+    target = tiny(num_hidden_layers=4)
+    sizes = {}
+    for name, options in (
+        ("block", {}),
+        ("some", {"draft_ids": [1, 2, 3]}),
+        ("markov", {"markov": Markov(8, "vanilla")}),
+    ):
+        head = tiny_block_head(target, **options)
+        head.attach_verifier(target)
+        sizes[name] = with_head(target, head).drafting_cost
+        own = 4 * sum(weight.numel() for key, weight in head.named_parameters() if "markov" not in key)
+        read = own + (4 * target.lm_head.weight.numel() if name != "some" else 0)
+        assert sizes[name].draft == read / weight_bytes(target)
+    assert sizes["block"].token == sizes["some"].token == 0
+    assert sizes["markov"].token == 4 * 8 * 96 / weight_bytes(target)
 
 
 def test_the_comparison_takes_it():

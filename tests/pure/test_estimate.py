@@ -48,6 +48,25 @@ def stats_of(rounds, step=STEP):
     return after_plain_rounds(stats, rounds, [step] * 10 if step else [])
 
 
+def test_the_estimates_of_drafts_made_at_once_are_what_runs_of_other_lengths_measure():
+    """A draft takes as long however many tokens it has."""
+
+    def at_once(gamma, seed=0):
+        rounds = simulated(gamma, lambda place: 0.8, seed=seed)
+        return [replace(one, draft_ms=2.5 * DRAFT if one.draft else 0.0) for one in rounds]
+
+    rounds = at_once(6)
+    found = estimates(rounds, stats_of(rounds), at_once=True)
+    wrong = estimates(rounds, stats_of(rounds))
+    for gamma in range(7):
+        other = stats_of(at_once(gamma, seed=gamma + 1))
+        assert found[gamma].seen_speedup == pytest.approx(other.speedup, rel=0.03)
+        by_formula = expected_tokens(0.8, gamma) / (1 + (2.5 * DRAFT / STEP if gamma else 0))
+        assert found[gamma].formula_speedup == pytest.approx(by_formula, rel=0.03)
+    assert wrong[1].seen_speedup != pytest.approx(found[1].seen_speedup, rel=0.03)
+    assert wrong[6].seen_speedup == pytest.approx(found[6].seen_speedup)
+
+
 @pytest.mark.parametrize("acceptance", [lambda place: 0.8, lambda place: 0.9 - 0.1 * place])
 def test_the_estimates_of_one_run_are_what_runs_of_other_lengths_measure(acceptance):
     rounds = simulated(6, acceptance)

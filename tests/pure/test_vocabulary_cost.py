@@ -89,7 +89,7 @@ def cost_of_a_round(vocab_size, sampler) -> Cost:
         settings, seen = settings_of(sampler), sampler.seen([0], vocab_size, CPU)
         with Cost(vocab_size) as cost:
             draft = drafter.step(DraftInput(number, numbers[:2], numbers, settings, seen))
-            drawn = (draft.ids, draft.q, draft.raw_q, draft.exact)
+            drawn = (draft.ids, draft.q, draft.raw_q, draft.exact, draft.raw_q[:0, 0])
             others = (numbers, number, number, seen, settings)
             verifier.step(VerifyInput(number, number, number, number, *drawn, *others))
     return cost

@@ -10,10 +10,10 @@ import torch
 
 from specdemo.engine.drafters import Draft, is_unsure
 from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.loop import DraftLength
+from specdemo.engine.loop import ROW_COST, DraftLength
 from specdemo.engine.sampling import Sampler, probabilities, uniforms
 from specdemo.events import Judged, Params, Round
-from specdemo.events.speedup import expected_speedup
+from specdemo.events.speedup import DraftingCost, expected_speedup
 from specdemo.runtime.graphs import AUTO_ROWS, EagerSteps, Graphs
 from tests.oracle import BROKEN, CPU, SOUND, TableLM, decoding, naive, random_table, shaped
 from tests.toy.test_exact_table import (
@@ -50,7 +50,7 @@ def test_confidence_keeps_the_distribution(sampler, runs):
 @pytest.mark.parametrize("runs", [RUNS, pytest.param(FULL, marks=LONG)])
 def test_a_length_chosen_round_by_round_keeps_the_distribution(runs):
     fates = Counter()
-    p = exactness(AUTO, runs, cost=0.1, fates=fates)
+    p = exactness(AUTO, runs, cost=DraftingCost(token=0.1), fates=fates)
     assert p > SOUND, f"chi-square p = {p:.2g}"
     chosen = [fates[f"gamma {gamma}"] for gamma in AUTO_ROWS]
     assert sum(count > runs / 50 for count in chosen) >= 2, f"always about the same length: {chosen}"
@@ -322,20 +322,27 @@ def judged(*fates):
 
 
 def test_the_length_is_the_best_one_for_what_was_seen():
-    length = DraftLength("auto", 0.05)
+    length = DraftLength("auto", DraftingCost(token=0.05))
     seen = []
     for fate in ["accepted"] * 200 + ["rejected"] * 200 + ["accepted"] * 200:
         length.learn(judged(fate, "discarded"))
         alpha = length.accepted / length.judged
-        best = max(AUTO_ROWS, key=lambda gamma: expected_speedup(alpha, gamma, length.cost))
+        best = max(AUTO_ROWS, key=lambda gamma: expected_speedup(alpha, gamma, 0.05 + ROW_COST))
         assert length.gamma == best
         seen.append(length.gamma)
     assert (seen[199], seen[399], seen[599]) == (16, 1, 16)
 
 
 def test_a_dearer_drafter_gets_shorter_drafts():
-    lengths = [DraftLength("auto", cost).gamma for cost in (0.0, 0.05, 0.2, 0.8)]
+    lengths = [DraftLength("auto", DraftingCost(token=cost)).gamma for cost in (0.0, 0.05, 0.2, 0.8)]
     assert lengths == sorted(lengths, reverse=True) and lengths[0] > lengths[-1] == 1
+
+
+def test_a_draft_that_costs_the_same_however_long_gets_longer_ones():
+    """As those that are made at once."""
+    costs = (DraftingCost(token=0.2), DraftingCost(draft=0.2))
+    dear, at_once = (DraftLength("auto", cost).gamma for cost in costs)
+    assert dear < at_once
 
 
 def test_a_given_length_stays():
@@ -349,7 +356,7 @@ def test_a_length_depends_on_the_rounds_before_alone():
     """The same choices follow from a run's own rounds."""
     params = replace(AUTO, max_new_tokens=60)
     for seed in range(5):
-        again = DraftLength("auto", 0.1)
+        again = DraftLength("auto", DraftingCost(token=0.1))
         for one in rounds_of(params, seed):
             assert one.gamma == again.gamma and len(one.draft) <= one.gamma
             again.learn(one.draft)

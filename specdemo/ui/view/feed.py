@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.events import RULES, Finish, Params, Round, is_lossy
+from specdemo.events import RULES, Finish, Params, Round, is_lossy, manner_of
 from specdemo.events.speedup import best_gamma, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
@@ -129,7 +129,9 @@ def wire_rule(name: str) -> WireRule:
 
 
 def outcome(trace: Trace) -> RunOutcome:
-    found = estimates(trace.rounds, trace.stats, trace.params.rule) or counted_estimates(trace.stats.server)
+    params, stats = trace.params, trace.stats
+    at_once = manner_of(params.draft_with, trace.pair.drafter_kind) in ("block", "block and chain")
+    found = estimates(trace.rounds, stats, params.rule, at_once) or counted_estimates(stats.server)
     return {
         "estimates": [cast(WireEstimate, asdict(one)) for one in found],
         "best_gamma": best_gamma(found),
