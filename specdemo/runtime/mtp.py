@@ -60,7 +60,7 @@ def own_modules(layers: PreTrainedModel) -> list[Module]:
     return [layers.layers, *shared]
 
 
-def follow(layers: PreTrainedModel, target: PreTrainedModel) -> None:
+def follow_target(layers: PreTrainedModel, target: PreTrainedModel) -> None:
     """Moves and casts the layers as the owner of a model in memory has done with that."""
     weight, device = layers.layers[0].eh_proj.weight, target.get_input_embeddings().weight.device
     if (weight.device, weight.dtype) != (device, target.dtype):

@@ -18,7 +18,7 @@ from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.runtime.graphs import EagerSteps, Graphs, RunStep
 from specdemo.runtime.heads import CachedHead, DrafterModel, DraftHead
 from specdemo.runtime.lm import Cached, CachedLM, evaluating, in_training
-from specdemo.runtime.mtp import CachedMtp, follow
+from specdemo.runtime.mtp import CachedMtp, follow_target
 from specdemo.runtime.native import NativeLM, can_be_native, first_layers_lm, is_small
 
 # "auto": steps are captured where device and models allow it. "off": every forward runs as transformers would
@@ -102,7 +102,7 @@ class Runner:
             return self._first_layers(layers)
         assert self.mtp is not None, "a target without such layers has been refused"
         if self._mtp is None or not self._mtp.is_current:
-            follow(self.mtp, self.target)
+            follow_target(self.mtp, self.target)
             self._mtp = CachedMtp(self.mtp, self.target)
         return self._mtp
 

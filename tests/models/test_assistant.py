@@ -236,7 +236,7 @@ def test_from_directories(saved, capsys):
     expected = generate(pair, "the cat", params).output_ids
     held, sizes = pair.bytes_held, plan(resolve(target=target, drafter=assistant)).sizes
     assert [held.target, held.drafter] == pytest.approx(sizes, abs=2000)
-    assert 0 < pair.drafting_cost < 1
+    assert 0 < pair.drafting_cost.token < 1
     pair.attach(saved / "model")
     assert generate(pair, "the cat", params).stats.drafted
     with pytest.raises(PairError, match="does not fit target .*: it was made for hidden states of size 64, "):

@@ -184,7 +184,7 @@ def test_what_the_layers_say_is_what_transformers_own_say(kind):
 @pytest.mark.parametrize("kind", BY_KIND)
 def test_greedy_text_is_the_target_s(kind):
     pair = pair_of(kind, vocab_size=96)
-    how = dict(temperature=0, max_new_tokens=60)
+    how = dict(temperature=0, max_new_tokens=40)
     expected = generate(pair, PROMPT, Params(draft_with="none", **how), measure=False).output_ids
     for gamma in (1, 5):
         trace = generate(pair, PROMPT, Params(draft_with="mtp", gamma=gamma, **how), measure=False)
@@ -250,7 +250,7 @@ def test_runs_with_and_without_the_layers_do_not_disturb_each_other():
     how = dict(temperature=0, max_new_tokens=40)
     expected = generate(pair, PROMPT, Params(draft_with="none", **how)).output_ids
     for one in (pair, pair.with_capture("auto")):
-        for draft_with in ("mtp", "model", "mtp", "lookup", "mtp"):
+        for draft_with in ("mtp", "model", "mtp"):
             assert generate(one, PROMPT, Params(draft_with=draft_with, **how)).output_ids == expected
     pair.detach()
     assert generate(pair, PROMPT, Params(draft_with="mtp", **how)).output_ids == expected
@@ -295,7 +295,7 @@ def test_they_are_loaded_with_the_target_and_counted(tmp_path):
     [size] = planned.sizes
     assert size == pytest.approx(pair.bytes_held.target, abs=200)
     assert more == sum(4 * tensor.numel() for name, tensor in tensors_of(folder).items() if IN_MTP(name))
-    assert 0 < pair.mtp_cost < 1
+    assert 0 < pair.mtp_cost.token < 1
     trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0, gamma="auto"))
     assert trace.stats.drafted and Trace.from_json(trace.to_json()).params.draft_with == "mtp"
     with pytest.raises(ValueError) as refused:
@@ -390,6 +390,7 @@ def test_layers_that_predict_something_else_with_a_cache(monkeypatch):
     assert pair.mtp.endswith("what they predict with a cache differs from what they predict without one")
 
 
+@pytest.mark.slow
 def test_the_comparison_and_the_command_line(tmp_path, capsys):
     model_with_mtp(tmp_path, "glm4_moe", 1, vocab_size=300)
     folder = with_tokenizer(tmp_path)
