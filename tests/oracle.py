@@ -104,7 +104,7 @@ def shaped(logits: torch.Tensor, params: Params, text=()) -> np.ndarray:
 
 def settings_of(sampler: Sampler) -> Settings:
     """The sampler's numbers as a step reads them."""
-    return Settings.of(torch.tensor(sampler.numbers, dtype=torch.float64))
+    return Settings(torch.tensor(sampler.numbers, dtype=torch.float64))
 
 
 def shaped_by(sampler: Sampler, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -220,7 +220,7 @@ class TableLM:
         before = [self.ids[i - 1] if i else -1 for i in range(start, len(self.ids))]
         return self.logits[before, self.ids[start:]]
 
-    def draft(self, ids, start, u, temperature):
+    def draft(self, ids, start, u, shaping):
         """It has none."""
 
     def prefill(self, ids, is_over=lambda: False):

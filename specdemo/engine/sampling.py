@@ -25,21 +25,29 @@ def probabilities(logits: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Settings:
     """The numbers that shape probabilities, on the device. A step reads them as inputs, so that a captured
-    step serves for all of them. Each is [1] float64."""
+    step serves for all of them."""
 
-    temperature: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    penalty: Tensor
+    numbers: Tensor  # [5] float64: Sampler.numbers
 
-    @classmethod
-    def of(cls, numbers: Tensor) -> "Settings":
-        """`Sampler.numbers` as a tensor [4]."""
-        temperature, top_p, min_p, penalty = numbers.split(1)
-        return cls(temperature, top_p, min_p, penalty)
+    @property
+    def temperature(self) -> Tensor:
+        """[1] float64, like the next ones."""
+        return self.numbers[:1]
+
+    @property
+    def top_p(self) -> Tensor:
+        return self.numbers[2:3]
+
+    @property
+    def min_p(self) -> Tensor:
+        return self.numbers[3:4]
+
+    @property
+    def penalty(self) -> Tensor:
+        return self.numbers[4:]
 
 
-SETTINGS = len(Settings.__dataclass_fields__)
+SETTINGS = 5  # numbers
 
 
 class Sampler:
@@ -55,16 +63,11 @@ class Sampler:
         self.top_k = 0 if self.greedy else params.top_k
         self.nucleus = Nucleus() if params.top_p < 1 and not self.greedy else None
         self.has_min_p = params.min_p > 0 and not self.greedy
-        # In the order of Settings' fields. A temperature that float32 rounds to 0 would give 0/0.
+        # A temperature that float32 rounds to 0 would give 0/0.
         temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
         penalty = 1.0 if params.repetition_penalty is None else params.repetition_penalty
         self.penalises = penalty != 1
-        self.numbers = [temperature, params.top_p, params.min_p, penalty]
-
-    @property
-    def filters_nothing(self) -> bool:
-        """Whether probabilities are a softmax at its temperature, or one-hot when greedy."""
-        return not (self.top_k or self.nucleus or self.has_min_p or self.penalises)
+        self.numbers = [temperature, float(self.top_k), params.top_p, params.min_p, penalty]
 
     @property
     def key(self) -> tuple:

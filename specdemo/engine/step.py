@@ -132,7 +132,7 @@ class Verifier:
             u_next=u_next,
             eos=eos,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
-            settings=Settings.of(settings),
+            settings=Settings(settings),
         )
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch, self.target.features is not None)
         reported = (self.alternatives, self.wants_top)

@@ -343,6 +343,10 @@ class CachedDFlash(CachedHead):
         attend = PositionalBlockAttention(self.keys, self.values, rows, self.kv_ruler, sights)
         return self.model(anchor, rows, attend)
 
+    def drafting_logits(self, anchor: Tensor, start: Tensor, count: int) -> Tensor:
+        """The logits [k, Vd] of the rows of such a block that draft, without a Markov head's biases."""
+        return self.model.logits(self.model.drafting_rows(self.block(anchor, start, count)))
+
     def prefill(self, start: int, end: int, is_over: Callable[[], bool]) -> None:
         """Fills the rows from `start` to before `end`. is_over: as of LM.prefill."""
         for first in range(start, end, HEAD_PREFILL_CHUNK):

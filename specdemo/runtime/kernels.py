@@ -4,6 +4,8 @@ They are given addresses, because a model's weights and its cache stay where the
 float32. Weights may be kept in other ways, which products.py reads, and a bfloat16 model's embeddings, cache
 and features are bfloat16."""
 
+import math
+
 import numpy as np
 from llvmlite import ir
 from numba import cfunc, njit, types
@@ -42,17 +44,20 @@ NORMS = 7 * PRODUCT_FIELDS
 BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, Q_NORM, K_NORM = range(NORMS, NORMS + 6)
 (
     WINDOW,  # 0: none
+    LATER,  # whether rows attend to later rows of the same forward, too
     COS,  # [capacity, head_dim], 0 where nothing is rotated
     SIN,  # the same; the first half of each row is negative
     KEY_CACHE,  # [groups, capacity, head_dim]
     VALUE_CACHE,
     FEATURE,  # 1 + the column of the features where its input is kept; 0: it is not
     LAYER_FIELDS,
-) = range(NORMS + 6, NORMS + 13)
+) = range(NORMS + 6, NORMS + 14)
 # Real numbers of a layer: the epsilons of its norms, in their order, and then
 SCALING, SCORES_CAP, LAYER_NUMBERS = range(6, 9)
 # The last norm and the output layer are a layer of their own, of which only these two are read.
 LAST_NORM, LAST = BEFORE_ATTENTION, OUT
+# How probabilities are shaped: real numbers of 64 bits.
+TEMPERATURE, TOP_K, TOP_P, MIN_P, SHAPING_FIELDS = range(5)
 # What threads that compute a forward together share: how often they have met, how many wait, whether they
 # are to give up, and the address of the system's function that lets others run.
 GENERATION, ARRIVED, GIVEN_UP, GIVE_WAY, TEAM_FIELDS = range(5)
@@ -489,7 +494,7 @@ def run_layer(model, place, numbers, kernels, x, own, shared, rows, blocks, padd
     meet(team, threads)
     scaling, cap = np.float32(numbers[SCALING]), np.float32(numbers[SCORES_CAP])
     for n in range(rows):
-        end = start + n + 1
+        end = start + (rows if layer[LATER] else n + 1)
         first = max(0, end - layer[WINDOW]) if layer[WINDOW] else 0
         for head in range(me, heads, threads):
             at = q + 4 * (n * heads + head) * d
@@ -586,18 +591,130 @@ def argmax(values, count):
     return best
 
 
+@njit(**INNER)
+def sink(heap, at, count):
+    """Moves the number at this place of a heap down, until those below it are no larger. The two below place
+    i are at 2 i + 1 and 2 i + 2."""
+    number = heap[at]
+    while 2 * at + 1 < count:
+        below = 2 * at + 1
+        if below + 1 < count and heap[below + 1] > heap[below]:
+            below += 1
+        if not heap[below] > number:
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = number
+
+
+@njit(**INNER)
+def make_heap(heap, count):
+    apart()
+    for at in range(count // 2 - 1, -1, -1):
+        sink(heap, at, count)
+
+
+@njit(**INNER)
+def take_largest(heap, count):
+    """The largest of the numbers in a heap, which then has one less."""
+    apart()
+    largest = heap[0]
+    heap[0] = heap[count - 1]
+    sink(heap, 0, count - 1)
+    return largest
+
+
+@njit(**INNER)
+def of_top_k(logits, heap, count, k):
+    """The least of the k largest of them."""
+    apart()
+    for i in range(count):
+        heap[i] = logits[i]
+    make_heap(heap, count)
+    least = heap[0]
+    for taken in range(k):
+        least = take_largest(heap, count - taken)
+    return least
+
+
 @njit(fastmath=REORDERED, **INNER)
-def softmax(logits, probs, count, temperature):
-    """As engine.sampling shapes probabilities where nothing is filtered."""
+def drop_outside_nucleus(logits, heap, count, top_p):
+    """Makes logits -inf that top-p drops: all but the fewest likeliest that have a probability of top_p. Of
+    equal ones at the edge those with the highest ids stay. The largest logit is 0."""
+    apart()
+    total = 0.0
+    for i in range(count):
+        total += exp(logits[i])
+    log_total = np.float64(np.float32(math.log(total)))  # as the sampler rounds it
+    # Those below have less than 1 - top_p together.
+    least = math.log(max(1.0 - top_p, 1e-300) / count) + log_total - 1e-3
+    candidates = 0
+    for i in range(count):
+        if logits[i] >= least:
+            heap[candidates] = logits[i]
+            candidates += 1
+    make_heap(heap, candidates)
+    edge, room, reached = np.float32(np.inf), 0, 0.0
+    for taken in range(candidates):
+        logit = take_largest(heap, candidates - taken)
+        if not reached < top_p:
+            break
+        reached += math.exp(logit - log_total)
+        room = room + 1 if logit == edge else 1
+        edge = logit
+    for i in range(count - 1, -1, -1):
+        if logits[i] < edge:
+            logits[i] = -np.inf
+        elif logits[i] == edge:
+            if room == 0:
+                logits[i] = -np.inf
+            else:
+                room -= 1
+
+
+@njit(**INNER)
+def drop_below(logits, count, least):
+    apart()
+    for i in range(count):
+        if logits[i] < least:
+            logits[i] = -np.inf
+
+
+@njit(**INNER)
+def heat(logits, probs, count, temperature):
+    """probs = the logits at this temperature, the largest of which becomes 0."""
     apart()
     most = logits[argmax(logits, count)]
+    for i in range(count):
+        probs[i] = (logits[i] - most) / temperature
+
+
+@njit(fastmath=REORDERED, **INNER)
+def normalise(probs, count):
+    """Logits, the largest of which is 0 -> their probabilities, in place."""
+    apart()
     total = ZERO
     for i in range(count):
-        probs[i] = exp((logits[i] - most) / temperature)
+        probs[i] = exp(probs[i])
         total += probs[i]
     share = ONE / total
     for i in range(count):
         probs[i] *= share
+
+
+@njit(**INNER)
+def shape(logits, probs, heap, count, shaping):
+    """As engine.sampling shapes probabilities. Of a nucleus, it looks at all tokens. heap: memory for as
+    many numbers."""
+    heat(logits, probs, count, np.float32(shaping[TEMPERATURE]))
+    top_k, top_p, min_p = int(shaping[TOP_K]), shaping[TOP_P], shaping[MIN_P]
+    if 0 < top_k < count:
+        drop_below(probs, count, of_top_k(probs, heap, count, top_k))
+    if top_p < 1:
+        drop_outside_nucleus(probs, heap, count, top_p)
+    if min_p > 0:
+        drop_below(probs, count, np.float32(math.log(min_p)))
+    normalise(probs, count)
 
 
 @njit(**INNER)
@@ -622,9 +739,10 @@ def forward_function(cache: bool):
     last row of the logits and then fed.
 
     ids [rows + drafts]: the drafted tokens are written after the others. then: the products of a single row.
-    logits: a row for each of the ids, at least. temperature []: 0 is greedy. uniforms [drafts], probs
-    [drafts, V]: what tokens are drawn with and from, for another temperature. team: of the `threads` threads
-    that call it at once, of which this is number `me`."""
+    logits: a row for each of the ids, at least. shaping: how probabilities are shaped; at temperature 0 the
+    likeliest tokens are drafted. uniforms [drafts], probs [drafts + 1, V]: what tokens are drawn with and
+    from, for another temperature; the last row is for work. team: of the `threads` threads that call it at
+    once, of which this is number `me`."""
 
     def forward(
         model_address,
@@ -640,7 +758,7 @@ def forward_function(cache: bool):
         scratch,
         drafts,
         then,
-        temperature,
+        shaping,
         uniforms,
         probs,
         team,
@@ -660,9 +778,9 @@ def forward_function(cache: bool):
             ids += 8 * rows
             logits += 4 * (rows - 1) * vocab_size
             if me == 0:
-                heat = np.float32(doubles(temperature)[0])
-                if heat > 0:
-                    softmax(floats(logits), floats(probs), vocab_size, heat)
+                if doubles(shaping)[TEMPERATURE] > 0:
+                    heap = floats(probs + 4 * vocab_size)
+                    shape(floats(logits), floats(probs), heap, vocab_size, doubles(shaping))
                     ints(ids)[0] = draw_token(floats(probs), vocab_size, doubles(uniforms)[drafted])
                     probs += 4 * vocab_size
                 else:

@@ -32,7 +32,7 @@ SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a f
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
 GELU = ("gelu_pytorch_tanh", "gelu_new")
-NO_TEMPERATURE = torch.zeros(1, dtype=torch.float64)
+NO_SHAPING = torch.zeros(4, dtype=torch.float64)  # the shaping of a greedy draft
 NOT_FIXED = ("dynamic", "longrope")  # rotary positions that depend on the text's length
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
 
@@ -50,8 +50,22 @@ def compile_function(make: Callable, *arguments: int) -> Any:
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
             _cache_fault = one_line(error) or type(error).__name__
+            if folder := cache_folder():
+                _cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
             return function
     return make(False, *arguments)
+
+
+def cache_folder() -> str | None:
+    """Where numba keeps what it has compiled; None if it finds no place."""
+    from numba.core.caching import FunctionCache
+
+    from specdemo.runtime import kernels
+
+    try:
+        return FunctionCache(kernels.exp.py_func).cache_path
+    except RuntimeError:
+        return None
 
 
 def registers() -> tuple[int, int]:
@@ -99,13 +113,14 @@ Copies = dict[tuple[Module, int], tuple[Tensor, int]]
 class NativeForward:
     """Computes a model's logits over a positional cache. ValueError says why it cannot for this model.
 
-    copies: those of another forward that reads the same layers, which are shared."""
+    copies: those of another forward that reads the same layers, which are shared. sees_later: whether its
+    rows attend to each other in both directions."""
 
-    def __init__(self, fused: FusedForward, copies: Copies | None = None):
+    def __init__(self, fused: FusedForward, copies: Copies | None = None, sees_later: bool = False):
         from specdemo.runtime import kernels, products  # import numba, which takes 0.2 s and may be missing
 
         self.kernels, self.products = kernels, products
-        self.fused = fused
+        self.fused, self.sees_later = fused, sees_later
         self.dtype = fused.model.dtype
         self._forward = compile_function(kernels.forward_function)
         self._is_upcast = compile_function(kernels.is_upcast_function)
@@ -180,7 +195,7 @@ class NativeForward:
         }
         for at, (norm, norm_size) in norms.items():
             self._norm(row, numbers, at, norm, norm_size)
-        row[k.WINDOW] = layer.window or 0
+        row[k.WINDOW], row[k.LATER] = layer.window or 0, self.sees_later
         numbers[k.SCALING], numbers[k.SCORES_CAP] = layer.scaling, layer.softcap or 0.0
 
     def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None, size: int) -> None:
@@ -263,7 +278,8 @@ class NativeForward:
         return tensor.data_ptr()
 
     def block_for(self, rows: int) -> int:
-        """How many rows the products of a forward of so many rows best take at once."""
+        """How many rows the products of a forward of so many rows best take at once: 1 or more."""
+        rows = max(rows, 1)
         return -(-rows // -(-rows // self.products.MOST_BLOCK))
 
     def compile(self, block: int) -> None:
@@ -285,17 +301,18 @@ class NativeForward:
         return logits[: len(ids)]
 
     def draft(
-        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, u: Tensor, temperature: Tensor | None
+        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """See LM. `block` is for the ids; a drafted token is a row by itself."""
         rows, drafts = len(ids), len(u)
         tokens = torch.cat([ids, ids.new_zeros(drafts)])
         logits = torch.empty(max(rows - 1 + drafts, -(-rows // block) * block), self._vocab_size)
-        probs = None if temperature is None else torch.empty(drafts, self._vocab_size)
-        drawing = (NO_TEMPERATURE if temperature is None else temperature, u, probs)
+        probs = None if shaping is None else torch.empty(drafts + 1, self._vocab_size)
+        drawing = (NO_SHAPING if shaping is None else shaping, u, probs)
         then = self._products[1][0].ctypes.data
         self._run(lm, tokens, start, rows, block, logits, drafts, then, drawing)
-        return tokens[rows:], probs, logits[rows - 1 : rows - 1 + drafts]
+        drawn_from = None if probs is None else probs[:-1]
+        return tokens[rows:], drawn_from, logits[rows - 1 : rows - 1 + drafts]
 
     def _run(
         self,
@@ -317,7 +334,7 @@ class NativeForward:
         )
         if len(self._scratch) < size:
             self._scratch = torch.zeros(size)
-        temperature, uniforms, probs = (tensor.data_ptr() if tensor is not None else 0 for tensor in drawing)
+        shaping, uniforms, probs = (tensor.data_ptr() if tensor is not None else 0 for tensor in drawing)
         with record_function("compiled forward"):  # a profiler sees nothing of it otherwise
             self._team.call(
                 threads,
@@ -335,7 +352,7 @@ class NativeForward:
                 self._scratch.data_ptr(),
                 drafts,
                 then,
-                temperature,
+                shaping,
                 uniforms,
                 probs,
             )
@@ -492,7 +509,7 @@ class NativeLM(TorchScriptLM):
         return logits
 
     def draft(
-        self, ids: Tensor, start: Tensor, u: Tensor, temperature: Tensor | None
+        self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
         native = self.native
         if not self.static or native is None:
@@ -501,7 +518,7 @@ class NativeLM(TorchScriptLM):
         if block not in self.blocks:
             block = self._cover(len(ids))
         self._next += len(ids) + len(u) - 1
-        return native.draft(self, ids, start, block, u, temperature)
+        return native.draft(self, ids, start, block, u, shaping)
 
     def _cover(self, rows: int) -> int:
         """The block for so many rows among those that were tried."""

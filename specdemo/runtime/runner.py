@@ -20,6 +20,7 @@ from specdemo.runtime.heads import CachedHead, DrafterModel, DraftHead
 from specdemo.runtime.lm import Cached, CachedLM, evaluating, in_training
 from specdemo.runtime.mtp import CachedMtp, follow_target
 from specdemo.runtime.native import NativeLM, can_be_native, first_layers_lm, is_small
+from specdemo.runtime.native_block import NativeDFlash, cached_head
 
 # "auto": steps are captured where device and models allow it. "off": every forward runs as transformers would
 # run it. "compiled": on CUDA, the small operations of fused forwards are also compiled before they are
@@ -74,11 +75,12 @@ class Runner:
     def copied_bytes(self) -> tuple[int, int]:
         """Of the target's and the drafter's weights in 16 bits (`NativeLM.copied_bytes`)."""
         target, drafter = vars(self).get("lms", (None, None))  # not made before they run
-        return tuple(lm.copied_bytes if isinstance(lm, NativeLM) else 0 for lm in (target, drafter))
+        natives = (NativeLM, NativeDFlash)
+        return tuple(lm.copied_bytes if isinstance(lm, natives) else 0 for lm in (target, drafter))
 
     def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | CachedAssistant | None:
         if isinstance(drafter, DraftHead):
-            return drafter.cached(self.target)
+            return cached_head(drafter, self.target)
         if is_assistant(drafter):
             return CachedAssistant(drafter, self.target)
         return self._lm(drafter) if drafter is not None else None

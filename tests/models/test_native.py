@@ -4,8 +4,10 @@ where it cannot be had."""
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from optimum.quanto import freeze, qint2, qint4, qint8, quantize
 
 from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
+from specdemo.engine.sampling import Sampler
 from specdemo.loading.pair import weight_bytes
 from specdemo.runtime import kernels, native, products
 from specdemo.runtime.device import Clock
@@ -22,6 +25,7 @@ from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM, Features
 from specdemo.runtime.native import NativeForward, NativeLM
 from specdemo.ui.view.texts import describe_pair
+from tests.oracle import settings_of
 from tests.tiny import ARCHITECTURES, VOCAB, tiny
 
 FUSED = [name for name in ARCHITECTURES if name not in ("gpt2", "gpt_neox", "opt")]
@@ -358,6 +362,12 @@ def test_no_id_reads_memory_outside_of_the_embeddings():
     assert torch.equal(told[0], told[1]) and torch.equal(told[2], told[3])
 
 
+def test_a_forward_of_no_tokens_gives_no_logits():
+    lm = native_lm(tiny())
+    assert lm.forward(TEXT[:0], torch.tensor(0)).shape == (0, VOCAB) and lm.native is not None
+    torch.testing.assert_close(predicted(lm, 5), expected(lm.model), rtol=1e-5, atol=1e-4)
+
+
 def test_a_forward_that_lies_is_not_used(monkeypatch):
     own = NativeForward.__call__
     monkeypatch.setattr(NativeForward, "__call__", lambda *args: own(*args) * 1.01)
@@ -399,9 +409,72 @@ def test_the_text_is_the_same_as_of_uncaptured_forwards(pair, params):
     assert text_of(pair, **params) == text_of(pair.with_capture("off"), **params)
 
 
+@pytest.fixture(scope="module")
+def shape():
+    """kernels.shape as a function of a row of logits, temperature, top-k, top-p and min-p."""
+
+    def shape(logits, probs, heap, count, shaping):
+        row, result, work = kernels.floats(logits), kernels.floats(probs), kernels.floats(heap)
+        kernels.shape(row, result, work, count, kernels.doubles(shaping))
+
+    compiled = cfunc(types.void(*[types.intp] * 5), error_model="numpy")(shape)
+
+    def shaped(row, *numbers):
+        probs, heap = torch.empty_like(row), torch.empty_like(row)
+        shaping = torch.tensor(numbers, dtype=torch.float64)
+        places = [tensor.data_ptr() for tensor in (row, probs, heap)]
+        compiled.ctypes(*places, len(row), shaping.data_ptr())
+        return probs
+
+    return shaped
+
+
+def rows_of_logits():
+    generator = torch.Generator().manual_seed(0)
+    for count in (1, 2, 3, 96, 1024, 5000):
+        for spread in (0.0, 0.1, 1.0, 4.0, 30.0):
+            row = spread * torch.randn(count, generator=generator)
+            yield from (row, row.round())  # rounded ones are often equal
+    yield torch.tensor([0.0, -torch.inf, 3.0, -torch.inf])
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 5, 50])
+@pytest.mark.parametrize("top_p", [1.0, 0.999, 0.9, 0.3, 1e-6])
+@pytest.mark.parametrize("min_p", [0.0, 0.05, 0.9])
+def test_probabilities_are_shaped_as_by_the_sampler(shape, top_k, top_p, min_p):
+    for temperature in (0.01, 0.3, 0.8, 1.0, 2.0):
+        sampler = Sampler(Params(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p))
+        while sampler.nucleus and sampler.nucleus.width:
+            sampler.widen()  # looks at the whole vocabulary, as the kernel does
+        settings = settings_of(sampler)
+        for row in rows_of_logits():
+            right, ours = sampler.shape(row[None], settings)[0][0], shape(row, *sampler.numbers[:4])
+            near = (right == 0) | (right > 1e-36)  # below exp(-87) the kernel makes 0
+            assert torch.equal(ours[near] > 0, right[near] > 0)
+            torch.testing.assert_close(ours, right, rtol=2e-5, atol=1e-9)
+
+
+def test_logits_that_are_not_numbers_give_probabilities_that_are_none(shape):
+    for top_k, top_p, min_p in [(0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.9, 0.0), (5, 0.5, 0.1)]:
+        row = torch.randn(96)
+        row[7] = torch.nan
+        assert shape(row, 0.8, top_k, top_p, min_p).isnan().all()
+
+
+FILTERS = [
+    dict(),
+    dict(top_p=0.9),
+    dict(top_k=5),
+    dict(min_p=0.1),
+    dict(top_p=0.8, top_k=20, min_p=0.05),
+]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatch, temperature):
-    params = Params(max_new_tokens=60, temperature=temperature, top_p=1.0, top_k=0, seed=3)
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatch, temperature, filters):
+    shaping = {"top_p": 1.0, "top_k": 0, **filters}
+    params = Params(max_new_tokens=60, temperature=temperature, seed=3, **shaping)
     at_once = generate(pair, PROMPT, params, measure=False)
     calls, own = [], NativeLM.draft
     monkeypatch.setattr(NativeLM, "draft", lambda *args: calls.append(own(*args)))
@@ -446,6 +519,7 @@ def test_without_a_place_for_compiled_code(pair, monkeypatch):
     without = load_pair()
     (note,) = noted(without)
     assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
+    assert "deleted" not in note
     assert all(lm.native is not None for lm in without.runner.lms)
     assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
 
@@ -485,6 +559,10 @@ def test_two_processes_that_compile_at_once_and_a_broken_cache(pair, tmp_path):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     said, notes, used = written(writing(NUMBA_CACHE_DIR=str(tmp_path)))
     assert said == text and used == [True, True] and len(notes) == 1 and "cannot be kept on disk" in notes[0]
+    folder = Path(notes[0].split("the cache is in ")[1].split(", which can be deleted")[0])
+    assert folder in {path.parent for path in files}
+    shutil.rmtree(folder)
+    assert written(writing(NUMBA_CACHE_DIR=str(tmp_path))) == [text, [], [True, True]]
 
 
 @pytest.mark.slow

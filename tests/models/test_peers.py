@@ -116,7 +116,7 @@ def blocks_of_ours(cached: CachedDFlash, theirs: dict) -> tuple[list[torch.Tenso
     for anchor in sorted(set(anchors), reverse=True):  # whose block overwrites what is behind it
         hidden = cached.block(tokens[anchor : anchor + 1], torch.tensor(anchor), config.block_size)
         said = head.logits(hidden)
-        places = torch.arange(anchor, anchor + config.block_size) - (not config.samples_from_anchor)
+        places = torch.arange(anchor, anchor + config.block_size) - int(not config.samples_from_anchor)
         before = tokens[places.clamp(min=anchor)]
         if head.markov_head is not None:
             state, rows = head.markov_head.start(1), []

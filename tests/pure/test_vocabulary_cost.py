@@ -75,7 +75,7 @@ class NoModel:
     def forward(self, ids, start):
         return torch.empty(len(ids), self.vocab_size, dtype=torch.bfloat16)
 
-    def draft(self, ids, start, u, temperature):
+    def draft(self, ids, start, u, shaping):
         """It has none."""
 
 
