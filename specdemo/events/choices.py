@@ -144,7 +144,7 @@ def manner_of(method: str, drafter_kind: str | None) -> Manner | None:
     if METHODS[method].needs != "drafter":
         return METHODS[method].manner
     kind = DRAFTER_KINDS.get(drafter_kind or "")
-    return kind and kind.manner
+    return kind.manner if kind else None
 
 
 def lossy_in_words() -> str:
