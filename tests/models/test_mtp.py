@@ -2,6 +2,7 @@
 transformers loads them, the text is the target's own, and what they say in each round is what they say when
 everything is computed anew."""
 
+import json
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -18,6 +19,7 @@ import specdemo.runtime.mtp
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.bench.compare import compare, methods_of
 from specdemo.cli.main import main
+from specdemo.engine.drafters import NoDrafter, one_hot_draft
 from specdemo.engine.drafters.mtp import MtpDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.loading.load import plan
@@ -258,6 +260,27 @@ def test_runs_with_and_without_the_layers_do_not_disturb_each_other():
     assert generate(pair, PROMPT, Params(draft_with="mtp", **how)).stats.drafted
 
 
+def test_a_captured_step_is_of_one_drafter_s_features():
+    """A replay writes to the features that it was captured with."""
+    target = loaded(saved("glm4_moe"))
+    lm, keys = CachedLM(target), set()
+
+    class Keyed(EagerSteps):
+        def __call__(self, key, step, value):
+            keys.add(key)
+            return super().__call__(key, step, value)
+
+    params = Params(gamma=3, temperature=0, seed=0)
+    verifier = decoding(lm, NoDrafter(12, lm.device), params, PROMPT, run_step=Keyed()).decoder.verifier
+    kept = [None, *(CachedMtp(load_pair(target=target).mtp, target).features for _ in range(2))]
+    for features in (*kept, *kept):
+        lm.features = features
+        with torch.no_grad():
+            lm.prefill(torch.tensor(PROMPT[:-1]))
+            verifier.verify(PROMPT, one_hot_draft([1, 2], 12, lm.device), uniforms(0, 0, 3))
+    assert len(keys) == 3
+
+
 def test_16_bits():
     pair = load_pair(target=loaded(saved("qwen3_5_text")).to(torch.bfloat16))
     assert {one.dtype for one in pair.mtp.parameters()} == {torch.bfloat16}
@@ -307,6 +330,23 @@ def test_they_are_loaded_with_the_target_and_counted(tmp_path):
         "prediction"
     )
     assert generate(without, "the cat", Params(draft_with="none", max_new_tokens=5)).stats.tokens
+
+
+def test_in_a_checkpoint_that_also_sees_as_qwen_publishes_them(tmp_path):
+    model_with_mtp(tmp_path, "qwen3_5_text", vocab_size=300)
+    folder, config = with_tokenizer(tmp_path), tmp_path / "config.json"
+    text = json.loads(config.read_text()) | {"mtp_num_hidden_layers": 1}
+    whole = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5"}
+    config.write_text(json.dumps(whole | {"text_config": text, "tie_word_embeddings": False}))
+    tensors = {
+        name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name: tensor
+        for name, tensor in tensors_of(folder).items()
+    }
+    tensors["model.visual.blocks.0.norm1.weight"] = torch.ones(4)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    pair, [size] = load_pair(target=folder), plan(resolve(target=folder)).sizes
+    assert size == pytest.approx(pair.bytes_held.target, abs=200)
+    assert generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=9, seed=0)).stats.drafted
 
 
 @pytest.mark.slow
