@@ -250,7 +250,7 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
     own: dict[Need | None, OwnLayers] = {"first layers": params.exit_layer, "prediction layers": "mtp"}
     setup = pair.runner.begin_run(own.get(METHODS[params.draft_with].needs))
-    sampler = Sampler(params)
+    sampler = Sampler(params, len(started.prompt_ids))
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
     stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))

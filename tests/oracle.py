@@ -80,13 +80,17 @@ def pick(p, u):
     return int(np.argmax(np.cumsum(p) > float(u)))
 
 
-def shaped(logits: torch.Tensor, params: Params, text=()) -> np.ndarray:
-    """Repetition penalty, temperature, top-k, top-p, min-p, in this order, renormalised: logits [V] after a
-    text -> probabilities [V]."""
+def shaped(logits: torch.Tensor, params: Params, text=(), prompt_tokens=0) -> np.ndarray:
+    """Logit bias, penalties, temperature, top-k, top-p, min-p, in this order, renormalised: logits [V] after
+    a text, which begins with a prompt of so many tokens -> probabilities [V]."""
     logits = logits.double().numpy().copy()
+    for token_id, bias in (params.logit_bias or {}).items():
+        logits[token_id] += bias
     for token_id in set(text) if params.repetition_penalty else ():
         up, penalty = logits[token_id] < 0, params.repetition_penalty
         logits[token_id] *= penalty if up else 1 / penalty
+    for token_id, times in Counter(text[prompt_tokens:]).items():
+        logits[token_id] -= params.presence_penalty + times * params.frequency_penalty
     if params.temperature == 0:
         return np.eye(len(logits))[logits.argmax()]
     p = np.exp((logits - logits.max()) / params.temperature)
@@ -299,7 +303,7 @@ def decoding(
 ) -> Decoding:
     """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by
     params.draft_with. rule: in place of the one that params names."""
-    sampler, run_step = sampler or Sampler(params), run_step or EagerSteps()
+    sampler, run_step = sampler or Sampler(params, len(prompt)), run_step or EagerSteps()
     if drafter is None or isinstance(drafter, TableLM):
         vocab_size, gamma = target.vocab_size, params.gamma
         drafter = make_drafter(

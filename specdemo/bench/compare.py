@@ -7,7 +7,7 @@ from functools import reduce
 
 from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, winner
 from specdemo.errors import LoadError
-from specdemo.events import METHODS, Params
+from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of
 from specdemo.events.metrics import ratio, total
 from specdemo.events.speedup import speed_up, timed
 from specdemo.events.trace import Trace
@@ -37,6 +37,11 @@ class Comparison:
     traces: dict[str, Trace]  # each setting's latest, by its name, without warm-ups
 
 
+def methods_at_hand(pair: Pair) -> list[str]:
+    """The names in METHODS of those that the pair can have."""
+    return [name for name, method in METHODS.items() if pair.has(method.needs)]
+
+
 def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting]:
     """One setting for each of these names in METHODS. ValueError for what the pair cannot have."""
     own = {name: replace(params, draft_with=name) for name in names}
@@ -46,7 +51,8 @@ def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting
             raise ValueError(f'methods must not include "{name}" for this pair: it has no drafter')
         if needs == "prediction layers" and isinstance(pair.mtp, str):
             raise ValueError(f'methods must not include "{name}" for this pair: {pair.mtp}')
-    return [Setting(METHODS[name].label, pair, params) for name, params in own.items()]
+    kind = pair.info.drafter_kind
+    return [Setting(drafter_label(name, kind), pair, params) for name, params in own.items()]
 
 
 def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) -> list[Setting]:
@@ -142,18 +148,22 @@ def _row(setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_e
     rounds, accepted = sum_of("rounds"), sum_of("accepted")
     own_rounds, plain_rounds = ([timed(one.rounds) for one in some] for some in (samples, plain))
     found = speed_up(plain_rounds, own_rounds)
+    draft_ms, verify_ms = (ratio(sum_of(part), rounds) for part in ("draft_ms", "verify_ms"))
+    plain_ms = ratio(sum(one.ms for some in plain_rounds for one in some), sum(map(len, plain_rounds)))
     is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].needs == "drafter"
     equal = [one.output_ids == other.output_ids for one, other in zip(samples, plain, strict=False)]
     return MethodRow(
         name=setting.name,
         draft_with=params.draft_with,
+        manner=manner_of(params.draft_with, _kind(setting.pair.info)),
         gamma=None if is_plain else params.gamma,
         drafted_per_round=ratio(sum_of("drafted"), rounds),
         accepted_per_round=accepted / rounds,
         tokens_per_round=sum_of("tokens") / rounds,
         acceptance_rate=ratio(accepted, total(accepted, sum_of("rejected"))),
-        draft_ms_per_round=ratio(sum_of("draft_ms"), rounds),
-        verify_ms_per_round=ratio(sum_of("verify_ms"), rounds),
+        draft_ms_per_round=draft_ms,
+        verify_ms_per_round=verify_ms,
+        plain_rounds_per_round=ratio(total(draft_ms, verify_ms), plain_ms),
         tokens_per_second=1000 * sum_of("timed_tokens") / sum_of("run_ms"),
         speedup=found and found.value,
         speedup_interval=found.interval if found and not is_plain else None,
@@ -161,6 +171,11 @@ def _row(setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_e
         texts_equal=f"{sum(equal)} of {len(equal)}" if texts_are_equal else None,
         samples=len(samples),
     )
+
+
+def _kind(info: PairInfo) -> str | None:
+    """Of the pair's drafter; of a server's, as far as it tells."""
+    return info.server.method if info.server else info.drafter_kind
 
 
 def result_of(

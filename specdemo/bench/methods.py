@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from io import StringIO
 
-from specdemo.events import METHODS, Gamma
+from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner
 from specdemo.events.metrics import ratio
 from specdemo.events.speedup import SHORTEST, is_wide
 from specdemo.events.verdict import speedup_in_words
@@ -21,6 +21,7 @@ class MethodRow:
 
     name: str
     draft_with: str
+    manner: Manner | None  # how its drafts come about; None for "none", and where it is not known
     gamma: Gamma | None  # None for "none"
     drafted_per_round: float | None  # None where a server does not tell it
     accepted_per_round: float
@@ -28,6 +29,7 @@ class MethodRow:
     acceptance_rate: float | None
     draft_ms_per_round: float | None
     verify_ms_per_round: float | None
+    plain_rounds_per_round: float | None  # drafting and verifying, in rounds of the target alone
     tokens_per_second: float
     speedup: float | None  # how many times as fast as the target alone; None if that was not measured
     speedup_interval: tuple[float, float] | None  # of 90%; None for "none"
@@ -64,6 +66,7 @@ class MethodsResult:
 
 COLUMNS: dict[str, Callable[[MethodRow], str]] = {
     "drafter": lambda row: row.name,
+    "drafts as": lambda row: row.manner or "–",
     "gamma": lambda row: "–" if row.gamma is None else str(row.gamma),
     "drafted/round": lambda row: rounded(row.drafted_per_round),
     "accepted/round": lambda row: rounded(row.accepted_per_round),
@@ -71,6 +74,7 @@ COLUMNS: dict[str, Callable[[MethodRow], str]] = {
     "acceptance": lambda row: rounded(row.acceptance_rate, 3),
     "draft ms/round": lambda row: rounded(row.draft_ms_per_round),
     "verify ms/round": lambda row: rounded(row.verify_ms_per_round),
+    "plain rounds/round": lambda row: rounded(row.plain_rounds_per_round),
     "tokens/s": lambda row: rounded(row.tokens_per_second, 1),
     "speed-up (90%)": lambda row: _speedup(row),
     "memory": lambda row: "–" if row.drafter_bytes is None else size(row.drafter_bytes),
@@ -246,7 +250,8 @@ def _shown(value: float) -> float:
 
 
 def _called(row: MethodRow) -> str:
-    labels = tuple(method.label for method in METHODS.values() if method.takes_the)
+    methods = [method.label for method in METHODS.values() if method.takes_the]
+    labels = (*methods, *(kind.label for kind in DRAFTER_KINDS.values()))
     return f"the {row.name}" if row.name.startswith(labels) else row.name
 
 

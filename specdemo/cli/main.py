@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdemo.cli.options import (
+    ALL,
     check_bench_options,
     is_given,
     pair_request,
@@ -24,7 +25,7 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import Printer, summary
 from specdemo.errors import LoadError, PairError, redacted
-from specdemo.events import Params, Round
+from specdemo.events import DRAFTER_KINDS, Params, Round
 from specdemo.loading.catalog import CATALOGUE, QUANTIZE_WHERE
 
 if TYPE_CHECKING:
@@ -196,17 +197,18 @@ def _bench(arguments: Namespace) -> int:
 
 def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> int:
     """The table of drafters. If it is interrupted, what is measured so far."""
-    from specdemo.bench.compare import compare, has_head, result_of, settings_for
+    from specdemo.bench.compare import compare, has_head, methods_at_hand, result_of, settings_for
     from specdemo.bench.methods import methods_table
     from specdemo.bench.prompts import prompts_for
     from specdemo.loading.catalog import others_at_hand
 
     pairs = [_load(request)]
-    if "model" in arguments.methods:
+    names = methods_at_hand(pairs[0]) if arguments.methods == [ALL] else [*arguments.methods, "none"]
+    if "model" in names:
         for name in others_at_hand(pairs[0].info.name):
             kinds = request["quantize"] | ({"drafter": None} if has_head(name) else {})
             pairs.append(_load(request | {"name": name, "quantize": kinds}))
-    settings = settings_for(pairs, list(dict.fromkeys([*arguments.methods, "none"])), params)
+    settings = settings_for(pairs, list(dict.fromkeys(names)), params)
     prompts = prompts_for(pairs[0], arguments.prompts)
     rows, status = [], 0
     try:
@@ -251,10 +253,20 @@ def _check_plot(file: str) -> None:
 
 
 def _pairs(arguments: Namespace) -> int:
-    for entry in CATALOGUE.values():
-        gated = "; gated: accept the terms on the hub and set HF_TOKEN" if entry.gated else ""
-        print(f"{entry.name:<14} {entry.target} + {entry.drafter}")
-        print(f"{'':<14} {entry.about}; {entry.gigabytes:g} GB in bfloat16{gated}; tried: {entry.tried}")
+    """By what drafts."""
+    width = max(map(len, CATALOGUE))
+    for kind in DRAFTER_KINDS.values():
+        entries = [entry for entry in CATALOGUE.values() if entry.drafter_kind == kind.name]
+        if not entries:
+            continue
+        print(f"{kind.label}: {kind.sentence}")
+        for entry in entries:
+            gated = "; gated: accept the terms on the hub and set HF_TOKEN" if entry.gated else ""
+            weights = f"; loaded in {entry.quantize} unless you choose otherwise" if entry.quantize else ""
+            print(f"  {entry.name:<{width}} {entry.target} + {entry.drafter}")
+            size = f"{entry.gigabytes:g} GB in bfloat16{weights}"
+            print(f"  {'':<{width}} {entry.about}; {size}{gated}; tried: {entry.tried}")
+        print()
     print(f"quantised weights: {QUANTIZE_WHERE}")
     return 0
 

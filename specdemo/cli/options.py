@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from specdemo.events import LIMITS, METHODS, RULES, Params, allowed, lossy_in_words
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 
+ALL = "all"  # of bench --methods
 BENCH_DEFAULTS = Params(temperature=0.0, max_new_tokens=128, seed=0)
 
 
@@ -113,6 +114,10 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tup
         elif name == "stop":
             text = "end the text before TEXT; can be given more than once"
             parser.add_argument(option, action="append", default=[], metavar="TEXT", help=text)
+        elif name == "logit_bias":
+            text = "add N (-100 to 100) to the logit of the token ID; can be given more than once"
+            text += " (default the model's own)"
+            parser.add_argument(option, action="append", type=_bias, metavar="ID=N", help=text)
         elif name in LIMITS:
             usual = "the model's own" if name == "repetition_penalty" else default
             text = f"{allowed(name)} (default {usual})"
@@ -123,12 +128,17 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tup
 
 def params_from_arguments(arguments: Namespace) -> Params:
     given = vars(arguments)
+    if given.get("logit_bias"):
+        given = given | {"logit_bias": dict(given["logit_bias"])}
+        if len(given["logit_bias"]) < len(arguments.logit_bias):
+            raise ValueError("logit_bias must be given once for each token id")
     return Params(**{field.name: given[field.name] for field in fields(Params) if field.name in given})
 
 
 def _add_bench_options(parser: ArgumentParser) -> None:
     add_pair_options(parser)
-    leave_out = ("repetition_penalty", "draft_with", "stop", "ignore_eos", "chat", "system", "alternatives")
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
+    leave_out = (*penalties, "draft_with", "stop", "ignore_eos", "chat", "system", "alternatives")
     _add_params_options(parser, BENCH_DEFAULTS, leave_out)
     add = parser.add_argument
     add("--prompts", type=_count, default=6, help="how many prompts (default 6)")
@@ -144,7 +154,7 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     lengths = _numbers(2, 1_000_000)
     contexts = "sweep over the prompt's length in tokens, like 256,1024"
     sweep = "the pair again for each of these, like none,int8,int4,float8"
-    methods = f"a table of drafters instead, from {','.join(METHODS)}"
+    methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
     methods += "; none is always measured, because the speed-ups divide by it"
     add("--contexts", type=lengths, default=[], metavar="N,N", help=contexts)
     add("--quantize-sweep", type=_names, metavar="KIND,KIND", help=sweep)
@@ -155,9 +165,9 @@ def _add_bench_options(parser: ArgumentParser) -> None:
 def check_bench_options(arguments: Namespace) -> None:
     """ValueError for options that do not go together, and for an unknown method or kind of weights."""
     if arguments.methods is not None:
-        for method in arguments.methods:
+        for method in arguments.methods if arguments.methods != [ALL] else ():
             if method not in METHODS:
-                names = f"{', '.join(METHODS)}, separated by commas"
+                names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
         others = ("peers", "cudnn_attention", "shapes", "gammas", "contexts", "quantize_sweep", "plot")
         _refuse_beside("methods", others, arguments)
@@ -200,6 +210,14 @@ def _number(text: str) -> int | float | str:
         with suppress(ValueError):
             return kind(text)
     return text
+
+
+def _bias(text: str) -> tuple[int | str, int | float | str]:
+    """A type for argparse: "11=-5" -> (11, -5); what is no number is left to Params to refuse."""
+    token_id, separator, number = text.partition("=")
+    if not separator:
+        raise ArgumentTypeError(f"must be ID=N, a token id and what to add to its logit, not {ascii(text)}")
+    return int(token_id) if token_id.isdecimal() and len(token_id) < 20 else token_id, _number(number)
 
 
 def _count(text: str) -> int:

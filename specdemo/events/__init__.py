@@ -18,12 +18,15 @@ from specdemo.events.choices import (
     Method,
     Need,
     Rule,
+    drafter_label,
+    drafting_sentence,
     lossy_in_words,
     manner_of,
 )
 from specdemo.events.params import (
     LIMITS,
     NO_PROMPT,
+    TOKEN_IDS,
     ChatMessage,
     Gamma,
     Params,
@@ -44,10 +47,10 @@ __all__ = [
     "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method", "NO_PROMPT", "Need",
     "Next", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats", "Source",
     "Started", "Stats", "TOKEN_IDS", "allowed", "check_messages", "check_number", "check_prompt",
-    "check_text", "is_auto", "is_conversation", "is_lossy", "lossy_in_words", "manner_of", "rule_in_words",
+    "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
+    "lossy_in_words", "manner_of", "rule_in_words",
 ]  # fmt: skip
 
-TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos; the text has no room for more; the drafter has no more to offer.
 EndedBy = Literal["gamma", "confidence", "eos", "length", "drafter"]

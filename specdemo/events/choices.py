@@ -33,7 +33,7 @@ class DrafterKind:
     """What a pair's drafter can be."""
 
     name: str  # PairInfo.drafter_kind
-    label: str
+    label: str  # in tables and before the drafter's name
     manner: Manner
     sentence: str  # how it drafts
 
@@ -67,7 +67,7 @@ METHODS = {
     method.name: method
     for method in (
         Method("model", "drafter model", "a smaller model or a head writes the drafts",
-               needs="drafter", fields=("gamma", "confidence")),
+               needs="drafter", fields=("gamma", "confidence"), menu_label="the pair's drafter"),
         Method("mtp", "multi-token prediction",
                "layers that the target has for multi-token prediction write the drafts",
                needs="prediction layers", fields=("gamma", "confidence"), takes_the=False,
@@ -80,7 +80,8 @@ METHODS = {
         Method("ngram-one-level", "one-level n-gram store",
                "n-grams of one length, counted in the text so far, write the drafts",
                needs=None, fields=("gamma", "ngram"), manner="copy"),
-        Method("early-exit", "early exit", "the target's own first layers write the drafts",
+        Method("early-exit", "early exit",
+               "the target's own first layers write the drafts, one token after another",
                needs="first layers", fields=("gamma", "confidence", "exit_layer"), takes_the=False,
                manner="chain"),
         Method("none", "target alone", "plain decoding",
@@ -91,7 +92,7 @@ METHODS = {
 DRAFTER_KINDS = {
     kind.name: kind
     for kind in (
-        DrafterKind("model", "model", "chain",
+        DrafterKind("model", "drafter model", "chain",
                     "A smaller model drafts one token after another, a forward for each."),
         DrafterKind("eagle3", "EAGLE-3 head", "chain",
                     "An EAGLE-3 head drafts one token after another: the first from the target's own hidden "
@@ -145,6 +146,24 @@ def manner_of(method: str, drafter_kind: str | None) -> Manner | None:
         return METHODS[method].manner
     kind = DRAFTER_KINDS.get(drafter_kind or "")
     return kind.manner if kind else None
+
+
+def drafter_label(method: str, drafter_kind: str | None) -> str:
+    """What drafts by this method: "EAGLE-3 head", "lookup"."""
+    kind = DRAFTER_KINDS.get(drafter_kind or "")
+    return kind.label if kind and METHODS[method].needs == "drafter" else METHODS[method].label
+
+
+def drafting_sentence(method: str, drafter_kind: str | None) -> str:
+    """How a draft by this method comes about; empty where nothing is drafted."""
+    chosen, kind = METHODS[method], DRAFTER_KINDS.get(drafter_kind or "")
+    if kind and chosen.needs == "drafter":
+        return kind.sentence
+    return "" if method == "none" else f"{_capital(chosen.label)}: {chosen.sentence}."
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def lossy_in_words() -> str:

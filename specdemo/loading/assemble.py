@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
+from specdemo.loading.generation import ignored_processors
 from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
 from specdemo.loading.pair import LoadDrafter, Pair, kind_of
 from specdemo.loading.request import ROLES, Part, dtype_name
@@ -86,7 +87,7 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
 def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple[str, ...]:
     """See Pair. models: the target, and the drafter if there is one. other: see `pair_of`."""
     target, drafter = _both(models)
-    limits = [*_ignored_processors(target), *_emulated_bfloat16(models)]
+    limits = [*ignored_processors(target.generation_config), *_emulated_bfloat16(models)]
     if drafter is not None and (context := context_of(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
     if other is not None:
@@ -159,24 +160,6 @@ def _not_finite(model: Module) -> str | None:
 def _both(things: list) -> tuple:
     """The target's, and the drafter's or None."""
     return things[0], things[1] if len(things) == 2 else None
-
-
-# Options of a generation config that change the target's distribution: the value that switches each off.
-PROCESSORS = {
-    "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
-    "bad_words_ids": None, "min_length": 0, "min_new_tokens": None, "suppress_tokens": None,
-    "begin_suppress_tokens": None, "sequence_bias": None, "forced_bos_token_id": None,
-    "forced_eos_token_id": None, "exponential_decay_length_penalty": None, "guidance_scale": None,
-    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
-}  # fmt: skip
-
-
-def _ignored_processors(target: PreTrainedModel) -> list[str]:
-    config = target.generation_config
-    ignored = [name for name, off in PROCESSORS.items() if getattr(config, name, None) not in (None, off)]
-    if not ignored:
-        return []
-    return [f"not applied, though the target's generation config asks for it: {', '.join(ignored)}"]
 
 
 def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:

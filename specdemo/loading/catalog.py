@@ -1,5 +1,6 @@
 """What can be chosen: named pairs, number formats and quantisations. Data only, without torch."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,9 @@ ROOT = Path(__file__).resolve().parents[2]  # the project's directory
 EMBEDDED = ROOT / "assets" / "pairs" / "embedded"
 POOR = "embedded-poor"  # the pair whose drafter guesses badly on purpose
 EAGLE3 = "embedded-eagle3"  # the pair whose drafter is an EAGLE-3 head
+DFLASH = "embedded-dflash"  # the pair whose drafter is a DFlash head
 
+MOST_NAMES = 8  # of pairs in a sentence
 DTYPES = ("float32", "bfloat16", "float16")  # names in torch
 QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer
 # Where each of them can be chosen; `runtime.device.quantized_kinds` decides.
@@ -23,7 +26,8 @@ class Entry:
 
     target, drafter: hub ids, or directories relative to ROOT. gigabytes: size of both models in bfloat16;
     drafter_gigabytes: the drafter's part of it. gated: needs HF_TOKEN of an account that has accepted the
-    terms. tried: where this project has run it, or "not yet".
+    terms. tried: where this project has run it, or "not yet". drafter_kind: a name in DRAFTER_KINDS.
+    quantize: the kind of weights that both models are loaded in, unless another is asked for.
     """
 
     name: str
@@ -34,6 +38,11 @@ class Entry:
     about: str
     gated: bool = False
     tried: str = "not yet: listed from its published sizes and tokenizers"
+    drafter_kind: str = "model"
+    quantize: str | None = None
+
+
+HEAD_NOT_TRIED = "not yet: listed from its published size and config"  # of a head, which has no tokenizer
 
 
 CATALOGUE = {
@@ -47,7 +56,10 @@ CATALOGUE = {
               tried="on CPU, in every test run"),
         Entry(EAGLE3, "assets/pairs/embedded/target", "assets/pairs/embedded/eagle3", 0.03, 0.006,
               "the same target with an EAGLE-3 head, which drafts from the target's own hidden states",
-              tried="on CPU, in every test run"),
+              tried="on CPU, in every test run", drafter_kind="eagle3"),
+        Entry(DFLASH, "assets/pairs/embedded/target", "assets/pairs/embedded/dflash", 0.03, 0.005,
+              "the same target with a DFlash head, which drafts a whole block in one forward",
+              tried="on CPU, in every test run", drafter_kind="dflash"),
         Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27,
               "equal vocabularies, open"),
         Entry("smollm-1.7b", "HuggingFaceTB/SmolLM-1.7B", "HuggingFaceTB/SmolLM-135M", 3.7, 0.27,
@@ -61,12 +73,32 @@ CATALOGUE = {
         Entry("qwen2.5-7b", "Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-0.5B", 16.2, 0.99,
               "vocabularies that differ by padding"),
         Entry("qwen3-8b", "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", 17.9, 1.2, "with a chat template"),
+        Entry("qwen3-8b-eagle3", "Qwen/Qwen3-8B", "RedHatAI/Qwen3-8B-speculator.eagle3", 18.4, 2.0,
+              "a head in the format of the speculators library", tried=HEAD_NOT_TRIED, drafter_kind="eagle3"),
+        Entry("qwen3-8b-dflash", "Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", 18.5, 2.1,
+              "blocks of 16; trained on answers without thinking", tried=HEAD_NOT_TRIED,
+              drafter_kind="dflash"),
+        Entry("qwen3.5-4b", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-0.8B", 9.9, 1.5,
+              "three of four layers are recurrent in both; text only"),
+        Entry("qwen3.5-4b-dflash", "Qwen/Qwen3.5-4B", "z-lab/Qwen3.5-4B-DFlash", 9.7, 1.3,
+              "a recurrent target and a head that is not; text only", tried=HEAD_NOT_TRIED,
+              drafter_kind="dflash"),
         Entry("llama-3.2-3b", "meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.2-1B", 8.9, 2.5,
               "the drafter is a third of the target's size", gated=True),
+        Entry("llama-3.2-3b-int8", "meta-llama/Llama-3.2-3B-Instruct",
+              "meta-llama/Llama-3.2-1B-Instruct", 8.9, 2.5,
+              "chat models whose weights take half the memory", gated=True, quantize="int8"),
         Entry("llama-3.1-8b", "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.2-1B", 18.5, 2.5,
               "the most used target", gated=True),
+        Entry("llama-3.1-8b-eagle3", "meta-llama/Llama-3.1-8B-Instruct",
+              "RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", 18.0, 1.9,
+              "a head in the format of the speculators library", gated=True, tried=HEAD_NOT_TRIED,
+              drafter_kind="eagle3"),
         Entry("gemma-3-4b", "google/gemma-3-4b-pt", "google/gemma-3-270m", 9.0, 0.54,
               "sliding windows, padded vocabulary", gated=True),
+        Entry("gemma-4-e2b", "google/gemma-4-E2B-it", "google/gemma-4-E2B-it-assistant", 10.4, 0.15,
+              "an assistant of 4 layers, which attends to the target's keys and values; text only",
+              drafter_kind="assistant"),
     )
 }  # fmt: skip
 
@@ -74,8 +106,17 @@ CATALOGUE = {
 # wait for minutes. Its owner can list more.
 FOR_GPUS = ("smollm2-1.7b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen3-8b")
 
-# The ids of models that the hub gives out only to accounts that have accepted their terms.
-GATED = {place for entry in CATALOGUE.values() if entry.gated for place in (entry.target, entry.drafter)}
+# The ids of models that the hub gives out only to accounts that have accepted their terms. A head of a gated
+# target is free.
+GATED = {entry.target for entry in CATALOGUE.values() if entry.gated} | {
+    entry.drafter for entry in CATALOGUE.values() if entry.gated and entry.drafter_kind == "model"
+}
+
+
+def names_in_words(names: Collection[str]) -> str:
+    """Of pairs, for a sentence about one that is not among them; of many the first ones."""
+    first, more = list(names)[:MOST_NAMES], len(names) - MOST_NAMES
+    return ", ".join(first) + (f" and {more} others, which pairs lists" if more > 0 else "")
 
 
 def others_at_hand(name: str) -> list[str]:

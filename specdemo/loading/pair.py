@@ -28,6 +28,7 @@ from specdemo.events import (
     is_conversation,
 )
 from specdemo.events.speedup import NO_COST, DraftingCost
+from specdemo.loading.generation import with_models_own
 from specdemo.loading.mtp import NONE
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda, probe
@@ -191,9 +192,12 @@ class Pair:
             raise ValueError(f'draft_with must not be "{params.draft_with}" for this pair: {self.mtp}')
         if needs == "first layers":
             params = replace(params, exit_layer=exit_layer(self.target, params.exit_layer))
-        own = getattr(self.target.generation_config, "repetition_penalty", None)
-        if params.repetition_penalty is None and own not in (None, 1):
-            params = replace(params, repetition_penalty=own)
+        params = with_models_own(params, self.target.generation_config)
+        width = logits_width(self.target)
+        if unknown := next((one for one in params.logit_bias or () if one >= width), None):
+            raise ValueError(
+                f"logit_bias must be of token ids below {width:,} for this pair, not of {unknown}"
+            )
         if params.stop and self.tokenizer is None:
             raise ValueError(
                 "stop must be empty for this pair: without a tokenizer there is no text to find a string in"

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import torch
 
 from specdemo.errors import PairError
-from specdemo.loading.catalog import CATALOGUE, DTYPES, QUANTIZE, ROOT
+from specdemo.loading.catalog import CATALOGUE, DTYPES, QUANTIZE, ROOT, names_in_words
 from specdemo.runtime import cuda
 
 ROLES = ("target", "drafter")
@@ -64,10 +64,12 @@ def resolve(
     """The request that these arguments of `load_pair` make; PairError for a wrong one."""
     if not isinstance(trust_remote_code, bool):
         raise PairError(f"trust_remote_code must be true or false, not {ascii(trust_remote_code)[:60]}")
+    usual = None  # kind of weights, where none is asked for
     if target is None and drafter is None:
         if trust_remote_code:
             raise PairError("trust_remote_code goes with target and drafter: the named pairs bring no code")
         name, ids, places = _from_catalogue(name)
+        usual = CATALOGUE[name].quantize
     else:
         name, ids = _from_ids(name, target, drafter)
         places = {role: _without_revision(role, model_id)[0] for role, model_id in ids.items()}
@@ -76,7 +78,7 @@ def resolve(
         how = (
             _device(for_role(device, role, "device")),
             _dtype(for_role(dtype, role, "dtype")),
-            _quantize(for_role(quantize, role, "quantize")),
+            _quantize(for_role(quantize, role, "quantize"), usual),
         )
         if role in ids:
             revision = _without_revision(role, ids[role])[1]
@@ -106,7 +108,7 @@ def _from_catalogue(name: str | None) -> tuple[str, dict[str, str], dict[str, st
     if not isinstance(name, str) or name not in CATALOGUE:
         near = get_close_matches(str(name), CATALOGUE, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise PairError(f"pair must be one of {', '.join(CATALOGUE)}, not {ascii(name)}{hint}")
+        raise PairError(f"pair must be one of {names_in_words(CATALOGUE)}, not {ascii(name)}{hint}")
     ids = {role: getattr(CATALOGUE[name], role) for role in ROLES}
     return name, ids, {role: in_project(model_id) for role, model_id in ids.items()}
 
@@ -169,7 +171,9 @@ def _device(device: str | None) -> str:
     return device
 
 
-def _quantize(kind: str | None) -> str | None:
+def _quantize(kind: str | None, usual: str | None) -> str | None:
+    """usual: where none is asked for."""
+    kind = usual if kind is None else kind
     if kind in (None, "none"):
         return None
     if not isinstance(kind, str) or kind not in QUANTIZE:

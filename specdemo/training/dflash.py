@@ -136,8 +136,8 @@ def drafted(head: DFlashHead, hidden: Tensor, rows: Tensor, positions: Tensor) -
     `target_states`."""
     context = head.context(hidden)  # [R, T, H]
     text = torch.arange(rows.shape[1], device=rows.device)
-    rotation = head.rotations(text, context.dtype)
-    cached = [layer.keys_and_values(context, rotation) for layer in head.layers]
+    rotate = head.rotate_at(text, context.dtype)
+    cached = [layer.keys_and_values(context, rotate) for layer in head.layers]
     anchors = positions[..., 0]
     attend = BlocksAttention(cached, text < anchors[..., None])
     return head(rows.gather(1, anchors)[..., None], positions, attend)

@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Replay, numbersAfter } from "../../specdemo/ui/static/view/replay.js";
-import { allAccepted, linked, plain, rejection } from "./runs.js";
+import { draftedIn } from "../../specdemo/ui/static/view/steps.js";
+import { SETTING, allAccepted, linked, plain, rejection } from "./runs.js";
 
 // They end at 30, 70 and 90 ms of engine time.
 const ROUNDS = [rejection(), allAccepted(2, 10, 30), plain()].map((round, index) => linked(round, index));
@@ -12,8 +13,9 @@ function replayed(speed, now = 1000) {
   return replay;
 }
 
-function seen({ judged, drafted }) {
-  return [judged.map(({ index }) => index), drafted?.index ?? null];
+/** The rounds with their verdicts, and the one after them if a part of its draft is there. */
+function seen({ judged, drafting }) {
+  return [judged.map(({ index }) => index), drafting && draftedIn(drafting.round, drafting.share).step ? drafting.round.index : null];
 }
 
 test("without a speed everything is visible at once", () => {
@@ -23,12 +25,29 @@ test("without a speed everything is visible at once", () => {
 test("in slow motion a draft appears before its verdict, each at its engine time", () => {
   const replay = replayed(0.1);
   const steps = [
-    [1099, [], null], [1101, [], 0], [1299, [], 0], [1301, [0], null], [1401, [], 1], [1701, [1], 2],
+    [1033, [], null], [1034, [], 0], [1299, [], 0], [1301, [0], null], [1401, [], 1], [1701, [1], null],
     [1901, [2], null],
   ];
   for (const [now, judged, drafted] of steps) {
     assert.deepEqual(seen(replay.next(ROUNDS, now, 200)), [judged, drafted], `at ${now} ms`);
   }
+});
+
+test("in slow motion a chain appears one token after another, and a block when it is drafted", () => {
+  const shares = [1032, 1034, 1068, 1099, 1101, 1299];
+  const shown = (manner) => {
+    const replay = replayed(0.1);
+    const rounds = [linked(rejection(), 0, { ...SETTING, manner })];
+    return shares.map((now) => {
+      const { round, share } = replay.next(rounds, now, 200).drafting;
+      return draftedIn(round, share).step;
+    });
+  };
+  assert.deepEqual(shown("chain"), [0, 1, 2, 2, 3, 3]);
+  assert.deepEqual(shown("copy"), shown("chain"));
+  assert.deepEqual(shown(null), shown("chain"));
+  assert.deepEqual(shown("block"), [0, 0, 0, 0, 1, 1]);
+  assert.deepEqual(shown("block and chain"), [1, 1, 2, 3, 4, 4]);
 });
 
 test("at engine speed there are only verdicts", () => {
@@ -48,7 +67,7 @@ test("a replay can go on from any round, and from a draft that is there already"
   const replay = new Replay();
   replay.restart(0.1, 1000, 1, 10);
   assert.deepEqual(seen(replay.next(ROUNDS, 1001, 200)), [[], 1]);
-  assert.deepEqual(seen(replay.next(ROUNDS, 1301, 200)), [[1], 2]);
+  assert.deepEqual(seen(replay.next(ROUNDS, 1301, 200)), [[1], null]);
 });
 
 test("rounds that come later are awaited", () => {

@@ -128,7 +128,7 @@ test("a replay goes by arrival, without the wait for the first token, and shows 
   replay.restart(0.5, 0);
   const all = rounds();
   assert.equal(replay.next(all, 0, 100).judged.length, 1);
-  assert.deepEqual(replay.next(all, 59, 100), { judged: [], drafted: null });
+  assert.deepEqual(replay.next(all, 59, 100), { judged: [], drafting: null });
   assert.equal(replay.next(all, 60, 100).judged.length, 1);
   assert.equal(courseOf({ rounds: [wire(1, 0, "bonus"), wire(0, 0, "sampled")], ms: 60, tokens: 3, title: "" }).ends[0], 30);
 });

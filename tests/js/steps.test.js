@@ -4,7 +4,7 @@ import { tokensOf } from "../../specdemo/ui/static/view/run.js";
 import {
   after, before, between, draftedIn, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn, stepsTo,
 } from "../../specdemo/ui/static/view/steps.js";
-import { allAccepted, drafted, linked, plain, rejection } from "./runs.js";
+import { SETTING, allAccepted, drafted, linked, plain, rejection } from "./runs.js";
 
 const START = { round: 0, step: 0 };
 
@@ -17,11 +17,11 @@ function ended() {
 // Every fate: 3 drafted, 2 judged, 1 drawn; 2, 2, 1; 1 drawn; 2, 1, none.
 const ROUNDS = [rejection(), allAccepted(), plain(), ended()].map((round, index) => linked(round, index));
 
-function walk(step, from, stride) {
+function walk(step, from, stride, rounds = ROUNDS) {
   const places = [from];
-  for (let at = step(ROUNDS, from, stride); isBefore(at, places.at(-1)) || isBefore(places.at(-1), at);) {
+  for (let at = step(rounds, from, stride); isBefore(at, places.at(-1)) || isBefore(places.at(-1), at);) {
     places.push(at);
-    at = step(ROUNDS, at, stride);
+    at = step(rounds, at, stride);
   }
   return places;
 }
@@ -31,7 +31,7 @@ const PLACES = walk(after, START, "token");
 /** The stage as a list: what each token shows as. */
 class Stage {
   tokens = [];
-  waits = new Map();
+  shown = new Map();
   at = START;
 
   go(to, rounds = ROUNDS) {
@@ -39,13 +39,16 @@ class Stage {
     const kept = this.tokens.length - gone.length;
     assert.deepEqual(this.tokens.slice(kept), gone, "only tokens at the end leave");
     this.tokens = [...this.tokens.slice(0, kept), ...added];
-    for (const { token, waits } of drafted) this.waits.set(token, waits);
+    for (const { token, shown } of drafted) this.shown.set(token, shown);
     this.at = to;
     return this;
   }
 
   get seen() {
-    return this.tokens.map((token) => `${token.text}:${this.waits.get(token) ? "?" : token.fate}`);
+    return this.tokens.map((token) => {
+      const shown = this.shown.get(token) ?? "judged";
+      return shown === "place" ? "[]" : `${token.text}:${shown === "waits" ? "?" : token.fate}`;
+    });
   }
 }
 
@@ -90,6 +93,58 @@ test("the draft comes first and waits, then the verdicts fall one by one, then t
   ]);
 });
 
+function walked(manner) {
+  const rounds = [rejection(), plain()].map((round, index) => linked(round, index, { ...SETTING, manner }));
+  const places = walk(after, START, "token", rounds);
+  assert.deepEqual(walk(before, endOf(rounds), "token", rounds), places.toReversed());
+  const stage = new Stage();
+  const seen = places.map((place) => stage.go(place, rounds).seen.join(""));
+  places.toReversed().forEach((place, at) => {
+    assert.equal(stage.go(place, rounds).seen.join(""), seen.at(-1 - at), "back as forth");
+  });
+  assert.deepEqual(stepsTo(rounds, endOf(rounds)), places.length - 1);
+  const said = places.slice(1).map((place) => inWords(rounds, place, "token"));
+  return { seen, said, whole: draftedIn(rounds[0]).step };
+}
+
+const JUDGED = [
+  " a:accepted b:? c:?",
+  " a:accepted b:rejected c:discarded",
+  " a:accepted b:rejected c:discarded d:resampled",
+  " a:accepted b:rejected c:discarded d:resampled 30:sampled",
+];
+
+test("a block appears at once, in one step", () => {
+  const { seen, said, whole } = walked("block");
+  assert.deepEqual(seen, ["", " a:? b:? c:?", ...JUDGED]);
+  assert.equal(said[0], "3 tokens are drafted at once, as a block. They wait for their verdict.");
+  assert.equal(whole, 1);
+});
+
+test("a block that is corrected token by token appears as empty places, which get their tokens in turn", () => {
+  const { seen, said, whole } = walked("block and chain");
+  assert.deepEqual(seen, ["", "[][][]", " a:?[][]", " a:? b:?[]", " a:? b:? c:?", ...JUDGED]);
+  assert.equal(
+    said[0], "A block of 3 places is drafted at once. Each place gets its token in turn, by the token before it.",
+  );
+  assert.equal(said[3], '" c" is drafted. Now 3 tokens wait for their verdict.');
+  assert.equal(whole, 4);
+});
+
+test("copied tokens, and those of an unknown manner, appear one after another", () => {
+  assert.deepEqual(walked("copy"), walked("chain"));
+  assert.deepEqual(walked(null), walked("chain"));
+});
+
+test("a block of one token is said to be one", () => {
+  const rounds = (manner) => [linked(allAccepted(1), 0, { ...SETTING, manner })];
+  const place = { round: 0, step: 1 };
+  assert.equal(
+    inWords(rounds("block"), place, "token"), '" 10" is drafted, a block of one token. It waits for its verdict.',
+  );
+  assert.match(inWords(rounds("block and chain"), place, "token"), /^A block of one place is drafted at once\. /);
+});
+
 test("where the text ends inside the draft, the last verdict completes the round", () => {
   const stage = new Stage().go({ round: 3, step: 2 });
   assert.deepEqual(stage.seen.slice(-2), [" end:?", " 41:?"]);
@@ -119,7 +174,7 @@ test("a round of nothing but discarded tokens, as a file may have it, can be pas
 });
 
 test("a draft waits as a whole where the slow replay shows it", () => {
-  assert.deepEqual(ROUNDS.map(draftedIn).map(({ step }) => step), [3, 2, 0, 2]);
+  assert.deepEqual(ROUNDS.map((round) => draftedIn(round)).map(({ step }) => step), [3, 2, 0, 2]);
   assert.ok(new Stage().go(draftedIn(ROUNDS[0])).seen.every((token) => token.endsWith("?")));
 });
 

@@ -11,7 +11,8 @@ import pytest
 
 from specdemo import Trace
 from specdemo.cli.main import main
-from specdemo.loading.catalog import EMBEDDED
+from specdemo.events import DRAFTER_KINDS
+from specdemo.loading.catalog import CATALOGUE, EMBEDDED
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = ["--max-new-tokens", "12", "--seed", "3"]
@@ -46,6 +47,7 @@ def test_every_field_of_params_is_an_option(capsys):
     options = (
         "--draft-with lookup --gamma 2 --exit-layer 1 --rule lenient --lenience 0.4 --temperature 0.5 "
         "--top-k 7 --top-p 0.8 --confidence 0.2 --min-p 0.1 --repetition-penalty 1.2 --seed 9 "
+        "--presence-penalty 0.5 --frequency-penalty -0.25 --logit-bias 7=-3.5 --logit-bias 5=2 "
         "--max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
     )
     status, out, _ = run(
@@ -73,6 +75,9 @@ def test_every_field_of_params_is_an_option(capsys):
         "top_p": 0.8,
         "min_p": 0.1,
         "repetition_penalty": 1.2,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.25,
+        "logit_bias": {"5": 2.0, "7": -3.5},
         "seed": 9,
         "max_new_tokens": 5,
         "stop": ["xyz", "two words"],
@@ -105,6 +110,12 @@ WRONG = {
     "--top-k -1": "top_k must be a whole number from 0",
     "--top-p 0": "top_p must be a number above 0 to 1, not 0",
     "--min-p 1": "min_p must be a number from 0 to below 1, not 1",
+    "--logit-bias 7": "argument --logit-bias: must be ID=N, a token id and what to add to its logit, not '7'",
+    "--logit-bias a=1": "logit_bias must be a mapping of different token ids, not of 'a'",
+    "--logit-bias 7=1 --logit-bias 7=2": "logit_bias must be given once for each token id",
+    "--logit-bias 7=x": "logit_bias must be a mapping to numbers from -100 to 100, not to 'x'",
+    "--logit-bias 999999=1": "logit_bias must be of token ids below 4,096 for this pair, not of 999999",
+    "--presence-penalty 3": "presence_penalty must be a number from -2 to 2, not 3",
     "--seed x": "seed must be a whole number",
     "--max-new-tokens 0": "max_new_tokens must be a whole number from 1",
     "--exit-layer 65": "exit_layer must be a whole number from 0 to 64, not 65",
@@ -238,13 +249,17 @@ def test_help_gives_the_defaults_of_its_own_command(capsys):
 
 def test_pairs_says_what_each_needs(capsys):
     status, out, _ = run(capsys, "pairs")
-    assert (
-        status == 0
-        and out.startswith("embedded")
-        and "GB in bfloat16" in out
-        and "set HF_TOKEN" in out
-        and "tried:" in out
-    )
+    assert status == 0 and "GB in bfloat16" in out and "set HF_TOKEN" in out and "tried:" in out
+    assert "; loaded in int8 unless you choose otherwise; gated" in out
+    groups = [group.splitlines() for group in out.split("\n\n")[:-1]]
+    of_each = {}
+    for head, *lines in groups:
+        of_each[head] = [line.split()[0] for line in lines[::2]]
+    assert of_each == {
+        f"{kind.label}: {kind.sentence}": [e.name for e in CATALOGUE.values() if e.drafter_kind == name]
+        for name, kind in DRAFTER_KINDS.items()
+        if any(entry.drafter_kind == name for entry in CATALOGUE.values())
+    }
     assert "quantised weights: int8, int4, int2, float8 on a CPU; on CUDA only what needs no compiler" in out
 
 

@@ -1,6 +1,7 @@
 """Drafting with DFlash and DSpark heads: the text is the target's own, and what the head says in each round
 is what it says when everything is computed anew, by other code."""
 
+import copy
 from dataclasses import replace
 from functools import cache
 
@@ -292,7 +293,7 @@ WIDE = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2)  # as co
     "options", [{}, dict(draft_ids=list(range(0, 96, 3)))], ids=["all tokens", "some tokens"]
 )
 def test_compiled_blocks_say_what_the_head_says(options):
-    """For every number of rows, after texts of several lengths, and after a change of weights between runs."""
+    """For every number of rows, after texts of several lengths, and after weights were changed."""
     target = tiny(**WIDE)
     head = tiny_block_head(target, intermediate_size=64, head_dim=16, **options)
     fast, plain = NativeDFlash(head, target), CachedDFlash(head, target)
@@ -331,3 +332,47 @@ def test_what_cannot_be_compiled_is_said():
         generate(replace(pair, drafter=pair.runner.drafter), TEXT, Params(max_new_tokens=8, seed=0))
         (note,) = pair.runner.notes
         assert note.startswith("the drafter runs operation by operation, which is slower: ") and words in note
+
+
+def test_transformers_own_candidates_are_the_same():
+    """With the same weights in the only DFlash model that transformers has, and its generator of candidates
+    for assisted generation. Newer than the oldest transformers that can be used here."""
+    candidates = pytest.importorskip("transformers.generation.candidate_generator")
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(candidates, "DFlashTokenCandidateGenerator"):
+        pytest.skip("this transformers has no DFlash")
+    target = tiny(vocab_size=96, seed=2)
+    head = tiny_block_head(target, layer_ids=(1,))
+    own = head.config.layer
+    kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING["muse_glimmer_assistant"]
+    shared = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    shared += ("num_key_value_heads", "head_dim", "rms_norm_eps", "rope_parameters")
+    config = kind(
+        **{name: getattr(own, name) for name in shared},
+        layer_types=["full_attention"] * own.num_hidden_layers,
+        block_size=head.config.block_size,
+        mask_token_id=head.config.mask_token_id,
+        target_layer_ids=[0],
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+    )
+    assistant = transformers.AutoModel.from_config(config).eval()
+    places = {"fc.": "encoder.fc.", "hidden_norm.": "encoder.output_norm_enc."}
+    weights = {}
+    for name, value in head.state_dict().items():
+        start = next((start for start in places if name.startswith(start)), "")
+        weights[places.get(start, "") + name.removeprefix(start)] = value
+    assistant.load_state_dict(weights)
+    generation = transformers.GenerationConfig(max_length=100, do_sample=False)
+    generator = candidates.DFlashTokenCandidateGenerator(
+        assistant, target.get_input_embeddings(), target.get_output_embeddings(), generation
+    )
+    text, worst = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]]), 0.0
+    with torch.no_grad():
+        outputs = copy.deepcopy(target)(text[:, :-1], output_hidden_states=True)
+        positions = torch.arange(text.shape[1])[None]
+        given = {"position_ids": positions, "attention_mask": torch.ones_like(text)}
+        ids, logits = generator.get_candidates(text, given, outputs, False, 0)
+    expected = block_logits(head, target, text[0].tolist(), [0] * head.config.places)
+    worst = (logits[0].double() - expected).abs().max().item()
+    assert worst < 1e-4 and logits.std() > 0.1
+    assert ids[0, -head.config.places :].tolist() == expected.argmax(-1).tolist()

@@ -18,6 +18,7 @@ from specdemo import Params, generate, load_pair
 from specdemo.loading.speculator import read_head, read_speculator
 from specdemo.runtime.dflash import CachedDFlash
 from specdemo.training.eagle3 import UnrolledAttention
+from tests.heads import causal_in
 from tests.tiny import tiny
 from tests.vllm_server import PAIR, ROOT, environment, install, python_with_vllm, serving
 
@@ -28,6 +29,17 @@ SPECULATORS += ["openai", "aiohttp", "protobuf", "psutil", "hs-connectors==0.9.0
 MODES = [  # of heads that the package makes
     {"model_type": "llama", "reduced": True, "norm_before_residual": True, "fc_norm": True},
     {"model_type": "qwen3", "reduced": False, "norm_before_fc": True, "norm_output": True},
+    {"model_type": "llama", "reduced": True, "layers": {"num_hidden_layers": 3}},
+    {
+        "model_type": "qwen3",
+        "reduced": False,
+        "layers": {
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "use_sliding_window": True,
+            "sliding_window": 5,
+        },
+    },
 ]
 PROMPTS = ["Once upon a time", "One day, a girl named Lily went to", "Tom and Sam were", "The big dog ran"]
 GAMMA, NEW_TOKENS = 4, 60
@@ -44,11 +56,16 @@ def with_speculators(tmp_path_factory):
 
 @torch.no_grad()
 def logits_of_ours(folder: Path, tokens, hidden, steps: int, target=None) -> list[torch.Tensor]:
-    """The logits [N, Vd] of each step, in float32."""
+    """The logits [N, Vd] of each step, in float32. Of a head with windows, of the first step only: in the
+    later ones of its training a window reaches as many tokens further back as there were steps."""
     head = read_head(folder, read_speculator(folder), torch.float32)
     if target is not None:
         head.attach_verifier(target)
-    g, attention, found = head.features(hidden)[None], UnrolledAttention(), []
+    if any(head.config.windows):
+        y = head(tokens, head.features(hidden), 1 + torch.arange(len(tokens)), causal_in(head))
+        return [head.predict(y)[1]]
+    g, found = head.features(hidden)[None], []
+    attention = [UnrolledAttention() for _ in head.layers]
     for step in range(steps):
         rest = tokens[None, step:]
         positions = torch.arange(1 + step, 1 + step + rest.shape[1])
@@ -72,7 +89,7 @@ def test_speculators_reads_the_shipped_head_and_says_the_same(with_speculators, 
     compare(with_speculators, ROOT / PAIR / "eagle3", tmp_path / "logits.safetensors", ["read"], target)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode["model_type"])
+@pytest.mark.parametrize("mode", MODES, ids=["llama", "qwen3", "three layers", "a window"])
 def test_heads_that_speculators_writes_are_read(with_speculators, mode, tmp_path):
     target = tiny(hidden_size=32, vocab_size=96, num_hidden_layers=4)
     target.save_pretrained(tmp_path / "target")

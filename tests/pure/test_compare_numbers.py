@@ -11,6 +11,7 @@ import pytest
 
 from specdemo.bench.compare import (
     Setting,
+    methods_at_hand,
     methods_of,
     result_of,
     rows_of,
@@ -18,17 +19,18 @@ from specdemo.bench.compare import (
 )
 from specdemo.bench.methods import MethodRow, cells, comparison_csv, methods_table, winner
 from specdemo.cli.main import main
-from specdemo.events import METHODS, ByModel, PairInfo, Params, Round
+from specdemo.events import DRAFTER_KINDS, METHODS, ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
 
 GREEDY = Params(temperature=0)
 
 
-def pair(name="some", drafter=True):
+def pair(name="some", drafter=True, kind="model"):
     info = PairInfo(
         name, "a target", "a drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
     )
+    info = replace(info, drafter_kind=kind)
     model = object() if drafter else None
     return SimpleNamespace(info=info, drafter=model, mtp=model, drafter_bytes=2_500_000, notes=["a note"])
 
@@ -70,6 +72,10 @@ def test_the_figures_of_a_row_follow_from_each_other():
     low, high = first.speedup_interval
     assert low < first.speedup < high, "the runs took 1 to 8 ms a token"
     assert first.drafter_bytes == 2_500_000 and first.texts_equal == "3 of 3"
+    plain_ms = last.draft_ms_per_round + last.verify_ms_per_round
+    assert first.plain_rounds_per_round == pytest.approx(round_ms / plain_ms)
+    assert first.speedup == pytest.approx(first.tokens_per_round / first.plain_rounds_per_round)
+    assert (first.manner, last.manner, last.plain_rounds_per_round) == ("chain", None, 1)
     assert (last.gamma, last.speedup, last.speedup_interval, last.drafter_bytes) == (None, 1, None, None)
     assert last.tokens_per_second == pytest.approx(1000 / 12), "prefill is left out"
     assert last.acceptance_rate is None
@@ -100,7 +106,8 @@ def test_without_the_target_alone_there_are_no_speedups():
     rows = rows_of(
         [setting("lookup"), setting("ngram")], {"lookup": [sample()] * 3, "ngram": [sample(2)] * 3}
     )
-    assert [(row.speedup, row.speedup_interval, row.texts_equal) for row in rows] == [(None, None, None)] * 2
+    unknown = [(r.speedup, r.speedup_interval, r.texts_equal, r.plain_rounds_per_round) for r in rows]
+    assert unknown == [(None,) * 4] * 2
 
 
 def test_rows_of_an_unfinished_comparison_are_over_the_same_prompts():
@@ -148,9 +155,29 @@ def test_several_pairs_give_several_drafter_models_and_each_other_method_once():
     assert [each.name for each in settings_for([one], ["model"], GREEDY)] == ["drafter model"]
 
 
+def test_a_row_is_named_by_the_kind_of_its_drafter_and_tells_how_it_drafts():
+    pairs = [pair(f"of {kind}", kind=kind) for kind in DRAFTER_KINDS]
+    settings = settings_for(pairs, ["model", "lookup"], GREEDY)
+    labels = [f"{kind.label} (of {name})" for name, kind in DRAFTER_KINDS.items()]
+    assert [each.name for each in settings] == [*labels, "lookup"]
+    rows = rows_of(settings, {each.name: [sample()] for each in settings})
+    manners = {row.name: row.manner for row in rows}
+    assert list(map(manners.get, labels)) == [kind.manner for kind in DRAFTER_KINDS.values()]
+    assert manners["lookup"] == "copy"
+
+
+def test_all_are_the_methods_that_the_pair_can_have():
+    def with_needs(*needs):
+        return SimpleNamespace(has=lambda need: need is None or need in needs)
+
+    no_model = [name for name, method in METHODS.items() if method.needs is None]
+    assert methods_at_hand(with_needs()) == no_model
+    assert methods_at_hand(with_needs("drafter")) == ["model", *no_model]
+
+
 def test_other_drafters_for_the_same_target_that_need_no_download():
-    assert others_at_hand("embedded") == ["embedded-poor", "embedded-eagle3"]
-    assert others_at_hand("embedded-poor") == ["embedded", "embedded-eagle3"]
+    assert others_at_hand("embedded") == ["embedded-poor", "embedded-eagle3", "embedded-dflash"]
+    assert others_at_hand("embedded-poor") == ["embedded", "embedded-eagle3", "embedded-dflash"]
     assert others_at_hand("qwen3-8b") == others_at_hand("some/target + some/drafter") == []
 
 
@@ -162,6 +189,7 @@ def made(name, speedup=1.0, interval=None, **changes) -> MethodRow:
     values = dict(
         name=name,
         draft_with=kind,
+        manner=None if kind == "none" else "chain",
         gamma=None if kind == "none" else 4,
         drafted_per_round=0.0 if kind == "none" else 4.0,
         accepted_per_round=0.0 if kind == "none" else 2.104,
@@ -169,6 +197,7 @@ def made(name, speedup=1.0, interval=None, **changes) -> MethodRow:
         acceptance_rate=None if kind == "none" else 0.7,
         draft_ms_per_round=0.0 if kind == "none" else 1.9,
         verify_ms_per_round=6.0 if kind == "none" else 8.1,
+        plain_rounds_per_round=1.0 if kind == "none" else 1.667,
         tokens_per_second=100 * (speedup or 1),
         speedup=speedup,
         speedup_interval=interval,
@@ -290,6 +319,7 @@ def test_every_factor_in_the_sentence_is_in_the_table(case):
 def test_cells_are_rounded_and_a_wide_interval_stands_alone():
     assert cells(MODEL) == {
         "drafter": "drafter model",
+        "drafts as": "chain",
         "gamma": "4",
         "drafted/round": "4.00",
         "accepted/round": "2.10",
@@ -297,6 +327,7 @@ def test_cells_are_rounded_and_a_wide_interval_stands_alone():
         "acceptance": "0.700",
         "draft ms/round": "1.90",
         "verify ms/round": "8.10",
+        "plain rounds/round": "1.67",
         "tokens/s": "190.0",
         "speed-up (90%)": "1.90 (1.80–2.00)",
         "memory": "5.0 MB",
@@ -306,6 +337,7 @@ def test_cells_are_rounded_and_a_wide_interval_stands_alone():
     assert cells(replace(MODEL, speedup_interval=(1.3, 1.95)))["speed-up (90%)"] == "1.90 (1.30–1.95)"
     plain = cells(PLAIN)
     assert (plain["gamma"], plain["speed-up (90%)"], plain["memory"]) == ("–", "1.00", "–")
+    assert (plain["drafts as"], plain["plain rounds/round"]) == ("–", "1.00")
 
 
 def test_the_csv_has_every_value_unrounded():
@@ -341,8 +373,9 @@ def test_the_table_has_a_line_for_each_drafter_under_its_columns_and_the_sentenc
 
 # Options
 
-ALLOWED = f"methods must be some of {', '.join(METHODS)}, separated by commas, not"
+ALLOWED = f"methods must be some of {', '.join(METHODS)}, separated by commas, or all, not"
 WRONG = {
+    "--methods all,model": f"{ALLOWED} 'all'",
     "--methods model,magic": f"{ALLOWED} 'magic'",
     "--methods=": f"{ALLOWED} ''",
     "--methods none --peers": "methods: give --methods or --peers, not both",

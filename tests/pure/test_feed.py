@@ -8,12 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.events import ByModel, Judged, Next, PairInfo, Params, Round, Started
+from specdemo.events import (
+    DRAFTER_KINDS,
+    METHODS,
+    ByModel,
+    ChatMessage,
+    Judged,
+    Next,
+    PairInfo,
+    Params,
+    Round,
+    ServerInfo,
+    Started,
+    manner_of,
+)
 from specdemo.events.speedup import after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.view import feed as feed_module
-from specdemo.ui.view.feed import RunFeed, file_name, json_of, notice, outcome, tokens_of
+from specdemo.ui.view.feed import RunFeed, file_name, json_of, kept_run, notice, outcome, setting, tokens_of
 from specdemo.ui.view.texts import FATES, HIDEABLE, NUMBERS, describe_recorded, number_texts, whose
 from specdemo.ui.view.wire import (
     Notice,
@@ -59,6 +72,27 @@ def trace(*rounds: Round, finish: str | None = None, **params) -> Trace:
     if finish:
         trace.end(finish)
     return trace
+
+
+def test_a_conversation_has_its_turns_before_the_runs_own():
+    said = [
+        ("system", "Be brief"),
+        ("user", "Hi"),
+        ("assistant", "Yes?"),
+        ("user", "Why"),
+        ("assistant", "So."),
+    ]
+    messages = tuple(ChatMessage(*one) for one in (*said, ("user", "And?")))
+    record = replace(trace(*ROUNDS, finish="length", chat=True), prompt="", messages=messages)
+    assert RunFeed(record, before=("last",)).snapshot()["turns"] == [
+        {"asked": "Hi", "answered": "Yes?", "run": None},
+        {"asked": "Why", "answered": "So.", "run": "last"},
+    ]
+    assert kept_run(RunFeed(record)).conversation == (*messages, ChatMessage("assistant", record.text))
+    one = trace(*ROUNDS, finish="length", chat=True, system="Be brief")
+    asked = (ChatMessage("system", "Be brief"), ChatMessage("user", "x"))
+    assert kept_run(RunFeed(one)).conversation == (*asked, ChatMessage("assistant", one.text))
+    assert "turns" not in RunFeed(one).snapshot() and kept_run(RunFeed(trace(*ROUNDS))).conversation is None
 
 
 def tokens(update: Update) -> list[dict]:
@@ -109,7 +143,7 @@ def test_every_object_has_the_fields_of_its_type():
     ]
     objects += [(WireEstimate, estimate) for estimate in update["outcome"]["estimates"]]
     for kind, value in objects:
-        absent = {"counted"} if kind is Update else set()
+        absent = {"counted", "turns"} if kind is Update else set()
         assert value.keys() == kind.__annotations__.keys() - absent
 
 
@@ -255,6 +289,41 @@ def test_a_line_says_whose_run_it_is():
     assert greedy == "Recorded run: toy · nothing drafted · greedy · cpu (a CPU)"
     dated = whose(replace(trace(), date=date(2026, 11, 24)), recorded=True)
     assert dated.endswith(" · cpu (a CPU) · 2026-11-24")
+
+
+@pytest.mark.parametrize("kind", DRAFTER_KINDS)
+def test_the_line_names_the_kind_of_drafter(kind):
+    info = replace(INFO, drafter="org/some/drafter", drafter_kind=kind)
+    written = whose(replace(trace(), pair=info))
+    assert written.startswith(f"toy · {DRAFTER_KINDS[kind].label} some/drafter · γ 4 · ")
+
+
+def drafting(method: str, kind: str | None = None, server: ServerInfo | None = None) -> tuple:
+    told = setting(replace(trace(draft_with=method), pair=replace(INFO, drafter_kind=kind, server=server)))
+    return told["manner"], told["drafting"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_tells_how_each_method_drafts(method):
+    manner, sentence = drafting(method, "model")
+    assert manner == manner_of(method, "model")
+    assert (manner is None) == (sentence == "") == (method == "none")
+    assert sentence == "" or (sentence[0].isupper() and sentence.endswith(".") and sentence.count(".") == 1)
+
+
+@pytest.mark.parametrize("kind", DRAFTER_KINDS)
+def test_a_run_tells_how_each_kind_of_drafter_drafts(kind):
+    row = DRAFTER_KINDS[kind]
+    assert drafting("model", kind) == (row.manner, row.sentence)
+    assert drafting("lookup", kind) == drafting("lookup"), "the pair's drafter plays no part"
+    server = ServerInfo("http://x", "vLLM", None, "target", kind, 4, None)
+    assert drafting("model", server=server) == (row.manner, row.sentence)
+
+
+def test_where_it_is_not_known_how_it_drafts_nothing_is_claimed():
+    assert drafting("model") == (None, "Drafter model: a smaller model or a head writes the drafts.")
+    server = ServerInfo("http://x", "vLLM", None, "target", "suffix", 4, None)
+    assert drafting("model", server=server) == (None, "")
 
 
 def test_messages_are_ascii_json_whatever_the_text_holds():

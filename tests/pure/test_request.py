@@ -1,6 +1,8 @@
 """Requests for pairs, resolved and planned without loading weights: names, places, options, dtypes and
 bytes."""
 
+import json
+
 import pytest
 import torch
 from huggingface_hub import constants
@@ -8,7 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from specdemo import PairError
 from specdemo.errors import LoadError, failure, load_errors, redacted, without_directories
-from specdemo.loading.catalog import CATALOGUE, EMBEDDED
+from specdemo.events import DRAFTER_KINDS
+from specdemo.loading.catalog import CATALOGUE, EMBEDDED, ROOT
 from specdemo.loading.plan import LoadPlan, bytes_of, plan_from
 from specdemo.loading.request import resolve
 from tests.sentences import assert_one_sentence
@@ -28,7 +31,9 @@ def rejected(*args, **request) -> str:
 @pytest.mark.parametrize("name", ["smollm2-1.7", "SmolLM2-1.7B", "embeded"])
 def test_an_unknown_name_with_a_suggestion(name):
     message = rejected(name)
-    assert message.startswith(f"pair must be one of {', '.join(CATALOGUE)}, not {ascii(name)}")
+    first, more = list(CATALOGUE)[:8], len(CATALOGUE) - 8
+    names = f"{', '.join(first)} and {more} others, which pairs lists"
+    assert message.startswith(f"pair must be one of {names}, not {ascii(name)}")
     if name != "SmolLM2-1.7B":
         assert "did you mean " + {"smollm2-1.7": "smollm2-1.7b", "embeded": "embedded"}[name] in message
 
@@ -183,6 +188,35 @@ def test_the_pair_that_comes_with_the_project_is_named_from_its_root(tmp_path, m
             str(EMBEDDED / "drafter"),
         ]
     assert resolve(target=EMBEDDED / "target").parts[0].id == str(EMBEDDED / "target")
+
+
+def test_a_pair_is_loaded_in_its_own_kind_of_weights_unless_another_is_asked_for():
+    name = "llama-3.2-3b-int8"
+    kinds = {
+        ("int8", "int8"): (None, {"target": None}, {"drafter": "int8"}),
+        ("int4", "int4"): ("int4",),
+        (None, None): ("none",),
+        (None, "int8"): ({"target": "none"},),
+    }
+    for expected, choices in kinds.items():
+        for choice in choices:
+            parts = resolve(name, quantize=choice).parts
+            assert tuple(part.quantize for part in parts) == expected, choice
+    assert [part.quantize for part in resolve("llama-3.2-3b").parts] == [None, None]
+    assert [part.quantize for part in resolve(target="a/b", drafter="c/d").parts] == [None, None]
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE)
+def test_an_entry_says_what_drafts(entry):
+    """Of what comes with the project, as its config has it; of published heads, as their names have it."""
+    assert entry.drafter_kind in DRAFTER_KINDS and 0 < entry.drafter_gigabytes < entry.gigabytes
+    directory = ROOT / entry.drafter
+    if directory.is_dir():
+        config = json.loads((directory / "config.json").read_text())
+        assert entry.drafter_kind == config.get("speculators_model_type", "model")
+    else:
+        named = [kind for kind in DRAFTER_KINDS if kind != "model" and kind in entry.drafter.lower()]
+        assert [entry.drafter_kind] == (named or ["model"]) and entry.tried.startswith("not yet")
 
 
 def test_paths_relative_and_from_home(tmp_path, monkeypatch):

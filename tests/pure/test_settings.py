@@ -60,10 +60,15 @@ class SmallPair:
     dtype_reason: str = "float32: for a reason"
     largest_exit: int = 15
     mtp: object = "there are none"
+    drafter_kind: str | None = "model"
 
     has = Pair.has
     runs_here = Pair.runs_here
     has_chat_template = Pair.has_chat_template
+
+    @property
+    def info(self) -> SimpleNamespace:
+        return SimpleNamespace(drafter_kind=self.drafter_kind)
 
 
 def words(text: str) -> SimpleNamespace:
@@ -230,6 +235,25 @@ def test_a_wrong_file_is_told_of_in_plain_words(change, words):
     said = said_of(change)
     assert words in said and "schema" not in said and "_" not in said
     assert_one_sentence(said)
+
+
+@pytest.mark.parametrize(
+    "pair, loaded, who",
+    [
+        ("embedded", PAIR, "a drafter model"),
+        ("embedded", None, "a drafter model"),
+        ("embedded-eagle3", None, "an EAGLE-3 head"),
+        ("qwen3-8b-dflash", None, "a DFlash head"),
+        ("a + b", None, "a smaller model or a head"),
+        ("a + b", SmallPair(drafter_kind="dspark"), "a DSpark head"),
+        ("embedded", SmallPair(drafter_kind="eagle3"), "an EAGLE-3 head"),  # attached since
+    ],
+)
+def test_beside_the_drafting_method_stands_what_drafts(pair, loaded, who):
+    beside = hints(holding(pair=pair), "Once", NEEDS, loaded)["draft_with"]
+    assert beside == f"{who} writes the drafts; with every method the text has the target's own distribution"
+    lookup = hints(holding(pair=pair, draft_with="lookup"), "Once", NEEDS, loaded)["draft_with"]
+    assert lookup.startswith("copies what followed the same words earlier in the text; ")
 
 
 def test_nothing_to_warn_of_at_first():

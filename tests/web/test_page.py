@@ -37,13 +37,13 @@ def shared(visit_for_all, url):
 
 
 WAYS = {  # (what is chosen on the page, the same for the API, what must be seen)
-    "model": (("drafter model", "top-p"), {}, {"accepted", "rejected", "resampled"}),
+    "model": (("the pair's drafter", "top-p"), {}, {"accepted", "rejected", "resampled"}),
     "lookup": (("lookup", "top-p"), {"draft_with": "lookup"}, {"sampled", "accepted"}),
     "ngram": (("n-gram store", "top-p"), {"draft_with": "ngram"}, {"sampled"}),
     "early exit": (("early exit", "top-p"), {"draft_with": "early-exit"}, {"rejected", "accepted"}),
     "none": (("none: the target alone", "top-p"), {"draft_with": "none"}, {"sampled"}),
     "greedy": (
-        ("drafter model", "greedy"),
+        ("the pair's drafter", "greedy"),
         {"temperature": 0, "top_p": 1},
         {"accepted", "rejected", "resampled"},
     ),
@@ -109,7 +109,7 @@ def test_a_token_of_nothing_but_spaces_is_seen(shared):
 @pytest.mark.slow
 def test_what_is_copied_is_the_text(shared):
     page = shared
-    choose(page, "Drafting method", "drafter model")
+    choose(page, "Drafting method", "the pair's drafter")
     choose(page, "Sampler", "multinomial")
     run(page, "Once upon a time,\nthere was", seed=3, max_new_tokens=40)
     trace = saved(page)
@@ -241,7 +241,10 @@ def test_an_example_brings_its_drafting_method_and_another_takes_it_away(page):
     set_field(page, "Seed", 1)
     set_field(page, "Max new tokens", 100)
     rates = []
-    for question, method in (("When does it lose?", "early exit"), ("How does it work?", "drafter model")):
+    for question, method in (
+        ("When does it lose?", "early exit"),
+        ("How does it work?", "the pair's drafter"),
+    ):
         before = first_token(page)
         example(page, question)
         drafts(method)
@@ -262,7 +265,7 @@ def example(page, question: str) -> None:
 
 @pytest.mark.slow
 def test_the_legend_shows_and_hides(shared):
-    choose(shared, "Drafting method", "drafter model")
+    choose(shared, "Drafting method", "the pair's drafter")
     choose(shared, "Sampler", "multinomial")
     run(shared, "Once", seed=3, max_new_tokens=40, temperature=1)
     rejected, discarded = (

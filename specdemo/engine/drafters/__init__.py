@@ -157,7 +157,7 @@ def draft_in_turn(
         logits = predict(token)  # [1, V]
         token, q, is_exact = sampler.sample(logits, u_token, settings, seen[None])  # [1], [1, V], [1]
         if sampler.penalises:
-            seen = seen.index_fill(0, token, True)
+            seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
         drafted.append(token)
         qs.append(q)
         raw_logits.append(logits)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from specdemo.errors import PairError
-from specdemo.events import LIMITS, METHODS, Need, allowed, check_text
+from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, Need, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.settings import (
@@ -49,7 +49,7 @@ def hints(
     if is_lossy_choice(values):
         texts["draft_with"] = "the rule is lossy, so the text has another distribution than the target's"
     if method := METHODS.get(values["draft_with"]):
-        texts["draft_with"] = f"{method.sentence}; {texts['draft_with']}"
+        texts["draft_with"] = f"{_who_drafts(method, values['pair'], pair)}; {texts['draft_with']}"
     for name, warning in _warnings(values, prompt, needs, pair, limits):
         texts[name] = f"⚠ {warning}"
     for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
@@ -58,6 +58,16 @@ def hints(
     if pair is not None and not texts["dtype"]:
         texts["dtype"] = pair.dtype_reason
     return texts
+
+
+def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
+    """What drafts. name: of the chosen pair, whose kind of drafter the catalogue tells until it is loaded."""
+    named = CATALOGUE.get(name)
+    kind = pair.info.drafter_kind if pair else named and named.drafter_kind
+    if method.needs != "drafter" or kind not in DRAFTER_KINDS:
+        return method.sentence
+    label = DRAFTER_KINDS[kind].label
+    return f"{'an' if label[0] in 'AEIOU' else 'a'} {label} writes the drafts"
 
 
 def _pair_line(name: str, needs: "Needs") -> str:

@@ -21,6 +21,7 @@ from specdemo.bench.compare import (
     Setting,
     compare,
     has_head,
+    methods_at_hand,
     result_of,
     settings_for,
 )
@@ -180,12 +181,11 @@ def _gammas(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
 
 
 def _drafters(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
-    names = [name for name, method in METHODS.items() if pairs[0].has(method.needs)]
     params = request.params
     if "exit_layer" not in METHODS[params.draft_with].fields:
         # Its control is hidden, and can hold what another target allows.
         params = replace(params, exit_layer=0)
-    settings = settings_for(pairs, names, params)
+    settings = settings_for(pairs, methods_at_hand(pairs[0]), params)
     whose = f"{_in_words(pairs, request)}, γ {request.params.gamma}"
     return _on_prompts(settings, pairs, request, whose)
 

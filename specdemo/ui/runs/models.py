@@ -15,7 +15,16 @@ from huggingface_hub import get_token
 
 from specdemo import zero
 from specdemo.errors import PairError, no_mistakes, without_directories
-from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR, QUANTIZE, Entry
+from specdemo.loading.catalog import (
+    CATALOGUE,
+    DFLASH,
+    EAGLE3,
+    FOR_GPUS,
+    POOR,
+    QUANTIZE,
+    Entry,
+    names_in_words,
+)
 from specdemo.loading.fetch import OnProgress, has_config
 from specdemo.loading.load import read_skeleton, target_for
 from specdemo.loading.pair import AnyPair, Pair
@@ -95,7 +104,7 @@ class Servers:
         return found
 
 
-EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3)
+EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3, DFLASH)
 
 
 @dataclass(frozen=True)
@@ -182,7 +191,9 @@ class Models:
         """
         for name in allowed:
             if name not in CATALOGUE:
-                raise PairError(f"allow must be names out of {', '.join(CATALOGUE)}, not {ascii(name)[:60]}")
+                raise PairError(
+                    f"allow must be names out of {names_in_words(CATALOGUE)}, not {ascii(name)[:60]}"
+                )
         device = self.default_request.device
         free = free_memory(device)
         usual = FOR_GPUS if is_cuda(device) and not zero.GPU else ()
@@ -224,7 +235,7 @@ class Models:
                 raise PairError(f"{field} {FIXED}")
         name = self.default if choice.pair is None else choice.pair
         if not isinstance(name, str) or name not in self.arguments:
-            raise PairError(f"pair must be one of {', '.join(self.names)}, not {ascii(name)[:60]}")
+            raise PairError(f"pair must be one of {names_in_words(self.names)}, not {ascii(name)[:60]}")
         arguments = dict(self.arguments[name])
         if choice.dtype is not None:
             arguments["dtype"] = choice.dtype

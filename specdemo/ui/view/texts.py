@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdemo.events import METHODS, Params, ServerInfo, Stats, metrics
+from specdemo.events import DRAFTER_KINDS, METHODS, Params, ServerInfo, Stats, metrics
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
@@ -113,8 +113,10 @@ def whose(trace: Trace, recorded: bool = False) -> str:
     method = METHODS[params.draft_with]
     drafting = method.label
     if method.needs == "drafter":
+        kind = DRAFTER_KINDS.get(pair.drafter_kind or "")
         # Of a hub id or a directory, the two last parts.
-        drafting = f"drafter {'/'.join(Path(printable(pair.drafter or 'model')).parts[-2:])}"
+        name = "/".join(Path(printable(pair.drafter or "model")).parts[-2:])
+        drafting = f"{kind.label if kind else 'drafter'} {name}"
     elif method.needs == "first layers":
         drafting = f"{drafting} after layer {params.exit_layer}"
     elif params.draft_with == "none":

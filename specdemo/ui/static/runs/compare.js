@@ -28,7 +28,8 @@ const REQUESTS = {
   "Compare drafters on this prompt": { kind: "compare", prompts: "this" },
   "Compare drafters on a set of prompts": { kind: "compare", prompts: "set" },
 };
-const WHAT = "Measures each drafter and the target alone. Reading the prompt is not counted.";
+const WHAT = "Measures each drafter and the target alone, whose rounds are the plain rounds. Reading the prompt is not "
+  + "counted.";
 
 /**
  * @param {HTMLElement} panel

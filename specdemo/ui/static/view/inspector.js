@@ -8,7 +8,9 @@ import { isBlock, ruleOf } from "./rules.js";
 import { isDrafted } from "./run.js";
 import { NOT_TOLD, isServed, isUnknown } from "./served.js";
 import { explained, named } from "./textless.js";
-import { alternativesTo, fedAgainInWords, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn } from "./verdict.js";
+import {
+  alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn,
+} from "./verdict.js";
 
 /** @import { RunSetting } from "./messages.js" */
 /** @import { Token } from "./run.js" */
@@ -57,6 +59,7 @@ const INSPECTOR = `
       <p class="stands-for"></p>
       <p class="verdict"></p>
     </div>
+    <p class="drafting"></p>
     <details class="formulas"><summary>Formulas</summary>${FORMULAS}</details>
     <div class="judgement" role="img">
       <p class="judged"></p>
@@ -75,8 +78,9 @@ const COLUMNS = { p: ["p", "target"], q: ["q", "drafter"], residual: ["r", "resi
 /**
  * @param {HTMLElement} panel
  * @param {() => RunSetting | null} setting of the run on the stage
+ * @param {(index: number) => Token[]} copied what the round's draft is a copy of
  */
-export function makeInspector(panel, setting) {
+export function makeInspector(panel, setting, copied) {
   panel.innerHTML = INSPECTOR;
   const part = (/** @type {string} */ selector) => find(panel, selector);
   const likely = /** @type {HTMLTableElement} */ (part(".likely"));
@@ -116,24 +120,36 @@ export function makeInspector(panel, setting) {
    * @param {Kind | null} kind of a token without a text
    */
   function show(token, pinned, chosen = pinned, known = "all", kind = null) {
-    const fate = known === "draft" ? "pending" : token.fate;
+    const fate = isJudged(known) ? token.fate : "pending";
+    const isPlace = known === "place";
     part(".spoken").setAttribute("aria-live", chosen ? "polite" : "off");
     panel.scrollTop = 0;
     setShown(true);
     panel.dataset.shows = fate;
-    part(".what code").textContent = isUnknown(token) ? "?" : kind ? "" : inQuotes(token.text);
+    part(".what code").textContent = isPlace || isUnknown(token) ? "?" : kind ? "" : inQuotes(token.text);
     part(".what code").className = kind ? `none ${kind}` : "";
     part(".stands-for").textContent = kind ? explained(kind) : "";
     part(".what .token").textContent = fate;
     part(".what .token").className = `token ${fate}`;
-    part(".what small").textContent = token.id === null ? "" : `token ${token.id}`;
+    part(".what small").textContent = isPlace || token.id === null ? "" : `token ${token.id}`;
     part(".unpin").hidden = !pinned;
     const ofRound = token.fate === "prompt" ? [] : [lengthInWords(token.round), fedAgainInWords(token.round)];
     part(".where").textContent = [placeOf(token), ...ofRound].filter(Boolean).join(", ");
     part(".verdict").textContent = verdictOn(token, setting(), known);
+    part(".drafting").textContent = draftingOf(token);
     showJudgement(token, known);
     showValues(token, known);
     showLikely(token, known);
+  }
+
+  /**
+   * How the draft came about that the token is of; empty of any other token.
+   * @param {Token} token
+   */
+  function draftingOf(token) {
+    const sentence = setting()?.drafting;
+    if (!sentence || !isDrafted(token)) return "";
+    return copied(token.round.index).length ? `${sentence} What was copied is framed in the text.` : sentence;
   }
 
   /**
@@ -146,8 +162,8 @@ export function makeInspector(panel, setting) {
     const judged = replaced ?? token;
     const bar = part(".judgement");
     const usesU = ruleOf(judged).threshold === null;
-    const isJudged = isDrafted(judged) && usesU && judged.u !== null && judged.accept_prob !== null;
-    bar.hidden = known === "draft" || !isJudged;
+    const wasJudged = isDrafted(judged) && usesU && judged.u !== null && judged.accept_prob !== null;
+    bar.hidden = !isJudged(known) || !wasJudged;
     if (!isDrafted(judged) || judged.u === null || judged.accept_prob === null) return;
     const { u, accept_prob: threshold } = judged;
     const [writtenU, writtenThreshold] = apart(u, threshold);

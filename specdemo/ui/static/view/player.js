@@ -5,7 +5,8 @@
 import { find } from "./dom.js";
 import { Replay } from "./replay.js";
 import {
-  after, before, between, draftedIn, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn, stepsTo,
+  after, before, between, draftedIn, draftingSteps, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn,
+  stepsTo,
 } from "./steps.js";
 
 /** @import { Reader } from "./reader.js" */
@@ -71,6 +72,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     clearTimeout(timer);
     const clock = run.setting?.served ? "server" : "engine"; // whose times it is played by
     for (const option of speed.options) option.text = option.text.replace(/engine|server/, clock);
+    page.dataset.manner = run.setting?.manner ?? "";
     reader.clear();
     text.clear(follow);
     timeline.clear();
@@ -105,8 +107,8 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
       untold = true;
       return after(run.rounds, place, "token");
     }
-    const { drafted } = replay.next(run.rounds, now, Infinity);
-    const played = drafted ? draftedIn(drafted) : { round: replay.judged, step: 0 };
+    const { drafting } = replay.next(run.rounds, now, Infinity);
+    const played = drafting ? draftedIn(drafting.round, drafting.share) : { round: replay.judged, step: 0 };
     return isBefore(played, place) ? place : played;
   }
 
@@ -115,7 +117,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     const { gone, added, drafted } = between(run.rounds, place, to);
     if (gone.length) text.removeFrom(gone[0]);
     text.add(added);
-    for (const { token, waits } of drafted) text.setOpen(token, waits);
+    for (const { token, shown } of drafted) text.setShown(token, shown);
     if (to.round < place.round) timeline.cut(to.round);
     else timeline.add(run.rounds.slice(place.round, to.round));
     place = to;
@@ -191,10 +193,11 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     tellNothing();
   }
 
-  // From here on. A draft that is on the stage already is not drafted again.
+  // From here on. What of a draft is on the stage already is not drafted again.
   function startClock() {
     const round = run.rounds[place.round];
-    const drafted = (round && place.step >= round.draft.length && round.draft_ms) || 0;
+    const share = place.step ? Math.min(1, place.step / draftingSteps(round)) : 0;
+    const drafted = share && (round.draft_ms ?? 0) * share;
     replay.restart(Number(speed.value), performance.now(), place.round, drafted);
     steppedAt = -Infinity;
     stride = "token";

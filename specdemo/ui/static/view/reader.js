@@ -19,14 +19,17 @@ import { hasSelection } from "./text.js";
  * @param {Text} text
  * @param {Inspector} inspector
  * @param {Timeline} timeline
+ * @param {(index: number) => Token[]} copied what the round's draft is a copy of
  */
-export function makeReader(page, stage, text, inspector, timeline) {
+export function makeReader(page, stage, text, inspector, timeline, copied) {
   /** @type {Token | null} */
   let pinned = null;
   /** @type {Token | null} */
   let tabStop = null; // the token that Tab comes to; until there is one, the stage itself
   /** @type {Element[]} */
   let lit = [];
+  /** @type {Element[]} */
+  let sources = []; // what the draft of the round that is lit is a copy of
   /** @type {Token | null} */
   let seen = null; // what the inspector shows
   /** @type {Known} */
@@ -90,7 +93,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
   function show(token, isPinned, chosen = isPinned) {
     seen = token;
     seenAs = knownOf(token);
-    inspector.show(token, isPinned, chosen, seenAs, text.kindOf(token));
+    inspector.show(token, isPinned, chosen, seenAs, seenAs === "place" ? null : text.kindOf(token));
   }
 
   /**
@@ -98,6 +101,7 @@ export function makeReader(page, stage, text, inspector, timeline) {
    * @returns {Known}
    */
   function knownOf(token) {
+    if (text.isPlace(token)) return "place";
     if (text.isOpen(token)) return "draft";
     const own = token.fate === "prompt" ? null : token.round.next;
     return own && !text.isOnStage(own) ? "verdict" : "all";
@@ -273,13 +277,16 @@ export function makeReader(page, stage, text, inspector, timeline) {
   }
 
   /**
-   * Lights the tokens of one round, or none, and the round's mark in the timeline.
+   * Lights the tokens of one round, or none, and the round's mark in the timeline; frames what it copied.
    * @param {number | null} index
    */
   function light(index, reveal = false) {
     for (const element of lit) element.classList.remove("lit");
     lit = index === null ? [] : [...stage.querySelectorAll(`[data-round="${index}"]`)];
     for (const element of lit) element.classList.add("lit");
+    for (const element of sources) element.classList.remove("copied");
+    sources = index === null ? [] : copied(index).filter(text.isOnStage).map(text.elementOf);
+    for (const element of sources) element.classList.add("copied");
     timeline.light(index, reveal);
   }
 

@@ -38,11 +38,11 @@ export class Replay {
 
   /**
    * The rounds that have become visible since the last call, about `limit` tokens at most; and in slow motion
-   * the round after them, if its draft is visible and waits for the verdict.
+   * the round after them, with the share of its drafting time that has passed.
    * @param {Round[]} rounds
    * @param {number} now
    * @param {number} limit
-   * @returns {{ judged: Round[], drafted: Round | null }}
+   * @returns {{ judged: Round[], drafting: { round: Round, share: number } | null }}
    */
   next(rounds, now, limit) {
     this.#advance(now);
@@ -57,11 +57,11 @@ export class Replay {
       judged.push(round);
       size += round.draft.length + 1;
     }
-    const waiting = rounds[this.judged];
+    const round = rounds[this.judged];
     // When a server drafted is not told: its rounds come whole.
-    const isDrafted = waiting && waiting.draft_ms !== null && this.#time >= waiting.draft_ms;
-    const drafted = isDrafted && this.speed < 1 ? waiting : null;
-    return { judged, drafted };
+    if (!round || round.draft_ms === null || this.speed >= 1) return { judged, drafting: null };
+    const share = this.#time < round.draft_ms ? this.#time / round.draft_ms : 1;
+    return { judged, drafting: { round, share } };
   }
 
   /** @param {number} now */

@@ -1,11 +1,11 @@
 // @ts-check
-// A run as a list of steps. In each round the draft appears, token by token, and waits; then one token after
-// another is judged, and what was drafted after the last of these is dropped; then the round's own token is
-// drawn.
+// A run as a list of steps. In each round the draft appears as it was made, and waits: token by token; at once,
+// as a block; or as a block of empty places, each of which then gets its token. Then one token after another is
+// judged, and what was drafted after the last of these is dropped; then the round's own token is drawn.
 
 import { digits } from "./format.js";
 import { isBlock, ruleOf } from "./rules.js";
-import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
+import { acceptedIn, comesAtOnce, rejectedIn, tokensOf } from "./run.js";
 import { isFromServer, isServed, nameOf, servedDrawn, servedRoundDone } from "./served.js";
 import { named } from "./textless.js";
 import { comparison, judgement, whyNoMore } from "./verdict.js";
@@ -16,8 +16,9 @@ import { comparison, judgement, whyNoMore } from "./verdict.js";
  * @typedef {{ round: number, step: number }} Place
  */
 /** @typedef {"round" | "token"} Stride */
+/** How a drafted token is shown: as an empty place, waiting for its verdict, or judged. @typedef {"place" | "waits" | "judged"} Shown */
 /**
- * @typedef {{ kind: "drafted" | "judged", round: Round, token: Drafted }
+ * @typedef {{ kind: "block" | "drafted" | "judged", round: Round, token: Drafted }
  *   | { kind: "drawn", round: Round, token: Own | null }} Step
  */
 
@@ -38,17 +39,52 @@ export function endOf(rounds) {
 }
 
 /**
- * A round whose whole draft waits for its verdict.
+ * A round of whose drafting a share is done, from 0 to 1; by default all, so that the draft waits for its verdict.
  * @param {Round} round
  * @returns {Place}
  */
-export function draftedIn(round) {
-  return { round: round.index, step: Math.min(round.draft.length, stepsIn(round) - 1) };
+export function draftedIn(round, share = 1) {
+  const done = Math.floor(share * draftingSteps(round));
+  return { round: round.index, step: Math.min(done, stepsIn(round) - 1) };
 }
 
 /** @param {Round} round */
-export function stepsIn({ draft, next }) {
-  return Math.max(1, draft.length + judgedIn(draft).length + (next ? 1 : 0));
+export function stepsIn(round) {
+  return Math.max(1, draftingSteps(round) + judgedIn(round.draft).length + (round.next ? 1 : 0));
+}
+
+/**
+ * How many steps the round's draft takes: one for a block, one for each token that comes in its turn.
+ * @param {Round} round
+ */
+export function draftingSteps(round) {
+  const count = round.draft.length;
+  return count && Number(comesAtOnce(round)) + (comesInTurn(round) ? count : 0);
+}
+
+/** Whether the tokens of a draft come one after another. @param {Round} round */
+function comesInTurn({ setting }) {
+  return setting?.manner !== "block";
+}
+
+/**
+ * How many of the draft's places are on the stage after so many steps of the round.
+ * @param {Round} round
+ * @param {number} step
+ */
+function placesAfter(round, step) {
+  const count = round.draft.length;
+  return comesAtOnce(round) && step > 0 ? count : Math.min(step, count);
+}
+
+/**
+ * How many of these have their token.
+ * @param {Round} round
+ * @param {number} step
+ */
+function tokensAfter(round, step) {
+  const inTurn = Math.max(0, step - Number(comesAtOnce(round)));
+  return comesInTurn(round) ? Math.min(inTurn, round.draft.length) : placesAfter(round, step);
 }
 
 /** @param {Drafted[]} draft */
@@ -122,7 +158,7 @@ export function onTheWay(rounds, from, to, limit) {
 
 /**
  * What changes on the stage from one place to another: the tokens at its end that leave, those that come, and
- * which drafted tokens wait for their verdict now, of all rounds in which something changes.
+ * how drafted tokens are shown now, of all rounds in which something changes.
  * @param {Round[]} rounds
  * @param {Place} from
  * @param {Place} to
@@ -130,16 +166,15 @@ export function onTheWay(rounds, from, to, limit) {
 export function between(rounds, from, to) {
   /** @type {{ gone: (Drafted | Own)[], added: (Drafted | Own)[] }} */
   const { gone, added } = { gone: [], added: [] };
-  /** @type {{ token: Drafted, waits: boolean }[]} */
+  /** @type {{ token: Drafted, shown: Shown }[]} */
   const drafted = [];
   const first = Math.min(from.round, to.round);
   for (const round of rounds.slice(first, Math.max(from.round, to.round) + 1)) {
     const tokens = /** @type {(Drafted | Own)[]} */ (tokensOf(round));
     for (const token of tokens.slice(shownOf(round, to), shownOf(round, from))) gone.push(token);
     for (const token of tokens.slice(shownOf(round, from), shownOf(round, to))) added.push(token);
-    const waiting = waitingIn(round, to);
     for (const token of round.draft.slice(0, shownOf(round, to))) {
-      drafted.push({ token, waits: waiting.includes(token) });
+      drafted.push({ token, shown: shownAs(token, to) });
     }
   }
   return { gone, added, drafted };
@@ -152,19 +187,22 @@ export function between(rounds, from, to) {
  */
 function shownOf(round, place) {
   if (round.index < place.round) return tokensOf(round).length;
-  return round.index > place.round ? 0 : Math.min(place.step, round.draft.length);
+  return round.index > place.round ? 0 : placesAfter(round, place.step);
 }
 
 /**
- * @param {Round} round
+ * @param {Drafted} token one that is on the stage at that place
  * @param {Place} place
+ * @returns {Shown}
  */
-function waitingIn({ index, draft }, place) {
-  if (index !== place.round) return [];
-  const judged = judgedIn(draft);
-  const verdicts = Math.max(0, place.step - draft.length);
-  if (verdicts > 0 && verdicts >= judged.length) return [];
-  return draft.filter((token) => !judged.slice(0, verdicts).includes(token));
+function shownAs(token, place) {
+  const { round } = token;
+  if (round.index !== place.round) return "judged";
+  if (token.place >= tokensAfter(round, place.step)) return "place";
+  const judged = judgedIn(round.draft);
+  const verdicts = Math.max(0, place.step - draftingSteps(round));
+  const allFallen = verdicts > 0 && verdicts >= judged.length;
+  return allFallen || judged.slice(0, verdicts).includes(token) ? "judged" : "waits";
 }
 
 /**
@@ -179,10 +217,10 @@ export function stepTo(rounds, place) {
   const round = rounds[index];
   const { draft, next } = round;
   const judged = judgedIn(draft);
-  if (step < draft.length) return { kind: "drafted", round, token: draft[step] };
-  if (step < draft.length + judged.length) {
-    return { kind: "judged", round, token: judged[step - draft.length] };
-  }
+  const [blocks, drafting] = [Number(comesAtOnce(round)), draftingSteps(round)];
+  if (step < Math.min(blocks, drafting)) return { kind: "block", round, token: draft[0] };
+  if (step < drafting) return { kind: "drafted", round, token: draft[step - blocks] };
+  if (step < drafting + judged.length) return { kind: "judged", round, token: judged[step - drafting] };
   return { kind: "drawn", round, token: next };
 }
 
@@ -197,6 +235,7 @@ export function inWords(rounds, place, stride) {
   if (!step) return "The prompt. Nothing has been drafted yet.";
   if (stride === "round" && place.step === 0) return roundDone(step.round);
   if (step.kind === "drawn") return drawnInWords(step.token);
+  if (step.kind === "block") return blockInWords(step.round);
   return step.kind === "drafted" ? draftedInWords(step.token) : judgedInWords(step.token);
 }
 
@@ -218,13 +257,30 @@ const SOURCES = {
   sampled: "sampled from p",
 };
 
+/** @param {Round} round whose draft comes as a block */
+function blockInWords(round) {
+  const all = round.draft.length;
+  if (comesInTurn(round)) {
+    return `${all === 1 ? "A block of one place is" : `A block of ${all} places is`} drafted at once. Each place gets `
+      + "its token in turn, by the token before it.";
+  }
+  return all === 1
+    ? `${nameOf(round.draft[0])} is drafted, a block of one token. It waits for its verdict.${endOfDraft(round)}`
+    : `${all} tokens are drafted at once, as a block. They wait for their verdict.${endOfDraft(round)}`;
+}
+
+/** @param {Round} round */
+function endOfDraft(round) {
+  const why = whyNoMore(round);
+  return why && ` The draft ends here: ${why}.`;
+}
+
 /** @param {Drafted} token */
 function draftedInWords(token) {
   const { round, place } = token;
   const name = nameOf(token);
   const all = round.draft.length;
-  const why = whyNoMore(round);
-  const ends = why && ` The draft ends here: ${why}.`;
+  const ends = endOfDraft(round);
   if (place + 1 < all) return `${name} is drafted, ${place + 1} of ${all}. It waits for its verdict.`;
   return all === 1
     ? `${name} is drafted. It waits for its verdict.${ends}`

@@ -9,6 +9,7 @@ import { UNKNOWN, isUnknown } from "./served.js";
 import { STANDS_FOR, kindInRound, kindsInPrompt } from "./textless.js";
 
 /** @import { Token } from "./run.js" */
+/** @import { Shown } from "./steps.js" */
 /** @import { Kind } from "./textless.js" */
 /** @typedef {ReturnType<typeof makeText>} Text */
 
@@ -41,7 +42,7 @@ export function makeText(stage) {
   new ResizeObserver(onResize).observe(stage);
   clear();
   return {
-    clear, add, removeFrom, setOpen, isOpen, isOnStage, follow, rewrite, reflow, outline, reveal, shown,
+    clear, add, removeFrom, setShown, isOpen, isPlace, isOnStage, follow, rewrite, reflow, outline, reveal, shown,
     isShown, tokenAt, elementOf, kindOf,
   };
 
@@ -75,19 +76,27 @@ export function makeText(stage) {
 
   /**
    * @param {Token} token a drafted one
-   * @param {boolean} open whether it waits for its verdict
+   * @param {Shown} shown
    */
-  function setOpen(token, open) {
+  function setShown(token, shown) {
     const element = elementOf(token);
-    if (open === isOpen(token)) return;
+    const [open, place] = [shown !== "judged", shown === "place"];
+    if (open === isOpen(token) && place === isPlace(token)) return;
     element.classList.toggle("open", open);
     element.dataset.fate = open ? "pending" : token.fate;
-    setName(element, token);
+    if (place === isPlace(token)) return setName(element, token);
+    element.classList.toggle("place", place);
+    fill(element, token);
   }
 
-  /** @param {Token} token */
+  /** Whether it waits for its verdict. @param {Token} token */
   function isOpen(token) {
     return elements.get(token)?.dataset.fate === "pending";
+  }
+
+  /** Whether only its place in a block is shown, and not which token it is. @param {Token} token */
+  function isPlace(token) {
+    return elements.get(token)?.classList.contains("place") ?? false;
   }
 
   /** @param {Token} token */
@@ -172,7 +181,6 @@ export function makeText(stage) {
     tokens.set(span, token);
     elements.set(token, span);
     fill(span, token);
-    if (isUnknown(token)) find(span, "b").className = "unknown";
     return span;
   }
 
@@ -188,6 +196,7 @@ export function makeText(stage) {
 
   /** @param {Token} token */
   function wordOf(token) {
+    if (isPlace(token)) return "An empty place";
     if (isUnknown(token)) return UNKNOWN;
     const kind = kindOf(token);
     if (kind) return STANDS_FOR[kind];
@@ -218,14 +227,14 @@ export function makeText(stage) {
    * @param {Token} token
    */
   function fill(element, token) {
-    const { text } = token;
+    const text = isPlace(token) ? "" : token.text;
     setName(element, token);
     const word = make("b");
     const signs = [...text.trim()].filter((sign) => !/\p{M}/u.test(sign)).length;
     if (signs < MANY) element.style.setProperty("--signs", String(signs));
     else element.style.removeProperty("--signs");
     if (text.trim() === "" && !INVISIBLE.test(text)) {
-      word.className = text === "" ? `none ${kindOf(token) ?? ""}` : "space";
+      word.className = isPlace(token) ? "" : isUnknown(token) ? "unknown" : text === "" ? `none ${kindOf(token) ?? ""}` : "space";
       word.textContent = text;
       element.replaceChildren(word);
       return;

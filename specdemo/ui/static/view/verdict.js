@@ -3,7 +3,7 @@
 
 import { apart, digits, milliseconds } from "./format.js";
 import { isBlock, keptIn, massAt, partsOf, ruleOf, shareAt } from "./rules.js";
-import { acceptedIn, isDrafted, rejectedIn } from "./run.js";
+import { acceptedIn, comesAtOnce, isDrafted, rejectedIn } from "./run.js";
 import {
   isFromServer, isServed, isUnknown, isUntold, servedRoundInWords, servedValues, servedVerdict,
 } from "./served.js";
@@ -13,8 +13,8 @@ import { named } from "./textless.js";
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
 /** @typedef {"p" | "q" | "residual" | "raw_p"} Column */
 /**
- * How far a token's round is known: its draft, or the token's verdict, too, or all of it.
- * @typedef {"draft" | "verdict" | "all"} Known
+ * How far a token's round is known: that it has this place, its draft, or the token's verdict, too, or all of it.
+ * @typedef {"place" | "draft" | "verdict" | "all"} Known
  */
 
 /**
@@ -54,6 +54,7 @@ export function placeOf(token) {
  * @param {Known} known
  */
 export function verdictOn(token, setting = null, known = "all") {
+  if (known === "place") return "A place of the block. It has no token yet.";
   if (known === "draft") return waitingInWords(token);
   if (token.fate !== "prompt" && isServed(token)) return servedVerdict(token);
   switch (token.fate) {
@@ -99,6 +100,11 @@ export function verdictOn(token, setting = null, known = "all") {
       return `Sampled: nothing was drafted in this round${why && ` (${why})`}, ${one}, drawn from p with u = ${digits(token.u)}.`;
     }
   }
+}
+
+/** Whether the token's verdict is known. @param {Known} known */
+export function isJudged(known) {
+  return known === "verdict" || known === "all";
 }
 
 /**
@@ -148,10 +154,10 @@ function whyZero(raw_p, setting) {
   if (!setting || raw_p === 0) return ", so it is never accepted";
   const before = digits(raw_p, 2);
   if (setting.greedy) {
-    const penalised = setting.penalty === 1 ? "" : `with repetition penalty ${written(setting.penalty)} `;
-    return `: ${penalised}the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
+    const adjusted = setting.adjusted && `with ${setting.adjusted} `;
+    return `: ${adjusted}the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
   }
-  const filters = filtersOf(setting).join(" or ");
+  const filters = [...filtersOf(setting), ...(setting.adjusted ? [setting.adjusted] : [])].join(" or ");
   const cold = `too little for temperature ${written(setting.temperature)}`;
   const why = filters ? `${filters} removed it` : cold;
   return `: ${why}; before the sampler, at temperature 1 and unfiltered, the target gave it ${before}`;
@@ -195,7 +201,7 @@ export function comparison(token) {
  * @returns {[symbol: string, meaning: string, value: number | null][]}
  */
 export function valuesOf(token, known = "all") {
-  if (token.fate === "prompt") return [];
+  if (token.fate === "prompt" || known === "place") return [];
   if (isServed(token)) return known === "draft" ? [] : servedValues(token);
   const { p, q, u } = token;
   /** @type {[string, string, number | null][]} */
@@ -221,7 +227,7 @@ export function valuesOf(token, known = "all") {
  * @returns {Row[]}
  */
 export function alternativesTo(token, known = "all") {
-  if (token.fate === "prompt" || known === "draft" || isUnknown(token)) return [];
+  if (token.fate === "prompt" || !isJudged(known) || isUnknown(token)) return [];
   /** @type {Map<number | string, Row>} */
   const rows = new Map();
   for (const [at, [id, text, p, q, raw_p, raw_q]] of token.top.entries()) {
@@ -267,7 +273,8 @@ export function roundInWords(round) {
   const accepted = acceptedIn(round);
   const drafts = draft.length ? `${accepted} of ${draft.length} drafts accepted` : "nothing drafted";
   const tokens = accepted + (next ? 1 : 0);
-  const times = `drafting ${milliseconds(draft_ms ?? 0)}, verifying ${milliseconds(verify_ms ?? 0)}`;
+  const drafting = draft.length && comesAtOnce(round) ? "drafting a block" : "drafting";
+  const times = `${drafting} ${milliseconds(draft_ms ?? 0)}, verifying ${milliseconds(verify_ms ?? 0)}`;
   const length = lengthInWords(round);
   const most = length && `, ${length}`;
   const again = fedAgainInWords(round);
