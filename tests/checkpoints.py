@@ -13,7 +13,7 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.small import small_config
-from tests.tiny import WINDOW, random_weights
+from tests.tiny import WINDOW, random_weights, tokenizer
 
 # What each kind's config needs besides, and where in a checkpoint the parts of its layers for MTP are.
 DEEPSEEK = dict(enorm="enorm", hnorm="hnorm", eh_proj="eh_proj", post_norm="shared_head.norm")
@@ -112,3 +112,9 @@ def _gemma4_text(layers: int, shared: int, width: int, per_layer: int, changes: 
     sizes |= changes
     sizes["vocab_size_per_layer_input"] = sizes["vocab_size"] if per_layer else 0
     return Gemma4TextConfig(**sizes)
+
+
+def with_tokenizer(folder):
+    """The folder, with the files of a tokenizer of 300 tokens."""
+    tokenizer().save_pretrained(folder)
+    return folder

@@ -134,7 +134,9 @@ class Verifier:
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
             settings=Settings(settings),
         )
-        shapes = (rows, self.target.kv_length, self.target.buffer_epoch, self.target.features is not None)
+        # Which features it keeps, not only whether: two drafters of a target can need different ones.
+        kept = None if self.target.features is None else id(self.target.features)
+        shapes = (rows, self.target.kv_length, self.target.buffer_epoch, kept)
         reported = (self.alternatives, self.wants_top)
         looked_at = (self.confidence > 0, len(value.sure))
         key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *looked_at, *reported)

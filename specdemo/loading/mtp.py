@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from specdemo.errors import in_short, is_out_of_memory, without_directories
 from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, folder_of, has_config, is_here
 from specdemo.loading.request import Part
+from specdemo.runtime import cuda
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.mtp import (
     MtpModel,
@@ -73,7 +74,7 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
     if not prefixes and not any(NAMED.search(name) for name in names):
         return NONE
     if MtpModel is None:
-        raise ValueError("this version of transformers has none; from 5.23 on it does")
+        raise ValueError("this version of transformers cannot run them, and 5.24 can")
     if not prefixes or _declared(target) is None:
         raise ValueError(f"how those of {kind} compute is not known here")
     if getattr(target.config, "quantization_config", None) and part.quantize is None:
@@ -94,7 +95,8 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
     owner.config.name_or_path, owner.config.dtype = str(folder), target.dtype
     device = target.get_input_embeddings().weight.device
     try:
-        layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
+        with cuda.alone_on(device):
+            layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
     except RuntimeError as error:
         raise _in_our_words(error) from None
     mtp_cache_layers(layers, None)

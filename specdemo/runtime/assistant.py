@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.runtime.lm import Cached, CachedLM, Features, context_of
+from specdemo.runtime.lm import Cached, CachedLM, Features, context_of, layers_of
 from specdemo.runtime.mtp import final_norm
 
 # The kinds of assistants (`model_type`), and the kind of the text model of the targets that each is made for.
@@ -23,9 +23,8 @@ def is_assistant(model: object) -> bool:
 
 def shared_layers(target: PreTrainedModel) -> dict[str, int]:
     """By its type, the target's last layer that has keys and values of its own."""
-    config = target.config.get_text_config()
-    modes, types = config.kv_sharing_modes, config.layer_types
-    return {types[index]: index for index, mode in enumerate(modes) if mode == "store"}
+    attentions = [layer.self_attn for layer in layers_of(target)]
+    return {one.layer_type: index for index, one in enumerate(attentions) if one.store_full_length_kv}
 
 
 class LastFeatures(Features):

@@ -19,7 +19,9 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 try:
     from transformers.modeling_layers import MtpModel
-except ImportError:  # before transformers 5.23
+except ImportError:
+    MtpModel = None
+if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not, that of 5.24 has
     MtpModel = None
 
 from specdemo.runtime.device import to_device

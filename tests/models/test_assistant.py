@@ -3,6 +3,7 @@ is what it says when everything is computed anew from what the target's own forw
 
 from dataclasses import replace
 from functools import cache
+from inspect import signature
 
 import pytest
 import torch
@@ -16,9 +17,9 @@ from specdemo.cli.main import main
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
 from specdemo.runtime.assistant import CachedAssistant
-from tests.checkpoints import gemma4, gemma4_assistant
+from tests.checkpoints import gemma4, gemma4_assistant, with_tokenizer
 from tests.models.test_exact_stream import check
-from tests.models.test_mtp import said_anew, with_tokenizer
+from tests.oracle import said_anew
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, noisy, tiny
 
@@ -67,6 +68,11 @@ def test_what_the_assistant_says_is_what_it_says_without_a_cache(shared, ordered
 
 def test_its_first_draft_is_that_of_transformers():
     """(In later rounds transformers 5.24 also shows it the keys and values of a rejected draft.)"""
+    if (
+        "target_model_input_embeddings"
+        not in signature(SinglePositionMultiTokenCandidateGenerator).parameters
+    ):
+        pytest.skip("this version of transformers calls it in another way")
     target = target_of(2)
     assistant = gemma4_assistant(target)
     ids = [(7 * index + 3) % 96 for index in range(30)]

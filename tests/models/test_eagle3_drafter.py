@@ -127,7 +127,7 @@ def test_runs_with_and_without_the_head_do_not_disturb_each_other(monkeypatch, b
     if by is NativeLM:
         assert pair.runner.lms[0].native is not None
     else:
-        assert {features for (_, features), _ in trusted} == {True, False}
+        assert {bool(features) for (_, features), _ in trusted} == {True, False}
 
 
 def test_rounds_that_draft_nothing_leave_no_hole():
