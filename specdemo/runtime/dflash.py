@@ -327,6 +327,10 @@ class CachedDFlash(CachedHead):
             self.keys[index].index_copy_(2, rows, k.transpose(0, 1)[None])
             self.values[index].index_copy_(2, rows, v.transpose(0, 1)[None])
 
+    def read_from(self, start: Tensor, count: int) -> None:
+        """The same at `count` positions from start [] on."""
+        self.read(start + torch.arange(count, device=self.device))
+
     def block(self, anchor: Tensor, start: Tensor, count: int) -> Tensor:
         """The hidden states [count, H] of the first rows of a block, see DFlashHead: anchor [1] at position
         start []."""

@@ -795,6 +795,36 @@ def forward_function(cache: bool):
     return cfunc(types.void(*[types.intp] * 19), cache=cache, error_model="numpy")(forward)
 
 
+def reading_function(cache: bool):
+    """Compiles what a DFlash head makes of its target's features before a block (see
+    runtime/dflash.py): keys and values of each layer, for `rows` positions from `start` on.
+
+    features: the first row of the target's, [padded rows, inputs of fc]. fc: a product, whose outputs are
+    normed by `weight`. scratch: for padded rows, the outputs of fc and twice a layer's keys."""
+
+    def read(
+        model_address, layers, layer_numbers, kernels, features, fc, weight, eps, start, rows, block, scratch
+    ):
+        model, begin = ints(model_address), ints(start)[0]
+        size, groups, d = model[HIDDEN], model[GROUPS], model[HEAD_DIM]
+        blocks = (rows + block - 1) // block
+        context, k = scratch, scratch + 4 * blocks * block * size
+        v = k + 4 * blocks * block * groups * d
+        product(fc, kernels, features, context, rows, blocks, 0, 1)
+        norm(context, weight, context, rows, size, floats(eps)[0])
+        for index in range(model[LAYER_COUNT]):
+            place = layers + 8 * index * LAYER_FIELDS
+            layer, numbers = ints(place), floats(layer_numbers + 4 * index * LAYER_NUMBERS)
+            product(place + 8 * K, kernels, context, k, rows, blocks, 0, 1)
+            product(place + 8 * V, kernels, context, v, rows, blocks, 0, 1)
+            norm(k, layer[K_NORM], k, rows * groups, d, numbers[5])
+            rotate(k, rows, groups, d, layer[COS], layer[SIN], begin)
+            store(k, layer[KEY_CACHE], rows, groups, d, model[CAPACITY], begin, model[NARROW])
+            store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], begin, model[NARROW])
+
+    return cfunc(types.void(*[types.intp] * 12), cache=cache, error_model="numpy")(read)
+
+
 def is_upcast_function(cache: bool):
     """Whether `count` float32 numbers are those bfloat16 numbers, to the bit: 1 or 0."""
 

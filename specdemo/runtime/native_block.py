@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Embedding
@@ -12,7 +13,7 @@ from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.graphs import one_line
 from specdemo.runtime.heads import CachedHead, DraftHead
 from specdemo.runtime.lm import logits_tolerance
-from specdemo.runtime.native import NativeForward
+from specdemo.runtime.native import NativeForward, compile_function
 
 TRIED_BEFORE = 8  # rows of the cache before the block that is tried
 
@@ -50,6 +51,11 @@ class NativeDFlash(CachedDFlash):
         except Exception as error:  # of numba, among others
             self.native, self.not_native = None, one_line(error) or type(error).__name__
 
+    def read_from(self, start: Tensor, count: int) -> None:
+        native = self.native
+        if native is None or not native.forward.read(native, self.features.states, start, count):
+            super().read_from(start, count)
+
     def drafting_logits(self, anchor: Tensor, start: Tensor, count: int) -> Tensor:
         if self.native is None:
             return super().drafting_logits(anchor, start, count)
@@ -77,6 +83,59 @@ def cached_head(head: DraftHead, target: PreTrainedModel) -> CachedHead:
     return head.cached(target)
 
 
+class BlockForward(NativeForward):
+    """The layers of a head, whose rows attend to each other in both directions, and what they read of the
+    target's features before."""
+
+    def __init__(self, head: DFlashHead):
+        self.head = head
+        super().__init__(FusedForward(as_language_model(head)), sees_later=True)
+        self._read = compile_function(self.kernels.reading_function)
+
+    def begin_run(self) -> None:
+        super().begin_run()
+        norm = self.head.hidden_norm
+        self._fc = np.zeros(self.kernels.PRODUCT_FIELDS, np.int64)
+        self._product(self._fc, 0, self.head.fc, 0, self._sizes[0])
+        self._check_weight(norm.weight, self._sizes[0])
+        self._hold(norm.weight)
+        self._eps = np.array([norm.eps], np.float32)
+
+    def compiled_block(self, rows: int) -> int:
+        """How many of so many rows are multiplied at once."""
+        block = self.block_for(rows)
+        if block not in self._products:
+            self.compile(block)
+        return block
+
+    def read(self, lm: "NativeBlock", features: Tensor, start: Tensor, rows: int) -> bool:
+        """Keys and values of the features [C, A * H] at `rows` positions from start [] on. False if there are
+        too few rows of features for whole blocks, and nothing is done."""
+        block = self.compiled_block(rows)
+        padded = -(-rows // block) * block
+        first = int(start)
+        if features.dtype != torch.float32 or not features.is_contiguous() or first + padded > len(features):
+            return False
+        self._find_cache(lm)
+        size, _, groups, d, _ = self._sizes
+        scratch = torch.empty(padded * (size + 2 * groups * d))
+        self._read.ctypes(
+            self._model.ctypes.data,
+            self._layers.ctypes.data,
+            self._layer_numbers.ctypes.data,
+            self._products[block][0].ctypes.data,
+            features[first].data_ptr(),
+            self._fc.ctypes.data,
+            self.head.hidden_norm.weight.data_ptr(),
+            self._eps.ctypes.data,
+            start.data_ptr(),
+            rows,
+            block,
+            scratch.data_ptr(),
+        )
+        return True
+
+
 class NativeBlock:
     """The logits of a head's block. ValueError says why it cannot be used for this head."""
 
@@ -91,7 +150,7 @@ class NativeBlock:
             raise ValueError("it has sliding windows")
         # What NativeForward reads of a CachedLM.
         self.features, self.last_position = None, int(cached.context) - 1
-        self.forward = NativeForward(FusedForward(as_language_model(head)), sees_later=True)
+        self.forward = BlockForward(head)
         self.rows = config.block_size
         self.masks = torch.full((self.rows - 1,), config.mask_token_id)
         self._try()
@@ -110,23 +169,25 @@ class NativeBlock:
 
     def logits(self, anchor: Tensor, start: Tensor, count: int) -> Tensor:
         """[count, Vd] of the first rows of a block: anchor [1] at position start []."""
-        block = self.forward.block_for(count)
-        if block not in self.forward._products:
-            self.forward.compile(block)
         ids = torch.cat([anchor, self.masks[: count - 1]])
-        return self.forward(self, ids, start, block)
+        return self.forward(self, ids, start, self.forward.compiled_block(count))
 
     @torch.no_grad()
     def _try(self) -> None:
-        """Compares it with the head's own forward, on keys and values that are random numbers."""
-        cached, start = self.cached, torch.tensor(TRIED_BEFORE)
+        """Compares it with the head's own forwards, on features that are random numbers."""
+        cached, start, anchor = self.cached, torch.tensor(TRIED_BEFORE), torch.tensor([0])
         cached.reserve(TRIED_BEFORE + self.rows)
+        states, before = cached.features.states, torch.tensor(0)
         generator = torch.Generator().manual_seed(0)
-        for numbers in (cached.keys, cached.values):
-            some = numbers[..., :TRIED_BEFORE, :]
-            some.copy_(torch.randn(some.shape, generator=generator))
-        expected = cached.model.logits(cached.block(torch.tensor([0]), start, self.rows))
-        said = self.logits(torch.tensor([0]), start, self.rows)
+        cached.features.states = torch.randn(2 * TRIED_BEFORE, states.shape[1], generator=generator)
+        try:
+            cached.read(torch.arange(TRIED_BEFORE))
+            expected = cached.model.logits(cached.block(anchor, start, self.rows))
+            cached.keys.zero_()
+            self.forward.read(self, cached.features.states, before, TRIED_BEFORE)
+            said = self.logits(anchor, start, self.rows)
+        finally:
+            cached.features.states = states
         if not (said - expected).abs().max() <= logits_tolerance(expected, cached.dtype):
             raise ValueError("its compiled forward predicts something other than the head")
 

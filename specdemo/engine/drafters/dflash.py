@@ -74,7 +74,7 @@ class DFlashDrafter(Drafter):
         head, model = self.head, self.head.model
         position, anchor = value.position[0].long(), value.last.long()
         if new:
-            head.read(position - new + torch.arange(new, device=head.device))
+            head.read_from(position - new, new)
         count = len(value.u) + len(anchor) - model.config.samples_from_anchor
         if model.markov_head is not None:
             return self._in_turn(value, head.block(anchor, position, count))
