@@ -21,6 +21,7 @@ from specdemo.runtime.native_block import NativeDFlash
 from tests.block_heads import block_logits, tiny_block_head
 from tests.fake_cuda import FakeCuda, install
 from tests.models.test_capture import Filled, timeless
+from tests.models.test_eagle3_drafter import Launches
 from tests.models.test_exact_stream import RUNS, check, tiny_llama
 from tests.models.test_greedy import NEW, PROMPT, assert_same, expected_of, target_of
 from tests.models.test_no_sync import SAMPLERS, TEXT, Kept, Waits, recordable
@@ -377,3 +378,22 @@ def test_transformers_own_candidates_are_the_same():
     worst = (logits[0].double() - expected).abs().max().item()
     assert worst < 1e-4 and logits.std() > 0.1
     assert ids[0, -head.config.places :].tolist() == expected.argmax(-1).tolist()
+
+
+def test_a_round_launches_no_more_than_it_did():
+    """Greedy drafts by two layers, of four tokens as of two. An EAGLE-3 head of one layer takes 289 for four."""
+    counts = {}
+    for k in (4, 2):
+        params = Params(gamma=k, max_new_tokens=40, alternatives=3, seed=1, temperature=0.0)
+        run, shared, target = Kept(), Sampler(params), target_of("llama")
+        lm, cached = recordable(target), CachedDFlash(near("llama"), target)
+        drafter = DFlashDrafter(cached, lm, shared, run, k)
+        with torch.no_grad():
+            lm.prefill(torch.tensor(TEXT[:-1]))
+            drafter.start(TEXT)
+            drafter.propose(TEXT, k, uniforms(1, 0, k).draft)
+        ((step, value),) = run.steps.values()
+        with torch.no_grad(), Launches() as launches:
+            step(value)
+        counts[k] = launches.names.total()
+    assert counts[2] == counts[4] <= 176  # on a GPU fewer: there a norm is one operation instead of five
