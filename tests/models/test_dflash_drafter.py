@@ -381,7 +381,7 @@ def test_transformers_own_candidates_are_the_same():
 
 
 def test_a_round_launches_no_more_than_it_did():
-    """Greedy drafts by two layers, of four tokens as of two. An EAGLE-3 head of one layer takes 289 for four."""
+    """Greedy drafts by two layers, of four tokens as of two. An EAGLE-3 head of one layer takes 289."""
     counts = {}
     for k in (4, 2):
         params = Params(gamma=k, max_new_tokens=40, alternatives=3, seed=1, temperature=0.0)
