@@ -102,7 +102,9 @@ def test_the_command_line(capsys, monkeypatch):
             main([command, "--help"])
         told = " ".join(capsys.readouterr().out.split())
         assert "lenient, coin (typical, lenient and coin are lossy)" in told
-        assert ("early-exit, none, repeat" if command == "generate" else "early-exit,none,repeat, or all") in told
+        assert (
+            "early-exit, none, repeat" if command == "generate" else "early-exit,none,repeat, or all"
+        ) in told
     asked = parser().parse_args(["generate", "x", "--draft-with", "repeat", "--rule", "coin"])
     assert (params_from_arguments(asked).draft_with, params_from_arguments(asked).rule) == ("repeat", "coin")
     check_bench_options(parser().parse_args(["bench", "--methods", "repeat,none", "--rule", "coin"]))

@@ -241,7 +241,10 @@ def test_an_example_brings_its_drafting_method_and_another_takes_it_away(page):
     set_field(page, "Seed", 1)
     set_field(page, "Max new tokens", 100)
     rates = []
-    for question, method in (("When does it lose?", "early exit"), ("How does it work?", "the pair's drafter")):
+    for question, method in (
+        ("When does it lose?", "early exit"),
+        ("How does it work?", "the pair's drafter"),
+    ):
         before = first_token(page)
         example(page, question)
         drafts(method)
