@@ -14,9 +14,11 @@ from specdemo.engine.drafters import (
     Materials,
     NoDrafter,
     Tokenizers,
+    assistant,
     dflash,
     eagle3,
     model,
+    mtp,
     ngram,
     other_tokenizer,
 )
@@ -29,6 +31,7 @@ from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
     METHODS,
     Finished,
+    Need,
     Params,
     Prompt,
     Round,
@@ -42,9 +45,13 @@ from specdemo.events.speedup import NO_COST, DraftingCost, after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
+from specdemo.runtime.assistant import CachedAssistant
 from specdemo.runtime.dflash import CachedDFlash
 from specdemo.runtime.eagle3 import CachedEagle3
 from specdemo.runtime.early_exit import FirstLayersLM
+from specdemo.runtime.heads import CachedHead
+from specdemo.runtime.mtp import CachedMtp
+from specdemo.runtime.runner import OwnLayers
 from specdemo.vllm.pair import ServedPair
 from specdemo.vllm.run import served_events
 
@@ -241,9 +248,9 @@ def _plain_rounds(
 
 def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
-    needs = METHODS[params.draft_with].needs
-    setup = pair.runner.begin_run(params.exit_layer if needs == "first layers" else None)
-    sampler = Sampler(params)
+    own: dict[Need | None, OwnLayers] = {"first layers": params.exit_layer, "prediction layers": "mtp"}
+    setup = pair.runner.begin_run(own.get(METHODS[params.draft_with].needs))
+    sampler = Sampler(params, len(started.prompt_ids))
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     eos = frozenset() if params.ignore_eos else pair.eos
     stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))
@@ -284,6 +291,8 @@ def _cost(pair: Pair, params: Params) -> DraftingCost:
             return pair.drafting_cost
         case "first layers":
             return pair.exit_cost(params.exit_layer)
+        case "prediction layers":
+            return pair.mtp_cost
         case None:
             return NO_COST
 
@@ -303,6 +312,11 @@ def _build_pairs_own(given: Materials) -> Drafter:
         return eagle3.build(given, given.drafter)
     if isinstance(given.drafter, CachedDFlash):
         return dflash.build(given, given.drafter)
+    if isinstance(given.drafter, CachedAssistant):
+        return assistant.build(given, given.drafter)
+    assert not isinstance(given.drafter, (CachedHead, CachedMtp)), (
+        "no other kind of head, and none of the target's"
+    )
     if given.tokenizers is not None:
         return other_tokenizer.build(given, given.drafter, given.tokenizers)
     return model.build(given, given.drafter)
@@ -313,9 +327,15 @@ def _build_early_exit(given: Materials) -> Drafter:
     return model.build(given, given.drafter, given.params.exit_layer)
 
 
+def _build_mtp(given: Materials) -> Drafter:
+    assert isinstance(given.drafter, CachedMtp), "the run was set up with the target's prediction layers"
+    return mtp.build(given, given.drafter)
+
+
 # The builder of each drafting method in events/choices.py, by its name.
 BUILDERS: dict[str, Callable[[Materials], Drafter]] = {
     "model": _build_pairs_own,
+    "mtp": _build_mtp,
     "lookup": ngram.build_lookup,
     "ngram": ngram.build,
     "ngram-one-level": ngram.build_one_level,

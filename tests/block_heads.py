@@ -16,7 +16,14 @@ LAYERS = 2
 
 
 def tiny_block_head(
-    target: PreTrainedModel, seed: int = 3, draft_ids=None, block_size=5, context=256, **options
+    target: PreTrainedModel,
+    seed: int = 3,
+    draft_ids=None,
+    block_size=5,
+    context=256,
+    intermediate_size=48,
+    head_dim=8,
+    **options,
 ) -> DFlashHead:
     """A head with random weights. draft_ids: the tokens that it can draft, None for all. options: of
     DFlashConfig."""
@@ -25,11 +32,11 @@ def tiny_block_head(
     layer = Qwen3Config(
         vocab_size=width,
         hidden_size=config.hidden_size,
-        intermediate_size=48,
+        intermediate_size=intermediate_size,
         num_hidden_layers=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=head_dim,
         max_position_embeddings=context,
     )
     options = dict(sights=(Sight(),) * LAYERS, layer_ids=(0, 1)) | options

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,18 +19,19 @@ def tiny_head(
     target: PreTrainedModel, seed: int = 3, layer: str = "llama", draft_ids=None, **options
 ) -> Eagle3Head:
     """A head with random weights. draft_ids: the tokens that it can draft, None for all. options: of
-    Eagle3Config."""
+    Eagle3Config; layers, shape: of its layers' config."""
     config = target.config.get_text_config()
     width = logits_width(target)
     shape = dict(
         vocab_size=width,
         hidden_size=options.pop("hidden_size", config.hidden_size),
         intermediate_size=48,
-        num_hidden_layers=1,
+        num_hidden_layers=options.pop("layers", 1),
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=8,
         max_position_embeddings=options.pop("context", 256),
+        **options.pop("shape", {}),
     )
     options = dict(layer_ids=LAYER_IDS, features=2, target_hidden_size=config.hidden_size) | options
     head = Eagle3Head(
@@ -61,13 +63,20 @@ def hidden_states(target: PreTrainedModel, ids: list[int], layer_ids=LAYER_IDS) 
     return torch.cat([output.hidden_states[i][0] for i in layer_ids], -1)
 
 
-def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None) -> torch.Tensor:
     """Attention of all tokens at once: an `Attend` without a cache."""
     n, heads, d = q.shape
     k, v = (each.repeat_interleave(heads // each.shape[1], 1).transpose(0, 1) for each in (k, v))
     scores = q.transpose(0, 1) @ k.transpose(1, 2) / d**0.5  # [heads, N, N]
     scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
+    if window is not None:
+        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).tril(-window), -torch.inf)
     return (scores.softmax(-1) @ v).transpose(0, 1)
+
+
+def causal_in(head: Eagle3Head) -> list:
+    """Of each of its layers."""
+    return [partial(causal, window=window) for window in head.config.windows]
 
 
 @torch.no_grad()
@@ -79,7 +88,7 @@ def logits_without_cache(head, target, text: list[int], draft: list[int]) -> tor
     tokens = text[1:]
     rows = []
     for x in [*draft, None]:
-        y = head(torch.tensor(tokens), g, 1 + torch.arange(len(tokens)), causal)[-1:]
+        y = head(torch.tensor(tokens), g, 1 + torch.arange(len(tokens)), causal_in(head))[-1:]
         own, logits = head.predict(y)
         rows.append(head.for_target(logits))
         g, tokens = torch.cat([g, own]), [*tokens, x]
@@ -95,7 +104,7 @@ def fitted(head: Eagle3Head, target: PreTrainedModel, text: list[int]) -> Eagle3
         torch.tensor(text[1:]),
         head.features(hidden_states(target, text[:-1], head.config.layer_ids)),
         1 + torch.arange(len(text) - 1),
-        causal,
+        causal_in(head),
     )
     logits = target(torch.tensor([text])).logits[0, 1:].index_select(1, head.target_ids)  # [N, Vd]
     solution = torch.linalg.lstsq(head.norm(y).double(), logits.double()).solution

@@ -8,6 +8,7 @@ from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from scipy.stats import chisquare
 
@@ -26,7 +27,7 @@ from specdemo.session import BUILDERS
 
 CPU = torch.device("cpu")
 # The drafting methods that can be run over tables: a table has no layers.
-KINDS = [name for name, method in METHODS.items() if method.needs != "first layers"]
+KINDS = [name for name, method in METHODS.items() if method.needs in (None, "drafter")]
 WITHOUT_MODEL = [name for name in KINDS if METHODS[name].needs is None]
 ROUNDING = 1e-6  # of probabilities, which are float32
 SOUND, BROKEN = 1e-3, 1e-6  # p-values of `exactness`: of a right engine above, of a broken one below
@@ -79,13 +80,17 @@ def pick(p, u):
     return int(np.argmax(np.cumsum(p) > float(u)))
 
 
-def shaped(logits: torch.Tensor, params: Params, text=()) -> np.ndarray:
-    """Repetition penalty, temperature, top-k, top-p, min-p, in this order, renormalised: logits [V] after a
-    text -> probabilities [V]."""
+def shaped(logits: torch.Tensor, params: Params, text=(), prompt_tokens=0) -> np.ndarray:
+    """Logit bias, penalties, temperature, top-k, top-p, min-p, in this order, renormalised: logits [V] after
+    a text, which begins with a prompt of so many tokens -> probabilities [V]."""
     logits = logits.double().numpy().copy()
+    for token_id, bias in (params.logit_bias or {}).items():
+        logits[token_id] += bias
     for token_id in set(text) if params.repetition_penalty else ():
         up, penalty = logits[token_id] < 0, params.repetition_penalty
         logits[token_id] *= penalty if up else 1 / penalty
+    for token_id, times in Counter(text[prompt_tokens:]).items():
+        logits[token_id] -= params.presence_penalty + times * params.frequency_penalty
     if params.temperature == 0:
         return np.eye(len(logits))[logits.argmax()]
     p = np.exp((logits - logits.max()) / params.temperature)
@@ -103,7 +108,7 @@ def shaped(logits: torch.Tensor, params: Params, text=()) -> np.ndarray:
 
 def settings_of(sampler: Sampler) -> Settings:
     """The sampler's numbers as a step reads them."""
-    return Settings.of(torch.tensor(sampler.numbers, dtype=torch.float64))
+    return Settings(torch.tensor(sampler.numbers, dtype=torch.float64))
 
 
 def shaped_by(sampler: Sampler, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -219,7 +224,7 @@ class TableLM:
         before = [self.ids[i - 1] if i else -1 for i in range(start, len(self.ids))]
         return self.logits[before, self.ids[start:]]
 
-    def draft(self, ids, start, u, temperature):
+    def draft(self, ids, start, u, shaping):
         """It has none."""
 
     def prefill(self, ids, is_over=lambda: False):
@@ -298,7 +303,7 @@ def decoding(
 ) -> Decoding:
     """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by
     params.draft_with. rule: in place of the one that params names."""
-    sampler, run_step = sampler or Sampler(params), run_step or EagerSteps()
+    sampler, run_step = sampler or Sampler(params, len(prompt)), run_step or EagerSteps()
     if drafter is None or isinstance(drafter, TableLM):
         vocab_size, gamma = target.vocab_size, params.gamma
         drafter = make_drafter(
@@ -321,3 +326,19 @@ def decoding(
     emitter = Emitter(Pieces(tokenizer), lambda token_id: "", stop, params.rule, is_lossy(params))
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
     return Decoding(Decoder(drafter, verifier, emitter, length, longest, params.seed, Clock()), prompt)
+
+
+def said_anew(says, prompt, rounds):
+    """Asserts that every q in the rounds is what `says` tells. Returns how many drafted tokens each round has
+    accepted."""
+    text, accepted = list(prompt), []
+    for this_round in rounds:
+        drafted = [token.id for token in this_round.draft]
+        if drafted:
+            for row, token in zip(says(text, drafted), this_round.draft, strict=True):
+                assert token.raw_q == pytest.approx(row[token.id].item(), abs=1e-4)
+                for alternative in token.top:
+                    assert alternative[5] == pytest.approx(row[alternative[0]].item(), abs=1e-4)
+            accepted.append(sum(token.fate == "accepted" for token in this_round.draft))
+        text += this_round.emitted
+    return accepted

@@ -23,13 +23,13 @@ class RunnerOn(Runner):
     def _on_gpu(self, lm):
         return isinstance(self.run_step, Graphs)
 
-    def _begin_run(self, exit_layer):
+    def _begin_run(self, own):
         if isinstance(self.run_step, Graphs):
-            return super()._begin_run(exit_layer)
+            return super()._begin_run(own)
         target, drafter = self.lms
         target.features = None
-        if exit_layer is not None:
-            drafter = self._first_layers(exit_layer)
+        if own is not None:
+            drafter = self._own(own)
         for lm in filter(None, (target, drafter)):
             lm.begin_run(static=True)
         return RunSetup(target, drafter, self.run_step, self.run_step)

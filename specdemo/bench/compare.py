@@ -46,8 +46,11 @@ def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting
     """One setting for each of these names in METHODS. ValueError for what the pair cannot have."""
     own = {name: replace(params, draft_with=name) for name in names}
     for name in names:
-        if METHODS[name].needs == "drafter" and pair.drafter is None:
+        needs = METHODS[name].needs
+        if needs == "drafter" and pair.drafter is None:
             raise ValueError(f'methods must not include "{name}" for this pair: it has no drafter')
+        if needs == "prediction layers" and isinstance(pair.mtp, str):
+            raise ValueError(f'methods must not include "{name}" for this pair: {pair.mtp}')
     kind = pair.info.drafter_kind
     return [Setting(drafter_label(name, kind), pair, params) for name, params in own.items()]
 

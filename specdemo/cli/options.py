@@ -114,6 +114,10 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tup
         elif name == "stop":
             text = "end the text before TEXT; can be given more than once"
             parser.add_argument(option, action="append", default=[], metavar="TEXT", help=text)
+        elif name == "logit_bias":
+            text = "add N (-100 to 100) to the logit of the token ID; can be given more than once"
+            text += " (default the model's own)"
+            parser.add_argument(option, action="append", type=_bias, metavar="ID=N", help=text)
         elif name in LIMITS:
             usual = "the model's own" if name == "repetition_penalty" else default
             text = f"{allowed(name)} (default {usual})"
@@ -124,12 +128,17 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tup
 
 def params_from_arguments(arguments: Namespace) -> Params:
     given = vars(arguments)
+    if given.get("logit_bias"):
+        given = given | {"logit_bias": dict(given["logit_bias"])}
+        if len(given["logit_bias"]) < len(arguments.logit_bias):
+            raise ValueError("logit_bias must be given once for each token id")
     return Params(**{field.name: given[field.name] for field in fields(Params) if field.name in given})
 
 
 def _add_bench_options(parser: ArgumentParser) -> None:
     add_pair_options(parser)
-    leave_out = ("repetition_penalty", "draft_with", "stop", "ignore_eos", "chat", "system", "alternatives")
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
+    leave_out = (*penalties, "draft_with", "stop", "ignore_eos", "chat", "system", "alternatives")
     _add_params_options(parser, BENCH_DEFAULTS, leave_out)
     add = parser.add_argument
     add("--prompts", type=_count, default=6, help="how many prompts (default 6)")
@@ -201,6 +210,14 @@ def _number(text: str) -> int | float | str:
         with suppress(ValueError):
             return kind(text)
     return text
+
+
+def _bias(text: str) -> tuple[int | str, int | float | str]:
+    """A type for argparse: "11=-5" -> (11, -5); what is no number is left to Params to refuse."""
+    token_id, separator, number = text.partition("=")
+    if not separator:
+        raise ArgumentTypeError(f"must be ID=N, a token id and what to add to its logit, not {ascii(text)}")
+    return int(token_id) if token_id.isdecimal() and len(token_id) < 20 else token_id, _number(number)
 
 
 def _count(text: str) -> int:

@@ -25,68 +25,113 @@ def probabilities(logits: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Settings:
     """The numbers that shape probabilities, on the device. A step reads them as inputs, so that a captured
-    step serves for all of them. Each is [1] float64."""
+    step serves for all of them."""
 
-    temperature: Tensor
-    top_p: Tensor
-    min_p: Tensor
-    penalty: Tensor
+    numbers: Tensor  # [7 + 2N] float64: Sampler.numbers
 
-    @classmethod
-    def of(cls, numbers: Tensor) -> "Settings":
-        """`Sampler.numbers` as a tensor [4]."""
-        temperature, top_p, min_p, penalty = numbers.split(1)
-        return cls(temperature, top_p, min_p, penalty)
+    @property
+    def temperature(self) -> Tensor:
+        """[1] float64, like the next ones."""
+        return self.numbers[:1]
+
+    @property
+    def top_p(self) -> Tensor:
+        return self.numbers[2:3]
+
+    @property
+    def min_p(self) -> Tensor:
+        return self.numbers[3:4]
+
+    @property
+    def repetition(self) -> Tensor:
+        return self.numbers[4:5]
+
+    @property
+    def presence(self) -> Tensor:
+        return self.numbers[5:6]
+
+    @property
+    def frequency(self) -> Tensor:
+        return self.numbers[6:7]
+
+    @property
+    def biased(self) -> Tensor:
+        """The ids of the N tokens with a bias."""
+        return self.numbers[SINGLE : SINGLE + (len(self.numbers) - SINGLE) // 2]
+
+    @property
+    def bias(self) -> Tensor:
+        """[N]"""
+        return self.numbers[SINGLE + (len(self.numbers) - SINGLE) // 2 :]
 
 
-SETTINGS = len(Settings.__dataclass_fields__)
+SINGLE = 7  # numbers before those of biases
 
 
 class Sampler:
-    """Shapes logits into the probabilities that tokens are drawn from: repetition penalty, temperature,
-    top-k, top-p and min-p, in this order and as transformers' own processors do. Temperature 0 is one-hot at
-    the argmax.
+    """Shapes logits into the probabilities that tokens are drawn from: logit bias, repetition penalty,
+    presence and frequency penalties, temperature, top-k, top-p and min-p, in this order. Temperature 0 is
+    one-hot at the argmax. What transformers has too does what its processors do; presence and frequency
+    penalties are OpenAI's, which count generated tokens only.
 
     Target and drafter share one sampler, because a draft is accepted more often when q is shaped like p.
-    Losslessness needs less: that each drafted token was drawn from the q that is used."""
+    Losslessness needs less: that each drafted token was drawn from the q that is used.
 
-    def __init__(self, params: Params):
+    prompt_tokens: how many tokens of each text were not generated."""
+
+    def __init__(self, params: Params, prompt_tokens: int = 0):
+        self.prompt_tokens = prompt_tokens
         self.greedy = params.temperature == 0
         self.top_k = 0 if self.greedy else params.top_k
         self.nucleus = Nucleus() if params.top_p < 1 and not self.greedy else None
         self.has_min_p = params.min_p > 0 and not self.greedy
-        # In the order of Settings' fields. A temperature that float32 rounds to 0 would give 0/0.
+        # A temperature that float32 rounds to 0 would give 0/0.
         temperature = max(params.temperature, torch.finfo(torch.float32).tiny)
-        penalty = 1.0 if params.repetition_penalty is None else params.repetition_penalty
-        self.penalises = penalty != 1
-        self.numbers = [temperature, params.top_p, params.min_p, penalty]
+        repetition = 1.0 if params.repetition_penalty is None else params.repetition_penalty
+        self.counts_repeated = repetition != 1
+        self.counts_generated = params.presence_penalty != 0 or params.frequency_penalty != 0
+        bias = params.logit_bias or {}
+        self.biased = len(bias)  # tokens
+        penalties = [repetition, params.presence_penalty, params.frequency_penalty]
+        filters = [float(self.top_k), params.top_p, params.min_p]
+        self.numbers = [temperature, *filters, *penalties, *bias.keys(), *bias.values()]
 
     @property
-    def filters_nothing(self) -> bool:
-        """Whether probabilities are a softmax at its temperature, or one-hot when greedy."""
-        return not (self.top_k or self.nucleus or self.has_min_p or self.penalises)
+    def penalises(self) -> bool:
+        """Whether a token's probability depends on which tokens are in the text."""
+        return self.counts_repeated or self.counts_generated
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether a bias or a penalty is added to the logits."""
+        return self.penalises or self.biased > 0
 
     @property
     def key(self) -> tuple:
         """What changes the operations, beyond the numbers in `Settings`: captured steps are found by it."""
         width = self.nucleus and self.nucleus.width
-        return self.greedy, self.top_k, self.has_min_p, self.penalises, self.nucleus is not None, width
+        adjusts = self.biased, self.counts_repeated, self.counts_generated
+        return self.greedy, self.top_k, self.has_min_p, *adjusts, self.nucleus is not None, width
 
     def seen(self, ids: list[int], vocab_size: int, device: torch.device) -> Tensor:
-        """Which tokens are in a text: [V] bool, or [0] where nothing is penalised."""
+        """How often each token of a text was generated, and a half more if it is in the prompt: [V] float32,
+        or [0] where nothing is penalised. So a token is in the text where this is above 0, and was generated
+        as often as it says without the half. One more token adds 1."""
         if not self.penalises:
-            return torch.zeros(0, dtype=torch.bool, device=device)
-        seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-        return seen.index_fill_(0, to_device(ids, torch.long, device), True)
+            return torch.zeros(0, device=device)
+        on_device = to_device(ids, torch.long, device)
+        prompt, generated = on_device[: self.prompt_tokens], on_device[self.prompt_tokens :]
+        seen = torch.zeros(vocab_size, device=device).index_fill_(0, prompt, 0.5)
+        return seen.index_add_(0, generated, torch.ones_like(generated, dtype=seen.dtype))
 
     def shape(self, logits: Tensor, settings: Settings, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """logits [N, V] -> probabilities [N, V], float32, and whether each row is exact [N], bool. seen:
-        [N, V] bool, the tokens in the text before each row; not read where nothing is penalised.
+        [N, V], of the text before each row (see `seen`); not read where nothing is penalised.
 
         A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest
         of them only. `widen` makes top-p look at more."""
         exact = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
-        logits = self._penalised(logits, settings, seen)
+        logits = self._adjusted(logits, settings, seen)
         if self.greedy:
             return one_hot(logits.argmax(-1), logits.shape[-1]), exact
         logits = logits.float()
@@ -100,14 +145,29 @@ class Sampler:
             logits = _at_least(logits, settings.min_p.log().float())
         return logits.softmax(-1), exact
 
-    def _penalised(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
-        """Keskar et al. 2019, "CTRL", as transformers has it: the logit of a token already in the text is
-        divided by the penalty, and multiplied by it where it is below 0."""
+    def _adjusted(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
+        """Adds the bias and applies the penalties.
+
+        Repetition (Keskar et al. 2019, "CTRL", as transformers has it): the logit of a token already in the
+        text is divided by the penalty, and multiplied by it where it is below 0. Presence and frequency (the
+        OpenAI API): from the logit of a token that was generated n times, n frequency penalties and one
+        presence penalty are subtracted."""
+        if self.biased:
+            bias = settings.bias.float().expand(len(logits), -1)
+            logits = logits.float().index_add(1, settings.biased.long(), bias)
         if not self.penalises:
             return logits
         assert seen is not None, "which tokens are in the text"
-        penalty, logits = settings.penalty.float(), logits.float()
-        return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
+        logits = logits.float()
+        if self.counts_repeated:
+            penalty = settings.repetition.float()
+            lower = torch.where(logits < 0, logits * penalty, logits / penalty)
+            logits = torch.where(seen > 0, lower, logits)
+        if self.counts_generated:
+            times = seen.floor()
+            penalty = settings.frequency.float() * times + settings.presence.float() * (times > 0)
+            logits = logits - penalty
+        return logits
 
     def sample(
         self, logits: Tensor, u: Tensor, settings: Settings, seen: Tensor | None = None
@@ -115,7 +175,7 @@ class Sampler:
         """For each row of logits [N, V] a token [N], drawn with u [N], the probabilities [N, V] that it was
         drawn from, and whether those are exact [N]. seen: see `shape`."""
         if self.greedy:  # whatever u is
-            tokens = self._penalised(logits, settings, seen).argmax(-1)
+            tokens = self._adjusted(logits, settings, seen).argmax(-1)
             return tokens, one_hot(tokens, logits.shape[-1]), torch.ones_like(tokens, dtype=torch.bool)
         probs, exact = self.shape(logits, settings, seen)
         return draw(probs, u), probs, exact

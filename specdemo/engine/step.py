@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from specdemo.engine.drafters import Draft, is_unsure
 from specdemo.engine.rules import Decision, Judge, block, block_probs
-from specdemo.engine.sampling import SETTINGS, Sampler, Settings, Uniforms, one_hot, probabilities
+from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
 from specdemo.runtime.graphs import Packed, RunStep, pack, to_host, varied_ids, varied_uniforms
@@ -116,7 +116,7 @@ class Verifier:
         first = [len(ids) - 1, ids[-1], draft.k, self.confidence, u.next]
         numbers = [*first, *self.sampler.numbers, *self.eos, *u.accept[:rows]]
         on_device = to_device(numbers, torch.float64, padded.ids.device)
-        sizes = [1, 1, 1, 1, 1, SETTINGS, len(self.eos), rows]
+        sizes = [1, 1, 1, 1, 1, len(self.sampler.numbers), len(self.eos), rows]
         position, last, k, confidence, u_next, settings, eos, u_accept = on_device.split(sizes)
         value = VerifyInput(
             position=position,
@@ -132,9 +132,11 @@ class Verifier:
             u_next=u_next,
             eos=eos,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
-            settings=Settings.of(settings),
+            settings=Settings(settings),
         )
-        shapes = (rows, self.target.kv_length, self.target.buffer_epoch, self.target.features is not None)
+        # Which features it keeps, not only whether: two drafters of a target can need different ones.
+        kept = None if self.target.features is None else id(self.target.features)
+        shapes = (rows, self.target.kv_length, self.target.buffer_epoch, kept)
         reported = (self.alternatives, self.wants_top)
         looked_at = (self.confidence > 0, len(value.sure))
         key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *looked_at, *reported)
@@ -201,9 +203,9 @@ class Verifier:
         )
 
     def _seen_by_row(self, value: VerifyInput) -> Tensor:
-        """[B+1, V] bool: the tokens of the text and of the drafts before each row."""
-        drafted = one_hot(value.drafted, self.target.vocab_size).cumsum(0) > 0  # [B, V]
-        return value.seen | pad(drafted, (0, 0, 1, 0))
+        """[B+1, V]: of the text and of the drafts before each row, see Sampler.seen."""
+        drafted = one_hot(value.drafted, self.target.vocab_size).cumsum(0)  # [B, V]
+        return value.seen + pad(drafted, (0, 0, 1, 0))
 
     def _block_prob(self, decision: Decision, p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
         """h of block verification [B], whatever the rule; [0] in a run without alternatives, since h takes a

@@ -26,6 +26,7 @@ from specdemo.events.choices import (
 from specdemo.events.params import (
     LIMITS,
     NO_PROMPT,
+    TOKEN_IDS,
     ChatMessage,
     Gamma,
     Params,
@@ -50,7 +51,6 @@ __all__ = [
     "lossy_in_words", "manner_of", "rule_in_words",
 ]  # fmt: skip
 
-TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
 # it has drafted an eos; the text has no room for more; the drafter has no more to offer.
 EndedBy = Literal["gamma", "confidence", "eos", "length", "drafter"]

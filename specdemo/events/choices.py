@@ -8,7 +8,7 @@ in `engine/rules.py`."""
 from dataclasses import dataclass
 from typing import Literal
 
-Need = Literal["drafter", "first layers"]
+Need = Literal["drafter", "first layers", "prediction layers"]
 # How the tokens of a draft come about: each from the one before it; all in one forward; all in one forward,
 # and then corrected one after another; or copied from the text.
 Manner = Literal["chain", "block", "block and chain", "copy"]
@@ -21,7 +21,7 @@ class Method:
     name: str  # Params.draft_with
     label: str  # in tables, and in the page's drop-down unless menu_label is given
     sentence: str  # what it does
-    needs: Need | None  # what it drafts with: the pair's drafter, the target's own first layers, or no model
+    needs: Need | None  # what it drafts with: the pair's drafter, layers of the target's, or no model
     fields: tuple[str, ...]  # of Params, that it uses
     takes_the: bool = True  # whether "the" stands before its label in a sentence
     menu_label: str | None = None
@@ -68,6 +68,10 @@ METHODS = {
     for method in (
         Method("model", "drafter model", "a smaller model or a head writes the drafts",
                needs="drafter", fields=("gamma", "confidence"), menu_label="the pair's drafter"),
+        Method("mtp", "multi-token prediction",
+               "layers that the target has for multi-token prediction write the drafts",
+               needs="prediction layers", fields=("gamma", "confidence"), takes_the=False,
+               manner="chain"),
         Method("lookup", "lookup", "copies what followed the same words earlier in the text",
                needs=None, fields=("gamma", "ngram"), takes_the=False, manner="copy"),
         Method("ngram", "n-gram store",
@@ -93,6 +97,9 @@ DRAFTER_KINDS = {
         DrafterKind("eagle3", "EAGLE-3 head", "chain",
                     "An EAGLE-3 head drafts one token after another: the first from the target's own hidden "
                     "states, each later one from its own."),
+        DrafterKind("assistant", "assistant", "chain",
+                    "An assistant drafts one token after another. It has no keys and values of its own, but "
+                    "attends to the target's."),
         DrafterKind("dflash", "DFlash head", "block",
                     "A DFlash head drafts all tokens in one forward, from the target's own hidden states: "
                     "no token of the draft has seen the others."),

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Literal, TypeGuard, cast
@@ -33,6 +34,8 @@ LIMITS: dict[str, tuple[type, float, float]] = {
     "top_p": (float, 0.0, 1.0),
     "min_p": (float, 0.0, 1.0),
     "repetition_penalty": (float, 0.0, 10.0),  # or None
+    "presence_penalty": (float, -2.0, 2.0),
+    "frequency_penalty": (float, -2.0, 2.0),
     "seed": (int, 0, 2**53 - 1),  # every JSON reader keeps whole numbers up to here exact
     "max_new_tokens": (int, 1, 32_768),
     "ngram": (int, 1, 16),
@@ -44,6 +47,8 @@ CAN_BE_NONE = ("seed", "repetition_penalty")
 BELOW_LARGEST = {"min_p", "confidence"}
 NO_PROMPT = "prompt must not be empty: the target needs at least one token to continue"
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
+MOST_BIASES, LARGEST_BIAS = 300, 100.0  # tokens, either way: their ids go to the device in every round
+TOKEN_IDS = 2**31  # a token's id is below this, whatever the vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,14 @@ class Params:
     top_k: 0 is off. top_p: 1 is off. min_p: 0 is off. Applied in this order after the temperature,
     renormalising.
     repetition_penalty: the logits of tokens already in the text are divided by it, or multiplied where
-        they are below 0, before everything else, in p and q alike; 1 is off. None: the model's own, which
+        they are below 0, before the temperature, in p and q alike; 1 is off. None: the model's own, which
         the trace records if it has one. A server's own is not known.
+    presence_penalty, frequency_penalty: subtracted from the logits of generated tokens, in p and q alike: the
+        first once, the second as often as the token was generated. As in OpenAI's API, the prompt does not
+        count. 0 is off; a generation config has neither.
+    logit_bias: token id -> number from -100 to 100, added to that token's logit before all penalties, in p
+        and q alike; at most 300 tokens. None: the model's own, if its generation config has a sequence_bias
+        of single tokens, which the trace then records; {} is none.
     seed: None draws one, which the trace records.
     stop: the text is cut before the first of these strings, at most 64 of at most 1,000 characters each.
     ignore_eos: continue after an end-of-sequence token.
@@ -85,6 +96,9 @@ class Params:
     top_p: float = 0.9
     min_p: float = 0.0
     repetition_penalty: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] | None = dataclass_field(default=None, hash=False)
     seed: int | None = None
     max_new_tokens: int = 200
     stop: tuple[str, ...] = ()
@@ -112,6 +126,8 @@ class Params:
             value = getattr(self, field)
             if not ((field in CAN_BE_NONE and value is None) or is_auto(field, value)):
                 object.__setattr__(self, field, check_number(field, value))
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
         if isinstance(self.stop, list):
             object.__setattr__(self, "stop", tuple(self.stop))
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
@@ -128,6 +144,24 @@ class Params:
         for field, texts in (("stop", self.stop), ("system", (self.system or "",))):
             for text in texts:
                 check_text(field, text)
+
+
+def _checked_bias(given: object) -> dict[int, float]:
+    """In the order of the ids. A key may be an id in digits, since JSON has no other keys."""
+    if not isinstance(given, Mapping) or len(given) > MOST_BIASES:
+        what = f"{len(given):,} of them" if isinstance(given, Mapping) else _shown(given)
+        raise ValueError(f"logit_bias must be a mapping of at most {MOST_BIASES} token ids, not {what}")
+    bias = {}
+    for key, value in given.items():
+        is_digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10
+        token_id = int(key) if is_digits else key
+        if not _is_between(0, token_id, TOKEN_IDS - 1, Integral) or token_id in bias:
+            raise ValueError(f"logit_bias must be a mapping of different token ids, not of {_shown(key)}")
+        if not _is_between(-LARGEST_BIAS, value, LARGEST_BIAS, Real):
+            numbers = f"numbers from {-LARGEST_BIAS:g} to {LARGEST_BIAS:g}"
+            raise ValueError(f"logit_bias must be a mapping to {numbers}, not to {_shown(value)}")
+        bias[int(token_id)] = float(value)
+    return dict(sorted(bias.items()))
 
 
 def is_lossy(params: Params) -> bool:
@@ -154,13 +188,18 @@ def check_number(field: str, value: object, largest: float | None = None) -> int
     of that in `LIMITS`."""
     kind, low, high = LIMITS[field]
     high = high if largest is None else largest
-    if isinstance(value, (Integral if kind is int else Real)) and not isinstance(value, bool):
+    if _is_between(low, value, high, Integral if kind is int else Real):
         number = cast(float, value)
-        inside = low <= number <= high  # False for NaN, too
         excluded = (field in ABOVE_SMALLEST and number == low) or (field in BELOW_LARGEST and number == high)
-        if inside and not excluded:
+        if not excluded:
             return int(number) if kind is int else float(number)
     raise ValueError(f"{field} must be {allowed(field, high)}, not {_shown(value)}")
+
+
+def _is_between(low: float, value: object, high: float, kind: type) -> bool:
+    """Whether it is a number of that kind, from low to high; false for NaN and for true and false."""
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    return is_number and low <= cast(float, value) <= high
 
 
 def is_auto(field: str, value: object) -> bool:

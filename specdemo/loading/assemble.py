@@ -4,19 +4,29 @@ and what a user should know of them."""
 from dataclasses import replace
 
 import torch
+from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
+from specdemo.loading.generation import ignored_processors
+from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
 from specdemo.loading.pair import LoadDrafter, Pair, kind_of
 from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
+from specdemo.runtime.assistant import ASSISTANTS, is_assistant, shared_layers
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.eagle3 import Eagle3Config
 from specdemo.runtime.heads import DrafterModel, DraftHead, HeadConfig
 from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
-from specdemo.runtime.probe import agrees_with_itself, head_agrees_with_itself
+from specdemo.runtime.mtp import own_modules
+from specdemo.runtime.probe import (
+    agrees_with_itself,
+    assistant_agrees,
+    head_agrees_with_itself,
+    mtp_agrees_with_itself,
+)
 from specdemo.runtime.runner import Capture, Runner
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -33,9 +43,10 @@ def pair_of(
     capture: Capture = "auto",
     cudnn_attention: bool = False,
     other: OtherTokenizer | None = None,
+    mtp: PreTrainedModel | str = NONE,
 ) -> Pair:
     """The models' pair, which has been tried. models: the target, and the drafter if there is one. other: the
-    drafter's tokenizer, if it is not the target's."""
+    drafter's tokenizer, if it is not the target's. mtp: see Pair."""
     check_caches(models, ids)
     target, drafter = _both(models)
     device = target.get_input_embeddings().weight.device
@@ -48,7 +59,10 @@ def pair_of(
     limits = limits_of(models, other)
     with runner.attention():
         check_forwards(models, ids)
-    return Pair(target, drafter, tokenizer, info, reason, limits, runner, load_drafter, other_tokenizer=other)
+        mtp = _tried_mtp(mtp, target)
+    runner.mtp = None if isinstance(mtp, str) else mtp
+    how = (tokenizer, info, reason, limits, runner, load_drafter)
+    return Pair(target, drafter, *how, other_tokenizer=other, mtp=mtp)
 
 
 def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
@@ -56,7 +70,12 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
     needs cannot be found in the target."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
-            if isinstance(model, DraftHead):
+            if is_assistant(model):
+                if model is models[0]:
+                    raise ValueError("it is an assistant, which drafts for a target: give it as the drafter")
+                check_assistant_fit(model, models[0], model_id, ids[0])
+                layers_of(models[0])
+            elif isinstance(model, DraftHead):
                 role, model_id, model = ROLES[0], ids[0], models[0]
                 layers_of(models[0])
             else:
@@ -68,7 +87,7 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
 def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple[str, ...]:
     """See Pair. models: the target, and the drafter if there is one. other: see `pair_of`."""
     target, drafter = _both(models)
-    limits = [*_ignored_processors(target), *_emulated_bfloat16(models)]
+    limits = [*ignored_processors(target.generation_config), *_emulated_bfloat16(models)]
     if drafter is not None and (context := context_of(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
     if other is not None:
@@ -101,13 +120,35 @@ def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
         raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {reason}")
 
 
+def _tried_mtp(mtp: PreTrainedModel | str, target: PreTrainedModel) -> PreTrainedModel | str:
+    """The layers, or why they cannot be used. The pair can do without them."""
+    if isinstance(mtp, str):
+        return mtp
+    try:
+        if name := next(filter(None, map(_not_finite, own_modules(mtp))), None):
+            reason = f"the tensor {name} holds values that are not finite"
+        elif mtp_agrees_with_itself(mtp, target):
+            return mtp
+        else:
+            reason = "what they predict with a cache differs from what they predict without one"
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        if cuda.is_cuda(target.device) and isinstance(error, RuntimeError):
+            cuda.raise_if_lost(error, target.device)
+        reason = f"their forward fails: {reason_of(error)}"
+    return f"{UNUSABLE}: {reason}"
+
+
 def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
     if isinstance(model, DraftHead):
         return head_agrees_with_itself(model, target)
+    if is_assistant(model):
+        return assistant_agrees(model, target)
     return agrees_with_itself(model)
 
 
-def _not_finite(model: DrafterModel) -> str | None:
+def _not_finite(model: Module) -> str | None:
     """The first of its weights with NaN or infinity."""
     for name, weight in model.named_parameters():
         values = getattr(weight, "_scale", weight)  # quanto's weights cannot be looked at, their scales can
@@ -119,24 +160,6 @@ def _not_finite(model: DrafterModel) -> str | None:
 def _both(things: list) -> tuple:
     """The target's, and the drafter's or None."""
     return things[0], things[1] if len(things) == 2 else None
-
-
-# Options of a generation config that change the target's distribution: the value that switches each off.
-PROCESSORS = {
-    "encoder_repetition_penalty": 1.0, "no_repeat_ngram_size": 0,
-    "bad_words_ids": None, "min_length": 0, "min_new_tokens": None, "suppress_tokens": None,
-    "begin_suppress_tokens": None, "sequence_bias": None, "forced_bos_token_id": None,
-    "forced_eos_token_id": None, "exponential_decay_length_penalty": None, "guidance_scale": None,
-    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
-}  # fmt: skip
-
-
-def _ignored_processors(target: PreTrainedModel) -> list[str]:
-    config = target.generation_config
-    ignored = [name for name, off in PROCESSORS.items() if getattr(config, name, None) not in (None, off)]
-    if not ignored:
-        return []
-    return [f"not applied, though the target's generation config asks for it: {', '.join(ignored)}"]
 
 
 def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:
@@ -189,7 +212,7 @@ def pair_in_memory(
     ours, theirs = _tokenizers(tokenizer)
     are_two = drafter and ours and theirs and theirs is not ours
     other = other_tokenizer(ours, theirs, *names) if are_two else None
-    how = (ours, "as given", load_drafter, capture, cudnn_attention, other)
+    how = (ours, "as given", load_drafter, capture, cudnn_attention, other, read_mtp(target))
     return pair_of(" + ".join(names), models, names, [None] * len(models), *how)
 
 
@@ -236,8 +259,40 @@ def check_fit(config: HeadConfig, target: PreTrainedModel, drafter_id: str, targ
         )
 
 
+def check_assistant_fit(
+    drafter: PreTrainedModel, target: PreTrainedModel, drafter_id: str, target_id: str
+) -> None:
+    """PairError unless this assistant can draft for the target."""
+    own, of_target = drafter.config.get_text_config(), target.config.get_text_config()
+    where = f"drafter {drafter_id} does not fit target {target_id}"
+    wanted = ASSISTANTS[drafter.config.model_type]
+    if of_target.model_type != wanted:
+        kinds = f"{drafter.config.model_type} drafts for targets of the kind {wanted}"
+        raise PairError(f"{where}: {kinds}, and this one is of the kind {of_target.model_type}")
+    sizes = [
+        ("hidden states of size", drafter.config.backbone_hidden_size, of_target.hidden_size),
+        ("a vocabulary of", logits_width(drafter), logits_width(target)),
+    ]
+    layers = shared_layers(target)
+    for index, kind in enumerate(own.layer_types):
+        if kind not in layers:
+            raise PairError(f"{where}: it attends to layers of the type {kind}, which the target lacks")
+        mine, theirs = own.per_layer_config[index], of_target.per_layer_config[layers[kind]]
+        heads, width = mine.num_key_value_heads, mine.head_dim
+        sizes.append((f"{kind} with key heads:", heads, theirs.num_key_value_heads))
+        sizes.append((f"{kind} with keys of size", width, theirs.head_dim))
+    for what, asked, found in sizes:
+        if asked != found:
+            raise PairError(f"{where}: it was made for {what} {asked:,}, and the target has {found:,}")
+
+
 def check_head_fits(drafter: DrafterModel, target: PreTrainedModel, parts: tuple[Part, ...]) -> None:
-    """PairError unless a drafter that is a head fits the target."""
+    """PairError unless a drafter that is a head or an assistant fits the target."""
+    if is_assistant(drafter):
+        check_assistant_fit(drafter, target, parts[1].id, parts[0].id)
+        if parts[0].device != parts[1].device:
+            why = f"drafter {parts[1].id} attends to the target's keys and values"
+            raise PairError(f"device must be the same for both, because {why}")
     if not isinstance(drafter, DraftHead):
         return
     check_fit(drafter.config, target, parts[1].id, parts[0].id)

@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]  # the project's directory
 EMBEDDED = ROOT / "assets" / "pairs" / "embedded"
 POOR = "embedded-poor"  # the pair whose drafter guesses badly on purpose
 EAGLE3 = "embedded-eagle3"  # the pair whose drafter is an EAGLE-3 head
+DFLASH = "embedded-dflash"  # the pair whose drafter is a DFlash head
 
 MOST_NAMES = 8  # of pairs in a sentence
 DTYPES = ("float32", "bfloat16", "float16")  # names in torch
@@ -56,6 +57,9 @@ CATALOGUE = {
         Entry(EAGLE3, "assets/pairs/embedded/target", "assets/pairs/embedded/eagle3", 0.03, 0.006,
               "the same target with an EAGLE-3 head, which drafts from the target's own hidden states",
               tried="on CPU, in every test run", drafter_kind="eagle3"),
+        Entry(DFLASH, "assets/pairs/embedded/target", "assets/pairs/embedded/dflash", 0.03, 0.005,
+              "the same target with a DFlash head, which drafts a whole block in one forward",
+              tried="on CPU, in every test run", drafter_kind="dflash"),
         Entry("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-135M", 3.7, 0.27,
               "equal vocabularies, open"),
         Entry("smollm-1.7b", "HuggingFaceTB/SmolLM-1.7B", "HuggingFaceTB/SmolLM-135M", 3.7, 0.27,
@@ -93,7 +97,8 @@ CATALOGUE = {
         Entry("gemma-3-4b", "google/gemma-3-4b-pt", "google/gemma-3-270m", 9.0, 0.54,
               "sliding windows, padded vocabulary", gated=True),
         Entry("gemma-4-e2b", "google/gemma-4-E2B-it", "google/gemma-4-E2B-it-assistant", 10.4, 0.15,
-              "an assistant of 4 layers, which attends to the target's keys and values; text only"),
+              "an assistant of 4 layers, which attends to the target's keys and values; text only",
+              drafter_kind="assistant"),
     )
 }  # fmt: skip
 

@@ -8,12 +8,13 @@ from specdemo.loading.heads import HeadFormat
 
 LAYERS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
 LAYER_CONFIG = "transformer_layer_config"
-# Their rotary positions depend on the length of the text, which would have to be read from the device.
-UNSUITABLE_ROPE = ("dynamic", "longrope")
 # Far above what any head has, and small enough that a config that lies takes no memory before it is refused.
 MOST_TOKENS, MOST_UNITS, MOST_LAYERS = 10_000_000, 1_000_000, 1_000
+MOST_DRAFT_LAYERS = 64
+ROTATIONS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")  # kinds of rotary positions
 UNITS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
-LARGEST_SIZES = {"vocab_size": MOST_TOKENS} | dict.fromkeys(UNITS, MOST_UNITS)  # of the layer's config
+LARGEST_SIZES = {"vocab_size": MOST_TOKENS} | dict.fromkeys(UNITS, MOST_UNITS)  # of the layers' config
+LARGEST_SIZES |= {"num_hidden_layers": MOST_DRAFT_LAYERS, "sliding_window": MOST_TOKENS}
 
 
 class ConfigReader:
@@ -22,7 +23,7 @@ class ConfigReader:
     def __init__(self, raw: dict, found: HeadFormat, start: str):
         self.raw, self.found, self.start = raw, found, start
 
-    def layer_config(self, most_layers: int) -> LlamaConfig | Qwen3Config:
+    def layer_config(self) -> LlamaConfig | Qwen3Config:
         """What its layers are built like, from a part of the config or, in the authors' format, all of it."""
         raw, name, default = self.raw, "model_type", "llama"
         if self.found.format == "speculators":
@@ -32,22 +33,44 @@ class ConfigReader:
         kind = raw.get("model_type", default)
         if kind not in LAYERS:
             raise self.error(f"{name} must be llama or qwen3, not {ascii(kind)[:60]}")
-        layers = raw.get("num_hidden_layers", 1)
-        if type(layers) is not int or not 1 <= layers <= most_layers:
-            allowed = "1" if most_layers == 1 else f"a whole number from 1 to {most_layers:,}"
-            raise self.error(f"num_hidden_layers must be {allowed}, not {ascii(layers)[:60]}")
         for name, most in LARGEST_SIZES.items():
             self.checked(name, raw.get(name), most)
-        layer = LAYERS[kind](**{key: value for key, value in raw.items() if key != "model_type"})
-        rope = layer.rope_parameters or {}
-        if rope.get("rope_type", "default") in UNSUITABLE_ROPE or rope.get("partial_rotary_factor", 1) != 1:
-            raise self.error(f"rotary positions of this kind cannot be run: {ascii(rope)[:200]}")
+        values = {"num_hidden_layers": 1} | {key: value for key, value in raw.items() if key != "model_type"}
+        self._check_windows(raw, values["num_hidden_layers"])
+        layer = LAYERS[kind](**values)
+        self._check_rotation(layer)
         if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
             raise self.error(
                 "num_attention_heads must be a multiple of num_key_value_heads and head_dim even, not "
                 f"{layer.num_attention_heads}, {layer.num_key_value_heads} and {layer.head_dim}"
             )
         return layer
+
+    def _check_windows(self, raw: dict, layers: object) -> None:
+        kinds, known = raw.get("layer_types"), ("full_attention", "sliding_attention")
+        if kinds is None:
+            return
+        if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
+            words = f"{layers} times {' or '.join(known)}"
+            raise self.error(f"layer_types must be a list of {words}, not {ascii(kinds)[:60]}")
+        if "sliding_attention" in kinds and raw.get("sliding_window") is None:
+            raise self.error("sliding_window must be given for layers of the type sliding_attention")
+
+    def _check_rotation(self, layer: LlamaConfig | Qwen3Config) -> None:
+        rope = layer.rope_parameters
+        is_nested = any(isinstance(value, dict) for value in rope.values())  # one for each type of layer
+        if is_nested or rope.get("rope_type") not in ROTATIONS:
+            raise self.error(
+                f"rope_parameters must be of one rotation with a rope_type of {', '.join(ROTATIONS)}, not "
+                f"{ascii(rope)[:120]}"
+            )
+        part = rope.get("partial_rotary_factor", 1)
+        rotated = part * layer.head_dim if isinstance(part, (int, float)) else 0
+        if not 2 <= rotated <= layer.head_dim or int(rotated) % 2:
+            raise self.error(
+                "partial_rotary_factor must be above 0 to 1 and rotate an even number of the "
+                f"{layer.head_dim} channels of a head, not {ascii(part)[:60]}"
+            )
 
     def ids_of_layers(self, name: str, value: object, or_null: bool = True) -> tuple[int, ...] | None:
         """Which of the target's layers; None for null."""

@@ -13,7 +13,7 @@ from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_
 from tqdm import tqdm
 
 from specdemo.errors import LoadError, load_errors
-from specdemo.loading.heads import describes_head
+from specdemo.loading.heads import describes_assistant, describes_head, read_config
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
 
@@ -36,7 +36,8 @@ def is_here(part: Part) -> bool:
     config = _cached(part, "config.json")
     if config is None:
         return False
-    if not describes_head(Path(config).parent) and not any(_cached(part, name) for name in TOKENIZERS):
+    needs_tokenizer = not describes_head(Path(config).parent) and not describes_assistant(Path(config).parent)
+    if needs_tokenizer and not any(_cached(part, name) for name in TOKENIZERS):
         return False
     if part.code and not all(_cached(part, name) for name in _code_files(part)):
         return False
@@ -126,9 +127,25 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
     weights = [WEIGHTS_FILE] if WEIGHTS_FILE in sizes else sorted(filter(SHARD.fullmatch, sizes))
     if not weights:
         raise no_weights(part.role, part.id, sizes)
+    if part.role == "drafter" and not {*TOKENIZERS} & sizes.keys() and _is_one_layer(part):
+        raise LoadError(
+            f"drafter: {part.id} has no tokenizer files and one layer, as heads of EAGLE, EAGLE-2 and HASS "
+            "have: such heads cannot be run here, only those of EAGLE-3"
+        )
     texts = filter(_is_text if part.code else DATA.fullmatch, sizes)
     names = [*sorted(texts), *(() if code_only else weights)]
     return {name: sizes[name] for name in names if _cached(part, name) is None}
+
+
+def _is_one_layer(part: Part) -> bool:
+    """Whether its config.json, which is here, is that of a model with one layer and says of no head."""
+    folder = Path(directory_of(part))
+    try:
+        config = read_config(folder)
+    except (OSError, ValueError):
+        return False
+    is_one = isinstance(config, dict) and config.get("num_hidden_layers") == 1
+    return is_one and not describes_head(folder)
 
 
 def check_weights(part: Part) -> None:

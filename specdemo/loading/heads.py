@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from specdemo.errors import LoadError
+from specdemo.runtime.assistant import ASSISTANTS
 
 SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
 Format = Literal["speculators", "authors"]
 EAGLE3_KIND, DFLASH_KIND, DSPARK_KIND = "EAGLE-3", "DFlash", "DSpark"
 SPECULATORS = {"eagle3": EAGLE3_KIND, "dflash": DFLASH_KIND, "dspark": DSPARK_KIND}  # that can be run
+LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
 # Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
 # (`model_type`) is like.
 AUTHORS = {
@@ -45,7 +47,30 @@ def describes_head(folder: Path) -> bool:
         config = read_config(folder)
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and (SPECULATOR in config or authors_kind(config) is not None)
+    if not isinstance(config, dict):
+        return False
+    return SPECULATOR in config or authors_kind(config) is not None or has_eagle_tensors(folder)
+
+
+def has_eagle_tensors(folder: Path) -> bool:
+    """Whether the weights in this folder are those of an EAGLE, EAGLE-2 or HASS head, by their names: its
+    config.json is that of a Llama with one layer."""
+    try:
+        with (folder / "model.safetensors").open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            names = json.loads(file.read(min(size, LONGEST_HEADER))).keys()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return {"fc.weight", "layers.0.self_attn.q_proj.weight"} <= names and "lm_head.weight" not in names
+
+
+def describes_assistant(folder: Path) -> bool:
+    """Whether the model in this folder is a Gemma 4 assistant. It reads the target's tokens."""
+    try:
+        config = read_config(folder)
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") in ASSISTANTS
 
 
 def authors_kind(config: Mapping[str, object]) -> str | None:
@@ -70,7 +95,7 @@ def format_of(config: Mapping[str, object], start: str) -> HeadFormat:
             allowed = f"{', '.join(most)} or {last}, the types that can be run here"
             raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
         return HeadFormat(SPECULATORS[name], "speculators")
-    kind = authors_kind(config)
+    kind = authors_kind(config) or "EAGLE, EAGLE-2 or HASS"  # told by their tensors alone
     if kind not in RUN_OF_AUTHORS:
         can = " and ".join(RUN_OF_AUTHORS)
         raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")

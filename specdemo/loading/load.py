@@ -23,6 +23,7 @@ from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory,
 from specdemo.events import Params
 from specdemo.loading.assemble import (
     TRUSTED,
+    check_assistant_fit,
     check_caches,
     check_fit,
     check_forwards,
@@ -43,7 +44,8 @@ from specdemo.loading.fetch import (
     has_config,
     is_here,
 )
-from specdemo.loading.heads import describes_head
+from specdemo.loading.heads import describes_assistant, describes_head
+from specdemo.loading.mtp import mtp_parameters, read_mtp
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
@@ -163,7 +165,9 @@ def read_skeleton(part: Part, offline: bool = False) -> DrafterModel:
         how = {"local_files_only": offline or part.code, **_version(part)}
         check_depth(PreTrainedConfig.get_config_dict(place, **how)[0])
         config = AutoConfig.from_pretrained(place, **how)
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
+        model.mtp_parameters = mtp_parameters(part, model) if part.role == "target" else 0
+        return model
 
 
 def load_planned(
@@ -194,7 +198,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     on_progress("Reading the tokenizers", None)
     ids = [part.id for part in parts]
     tokenizer, other = _tokenizer(parts[0]), None
-    if len(parts) == 2 and not is_head(parts[1]):
+    if len(parts) == 2 and has_tokenizer(parts[1]):
         other = other_tokenizer(tokenizer, _tokenizer(parts[1]), *ids)
     models = [_load(parts[0], plan.dtypes[0], on_progress)]
     if len(parts) == 2:
@@ -202,7 +206,8 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
         # Again, because whether a head has embeddings of its own is known only when its weights are here.
         check_head_fits(models[1], models[0], parts)
     on_progress("Checking that the caches can be rewound", None)
-    how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other)
+    mtp = read_mtp(models[0], parts[0])
+    how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, mtp)
     pair = pair_of(plan.request.name, models, ids, [part.quantize for part in parts], *how)
     on_progress("Warming up", None)
     pair.runner.warm_up(Params().gamma)
@@ -258,12 +263,19 @@ def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Dr
 
 
 def is_head(part: Part, offline: bool = True) -> bool:
-    """Whether the model is a head, from its config. PairError for a target that is one. offline: without a
-    request to the hub."""
-    found = describes_head(folder_of(part, offline))
-    if found and part.role == "target":
-        raise PairError(f"target: {part.id} is a head, which drafts for a target: give it as the drafter")
+    """Whether the model is a head, from its config. PairError for a target that is one, or an assistant.
+    offline: without a request to the hub."""
+    folder = folder_of(part, offline)
+    found = describes_head(folder)
+    if part.role == "target" and (found or describes_assistant(folder)):
+        what = "a head" if found else "an assistant"
+        raise PairError(f"target: {part.id} is {what}, which drafts for a target: give it as the drafter")
     return found
+
+
+def has_tokenizer(part: Part) -> bool:
+    """Whether a drafter has one of its own. Heads and assistants read the target's tokens."""
+    return not is_head(part) and not describes_assistant(folder_of(part, offline=True))
 
 
 def target_for(target: object, drafter: object, trust_remote_code: object) -> Any:
@@ -312,6 +324,8 @@ def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | Non
     ids, other = [pair.info.target, part.id], None
     if is_head(part):
         check_fit(_speculator(part).config, pair.target, part.id, ids[0])
+    elif not has_tokenizer(part):
+        check_assistant_fit(read_skeleton(part, offline=True), pair.target, part.id, ids[0])
     elif pair.tokenizer is not None:
         other = other_tokenizer(pair.tokenizer, _tokenizer(part), *ids)
     models = [pair.target, _load_drafter(part, pair.target.dtype, lambda *_: None)]

@@ -28,8 +28,11 @@ from specdemo.events import (
     is_conversation,
 )
 from specdemo.events.speedup import NO_COST, DraftingCost
+from specdemo.loading.generation import with_models_own
+from specdemo.loading.mtp import NONE
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda, probe
+from specdemo.runtime.assistant import is_assistant
 from specdemo.runtime.dflash import DFlashHead
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import is_dense
@@ -75,13 +78,15 @@ class Pair:
     load_drafter: "LoadDrafter"  # what `attach` and `detach` take
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
+    mtp: PreTrainedModel | str = NONE  # the target's layers for multi-token prediction, or why there are none
     _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
     runs_here = True  # its models are in this process
 
     def with_capture(self, capture: Capture) -> "Pair":
         """The same models, run by another runner. The two pairs share the lock, because they share the
         models."""
-        runner = Runner(self.target, self.drafter, capture, self.runner.cudnn_attention)
+        models = (self.target, self.drafter, capture, self.runner.cudnn_attention, self.runner.mtp)
+        runner = Runner(*models)
         return replace(self, runner=runner)
 
     def attach(self, drafter: str | os.PathLike) -> None:
@@ -172,6 +177,8 @@ class Pair:
                 return self.drafter is not None
             case "first layers":
                 return self.largest_exit > 0
+            case "prediction layers":
+                return not isinstance(self.mtp, str)
             case None:
                 return True
 
@@ -181,11 +188,16 @@ class Pair:
         if needs == "drafter" and self.drafter is None:
             name = params.draft_with
             raise ValueError(f'draft_with must not be "{name}" for this pair: it has no drafter model')
+        if needs == "prediction layers" and isinstance(self.mtp, str):
+            raise ValueError(f'draft_with must not be "{params.draft_with}" for this pair: {self.mtp}')
         if needs == "first layers":
             params = replace(params, exit_layer=exit_layer(self.target, params.exit_layer))
-        own = getattr(self.target.generation_config, "repetition_penalty", None)
-        if params.repetition_penalty is None and own not in (None, 1):
-            params = replace(params, repetition_penalty=own)
+        params = with_models_own(params, self.target.generation_config)
+        width = logits_width(self.target)
+        if unknown := next((one for one in params.logit_bias or () if one >= width), None):
+            raise ValueError(
+                f"logit_bias must be of token ids below {width:,} for this pair, not of {unknown}"
+            )
         if params.stop and self.tokenizer is None:
             raise ValueError(
                 "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
@@ -274,7 +286,8 @@ class Pair:
     @property
     def bytes_held(self) -> Bytes:
         """Of weights in memory, quantised ones as they are stored."""
-        return Bytes(held_bytes(self.target), held_bytes(self.drafter) if self.drafter is not None else None)
+        own = [self.target] if isinstance(self.mtp, str) else [self.target, self.mtp]
+        return Bytes(held_bytes(*own), held_bytes(self.drafter) if self.drafter is not None else None)
 
     @property
     def bytes_copied(self) -> Bytes:
@@ -302,6 +315,15 @@ class Pair:
     def exit_cost(self, layers: int) -> DraftingCost:
         """The same, where so many of the target's own layers draft."""
         return DraftingCost(token=weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target))
+
+    @property
+    def mtp_cost(self) -> DraftingCost:
+        """The same, where the target's layers for multi-token prediction draft: one of them and the output
+        layer for each token."""
+        assert not isinstance(self.mtp, str)
+        own = held_bytes(self.target, self.mtp) - held_bytes(self.target)
+        output = held_bytes(self.target.get_output_embeddings())
+        return DraftingCost(token=(own / len(self.mtp.layers) + output) / weight_bytes(self.target))
 
 
 # What a run can be made with. Each answers for itself: which Params it takes (`check`), how it reads a prompt
@@ -346,14 +368,16 @@ def kind_of(drafter: DrafterModel | None) -> str | None:
     """A name in DRAFTER_KINDS."""
     if drafter is None:
         return None
+    if is_assistant(drafter):
+        return "assistant"
     return drafter.kind if isinstance(drafter, DraftHead) else "model"
 
 
-def held_bytes(model: DrafterModel) -> int:
-    """Bytes of the model's parameters and buffers. A quantised weight consists of inner tensors; tied ones
-    count once."""
+def held_bytes(*models: DrafterModel) -> int:
+    """Bytes of the models' parameters and buffers. A quantised weight consists of inner tensors; tied and
+    shared ones count once."""
     storages = {}
-    todo: list[Tensor] = [*model.parameters(), *model.buffers()]
+    todo: list[Tensor] = [one for model in models for one in (*model.parameters(), *model.buffers())]
     while todo:
         tensor = todo.pop()
         if hasattr(tensor, "__tensor_flatten__") and not is_dense(tensor):

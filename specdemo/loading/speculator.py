@@ -109,9 +109,7 @@ class Eagle3Reader(ConfigReader):
     def config(self, tensors: set[str]) -> Eagle3Config:
         """tensors: the names of those in its files."""
         ids = self._layer_ids()
-        layer = self.layer_config(most_layers=1)
-        if "sliding_attention" in (getattr(layer, "layer_types", None) or [])[:1]:
-            raise self.error("its layer has a sliding window, and only full attention can be run")
+        layer = self.layer_config()
         default = 32000 if self.found.format == "speculators" else layer.vocab_size
         config = Eagle3Config(
             layer=layer,

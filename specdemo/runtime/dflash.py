@@ -20,8 +20,8 @@ from transformers import PreTrainedModel, Qwen3Config
 from transformers.activations import ACT2FN
 
 from specdemo.runtime.device import to_device
-from specdemo.runtime.fused import additive, as_heads, as_rows, gated, rotated
-from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, DraftHead, Rotations, gated_mlp
+from specdemo.runtime.fused import additive, as_heads, as_rows, gated
+from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, DraftHead, Rotate, gated_mlp
 from specdemo.runtime.linear import Product
 
 # How the Markov head makes a bias from the token before: from it alone, from it and the row's hidden state,
@@ -147,23 +147,16 @@ class DFlashHead(DraftHead):
         which each layer makes keys and values."""
         return self.hidden_norm(self.fc(hidden))
 
-    def rotations(self, positions: Tensor, dtype: torch.dtype) -> Rotations:
-        """positions [..., N]"""
-        angles = positions[..., None] * self.inverse_frequencies  # [..., N, d/2]
-        cos, sin = angles.cos() * self.rope_scaling, angles.sin() * self.rope_scaling
-        cos = torch.cat([cos, cos], -1)[..., None, :].to(dtype)
-        return Rotations(cos, torch.cat([-sin, sin], -1)[..., None, :].to(dtype))
-
     def forward(self, anchor: Tensor, positions: Tensor, attend: AttendBlock) -> Tensor:
         """anchor [..., 1] and the positions [..., N] of N <= B rows, its own first -> the rows' hidden states
         [..., N, H], normed."""
         masks = torch.full_like(positions[..., 1:], self.config.mask_token_id)
-        (weight,) = self.shared_embedding
-        x = embedding(torch.cat([anchor, masks], -1), weight).to(self.dtype)  # [..., N, H]
+        tokens = torch.cat([anchor, masks], -1)
+        x = embedding(tokens, self.targets_embedding()).to(self.dtype)  # [..., N, H]
         x = x * self.config.embedding_scale
-        rotation = self.rotations(positions, x.dtype)
+        rotate = self.rotate_at(positions, x.dtype)
         for index, layer in enumerate(self.layers):
-            x = layer(index, x, rotation, attend)
+            x = layer(index, x, rotate, attend)
         return self.norm(x)
 
     def drafting_rows(self, hidden: Tensor) -> Tensor:
@@ -216,19 +209,18 @@ class BlockLayer(Module):
         for product in (self.qkv, self.kv, self.gate_up):
             product.begin_run()
 
-    def keys_and_values(self, context: Tensor, rotation: Rotations) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, context: Tensor, rotate: Rotate) -> tuple[Tensor, Tensor]:
         """Of the text before a block: context [..., N, H] -> each [..., N, groups, d]"""
         groups, d = self.groups, self.head_dim
         k, v = self.kv(context).unflatten(-1, (2 * groups, d)).split([groups, groups], -2)
-        return rotated(self.self_attn.k_norm(k), rotation.cos, rotation.sin, d // 2), v
+        return rotate(self.self_attn.k_norm(k)), v
 
-    def forward(self, index: int, x: Tensor, rotation: Rotations, attend: AttendBlock) -> Tensor:
+    def forward(self, index: int, x: Tensor, rotate: Rotate, attend: AttendBlock) -> Tensor:
         """x [..., N, H] -> [..., N, H]. index: this layer's."""
         heads, groups, d = self.heads, self.groups, self.head_dim
         qkv = self.qkv(self.input_layernorm(x)).unflatten(-1, (heads + 2 * groups, d))
         q, k, v = qkv.split([heads, groups, groups], -2)
-        q, k = self.self_attn.q_norm(q), self.self_attn.k_norm(k)
-        q, k = (rotated(part, rotation.cos, rotation.sin, d // 2) for part in (q, k))
+        q, k = rotate(self.self_attn.q_norm(q)), rotate(self.self_attn.k_norm(k))
         x = x + self.self_attn.o_proj(attend(index, q, k, v).flatten(-2))
         hidden = gated(self.gate_up(self.post_attention_layernorm(x)), self.mlp_width, self.activation)
         return x + self.mlp.down_proj(hidden)
@@ -329,9 +321,9 @@ class CachedDFlash(CachedHead):
     def read(self, rows: Tensor) -> None:
         """Makes keys and values of the target's features at the positions `rows` [N]."""
         context = self.model.context(self.true_features(rows))  # [N, H]
-        rotation = self.model.rotations(rows, self.dtype)
+        rotate = self.model.rotate_at(rows, self.dtype)
         for index, layer in enumerate(self.model.layers):
-            k, v = layer.keys_and_values(context, rotation)
+            k, v = layer.keys_and_values(context, rotate)
             self.keys[index].index_copy_(2, rows, k.transpose(0, 1)[None])
             self.values[index].index_copy_(2, rows, v.transpose(0, 1)[None])
 
@@ -342,6 +334,10 @@ class CachedDFlash(CachedHead):
         sights = self.model.config.sights
         attend = PositionalBlockAttention(self.keys, self.values, rows, self.kv_ruler, sights)
         return self.model(anchor, rows, attend)
+
+    def drafting_logits(self, anchor: Tensor, start: Tensor, count: int) -> Tensor:
+        """The logits [k, Vd] of the rows of such a block that draft, without a Markov head's biases."""
+        return self.model.logits(self.model.drafting_rows(self.block(anchor, start, count)))
 
     def prefill(self, start: int, end: int, is_over: Callable[[], bool]) -> None:
         """Fills the rows from `start` to before `end`. is_over: as of LM.prefill."""

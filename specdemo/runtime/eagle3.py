@@ -1,11 +1,11 @@
-"""An EAGLE-3 head: one decoder layer that drafts for a target from the target's own hidden states (Li et al.
-2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test").
+"""An EAGLE-3 head: one decoder layer or more that drafts for a target from the target's own hidden states (Li
+et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test").
 
 Its modules are named as the tensors of the speculators format. Where its keys and values lie, and what a
 token attends to, is given from outside (`Attend`): so the same forward serves drafting by position, which can
 be captured (`CachedEagle3`), and training over several steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,16 +17,17 @@ from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.activations import ACT2FN
 
 from specdemo.runtime.device import to_device
-from specdemo.runtime.fused import additive, as_heads, as_rows, gated, rotated
-from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, DraftHead, Rotations, gated_mlp
+from specdemo.runtime.fused import additive, as_heads, as_rows, gated
+from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, DraftHead, Rotate, gated_mlp
 from specdemo.runtime.linear import Product
 
 
 @dataclass(frozen=True)
 class Eagle3Config:
-    """What a head is built like. The sizes of its layer, V and the rotary positions are in `layer`."""
+    """What a head is built like. The number and the sizes of its layers, V, their windows and the rotary
+    positions are in `layer`."""
 
-    layer: LlamaConfig | Qwen3Config  # Qwen3 has a norm for each head of q and k
+    layer: LlamaConfig | Qwen3Config  # of each layer; Qwen3 has a norm for each head of q and k
     draft_vocab_size: int  # Vd: the tokens that it can draft
     layer_ids: tuple[int, ...] | None = None  # whose inputs it reads; None: see `layer_ids_for`
     features: int = 3  # A: how many these are
@@ -47,6 +48,13 @@ class Eagle3Config:
         return self.layer.hidden_size
 
     @property
+    def windows(self) -> list[int | None]:
+        """How many tokens each layer's attention sees, its own among them; None is all."""
+        kinds = getattr(self.layer, "layer_types", None) or ["full_attention"] * self.layer.num_hidden_layers
+        window = getattr(self.layer, "sliding_window", None)
+        return [window if kind == "sliding_attention" else None for kind in kinds]
+
+    @property
     def feature_size(self) -> int:
         """The target's hidden size."""
         return self.target_hidden_size or self.hidden_size
@@ -58,7 +66,7 @@ class Eagle3Config:
 
 
 class Attend(Protocol):
-    """Attention of the head's only layer."""
+    """Attention of one of the head's layers."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Of the forward's own tokens: q [..., N, heads, d], k and v [..., N, groups, d], rotated. Returns
@@ -79,7 +87,7 @@ class Eagle3Head(DraftHead):
         each = [RMSNorm(config.feature_size, **norm) for _ in range(features)] if config.fc_norm else None
         self.fc_norm = None if each is None else ModuleList(each)
         self.fc = Linear(features * config.feature_size, size, bias=False, dtype=dtype)
-        self.layers = ModuleList([DraftLayer(config, dtype)])
+        self.layers = ModuleList([DraftLayer(config, dtype, i == 0) for i in range(layer.num_hidden_layers)])
         self.norm = RMSNorm(size, **norm)
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
 
@@ -106,19 +114,19 @@ class Eagle3Head(DraftHead):
             hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
         return self.fc(hidden)
 
-    def forward(self, tokens: Tensor, g: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(self, tokens: Tensor, g: Tensor, positions: Tensor, attention: Sequence[Attend]) -> Tensor:
         """tokens [..., N] with what came before each: g [..., N, H], the feature of the token before it, or
-        the head's own output for that. positions [N] or [..., N]. Returns y [..., N, H]; see `predict`."""
+        the head's own output for that. positions [N] or [..., N]. attention: of each layer. Returns
+        y [..., N, H]; see `predict`."""
         e = embedding(tokens, self._embedding()).to(g.dtype)  # [..., N, H]
-        return self.layers[0](e, g, self.rotations(positions, g.dtype), attend)
+        rotate, x = self.rotate_at(positions, g.dtype), g
+        for layer, attend in zip(self.layers, attention, strict=True):
+            x = layer(e, x, rotate, attend)
+        return x
 
     def _embedding(self) -> Tensor:
         """[V, H]"""
-        if self.embed_tokens is not None:
-            return self.embed_tokens.weight
-        if not self.shared_embedding:
-            raise ValueError("the head has no embeddings of its own: attach its target first")
-        return self.shared_embedding[0]
+        return self.targets_embedding() if self.embed_tokens is None else self.embed_tokens.weight
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """y [..., N, H] -> what the next step takes as g [..., N, H], and the logits [..., N, Vd] of the
@@ -128,17 +136,18 @@ class Eagle3Head(DraftHead):
 
 
 class DraftLayer(Module):
-    """A decoder layer whose attention reads the token's embedding and the feature side by side."""
+    """A decoder layer. The attention of the first one reads the token's embedding and the feature side by
+    side; that of a later one reads what the layer before it gives, as in any decoder."""
 
-    def __init__(self, config: Eagle3Config, dtype: torch.dtype):
+    def __init__(self, config: Eagle3Config, dtype: torch.dtype, is_first: bool):
         super().__init__()
         layer, size = config.layer, config.hidden_size
         self.norm_before_residual = config.norm_before_residual
         norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
         self.input_layernorm = RMSNorm(size, **norm)
-        self.hidden_norm = RMSNorm(size, **norm)
+        self.hidden_norm = RMSNorm(size, **norm) if is_first else None
         self.post_attention_layernorm = RMSNorm(size, **norm)
-        self.self_attn = projections(layer, dtype)
+        self.self_attn = projections(layer, 2 * size if is_first else size, dtype)
         self.mlp = gated_mlp(layer, dtype)
         self.heads, self.groups = layer.num_attention_heads, layer.num_key_value_heads
         self.head_dim, self.mlp_width = layer.head_dim, layer.intermediate_size
@@ -151,27 +160,31 @@ class DraftLayer(Module):
         self.qkv.begin_run()
         self.gate_up.begin_run()
 
-    def forward(self, e: Tensor, g: Tensor, rotation: Rotations, attend: Attend) -> Tensor:
-        """e and g [..., N, H] -> y [..., N, H]"""
+    def forward(self, e: Tensor, x: Tensor, rotate: Rotate, attend: Attend) -> Tensor:
+        """e: the embeddings [..., N, H], read by the first layer only. x [..., N, H] -> the same."""
         heads, groups, d = self.heads, self.groups, self.head_dim
-        h = self.hidden_norm(g)
-        residual = h if self.norm_before_residual else g
-        qkv = self.qkv(torch.cat([self.input_layernorm(e), h], -1))
+        residual = x
+        if self.hidden_norm is None:
+            read = self.input_layernorm(x)
+        else:
+            h = self.hidden_norm(x)
+            residual = h if self.norm_before_residual else x
+            read = torch.cat([self.input_layernorm(e), h], -1)
+        qkv = self.qkv(read)
         q, k, v = qkv.unflatten(-1, (heads + 2 * groups, d)).split([heads, groups, groups], -2)
         if "q_norm" in self.self_attn:
             q, k = self.self_attn.q_norm(q), self.self_attn.k_norm(k)
-        q, k = (rotated(part, rotation.cos, rotation.sin, d // 2) for part in (q, k))
-        attended = attend(q, k, v)
+        attended = attend(rotate(q), rotate(k), v)
         x = residual + self.self_attn.o_proj(attended.flatten(-2))
         hidden = gated(self.gate_up(self.post_attention_layernorm(x)), self.mlp_width, self.activation)
         return x + self.mlp.down_proj(hidden)
 
 
-def projections(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleDict:
-    """The weights of attention, by the format's names."""
+def projections(layer: LlamaConfig | Qwen3Config, read: int, dtype: torch.dtype) -> ModuleDict:
+    """The weights of attention over inputs of width `read`, by the format's names."""
     size, d = layer.hidden_size, layer.head_dim
     queries, keys = layer.num_attention_heads * d, layer.num_key_value_heads * d
-    shapes = {"q_proj": (2 * size, queries), "k_proj": (2 * size, keys), "v_proj": (2 * size, keys)}
+    shapes = {"q_proj": (read, queries), "k_proj": (read, keys), "v_proj": (read, keys)}
     shapes["o_proj"] = (queries, size)
     options = {"bias": layer.attention_bias, "dtype": dtype}
     parts: dict[str, Module] = {name: Linear(*shape, **options) for name, shape in shapes.items()}
@@ -182,11 +195,14 @@ def projections(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleD
 
 class PositionalAttention:
     """An `Attend` over keys and values that lie by position, [1, groups, L, d]: the forward's own are first
-    written to `rows` [N]. A query sees the positions up to its own; what lies after it is masked, and may be
-    left over. keys [L]: 0, 1, ..."""
+    written to `rows` [N]. A query sees the positions up to its own, or the last `window` of them; what lies
+    after it is masked, and may be left over. keys [L]: 0, 1, ..."""
 
-    def __init__(self, cached_keys: Tensor, cached_values: Tensor, rows: Tensor, keys: Tensor):
+    def __init__(
+        self, cached_keys: Tensor, cached_values: Tensor, rows: Tensor, keys: Tensor, window: int | None
+    ):
         self.keys, self.values, self.rows, self.visible = cached_keys, cached_values, rows, keys
+        self.window = window
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [N, heads, d], k and v [N, groups, d] -> [N, heads, d]"""
@@ -194,7 +210,11 @@ class PositionalAttention:
         self.values.index_copy_(2, self.rows, v.transpose(0, 1)[None])
         _, heads, d = q.shape
         groups, length = k.shape[1], self.visible.shape[0]
-        mask = additive(self.visible > self.rows.repeat(heads // groups)[:, None], q.dtype)
+        own = self.rows.repeat(heads // groups)[:, None]  # [R, 1]
+        hidden = self.visible > own
+        if self.window is not None:
+            hidden |= self.visible <= own - self.window
+        mask = additive(hidden, q.dtype)
         rows = as_rows(q, heads, groups, d)
         keys, values = self.keys[:, :, :length], self.values[:, :, :length]
         output = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
@@ -208,14 +228,17 @@ class CachedEagle3(CachedHead):
     model: Eagle3Head
 
     def __init__(self, head: Eagle3Head, target: PreTrainedModel):
-        super().__init__(head, target, layers=1)
+        super().__init__(head, target, layers=head.config.layer.num_hidden_layers)
 
     def forward(self, tokens: Tensor, g: Tensor, start: Tensor) -> Tensor:
         """tokens [N] and what came before each, g [N, H], in the rows start [], start + 1, ... -> y [N, H],
         see Eagle3Head."""
         rows = start + torch.arange(len(tokens), device=self.device)
-        attend = PositionalAttention(self.keys[0], self.values[0], rows, self.kv_ruler)
-        return self.model(tokens, g, rows + 1, attend)
+        attention = [
+            PositionalAttention(self.keys[i], self.values[i], rows, self.kv_ruler, window)
+            for i, window in enumerate(self.model.config.windows)
+        ]
+        return self.model(tokens, g, rows + 1, attention)
 
     def forward_true(self, tokens: Tensor, start: Tensor) -> Tensor:
         """The same with the target's true features."""

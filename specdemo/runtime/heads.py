@@ -2,16 +2,16 @@
 kinds of heads have in common: the target that they belong to, the tokens that they can draft, rotary
 positions, and a cache that is written by position."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import Linear, Module, ModuleDict
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from specdemo.runtime.lm import MIN_CAPACITY, Cached, Features, context_of, kv_length_for, longer
+from specdemo.runtime.rotary import RotaryPositions
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
 # How much of its target a head holds: all of it, so that the two can run; only the embeddings and the output
@@ -37,18 +37,12 @@ class HeadConfig(Protocol):
         """The target's layers whose inputs it reads, for a target of so many layers; see `Features`."""
 
 
-@dataclass(frozen=True)
-class Rotations:
-    """Rotary position embeddings of some rows (see fused.Rotation)."""
-
-    cos: Tensor  # [..., N, 1, d]
-    sin: Tensor
+Rotate = Callable[[Tensor], Tensor]  # turns [..., N, heads, d] by the positions of the N rows
 
 
 class DraftHead(Module):
     """The weights, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is built."""
 
-    inverse_frequencies: Tensor  # [d/2] float32
     target_ids: Tensor  # [Vd] int64: the target's id of each draft id
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
     t2d: Tensor | None  # [V] bool: whether a token can be drafted
@@ -61,11 +55,9 @@ class DraftHead(Module):
         whole = drafts == layer.vocab_size
         self.register_buffer("d2t", None if whole else torch.zeros(drafts, dtype=torch.long))
         self.register_buffer("t2d", None if whole else torch.zeros(layer.vocab_size, dtype=torch.bool))
+        self.rotary = RotaryPositions(layer)
         with torch.device("cpu"):  # also where the weights are on the meta device
-            rope = LlamaRotaryEmbedding(layer)
             ids = torch.arange(drafts)
-        self.rope_scaling: float = rope.attention_scaling
-        self.register_buffer("inverse_frequencies", rope.inv_freq, persistent=False)
         self.register_buffer("target_ids", ids, persistent=False)
         self.verifier: tuple[PreTrainedModel, ...] = ()  # a tuple, so that its weights are not the head's
         self.verifier_head: tuple[Module, ...] = ()  # the target's output layer
@@ -106,12 +98,10 @@ class DraftHead(Module):
         if self.d2t is not None:
             self.target_ids = torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
-    def rotations(self, positions: Tensor, dtype: torch.dtype) -> Rotations:
+    def rotate_at(self, positions: Tensor, dtype: torch.dtype) -> Rotate:
         """positions [..., N]"""
-        angles = positions[..., None] * self.inverse_frequencies  # [..., N, d/2]
-        cos, sin = angles.cos() * self.rope_scaling, angles.sin() * self.rope_scaling
-        cos = torch.cat([cos, cos], -1)[..., None, :].to(dtype)
-        return Rotations(cos, torch.cat([-sin, sin], -1)[..., None, :].to(dtype))
+        cos, sin = self.rotary(positions, dtype)
+        return lambda x: self.rotary.rotate(x, cos, sin)
 
     def for_target(self, logits: Tensor) -> Tensor:
         """[N, Vd] -> [N, V]: a token that cannot be drafted gets -inf."""
@@ -144,6 +134,12 @@ class DraftHead(Module):
     def detach_verifier(self) -> None:
         """Holds nothing of a target."""
         self.verifier, self.verifier_head, self.shared_embedding = (), (), ()
+
+    def targets_embedding(self) -> Tensor:
+        """[V, H]. ValueError before the target is attached."""
+        if not self.shared_embedding:
+            raise ValueError("the head has no embeddings of its own: attach its target first")
+        return self.shared_embedding[0]
 
     def verifier_logits(self, last: Tensor) -> Tensor:
         """What the attached target predicts, [..., V], from its last hidden states [..., T], after its last

@@ -1,14 +1,17 @@
 """The arithmetic of a forward on a CPU in a few functions that numba compiles. native.py calls them.
 
-They are given addresses, because a model's weights and its cache stay where they are. All numbers are
-float32, but weights that products.py reads."""
+They are given addresses, because a model's weights and its cache stay where they are. They compute in
+float32. Weights may be kept in other ways, which products.py reads, and a bfloat16 model's embeddings, cache
+and features are bfloat16."""
+
+import math
 
 import numpy as np
 from llvmlite import ir
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
-from specdemo.runtime.products import FEWEST_OUTPUTS, FLOAT32
+from specdemo.runtime.products import BYTES, FEWEST_OUTPUTS
 
 # What a forward reads of its model: whole numbers, by index. All that is not a size or a flag is an address.
 (
@@ -26,12 +29,14 @@ from specdemo.runtime.products import FEWEST_OUTPUTS, FLOAT32
     STATES,  # of the features
     STATES_WIDTH,
     CAPACITY,  # of the cache
+    NARROW,  # whether embeddings, cache and features are bfloat16, not float32
     MODEL_FIELDS,
-) = range(15)
+) = range(16)
 # Real numbers of a model.
 EMBEDDING_SCALE, LOGITS_CAP, MODEL_NUMBERS = range(3)  # a cap of 0 is none
-# A product: its weight, how that is kept, its bias (0: none), and its sizes.
-MATRIX, KIND, BIAS, OUTPUTS, INPUTS, PRODUCT_FIELDS = range(6)
+# A product: its weight, how that is kept, what its outputs are multiplied by (0: nothing), its bias (0:
+# none), and its sizes.
+MATRIX, KIND, SCALES, BIAS, OUTPUTS, INPUTS, PRODUCT_FIELDS = range(7)
 # A norm: its weight (0: there is no such norm), and its index among the layer's real numbers.
 # A layer: its products, then the weights of its norms, then the rest.
 Q, K, V, OUT, GATE, UP, DOWN = range(0, 7 * PRODUCT_FIELDS, PRODUCT_FIELDS)
@@ -39,17 +44,20 @@ NORMS = 7 * PRODUCT_FIELDS
 BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, Q_NORM, K_NORM = range(NORMS, NORMS + 6)
 (
     WINDOW,  # 0: none
+    LATER,  # whether rows attend to later rows of the same forward, too
     COS,  # [capacity, head_dim], 0 where nothing is rotated
     SIN,  # the same; the first half of each row is negative
     KEY_CACHE,  # [groups, capacity, head_dim]
     VALUE_CACHE,
     FEATURE,  # 1 + the column of the features where its input is kept; 0: it is not
     LAYER_FIELDS,
-) = range(NORMS + 6, NORMS + 13)
+) = range(NORMS + 6, NORMS + 14)
 # Real numbers of a layer: the epsilons of its norms, in their order, and then
 SCALING, SCORES_CAP, LAYER_NUMBERS = range(6, 9)
 # The last norm and the output layer are a layer of their own, of which only these two are read.
 LAST_NORM, LAST = BEFORE_ATTENTION, OUT
+# How probabilities are shaped: real numbers of 64 bits.
+TEMPERATURE, TOP_K, TOP_P, MIN_P, SHAPING_FIELDS = range(5)
 # What threads that compute a forward together share: how often they have met, how many wait, whether they
 # are to give up, and the address of the system's function that lets others run.
 GENERATION, ARRIVED, GIVEN_UP, GIVE_WAY, TEAM_FIELDS = range(5)
@@ -79,6 +87,14 @@ def as_float(typing, bits):
     """The float32 number of these bits."""
     return types.float32(types.int32), lambda context, builder, signature, arguments: builder.bitcast(
         arguments[0], ir.FloatType()
+    )
+
+
+@intrinsic
+def as_bits(typing, number):
+    """The bits of this float32 number."""
+    return types.int32(types.float32), lambda context, builder, signature, arguments: builder.bitcast(
+        arguments[0], ir.IntType(32)
     )
 
 
@@ -172,6 +188,26 @@ E2, E3, E4, E5, E6, E7 = (
     )
 )
 GELU_A, GELU_B = np.float32(0.7978845608), np.float32(0.044715)
+SIXTEEN, NAN_BITS = np.uint32(16), np.uint16(0x7FC0)
+
+
+@njit(**INNER)
+def as_it_is(number):
+    return number
+
+
+@njit(**INNER)
+def from_bfloat16(short):
+    """The float32 number of a bfloat16 number's bits."""
+    return as_float(np.int32(np.uint32(short) << SIXTEEN))
+
+
+@njit(**INNER)
+def to_bfloat16(x):
+    """The bits of the bfloat16 number that is nearest, the even one of two."""
+    bits = np.uint32(as_bits(x))
+    rounded = np.uint16((bits + np.uint32(0x7FFF) + ((bits >> SIXTEEN) & np.uint32(1))) >> SIXTEEN)
+    return rounded if x == x else NAN_BITS
 
 
 @njit(fastmath={"contract"}, **INNER)
@@ -218,6 +254,29 @@ def add(x, y, count):
 
 
 @njit(**INNER)
+def scale(x, scales, count):
+    """x *= scales"""
+    a, b = floats(x), floats(scales)
+    for i in range(count):
+        a[i] *= b[i]
+
+
+@njit(**INNER)
+def write_numbers(x, y, at, count, narrow):
+    """x [count], float32 -> the numbers of y, which are bfloat16 if `narrow`, from the one with index `at`
+    on."""
+    v = floats(x)
+    if narrow:
+        short = shorts(y + 2 * at)
+        for i in range(count):
+            short[i] = to_bfloat16(v[i])
+    else:
+        wide = floats(y + 4 * at)
+        for i in range(count):
+            wide[i] = v[i]
+
+
+@njit(**INNER)
 def share_of(outputs, me, threads):
     """The outputs that this thread computes: the first, and how many."""
     if outputs % FEWEST_OUTPUTS:
@@ -235,10 +294,12 @@ def product(given, kernels, x, y, rows, blocks, me, threads):
     outputs, inputs, kind = own[OUTPUTS], own[INPUTS], own[KIND]
     first, count = share_of(outputs, me, threads)
     if count:
-        weight = own[MATRIX] + first * inputs * (4 if kind == FLOAT32 else 2)
+        weight = own[MATRIX] + first * inputs * BYTES[kind]
         call(ints(kernels)[kind], weight, x, y + 4 * first, count, inputs, outputs, blocks)
-        if own[BIAS]:
-            for n in range(rows):
+        for n in range(rows):
+            if own[SCALES]:
+                scale(y + 4 * (n * outputs + first), own[SCALES] + 4 * first, count)
+            if own[BIAS]:
                 add(y + 4 * (n * outputs + first), own[BIAS] + 4 * first, count)
 
 
@@ -276,68 +337,76 @@ def rotate(x, rows, heads, d, cos, sin, start):
 
 
 @njit(**INNER)
-def store(x, cache, rows, groups, d, capacity, start):
+def store(x, cache, rows, groups, d, capacity, start, narrow):
     """x [rows, groups, d] -> the cache [groups, capacity, d], at `start`."""
     apart()
     for n in range(rows):
         for group in range(groups):
-            v = floats(x + 4 * (n * groups + group) * d)
-            to = floats(cache + 4 * (group * capacity + start + n) * d)
+            write_numbers(
+                x + 4 * (n * groups + group) * d, cache, (group * capacity + start + n) * d, d, narrow
+            )
+
+
+def attend_over(numbers, size, wide):
+    """The attention of one head over a cache of numbers of `size` bytes, which `wide` makes float32."""
+
+    @njit(fastmath=REORDERED, **INNER)
+    def attend(q, out, keys, values, scores, d, count, scaling, cap):
+        """One head's query [d] over `count` keys and values [count, d] -> out [d]. Four at a time, so that
+        sums stay in registers longer."""
+        apart()
+        query, weight, result = floats(q), floats(scores), floats(out)
+        whole = count // 4 * 4
+        for p in range(0, whole, 4):
+            a, b = numbers(keys + size * p * d), numbers(keys + size * (p + 1) * d)
+            c, e = numbers(keys + size * (p + 2) * d), numbers(keys + size * (p + 3) * d)
+            s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
             for j in range(d):
-                to[j] = v[j]
+                s0 += query[j] * wide(a[j])
+                s1 += query[j] * wide(b[j])
+                s2 += query[j] * wide(c[j])
+                s3 += query[j] * wide(e[j])
+            weight[p], weight[p + 1], weight[p + 2], weight[p + 3] = s0, s1, s2, s3
+        for p in range(whole, count):
+            a, s0 = numbers(keys + size * p * d), ZERO
+            for j in range(d):
+                s0 += query[j] * wide(a[j])
+            weight[p] = s0
+        most = np.float32(-np.inf)
+        for p in range(count):
+            score = weight[p] * scaling
+            if cap:
+                score = tanh(score / cap) * cap
+            weight[p] = score
+            most = most if score <= most else score  # NaN, if there is one
+        total = ZERO
+        for p in range(count):
+            weight[p] = exp(weight[p] - most)
+            total += weight[p]
+        share = ONE / total
+        for j in range(d):
+            result[j] = ZERO
+        for p in range(0, whole, 4):
+            a, b = numbers(values + size * p * d), numbers(values + size * (p + 1) * d)
+            c, e = numbers(values + size * (p + 2) * d), numbers(values + size * (p + 3) * d)
+            w0, w1, w2, w3 = (
+                weight[p] * share,
+                weight[p + 1] * share,
+                weight[p + 2] * share,
+                weight[p + 3] * share,
+            )
+            for j in range(d):
+                result[j] += w0 * wide(a[j]) + w1 * wide(b[j]) + w2 * wide(c[j]) + w3 * wide(e[j])
+        for p in range(whole, count):
+            a, w = numbers(values + size * p * d), weight[p] * share
+            for j in range(d):
+                result[j] += w * wide(a[j])
+
+    return attend
 
 
-@njit(fastmath=REORDERED, **INNER)
-def attend(q, out, keys, values, scores, d, count, scaling, cap):
-    """One head's query [d] over `count` keys and values [count, d] -> out [d]. Four at a time, so that sums
-    stay in registers longer."""
-    apart()
-    query, weight, result = floats(q), floats(scores), floats(out)
-    whole = count // 4 * 4
-    for p in range(0, whole, 4):
-        a, b = floats(keys + 4 * p * d), floats(keys + 4 * (p + 1) * d)
-        c, e = floats(keys + 4 * (p + 2) * d), floats(keys + 4 * (p + 3) * d)
-        s0, s1, s2, s3 = ZERO, ZERO, ZERO, ZERO
-        for j in range(d):
-            s0 += query[j] * a[j]
-            s1 += query[j] * b[j]
-            s2 += query[j] * c[j]
-            s3 += query[j] * e[j]
-        weight[p], weight[p + 1], weight[p + 2], weight[p + 3] = s0, s1, s2, s3
-    for p in range(whole, count):
-        a, s0 = floats(keys + 4 * p * d), ZERO
-        for j in range(d):
-            s0 += query[j] * a[j]
-        weight[p] = s0
-    most = np.float32(-np.inf)
-    for p in range(count):
-        score = weight[p] * scaling
-        if cap:
-            score = tanh(score / cap) * cap
-        weight[p] = score
-        most = most if score <= most else score  # NaN, if there is one
-    total = ZERO
-    for p in range(count):
-        weight[p] = exp(weight[p] - most)
-        total += weight[p]
-    share = ONE / total
-    for j in range(d):
-        result[j] = ZERO
-    for p in range(0, whole, 4):
-        a, b = floats(values + 4 * p * d), floats(values + 4 * (p + 1) * d)
-        c, e = floats(values + 4 * (p + 2) * d), floats(values + 4 * (p + 3) * d)
-        w0, w1, w2, w3 = (
-            weight[p] * share,
-            weight[p + 1] * share,
-            weight[p + 2] * share,
-            weight[p + 3] * share,
-        )
-        for j in range(d):
-            result[j] += w0 * a[j] + w1 * b[j] + w2 * c[j] + w3 * e[j]
-    for p in range(whole, count):
-        a, w = floats(values + 4 * p * d), weight[p] * share
-        for j in range(d):
-            result[j] += w * a[j]
+attend = attend_over(floats, 4, as_it_is)
+attend_narrow = attend_over(shorts, 2, from_bfloat16)
 
 
 @njit(**INNER)
@@ -359,10 +428,16 @@ def embed(model, ids, x, rows, scale):
     apart()
     size, table = model[HIDDEN], model[EMBEDDING_TABLE]
     for n in range(rows):
-        row = floats(table + 4 * max(0, min(ids[n], model[KNOWN] - 1)) * size)
+        at = max(0, min(ids[n], model[KNOWN] - 1)) * size
         to = floats(x + 4 * n * size)
-        for i in range(size):
-            to[i] = row[i] * scale
+        if model[NARROW]:
+            short = shorts(table + 2 * at)
+            for i in range(size):
+                to[i] = from_bfloat16(short[i]) * scale
+        else:
+            row = floats(table + 4 * at)
+            for i in range(size):
+                to[i] = row[i] * scale
 
 
 @njit(**INNER)
@@ -372,10 +447,8 @@ def keep(model, layer, x, rows, start):
     if layer[FEATURE]:
         size = model[HIDDEN]
         for n in range(rows):
-            row = floats(x + 4 * n * size)
-            to = floats(model[STATES] + 4 * ((start + n) * model[STATES_WIDTH] + layer[FEATURE] - 1))
-            for i in range(size):
-                to[i] = row[i]
+            at = (start + n) * model[STATES_WIDTH] + layer[FEATURE] - 1
+            write_numbers(x + 4 * n * size, model[STATES], at, size, model[NARROW])
 
 
 @njit(inline="always", **INNER)
@@ -416,18 +489,21 @@ def run_layer(model, place, numbers, kernels, x, own, shared, rows, blocks, padd
         if layer[COS]:
             rotate(q, rows, heads, d, layer[COS], layer[SIN], start)
             rotate(k, rows, groups, d, layer[COS], layer[SIN], start)
-        store(k, layer[KEY_CACHE], rows, groups, d, model[CAPACITY], start)
-        store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], start)
+        store(k, layer[KEY_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
+        store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
     meet(team, threads)
     scaling, cap = np.float32(numbers[SCALING]), np.float32(numbers[SCORES_CAP])
     for n in range(rows):
-        end = start + n + 1
+        end = start + (rows if layer[LATER] else n + 1)
         first = max(0, end - layer[WINDOW]) if layer[WINDOW] else 0
         for head in range(me, heads, threads):
             at = q + 4 * (n * heads + head) * d
-            cached = 4 * (head // (heads // groups) * model[CAPACITY] + first) * d
+            cached = (2 if model[NARROW] else 4) * (head // (heads // groups) * model[CAPACITY] + first) * d
             keys, values = layer[KEY_CACHE] + cached, layer[VALUE_CACHE] + cached
-            attend(at, at, keys, values, scores, d, end - first, scaling, cap)
+            if model[NARROW]:
+                attend_narrow(at, at, keys, values, scores, d, end - first, scaling, cap)
+            else:
+                attend(at, at, keys, values, scores, d, end - first, scaling, cap)
     meet(team, threads)
     product(place + 8 * OUT, kernels, q, result, rows, blocks, me, threads)
     meet(team, threads)
@@ -515,18 +591,130 @@ def argmax(values, count):
     return best
 
 
+@njit(**INNER)
+def sink(heap, at, count):
+    """Moves the number at this place of a heap down, until those below it are no larger. The two below place
+    i are at 2 i + 1 and 2 i + 2."""
+    number = heap[at]
+    while 2 * at + 1 < count:
+        below = 2 * at + 1
+        if below + 1 < count and heap[below + 1] > heap[below]:
+            below += 1
+        if not heap[below] > number:
+            break
+        heap[at] = heap[below]
+        at = below
+    heap[at] = number
+
+
+@njit(**INNER)
+def make_heap(heap, count):
+    apart()
+    for at in range(count // 2 - 1, -1, -1):
+        sink(heap, at, count)
+
+
+@njit(**INNER)
+def take_largest(heap, count):
+    """The largest of the numbers in a heap, which then has one less."""
+    apart()
+    largest = heap[0]
+    heap[0] = heap[count - 1]
+    sink(heap, 0, count - 1)
+    return largest
+
+
+@njit(**INNER)
+def of_top_k(logits, heap, count, k):
+    """The least of the k largest of them."""
+    apart()
+    for i in range(count):
+        heap[i] = logits[i]
+    make_heap(heap, count)
+    least = heap[0]
+    for taken in range(k):
+        least = take_largest(heap, count - taken)
+    return least
+
+
 @njit(fastmath=REORDERED, **INNER)
-def softmax(logits, probs, count, temperature):
-    """As engine.sampling shapes probabilities where nothing is filtered."""
+def drop_outside_nucleus(logits, heap, count, top_p):
+    """Makes logits -inf that top-p drops: all but the fewest likeliest that have a probability of top_p. Of
+    equal ones at the edge those with the highest ids stay. The largest logit is 0."""
+    apart()
+    total = 0.0
+    for i in range(count):
+        total += exp(logits[i])
+    log_total = np.float64(np.float32(math.log(total)))  # as the sampler rounds it
+    # Those below have less than 1 - top_p together.
+    least = math.log(max(1.0 - top_p, 1e-300) / count) + log_total - 1e-3
+    candidates = 0
+    for i in range(count):
+        if logits[i] >= least:
+            heap[candidates] = logits[i]
+            candidates += 1
+    make_heap(heap, candidates)
+    edge, room, reached = np.float32(np.inf), 0, 0.0
+    for taken in range(candidates):
+        logit = take_largest(heap, candidates - taken)
+        if not reached < top_p:
+            break
+        reached += math.exp(logit - log_total)
+        room = room + 1 if logit == edge else 1
+        edge = logit
+    for i in range(count - 1, -1, -1):
+        if logits[i] < edge:
+            logits[i] = -np.inf
+        elif logits[i] == edge:
+            if room == 0:
+                logits[i] = -np.inf
+            else:
+                room -= 1
+
+
+@njit(**INNER)
+def drop_below(logits, count, least):
+    apart()
+    for i in range(count):
+        if logits[i] < least:
+            logits[i] = -np.inf
+
+
+@njit(**INNER)
+def heat(logits, probs, count, temperature):
+    """probs = the logits at this temperature, the largest of which becomes 0."""
     apart()
     most = logits[argmax(logits, count)]
+    for i in range(count):
+        probs[i] = (logits[i] - most) / temperature
+
+
+@njit(fastmath=REORDERED, **INNER)
+def normalise(probs, count):
+    """Logits, the largest of which is 0 -> their probabilities, in place."""
+    apart()
     total = ZERO
     for i in range(count):
-        probs[i] = exp((logits[i] - most) / temperature)
+        probs[i] = exp(probs[i])
         total += probs[i]
     share = ONE / total
     for i in range(count):
         probs[i] *= share
+
+
+@njit(**INNER)
+def shape(logits, probs, heap, count, shaping):
+    """As engine.sampling shapes probabilities. Of a nucleus, it looks at all tokens. heap: memory for as
+    many numbers."""
+    heat(logits, probs, count, np.float32(shaping[TEMPERATURE]))
+    top_k, top_p, min_p = int(shaping[TOP_K]), shaping[TOP_P], shaping[MIN_P]
+    if 0 < top_k < count:
+        drop_below(probs, count, of_top_k(probs, heap, count, top_k))
+    if top_p < 1:
+        drop_outside_nucleus(probs, heap, count, top_p)
+    if min_p > 0:
+        drop_below(probs, count, np.float32(math.log(min_p)))
+    normalise(probs, count)
 
 
 @njit(**INNER)
@@ -551,9 +739,10 @@ def forward_function(cache: bool):
     last row of the logits and then fed.
 
     ids [rows + drafts]: the drafted tokens are written after the others. then: the products of a single row.
-    logits: a row for each of the ids, at least. temperature []: 0 is greedy. uniforms [drafts], probs
-    [drafts, V]: what tokens are drawn with and from, for another temperature. team: of the `threads` threads
-    that call it at once, of which this is number `me`."""
+    logits: a row for each of the ids, at least. shaping: how probabilities are shaped; at temperature 0 the
+    likeliest tokens are drafted. uniforms [drafts], probs [drafts + 1, V]: what tokens are drawn with and
+    from, for another temperature; the last row is for work. team: of the `threads` threads that call it at
+    once, of which this is number `me`."""
 
     def forward(
         model_address,
@@ -569,7 +758,7 @@ def forward_function(cache: bool):
         scratch,
         drafts,
         then,
-        temperature,
+        shaping,
         uniforms,
         probs,
         team,
@@ -589,9 +778,9 @@ def forward_function(cache: bool):
             ids += 8 * rows
             logits += 4 * (rows - 1) * vocab_size
             if me == 0:
-                heat = np.float32(doubles(temperature)[0])
-                if heat > 0:
-                    softmax(floats(logits), floats(probs), vocab_size, heat)
+                if doubles(shaping)[TEMPERATURE] > 0:
+                    heap = floats(probs + 4 * vocab_size)
+                    shape(floats(logits), floats(probs), heap, vocab_size, doubles(shaping))
                     ints(ids)[0] = draw_token(floats(probs), vocab_size, doubles(uniforms)[drafted])
                     probs += 4 * vocab_size
                 else:

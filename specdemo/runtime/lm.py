@@ -127,10 +127,11 @@ class LM(Protocol):
         ids[i]."""
 
     def draft(
-        self, ids: Tensor, start: Tensor, u: Tensor, temperature: Tensor | None
+        self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
         """Many forwards as one call, if it has one: feeds ids [N], and then B tokens, of which each is drawn
-        from the last logits: the likeliest where temperature is None, else with u [B], at this temperature.
+        from the last logits: the likeliest where shaping is None, else with u [B] from probabilities that are
+        shaped by these numbers, float64: temperature, top-k, top-p and min-p, as Sampler.shape does it.
         Returns the tokens [B], what they were drawn from [B, V] (None when greedy), and the logits [B, V]."""
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
@@ -142,6 +143,7 @@ class Cached:
     """A model with its cache, as the runner sees it."""
 
     captures_itself = False  # if not, its forwards are captured with the steps that they are part of
+    is_captured = True  # whether steps over it may be captured
     written_for_capture = False  # if not, it is tried first whether its forward can be captured
     warming_up: str | None = None  # what it is capturing now, in words
     blocker: str | None = None  # why it captures nothing any more
@@ -280,7 +282,7 @@ class CachedLM(Cached):
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
         return self.static_forward(ids, start) if self.static else self._plain_forward(ids)
 
-    def draft(self, ids: Tensor, start: Tensor, u: Tensor, temperature: Tensor | None) -> None:
+    def draft(self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None) -> None:
         """See LM: it has none."""
 
     def static_forward(self, ids: Tensor, start: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 What a forward of few tokens costs on a CPU is its dispatch and the reading of its weights. One call has no
 dispatch. Weights that are bfloat16 or float16 numbers in float32, as those of most checkpoints are, are read
-from a copy in 16 bits: the same numbers, half the bytes."""
+from a copy in 16 bits: the same numbers, half the bytes. A bfloat16 model's weights, and weights that are
+quantised to int8, are read as they are. It computes in float32 whatever the model's dtype."""
 
 import ctypes
 import os
@@ -31,8 +32,9 @@ SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a f
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
 GELU = ("gelu_pytorch_tanh", "gelu_new")
-NO_TEMPERATURE = torch.zeros(1, dtype=torch.float64)
+NO_SHAPING = torch.zeros(4, dtype=torch.float64)  # the shaping of a greedy draft
 NOT_FIXED = ("dynamic", "longrope")  # rotary positions that depend on the text's length
+NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
 
 _cache_fault: str | None = None  # why compiled functions are not kept
 
@@ -48,8 +50,22 @@ def compile_function(make: Callable, *arguments: int) -> Any:
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
             _cache_fault = one_line(error) or type(error).__name__
+            if folder := cache_folder():
+                _cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
             return function
     return make(False, *arguments)
+
+
+def cache_folder() -> str | None:
+    """Where numba keeps what it has compiled; None if it finds no place."""
+    from numba.core.caching import FunctionCache
+
+    from specdemo.runtime import kernels
+
+    try:
+        return FunctionCache(kernels.exp.py_func).cache_path
+    except RuntimeError:
+        return None
 
 
 def registers() -> tuple[int, int]:
@@ -97,13 +113,15 @@ Copies = dict[tuple[Module, int], tuple[Tensor, int]]
 class NativeForward:
     """Computes a model's logits over a positional cache. ValueError says why it cannot for this model.
 
-    copies: those of another forward that reads the same layers, which are shared."""
+    copies: those of another forward that reads the same layers, which are shared. sees_later: whether its
+    rows attend to each other in both directions."""
 
-    def __init__(self, fused: FusedForward, copies: Copies | None = None):
+    def __init__(self, fused: FusedForward, copies: Copies | None = None, sees_later: bool = False):
         from specdemo.runtime import kernels, products  # import numba, which takes 0.2 s and may be missing
 
         self.kernels, self.products = kernels, products
-        self.fused = fused
+        self.fused, self.sees_later = fused, sees_later
+        self.dtype = fused.model.dtype
         self._forward = compile_function(kernels.forward_function)
         self._is_upcast = compile_function(kernels.is_upcast_function)
         self._products: dict[
@@ -126,15 +144,16 @@ class NativeForward:
         self._sizes = (model.config.hidden_size, first.heads, first.groups, first.head_dim, first.mlp_width)
         self._vocab_size = head.out_features
         self._numbers = np.zeros(k.MODEL_NUMBERS, np.float32)
-        self._numbers[k.EMBEDDING_SCALE] = float(getattr(embeddings, "embed_scale", 1.0))
+        scale = torch.as_tensor(getattr(embeddings, "embed_scale", 1.0))
+        self._numbers[k.EMBEDDING_SCALE] = float(scale.to(self.dtype))
         self._numbers[k.LOGITS_CAP] = self.fused.softcap or 0.0
         self._model = np.zeros(k.MODEL_FIELDS, np.int64)
         self._model[k.LAYER_COUNT] = len(self.fused.layers)
         self._model[[k.HIDDEN, k.HEADS, k.GROUPS, k.HEAD_DIM, k.WIDTH]] = self._sizes
         self._model[[k.VOCAB, k.KNOWN]] = self._vocab_size, embeddings.num_embeddings
-        self._model[k.EMBEDDING_TABLE] = self._address(
-            embeddings.weight, embeddings.num_embeddings, self._sizes[0]
-        )
+        self._check_weight(embeddings.weight, embeddings.num_embeddings, self._sizes[0])
+        self._model[k.EMBEDDING_TABLE] = self._hold(embeddings.weight)
+        self._model[k.NARROW] = self.dtype == torch.bfloat16
         self._model[k.TANH_GELU] = activation_of(model) in GELU
         self._model[k.NORM_HEADS] = first.norms_each_head
         self._layers = np.zeros((len(self.fused.layers) + 1, k.LAYER_FIELDS), np.int64)
@@ -155,8 +174,8 @@ class NativeForward:
             raise ValueError("its rotary positions depend on the length of the text")
         if activation_of(model) not in ("silu", *GELU):
             raise ValueError(f"its activation is {activation_of(model)}")
-        if not isinstance(embeddings, Embedding) or embeddings.weight.dtype != torch.float32:
-            raise ValueError("it computes in another type than float32")
+        if not isinstance(embeddings, Embedding) or self.dtype not in NATIVE_DTYPES:
+            raise ValueError("it computes in another type than float32 and bfloat16")
 
     def _describe(self, row: np.ndarray, numbers: np.ndarray, layer: Layer) -> None:
         k, size, d = self.kernels, self._sizes[0], layer.head_dim
@@ -176,12 +195,13 @@ class NativeForward:
         }
         for at, (norm, norm_size) in norms.items():
             self._norm(row, numbers, at, norm, norm_size)
-        row[k.WINDOW] = layer.window or 0
+        row[k.WINDOW], row[k.LATER] = layer.window or 0, self.sees_later
         numbers[k.SCALING], numbers[k.SCORES_CAP] = layer.scaling, layer.softcap or 0.0
 
     def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None, size: int) -> None:
         if norm is not None:
-            row[at] = self._address(norm.derived.get("weight", norm.module.weight), size)
+            self._check_weight(norm.module.weight, size)
+            row[at] = self._wide(norm.derived.get("weight", norm.module.weight))
             numbers[at - self.kernels.NORMS] = norm.eps
 
     def _split(self, row: np.ndarray, places: tuple[int, ...], layers: tuple, sizes: list[int]) -> None:
@@ -192,22 +212,31 @@ class NativeForward:
             first = first + size if len(layers) == 1 else 0
 
     def _product(self, row: np.ndarray, at: int, layer: Module, first: int, size: int) -> None:
-        k = self.kernels
-        if not is_plain(layer):
-            raise ValueError("it has quantised or other linear layers")
+        k, part = self.kernels, slice(first, first + size)
         if size < self.products.FEWEST_OUTPUTS or layer.in_features % 16:
             raise ValueError(f"it has a product of {layer.in_features} numbers to {size}")
-        given = layer.weight.detach()[first : first + size]
-        self._check_weight(given, size, layer.in_features)
-        weight, kind = self._as_in_checkpoint((layer, first), given)
+        scales = 0
+        if is_plain(layer):
+            given = layer.weight.detach()[part]
+            self._check_weight(given, size, layer.in_features)
+            weight, kind = self._as_in_checkpoint((layer, first), given)
+        elif (quantised := int8_of(layer)) is not None:
+            weight, kind = quantised[0][part], self.products.INT8
+            scales = self._wide(quantised[1][part])
+        else:
+            raise ValueError("it has linear layers that are neither plain nor quantised to int8")
         self.kinds.add(kind)
-        row[at : at + k.PRODUCT_FIELDS] = self._hold(weight), kind, 0, size, layer.in_features
+        row[at : at + k.PRODUCT_FIELDS] = self._hold(weight), kind, scales, 0, size, layer.in_features
         if layer.bias is not None:
-            row[at + k.BIAS] = self._address(layer.bias.detach()[first : first + size], size)
+            bias = layer.bias.detach()[part]
+            self._check_weight(bias, size)
+            row[at + k.BIAS] = self._wide(bias)
 
     def _as_in_checkpoint(self, place: tuple[Module, int], weight: Tensor) -> tuple[Tensor, int]:
         """The weight in 16 bits, if these hold its numbers exactly. A copy that was made before is compared
         with the weight again, since a weight can be changed in place."""
+        if weight.dtype == torch.bfloat16:
+            return weight, self.products.BFLOAT16
         if place in self.copies and self._is_exact(weight, self.copies[place][0]):
             return self.copies[place]
         kinds = ((torch.bfloat16, self.products.BFLOAT16), (torch.float16, self.products.FLOAT16))
@@ -233,24 +262,24 @@ class NativeForward:
             return bool(self._is_upcast.ctypes(weight.data_ptr(), narrow.data_ptr(), weight.numel()))
         return torch.equal(narrow.float(), weight)
 
-    def _address(self, tensor: Tensor, *shape: int) -> int:
-        """shape: of a tensor of float32 numbers, as compiled code reads it."""
-        self._check_weight(tensor, *shape)
-        return self._hold(tensor)
-
-    @staticmethod
-    def _check_weight(tensor: Tensor, *shape: int) -> None:
+    def _check_weight(self, tensor: Tensor, *shape: int) -> None:
         """ValueError for what compiled code would read beyond its end, or as other numbers."""
-        is_wide = tensor.dtype == torch.float32 and tensor.device.type == "cpu"
-        if not is_wide or not tensor.is_contiguous() or tensor.shape != shape:
-            raise ValueError("a weight is not contiguous float32 numbers of the layer's own shape in memory")
+        is_own = tensor.dtype == self.dtype and tensor.device.type == "cpu"
+        if not is_own or not tensor.is_contiguous() or tensor.shape != shape:
+            name = str(self.dtype).removeprefix("torch.")
+            raise ValueError(f"a weight is not contiguous {name} numbers of the layer's own shape in memory")
+
+    def _wide(self, tensor: Tensor) -> int:
+        """The address of a tensor's numbers in float32: its own, or a copy for this run."""
+        return self._hold(tensor.float().contiguous())
 
     def _hold(self, tensor: Tensor) -> int:
         self._held.append(tensor.detach())
         return tensor.data_ptr()
 
     def block_for(self, rows: int) -> int:
-        """How many rows the products of a forward of so many rows best take at once."""
+        """How many rows the products of a forward of so many rows best take at once: 1 or more."""
+        rows = max(rows, 1)
         return -(-rows // -(-rows // self.products.MOST_BLOCK))
 
     def compile(self, block: int) -> None:
@@ -272,17 +301,18 @@ class NativeForward:
         return logits[: len(ids)]
 
     def draft(
-        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, u: Tensor, temperature: Tensor | None
+        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """See LM. `block` is for the ids; a drafted token is a row by itself."""
         rows, drafts = len(ids), len(u)
         tokens = torch.cat([ids, ids.new_zeros(drafts)])
         logits = torch.empty(max(rows - 1 + drafts, -(-rows // block) * block), self._vocab_size)
-        probs = None if temperature is None else torch.empty(drafts, self._vocab_size)
-        drawing = (NO_TEMPERATURE if temperature is None else temperature, u, probs)
+        probs = None if shaping is None else torch.empty(drafts + 1, self._vocab_size)
+        drawing = (NO_SHAPING if shaping is None else shaping, u, probs)
         then = self._products[1][0].ctypes.data
         self._run(lm, tokens, start, rows, block, logits, drafts, then, drawing)
-        return tokens[rows:], probs, logits[rows - 1 : rows - 1 + drafts]
+        drawn_from = None if probs is None else probs[:-1]
+        return tokens[rows:], drawn_from, logits[rows - 1 : rows - 1 + drafts]
 
     def _run(
         self,
@@ -304,7 +334,7 @@ class NativeForward:
         )
         if len(self._scratch) < size:
             self._scratch = torch.zeros(size)
-        temperature, uniforms, probs = (tensor.data_ptr() if tensor is not None else 0 for tensor in drawing)
+        shaping, uniforms, probs = (tensor.data_ptr() if tensor is not None else 0 for tensor in drawing)
         with record_function("compiled forward"):  # a profiler sees nothing of it otherwise
             self._team.call(
                 threads,
@@ -322,7 +352,7 @@ class NativeForward:
                 self._scratch.data_ptr(),
                 drafts,
                 then,
-                temperature,
+                shaping,
                 uniforms,
                 probs,
             )
@@ -336,9 +366,9 @@ class NativeForward:
             capacity = self._cached[0][0].shape[2]
             self._model[k.CAPACITY] = capacity
             base, positions = self.fused.model.model, torch.arange(capacity).clamp(max=lm.last_position)
-            found = rotations(base, base.embed_tokens.weight[:1], positions, self.fused.layers)
+            found = rotations(base, torch.empty(1), positions, self.fused.layers)
             self._rotations = {
-                kind: tuple(part.float().contiguous() for part in parts) for kind, parts in found.items()
+                kind: tuple(part.contiguous() for part in parts) for kind, parts in found.items()
             }
             for row, layer, cached in zip(self._layers, self.fused.layers, self._cached, strict=False):
                 row[[k.KEY_CACHE, k.VALUE_CACHE]] = [tensor.data_ptr() for tensor in cached]
@@ -354,6 +384,20 @@ class NativeForward:
                     self._layers[layer, k.FEATURE] = 1 + index * lm.features.size
 
 
+def int8_of(layer: Module) -> tuple[Tensor, Tensor] | None:
+    """Of a layer that optimum-quanto has quantised to int8: its weight [out, in], and what each of its rows
+    is multiplied by [out]. None for another layer."""
+    weight = getattr(layer, "weight", None)
+    data, scale = (getattr(weight, name, None) for name in ("_data", "_scale"))
+    if not isinstance(data, Tensor) or not isinstance(scale, Tensor) or data.dtype != torch.int8:
+        return None
+    fits = data.shape == (layer.out_features, layer.in_features) and scale.shape == (len(data), 1)
+    is_here = data.device.type == scale.device.type == "cpu" and data.is_contiguous()
+    if not fits or not is_here or getattr(layer, "activation_qtype", None) is not None:
+        return None
+    return data.detach(), scale.detach().flatten()
+
+
 def activation_of(model: PreTrainedModel) -> str:
     config = model.config
     return getattr(config, "hidden_activation", None) or config.hidden_act
@@ -366,7 +410,7 @@ def is_small(model: Module) -> bool:
 
 def can_be_native(model: PreTrainedModel) -> bool:
     """From its type alone: whether its forwards may be one call."""
-    return model.device.type == "cpu" and model.dtype == torch.float32 and FusedForward.knows(model)
+    return model.device.type == "cpu" and model.dtype in NATIVE_DTYPES and FusedForward.knows(model)
 
 
 class NativeLM(TorchScriptLM):
@@ -465,7 +509,7 @@ class NativeLM(TorchScriptLM):
         return logits
 
     def draft(
-        self, ids: Tensor, start: Tensor, u: Tensor, temperature: Tensor | None
+        self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor] | None:
         native = self.native
         if not self.static or native is None:
@@ -474,7 +518,7 @@ class NativeLM(TorchScriptLM):
         if block not in self.blocks:
             block = self._cover(len(ids))
         self._next += len(ids) + len(u) - 1
-        return native.draft(self, ids, start, block, u, temperature)
+        return native.draft(self, ids, start, block, u, shaping)
 
     def _cover(self, rows: int) -> int:
         """The block for so many rows among those that were tried."""

@@ -17,10 +17,12 @@ from transformers import PreTrainedModel
 
 from specdemo import __version__
 from specdemo.runtime import cuda
+from specdemo.runtime.assistant import CachedAssistant
 from specdemo.runtime.dflash import CachedDFlash, DFlashHead
 from specdemo.runtime.eagle3 import CachedEagle3
 from specdemo.runtime.heads import DraftHead
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_tolerance, windows_of
+from specdemo.runtime.mtp import CachedMtp
 from specdemo.runtime.states import possible_rows, tried_rows
 
 TRIED_TOKENS = 16  # on which a model is tried
@@ -95,6 +97,63 @@ def _of_block(cached: CachedDFlash, ids: Tensor, at: int) -> Tensor:
     anchor = ids[at : at + 1].to(cached.device)
     hidden = cached.block(anchor, torch.tensor(at, device=cached.device), size)
     return model.for_target(model.logits(model.drafting_rows(hidden)))
+
+
+def mtp_agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
+    """The same of a target's layers for multi-token prediction. Also whether what they are given are the
+    target's last hidden states."""
+    with torch.no_grad(), evaluating(in_training(target)):
+        lm, cached, whole = CachedLM(target), CachedMtp(layers, target), CachedMtp(layers, target)
+        lm.features = cached.features = whole.features
+        ids = _tokens(lm, int(min(TRIED_TOKENS, context_of(target))))
+        lm.prefill(ids)
+        n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
+        last = target.get_decoder()(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+        agrees = [_alike(last, cached.hidden(0, len(ids)), target.dtype)]
+        expected = _of_rows(whole, ids, 0, n)
+        said = _of_rows(cached, ids, 0, n // 2)
+        for start in range(n // 2, n, 2):
+            _of_rows(cached, ids.flip(0), start, min(start + 3, n))  # a rejected draft
+            after = _of_rows(cached, ids, start, min(start + 2, n))
+            said = [torch.cat(pair) for pair in zip(said, after, strict=True)]
+        agrees += [_alike(*pair, target.dtype) for pair in zip(expected, said, strict=True)]
+        for each in (lm, cached, whole):
+            each.free()
+    # As of models: in 16 bits, rounding can make a router choose another expert.
+    off = sum(int((~rows).sum()) for rows in agrees)
+    return off <= (0 if target.dtype == torch.float32 else sum(map(len, agrees)) // 2)
+
+
+def assistant_agrees(assistant: PreTrainedModel, target: PreTrainedModel) -> bool:
+    """Whether an assistant predicts the same from the target's cache as from what the target's own forward
+    shares. Raises what a forward raises."""
+    with torch.no_grad(), evaluating(in_training(target)), evaluating(in_training(assistant)):
+        lm, cached = CachedLM(target), CachedAssistant(assistant, target)
+        lm.features = cached.features
+        ids = _tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
+        n = len(ids) - 1  # the position of the last token, which the assistant is given
+        lm.prefill(ids[:n])
+        whole = target.get_decoder()(input_ids=ids[None, :n], use_cache=False, return_shared_kv_states=True)
+        shared = {
+            kind: tuple(states.to(cached.device, cached.dtype) for states in both)
+            for kind, both in whole.shared_kv_states.items()
+        }
+        _, expected = cached.forward(ids[n:], whole.last_hidden_state[0, -1:], n, shared)
+        _, said = cached.forward(ids[n:], cached.hidden(n - 1), n, cached.keys_and_values(lm, n))
+        for each in (lm, cached):
+            each.free()
+    return bool(_alike(expected, said, assistant.dtype).all())
+
+
+def _of_rows(cached: CachedMtp, ids: Tensor, start: int, end: int) -> list[Tensor]:
+    """The logits [end - start, V] of each layer for these positions of the target."""
+    cached.reserve(end)
+    hidden, logits = cached.hidden(start, end), []
+    for layer in range(cached.count):
+        first = start + 1 + layer
+        hidden = cached.forward(layer, ids[first : first + end - start], hidden, start, first)
+        logits.append(cached.predict(hidden))
+    return logits
 
 
 def _alike(expected: Tensor, said: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,5 +1,5 @@
 """The product of few rows with a weight on a CPU. What limits it is how fast the weight is read. So a weight
-is read from memory once, whatever the number of rows, and may be kept in 16 bits.
+is read from memory once, whatever the number of rows, and may be kept in 16 or 8 bits.
 
 numba compiles it. Its inner part is written as LLVM's instructions on vectors, for which numba has no
 Python."""
@@ -9,11 +9,12 @@ from numba import cfunc, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-FLOAT32, BFLOAT16, FLOAT16, KINDS = range(4)  # how a weight is kept
+FLOAT32, BFLOAT16, FLOAT16, INT8, KINDS = range(5)  # how a weight is kept
+BYTES = (4, 2, 2, 1)  # of a number, by kind
 MOST_BLOCK = 8  # rows of x that are multiplied at once
 FEWEST_OUTPUTS = 8  # of a product
 AHEAD = 8192  # weights: so far ahead memory is asked for
-INT, SHORT, BITS, FLOAT = ir.IntType(64), ir.IntType(16), ir.IntType(32), ir.FloatType()
+INT, BITS, SHORT, BYTE, FLOAT = *(ir.IntType(size) for size in (64, 32, 16, 8)), ir.FloatType()
 
 
 def product_function(cache: bool, kind: int, block: int, lanes: int, registers: int):
@@ -42,7 +43,7 @@ def multiply(typing, kind, block, lanes, tile, weight, x, y, first, inputs, stri
     asked for meanwhile."""
     literals = (kind, block, lanes, tile)
     kind, block, lanes, tile = (given.literal_value for given in literals)
-    vector, size = ir.VectorType(FLOAT, lanes), 4 if kind == FLOAT32 else 2
+    vector, size = ir.VectorType(FLOAT, lanes), BYTES[kind]
 
     def generate(context, builder, signature, arguments):
         weight, x, y, first, inputs, stride, ahead = arguments[4:]
@@ -79,12 +80,15 @@ def at(builder, base, row, columns, column, size: int):
 
 
 def widened(builder, address, kind: int, lanes: int):
-    """The weights there as float32: float16 by the instruction for it, bfloat16 by a shift of its bits."""
-    floats = ir.VectorType(FLOAT, lanes)
+    """The weights there as float32: float16 and int8 by the instructions for it, bfloat16 by a shift of its
+    bits."""
+    floats, bits = ir.VectorType(FLOAT, lanes), ir.VectorType(BITS, lanes)
+    kept = ir.VectorType((FLOAT, SHORT, SHORT, BYTE)[kind], lanes)
+    narrow = builder.load(builder.inttoptr(address, kept.as_pointer()), align=BYTES[kind])
     if kind == FLOAT32:
-        return builder.load(builder.inttoptr(address, floats.as_pointer()), align=4)
-    shorts, bits = ir.VectorType(SHORT, lanes), ir.VectorType(BITS, lanes)
-    narrow = builder.load(builder.inttoptr(address, shorts.as_pointer()), align=2)
+        return narrow
+    if kind == INT8:
+        return builder.sitofp(builder.sext(narrow, bits), floats)
     if kind == FLOAT16:
         return builder.fpext(builder.bitcast(narrow, ir.VectorType(ir.HalfType(), lanes)), floats)
     shift = ir.Constant(bits, [16] * lanes)

@@ -11,27 +11,33 @@ import torch
 from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
+from specdemo.runtime.assistant import CachedAssistant, is_assistant
 from specdemo.runtime.attention import without_cudnn
 from specdemo.runtime.device import Clock
 from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.runtime.graphs import EagerSteps, Graphs, RunStep
 from specdemo.runtime.heads import CachedHead, DrafterModel, DraftHead
 from specdemo.runtime.lm import Cached, CachedLM, evaluating, in_training
+from specdemo.runtime.mtp import CachedMtp, follow_target
 from specdemo.runtime.native import NativeLM, can_be_native, first_layers_lm, is_small
+from specdemo.runtime.native_block import NativeDFlash, cached_head
 
 # "auto": steps are captured where device and models allow it. "off": every forward runs as transformers would
 # run it. "compiled": on CUDA, the small operations of fused forwards are also compiled before they are
 # captured, which needs a compiler. On a CPU that is "auto".
 Capture = Literal["auto", "off", "compiled"]
+# What of the target's drafts in place of the pair's drafter: so many of its first layers, or its layers for
+# multi-token prediction; None: nothing.
+OwnLayers = int | Literal["mtp"] | None
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What one run works with. `drafter`: the pair's, or the target's first layers. `run_drafting` differs
-    from `run_step` where the drafter is on another device."""
+    """What one run works with. `drafter`: the pair's, or what the target's `OwnLayers` are. `run_drafting`
+    differs from `run_step` where the drafter is on another device, and where drafting is not captured."""
 
     target: CachedLM
-    drafter: CachedLM | CachedHead | None
+    drafter: CachedLM | CachedHead | CachedAssistant | CachedMtp | None
     run_step: RunStep
     run_drafting: RunStep
 
@@ -45,32 +51,38 @@ class Runner:
         drafter: DrafterModel | None,
         capture: Capture = "auto",
         cudnn_attention: bool = False,  # whether torch may choose it, if it would
+        mtp: PreTrainedModel | None = None,  # the target's layers for multi-token prediction
     ):
         self.target = target
         self.drafter = drafter
         self.capture = capture
         self.cudnn_attention = cudnn_attention
+        self.mtp = mtp
         self.clock = Clock()
         self.graphs = Graphs(self.clock)
         self.gpu_note: str | None = None  # what is wrong with the GPU's texts
         self._exits: dict[int, FirstLayersLM] = {}  # by how many of the target's layers they have
+        self._mtp: CachedMtp | None = None  # made when it is first used
         self._target_modules: list[torch.nn.Module] = []  # that those are made of
         self._hooked = False  # whether a model has forward hooks, as of the last run
         self._training: list[torch.nn.Module] = []  # modules that were in training mode then
 
     @cached_property
-    def lms(self) -> tuple[CachedLM, CachedLM | CachedHead | None]:
+    def lms(self) -> tuple[CachedLM, CachedLM | CachedHead | CachedAssistant | None]:
         return self._lm(self.target), self._drafting(self.drafter)
 
     @property
     def copied_bytes(self) -> tuple[int, int]:
         """Of the target's and the drafter's weights in 16 bits (`NativeLM.copied_bytes`)."""
         target, drafter = vars(self).get("lms", (None, None))  # not made before they run
-        return tuple(lm.copied_bytes if isinstance(lm, NativeLM) else 0 for lm in (target, drafter))
+        natives = (NativeLM, NativeDFlash)
+        return tuple(lm.copied_bytes if isinstance(lm, natives) else 0 for lm in (target, drafter))
 
-    def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | None:
+    def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | CachedAssistant | None:
         if isinstance(drafter, DraftHead):
-            return drafter.cached(self.target)
+            return cached_head(drafter, self.target)
+        if is_assistant(drafter):
+            return CachedAssistant(drafter, self.target)
         return self._lm(drafter) if drafter is not None else None
 
     def _lm(self, model: PreTrainedModel) -> CachedLM:
@@ -87,22 +99,31 @@ class Runner:
             self._exits[count] = first_layers_lm(self.lms[0], count)
         return self._exits[count]
 
-    def begin_run(self, exit_layer: int | None = None) -> RunSetup:
-        """Chooses how the steps of the next run are run. exit_layer: so many of the target's layers draft, in
-        place of the pair's drafter. CudaLost if its models are on a GPU that is lost."""
+    def _own(self, layers: OwnLayers) -> CachedLM | CachedMtp:
+        if layers != "mtp":
+            return self._first_layers(layers)
+        assert self.mtp is not None, "a target without such layers has been refused"
+        if self._mtp is None or not self._mtp.is_current:
+            follow_target(self.mtp, self.target)
+            self._mtp = CachedMtp(self.mtp, self.target)
+        return self._mtp
+
+    def begin_run(self, own: OwnLayers = None) -> RunSetup:
+        """Chooses how the steps of the next run are run. own: what of the target's drafts, in place of the
+        pair's drafter. CudaLost if its models are on a GPU that is lost."""
         if self._gpus:
             cuda.check_not_lost()
         self._training = in_training(*self._models)
         with self.active():
-            return self._begin_run(exit_layer)
+            return self._begin_run(own)
 
-    def _begin_run(self, exit_layer: int | None) -> RunSetup:
+    def _begin_run(self, own: OwnLayers) -> RunSetup:
         if any(lm and not lm.is_current for lm in self.lms):
             del self.lms
             self._exits.clear()
         target, drafter = self.lms
-        if exit_layer is not None:
-            drafter = self._first_layers(exit_layer)
+        if own is not None:
+            drafter = self._own(own)
         lms = [lm for lm in (target, drafter) if lm]
         self.clock.devices = {lm.device for lm in lms}
         target.features = None  # a drafter that needs them sets it
@@ -111,7 +132,8 @@ class Runner:
         use_graphs = self.capture != "off" and not self._hooked and target in on_gpu
         if use_graphs:
             # The same models in each run, or the graphs would be dropped.
-            self.graphs.begin_run([lm for lm in self.lms if lm and self._on_gpu(lm)])
+            captured = [lm for lm in self.lms if lm and lm.is_captured and self._on_gpu(lm)]
+            self.graphs.begin_run(captured)
             use_graphs = self.graphs.blocker is None
         for lm in lms:
             if lm.captures_itself:
@@ -119,8 +141,8 @@ class Runner:
             else:
                 lm.begin_run(static=use_graphs and lm in on_gpu)
         run_step = self.graphs if use_graphs else EagerSteps()
-        elsewhere = drafter is not None and drafter.device != target.device
-        return RunSetup(target, drafter, run_step, EagerSteps() if elsewhere else run_step)
+        eager = drafter is not None and (drafter.device != target.device or not drafter.is_captured)
+        return RunSetup(target, drafter, run_step, EagerSteps() if eager else run_step)
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -13,7 +13,8 @@ from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import capture_blocker, is_dense, one_line
 from specdemo.runtime.lm import CachedLM
 
-ForwardShape = tuple[int, bool]  # of a forward: its number of rows, and whether it keeps features
+# Of a forward: its number of rows, and of which layers it keeps features (see Features).
+ForwardShape = tuple[int, tuple[int, ...]]
 
 
 class TorchScriptLM(CachedLM):
@@ -72,7 +73,7 @@ class TorchScriptLM(CachedLM):
         self._seen[self._shape(rows)] = self.CAPTURE_AFTER
 
     def _shape(self, rows: int) -> ForwardShape:
-        return rows, self.features is not None
+        return rows, () if self.features is None else self.features.layer_ids
 
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
         shape = self._shape(len(ids))

@@ -4,6 +4,7 @@ import json
 import random
 import re
 import shlex
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
@@ -25,16 +26,19 @@ from specdemo.bench.methods import rounded
 from specdemo.events import Params
 from specdemo.events.metrics import ratio
 from specdemo.events.trace import Trace
-from specdemo.loading.heads import describes_head
+from specdemo.loading.heads import DFLASH_KIND, EAGLE3_KIND, describes_head
 from specdemo.loading.load import load_pair
+from specdemo.loading.speculator import read_speculator
 from specdemo.session import generate
 from specdemo.training.data import BadInput, encode_documents, fingerprint, read_documents
+from specdemo.training.dflash import first_place_loss
 from specdemo.training.eagle3 import first_token_loss, load_trained_head
 from specdemo.training.models import CONTEXT, HISTORY_FILE, History, embedding, load_trained
 from specdemo.training.options import ReportOptions
 from specdemo.training.train import heldout_loss
 
 GAMMA, NEW_TOKENS, PROMPT_WORDS, PROMPT_TOKENS, SAMPLES = 4, 200, 8, 64, 10
+LENGTHS, LENGTH_PROMPTS = (3, 5, 7), 10  # gammas that are compared, and on how many prompts
 DECODING = {
     "greedy": Params(temperature=0.0),
     "sampled (temperature 0.8, top-p 0.9)": Params(temperature=0.8, top_p=0.9),
@@ -53,12 +57,14 @@ def write_card(options: ReportOptions) -> None:
     losses, documents = measure_losses(out, list(histories), heldout)
     prompts = list(dict.fromkeys(map(first_words, heldout)))[: options.prompts]
     comparisons = {drafter: run_drafter(out, drafter, prompts) for drafter in drafters}
+    lengths = lengths_table(out, drafters, prompts[:LENGTH_PROMPTS])
     origin = "The files below; their origin was not stated."
     sources = options.sources.read_text(encoding="utf-8") if options.sources else origin
-    heads = [drafter for drafter in drafters if describes_head(out / drafter)]
+    heads = {drafter: kind for drafter in drafters if (kind := head_kind(out / drafter))}
+    by_kind = {kind: [name for name, own in heads.items() if own == kind] for kind in HEAD_SECTIONS}
     card = [
         CARD_INTRODUCTION.format(drafters=folders(drafters)),
-        EAGLE3_SECTION.format(heads=folders(heads)) if heads else "",
+        *(HEAD_SECTIONS[kind].format(heads=folders(names)) for kind, names in by_kind.items() if names),
         "## Texts",
         sources,
         file_table(files, training, heldout),
@@ -68,7 +74,8 @@ def write_card(options: ReportOptions) -> None:
         "## Figures",
         loss_table(losses, documents),
         speed_table(comparisons),
-        head_verdicts(heads, comparisons, histories),
+        head_verdicts(list(heads), comparisons, histories),
+        lengths,
         "## Samples",
         samples(comparisons[drafters[0]]),
         LIMITS_SECTION,
@@ -131,15 +138,24 @@ def measure_losses(out: Path, names: list[str], heldout: list[str]) -> tuple[dic
     predicted = sum(len(ids) - 1 for ids, _ in fitting)
     characters = sum(len(text) for _, text in fitting)
     for name in names:
-        if describes_head(out / name):
+        kind = head_kind(out / name)
+        if kind == EAGLE3_KIND:
             model = load_trained_head(out / name, target)
             loss_of = partial(first_token_loss, model, target)
+        elif kind == DFLASH_KIND:
+            model = load_trained_head(out / name, target)
+            loss_of = partial(first_place_loss, model, target)
         else:
             model = load_trained(out / name)[0]
             loss_of = partial(heldout_loss, model)
         per_token = loss_of([ids for ids, _ in fitting])
         losses[name] = Loss(model.num_parameters(), per_token, per_token * predicted / characters)
     return losses, len(fitting)
+
+
+def head_kind(folder: Path) -> str | None:
+    """EAGLE3_KIND or DFLASH_KIND; None for a model."""
+    return read_speculator(folder).found.kind if describes_head(folder) else None
 
 
 def first_words(document: str) -> str:
@@ -171,6 +187,51 @@ def run_drafter(out: Path, drafter: str, prompts: list[str]) -> dict[str, Drafte
             texts.append(Text(prompt, text, cut=len(sample.ids) == NEW_TOKENS))
         comparisons[decoding] = DrafterRuns(times["plain"], times["drafting"], texts, device)
     return comparisons
+
+
+def lengths_table(out: Path, drafters: list[str], prompts: list[str]) -> str:
+    """Every drafter at every one of LENGTHS, and plain decoding, in turns."""
+    pairs = {name: load_pair(target=str(out / "target"), drafter=str(out / name)) for name in drafters}
+    plain, rows = next(iter(pairs.values())), []
+    prompt_ids = [plain.tokenizer(prompt).input_ids[:PROMPT_TOKENS] for prompt in prompts]
+    for decoding, sampling in DECODING.items():
+        print(f"draft lengths, {decoding}: {len(prompts)} prompts", flush=True)
+        traces: dict[tuple[str, int], list[Trace]] = defaultdict(list)
+
+        def run(name: str, params: Params, kept: list[Trace], ids: list[int]) -> tuple[list[int], Trace]:
+            trace = generate(pairs[name], ids, replace(params, seed=prompt_ids.index(ids)), measure=False)
+            kept.append(trace)
+            return trace.output_ids, trace
+
+        params = replace(sampling, max_new_tokens=NEW_TOKENS)
+        ways = {(name, gamma): replace(params, gamma=gamma) for name in drafters for gamma in LENGTHS}
+        contestants = [
+            Contestant(f"{name} {gamma}", partial(run, name, way, traces[name, gamma]))
+            for (name, gamma), way in ways.items()
+        ]
+        alone = Contestant("plain", partial(run, drafters[0], replace(params, draft_with="none"), []))
+        times, _ = in_turns([alone, *contestants], prompt_ids, repeats=1)
+        plain_ms = ms_per_token(times["plain"])
+        for name, gamma in ways:
+            samples = times[f"{name} {gamma}"]
+            places = " ".join(f"{share:.2f}" for share in accepted_by_place(traces[name, gamma][2:]))
+            ms = ms_per_token(samples)
+            rows.append(
+                f"{name} | {decoding} | {gamma} | {places} | {rounded(tokens_per_round(samples))}"
+                f" | {ms:.2f} | {rounded(ratio(plain_ms, ms))}"
+            )
+    head = "drafter | decoding | gamma | accepted by place | tokens per round | ms | speed-up"
+    return f"{LENGTHS_TEXT.format(count=len(prompts)).strip()}\n\n{markdown_table(head, rows)}"
+
+
+def accepted_by_place(traces: list[Trace]) -> list[float]:
+    """The share of the drafts judged at each place that were accepted."""
+    judged: dict[int, list[bool]] = defaultdict(list)
+    for one in (one for trace in traces for one in trace.rounds):
+        for place, token in enumerate(one.draft):
+            if token.fate != "discarded":
+                judged[place].append(token.fate == "accepted")
+    return [sum(fates) / len(fates) for _, fates in sorted(judged.items())]
 
 
 def interval(samples: list[Sample]) -> tuple[float, float]:
@@ -334,6 +395,19 @@ via Training-Time Test"), in the format of the speculators library. It is one la
 hidden states, so it drafts for this target alone; its loss below is that of the first token that it drafts.
 """
 
+DFLASH_SECTION = """
+{heads}: a DFlash head (Chen et al. 2026, arXiv 2602.06036), in the format of the speculators library. It
+drafts a whole block in one forward, from the target's hidden states, with the target's embeddings and output
+layer. Its loss below is that of the first token that it drafts.
+"""
+
+HEAD_SECTIONS = {EAGLE3_KIND: EAGLE3_SECTION, DFLASH_KIND: DFLASH_SECTION}
+
+LENGTHS_TEXT = """
+By draft length: {count} of the prompts, each by all drafters at all lengths and by the target alone in turns.
+Accepted by place is the share of the drafts judged at the first, second, ... place of a draft.
+"""
+
 TRAINING = """
 Any folder of text files will do: `*.txt` in UTF-8, with documents divided by `<|endoftext|>` lines (or by
 empty lines, if there are none). Files whose names start with `heldout` are only evaluated on. Without such
@@ -353,6 +427,12 @@ part and to its own chain alone, as it will when it drafts. Each is compared wit
 KL divergence, and counts 0.8 times as much as the one before it. The first half of the tokens are the texts,
 the second half what the target wrote itself (`--sampled`, as above). Its embeddings are a copy of the
 target's, which training leaves as they are, and its output layer starts as the target's.
+
+A block head (`dflash`) is trained on blocks of `--block` rows, which begin at random places of a row, one for
+every `--anchor-every` tokens. All places of a block are drafted at once, from what the target's hidden states
+tell of the text before it, and compared with the target's distribution by KL divergence; each place counts
+0.78 times as much as the one before it, and nothing counts after the end of a text. The texts are those of a
+head.
 
 If training was stopped or killed, the same command continues from the last checkpoint. If other programs
 use the CPU, too, set `OMP_WAIT_POLICY=passive`: threads that spin while they wait for each other made

@@ -136,8 +136,8 @@ def drafted(head: DFlashHead, hidden: Tensor, rows: Tensor, positions: Tensor) -
     `target_states`."""
     context = head.context(hidden)  # [R, T, H]
     text = torch.arange(rows.shape[1], device=rows.device)
-    rotation = head.rotations(text, context.dtype)
-    cached = [layer.keys_and_values(context, rotation) for layer in head.layers]
+    rotate = head.rotate_at(text, context.dtype)
+    cached = [layer.keys_and_values(context, rotate) for layer in head.layers]
     anchors = positions[..., 0]
     attend = BlocksAttention(cached, text < anchors[..., None])
     return head(rows.gather(1, anchors)[..., None], positions, attend)
@@ -175,14 +175,14 @@ class BlocksAttention:
 @torch.no_grad()
 def first_place_loss(head: DFlashHead, target: LlamaForCausalLM, heldout: Encoded) -> float:
     """Mean nats per token of the first token of blocks, over the documents, each on its own."""
-    total, count = 0.0, 0
+    total, count, size = 0.0, 0, head.config.block_size
     for ids in heldout:
         row = torch.from_numpy(ids[:CONTEXT].astype(np.int64)).to(DEVICE)[None]  # [1, T]
-        anchors = torch.arange(1, row.shape[1] - head.config.block_size + 1, SCORED_EVERY, device=DEVICE)
+        anchors = torch.tensor(range(1, row.shape[1] - size + 1, SCORED_EVERY), device=DEVICE)
         if not len(anchors):
             continue
         hidden, _ = target_states(target, row, head.config.layer_ids)
-        positions = anchors[None, :, None] + torch.arange(head.config.block_size, device=DEVICE)
+        positions = anchors[None, :, None] + torch.arange(size, device=DEVICE)
         logits = head.logits(head.drafting_rows(drafted(head, hidden, row, positions))[0, :, 0])  # [n, V]
         total += F.cross_entropy(logits.float(), row[0, anchors + 1], reduction="sum").item()
         count += len(anchors)

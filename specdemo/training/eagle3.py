@@ -18,6 +18,7 @@ from specdemo.loading.assemble import check_fit
 from specdemo.loading.heads import SPECULATOR
 from specdemo.loading.speculator import EMBEDDINGS, read_head, read_speculator
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
+from specdemo.runtime.heads import DraftHead
 from specdemo.training.data import BadInput, Encoded, Rows, encode_documents, fingerprint, read_documents
 from specdemo.training.models import (
     CONTEXT,
@@ -122,7 +123,7 @@ def unrolled_losses(head: Eagle3Head, hidden: Tensor, last: Tensor, rows: Tensor
             p = log_p.exp()
             entropy = -(p * log_p).sum(-1)  # [B, T]
         g = head.features(hidden[:, :-1])  # [B, T - 1, H]
-        attention = UnrolledAttention()
+        attention = [UnrolledAttention()]
         losses = []
         for step in range(steps):
             tokens = rows[:, 1 + step :]  # [B, N]
@@ -182,7 +183,7 @@ def first_token_loss(head: Eagle3Head, target: LlamaForCausalLM, heldout: Encode
         hidden, _ = target_states(target, row, head.config.layer_ids)
         tokens, g = row[:, 1:-1], head.features(hidden[:, :-2])
         positions = torch.arange(1, 1 + tokens.shape[1], device=DEVICE)
-        _, logits = head.predict(head(tokens, g, positions, UnrolledAttention()))
+        _, logits = head.predict(head(tokens, g, positions, [UnrolledAttention()]))
         total += F.cross_entropy(logits[0].float(), row[0, 2:], reduction="sum").item()
         count += tokens.shape[1]
     return total / max(1, count)
@@ -220,8 +221,8 @@ def save_head(head: Eagle3Head, folder: Path, verifier: str, steps: int, history
     write_history(folder, history)
 
 
-def load_trained_head(folder: Path, target: LlamaForCausalLM) -> Eagle3Head:
-    """A saved head in fp32, with the target's embeddings."""
+def load_trained_head(folder: Path, target: LlamaForCausalLM) -> DraftHead:
+    """A saved head of any kind in fp32, with the target's embeddings."""
     head = read_head(folder, read_speculator(folder), torch.float32).to(DEVICE)
     head.begin_run()
     head.attach_verifier(target, "train_only")

@@ -104,6 +104,8 @@ class ServedPair:
                 )
         if params.min_p and params.temperature and self.drafts:
             raise ValueError(f"min_p {NO_MIN_P}")
+        if params.logit_bias and self.drafts:
+            raise ValueError("logit_bias must be empty here: vLLM does not take it where it drafts")
         if self.longest == 0:
             return replace(params, draft_with="none", gamma=usual.gamma)
         known = self.longest is not None and 1 <= self.longest <= 16

@@ -184,8 +184,16 @@ def server_request(pair: ServedPair, started: Started) -> tuple[str, dict[str, A
     """Path and body of the request for a run."""
     params = started.params
     room = pair.context - len(started.prompt_ids)
-    same = ("temperature", "top_k", "top_p", "min_p", "seed", "ignore_eos")
-    penalty = params.repetition_penalty
+    same = (
+        "temperature",
+        "top_k",
+        "top_p",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+        "ignore_eos",
+    )
     body = {
         "model": pair.model,
         "max_tokens": int(min(params.max_new_tokens, room)),
@@ -194,8 +202,10 @@ def server_request(pair: ServedPair, started: Started) -> tuple[str, dict[str, A
         "include_stop_str_in_output": True,
         **WANTED,
     }
-    if penalty is not None:  # else the server takes the model's own
-        body["repetition_penalty"] = penalty
+    if params.repetition_penalty is not None:  # else the server takes the model's own
+        body["repetition_penalty"] = params.repetition_penalty
+    if params.logit_bias:
+        body["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias.items()}
     if params.chat:
         body |= {"messages": messages_of(started.messages or started.prompt, params), "logprobs": True}
         return "/v1/chat/completions", body | {"top_logprobs": params.alternatives}

@@ -47,6 +47,7 @@ def test_every_field_of_params_is_an_option(capsys):
     options = (
         "--draft-with lookup --gamma 2 --exit-layer 1 --rule lenient --lenience 0.4 --temperature 0.5 "
         "--top-k 7 --top-p 0.8 --confidence 0.2 --min-p 0.1 --repetition-penalty 1.2 --seed 9 "
+        "--presence-penalty 0.5 --frequency-penalty -0.25 --logit-bias 7=-3.5 --logit-bias 5=2 "
         "--max-new-tokens 5 --ignore-eos --ngram 2 --alternatives 1"
     )
     status, out, _ = run(
@@ -74,6 +75,9 @@ def test_every_field_of_params_is_an_option(capsys):
         "top_p": 0.8,
         "min_p": 0.1,
         "repetition_penalty": 1.2,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.25,
+        "logit_bias": {"5": 2.0, "7": -3.5},
         "seed": 9,
         "max_new_tokens": 5,
         "stop": ["xyz", "two words"],
@@ -106,6 +110,12 @@ WRONG = {
     "--top-k -1": "top_k must be a whole number from 0",
     "--top-p 0": "top_p must be a number above 0 to 1, not 0",
     "--min-p 1": "min_p must be a number from 0 to below 1, not 1",
+    "--logit-bias 7": "argument --logit-bias: must be ID=N, a token id and what to add to its logit, not '7'",
+    "--logit-bias a=1": "logit_bias must be a mapping of different token ids, not of 'a'",
+    "--logit-bias 7=1 --logit-bias 7=2": "logit_bias must be given once for each token id",
+    "--logit-bias 7=x": "logit_bias must be a mapping to numbers from -100 to 100, not to 'x'",
+    "--logit-bias 999999=1": "logit_bias must be of token ids below 4,096 for this pair, not of 999999",
+    "--presence-penalty 3": "presence_penalty must be a number from -2 to 2, not 3",
     "--seed x": "seed must be a whole number",
     "--max-new-tokens 0": "max_new_tokens must be a whole number from 1",
     "--exit-layer 65": "exit_layer must be a whole number from 0 to 64, not 65",

@@ -165,7 +165,8 @@ def test_the_command_prints_the_table_the_sentence_and_json_last(capsys):
     lines = capsys.readouterr().out.splitlines()
     result = json.loads(lines[-1])
     names = {row["name"] for row in result["rows"]}
-    models = {"drafter model (embedded)", "drafter model (embedded-poor)", "EAGLE-3 head (embedded-eagle3)"}
+    models = {"drafter model (embedded)", "drafter model (embedded-poor)"}
+    models |= {"EAGLE-3 head (embedded-eagle3)", "DFlash head (embedded-dflash)"}
     assert names == {*models, "lookup", "target alone"}
     for row in result["rows"]:
         (line,) = (line for line in lines[:-2] if line.startswith(row["name"] + "  "))

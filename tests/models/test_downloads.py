@@ -131,6 +131,14 @@ def test_a_speculator_is_downloaded_with_the_target_that_it_names(hub, models):
     assert other.info.drafter == "own/head@main"
 
 
+def test_a_head_of_eagle_2_is_refused_before_the_download(hub, models):
+    """It has the config of a Llama with one layer, and no tokenizer."""
+    shorter(tiny(vocab_size=304)).save_pretrained(models / "eagle2")
+    said = refused(ModelPool(), target="own/target", drafter="own/eagle2")
+    assert "as heads of EAGLE, EAGLE-2 and HASS have: such heads cannot be run here" in said
+    assert not any("eagle2" in path and "safetensors" in path for path in hub.sent)
+
+
 def test_a_speculator_that_does_not_fit_is_refused_before_the_download(hub, models):
     save_head(tiny_head(tiny(vocab_size=300)), models / "misfit", "own/target")
     with pytest.raises(PairError, match="vocabulary of 300 tokens"):

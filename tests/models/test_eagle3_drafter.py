@@ -42,6 +42,10 @@ HEADS = {
     "the target's embeddings": dict(own_embeddings=False),
     "a hidden size of its own": dict(hidden_size=48),
     "one layer's input": dict(layer_ids=(1,), features=1),
+    "two layers, the first with a window": dict(
+        layers=2,
+        shape=dict(sliding_window=4, layer_types=["sliding_attention", "full_attention"]),
+    ),
     "all but the norms": dict(layer="qwen3", draft_ids=THIRD, norm_output=True, norm_before_residual=True),
 }
 
@@ -123,7 +127,7 @@ def test_runs_with_and_without_the_head_do_not_disturb_each_other(monkeypatch, b
     if by is NativeLM:
         assert pair.runner.lms[0].native is not None
     else:
-        assert {features for (_, features), _ in trusted} == {True, False}
+        assert {bool(features) for (_, features), _ in trusted} == {True, False}
 
 
 def test_rounds_that_draft_nothing_leave_no_hole():
@@ -212,7 +216,9 @@ def steps_of(target, head, sampler, k=4):
 @pytest.mark.parametrize("k", [4, 2])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(
-    "options", [{}, HEADS["all but the norms"], HEADS["fc_norm"]], ids=["plain", "all", "fc"]
+    "options",
+    [{}, HEADS["all but the norms"], HEADS["fc_norm"], HEADS["two layers, the first with a window"]],
+    ids=["plain", "all", "fc", "window"],
 )
 def test_no_step_waits(sampler, k, options):
     steps = steps_of(target_of("llama"), tiny_head(target_of("llama"), **options), sampler, k)

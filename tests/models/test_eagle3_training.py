@@ -22,7 +22,7 @@ OPTIONS = [
 @torch.no_grad()
 def unrolled(head, hidden, rows, steps):
     """The logits [B, N, Vd] of each step, in float32."""
-    g, attention, found = head.features(hidden[:, :-1]), UnrolledAttention(), []
+    g, attention, found = head.features(hidden[:, :-1]), [UnrolledAttention()], []
     for step in range(steps):
         tokens = rows[:, 1 + step :]
         positions = torch.arange(1 + step, 1 + step + tokens.shape[1])

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from specdemo import Params, generate, load_pair
-from specdemo.loading.catalog import EAGLE3, EMBEDDED, POOR
+from specdemo.loading.catalog import DFLASH, EAGLE3, EMBEDDED, POOR
 
 MB = 10**6
 PROMPTS = [
@@ -48,7 +48,8 @@ def test_models_and_tokenizers_fit_together(good, poor):
 @pytest.mark.slow
 def test_greedy_text_is_the_targets_with_a_good_and_with_a_poor_drafter(good, poor):
     plain = [trace.output_ids for trace in run(good, temperature=0, draft_with="none")]
-    for pair, lowest, highest in ((good, 0.65, 1), (poor, 0.05, 0.4), (load_pair(EAGLE3), 0.65, 1)):
+    heads = [(load_pair(name), 0.65, 1) for name in (EAGLE3, DFLASH)]
+    for pair, lowest, highest in ((good, 0.65, 1), (poor, 0.05, 0.4), *heads):
         traces = run(pair, temperature=0)
         assert [trace.output_ids for trace in traces] == plain
         assert lowest < acceptance_rate(traces) < highest

@@ -85,7 +85,7 @@ def test_captures_keep_them_too():
         lm.capture_soon(5)
         for start in range(0, 45, 5):
             feed(lm, start, TEXT[start : start + 5])
-        assert ((5, kept is not None), 64) in lm.trusted and not lm.blocker
+        assert ((5, () if kept is None else kept.layer_ids), 64) in lm.trusted and not lm.blocker
         if kept:
             assert_kept(lm, hidden_states(model))
             features.states.zero_()

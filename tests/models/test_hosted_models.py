@@ -9,7 +9,7 @@ import torch
 
 from specdemo import PairError, Params, zero
 from specdemo.errors import LoadError
-from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR
+from specdemo.loading.catalog import CATALOGUE, DFLASH, EAGLE3, FOR_GPUS, POOR
 from specdemo.session import generate
 from specdemo.ui.page import links
 from specdemo.ui.page.controls import controls
@@ -62,10 +62,12 @@ def refused(server: Models, **choice) -> str:
 
 def test_on_a_cpu_only_the_embedded_pairs_can_be_chosen():
     server = Models({"device": "cpu"}, HOSTED)
-    assert list(server.arguments) == ["embedded", POOR, EAGLE3]
-    assert [entry["name"] for entry in server.listed()] == ["embedded", POOR, EAGLE3]
-    for name in (*(set(CATALOGUE) - {"embedded", POOR, EAGLE3}), "own/model", "/etc", "../..", "", 5):
-        assert refused(server, pair=name).startswith(f"pair must be one of embedded, {POOR}, {EAGLE3}, not ")
+    assert list(server.arguments) == ["embedded", POOR, EAGLE3, DFLASH]
+    assert [entry["name"] for entry in server.listed()] == ["embedded", POOR, EAGLE3, DFLASH]
+    for name in (*(set(CATALOGUE) - {"embedded", POOR, EAGLE3, DFLASH}), "own/model", "/etc", "../..", "", 5):
+        assert refused(server, pair=name).startswith(
+            f"pair must be one of embedded, {POOR}, {EAGLE3}, {DFLASH}, not "
+        )
 
 
 def test_on_ones_own_machine_all_pairs_can_be_chosen():
@@ -75,9 +77,14 @@ def test_on_ones_own_machine_all_pairs_can_be_chosen():
 def test_the_owner_can_list_more_if_there_is_room_for_them_now(monkeypatch):
     monkeypatch.setattr(models, "free_memory", lambda device: 9 * GIGABYTE)
     listed = Models({"device": "cpu"}, HOSTED, ("smollm2-1.7b", "qwen3-8b")).arguments
-    assert list(listed) == ["embedded", POOR, EAGLE3, "smollm2-1.7b"]
+    assert list(listed) == ["embedded", POOR, EAGLE3, DFLASH, "smollm2-1.7b"]
     monkeypatch.setattr(models, "free_memory", lambda device: 1 * GIGABYTE)
-    assert list(Models({"device": "cpu"}, HOSTED, ("smollm2-1.7b",)).arguments) == ["embedded", POOR, EAGLE3]
+    assert list(Models({"device": "cpu"}, HOSTED, ("smollm2-1.7b",)).arguments) == [
+        "embedded",
+        POOR,
+        EAGLE3,
+        DFLASH,
+    ]
 
 
 def test_a_name_that_is_no_pair_cannot_be_listed():
@@ -87,17 +94,17 @@ def test_a_name_that_is_no_pair_cannot_be_listed():
 
 
 def test_on_a_gpu_what_fits_its_free_memory_can_be_chosen(on_a_gpu):
-    assert list(on_a_gpu(80).arguments) == ["embedded", POOR, EAGLE3, *FOR_GPUS]
-    assert list(on_a_gpu(5).arguments) == ["embedded", POOR, EAGLE3, "smollm2-1.7b", "qwen2.5-1.5b"]
-    assert list(on_a_gpu(0).arguments) == ["embedded", POOR, EAGLE3]
+    assert list(on_a_gpu(80).arguments) == ["embedded", POOR, EAGLE3, DFLASH, *FOR_GPUS]
+    assert list(on_a_gpu(5).arguments) == ["embedded", POOR, EAGLE3, DFLASH, "smollm2-1.7b", "qwen2.5-1.5b"]
+    assert list(on_a_gpu(0).arguments) == ["embedded", POOR, EAGLE3, DFLASH]
 
 
 def test_on_zerogpu_only_what_is_loaded_before_the_page_can_be_chosen(on_a_gpu, monkeypatch):
     monkeypatch.setattr(zero, "GPU", lambda task, duration: task)
-    assert list(on_a_gpu(80).arguments) == ["embedded", POOR, EAGLE3]
+    assert list(on_a_gpu(80).arguments) == ["embedded", POOR, EAGLE3, DFLASH]
     chosen = on_a_gpu(80, allowed=("qwen3-8b",), name="smollm2-1.7b")
-    assert list(chosen.arguments) == ["embedded", POOR, EAGLE3, "smollm2-1.7b", "qwen3-8b"]
-    assert list(Models({"device": "cpu"}, LOCAL).arguments) == ["embedded", POOR, EAGLE3]
+    assert list(chosen.arguments) == ["embedded", POOR, EAGLE3, DFLASH, "smollm2-1.7b", "qwen3-8b"]
+    assert list(Models({"device": "cpu"}, LOCAL).arguments) == ["embedded", POOR, EAGLE3, DFLASH]
 
 
 def test_a_gated_pair_needs_the_owners_word_and_token(on_a_gpu):
@@ -109,7 +116,7 @@ def test_a_gated_pair_needs_the_owners_word_and_token(on_a_gpu):
 def test_the_pair_that_it_was_started_with_can_always_be_chosen(own):
     assert "gpt2-xl" in Models({"name": "gpt2-xl", "device": "cpu"}, HOSTED).arguments
     server = Models(own, HOSTED)
-    assert list(server.arguments) == ["my-target + my-drafter", "embedded", POOR, EAGLE3]
+    assert list(server.arguments) == ["my-target + my-drafter", "embedded", POOR, EAGLE3, DFLASH]
     assert server.request(Choice()).key == server.request(Choice("my-target + my-drafter")).key
 
 
@@ -136,7 +143,7 @@ def test_the_page_has_no_controls_for_the_weights_and_for_addresses():
         local = controls(Models({"device": "cpu"}, LOCAL))
     assert tuple(local) == CONTROL_NAMES and tuple(public) == names_of(hosted=True)
     assert set(local) - set(public) == {*WEIGHT_CHOICES, "vllm"}
-    assert [name for _, name in public["pair"].choices] == ["embedded", POOR, EAGLE3]
+    assert [name for _, name in public["pair"].choices] == ["embedded", POOR, EAGLE3, DFLASH]
     values = values_held([box.value for box in public.values()], hosted=True)
     assert set(values) == set(CONTROL_NAMES) and {values[name] for name in WEIGHT_CHOICES} == {AS_STARTED}
 
@@ -225,6 +232,7 @@ def test_a_directory_named_like_a_pair_is_not_taken_for_it(own, tmp_path):
         "embedded",
         POOR,
         EAGLE3,
+        DFLASH,
     ]
     assert server.request(Choice()).parts[0].place == str(tmp_path / "embedded")
     assert server.request(Choice("embedded")).parts[0].place != str(tmp_path / "embedded")

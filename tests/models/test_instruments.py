@@ -98,7 +98,8 @@ def test_the_drafters_of_a_target_are_compared(models, queue, monkeypatch):
     assert shares == sorted(shares) and shares[0] == 0, "it tells how far it is"
     table = messages[-1]["comparison"]
     names = {row[0] for row in table["rows"]}
-    pairs = {"drafter model (embedded)", "drafter model (embedded-poor)", "EAGLE-3 head (embedded-eagle3)"}
+    pairs = {"drafter model (embedded)", "drafter model (embedded-poor)"}
+    pairs |= {"EAGLE-3 head (embedded-eagle3)", "DFlash head (embedded-dflash)"}
     assert pairs | {"lookup", "early exit", "target alone"} <= names
     assert all(len(row) == len(table["columns"]) for row in table["rows"]) and table["winner"]
     assert len(json.loads(table["json"])["rows"]) == len(table["rows"]) == table["csv"].count("\n") - 1

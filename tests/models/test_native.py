@@ -1,17 +1,23 @@
 """A forward on a CPU as one call says what the model says, notices weights that change, and is done without
 where it cannot be had."""
 
+import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from numba import cfunc, types
 from numba.core import caching
+from optimum.quanto import freeze, qint2, qint4, qint8, quantize
 
 from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
+from specdemo.engine.sampling import Sampler
 from specdemo.loading.pair import weight_bytes
 from specdemo.runtime import kernels, native, products
 from specdemo.runtime.device import Clock
@@ -19,6 +25,7 @@ from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM, Features
 from specdemo.runtime.native import NativeForward, NativeLM
 from specdemo.ui.view.texts import describe_pair
+from tests.oracle import settings_of
 from tests.tiny import ARCHITECTURES, VOCAB, tiny
 
 FUSED = [name for name in ARCHITECTURES if name not in ("gpt2", "gpt_neox", "opt")]
@@ -70,6 +77,94 @@ def test_of_joined_weights_from_a_checkpoint_in_16_bits(name):
     join_weights(model)
     use_skinny_linear(model)
     assert_right(model, [1, 2, 5, 17])
+
+
+def quantised(model, kind=qint8):
+    quantize(model, weights=kind, exclude="lm_head")
+    freeze(model)
+    return model
+
+
+def in_float64(name, model):
+    """A model of this architecture with the same weights that computes in float64: of quantised weights, with
+    the numbers they stand for."""
+    exact = tiny(name).double()
+    for own, module in zip(exact.modules(), model.modules(), strict=True):
+        for key, weight in module._parameters.items():
+            if weight is not None:
+                is_int8 = hasattr(weight, "_data")
+                wide = weight._data.double() * weight._scale.double() if is_int8 else weight.double()
+                own._parameters[key].data = wide.detach()
+    return exact
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "int8 in bfloat16", "int8 in float32"])
+@pytest.mark.parametrize("name", FUSED)
+def test_narrow_weights_give_logits_no_further_from_float64_than_the_model_s(name, kind):
+    model = tiny(name)
+    model = model.bfloat16() if "bfloat16" in kind else model
+    model = quantised(model) if "int8" in kind else model
+    exact, theirs = expected(in_float64(name, model)), expected(model)
+    lm = native_lm(model)
+    furthest = (theirs.double() - exact).square().mean().sqrt()
+    for rows in ROWS:
+        for _ in range(2):
+            logits = predicted(lm, rows)
+        assert lm.native is not None and lm.notes_as("target") == []
+        apart = (logits.double() - exact).square().mean().sqrt()
+        # In float32 both are within its rounding.
+        assert apart <= furthest if "bfloat16" in kind else apart <= 2 * furthest + 1e-6
+    print(f"{rows} rows: {apart:.1e}, the model's own: {furthest:.1e}")
+
+
+@pytest.mark.parametrize("kind", [qint2, qint4], ids=str)
+def test_weights_in_fewer_bits_run_as_before_and_are_named(kind):
+    model = quantised(tiny(hidden_size=128, intermediate_size=128), kind)
+    lm = native_lm(model)
+    assert lm.native is None and "neither plain nor quantised to int8" in lm.notes_as("target")[0]
+    torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
+
+
+KEPT = {
+    products.FLOAT32: torch.float32,
+    products.BFLOAT16: torch.bfloat16,
+    products.FLOAT16: torch.float16,
+    products.INT8: torch.int8,
+}
+
+
+@pytest.mark.parametrize("kind", KEPT)
+@pytest.mark.parametrize("block", range(1, 9))
+def test_products_against_float64(kind, block):
+    product = native.compile_function(products.product_function, kind, block, *native.registers())
+    for outputs, inputs, blocks in [(8, 16, 1), (9, 48, 2), (23, 80, 1), (64, 112, 3), (101, 32, 2)]:
+        torch.manual_seed(outputs)
+        x = torch.randn(blocks * block, inputs)
+        weight = torch.randn(outputs, inputs)
+        weight = (40 * weight).clamp(-128, 127).round() if kind == products.INT8 else weight
+        weight = weight.to(KEPT[kind])
+        y = torch.full((blocks * block + 1, outputs), 7.0)
+        places = (tensor.data_ptr() for tensor in (weight, x, y))
+        product.ctypes(*places, outputs, inputs, outputs, blocks)
+        right = x.double() @ weight.double().t()
+        size = x.double().abs() @ weight.double().abs().t()
+        assert ((y[:-1].double() - right).abs() <= 1e-6 * size).all()
+        assert (y[-1] == 7).all(), "nothing is written behind the last row"
+
+
+def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them():
+    def narrow(x, y, count):
+        kernels.write_numbers(x, y, 0, count, 1)
+
+    compiled = cfunc(types.void(*[types.intp] * 3))(narrow)
+    bits = torch.randint(-(2**31), 2**31, (100_000,), generator=torch.Generator().manual_seed(0))
+    ties = torch.arange(0, 2**16) * 2**16 + 0x8000 - 2**31
+    x = torch.cat([bits, ties, ties + 1, ties - 1]).to(torch.int32).view(torch.float32)
+    y = torch.empty(len(x), dtype=torch.bfloat16)
+    compiled.ctypes(x.data_ptr(), y.data_ptr(), len(x))
+    right, nan = x.bfloat16(), x.isnan()
+    assert torch.equal(y.isnan(), nan) and nan.any() and y.isinf().any()
+    assert torch.equal(y[~nan].view(torch.int16), right[~nan].view(torch.int16))
 
 
 @pytest.mark.parametrize(
@@ -227,18 +322,21 @@ def test_weights_that_the_model_cannot_read_are_refused_as_by_the_model(what, ex
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
-def test_features_are_kept_as_the_model_s_own(name):
-    model = tiny(name)
-    lm, own = native_lm(model), CachedLM(model)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_features_are_kept_as_the_model_s_own(name, dtype):
+    model = tiny(name).to(dtype)
+    lm, own = native_lm(model), CachedLM(copy.deepcopy(model).float())
     for each in (lm, own):
-        each.features = Features(model, (0, 1, 2))
+        each.features = Features(each.model, (0, 1, 2))
         each.reserve(0, len(TEXT))
     predicted(lm, 5)
     with torch.no_grad():
         own.forward(TEXT, torch.tensor(0))
     rows = torch.arange(len(TEXT))
     kept, right = lm.features.at(rows), own.features.at(rows)
-    assert (kept - right).abs().max() <= 1e-5 * right.abs().max()
+    assert kept.dtype == dtype
+    least = 1e-5 if dtype == torch.float32 else 1e-2
+    assert (kept - right).square().mean() <= least**2 * right.square().mean()
 
 
 def test_forwards_after_the_cache_has_grown():
@@ -262,6 +360,12 @@ def test_no_id_reads_memory_outside_of_the_embeddings():
         lm.forward(torch.tensor([3, token_id]), torch.tensor(0)) for token_id in (-1, 0, VOCAB, VOCAB - 1)
     ]
     assert torch.equal(told[0], told[1]) and torch.equal(told[2], told[3])
+
+
+def test_a_forward_of_no_tokens_gives_no_logits():
+    lm = native_lm(tiny())
+    assert lm.forward(TEXT[:0], torch.tensor(0)).shape == (0, VOCAB) and lm.native is not None
+    torch.testing.assert_close(predicted(lm, 5), expected(lm.model), rtol=1e-5, atol=1e-4)
 
 
 def test_a_forward_that_lies_is_not_used(monkeypatch):
@@ -305,9 +409,72 @@ def test_the_text_is_the_same_as_of_uncaptured_forwards(pair, params):
     assert text_of(pair, **params) == text_of(pair.with_capture("off"), **params)
 
 
+@pytest.fixture(scope="module")
+def shape():
+    """kernels.shape as a function of a row of logits, temperature, top-k, top-p and min-p."""
+
+    def shape(logits, probs, heap, count, shaping):
+        row, result, work = kernels.floats(logits), kernels.floats(probs), kernels.floats(heap)
+        kernels.shape(row, result, work, count, kernels.doubles(shaping))
+
+    compiled = cfunc(types.void(*[types.intp] * 5), error_model="numpy")(shape)
+
+    def shaped(row, *numbers):
+        probs, heap = torch.empty_like(row), torch.empty_like(row)
+        shaping = torch.tensor(numbers, dtype=torch.float64)
+        places = [tensor.data_ptr() for tensor in (row, probs, heap)]
+        compiled.ctypes(*places, len(row), shaping.data_ptr())
+        return probs
+
+    return shaped
+
+
+def rows_of_logits():
+    generator = torch.Generator().manual_seed(0)
+    for count in (1, 2, 3, 96, 1024, 5000):
+        for spread in (0.0, 0.1, 1.0, 4.0, 30.0):
+            row = spread * torch.randn(count, generator=generator)
+            yield from (row, row.round())  # rounded ones are often equal
+    yield torch.tensor([0.0, -torch.inf, 3.0, -torch.inf])
+
+
+@pytest.mark.parametrize("top_k", [0, 1, 5, 50])
+@pytest.mark.parametrize("top_p", [1.0, 0.999, 0.9, 0.3, 1e-6])
+@pytest.mark.parametrize("min_p", [0.0, 0.05, 0.9])
+def test_probabilities_are_shaped_as_by_the_sampler(shape, top_k, top_p, min_p):
+    for temperature in (0.01, 0.3, 0.8, 1.0, 2.0):
+        sampler = Sampler(Params(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p))
+        while sampler.nucleus and sampler.nucleus.width:
+            sampler.widen()  # looks at the whole vocabulary, as the kernel does
+        settings = settings_of(sampler)
+        for row in rows_of_logits():
+            right, ours = sampler.shape(row[None], settings)[0][0], shape(row, *sampler.numbers[:4])
+            near = (right == 0) | (right > 1e-36)  # below exp(-87) the kernel makes 0
+            assert torch.equal(ours[near] > 0, right[near] > 0)
+            torch.testing.assert_close(ours, right, rtol=2e-5, atol=1e-9)
+
+
+def test_logits_that_are_not_numbers_give_probabilities_that_are_none(shape):
+    for top_k, top_p, min_p in [(0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.9, 0.0), (5, 0.5, 0.1)]:
+        row = torch.randn(96)
+        row[7] = torch.nan
+        assert shape(row, 0.8, top_k, top_p, min_p).isnan().all()
+
+
+FILTERS = [
+    dict(),
+    dict(top_p=0.9),
+    dict(top_k=5),
+    dict(min_p=0.1),
+    dict(top_p=0.8, top_k=20, min_p=0.05),
+]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatch, temperature):
-    params = Params(max_new_tokens=60, temperature=temperature, top_p=1.0, top_k=0, seed=3)
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatch, temperature, filters):
+    shaping = {"top_p": 1.0, "top_k": 0, **filters}
+    params = Params(max_new_tokens=60, temperature=temperature, seed=3, **shaping)
     at_once = generate(pair, PROMPT, params, measure=False)
     calls, own = [], NativeLM.draft
     monkeypatch.setattr(NativeLM, "draft", lambda *args: calls.append(own(*args)))
@@ -316,6 +483,16 @@ def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatc
     for one, other in zip(at_once.rounds, in_turn.rounds, strict=True):
         assert [token.id for token in one.draft] == [token.id for token in other.draft]
         assert [token.q for token in one.draft] == pytest.approx([token.q for token in other.draft], abs=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"dtype": "bfloat16"}, {"quantize": "int8"}], ids=str)
+def test_greedy_text_of_narrow_weights_is_that_of_plain_decoding_and_near_the_model_s_own(pair, how):
+    """The checkpoint's numbers are bfloat16, so a bfloat16 pair has the same weights as a float32 one."""
+    narrow = load_pair(**how)
+    assert all(lm.native is not None for lm in narrow.runner.lms) and noted(narrow) == []
+    text = text_of(narrow, temperature=0.0)
+    assert text == text_of(narrow, temperature=0.0, draft_with="none")
+    assert text == text_of(pair if "dtype" in how else narrow.with_capture("off"), temperature=0.0)
 
 
 # What a machine may lack.
@@ -342,6 +519,7 @@ def test_without_a_place_for_compiled_code(pair, monkeypatch):
     without = load_pair()
     (note,) = noted(without)
     assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
+    assert "deleted" not in note
     assert all(lm.native is not None for lm in without.runner.lms)
     assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
 
@@ -381,6 +559,10 @@ def test_two_processes_that_compile_at_once_and_a_broken_cache(pair, tmp_path):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     said, notes, used = written(writing(NUMBA_CACHE_DIR=str(tmp_path)))
     assert said == text and used == [True, True] and len(notes) == 1 and "cannot be kept on disk" in notes[0]
+    folder = Path(notes[0].split("the cache is in ")[1].split(", which can be deleted")[0])
+    assert folder in {path.parent for path in files}
+    shutil.rmtree(folder)
+    assert written(writing(NUMBA_CACHE_DIR=str(tmp_path))) == [text, [], [True, True]]
 
 
 @pytest.mark.slow

@@ -152,6 +152,7 @@ SAMPLERS = {
     "top-k": dict(temperature=1.0, top_k=5, top_p=1.0),
     "min-p": dict(temperature=1.0, top_p=1.0, min_p=0.1),
     "all": dict(temperature=1.3, top_k=20, top_p=0.9, min_p=0.05),
+    "adjusted": dict(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2, logit_bias={5: 1}),
 }
 TEXT = [3, 1, 4, 1, 5, 9, 3, 1]
 WIDE = 400  # tokens: more than top-p looks at first

@@ -16,7 +16,9 @@ from transformers import AutoModelForCausalLM
 
 from specdemo import Params, generate, load_pair
 from specdemo.loading.speculator import read_head, read_speculator
+from specdemo.runtime.dflash import CachedDFlash
 from specdemo.training.eagle3 import UnrolledAttention
+from tests.heads import causal_in
 from tests.tiny import tiny
 from tests.vllm_server import PAIR, ROOT, environment, install, python_with_vllm, serving
 
@@ -27,6 +29,17 @@ SPECULATORS += ["openai", "aiohttp", "protobuf", "psutil", "hs-connectors==0.9.0
 MODES = [  # of heads that the package makes
     {"model_type": "llama", "reduced": True, "norm_before_residual": True, "fc_norm": True},
     {"model_type": "qwen3", "reduced": False, "norm_before_fc": True, "norm_output": True},
+    {"model_type": "llama", "reduced": True, "layers": {"num_hidden_layers": 3}},
+    {
+        "model_type": "qwen3",
+        "reduced": False,
+        "layers": {
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "use_sliding_window": True,
+            "sliding_window": 5,
+        },
+    },
 ]
 PROMPTS = ["Once upon a time", "One day, a girl named Lily went to", "Tom and Sam were", "The big dog ran"]
 GAMMA, NEW_TOKENS = 4, 60
@@ -43,11 +56,16 @@ def with_speculators(tmp_path_factory):
 
 @torch.no_grad()
 def logits_of_ours(folder: Path, tokens, hidden, steps: int, target=None) -> list[torch.Tensor]:
-    """The logits [N, Vd] of each step, in float32."""
+    """The logits [N, Vd] of each step, in float32. Of a head with windows, of the first step only: in the
+    later ones of its training a window reaches as many tokens further back as there were steps."""
     head = read_head(folder, read_speculator(folder), torch.float32)
     if target is not None:
         head.attach_verifier(target)
-    g, attention, found = head.features(hidden)[None], UnrolledAttention(), []
+    if any(head.config.windows):
+        y = head(tokens, head.features(hidden), 1 + torch.arange(len(tokens)), causal_in(head))
+        return [head.predict(y)[1]]
+    g, found = head.features(hidden)[None], []
+    attention = [UnrolledAttention() for _ in head.layers]
     for step in range(steps):
         rest = tokens[None, step:]
         positions = torch.arange(1 + step, 1 + step + rest.shape[1])
@@ -71,12 +89,87 @@ def test_speculators_reads_the_shipped_head_and_says_the_same(with_speculators, 
     compare(with_speculators, ROOT / PAIR / "eagle3", tmp_path / "logits.safetensors", ["read"], target)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode["model_type"])
+@pytest.mark.parametrize("mode", MODES, ids=["llama", "qwen3", "three layers", "a window"])
 def test_heads_that_speculators_writes_are_read(with_speculators, mode, tmp_path):
     target = tiny(hidden_size=32, vocab_size=96, num_hidden_layers=4)
     target.save_pretrained(tmp_path / "target")
     command = ["make", json.dumps(mode), str(tmp_path / "target")]
     compare(with_speculators, tmp_path / "head", tmp_path / "logits.safetensors", command)
+
+
+BLOCKS = ROOT / "tests" / "peers" / "speculators_blocks.py"
+BLOCK_MODES = {  # of heads that the package makes
+    "dflash": {"kind": "dflash", "block_size": 5},
+    "dflash, some tokens": {"kind": "dflash", "block_size": 5, "reduced": True},
+    "dflash, windows": {"kind": "dflash", "block_size": 5, "window": 6},
+    "dflash, windows that see later": {
+        "kind": "dflash", "block_size": 5, "window": 6, "sliding_window_non_causal": True,
+    },
+    "dspark": {"kind": "dspark", "block_size": 4, "markov_rank": 8},
+    "dspark, gated": {"kind": "dspark", "block_size": 4, "markov_rank": 8, "markov_head_type": "gated"},
+    "dspark, rnn": {
+        "kind": "dspark", "block_size": 4, "markov_rank": 8, "markov_head_type": "rnn", "reduced": True,
+    },
+    "dspark, rnn from the first mask": {
+        "kind": "dspark", "block_size": 4, "markov_rank": 8, "markov_head_type": "rnn",
+        "sample_from_anchor": False,
+    },
+    "dspark without a Markov head": {
+        "kind": "dspark", "block_size": 4, "markov_rank": 0, "confidence_head_with_markov": False,
+    },
+}  # fmt: skip
+
+
+@torch.no_grad()
+def blocks_of_ours(cached: CachedDFlash, theirs: dict) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The logits [B, Vd] of the rows of each block, given the text's own tokens before each place, and how
+    sure the head is of them."""
+    head, tokens = cached.model, theirs["tokens"]
+    config, logits, sure = head.config, [], []
+    cached.features.states = theirs["hidden"]
+    cached.reserve(len(tokens) + config.block_size)
+    cached.read(torch.arange(len(tokens)))
+    anchors = theirs["places"][:: config.block_size].tolist()
+    for anchor in sorted(set(anchors), reverse=True):  # whose block overwrites what is behind it
+        hidden = cached.block(tokens[anchor : anchor + 1], torch.tensor(anchor), config.block_size)
+        said = head.logits(hidden)
+        places = torch.arange(anchor, anchor + config.block_size) - int(not config.samples_from_anchor)
+        before = tokens[places.clamp(min=anchor)]
+        if head.markov_head is not None:
+            state, rows = head.markov_head.start(1), []
+            embedded = head.markov_head.markov_w1(before)
+            for row, each in zip(hidden, embedded, strict=True):
+                bias, state = head.markov_head(each[None], row[None], state)
+                rows.append(bias)
+            said = said + torch.cat(rows)
+        if head.confidence_head is not None:
+            sure.append(head.confidence_head(hidden, None if head.markov_head is None else embedded))
+        logits.append(said)
+    return logits[::-1], sure[::-1]
+
+
+def compare_blocks(python: Path, folder: Path, output: Path, command: list[str], target) -> None:
+    """The largest difference is printed."""
+    subprocess.run([python, BLOCKS, command[0], folder, output, *command[1:]], check=True, cwd=ROOT)
+    theirs = load_file(output)
+    head = read_head(folder, read_speculator(folder), torch.float32)
+    logits, sure = blocks_of_ours(CachedDFlash(head, target), theirs)
+    size = head.config.block_size
+    blocks = theirs["logits"].split(size)[-len(logits) :]  # those before are copies, where there is no room
+    first = 0 if head.config.samples_from_anchor else 1
+    worst = max((ours - block)[first:].abs().max().item() for ours, block in zip(logits, blocks, strict=True))
+    print(f"largest difference of the logits: {worst:.2g}")
+    assert worst < 1e-4 and torch.cat(logits).std() > 0.1
+    for ours, block in zip(sure, theirs["sure"].split(size)[-len(sure) :] if sure else (), strict=True):
+        torch.testing.assert_close(ours[first:], block[first:], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", BLOCK_MODES.values(), ids=BLOCK_MODES)
+def test_blocks_of_heads_that_speculators_writes(with_speculators, mode, tmp_path):
+    target = tiny(hidden_size=32, vocab_size=96, num_hidden_layers=4)
+    target.save_pretrained(tmp_path / "target")
+    command = ["make", json.dumps(mode), str(tmp_path / "target")]
+    compare_blocks(with_speculators, tmp_path / "head", tmp_path / "logits.safetensors", command, target)
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,19 @@
-"""The repetition penalty of a model's generation config is a part of its distribution."""
+"""Penalties and a logit bias are a part of the target's distribution, those of its generation config too."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
+from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.drafters.other_tokenizer import SharedTokensDrafter
 from specdemo.engine.sampling import Sampler
+from specdemo.events.trace import Trace
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
-from specdemo.ui.view.settings import FIRST, params_from_controls, values_of
+from specdemo.ui.page.links import read_link, write
+from specdemo.ui.view.settings import FIRST, adjusting_in_words, params_from_controls, values_of
 from tests.heads import save_head, tiny_head
 from tests.pure.test_detokenize import byte_level
 from tests.tiny import greedy, noisy, tiny, tokenizer
@@ -77,6 +82,124 @@ def test_recorded_probabilities_are_of_the_penalised_logits_and_raw_ones_of_the_
         ids += one.emitted
 
 
+OTHERS = {
+    "presence": {"presence_penalty": 1.5},
+    "frequency": {"frequency_penalty": 0.7},
+    "negative": {"frequency_penalty": -0.4, "presence_penalty": -0.3},
+    "bias": {"logit_bias": {9: 4.0, 17: 2.5, 30: -100.0}},
+    "all": {
+        "repetition_penalty": 1.2,
+        "presence_penalty": 0.6,
+        "frequency_penalty": 0.5,
+        "logit_bias": {9: 3.0, 42: -2.0},
+    },
+}
+
+
+def plain_greedy(model, prompt, new, params):
+    """Without a cache and without the engine."""
+    text = list(prompt)
+    for _ in range(new):
+        with torch.no_grad():
+            logits = model(torch.tensor([text])).logits[0, -1]
+        for token_id, bias in (params.logit_bias or {}).items():
+            logits[token_id] += bias
+        for token_id in set(text) if params.repetition_penalty else ():
+            by = params.repetition_penalty
+            logits[token_id] = logits[token_id] * by if logits[token_id] < 0 else logits[token_id] / by
+        for token_id in text[len(prompt) :]:
+            logits[token_id] -= params.frequency_penalty
+        for token_id in set(text[len(prompt) :]):
+            logits[token_id] -= params.presence_penalty
+        text.append(int(logits.argmax()))
+    return text[len(prompt) :]
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_greedy_text_is_that_of_a_plain_loop(case):
+    target = tiny("llama")
+    pair = load_pair(target=target, drafter=noisy(target))
+    params = Params(temperature=0, max_new_tokens=NEW, gamma=3, **OTHERS[case])
+    expected = plain_greedy(target, PROMPT, NEW, params)
+    without = plain_greedy(target, PROMPT, NEW, Params(temperature=0))
+    assert expected != without and len(set(expected)) > 5
+    for draft_with in ("model", "lookup", "early-exit", "none"):
+        trace = generate(pair, PROMPT, replace(params, draft_with=draft_with, exit_layer=1), measure=False)
+        assert trace.output_ids == expected and trace.params.logit_bias == params.logit_bias
+    # The same pair without: nothing is left of it in a step that was captured.
+    plain = replace(params, **dict.fromkeys(("presence_penalty", "frequency_penalty"), 0.0) | NEITHER)
+    assert generate(pair, PROMPT, plain, measure=False).output_ids == without
+
+
+NEITHER = {"repetition_penalty": None, "logit_bias": None}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_drafter_has_them_as_the_target_has(case):
+    """So with the target as its own drafter all drafts are accepted."""
+    target = tiny("llama")
+    pair = load_pair(target=target, drafter=target)
+    for temperature in (0, 1):
+        params = Params(temperature=temperature, top_p=1, seed=2, max_new_tokens=NEW, gamma=4, **OTHERS[case])
+        stats = generate(pair, PROMPT, params, measure=False).stats
+        assert stats.drafted and stats.accepted == stats.drafted
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_drafter_that_can_draft_all_tokens_at_once_does_not(case):
+    """Its compiled code knows no penalty and no bias."""
+    lm = CachedLM(tiny("llama"))
+    for given, at_once in (({}, True), (OTHERS[case], False)):
+        sampler = Sampler(Params(top_p=1, **given))
+        drafter = ModelDrafter(lm, 100, sampler, lm.vocab_size, CPU, EagerSteps(), 3)
+        assert (drafter.drafts_at_once, sampler.adjusts) == (at_once, not at_once)
+
+
+def test_a_bias_of_the_models_generation_config_is_applied():
+    target = tiny("llama")
+    target.generation_config.sequence_bias = [[[9], 4.0], [[17], 2.5]]
+    pair = load_pair(target=target, drafter=noisy(target))
+    trace = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW))
+    assert trace.output_ids == greedy(target, PROMPT, NEW) and trace.params.logit_bias == {9: 4.0, 17: 2.5}
+    assert Trace.from_json(trace.to_json()).params == trace.params
+    assert not any("sequence_bias" in limit for limit in pair.limits)
+    without = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW, logit_bias={}))
+    assert without.output_ids != trace.output_ids and without.params.logit_bias == {}
+
+
+@pytest.mark.parametrize("bias", [[[[9, 17], 4.0]], {(9,): 400.0}, [[[9], "much"]]])
+def test_a_bias_of_another_kind_is_warned_of(bias):
+    target = tiny("llama")
+    target.generation_config.sequence_bias = bias
+    pair = load_pair(target=target, drafter=None)
+    assert any("not applied" in limit and "sequence_bias" in limit for limit in pair.limits)
+    assert pair.check(Params(draft_with="none")).logit_bias is None
+
+
+def test_a_bias_on_a_token_that_the_target_lacks_is_refused():
+    pair = load_pair(target=tiny("llama"), drafter=None)
+    width = pair.target.config.vocab_size
+    with pytest.raises(ValueError, match=f"^logit_bias must be of token ids below {width} for this pair"):
+        generate(pair, PROMPT, Params(draft_with="none", logit_bias={width - 1: 1, width: 1}))
+
+
+def test_the_page_holds_the_penalties_and_a_link_has_no_bias():
+    params = Params(presence_penalty=0.5, frequency_penalty=-0.25)
+    assert params_from_controls(values_of(params)) == params
+    weights = dict.fromkeys(("dtype", "quantize", "quantize_drafter"))
+    link = read_link(write("Once", "embedded", weights, params), ("embedded",))
+    assert params_from_controls(link.values) == params and link.runs
+    biased = read_link(write("Once", "embedded", weights, replace(params, logit_bias={3: 1})), ("embedded",))
+    assert params_from_controls(biased.values) == params and not biased.runs
+    assert adjusting_in_words(replace(params, logit_bias={3: 1, 4: 2}, repetition_penalty=1.5)) == [
+        "repetition penalty 1.5",
+        "presence penalty 0.5",
+        "frequency penalty -0.25",
+        "a logit bias on 2 tokens",
+    ]
+    assert adjusting_in_words(Params(repetition_penalty=1, logit_bias={})) == []
+
+
 def test_the_page_holds_it():
     assert params_from_controls(FIRST).repetition_penalty is None
     for given in (None, 1.0, 1.25):
@@ -105,3 +228,12 @@ def test_a_drafter_with_another_tokenizer_drafts_with_it():
     assert seen == sorted(ours for ours, own in shared if own in text) and len(seen) >= 6
     sampled = Params(temperature=0.8, seed=1, max_new_tokens=20)
     assert generate(pair, "the cat sat on the mat", sampled, measure=False).stats.drafted
+    # What was generated counts by its own tokens, and a bias is of the drafter's own ids where it drafts
+    # through text.
+    for temperature in (0, 0.8):
+        others = replace(sampled, temperature=temperature, **OTHERS["all"])
+        trace = generate(pair, "the cat sat on the mat", others, measure=False)
+        assert trace.stats.drafted
+        if temperature == 0:
+            expected = plain_greedy(target, trace.prompt_ids, 20, trace.params)
+            assert trace.output_ids == expected[: len(trace.output_ids)]

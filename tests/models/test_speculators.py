@@ -271,6 +271,19 @@ def test_other_kinds_of_heads_are_refused_by_name(saved, tmp_path, config, kind)
     )
 
 
+def test_heads_of_eagle_2_are_told_by_their_tensors(saved, tmp_path):
+    """Their config.json is that of a Llama with one layer."""
+    names = ("fc.weight", "embed_tokens.weight", "layers.0.self_attn.q_proj.weight")
+    save_file({name: torch.zeros(2, 2) for name in names}, tmp_path / "model.safetensors")
+    config = shorter(tiny(**SHAPE)).config.to_dict() | {"architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    pair = load_pair(target=saved / "target")
+    for call in (lambda: load_pair(target=saved / "target", drafter=tmp_path), lambda: pair.attach(tmp_path)):
+        said = rejected(call, LoadError)
+        assert "heads of the kind EAGLE, EAGLE-2 or HASS cannot be run here, only those of EAGLE-3" in said
+    assert not describes_head(saved / "drafter"), "a small model is none"
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -385,7 +398,11 @@ BROKEN = {
     "another type": (config_with(speculators_model_type="mlp"), LoadError, "mlp"),
     "P-EAGLE": (config_with(speculators_model_type="peagle"), LoadError, "peagle"),
     "no layer": (config_with(transformer_layer_config=None), LoadError, "transformer_layer_config"),
-    "many layers": (layer_with(num_hidden_layers=10**9), LoadError, "num_hidden_layers must be 1"),
+    "many layers": (
+        layer_with(num_hidden_layers=10**9),
+        LoadError,
+        "num_hidden_layers must be a whole number from 1 to 64, not 1000000000",
+    ),
     "a huge vocabulary": (
         layer_with(vocab_size=10**12),
         LoadError,

@@ -182,8 +182,8 @@ def test_the_keys_are_those_of_the_schema():
     assert keys(data["pair"]) == "name target drafter device device_name dtype quantize server drafter_kind"
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
     assert keys(data["params"]) == (
-        "draft_with gamma confidence exit_layer rule temperature top_k top_p min_p repetition_penalty seed "
-        "max_new_tokens stop ignore_eos "
+        "draft_with gamma confidence exit_layer rule temperature top_k top_p min_p repetition_penalty "
+        "presence_penalty frequency_penalty logit_bias seed max_new_tokens stop ignore_eos "
         "chat system ngram alternatives lenience"
     )
 

@@ -255,4 +255,4 @@ def test_all_pairs_that_visitors_can_choose_are_placed_before_the_page_is_there(
     monkeypatch.setattr(zero, "place", lambda pair: placed.append(pair.info.name))
     monkeypatch.setattr(page, "build_page", build)
     assert app.main(["--hosted", "--port", "0"]) != 0
-    assert placed == ["embedded", "embedded-poor", "embedded-eagle3"]
+    assert placed == ["embedded", "embedded-poor", "embedded-eagle3", "embedded-dflash"]

@@ -31,7 +31,7 @@ def made(options: dict, verifier: str) -> Eagle3DraftModel:
         "head_dim": 8,
     }
     kind = {"llama": LlamaConfig, "qwen3": Qwen3Config}[options.pop("model_type")]
-    reduced = options.pop("reduced")
+    reduced, sizes = options.pop("reduced"), sizes | options.pop("layers", {})
     model = Eagle3DraftModel(
         Eagle3SpeculatorConfig(
             transformer_layer_config=kind(**sizes, _attn_implementation="eager"),

@@ -527,7 +527,7 @@ def test_embedded_pairs_get_stories_and_others_each_general_set_in_turn():
 
     sets = prompt_sets()
     stories, general = sets["stories"], [texts for name, texts in sets.items() if name != "stories"]
-    for name in ("embedded", "embedded-poor", "embedded-eagle3"):
+    for name in ("embedded", "embedded-poor", "embedded-eagle3", "embedded-dflash"):
         assert prompts_for(named(name), 12) == [*stories, *stories[:2]]
     firsts, seconds = ([texts[i] for texts in general] for i in (0, 1))
     assert prompts_for(named("qwen3-8b"), 7) == [*firsts, *seconds[:2]]

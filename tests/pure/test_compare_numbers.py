@@ -32,7 +32,7 @@ def pair(name="some", drafter=True, kind="model"):
     )
     info = replace(info, drafter_kind=kind)
     model = object() if drafter else None
-    return SimpleNamespace(info=info, drafter=model, drafter_bytes=2_500_000, notes=["a note"])
+    return SimpleNamespace(info=info, drafter=model, mtp=model, drafter_bytes=2_500_000, notes=["a note"])
 
 
 def setting(draft_with, params=GREEDY, name=None) -> Setting:
@@ -176,8 +176,8 @@ def test_all_are_the_methods_that_the_pair_can_have():
 
 
 def test_other_drafters_for_the_same_target_that_need_no_download():
-    assert others_at_hand("embedded") == ["embedded-poor", "embedded-eagle3"]
-    assert others_at_hand("embedded-poor") == ["embedded", "embedded-eagle3"]
+    assert others_at_hand("embedded") == ["embedded-poor", "embedded-eagle3", "embedded-dflash"]
+    assert others_at_hand("embedded-poor") == ["embedded", "embedded-eagle3", "embedded-dflash"]
     assert others_at_hand("qwen3-8b") == others_at_hand("some/target + some/drafter") == []
 
 

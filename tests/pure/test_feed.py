@@ -12,6 +12,7 @@ from specdemo.events import (
     DRAFTER_KINDS,
     METHODS,
     ByModel,
+    ChatMessage,
     Judged,
     Next,
     PairInfo,
@@ -25,7 +26,7 @@ from specdemo.events.speedup import after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.view import feed as feed_module
-from specdemo.ui.view.feed import RunFeed, file_name, json_of, notice, outcome, setting, tokens_of
+from specdemo.ui.view.feed import RunFeed, file_name, json_of, kept_run, notice, outcome, setting, tokens_of
 from specdemo.ui.view.texts import FATES, HIDEABLE, NUMBERS, describe_recorded, number_texts, whose
 from specdemo.ui.view.wire import (
     Notice,
@@ -71,6 +72,27 @@ def trace(*rounds: Round, finish: str | None = None, **params) -> Trace:
     if finish:
         trace.end(finish)
     return trace
+
+
+def test_a_conversation_has_its_turns_before_the_runs_own():
+    said = [
+        ("system", "Be brief"),
+        ("user", "Hi"),
+        ("assistant", "Yes?"),
+        ("user", "Why"),
+        ("assistant", "So."),
+    ]
+    messages = tuple(ChatMessage(*one) for one in (*said, ("user", "And?")))
+    record = replace(trace(*ROUNDS, finish="length", chat=True), prompt="", messages=messages)
+    assert RunFeed(record, before=("last",)).snapshot()["turns"] == [
+        {"asked": "Hi", "answered": "Yes?", "run": None},
+        {"asked": "Why", "answered": "So.", "run": "last"},
+    ]
+    assert kept_run(RunFeed(record)).conversation == (*messages, ChatMessage("assistant", record.text))
+    one = trace(*ROUNDS, finish="length", chat=True, system="Be brief")
+    asked = (ChatMessage("system", "Be brief"), ChatMessage("user", "x"))
+    assert kept_run(RunFeed(one)).conversation == (*asked, ChatMessage("assistant", one.text))
+    assert "turns" not in RunFeed(one).snapshot() and kept_run(RunFeed(trace(*ROUNDS))).conversation is None
 
 
 def tokens(update: Update) -> list[dict]:
@@ -121,7 +143,7 @@ def test_every_object_has_the_fields_of_its_type():
     ]
     objects += [(WireEstimate, estimate) for estimate in update["outcome"]["estimates"]]
     for kind, value in objects:
-        absent = {"counted"} if kind is Update else set()
+        absent = {"counted", "turns"} if kind is Update else set()
         assert value.keys() == kind.__annotations__.keys() - absent
 
 

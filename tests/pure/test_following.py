@@ -271,6 +271,21 @@ def test_a_page_keeps_its_latest_run_only():
     playing(play)
 
 
+def test_the_runs_of_a_conversation_stay_while_it_goes_on():
+    async def play():
+        board = bounded()
+        first, apart = put(board, 1, "a", "page"), put(board, 1, "a", "page")
+        told = Told(session="page", address="a", before=(first.name,))
+        board.put(told.run)
+        told.run.task.add_done_callback(lambda _: board._has_ended(told.run))
+        await told.goes_on(*ROUNDS)
+        await told.ends()
+        await asyncio.sleep(0)
+        assert there(board, (first, apart, told.run)) == [first, told.run]
+
+    playing(play)
+
+
 def test_a_page_that_has_read_its_run_reads_the_next_one_too():
     board = bounded()
     one = FollowedRun(board.limits, Params(), lambda trace: "", session="page")

@@ -121,6 +121,10 @@ def test_arguments_by_name():
 def test_an_argument_can_be_messages_and_no_file():
     turn = {"role": "user", "content": "x"}
     check_named({"prompt": [turn, turn]}, GENERATE.fields)
+    check_named({"prompt": "Once", "gamma": {"11": -5, "3": 2.5}}, GENERATE.fields)
+    for file in ({"11": {"path": "x"}}, {"11": 1, "path": "x"}, {"\u0661": 1}):
+        with pytest.raises(NotLetIn, match="^gamma must be .* or numbers by token id, not an object"):
+            check_named({"prompt": "Once", "gamma": file}, GENERATE.fields)
     for wrong in ({**turn, "path": "/etc/passwd"}, {"role": {"path": "x"}, "content": ""}, {"path": "x"}):
         with pytest.raises(
             NotLetIn, match="^prompt must be a text, a number, true, false or a list of these"

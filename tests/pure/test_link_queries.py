@@ -2,10 +2,11 @@
 
 import json
 import re
+from urllib.parse import urlencode
 
 import pytest
 
-from specdemo.events import Params
+from specdemo.events import ChatMessage, Params
 from specdemo.ui.page.frame import STATIC
 from specdemo.ui.page.links import LONGEST_QUERY, OTHERS, read_link, write
 from specdemo.ui.runs.limits import HOSTED
@@ -36,6 +37,23 @@ def test_what_a_run_writes_is_what_its_address_asks_for(params, prompt):
     assert (link.prompt, link.values["pair"], link.runs, link.note) == (prompt, "a + b", True, "")
     assert asked(link) == params
     assert link.values["dtype"] == AS_STARTED
+
+
+SAID = (ChatMessage("system", "Be brief"), ChatMessage("user", "Hi"), ChatMessage("assistant", 'é "so"\n'))
+
+
+def test_a_conversation_travels_too():
+    link = read_link(write("And?", "embedded", NONE, Params(chat=True), SAID), PAIRS)
+    assert (link.prompt, link.messages, link.runs) == ("And?", SAID, True) and asked(link).chat
+    long = (ChatMessage("user", "x" * 8_000), SAID[-1])
+    link = read_link(write("And?", "embedded", NONE, Params(chat=True), long), PAIRS)
+    assert (link.prompt, link.messages, link.runs) == (None, (), False)
+
+
+@pytest.mark.parametrize("text", ["Hi", "3", "[1]", '[{"role": "user"}]', "[[" * 9_999, '{"role": "user"}'])
+def test_what_are_no_messages(text):
+    with pytest.raises(ValueError, match="^(messages must be a list|prompt must hold messages)"):
+        read_link(urlencode({"prompt": "x", "messages": text}), PAIRS)
 
 
 def test_weights_travel_too():

@@ -31,6 +31,26 @@ def wrong_values():
     )
     for field in ("draft_with", "rule"):
         yield from ((field, value) for value in ("", "Model", "eagle", None, 3, ["model"], {"model"}))
+    yield from (
+        ("logit_bias", value)
+        for value in (
+            [(1, 2)],
+            "3",
+            {-1: 1},
+            {"one": 1},
+            {True: 1},
+            {1.0: 1},
+            {2**31: 1},
+            {3: 101},
+            {3: -100.1},
+            {3: float("nan")},
+            {3: "1"},
+            {3: None},
+            {3: True},
+            {3: 1, "3": 2},
+            dict.fromkeys(range(301), 1),
+        )
+    )
     yield from (("stop", value) for value in ("end", ("",), (3,), None, {"a": 1}, ["a", None], ("\ud800",)))
     for field in ("ignore_eos", "chat"):
         yield from ((field, value) for value in (0, 1, "true", None))
@@ -86,6 +106,20 @@ def test_values_are_kept_in_their_own_type_and_cannot_change():
     assert type(params.temperature) is float and params.stop == ("a", "b")
     with pytest.raises(FrozenInstanceError):
         params.gamma = 3
+
+
+def test_a_logit_bias_is_kept_by_token_id():
+    """As JSON gives it, too; and another mapping's later change does not reach it."""
+    given = {"11": -100, 5: 2.5}
+    params = Params(logit_bias=given)
+    assert list(params.logit_bias.items()) == [(5, 2.5), (11, -100.0)] and hash(params)
+    given[5] = 3
+    assert params == Params(logit_bias={5: 2.5, 11: -100}) != Params()
+    assert len(Params(logit_bias=dict.fromkeys(range(300), 1)).logit_bias) == 300
+    with pytest.raises(ValueError, match="^logit_bias must be a mapping of at most 300 token ids, not 301"):
+        Params(logit_bias=dict.fromkeys(range(301), 1))
+    with pytest.raises(ValueError, match="^logit_bias must be a mapping to numbers from -100 to 100, not"):
+        Params(logit_bias={3: 700})
 
 
 def test_every_choice_is_implemented():

@@ -59,6 +59,7 @@ class SmallPair:
     tokenizer: object = None
     dtype_reason: str = "float32: for a reason"
     largest_exit: int = 15
+    mtp: object = "there are none"
     drafter_kind: str | None = "model"
 
     has = Pair.has
@@ -243,6 +244,7 @@ def test_a_wrong_file_is_told_of_in_plain_words(change, words):
         ("embedded", None, "a drafter model"),
         ("embedded-eagle3", None, "an EAGLE-3 head"),
         ("qwen3-8b-dflash", None, "a DFlash head"),
+        ("gemma-4-e2b", None, "an assistant"),
         ("a + b", None, "a smaller model or a head"),
         ("a + b", SmallPair(drafter_kind="dspark"), "a DSpark head"),
         ("embedded", SmallPair(drafter_kind="eagle3"), "an EAGLE-3 head"),  # attached since
@@ -319,6 +321,7 @@ def test_nothing_to_warn_of_at_first():
             {"draft_with": "early-exit", "pair": SmallPair(largest_exit=0)},
             "cannot be cut after a layer",
         ),
+        ("draft_with", {"draft_with": "mtp"}, "no layers for multi-token prediction"),
         ("exit_layer", {"draft_with": "early-exit", "exit_layer": 16}, "must be at most 15"),
         ("exit_layer", {"draft_with": "early-exit", "exit_layer": 65}, "a whole number from 0 to 64"),
         (

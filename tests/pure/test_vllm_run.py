@@ -170,6 +170,7 @@ def test_a_servers_vocabulary_is_not_known_and_its_ids_are_those_that_a_trace_ca
             {"min_p": 0.1, "temperature": 0.5},
             "min_p must be 0 here: vLLM does not take min-p where it drafts",
         ),
+        ({"logit_bias": {3: 1}}, "logit_bias must be empty here: vLLM does not take it where it drafts"),
     ],
 )
 def test_what_a_server_does_not_take_is_refused_by_name(change, words):
@@ -179,6 +180,19 @@ def test_what_a_server_does_not_take_is_refused_by_name(change, words):
         with pytest.raises(ValueError, match=words):
             stream(pair, "Once", replace(SHORT, **change))
         assert generate(pair, "Once", replace(SHORT, gamma=2)).finish == "length"  # the pair is free
+
+
+def test_penalties_are_passed_on_and_a_bias_where_nothing_is_drafted():
+    penalties = {"presence_penalty": 0.5, "frequency_penalty": -0.25}
+    server = StandIn(ROUNDS)
+    with server.serving() as url:
+        generate(load_pair(vllm=url), "Once", replace(SHORT, **penalties, logit_bias={}))
+    sent = server.requests[-1]
+    assert {name: sent[name] for name in penalties} == penalties and "logit_bias" not in sent
+    server = StandIn([(id_,) for id_ in range(5, 13)], gamma=None)
+    with server.serving() as url:
+        generate(load_pair(vllm=url), "Once", replace(SHORT, logit_bias={7: 2, 5: -1}))
+    assert server.requests[-1]["logit_bias"] == {"5": -1.0, "7": 2.0}
 
 
 def test_min_p_is_passed_on_where_nothing_is_drafted():

@@ -32,6 +32,7 @@ SAMPLERS = {
     "top-p": dict(temperature=0.8, top_p=0.9),
     "min-p": dict(temperature=0.8, top_p=1.0, min_p=0.1),
     "all": dict(temperature=0.8, top_p=0.9, top_k=40, min_p=0.1),
+    "adjusted": dict(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2, logit_bias={5: 1}),
 }
 
 
@@ -75,7 +76,7 @@ class NoModel:
     def forward(self, ids, start):
         return torch.empty(len(ids), self.vocab_size, dtype=torch.bfloat16)
 
-    def draft(self, ids, start, u, temperature):
+    def draft(self, ids, start, u, shaping):
         """It has none."""
 
 

@@ -64,11 +64,12 @@ def exactness(params, runs, prompts=None, eos=(), fates=None, target=TableLM, dr
         return decoding(target(TARGET), drafting, replace(params, seed=seed), prompt, eos=eos, **changes)
 
     prompts = prompts or [PROMPTS[params.draft_with]]
-    return oracle.exactness(run_of, p_of(params), prompts, TOKENS, runs, eos, fates)
+    assert len({len(prompt) for prompt in prompts}) == 1
+    return oracle.exactness(run_of, p_of(params, len(prompts[0])), prompts, TOKENS, runs, eos, fates)
 
 
-def p_of(params):
-    return lambda text: shaped(TableLM(TARGET).row(text), params, text)
+def p_of(params, prompt_tokens=0):
+    return lambda text: shaped(TableLM(TARGET).row(text), params, text, prompt_tokens)
 
 
 # Greedy has one outcome per prompt, so it gets all prompts of two tokens that the target can have written.
@@ -77,7 +78,13 @@ EVERY_PROMPT = [[a, b] for a in range(V) for b in range(V - 1)]
 
 def some_quick(values, *quick):
     """All of them, those that the quick set does without marked slow."""
-    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
+    return [
+        value if value in quick else pytest.param(*_listed(value), marks=pytest.mark.slow) for value in values
+    ]
+
+
+def _listed(value):
+    return value if isinstance(value, tuple) else (value,)
 
 
 def with_runs(values, quick, long):
@@ -117,14 +124,75 @@ def test_with_a_repetition_penalty(kind, rule):
     assert without < BROKEN, "it makes a difference here"
 
 
+ADJUSTED = {
+    "presence": {"presence_penalty": 1.2},
+    "frequency": {"frequency_penalty": 0.9},
+    "bias": {"logit_bias": {1: 1.5, 3: -1.0}},
+    "all": {
+        "repetition_penalty": 1.5,
+        "presence_penalty": -0.8,
+        "frequency_penalty": 0.9,
+        "logit_bias": {0: -1.0, 2: 0.8},
+    },
+}
+
+
+ADJUSTED_RUNS = [
+    ("all", "model", "speculative", "multinomial"),
+    ("all", "lookup", "block", "multinomial"),
+    ("all", "model", "speculative", "greedy"),
+    ("presence", "model", "block", "top-p"),
+    ("frequency", "lookup", "speculative", "multinomial"),
+    ("bias", "none", "speculative", "top-p"),
+]
+
+
+@pytest.mark.parametrize(("case", "kind", "rule", "sampler"), some_quick(ADJUSTED_RUNS, ADJUSTED_RUNS[0]))
+def test_with_penalties_of_generated_tokens_and_a_logit_bias(case, kind, rule, sampler):
+    """The prompt does not count in the first two, and holds the tokens that they would make rare."""
+    params = replace(SAMPLERS[sampler], draft_with=kind, rule=rule, gamma=3, **ADJUSTED[case])
+    prompts = EVERY_PROMPT if sampler == "greedy" else [PROMPTS[kind]]
+    assert exactness(params, RUNS, prompts) > SOUND
+    plain = p_of(replace(params, **dict.fromkeys(ADJUSTED[case], 0.0) | OFF))
+    assert oracle.exactness(run_with(params), plain, prompts, TOKENS, RUNS) < BROKEN, "it makes a difference"
+
+
+OFF = {"repetition_penalty": 1.0, "logit_bias": None}
+
+
+def run_with(params):
+    return lambda prompt, seed: decoding(
+        TableLM(TARGET), TableLM(DRAFTER), replace(params, seed=seed), prompt
+    )
+
+
 @pytest.mark.parametrize("sampler", some_quick(["greedy", "multinomial"], "multinomial"))
-def test_a_penalty_that_forgets_the_drafts_before_is_found(sampler, monkeypatch):
+@pytest.mark.parametrize(
+    "adjusted",
+    some_quick([{"repetition_penalty": 3.0}, {"frequency_penalty": 2.0}], {"frequency_penalty": 2.0}),
+)
+def test_a_penalty_that_forgets_the_drafts_before_is_found(sampler, adjusted, monkeypatch):
     monkeypatch.setattr(
         Verifier, "_seen_by_row", lambda self, value: value.seen.expand(len(value.drafted) + 1, -1)
     )
-    params = replace(SAMPLERS[sampler], repetition_penalty=3.0, gamma=3)
+    params = replace(SAMPLERS[sampler], gamma=3, **adjusted)
     prompts = EVERY_PROMPT if sampler == "greedy" else None
     assert exactness(params, RUNS, prompts) < BROKEN
+
+
+def test_a_penalty_that_counts_the_prompt_is_found(monkeypatch):
+    whole = lambda params, prompt_tokens=0: Sampler(params)  # noqa: E731
+    monkeypatch.setattr(oracle, "Sampler", whole)
+    params = replace(PLAIN, gamma=3, frequency_penalty=1.5, presence_penalty=0.5)
+    assert exactness(params, RUNS) < BROKEN
+
+
+def test_a_bias_of_q_alone_changes_nothing_and_one_of_p_alone_is_found(monkeypatch):
+    """The text is p's: a drafter may be biased otherwise."""
+    params = replace(PLAIN, gamma=3, logit_bias={1: 1.5, 3: -1.0})
+    without = Sampler(replace(params, logit_bias=None))
+    assert exactness(params, RUNS, drafter=lambda _: model_drafter(without)) > SOUND
+    assert exactness(params, RUNS, drafter=lambda own: model_drafter(own), sampler=without) < BROKEN
 
 
 @pytest.mark.parametrize(("kind", "runs"), with_runs(WITHOUT_MODEL, quick=["lookup"], long=["ngram"]))

@@ -287,6 +287,27 @@ QUICK = [
         DRAFTERS,
     ),
     Mutant(
+        "rows of layers for MTP that saw rejected drafts count as true",
+        "engine/drafters/mtp.py",
+        "self.filled = max(self.filled, len(ids) - self.used)",
+        "self.filled = max(self.filled, len(ids) - 1)",
+        "tests/toy/test_exact_mtp.py",
+    ),
+    Mutant(
+        "beyond the last layer for MTP a draft goes on from the first row",
+        "engine/drafters/mtp.py",
+        "tokens[-1:], hidden[-1:], end - 1 + turn",
+        "tokens[-1:], hidden[:1], end - 1 + turn",
+        "tests/toy/test_exact_mtp.py",
+    ),
+    Mutant(
+        "an assistant also sees the key of a rejected draft",
+        "engine/drafters/assistant.py",
+        "shared = assistant.keys_and_values(self.target, position)",
+        "shared = assistant.keys_and_values(self.target, position + 1)",
+        "tests/models/test_assistant.py",
+    ),
+    Mutant(
         "the head's true features are taken for one token more",
         "engine/drafters/eagle3.py",
         "        self.filled = len(ids) - 1\n",

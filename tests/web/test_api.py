@@ -54,6 +54,16 @@ def test_a_prompt_can_be_token_ids_or_messages(client):
         client.predict(prompt=[{"role": "user"}], api_name="/generate")
 
 
+def test_penalties_and_a_bias_arrive(client):
+    how = {"presence_penalty": 0.5, "frequency_penalty": 0.25, "logit_bias": {"263": -100, "11": 2.5}}
+    message = client.predict("Once", max_new_tokens=8, seed=1, **how, api_name="/generate")
+    params = Trace.from_json(json.dumps(message["trace"])).params
+    assert (params.presence_penalty, params.frequency_penalty) == (0.5, 0.25)
+    assert params.logit_bias == {11: 2.5, 263: -100.0}
+    with pytest.raises(AppError, match="logit_bias must be a mapping to numbers from -100 to 100, not to"):
+        client.predict("Once", logit_bias={"263": 200}, api_name="/generate")
+
+
 def test_its_arguments_are_those_of_params(client):
     parameters = client.view_api(return_format="dict")["named_endpoints"]["/generate"]["parameters"]
     assert [p["parameter_name"] for p in parameters] == [

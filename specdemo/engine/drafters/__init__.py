@@ -11,10 +11,12 @@ from torch.nn.functional import pad
 
 from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
 from specdemo.events import LIMITS, Gamma, Params
+from specdemo.runtime.assistant import CachedAssistant
 from specdemo.runtime.device import to_device
 from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.heads import CachedHead
 from specdemo.runtime.lm import LM
+from specdemo.runtime.mtp import CachedMtp
 from specdemo.runtime.states import States
 
 if TYPE_CHECKING:
@@ -93,14 +95,14 @@ class Tokenizers:
 
 @dataclass(frozen=True)
 class Materials:
-    """What a drafter is built from: a run's settings, and what its pair has. drafter: the pair's, or the
-    target's first layers. run_step: runs steps on the drafter's device. context, drafter_context: the most
+    """What a drafter is built from: a run's settings, and what its pair has. drafter: the pair's, or
+    layers of the target's. run_step: runs steps on the drafter's device. context, drafter_context: the most
     tokens of a text. tokenizers: None where the models have the same."""
 
     params: Params
     sampler: Sampler
     target: LM
-    drafter: LM | CachedHead | None
+    drafter: LM | CachedHead | CachedAssistant | CachedMtp | None
     run_step: RunStep
     context: float
     drafter_context: float
@@ -155,7 +157,7 @@ def draft_in_turn(
         logits = predict(token)  # [1, V]
         token, q, is_exact = sampler.sample(logits, u_token, settings, seen[None])  # [1], [1, V], [1]
         if sampler.penalises:
-            seen = seen.index_fill(0, token, True)
+            seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
         drafted.append(token)
         qs.append(q)
         raw_logits.append(logits)

@@ -76,24 +76,30 @@ class DFlashDrafter(Drafter):
         if new:
             head.read(position - new + torch.arange(new, device=head.device))
         count = len(value.u) + len(anchor) - model.config.samples_from_anchor
-        hidden = head.block(anchor, position, count)  # [count, H]
+        if model.markov_head is not None:
+            return self._in_turn(value, head.block(anchor, position, count))
+        if model.confidence_head is not None:
+            drafting = model.drafting_rows(head.block(anchor, position, count))  # [k, H]
+            draft = self._at_once(value, model.logits(drafting))
+            return replace(draft, sure=model.confidence_head(drafting, None))
+        return self._at_once(value, head.drafting_logits(anchor, position, count))
+
+    def _at_once(self, value: DraftInput, logits: Tensor) -> Draft:
+        """logits [k, Vd]"""
+        logits = self.head.model.for_target(logits)  # [k, V]
+        if self.sampler.penalises:
+            rows = iter(logits.split(1))
+            how = (self.sampler, value.settings, value.seen)
+            return draft_in_turn(lambda _: next(rows), value.u, *how, stops_below=0.0)
+        tokens, q, exact = self.sampler.sample(logits, value.u, value.settings)
+        return Draft(len(tokens), tokens, q, probabilities(logits), exact)
+
+    def _in_turn(self, value: DraftInput, hidden: Tensor) -> Draft:
+        """One token after another, each with the Markov head's bias from the one before it. hidden [N, H]: of
+        all rows."""
+        model, markov = self.head.model, self.head.model.markov_head
         drafting = model.drafting_rows(hidden)  # [k, H]
         logits = model.logits(drafting)  # [k, Vd]
-        if model.markov_head is not None:
-            return self._in_turn(value, hidden, drafting, logits)
-        if self.sampler.penalises:
-            rows = iter(model.for_target(logits).split(1))
-            return draft_in_turn(
-                lambda _: next(rows), value.u, self.sampler, value.settings, value.seen, stops_below=0.0
-            )
-        logits = model.for_target(logits)  # [k, V]
-        tokens, q, exact = self.sampler.sample(logits, value.u, value.settings)
-        sure = None if model.confidence_head is None else model.confidence_head(drafting, None)
-        return Draft(len(tokens), tokens, q, probabilities(logits), exact, sure)
-
-    def _in_turn(self, value: DraftInput, hidden: Tensor, drafting: Tensor, logits: Tensor) -> Draft:
-        """One token after another, each with the Markov head's bias from the one before it."""
-        model, markov = self.head.model, self.head.model.markov_head
         assert markov is not None
         anchor = markov.markov_w1(value.last.long())  # [1, r]
         state, sure = markov.start(1), []

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.engine.drafters import Draft, Drafter, Materials, draft_in_turn, one_hot_draft
-from specdemo.engine.sampling import SETTINGS, Sampler, Settings, one_hot, probabilities
+from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
 from specdemo.runtime.graphs import RunStep, varied_ids, varied_uniforms
@@ -46,8 +46,8 @@ class DraftInput:
     ) -> "DraftInput":
         device = seen.device
         numbers = to_device([position, *last, *sampler.numbers, *u], torch.float64, device)
-        at, tokens, settings, u_draft = numbers.split([1, len(last), SETTINGS, len(u)])
-        return cls(at, tokens, u_draft, Settings.of(settings), seen)
+        at, tokens, settings, u_draft = numbers.split([1, len(last), len(sampler.numbers), len(u)])
+        return cls(at, tokens, u_draft, Settings(settings), seen)
 
     def varied(self) -> "DraftInput":
         return replace(self, last=varied_ids(self.last), u=varied_uniforms(self.u))
@@ -84,7 +84,7 @@ class ModelDrafter(Drafter):
     @property
     def drafts_at_once(self) -> bool:
         """Whether an LM that can may draw the tokens by itself."""
-        plain = self.sampler.filters_nothing and not self.stops_below
+        plain = not self.sampler.adjusts and not self.stops_below
         return plain and self.lm.vocab_size == self.vocab_size and not self.other_ids
 
     def start(self, ids: list[int]) -> None:
@@ -111,8 +111,8 @@ class ModelDrafter(Drafter):
     def step(self, value: DraftInput) -> Draft:
         position, last = value.position[0].long(), value.last.long()
         if self.drafts_at_once:
-            temperature = None if self.sampler.greedy else value.settings.temperature
-            drafted = self.lm.draft(last, position, value.u, temperature)
+            shaping = None if self.sampler.greedy else value.settings.numbers
+            drafted = self.lm.draft(last, position, value.u, shaping)
             if drafted is not None:
                 tokens, q, logits = drafted
                 q = one_hot(tokens, self.vocab_size) if q is None else q

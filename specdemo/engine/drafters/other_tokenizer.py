@@ -7,6 +7,7 @@ that both vocabularies have, by the target's ids (their token-level intersection
 over these, renormalised. Both are lossless whatever the way through text loses, because a draft is judged by
 the q that it was drawn from."""
 
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.engine.drafters import Draft, Drafter, Materials, Tokenizers, is_unsure, one_hot_draft
 from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.engine.sampling import Sampler
 from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
 from specdemo.runtime.states import States
@@ -30,8 +32,12 @@ MOST_FED = 64  # tokens in one forward, which has logits for each
 
 def build(given: Materials, lm: LM, tokenizers: Tokenizers) -> "OtherTokenizerDrafter":
     """When greedy, it drafts in its own ids, which go through text."""
-    context, sampler, greedy = given.drafter_context, given.sampler, given.sampler.greedy
+    # One of its own: its text's prompt has another number of tokens.
+    context, sampler, greedy = given.drafter_context, copy(given.sampler), given.sampler.greedy
     if greedy:
+        bias = given.params.logit_bias or {}
+        its_own = {theirs: bias[ours] for ours, theirs in tokenizers.shared if ours in bias}
+        sampler = Sampler(replace(given.params, logit_bias=its_own))
         drafter = ModelDrafter(lm, context, sampler, lm.vocab_size, lm.device, *given.how_to_draft)
     else:
         how = (context, sampler, *given.of_target, *given.how_to_draft)
@@ -56,7 +62,7 @@ class SharedTokensDrafter(ModelDrafter):
         seen = self.sampler.seen(ids, self.lm.vocab_size, self.lm.device)
         if not self.sampler.penalises:
             return seen
-        return seen.index_select(0, self.own_ids.clamp(min=0)) & (self.own_ids >= 0)
+        return seen.index_select(0, self.own_ids.clamp(min=0)) * (self.own_ids >= 0)
 
     def in_targets_ids(self, logits: Tensor) -> Tensor:
         lacking = self.own_ids < 0
@@ -93,6 +99,7 @@ class OtherTokenizerDrafter(Drafter):
 
     def start(self, ids: list[int]) -> None:
         own = self._read(ids)
+        self.drafter.sampler.prompt_tokens = len(own)
         self.drafter.start(own)
         self.held = own[:-2]
 

@@ -182,8 +182,8 @@ def _check_value(value: Any, field: Field) -> None:
     match field.kind:
         case "anything":  # but what Gradio would take for a file
             inner = value if isinstance(value, list) else [value]
-            right = not any(isinstance(each, (list, dict)) and not _is_message(each) for each in inner)
-            what = "a text, a number, true, false or a list of these or of messages"
+            right = not any(isinstance(each, (list, dict)) and not _is_harmless(each) for each in inner)
+            what = "a text, a number, true, false or a list of these or of messages, or numbers by token id"
         case "choice":
             right = isinstance(value, str) and value in field.choices
             what = f"one of {', '.join(field.choices)}"
@@ -200,10 +200,12 @@ def _check_value(value: Any, field: Field) -> None:
         raise NotLetIn(400, f"{field.label} must be {what}, not {_short(value)}.")
 
 
-def _is_message(value: Any) -> bool:
-    """Whether it has a message's keys. Gradio takes no object for a file that has no others."""
-    is_object = isinstance(value, dict) and value.keys() <= {"role", "content"}
-    return is_object and not any(isinstance(inner, (list, dict)) for inner in value.values())
+def _is_harmless(value: Any) -> bool:
+    """Whether it has the keys of a message or token ids. Gradio takes no object for a file that has no
+    others."""
+    if not isinstance(value, dict) or any(isinstance(inner, (list, dict)) for inner in value.values()):
+        return False
+    return value.keys() <= {"role", "content"} or all(key.isascii() and key.isdecimal() for key in value)
 
 
 def _short(value: Any) -> str:

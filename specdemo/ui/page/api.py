@@ -37,6 +37,9 @@ ARGUMENTS = {
     "top_p": "1 is off",
     "min_p": "0 is off",
     "repetition_penalty": "above 1, tokens already in the text become less likely; null is the model's own",
+    "presence_penalty": "subtracted from the logits of tokens that were generated; 0 is off",
+    "frequency_penalty": "subtracted as many times as the token was generated; 0 is off",
+    "logit_bias": "by token id, a number from -100 to 100 that is added to the token's logit",
     "seed": "the same seed and settings give the same text; null draws one",
     "max_new_tokens": "the longest text, in tokens",
     "stop": "the text ends before the first of these strings",
@@ -206,9 +209,9 @@ def _set_signature(generate: Callable, default: str) -> None:
         ("prompt", str | list[int] | list[dict[str, str]], Parameter.empty),
         ("pair", str, default),
     ]
+    in_json = {"stop": (list[str], []), "logit_bias": (dict[str, float] | None, None)}
     for field in fields(Params):
-        is_stop = field.name == "stop"  # a list in JSON
-        arguments.append((field.name, list[str] if is_stop else field.type, [] if is_stop else field.default))
+        arguments.append((field.name, *in_json.get(field.name, (field.type, field.default))))
     parameters = [
         Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind)
         for name, kind, value in arguments

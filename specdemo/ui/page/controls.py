@@ -68,14 +68,17 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     boxes["top_k"] = gr.Number(first["top_k"], visible=shown["top_k"], **_words("top_k"))
     boxes["top_p"] = slider("top_p", 0.01)
     boxes["min_p"] = slider("min_p", 0.01)
-    penalty = {"placeholder": "the model's own", "max_lines": 1}
-    boxes["repetition_penalty"] = gr.Textbox(
-        first["repetition_penalty"], **penalty, **_words("repetition_penalty")
-    )
     boxes["max_new_tokens"] = gr.Number(first["max_new_tokens"], **_words("max_new_tokens"))
     # Not gr.Number, which cannot be empty.
     hint = "a new one for each run"
     boxes["seed"] = gr.Textbox(first["seed"], placeholder=hint, max_lines=1, **_words("seed"))
+    with gr.Accordion("Penalties", open=False):
+        penalty = {"placeholder": "the model's own", "max_lines": 1}
+        boxes["repetition_penalty"] = gr.Textbox(
+            first["repetition_penalty"], **penalty, **_words("repetition_penalty")
+        )
+        boxes["presence_penalty"] = slider("presence_penalty", 0.1)
+        boxes["frequency_penalty"] = slider("frequency_penalty", 0.1)
     with gr.Accordion("Chat", open=False):
         boxes["chat"] = gr.Checkbox(first["chat"], **_words("chat"))
         boxes["system"] = gr.Textbox(

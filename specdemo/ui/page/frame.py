@@ -97,6 +97,7 @@ def frame(largest: int) -> str:
     return (
         f'<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}">'
         f'<p class="intro">{escape(INTRODUCTION)}</p>'
+        '<ol class="turns" data-testid="turns" aria-label="Earlier turns of the conversation" hidden></ol>'
         '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'
         '<progress max="1" aria-label="Loaded" hidden></progress></div>'
         '<div class="outcome"><div class="metrics" data-testid="metrics">'
@@ -119,7 +120,9 @@ def frame(largest: int) -> str:
         '<div class="timeline" data-testid="timeline" role="region" aria-label="Timeline"></div>'
         f"</div>{_player()}{panels}"
         '<div class="foot"><p class="whose" data-testid="whose"></p><p class="said"></p>'
-        '<div class="keep later"><button type="button" id="save">Save trace</button>'
+        '<div class="keep later"><button type="button" id="reply" hidden '
+        'title="Sends the prompt as your next message in this conversation">Reply</button>'
+        '<button type="button" id="save">Save trace</button>'
         '<button type="button" id="copy">Copy link</button>'
         "</div></div></div>"
     )

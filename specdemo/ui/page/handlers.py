@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 
 from specdemo.errors import PairError
-from specdemo.events import check_number, check_prompt
+from specdemo.events import ChatMessage, check_number, check_prompt
 from specdemo.events.trace import Trace
 from specdemo.ui.front.gradio import told, visitor_of
 from specdemo.ui.page import links
@@ -24,6 +24,8 @@ from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
 from specdemo.ui.runs.run import follow
 from specdemo.ui.view.feed import nothing_yet, notice
 from specdemo.ui.view.settings import choice_of, in_labels, names_of, params_from_controls, values_held
+
+NO_CONVERSATION = "There is no conversation to reply to: run a prompt with the chat template first."
 
 
 class Handlers:
@@ -37,20 +39,45 @@ class Handlers:
         """Begins the page's own run."""
         return self._run(request, (), prompt, *held)
 
-    def _run(self, request: gr.Request, remarks: tuple[str, ...], prompt: str, *held: Any) -> str:
+    async def reply_on_stage(self, event: gr.EventData, request: gr.Request, prompt: str, *held: Any) -> str:
+        """Begins the next turn of the conversation whose run is on the stage: the prompt is what the user
+        says next."""
+        name = str(told(event).get("run"))
+        shown = self.board.get(name)
+        said = shown.kept.conversation if isinstance(shown, FollowedRun) and shown.kept else None
+        if said is None:
+            return json.dumps(wrong(ValueError(NO_CONVERSATION)))
+        return self._run(request, (), prompt, *held, messages=said, before=(*shown.before, name))
+
+    def _run(
+        self,
+        request: gr.Request,
+        remarks: tuple[str, ...],
+        prompt: str,
+        *held: Any,
+        messages: tuple[ChatMessage, ...] = (),
+        before: tuple[str, ...] = (),
+    ) -> str:
+        """messages: of the conversation that the prompt continues, if any, with its system prompt. before:
+        see FollowedRun."""
         try:
             values = values_held(held, self.limits.hosted)
             params, choice = params_from_controls(values), Choice(**choice_of(values))
             check_prompt(prompt)
-            self.limits.check(prompt, params)
+            asked: str | tuple[ChatMessage, ...] = prompt
+            if messages:
+                asked = (*messages, ChatMessage("user", prompt))
+                params = replace(params, chat=True, system=None)
+            self.limits.check(asked, params)
 
             def link(trace: Trace) -> str:
-                named = not choice.vllm  # an address must not name servers
-                return links.write(prompt, trace.pair.name, choice_of(values), trace.params) if named else ""
+                if choice.vllm:  # an address must not name servers
+                    return ""
+                return links.write(prompt, trace.pair.name, choice_of(values), trace.params, messages)
 
-            run = FollowedRun(self.limits, params, link, remarks)
+            run = FollowedRun(self.limits, params, link, remarks, before)
             ticket = self._join(request, "run", run)
-            self.board.begin(run, follow(self.models, ticket, choice, prompt, params))
+            self.board.begin(run, follow(self.models, ticket, choice, asked, params))
         except Exception as error:  # what is on the stage stays there, and goes on
             return json.dumps(wrong(error))
         return json.dumps({"follow": run.name, "at": time.time_ns()})
@@ -87,14 +114,19 @@ class Handlers:
         not loaded waits until the visitor presses Generate."""
         if not query:
             return gr.skip()
-        note = links.read_link(query, self.models.names, self.limits).note
-        remarks = (note,) if note else ()
+        link = links.read_link(query, self.models.names, self.limits)
+        remarks = (link.note,) if link.note else ()
         if name := self._not_loaded(*held):
             asks = (
                 f"This link asks for a run of {name}, which is not loaded: press Generate to load and run it."
             )
+            if link.messages:
+                asks = (
+                    f"This link continues a conversation with {name}, which is not loaded: load it by "
+                    "another run, and open the link again."
+                )
             return json.dumps({"notice": notice("note", *remarks, asks)})
-        return self._run(request, remarks, prompt, *held)
+        return self._run(request, remarks, prompt, *held, messages=link.messages)
 
     def _not_loaded(self, *held: Any) -> str:
         """The name of the pair in the controls, if a run would first load it or ask a server what it is;

@@ -31,6 +31,7 @@ SLOW_ON_CPU = 1_000_000_000  # bytes of weights, from which on a reader waits fo
 LACKING: dict[Need, str] = {
     "drafter": "this pair has no drafter model",
     "first layers": "this target cannot be cut after a layer",
+    "prediction layers": "this target has no layers for multi-token prediction",
 }
 
 
@@ -66,7 +67,7 @@ def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
     if method.needs != "drafter" or kind not in DRAFTER_KINDS:
         return method.sentence
     label = DRAFTER_KINDS[kind].label
-    return f"{'an' if label[0] in 'AEIOU' else 'a'} {label} writes the drafts"
+    return f"{'an' if label[0] in 'AEIOUaeiou' else 'a'} {label} writes the drafts"
 
 
 def _pair_line(name: str, needs: "Needs") -> str:

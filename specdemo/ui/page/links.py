@@ -4,18 +4,20 @@ Without torch and without Gradio. An address is text from outside: what is wrong
 sentence as of Params.
 """
 
+import json
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import MISSING, fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import MISSING, asdict, fields
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from specdemo.events import LIMITS, Params, check_text
+from specdemo.events import LIMITS, ChatMessage, Params, check_messages, check_text, is_conversation
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.settings import AS_STARTED, FIXED, WEIGHT_CHOICES, Values, values_of
 
-FIELDS = {field.name: field.default for field in fields(Params)}
-OURS = ("prompt", "pair", *FIELDS, *WEIGHT_CHOICES, "run", "token")
+# A logit bias has no control, so an address cannot set it.
+FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
+OURS = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES, "run", "token")
 OTHERS = ("view", "deep_link", "embed", "logs")  # Gradio's and its host's, and all that begin with __
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
@@ -23,12 +25,13 @@ SHOWN_UNKNOWN = 5  # unknown names in a note
 
 class Link(NamedTuple):
     """What an address asks for. values: what the controls are to hold, empty if it is silent about all of
-    them. prompt: None where there is none."""
+    them. prompt: None where there is none. messages: those of a conversation before the prompt."""
 
     values: Values
     prompt: str | None
     runs: bool
     note: str
+    messages: tuple[ChatMessage, ...] = ()
 
 
 def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
@@ -45,7 +48,9 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     params = Params(**how | ({"stop": stops} if stops else {}))
     if limits.hosted and (asked := next((name for name in WEIGHT_CHOICES if name in given), None)):
         raise ValueError(f"{asked} {FIXED}")
+    messages = _messages(given.get("messages"))
     limits.check(given.get("prompt"), params)
+    limits.check(messages, params)
     chosen = {
         name: _one_of(name, given[name], WEIGHT_CHOICES[name]) for name in WEIGHT_CHOICES if name in given
     }
@@ -54,13 +59,21 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     asks = any(name in given for name in OURS if name not in ("run", "token"))
     unchosen = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
     values = unchosen | values_of(params) | chosen if asks else {}
-    return Link(values, given.get("prompt"), given.get("run") == "1", _note(given))
+    return Link(values, given.get("prompt"), given.get("run") == "1", _note(given), messages)
 
 
-def write(prompt: str, pair: str, weights: dict[str, str | None], params: Params) -> str:
-    """The query of a run. What is too long for an address is left out, the prompt first, and the link then
-    does not start a run."""
-    items: list[tuple[str, Any]] = [("prompt", prompt), ("pair", pair)]
+def write(
+    prompt: str,
+    pair: str,
+    weights: dict[str, str | None],
+    params: Params,
+    messages: Sequence[ChatMessage] = (),
+) -> str:
+    """The query of a run. messages: those of its conversation before the prompt. What is too long for an
+    address is left out, prompt and messages first, and the link then does not start a run; nor does that of a
+    run with a logit bias."""
+    said = [("messages", json.dumps([asdict(one) for one in messages]))] if messages else []
+    items: list[tuple[str, Any]] = [("prompt", prompt), *said, ("pair", pair)]
     for name, default in FIELDS.items():
         value = getattr(params, name)
         if name == "stop":
@@ -68,9 +81,9 @@ def write(prompt: str, pair: str, weights: dict[str, str | None], params: Params
         elif value != (None if default is MISSING else default):
             items.append((name, str(value).lower() if isinstance(value, bool) else value))
     items += [(name, weights[name]) for name in WEIGHT_CHOICES if weights.get(name)]
-    query = urlencode([*items, ("run", 1)])
+    query = urlencode([*items, *([] if params.logit_bias else [("run", 1)])])
     if len(query) > LONGEST_QUERY:
-        query = urlencode(items[1:])
+        query = urlencode(items[1 + len(said) :])
     return query if len(query) <= LONGEST_QUERY else ""
 
 
@@ -85,6 +98,18 @@ def _value(name: str, text: str) -> object:
     if isinstance(FIELDS[name], bool):
         return {"true": True, "false": False}.get(text, text)
     return text
+
+
+def _messages(text: str | None) -> tuple[ChatMessage, ...]:
+    if not text:
+        return ()
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, list) or not is_conversation(given):
+        raise ValueError(f"messages must be a list of messages as JSON, not {ascii(text)[:60]}")
+    return check_messages(given)
 
 
 def _one_of(name: str, value: str, choices: Iterable[str]) -> str:

@@ -118,6 +118,7 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
         linked = stage.submit(on.open_link, None, [stage, asks, *everything], **QUIET)
         linked.then(on.run_link, [asks, *everything], **beginning).then(**hints_event)
         stage.apply(on.measure_on_stage, everything, **beginning)
+        stage.edit(on.reply_on_stage, everything, **beginning)
         by_example = [prompt, *(settings[name] for name in SET_BY_EXAMPLES)]
         chosen = examples.click(apply_example, examples, by_example, **QUIET)
         chosen.then(on.run_on_stage, everything, **beginning).then(**hints_event)

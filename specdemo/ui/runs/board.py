@@ -122,7 +122,8 @@ class Followed:
 
 class FollowedRun(Followed):
     """A page's run: waited for, going on, or ended. link: of a pair's trace, the query of the address that
-    asks for the run. remarks: about how it was asked for."""
+    asks for the run. remarks: about how it was asked for. before: the names of the runs that have answered
+    the turns before it, in a conversation."""
 
     def __init__(
         self,
@@ -130,10 +131,11 @@ class FollowedRun(Followed):
         params: Params,
         link: Callable[[Trace], str],
         remarks: Sequence[str] = (),
+        before: tuple[str, ...] = (),
         **who: str,
     ) -> None:
         super().__init__(limits, **who)
-        self.params, self.link, self.remarks = params, link, remarks
+        self.params, self.link, self.remarks, self.before = params, link, remarks, before
         self.notice: Notice | None = None
         self.feed: RunFeed | None = None
         self.described: object = None
@@ -176,7 +178,7 @@ class FollowedRun(Followed):
         trace = report.run.trace
         if self.feed is None:
             tokenizer = getattr(report.pair, "tokenizer", None)  # a server has none
-            self.feed = RunFeed(trace, tokenizer, link=self.link(trace))
+            self.feed = RunFeed(trace, tokenizer, link=self.link(trace), before=self.before)
         self.feed.ended = report.ended
         if (state := (report.pair.warming_up, report.pair.notes)) != self.described:
             self.described = state
@@ -308,10 +310,12 @@ class Board:
         return one
 
     def _has_ended(self, one: Followed) -> None:
-        """If a page shows it now, nobody can ask for the runs that it showed before."""
+        """If a page shows it now, nobody can ask for the runs that it showed before, except for those of the
+        same conversation."""
         if one.kept:
+            stay = (one.name, *(one.before if isinstance(one, FollowedRun) else ()))
             for each in list(self.entries.values()):
-                if each is not one and each.kept and each.session == one.session:
+                if each.name not in stay and each.kept and each.session == one.session:
                     self._remove(each)
         self._make_room()
 

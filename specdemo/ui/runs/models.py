@@ -15,7 +15,16 @@ from huggingface_hub import get_token
 
 from specdemo import zero
 from specdemo.errors import PairError, no_mistakes, without_directories
-from specdemo.loading.catalog import CATALOGUE, EAGLE3, FOR_GPUS, POOR, QUANTIZE, Entry, names_in_words
+from specdemo.loading.catalog import (
+    CATALOGUE,
+    DFLASH,
+    EAGLE3,
+    FOR_GPUS,
+    POOR,
+    QUANTIZE,
+    Entry,
+    names_in_words,
+)
 from specdemo.loading.fetch import OnProgress, has_config
 from specdemo.loading.load import read_skeleton, target_for
 from specdemo.loading.pair import AnyPair, Pair
@@ -95,7 +104,7 @@ class Servers:
         return found
 
 
-EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3)
+EMBEDDED_PAIRS = ("embedded", POOR, EAGLE3, DFLASH)
 
 
 @dataclass(frozen=True)

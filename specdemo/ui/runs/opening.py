@@ -24,7 +24,8 @@ SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thre
 
 @dataclass
 class Opened:
-    """A trace that has been read. head: without rounds, output, and most of a very long prompt's tokens.
+    """A trace that has been read. head: without rounds, output ids, the text of what is no chat, and most of
+    a very long prompt's tokens.
     update, file: the JSON of the page's update but for its prompt, and of the trace; both compressed. wrong:
     the sentence about a file that is no trace."""
 
@@ -44,7 +45,8 @@ def opened(body: bytes) -> Opened:
     except ValueError as error:
         return Opened(None, b"", b"", about_file(str(error)))
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
-    head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text="")
+    text = trace.text if trace.params.chat else ""
+    head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)
     update = RunFeed(trace, recorded=True).snapshot()
     update.pop("prompt", None)
     return Opened(head, packed(json_of(update)), packed(trace.to_json()))

@@ -22,7 +22,7 @@ from specdemo.ui.runs.limits import Limits, request_address
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.opening import message_of, read_file
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.view.feed import COMPRESSED, KeptRun, file_name, notice
+from specdemo.ui.view.feed import COMPRESSED, KeptRun, conversation, file_name, notice
 from specdemo.ui.view.settings import Values, values_of, weights_of
 from specdemo.ui.view.texts import describe_recorded
 from specdemo.ui.view.wire import Message
@@ -152,10 +152,12 @@ class Desk:
             usual = self.models.loaded(Choice(trace.pair.name)) if known else None
             rest: Message = {"name": name, "notice": notice("recorded", describe_recorded(trace))}
             message = await asyncio.to_thread(message_of, one, rest, getattr(usual, "tokenizer", None))
-            values: Values = {"prompt": trace.prompt} | values_of(trace.params)
+            asked = trace.messages[-1].content if trace.messages else trace.prompt
+            values: Values = {"prompt": asked} | values_of(trace.params)
             if known:
                 values |= {"pair": trace.pair.name, "vllm": ""} | weights_of(trace.pair, usual and usual.info)
-            kept = KeptRun(message, one.file, file_name(trace.params), trace.params.seed, values)
+            name_of_file, seed = file_name(trace.params), trace.params.seed
+            kept = KeptRun(message, one.file, name_of_file, seed, values, conversation(trace))
             self.board.put(opened_run(self.limits, kept, name, owner))
             return ""
         finally:

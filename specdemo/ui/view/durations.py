@@ -42,7 +42,11 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
 
 def _drafters(trace: Trace) -> Iterator[str]:
     """The names of what a comparison would measure."""
-    yield from (name for name, method in METHODS.items() if method.needs != "drafter" or trace.pair.drafter)
+    # A trace does not tell whether its target has prediction layers, except when they drafted.
+    for name, method in METHODS.items():
+        is_there = {"drafter": bool(trace.pair.drafter), "prediction layers": trace.params.draft_with == name}
+        if method.needs is None or is_there.get(method.needs, True):
+            yield name
     yield from others_at_hand(trace.pair.name)
 
 

@@ -4,6 +4,7 @@ ended is compressed, as it is sent. No torch, no gradio."""
 import gzip
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from specdemo.engine.detokenize import Pieces
 from specdemo.events import (
     DRAFTER_KINDS,
     RULES,
+    ChatMessage,
     Finish,
     Manner,
     Params,
@@ -24,6 +26,7 @@ from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
 from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.served import counted, served
+from specdemo.ui.view.settings import adjusting_in_words
 from specdemo.ui.view.texts import number_texts, whose
 from specdemo.ui.view.wire import (
     MEASUREMENT_KINDS,
@@ -35,10 +38,12 @@ from specdemo.ui.view.wire import (
     RoundObject,
     RunOutcome,
     RunSetting,
+    Turn,
     Update,
     WireEstimate,
     WireRule,
 )
+from specdemo.vllm.pair import messages_of
 
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
@@ -48,11 +53,20 @@ class RunFeed:
     """What pages are told of one run: the rounds from one on, or a snapshot of everything.
 
     tokenizer: None shows the prompt as one piece. recorded: the run is not going on; the page plays it. link:
-    the query of the address that asks for the run.
+    the query of the address that asks for the run. before: the names of the runs that have answered the turns
+    before.
     """
 
-    def __init__(self, trace: Trace, tokenizer: Any = None, recorded: bool = False, link: str = "") -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        tokenizer: Any = None,
+        recorded: bool = False,
+        link: str = "",
+        before: Sequence[str] = (),
+    ) -> None:
         self.trace, self.tokenizer, self.recorded, self.link = trace, tokenizer, recorded, link
+        self.before = before
         self.ended = recorded  # its last numbers, which come after the last round, are there
 
     def update(self, since: int) -> Update:
@@ -84,6 +98,8 @@ class RunFeed:
             update["link"] = self.link
         if self.recorded:
             update["recorded"] = True
+        if found := turns(self.trace, self.before):
+            update["turns"] = found
         return update
 
     @property
@@ -114,6 +130,29 @@ class RunFeed:
         return update
 
 
+def turns(trace: Trace, before: Sequence[str] = ()) -> list[Turn]:
+    """The turns before the trace's own. before: see RunFeed; of the last ones."""
+    found: list[Turn] = []
+    asked = ""
+    for message in (trace.messages or ())[:-1]:
+        if message.role == "assistant":
+            found.append({"asked": asked, "answered": message.content, "run": None})
+            asked = ""
+        elif message.role == "user":
+            asked = message.content
+    for turn, name in zip(reversed(found), reversed(before), strict=False):
+        turn["run"] = name
+    return found
+
+
+def conversation(trace: Trace) -> tuple[ChatMessage, ...] | None:
+    """The messages up to the trace's own answer; None where no chat template was used."""
+    if not trace.params.chat:
+        return None
+    asked = (ChatMessage(**one) for one in messages_of(trace.messages or trace.prompt, trace.params))
+    return (*asked, ChatMessage("assistant", trace.text))
+
+
 def setting(trace: Trace) -> RunSetting:
     params = trace.params
     greedy = params.temperature == 0
@@ -133,7 +172,8 @@ def setting(trace: Trace) -> RunSetting:
         "top_k": params.top_k,
         "top_p": params.top_p,
         "min_p": params.min_p,
-        "penalty": 1.0 if params.repetition_penalty is None else params.repetition_penalty,
+        "adjusted": " and ".join(adjusting_in_words(params)),
+        "chat": params.chat,
         "served": server,
     }
 
@@ -268,13 +308,14 @@ COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # header
 @dataclass(frozen=True)
 class KeptRun:
     """A run that has ended or was opened, compressed: the message that shows all of it, and its trace.
-    values: what the page's controls then hold, if it was opened."""
+    values: what the page's controls then hold, if it was opened. conversation: see there."""
 
     message: bytes
     trace: bytes
     file_name: str
     seed: int | None
     values: dict[str, Any] = field(default_factory=dict)
+    conversation: tuple[ChatMessage, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -284,7 +325,9 @@ class KeptRun:
 def kept_run(feed: RunFeed, said: Notice | None = None) -> KeptRun:
     message: Message = {"notice": said} if said else {}
     text, params = with_update(message, feed.snapshot()), feed.trace.params
-    return KeptRun(packed(text), packed(feed.trace.to_json()), file_name(params), params.seed)
+    file = packed(feed.trace.to_json())
+    said_so_far = conversation(feed.trace)
+    return KeptRun(packed(text), file, file_name(params), params.seed, conversation=said_so_far)
 
 
 def with_update(message: Message, update: Update) -> str:

@@ -66,6 +66,8 @@ CONTROLS = {
         "Repetition penalty",
         "above 1: tokens already in the text become less likely, in p and q alike; empty: the model's own",
     ),
+    "presence_penalty": ("Presence penalty", "subtracted from the logits of tokens that were generated"),
+    "frequency_penalty": ("Frequency penalty", "the same, once for each time that the token was generated"),
     "max_new_tokens": ("Max new tokens", "the model may end the text earlier"),
     "seed": ("Seed", "the same seed and the same settings give the same text"),
     "stop": (
@@ -115,7 +117,7 @@ def typed_address(values: Values) -> str | None:
 
 UNCHANGED = (
     *("draft_with", "confidence", "exit_layer", "ngram", "rule", "lenience"),
-    *("max_new_tokens", "ignore_eos", "chat", "alternatives"),
+    *("presence_penalty", "frequency_penalty", "max_new_tokens", "ignore_eos", "chat", "alternatives"),
 )
 
 
@@ -191,15 +193,28 @@ def judging_in_words(params: Params) -> list[str]:
 
 
 def sampler_in_words(params: Params) -> str:
-    """ "greedy", or the filters that are on with their values; and the repetition penalty, if any."""
-    penalty = params.repetition_penalty
-    last = [] if penalty in (None, 1) else [f"repetition penalty {penalty:g}"]
+    """ "greedy", or the filters that are on with their values; and penalties and biases, if any."""
+    last = adjusting_in_words(params)
     if params.temperature == 0:
         return ", ".join(["greedy", *last])
     words = [f"temperature {params.temperature:g}"]
     on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
     words += [f"{CONTROLS[field][0].lower()} {getattr(params, field):g}" for field in on]
     return ", ".join([*words, *last])
+
+
+def adjusting_in_words(params: Params) -> list[str]:
+    """What changes logits before the temperature: the penalties that are on, and how many biases there
+    are."""
+    given = {
+        "repetition": 1.0 if params.repetition_penalty is None else params.repetition_penalty,
+        "presence": params.presence_penalty,
+        "frequency": params.frequency_penalty,
+    }
+    off = {"repetition": 1.0, "presence": 0.0, "frequency": 0.0}
+    words = [f"{name} penalty {value:g}" for name, value in given.items() if value != off[name]]
+    count = len(params.logit_bias or {})
+    return [*words, *([f"a logit bias on {count} token{'s' * (count > 1)}"] if count else [])]
 
 
 def _escaped(stop: str) -> str:

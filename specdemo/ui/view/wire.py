@@ -81,8 +81,9 @@ class WireRule(TypedDict):
 class RunSetting(TypedDict):
     """How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; None and
     empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
-    top_k 0, top_p 1 and min_p 0 are off. penalty: of repetition; 1 is none, or one that only a server knows.
-    gamma: "auto" where it was chosen round by round. served: None for a run of the engine here."""
+    top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none,
+    or where only a server knows. gamma: "auto" where it was chosen round by round. chat: whether the prompt
+    went through a chat template. served: None for a run of the engine here."""
 
     draft_with: str
     manner: Manner | None
@@ -97,8 +98,18 @@ class RunSetting(TypedDict):
     top_k: int
     top_p: float
     min_p: float
-    penalty: float
+    adjusted: str
+    chat: bool
     served: Served | None
+
+
+class Turn(TypedDict):
+    """A turn of a conversation before the run's own: what was asked and what was answered. run: the name of
+    the run that answered, where the server keeps it; else None."""
+
+    asked: str
+    answered: str
+    run: str | None
 
 
 class Update(TypedDict):
@@ -107,7 +118,8 @@ class Update(TypedDict):
 
     A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address
     that asks for the run. finish is None while the run goes on; with it comes the outcome. recorded: the run
-    is played from a file. counted: by the server that made the run, so far.
+    is played from a file. counted: by the server that made the run, so far. turns: those before it, if it
+    continues a conversation.
     """
 
     since: int
@@ -124,6 +136,7 @@ class Update(TypedDict):
     outcome: NotRequired[RunOutcome]
     recorded: NotRequired[bool]
     counted: NotRequired[Counted]
+    turns: NotRequired[list[Turn]]
 
 
 NoticeKind = Literal["wait", "note", "error", "recorded"]

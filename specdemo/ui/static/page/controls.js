@@ -22,9 +22,10 @@ const element = (/** @type {string} */ selector) =>
  * @param {() => void} page.asked called when a run is asked for, before the server knows
  * @param {() => void} page.stop called when what goes on is to be stopped
  * @param {() => void} page.save called when the trace is to be saved
+ * @param {() => void} page.reply called when the prompt is to be the next message of the conversation
  * @param {() => void} page.open called when a trace is to be opened
  */
-export function watchControls({ copy, asked, stop, save, open }) {
+export function watchControls({ copy, asked, stop, save, reply, open }) {
   document.addEventListener("blur", keepNumber, true);
   document.addEventListener("keydown", onKey, true);
   document.addEventListener("click", onClick, true);
@@ -121,6 +122,10 @@ export function watchControls({ copy, asked, stop, save, open }) {
       if (matchMedia(OVER).matches) unfold("settings", false);
     }
     if (target.closest("button#go, #examples .gallery-item")) asked();
+    if (target.closest("button#reply")) {
+      asked();
+      reply();
+    }
     if (target.closest("button#end")) stop();
     if (target.closest("button#save")) save();
     if (target.closest("button#copy")) copy();

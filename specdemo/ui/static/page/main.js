@@ -19,6 +19,7 @@ import { Run } from "../view/run.js";
 import { makeText } from "../view/text.js";
 import { makeTabs } from "./tabs.js";
 import { makeTimeline } from "../view/timeline.js";
+import { makeTurns } from "../view/turns.js";
 import { follow } from "../runs/following.js";
 import { LOST, chooseTrace, fetchTrace, fetchWhole, isThere, sentenceOf } from "../traces/traces.js";
 
@@ -85,9 +86,12 @@ export function start({ element, props, watch, trigger }) {
     asked,
     stop,
     save: () => fetchTrace(shown).then(({ name, text }) => saveFile(name, text), refuse),
+    reply: () => trigger("edit", { run: shown }),
     open: () => chooseTrace({ largest: Number(page.dataset.largest), opened, refused }),
   });
   const run = new Run();
+  const turns = makeTurns(part("turns"), reopen);
+  const reply = find(page, "#reply");
   const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
   makeLecture(page, player, text, () => tabs.select("text"));
   let hasPlayed = false;
@@ -303,6 +307,17 @@ export function start({ element, props, watch, trigger }) {
     toShow = null;
   }
 
+  /**
+   * Shows an earlier turn of the conversation again.
+   * @param {string} name
+   */
+  function reopen(name) {
+    going?.stop();
+    going?.close();
+    going = null;
+    showWhole(name, ++number);
+  }
+
   /** @param {Message} message */
   function draw({ update, notice }) {
     if (update) take(update, notice?.kind === "recorded");
@@ -315,6 +330,7 @@ export function start({ element, props, watch, trigger }) {
     const { state } = page.dataset;
     const isLive = state === "waiting" || (state === "running" && !run.complete);
     controls.allowStop(isAsked || isLive || measuring !== null);
+    reply.hidden = isAsked || isLive || !run.setting?.chat;
   }
 
   /**
@@ -328,6 +344,7 @@ export function start({ element, props, watch, trigger }) {
     if (result === "begun") {
       address.begin(update.link ?? "");
       begin(isOpened);
+      turns.show(shown, run.turns);
     }
     for (const token of corrected) text.rewrite(token);
     player.proceed();

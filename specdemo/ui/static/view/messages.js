@@ -131,8 +131,9 @@
 /**
  * How a run was made. manner, drafting: how its drafts come about, by name and in a sentence; null and empty
  * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. top_k 0, top_p
- * 1 and min_p 0 are off. penalty: of repetition; 1 is none, or one that only a server knows. gamma: "auto" where
- * it was chosen round by round. served: null for a run of the engine here.
+ * 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none, or where only a
+ * server knows. gamma: "auto" where it was chosen round by round. chat: whether the prompt went through a chat
+ * template. served: null for a run of the engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
@@ -147,7 +148,8 @@
  * @property {number} top_k
  * @property {number} top_p
  * @property {number} min_p
- * @property {number} penalty
+ * @property {string} adjusted
+ * @property {boolean} chat
  * @property {Served | null} served
  */
 
@@ -184,12 +186,22 @@
  */
 
 /**
+ * A turn of a conversation before the run's own: what was asked and what was answered. run: the name of the run
+ * that answered, where the server keeps it; else null.
+ * @typedef {object} Turn
+ * @property {string} asked
+ * @property {string} answered
+ * @property {string | null} run
+ */
+
+/**
  * Rounds `since` to `until` (exclusive) of a run, its numbers as the page writes them, and whether speculation
  * pays.
  *
  * A snapshot has since = 0, the prompt, the setting, whose run it is in words, and the query of the address that
  * asks for the run. finish is null while the run goes on; with it comes the outcome. recorded: the run is played
- * from a file. counted: by the server that made the run, so far.
+ * from a file. counted: by the server that made the run, so far. turns: those before it, if it continues a
+ * conversation.
  * @typedef {object} Update
  * @property {number} since
  * @property {number} until
@@ -205,6 +217,7 @@
  * @property {RunOutcome} [outcome]
  * @property {boolean} [recorded]
  * @property {Counted} [counted]
+ * @property {Array<Turn>} [turns]
  */
 
 /**

@@ -2,7 +2,7 @@
 // The run that the page knows, put together from the server's updates. Its rounds are those of the trace's JSON,
 // with what `linked` adds.
 
-/** @import { Counted, Judged, Next, RunOutcome, PromptToken, RunSetting, Update, Round as RoundOfTrace } from "./messages.js" */
+/** @import { Counted, Judged, Next, RunOutcome, PromptToken, RunSetting, Turn, Update, Round as RoundOfTrace } from "./messages.js" */
 /** @typedef {{ setting: RunSetting | null, draft: Drafted[], next: Own | null }} Linked */
 /** @typedef {Omit<RoundOfTrace, "draft" | "next"> & Linked} Round */
 /** @typedef {Judged & { round: Round, place: number }} Drafted */
@@ -30,6 +30,8 @@ export class Run {
   /** @type {string | null} */
   finish = null;
   recorded = false;
+  /** Of its conversation, before it. @type {Turn[]} */
+  turns = [];
 
   /** True when no further rounds will come. A trace may have been saved before its run had ended. */
   get complete() {
@@ -44,11 +46,11 @@ export class Run {
   /**
    * Begins another run.
    * @param {number} number
-   * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting">} update
+   * @param {Pick<Update, "prompt" | "recorded" | "whose" | "setting" | "turns">} update
    */
-  begin(number, { prompt = [], recorded = false, whose = "", setting }) {
+  begin(number, { prompt = [], recorded = false, whose = "", setting, turns = [] }) {
     const fresh = { rounds: [], numbers: {}, verdict: "", tone: "neutral", outcome: null, counted: null, finish: null };
-    Object.assign(this, { number, prompt, recorded, whose, setting: setting ?? null, ...fresh });
+    Object.assign(this, { number, prompt, recorded, whose, turns, setting: setting ?? null, ...fresh });
   }
 
   /**

@@ -154,10 +154,10 @@ function whyZero(raw_p, setting) {
   if (!setting || raw_p === 0) return ", so it is never accepted";
   const before = digits(raw_p, 2);
   if (setting.greedy) {
-    const penalised = setting.penalty === 1 ? "" : `with repetition penalty ${written(setting.penalty)} `;
-    return `: ${penalised}the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
+    const adjusted = setting.adjusted && `with ${setting.adjusted} `;
+    return `: ${adjusted}the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
   }
-  const filters = filtersOf(setting).join(" or ");
+  const filters = [...filtersOf(setting), ...(setting.adjusted ? [setting.adjusted] : [])].join(" or ");
   const cold = `too little for temperature ${written(setting.temperature)}`;
   const why = filters ? `${filters} removed it` : cold;
   return `: ${why}; before the sampler, at temperature 1 and unfiltered, the target gave it ${before}`;

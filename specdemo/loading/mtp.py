@@ -1,0 +1,156 @@
+"""Reads the layers for multi-token prediction (MTP) that a target's checkpoint carries beside the layers of
+the model itself, which transformers leaves out when it loads the model."""
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from transformers import PreTrainedModel
+
+from specdemo.errors import in_short, is_out_of_memory, without_directories
+from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, folder_of, has_config, is_here
+from specdemo.loading.request import Part
+from specdemo.runtime import cuda
+from specdemo.runtime.linear import join_weights, use_skinny_linear
+from specdemo.runtime.mtp import (
+    MtpModel,
+    as_mtp_owner,
+    final_norm,
+    mtp_cache_layers,
+    own_modules,
+    own_parameters,
+)
+
+NONE = "its target's checkpoint has no layers for multi-token prediction"
+UNUSABLE = "its target's layers for multi-token prediction cannot be used"
+# Kinds that transformers knows no such layers of, and whose checkpoints have one as Mellum's do; and the
+# setting that counts it.
+QWEN = dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), "mtp_num_hidden_layers")
+# The same of kinds whose checkpoints have them as DeepSeek-V3's do.
+LIKE_DEEPSEEK = dict.fromkeys(("glm4_moe_lite",), "num_nextn_predict_layers")
+MOST_MTP_LAYERS = 16
+NAMED = re.compile(r"(^|\.)mtp(_\w+)?\.")
+
+
+def mtp_parameters(part: Part, skeleton: PreTrainedModel) -> int:
+    """How many parameters the layers have that are loaded with the target. Before its weights are on this
+    machine, its config says how many layers there are."""
+    count = _declared(skeleton)
+    try:
+        if is_here(part):
+            names = _tensor_names(folder_of(part, offline=True))
+            count = 0 if count is None else len(_prefixes(names, skeleton))
+        if not count or MtpModel is None or count > MOST_MTP_LAYERS:
+            return 0
+        with torch.device("meta"):
+            layers = MtpModel(as_mtp_owner(skeleton, count), count)
+        return sum(one.numel() for one in own_parameters(layers, skeleton).values())
+    except Exception:  # what is wrong is told when they are read
+        return 0
+
+
+def read_mtp(target: PreTrainedModel, part: Part | None = None) -> PreTrainedModel | str:
+    """The layers on the target's device, in its dtype; or, in a part of a sentence, why there are none. part:
+    where the target was loaded from; None: it is in memory, and its config says where it came from.
+
+    Raises what says that there is not enough memory. Nothing else keeps the target from running."""
+    try:
+        return _read(target, part or _part_of(target))
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = without_directories(in_short(error))
+        return f"{UNUSABLE}: {reason}"
+
+
+def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
+    if part is None:
+        return NONE
+    folder = folder_of(part, offline=True)
+    names = _tensor_names(folder)
+    prefixes, kind = _prefixes(names, target), target.config.get_text_config().model_type
+    if not prefixes and not any(NAMED.search(name) for name in names):
+        return NONE
+    if MtpModel is None:
+        raise ValueError("this version of transformers cannot run them, and 5.24 can")
+    if not prefixes or _declared(target) is None:
+        raise ValueError(f"how those of {kind} compute is not known here")
+    if getattr(target.config, "quantization_config", None) and part.quantize is None:
+        raise ValueError("its weights are quantised")
+    if kind in QWEN and len(prefixes) > 1:
+        raise ValueError(f"there are {len(prefixes)} of them, and of {kind} only one can be run")
+    patterns = [rf"(^|\.){re.escape(prefix)}" for prefix in prefixes]
+    if any(NAMED.search(name) for name in names):
+        patterns.append(NAMED.pattern)
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
+    owner = as_mtp_owner(
+        target,
+        len(prefixes),
+        _keys_to_ignore_on_load_unexpected=patterns,
+        _weight_conversions=get_model_conversion_mapping(target),
+    )
+    owner.config.name_or_path, owner.config.dtype = str(folder), target.dtype
+    device = target.get_input_embeddings().weight.device
+    try:
+        with cuda.alone_on(device):
+            layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
+    except RuntimeError as error:
+        raise _in_our_words(error) from None
+    mtp_cache_layers(layers, None)
+    if type(layers.layers[0].enorm) is not type(final_norm(target)):
+        raise ValueError(f"how those of {kind} are normed is not known here")
+    for module in own_modules(layers):
+        module.requires_grad_(False)
+        join_weights(module)
+        if device.type == "cpu" and target.dtype == torch.float32:
+            use_skinny_linear(module)
+    return layers
+
+
+def _in_our_words(error: RuntimeError) -> Exception:
+    """Of an error of MtpModel's, whose words are about its own options."""
+    if "mismatch" in str(error):
+        return ValueError("their tensors have other shapes than the model's config asks for")
+    if missing := re.findall(r"'(\w+\.[\w.]+)'", str(error)):
+        return ValueError(f"{len(missing)} of their tensors are missing, first {missing[0]}")
+    return error
+
+
+def _declared(model: PreTrainedModel) -> int | None:
+    """How many layers for MTP a model's config names; None for a kind whose layers are not known here."""
+    config = model.config.get_text_config()
+    setting = (QWEN | LIKE_DEEPSEEK).get(config.model_type)
+    if setting is None and not hasattr(config, "num_mtp_layers"):
+        return None
+    value = getattr(config, setting or "num_mtp_layers", 1)
+    return value if type(value) is int else 0
+
+
+def _prefixes(names: set[str], model: PreTrainedModel) -> list[str]:
+    """How the names of each layer's tensors begin, behind what the whole model is called."""
+    depth = model.config.get_text_config().num_hidden_layers
+    behind = [f"layers.{index}." for index in range(depth, depth + MOST_MTP_LAYERS)]
+    apart = [f"mtp.layers.{index}." for index in range(MOST_MTP_LAYERS)]
+    dotted = [f".{name}" for name in names]
+    behind, apart = (
+        [prefix for prefix in prefixes if any(f".{prefix}" in name for name in dotted)]
+        for prefixes in (behind, apart)
+    )
+    return behind or apart
+
+
+def _tensor_names(folder: Path) -> set[str]:
+    if (folder / INDEX).is_file():
+        return set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"])
+    with safe_open(folder / WEIGHTS_FILE, "pt") as content:
+        return set(content.keys())
+
+
+def _part_of(target: PreTrainedModel) -> Part | None:
+    """Where a model in memory was loaded from, if that is still on this machine."""
+    place, revision = target.config.name_or_path, getattr(target.config, "_commit_hash", None)
+    part = Part("target", place, place, "cpu", None, None, revision)
+    return part if place and has_config(part) else None

@@ -1,0 +1,152 @@
+"""A DFlash head's block on a CPU as one call of compiled code (native.py)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import Embedding
+from transformers import PreTrainedModel, Qwen3ForCausalLM
+
+from specdemo.runtime.dflash import CachedDFlash, DFlashHead, Sight
+from specdemo.runtime.fused import FusedForward
+from specdemo.runtime.graphs import one_line
+from specdemo.runtime.heads import CachedHead, DraftHead
+from specdemo.runtime.lm import logits_tolerance
+from specdemo.runtime.native import NativeForward
+
+TRIED_BEFORE = 8  # rows of the cache before the block that is tried
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's keys and values, [1, groups, C, d]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class NativeDFlash(CachedDFlash):
+    """A head on a CPU whose blocks are one call each, where that predicts what the head does. Else
+    `not_native` says why."""
+
+    captures_itself = True
+
+    def __init__(self, head: DFlashHead, target: PreTrainedModel):
+        super().__init__(head, target)
+        self.native: NativeBlock | None = None
+        self.not_native: str | None = None
+
+    def begin_run(self, static: bool) -> None:
+        if not static or self.not_native is not None:
+            self.native = None
+            return
+        try:
+            if self.native is None:
+                self.native = NativeBlock(self)
+            else:
+                self.native.begin_run()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # of numba, among others
+            self.native, self.not_native = None, one_line(error) or type(error).__name__
+
+    def drafting_logits(self, anchor: Tensor, start: Tensor, count: int) -> Tensor:
+        if self.native is None:
+            return super().drafting_logits(anchor, start, count)
+        return self.model.drafting_rows(self.native.logits(anchor, start, count))
+
+    @property
+    def copied_bytes(self) -> int:
+        """Of copies in 16 bits, which its blocks read in place of twice as many bytes."""
+        return 0 if self.native is None else self.native.forward.copied_bytes
+
+    def free(self) -> None:
+        super().free()
+        self.native = None
+
+    def notes_as(self, role: str) -> list[str]:
+        if self.not_native is None:
+            return []
+        return [f"the {role} runs operation by operation, which is slower: {self.not_native}"]
+
+
+def cached_head(head: DraftHead, target: PreTrainedModel) -> CachedHead:
+    """As fast as it can be where it is."""
+    if isinstance(head, DFlashHead) and head.device.type == "cpu":
+        return NativeDFlash(head, target)
+    return head.cached(target)
+
+
+class NativeBlock:
+    """The logits of a head's block. ValueError says why it cannot be used for this head."""
+
+    def __init__(self, cached: CachedDFlash):
+        head, self.cached = cached.model, cached
+        config = head.config
+        if config.markov is not None:
+            raise ValueError("it has a Markov head")
+        if (config.embedding_scale, config.logit_scale, config.logit_cap) != (1.0, 1.0, None):
+            raise ValueError("it scales its embeddings or its logits")
+        if any(sight != Sight() for sight in config.sights):
+            raise ValueError("it has sliding windows")
+        # What NativeForward reads of a CachedLM.
+        self.features, self.last_position = None, int(cached.context) - 1
+        self.forward = NativeForward(FusedForward(as_language_model(head)), sees_later=True)
+        self.rows = config.block_size
+        self.masks = torch.full((self.rows - 1,), config.mask_token_id)
+        self._try()
+
+    @property
+    def buffer_epoch(self) -> int:
+        return self.cached.buffer_epoch
+
+    @property
+    def layers(self) -> list[LayerCache]:
+        return [LayerCache(*both) for both in zip(self.cached.keys, self.cached.values, strict=True)]
+
+    def begin_run(self) -> None:
+        self.forward.fused.begin_run()
+        self.forward.begin_run()
+
+    def logits(self, anchor: Tensor, start: Tensor, count: int) -> Tensor:
+        """[count, Vd] of the first rows of a block: anchor [1] at position start []."""
+        block = self.forward.block_for(count)
+        if block not in self.forward._products:
+            self.forward.compile(block)
+        ids = torch.cat([anchor, self.masks[: count - 1]])
+        return self.forward(self, ids, start, block)
+
+    @torch.no_grad()
+    def _try(self) -> None:
+        """Compares it with the head's own forward, on keys and values that are random numbers."""
+        cached, start = self.cached, torch.tensor(TRIED_BEFORE)
+        cached.reserve(TRIED_BEFORE + self.rows)
+        generator = torch.Generator().manual_seed(0)
+        for numbers in (cached.keys, cached.values):
+            some = numbers[..., :TRIED_BEFORE, :]
+            some.copy_(torch.randn(some.shape, generator=generator))
+        expected = cached.model.logits(cached.block(torch.tensor([0]), start, self.rows))
+        said = self.logits(torch.tensor([0]), start, self.rows)
+        if not (said - expected).abs().max() <= logits_tolerance(expected, cached.dtype):
+            raise ValueError("its compiled forward predicts something other than the head")
+
+
+def as_language_model(head: DFlashHead) -> Qwen3ForCausalLM:
+    """A language model of the head's layers, the target's embeddings, and the output layer that it uses."""
+    target = head.verifier[0]
+    embeddings = target.get_input_embeddings()
+    if type(embeddings) is not Embedding:
+        raise ValueError("the target's embeddings are more than a table")
+    with torch.device("meta"):
+        model = Qwen3ForCausalLM(head.config.layer)
+    base = model.model
+    base.embed_tokens, base.norm = embeddings, head.norm
+    base.rotary_emb = type(base.rotary_emb)(head.config.layer)
+    model.lm_head = head.verifier_head[0] if head.lm_head is None else head.lm_head
+    for layer, own in zip(base.layers, head.layers, strict=True):
+        layer.input_layernorm = own.input_layernorm
+        layer.post_attention_layernorm = own.post_attention_layernorm
+        for theirs, ours in ((layer.self_attn, own.self_attn), (layer.mlp, own.mlp)):
+            for name, part in ours.items():
+                setattr(theirs, name, part)
+    return model.eval()

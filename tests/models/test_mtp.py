@@ -1,0 +1,447 @@
+"""Drafting with the layers for multi-token prediction that a target's checkpoint carries: they are loaded as
+transformers loads them, the text is the target's own, and what they say in each round is what they say when
+everything is computed anew."""
+
+import json
+import shutil
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import softmax
+from transformers import AutoModelForCausalLM, cache_utils, logging
+
+import specdemo.runtime.mtp
+from specdemo import Params, Trace, generate, load_pair
+from specdemo.bench.compare import compare, methods_of
+from specdemo.cli.main import main
+from specdemo.engine.drafters import NoDrafter, one_hot_draft
+from specdemo.engine.drafters.mtp import MtpDrafter
+from specdemo.engine.sampling import Sampler, uniforms
+from specdemo.loading.load import plan
+from specdemo.loading.pair import held_bytes
+from specdemo.loading.request import resolve
+from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.mtp import CachedMtp, own_parameters
+from tests.checkpoints import DEEPSEEK, MTP_KINDS, model_with_mtp, with_tokenizer
+from tests.models.test_exact_stream import check
+from tests.oracle import decoding, said_anew
+from tests.sentences import assert_one_sentence
+from tests.tiny import noisy, tiny
+
+if specdemo.runtime.mtp.MtpModel is None:
+    pytest.skip("this version of transformers cannot run such layers", allow_module_level=True)
+MtpModel, MtpCache = specdemo.runtime.mtp.MtpModel, cache_utils.MtpCache
+
+PROMPT = [3, 1, 4, 1, 5]
+LONG = [pytest.mark.slow]
+QUICK = ["deepseek_v3", "qwen3_5_text"]
+BY_KIND = [*QUICK, *(pytest.param(kind, marks=LONG) for kind in MTP_KINDS if kind not in QUICK)]
+OF_TRANSFORMERS = [
+    "deepseek_v3",
+    "mellum",
+    *(pytest.param(kind, marks=LONG) for kind in ("glm4_moe", "sarvam_moe")),
+]
+
+
+def layers_of_kind(kind):
+    """Two where the kind allows it."""
+    return 2 if MTP_KINDS[kind][1] is DEEPSEEK else 1
+
+
+@cache
+def saved(kind, count=None, vocab_size=12, **changes) -> Path:
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    folder = Path(mkdtemp(prefix="mtp-"))
+    model_with_mtp(folder, kind, count or layers_of_kind(kind), seed=2, vocab_size=vocab_size, **changes)
+    return folder
+
+
+def loaded(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+@cache
+def pair_of(kind, count=None, **changes):
+    return load_pair(target=loaded(saved(kind, count, **changes)))
+
+
+class Formula:
+    """What the layers compute, from the tensors in the checkpoint, without a cache and without MtpModel. The
+    decoder block of each is the last layer of the model that it was taken from."""
+
+    def __init__(self, folder, target, kind):
+        names, config = MTP_KINDS[kind][1], target.config.get_text_config()
+        tensors = load_file(folder / "model.safetensors")
+        self.target, self.norm_type = target, type(target.model.norm)
+        self.eps, self.config, self.layers = config.rms_norm_eps, config, []
+        for index in range(layers_of_kind(kind)):
+            donor = loaded(folder / f"donor-{index}").model
+            beside = f"model.layers.{config.num_hidden_layers + index}." if names is DEEPSEEK else "mtp."
+            parts = {part: tensors[f"{beside}{name}.weight"] for part, name in names.items()}
+            self.layers.append((parts, donor.layers[-1], donor.rotary_emb))
+        # Qwen's norms multiply by one more than their weight.
+        self.shift = 1.0 if kind.startswith("qwen") else 0.0
+
+    def norm(self, x, weight):
+        return x * (x.pow(2).mean(-1, keepdim=True) + self.eps).rsqrt() * (weight + self.shift)
+
+    def layer(self, index, tokens, hidden, positions):
+        """tokens [N], hidden [N, H], positions [N] -> [N, H]"""
+        parts, block, rope = self.layers[index]
+        e = self.target.get_input_embeddings()(tokens)
+        x = (
+            torch.cat([self.norm(e, parts["enorm"]), self.norm(hidden, parts["hnorm"])], -1)
+            @ parts["eh_proj"].T
+        )
+        n = len(tokens)
+        mask = torch.full((n, n), torch.finfo(x.dtype).min).triu(1)[None, None]
+        angles = rope(x[None], positions[None])
+        y = block(x[None], position_embeddings=angles, position_ids=positions[None], attention_mask=mask)
+        y = y[0] if isinstance(y, tuple) else y
+        return self.norm(y[0], parts["post_norm"])
+
+    @torch.no_grad()
+    def says(self, ids, drafted):
+        """raw_q [k, V] of the drafted tokens behind the text."""
+        target, n, count = self.target, len(ids), len(self.layers)
+        hidden = target.model(torch.tensor([ids[:-1]])).last_hidden_state[0]  # [n - 1, H]
+        text, rows, said = torch.tensor([*ids, *drafted]), {}, []
+        for depth in range(len(drafted)):
+            turn, layer = divmod(depth, count)
+            if turn == 0:
+                at = torch.arange(1 + depth, n + depth)
+                rows[layer] = (text[at], hidden, at)
+            else:  # one row more
+                tokens, before, at = rows[layer]
+                position = torch.tensor([n - 1 + depth])
+                rows[layer] = (
+                    torch.cat([tokens, text[position]]),
+                    torch.cat([before, hidden[-1:]]),
+                    torch.cat([at, position]),
+                )
+            hidden = self.layer(layer, *rows[layer])
+            said.append(softmax(target.lm_head(hidden[-1]).double(), -1))
+        return torch.stack(said)
+
+
+@pytest.mark.parametrize("kind", BY_KIND)
+def test_what_the_layers_say_is_the_formula_s_also_beyond_their_number(kind):
+    """After rejections of every length. Four tokens are drafted by one or two layers."""
+    if kind == "mellum":
+        pytest.skip("its sliding window is compared with transformers' own")
+    pair, gamma = pair_of(kind), 4
+    formula = Formula(saved(kind), pair.target, kind)
+    params = Params(draft_with="mtp", temperature=1.5, top_p=1.0, gamma=gamma, max_new_tokens=60, seed=1)
+    trace = generate(pair, PROMPT, params, measure=False)
+    assert {0, 1, 2} <= set(said_anew(formula.says, PROMPT, trace.rounds))
+
+
+@pytest.mark.parametrize("kind", OF_TRANSFORMERS)
+def test_what_the_layers_say_is_what_transformers_own_say(kind):
+    """Loaded and run by transformers alone: one token for each layer. The text is longer than Mellum's
+    sliding window."""
+    pair, count = pair_of(kind), layers_of_kind(kind)
+    target = loaded(saved(kind))
+    depth = target.config.num_hidden_layers
+    target.config.num_mtp_layers = count
+    # transformers knows the depths of published checkpoints alone.
+    target._keys_to_ignore_on_load_unexpected = [
+        r"^mtp\.",
+        *(rf"layers\.{depth + i}\." for i in range(count)),
+    ]
+    theirs = MtpModel.from_pretrained(target).eval()
+
+    @torch.no_grad()
+    def says(ids, drafted):
+        hidden = target(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states[-1]
+        store, said = MtpCache(config=target.config.get_mtp_config()), []
+        text, n = torch.tensor([[*ids, *drafted]]), len(ids)
+        for layer in range(len(drafted)):
+            at = torch.arange(1 + layer, n + layer)[None]
+            hidden = theirs.forward_layer(layer, hidden, at, store, input_ids=text[:, 1 + layer : n + layer])
+            said.append(softmax(theirs._project_to_logits(hidden[0, -1]).double(), -1))
+        return torch.stack(said)
+
+    params = Params(draft_with="mtp", temperature=1.5, top_p=1.0, gamma=count, max_new_tokens=40, seed=1)
+    trace = generate(pair, PROMPT, params, measure=False)
+    assert set(said_anew(says, PROMPT, trace.rounds)) == set(range(count + 1))
+    ids = PROMPT + trace.output_ids
+    hidden = target(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states[-1]
+    at, store = torch.arange(1, len(ids))[None], MtpCache(config=target.config.get_mtp_config())
+    with torch.no_grad():
+        drafted, _, _ = theirs(torch.tensor([ids[1:]]), hidden, None, at, store)
+    greedy = Params(draft_with="mtp", temperature=0, gamma=count, max_new_tokens=count + 1)
+    assert [token.id for token in generate(pair, ids, greedy, measure=False).rounds[0].draft] == drafted[
+        0
+    ].tolist()
+
+
+@pytest.mark.parametrize("kind", BY_KIND)
+def test_greedy_text_is_the_target_s(kind):
+    pair = pair_of(kind, vocab_size=96)
+    how = dict(temperature=0, max_new_tokens=40)
+    expected = generate(pair, PROMPT, Params(draft_with="none", **how), measure=False).output_ids
+    for gamma in (1, 5):
+        trace = generate(pair, PROMPT, Params(draft_with="mtp", gamma=gamma, **how), measure=False)
+        assert trace.output_ids == expected and trace.stats.rejected
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 30])
+@pytest.mark.parametrize("gamma", [1, 2, 5])
+def test_prompts_of_any_length(length, gamma, monkeypatch):
+    """Also longer than the parts that a prefill reads, and shorter than what a round reads again."""
+    monkeypatch.setattr(specdemo.runtime.mtp, "MTP_PREFILL_CHUNK", 5)
+    pair = pair_of("glm4_moe")
+    formula, prompt = Formula(saved("glm4_moe"), pair.target, "glm4_moe"), (PROMPT * 6)[:length]
+    params = Params(draft_with="mtp", temperature=1.0, top_p=1.0, gamma=gamma, max_new_tokens=16, seed=1)
+    trace = generate(pair, prompt, params, measure=False)
+    said_anew(formula.says, prompt, trace.rounds)
+    assert len(trace.rounds[0].draft) == (0 if length == 1 else gamma)
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_rounds_that_draft_little_or_nothing_leave_no_hole(long):
+    """As where the length of drafts is chosen round by round. Of two layers the second has no new row after a
+    draft of one token."""
+    target = loaded(saved("glm4_moe"))
+    pair = load_pair(target=target)
+    formula = Formula(saved("glm4_moe"), target, "glm4_moe")
+    lm, cached = CachedLM(target), CachedMtp(pair.mtp, target)
+    params = Params(draft_with="mtp", gamma=3, temperature=1.0, top_p=1.0, seed=0)
+    drafter = MtpDrafter(cached, lm, Sampler(params), EagerSteps(), 3)
+    verifier = decoding(lm, drafter, params, PROMPT).decoder.verifier
+    text = list(PROMPT)
+    with torch.no_grad():
+        lm.prefill(torch.tensor(text[:-1]))
+        drafter.start(text)
+        for index in range(60 if long else 12):
+            u = uniforms(0, index, 3)
+            k = (0, 1, 3)[index % 3] if not long else 3 * (index % 30 == 29)
+            draft = drafter.propose(text, k, u.draft)
+            if draft.k:
+                anew = formula.says(text, draft.ids.tolist())
+                torch.testing.assert_close(draft.raw_q.double(), anew, rtol=0, atol=1e-5)
+            verified = verifier.verify(text, draft, u)
+            text += draft.ids[: verified.accepted].tolist()
+            text.append(int(verified.token_ids[verified.accepted, 1]))
+    assert len(text) >= len(PROMPT) + 12
+
+
+@pytest.mark.parametrize(
+    "change", [dict(gamma="auto"), dict(confidence=0.3), dict(repetition_penalty=1.3)], ids=str
+)
+def test_what_a_run_can_choose(change):
+    params = Params(draft_with="mtp", temperature=1.0, top_p=0.9, max_new_tokens=60, seed=1)
+    trace = generate(pair_of("glm4_moe"), PROMPT, replace(params, **change))
+    assert trace.stats.accepted and trace.stats.tokens == 60
+    if "confidence" in change:
+        assert "confidence" in {one.ended_by for one in trace.rounds}
+
+
+def test_runs_with_and_without_the_layers_do_not_disturb_each_other():
+    """One pair, and the one that it becomes with other captures and another drafter."""
+    target = loaded(saved("glm4_moe", vocab_size=96))
+    pair = load_pair(target=target, drafter=noisy(target))
+    how = dict(temperature=0, max_new_tokens=40)
+    expected = generate(pair, PROMPT, Params(draft_with="none", **how)).output_ids
+    for one in (pair, pair.with_capture("auto")):
+        for draft_with in ("mtp", "model", "mtp"):
+            assert generate(one, PROMPT, Params(draft_with=draft_with, **how)).output_ids == expected
+    pair.detach()
+    assert generate(pair, PROMPT, Params(draft_with="mtp", **how)).output_ids == expected
+    target.to(torch.bfloat16)  # a model in memory belongs to its owner
+    assert generate(pair, PROMPT, Params(draft_with="mtp", **how)).stats.drafted
+
+
+def test_a_captured_step_is_of_one_drafter_s_features():
+    """A replay writes to the features that it was captured with."""
+    target = loaded(saved("glm4_moe"))
+    lm, keys = CachedLM(target), set()
+
+    class Keyed(EagerSteps):
+        def __call__(self, key, step, value):
+            keys.add(key)
+            return super().__call__(key, step, value)
+
+    params = Params(gamma=3, temperature=0, seed=0)
+    verifier = decoding(lm, NoDrafter(12, lm.device), params, PROMPT, run_step=Keyed()).decoder.verifier
+    kept = [None, *(CachedMtp(load_pair(target=target).mtp, target).features for _ in range(2))]
+    for features in (*kept, *kept):
+        lm.features = features
+        with torch.no_grad():
+            lm.prefill(torch.tensor(PROMPT[:-1]))
+            verifier.verify(PROMPT, one_hot_draft([1, 2], 12, lm.device), uniforms(0, 0, 3))
+    assert len(keys) == 3
+
+
+def test_16_bits():
+    pair = load_pair(target=loaded(saved("qwen3_5_text")).to(torch.bfloat16))
+    assert {one.dtype for one in pair.mtp.parameters()} == {torch.bfloat16}
+    trace = generate(pair, PROMPT, Params(draft_with="mtp", gamma=3, max_new_tokens=20, seed=0))
+    assert trace.stats.drafted and trace.stats.tokens == 20
+
+
+DEEP = [pytest.mark.long]
+DISTRIBUTED = [
+    ("glm4_moe", dict(top_p=0.9, confidence=0.3)),
+    pytest.param("glm4_moe", dict(rule="block"), marks=DEEP),
+    pytest.param("deepseek_v3", {}, marks=DEEP),
+    pytest.param("qwen3_5_text", {}, marks=DEEP),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [500, pytest.param(4000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind, change", DISTRIBUTED, ids=str)
+def test_the_text_is_distributed_as_the_target_s(kind, change, runs):
+    """Three tokens from two layers, or from one."""
+    pair = pair_of(kind, vocab_size=7, scale=1.0)
+    params = Params(draft_with="mtp", gamma=3, temperature=0.8, top_p=1.0, max_new_tokens=6, alternatives=0)
+    how = dict(target=pair.target, drafter=None, pair=pair, wanted=("accepted", "rejected"))
+    check(replace(params, **change), PROMPT, runs, **how)
+
+
+def test_they_are_loaded_with_the_target_and_counted(tmp_path):
+    """The plan before loading, and the bytes held after it."""
+    model_with_mtp(tmp_path, "deepseek_v3", 2, vocab_size=300)
+    folder = with_tokenizer(tmp_path)
+    pair, planned = load_pair(target=folder), plan(resolve(target=folder))
+    without = load_pair(target=tiny_copy(folder))
+    more = pair.bytes_held.target - without.bytes_held.target
+    [size] = planned.sizes
+    assert size == pytest.approx(pair.bytes_held.target, abs=200)
+    assert more == sum(4 * tensor.numel() for name, tensor in tensors_of(folder).items() if IN_MTP(name))
+    assert 0 < pair.mtp_cost.token < 1
+    trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0, gamma="auto"))
+    assert trace.stats.drafted and Trace.from_json(trace.to_json()).params.draft_with == "mtp"
+    with pytest.raises(ValueError) as refused:
+        generate(without, "the cat", Params(draft_with="mtp"))
+    assert_one_sentence(str(refused.value))
+    assert "the pair" not in str(refused.value)
+    assert str(refused.value) == (
+        'draft_with must not be "mtp" for this pair: its target\'s checkpoint has no layers for multi-token '
+        "prediction"
+    )
+    assert generate(without, "the cat", Params(draft_with="none", max_new_tokens=5)).stats.tokens
+
+
+def test_in_a_checkpoint_that_also_sees_as_qwen_publishes_them(tmp_path):
+    model_with_mtp(tmp_path, "qwen3_5_text", vocab_size=300)
+    folder, config = with_tokenizer(tmp_path), tmp_path / "config.json"
+    text = json.loads(config.read_text()) | {"mtp_num_hidden_layers": 1}
+    whole = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5"}
+    config.write_text(json.dumps(whole | {"text_config": text, "tie_word_embeddings": False}))
+    tensors = {
+        name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name: tensor
+        for name, tensor in tensors_of(folder).items()
+    }
+    tensors["model.visual.blocks.0.norm1.weight"] = torch.ones(4)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    pair, [size] = load_pair(target=folder), plan(resolve(target=folder)).sizes
+    assert size == pytest.approx(pair.bytes_held.target, abs=200)
+    assert generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=9, seed=0)).stats.drafted
+
+
+@pytest.mark.slow
+def test_they_stay_in_their_dtype_where_the_target_is_quantised(tmp_path):
+    model_with_mtp(tmp_path, "qwen3_5_text", vocab_size=300)
+    folder = with_tokenizer(tmp_path)
+    pair, [size] = (
+        load_pair(target=folder, quantize="int8"),
+        plan(resolve(target=folder, quantize="int8")).sizes,
+    )
+    assert size == pytest.approx(pair.bytes_held.target, rel=0.01)
+    assert {type(one) for one in own_parameters(pair.mtp, pair.target).values()} == {torch.nn.Parameter}
+    trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0))
+    assert trace.stats.drafted
+
+
+def tensors_of(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def IN_MTP(name):
+    return ".layers.2." in name or ".layers.3." in name
+
+
+def rewritten(folder, to, change):
+    """The checkpoint with `change` done to its tensors."""
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns("donor-*"))
+    tensors = tensors_of(folder)
+    change(tensors)
+    save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
+    return to
+
+
+def tiny_copy(folder):
+    def without_mtp(tensors):
+        for name in list(filter(IN_MTP, tensors)):
+            del tensors[name]
+
+    return rewritten(folder, folder / "without", without_mtp)
+
+
+def broken(change):
+    return lambda tensors: tensors.update(change(tensors))
+
+
+NORM = "model.layers.2.enorm.weight"
+WRONG = {
+    "a tensor is missing": (lambda tensors: tensors.pop(NORM), "enorm"),
+    "a tensor has another shape": (broken(lambda tensors: {NORM: torch.ones(31)}), "other shapes"),
+    "a value is not finite": (broken(lambda tensors: {NORM: tensors[NORM] * torch.nan}), "not finite"),
+}
+
+
+@pytest.mark.parametrize("change, words", WRONG.values(), ids=WRONG)
+def test_layers_that_cannot_be_used_are_refused_and_the_pair_goes_on(change, words, tmp_path):
+    folder = rewritten(saved("deepseek_v3"), tmp_path / "broken", change)
+    pair = load_pair(target=loaded(folder))
+    with pytest.raises(ValueError) as refused:
+        generate(pair, PROMPT, Params(draft_with="mtp"))
+    assert_one_sentence(str(refused.value))
+    assert "layers for multi-token prediction cannot be used: " in str(refused.value)
+    assert words in str(refused.value) and str(tmp_path) not in str(refused.value)
+    assert not pair.has("prediction layers") and pair.bytes_held.target == held_bytes(pair.target)
+    assert generate(pair, PROMPT, Params(draft_with="none", max_new_tokens=5)).stats.tokens
+
+
+def test_layers_of_a_kind_that_is_not_known(tmp_path):
+    target = tiny(vocab_size=12)
+    target.save_pretrained(tmp_path)
+    tensors = tensors_of(tmp_path) | {"mtp.layers.0.input_layernorm.weight": torch.ones(32)}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="cannot be used: how those of llama compute is not known here$"):
+        generate(load_pair(target=loaded(tmp_path)), PROMPT, Params(draft_with="mtp"))
+
+
+def test_layers_that_predict_something_else_with_a_cache(monkeypatch):
+    monkeypatch.setattr(
+        CachedMtp, "hidden", lambda self, start, end: self.features.at(torch.arange(start, end))
+    )
+    pair = load_pair(target=loaded(saved("deepseek_v3")))
+    assert pair.mtp.endswith("what they predict with a cache differs from what they predict without one")
+
+
+@pytest.mark.slow
+def test_the_comparison_and_the_command_line(tmp_path, capsys):
+    model_with_mtp(tmp_path, "glm4_moe", 1, vocab_size=300)
+    folder = with_tokenizer(tmp_path)
+    pair = load_pair(target=folder)
+    methods = ["mtp", "lookup", "none"]
+    rows = compare(methods_of(pair, methods, Params(max_new_tokens=24, seed=0)), ["the cat"], 1)
+    *_, last = rows
+    assert {row.draft_with for row in last.rows} == set(methods)
+    assert main(["generate", "the cat", "--target", str(folder), "--draft-with", "mtp", "--seed", "0"]) == 0
+    bare = tiny_copy(folder)
+    assert main(["generate", "the cat", "--target", str(bare), "--draft-with", "mtp"]) == 2
+    assert "has no layers for multi-token prediction" in capsys.readouterr().err
+    with pytest.raises(ValueError, match='methods must not include "mtp" for this pair: its target'):
+        methods_of(load_pair(target=bare), ["mtp"], Params())

@@ -1,0 +1,121 @@
+"""The MTP drafter over tables that play the target and its layers: the text is distributed as the target's
+own, and each layer is given true hidden states wherever the text stands, and otherwise what the layer before
+it has made."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdemo.engine.drafters.mtp import MtpDrafter
+from specdemo.engine.sampling import Sampler, draw
+from specdemo.events import Round
+from specdemo.runtime.graphs import EagerSteps
+from tests import oracle
+from tests.oracle import BROKEN, CPU, SOUND, decoding, random_table
+from tests.toy.test_exact_eagle3 import PROMPT, TableTarget
+from tests.toy.test_exact_table import PLAIN, SAMPLERS, TARGET, TOKENS, p_of, with_runs
+
+OF_LAYERS = [0.6 * random_table(seed) + random_table(seed + 1) for seed in (1, 3)]
+
+
+class TableLayers:
+    """A layer says what its table has for the token before and the token. What it returns is both, and which
+    layer it is. It knows the text, so a hidden state of another position is noticed."""
+
+    device, context, count = CPU, 1000, 2
+
+    def __init__(self, features, text):
+        self.features = features
+        self.text = text
+        self.held = [{}, {}]  # of each layer: the token that was written to a slot
+        self.drafted = {}  # the latest token of each position
+        self.deepest = 0  # turns of a draft
+
+    def reserve(self, slots):
+        self.reserved = slots
+
+    def hidden(self, start, end):
+        before = [self.features[at] for at in range(start, end)]
+        assert before == self.text[start:end]
+        return torch.tensor([[0, token, -1] for token in before]).reshape(-1, 3)
+
+    def forward(self, layer, tokens, hidden, slot, position):
+        n, held = len(tokens), self.held[layer]
+        assert len(hidden) == n and slot + n <= self.reserved
+        known = self.text[position : position + n]
+        assert tokens[: len(known)].tolist() == known
+        turn = position - slot - 1 - layer  # 0, unless the layers are used again
+        assert turn >= 0 and turn % (self.count - 1) == 0
+        self.deepest = max(self.deepest, turn)
+        assert (hidden[:, 2] == (layer - 1 if layer or not turn else self.count - 1)).all()
+        held |= {slot + i: token for i, token in enumerate(tokens.tolist())}
+        # What it attends to: the slots of the text, without a gap, and then those of this draft.
+        assert sorted(held)[: slot + n] == list(range(slot + n))
+        ends = min(slot, len(self.text) - 1 - layer)
+        assert [held[at] for at in range(ends)] == self.text[1 + layer : 1 + layer + ends]
+        # What came before each token, be it the target's or of another layer, is of the token before it.
+        before = self.drafted | dict(enumerate(self.text))
+        assert hidden[:, 1].tolist() == [before[position - 1 + i] for i in range(n)]
+        self.drafted |= {position + i: token for i, token in enumerate(tokens.tolist())}
+        return torch.stack([hidden[:, 1], tokens, torch.full((n,), layer)], 1)
+
+    def predict(self, hidden):
+        return torch.stack([OF_LAYERS[layer][before, token] for before, token, layer in hidden.tolist()])
+
+    def prefill(self, ids, start, end, used, is_over):
+        self.reserve(end)
+        hidden = self.hidden(start, end)
+        for layer in range(used):
+            position = start + 1 + layer
+            hidden = self.forward(
+                layer, torch.tensor(ids[position : end + 1 + layer]), hidden, start, position
+            )
+
+
+class TellsAnother(Sampler):
+    """Draws from another distribution than it tells."""
+
+    def sample(self, logits, u, settings, seen=None):
+        _, probs, exact = super().sample(logits, u, settings, seen)
+        return draw(probs.roll(1, -1), u), probs, exact
+
+
+def events_of(params, sampler):
+    """One run over a target and its layers, which know its text as it grows."""
+    text, target = list(PROMPT), TableTarget(TARGET)
+    layers = TableLayers({}, text)
+    drafter = MtpDrafter(layers, target, sampler(params), EagerSteps(), params.gamma)
+    for event in decoding(target, drafter, params, PROMPT):
+        if isinstance(event, Round):
+            text += event.emitted
+        yield event
+    assert layers.deepest == (params.gamma - 1) // layers.count
+
+
+def exactness(params, runs, sampler=Sampler):
+    fates = Counter()
+    p = oracle.exactness(
+        lambda _, seed: events_of(replace(params, seed=seed), sampler),
+        p_of(params),
+        [PROMPT],
+        TOKENS,
+        runs,
+        fates=fates,
+    )
+    return p, fates
+
+
+@pytest.mark.parametrize("gamma", [1, 2, 5])
+@pytest.mark.parametrize(("sampler", "runs"), with_runs(SAMPLERS, quick=["top-p"], long=["multinomial"]))
+def test_every_sampler(sampler, runs, gamma):
+    p, fates = exactness(replace(SAMPLERS[sampler], gamma=gamma), runs)
+    assert p > SOUND, f"chi-square p = {p:.2g}"
+    for fate in ("accepted", "rejected", "resampled"):
+        assert fates[fate] > runs / 20 or sampler == "greedy", f"too few {fate}: the test shows little"
+
+
+def test_a_draft_from_another_distribution_is_noticed():
+    p, _ = exactness(PLAIN, 500, TellsAnother)
+    assert p < BROKEN
