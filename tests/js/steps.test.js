@@ -125,7 +125,7 @@ test("a block that is corrected token by token appears as empty places, which ge
   const { seen, said, whole } = walked("block and chain");
   assert.deepEqual(seen, ["", "[][][]", " a:?[][]", " a:? b:?[]", " a:? b:? c:?", ...JUDGED]);
   assert.equal(
-    said[0], "A block of 3 places is drafted at once. Each place gets its token in turn, by the token before it.",
+    said[0], "A block of 3 places is drafted at once. Then each gets its token in turn, corrected by the one before it.",
   );
   assert.equal(said[3], '" c" is drafted. Now 3 tokens wait for their verdict.');
   assert.equal(whole, 4);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  alternativesTo, drawnFrom, fedAgainInWords, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn,
+  alternativesTo, drawnFrom, fedAgainInWords, isJudged, judgement, lengthInWords, placeOf, roundInWords, valuesOf, verdictOn,
 } from "../../specdemo/ui/static/view/verdict.js";
 import { PROMPT, SETTING, allAccepted, drafted, linked, own, plain, rejection } from "./runs.js";
 
@@ -139,6 +139,20 @@ test("a round says how much of the text was fed again to models that keep a stat
   const twice = "18 tokens of the text fed again, 2 target forwards";
   assert.equal(fedAgainInWords(round({ fed_again: 18, target_forwards: 2 })), twice);
   assert.ok(roundInWords(round({ fed_again: 18, target_forwards: 2 })).endsWith(`, ${twice}`));
+});
+
+test("a place of a block tells nothing of its token", () => {
+  assert.equal(verdictOn(accepted, null, "place"), "A place of the block. It has no token yet.");
+  assert.deepEqual([valuesOf(accepted, "place"), alternativesTo(accepted, "place")], [[], []]);
+  assert.ok(isJudged("verdict") && isJudged("all") && !isJudged("draft") && !isJudged("place"));
+});
+
+test("a round says that its draft came as a block", () => {
+  for (const manner of ["block", "block and chain"]) {
+    assert.match(roundInWords(linked(rejection(), 0, { ...SETTING, manner })), /, drafting a block 10\.0 ms, /);
+    assert.match(roundInWords(linked(plain(), 0, { ...SETTING, manner })), /, drafting 0\.0 ms, /);
+  }
+  assert.match(roundInWords(linked(rejection(), 0, { ...SETTING, manner: "chain" })), /, drafting 10\.0 ms, /);
 });
 
 test("what comes later in the round is not given away", () => {

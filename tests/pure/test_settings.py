@@ -244,6 +244,7 @@ def test_a_wrong_file_is_told_of_in_plain_words(change, words):
         ("embedded", None, "a drafter model"),
         ("embedded-eagle3", None, "an EAGLE-3 head"),
         ("qwen3-8b-dflash", None, "a DFlash head"),
+        ("gemma-4-e2b", None, "an assistant"),
         ("a + b", None, "a smaller model or a head"),
         ("a + b", SmallPair(drafter_kind="dspark"), "a DSpark head"),
         ("embedded", SmallPair(drafter_kind="eagle3"), "an EAGLE-3 head"),  # attached since

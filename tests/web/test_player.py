@@ -1,8 +1,11 @@
 """The player in a real browser: a run is walked by round and by token, both ways, and shown in a lecture."""
 
+from dataclasses import replace
+from urllib.parse import quote
+
 import pytest
 
-from specdemo.events import Round
+from specdemo.events import DRAFTER_KINDS, Round
 from tests.web.screen import (
     IN_TEXT,
     fates,
@@ -39,6 +42,7 @@ def opened(visit_for_all, bare, every_fate):
 def player(opened):
     """A page with all of a run on its stage, the focus on the scrubber, and the run's trace."""
     page, trace = opened
+    page.bring_to_front()
     if page.locator(".run[data-lecture]").count():
         page.keyboard.press("Escape")
     page.set_viewport_size({"width": 1280, "height": 900})
@@ -128,6 +132,93 @@ def test_by_token_the_draft_waits_then_is_judged_then_the_own_token_is_drawn(pla
         assert ([fate for fate, *_ in on_stage(page)[len(before) :]], said(page)) == shown[step]
     press(page, "ArrowLeft")
     assert on_stage(page) == before
+
+
+@pytest.fixture(scope="module")
+def drafted_by(visit_for_all, bare, every_fate, tmp_path_factory):
+    """Opens the same run as one of another kind of drafter, before a round of three drafts and a rejection;
+    gives the page, that round, and what is on the stage before it."""
+
+    def opened(kind: str) -> tuple:
+        _, trace = every_fate
+        file = tmp_path_factory.mktemp(kind) / "trace.json"
+        replace(trace, pair=replace(trace.pair, drafter_kind=kind)).save(file)
+        page = visit_for_all(bare, still=True)
+        open_trace(page, file)
+        wait_for_state(page, "recorded")
+        fallen = ["accepted", "rejected"]
+        one = next(o for o in trace.rounds if [t.fate for t in o.draft[:2]] == fallen and len(o.draft) > 2)
+        page.evaluate("document.querySelector('.scrubber').focus()")
+        press(page, "Home")
+        press(page, "ArrowRight", one.index)
+        return page, one, of_rounds(trace, one.index)
+
+    return opened
+
+
+def walk(page, count: int, before: list, key: str = "Shift+ArrowRight") -> list[list[tuple[str, str]]]:
+    """Fates and texts of the round's tokens after each step."""
+    shown = []
+    for _ in range(count):
+        press(page, key)
+        shown.append([(fate, text) for fate, _, _, text in on_stage(page)[len(before) :]])
+    return shown
+
+
+def test_a_block_appears_at_once(drafted_by):
+    page, one, before = drafted_by("dflash")
+    drafts = [token.text for token in one.draft]
+    block, judged = walk(page, 2, before)
+    assert block == [("pending", text) for text in drafts]
+    assert judged[0] == ("accepted", drafts[0]) and judged[1:] == block[1:]
+    assert inspector(page).locator(".drafting").text_content() == DRAFTER_KINDS["dflash"].sentence
+    press(page, "Shift+ArrowLeft")
+    assert said(page).startswith(f"{len(drafts)} tokens are drafted at once, as a block. They wait")
+    button(page, "One token back").click()
+    assert on_stage(page) == before
+    rail = page.get_by_test_id("timeline").locator(".mark")
+    assert "drafting a block " in rail.nth(0).get_attribute("aria-label")
+
+
+def test_the_places_of_a_corrected_block_are_empty_until_they_get_their_tokens(drafted_by):
+    page, one, before = drafted_by("dspark")
+    drafts = [token.text for token in one.draft]
+    shown = walk(page, len(drafts) + 1, before)
+    empty = ("pending", "")
+    for count, seen in enumerate(shown):
+        assert seen == [("pending", text) for text in drafts[:count]] + [empty] * (len(drafts) - count)
+    assert f"Now {len(drafts)} tokens wait for their verdict." in said(page)
+    assert walk(page, len(drafts), before, "Shift+ArrowLeft") == shown[-2::-1]
+    assert said(page).startswith(f"A block of {len(drafts)} places is drafted at once.")
+    place = page.locator(".stage .place").first
+    assert place.get_attribute("aria-label") == f"An empty place, pending in round {one.index + 1}"
+    assert place.bounding_box()["width"] > 10
+    shows = inspector(page)
+    assert shows.locator(".what code").text_content() == "?" and not shows.locator(".values dd").count()
+    assert shows.locator(".what small").text_content() == "", "which token comes is not given away"
+    assert shows.locator(".drafting").text_content() == DRAFTER_KINDS["dspark"].sentence
+    button(page, "Skip").click()
+    assert on_stage(page)[: len(before)] == before and page.locator(".stage .place").count() == 0
+
+
+def test_what_lookup_copied_is_framed(visit, url):
+    prompt = "The dog ran. The cat sat. The dog ran. The cat"
+    asked = f"draft_with=lookup&temperature=0&max_new_tokens=16&prompt={quote(prompt)}&run=1"
+    page = visit(f"{url}/?{asked}", still=True)
+    wait_for_state(page, "ended")
+    first = page.locator('.stage [data-round="0"]').first
+    first.hover()
+    ids = page.locator('.stage [data-round="0"]').evaluate_all(
+        "all => all.filter(e => ['accepted', 'rejected', 'discarded'].includes(e.dataset.fate))"
+        ".map(e => e.dataset.token)"
+    )
+    framed = page.locator(".stage .copied")
+    assert ids and framed.evaluate_all("all => all.map(e => e.dataset.token)") == ids
+    assert set(framed.evaluate_all("all => all.map(e => e.dataset.fate)")) == {"prompt"}
+    sentence = "Lookup: copies what followed the same words earlier in the text. What was copied is framed in"
+    assert inspector(page).locator(".drafting").text_content().startswith(sentence)
+    page.locator('.stage [data-fate="prompt"]').first.hover()
+    assert framed.count() == 0 and inspector(page).locator(".drafting").text_content() == ""
 
 
 def test_the_inspector_shows_the_step_and_nothing_of_what_comes_later(player):

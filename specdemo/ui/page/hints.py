@@ -67,7 +67,7 @@ def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
     if method.needs != "drafter" or kind not in DRAFTER_KINDS:
         return method.sentence
     label = DRAFTER_KINDS[kind].label
-    return f"{'an' if label[0] in 'AEIOU' else 'a'} {label} writes the drafts"
+    return f"{'an' if label[0] in 'AEIOUaeiou' else 'a'} {label} writes the drafts"
 
 
 def _pair_line(name: str, needs: "Needs") -> str:

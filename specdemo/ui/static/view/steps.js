@@ -261,8 +261,8 @@ const SOURCES = {
 function blockInWords(round) {
   const all = round.draft.length;
   if (comesInTurn(round)) {
-    return `${all === 1 ? "A block of one place is" : `A block of ${all} places is`} drafted at once. Each place gets `
-      + "its token in turn, by the token before it.";
+    return `${all === 1 ? "A block of one place is" : `A block of ${all} places is`} drafted at once. Then each gets its `
+      + "token in turn, corrected by the one before it.";
   }
   return all === 1
     ? `${nameOf(round.draft[0])} is drafted, a block of one token. It waits for its verdict.${endOfDraft(round)}`
