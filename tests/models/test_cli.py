@@ -122,7 +122,7 @@ WRONG = {
     "--draft-with early-exit --exit-layer 16": "exit_layer must be a whole number from 1 to 15 for Llama",
     "--ngram 0": "ngram must be a whole number from 1 to 16, not 0",
     "--alternatives 51": "alternatives must be a whole number from 0 to 50, not 51",
-    "--draft-with magic": "draft_with must be one of model, lookup",
+    "--draft-with magic": "draft_with must be one of model, mtp, lookup",
     "--rule magic": "rule must be one of speculative, block, typical, lenient, not 'magic'",
     "--stop=": "stop must be a list of strings, none of them empty",
     "--system x": "system is part of the chat template",

@@ -95,7 +95,7 @@ def test_a_head_holds_all_of_its_target_what_training_needs_or_nothing():
     tokens, g, positions = torch.tensor([5]), torch.randn(1, head.config.hidden_size), torch.tensor([1])
 
     def y():
-        return head(tokens, g, positions, lambda q, k, v: v.repeat_interleave(2, 1))
+        return head(tokens, g, positions, [lambda q, k, v: v.repeat_interleave(2, 1)])
 
     assert head.attachment == "detached" and not head.verifier
     with pytest.raises(ValueError, match="has no embeddings of its own"):

@@ -171,7 +171,7 @@ def test_a_link_loads_nothing_before_the_visitor_agrees(limits, monkeypatch):
     handlers = Handlers(server, None, None, limits)
     assert EAGLE3 in server.names and server.loaded(Choice(EAGLE3)) is None
 
-    monkeypatch.setattr(handlers, "_run", lambda *_: '"it runs"')
+    monkeypatch.setattr(handlers, "_run", lambda *_, **__: '"it runs"')
 
     def opened(query: str) -> str | dict:
         """What a page reads whose controls the link has filled."""

@@ -438,7 +438,7 @@ BROKEN = {
     "a long type": (
         config_with(speculators_model_type="x" * 10**6),
         LoadError,
-        "the only type that can be run here, not 'xxx",
+        "the types that can be run here, not 'xxx",
     ),
     "another hidden size": (config_with(target_hidden_size=32), PairError, "hidden states of size 32"),
     "more layers than fit": (

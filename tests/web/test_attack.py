@@ -18,7 +18,7 @@ from tests.web.conftest import HOSTILE, RECORDED, ROOT, tiny_pair
 from tests.web.server import Server, watched
 
 pytestmark = pytest.mark.slow
-SEED = 20
+SEED = 21
 PAYLOADS, FILES, TRACES, TEXTS, TOOL_MESSAGES = 2_000, 700, 180, 120, 40
 # The line sends one in so many.
 SHARE = pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.long)])

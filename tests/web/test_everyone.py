@@ -243,9 +243,9 @@ def test_a_name_follows_what_becomes_of_its_token(visit, bare):
           text.add([token]);
           const names = [];
           const read = () => names.push(stage.querySelector("[role=option]").getAttribute("aria-label"));
-          text.setOpen(token, true);
+          text.setShown(token, "open");
           read();
-          text.setOpen(token, false);
+          text.setShown(token, "judged");
           read();
           token.text = "é";
           text.rewrite(token);

@@ -140,7 +140,7 @@ def answers_within(page, seconds: float) -> float:
 
 def test_a_run_can_be_read_while_it_goes_on(visit, endless, capsys):
     page = visit(endless, still=True)
-    prepared(page, 10 * TOKENS)  # it is stopped before
+    prepared(page, 30 * TOKENS)  # it is stopped before
     meter = Meter(page)
     page.get_by_role("button", name="Generate").click()
     wait_for_rounds(page, 200)
