@@ -166,7 +166,15 @@ def bench_params(pair: Pair, params: Params) -> Params:
     """All do the same work: end-of-sequence tokens end nothing, and nothing is penalised. A pair without a
     drafter drafts by lookup."""
     draft_with = "model" if pair.drafter is not None else "lookup"
-    return replace(params, ignore_eos=True, repetition_penalty=1.0, logit_bias={}, draft_with=draft_with)
+    return replace(
+        params,
+        ignore_eos=True,
+        repetition_penalty=1.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        logit_bias={},
+        draft_with=draft_with,
+    )
 
 
 def ours(pair: Pair, params: Params, must_capture: bool = False) -> RunIds:

@@ -101,17 +101,16 @@ class BlockForward(NativeForward):
         self._hold(norm.weight)
         self._eps = np.array([norm.eps], np.float32)
 
-    def compiled_block(self, rows: int) -> int:
-        """How many of so many rows are multiplied at once."""
-        block = self.block_for(rows)
-        if block not in self._products:
+    def compile_all(self) -> None:
+        """The products of every number of rows: a draft that had to wait for one would be timed with it."""
+        self._products.clear()
+        for block in range(1, self.products.MOST_BLOCK + 1):
             self.compile(block)
-        return block
 
     def read(self, lm: "NativeBlock", features: Tensor, start: Tensor, rows: int) -> bool:
         """Keys and values of the features [C, A * H] at `rows` positions from start [] on. False if there are
         too few rows of features for whole blocks, and nothing is done."""
-        block = self.compiled_block(rows)
+        block = self.block_for(rows)
         padded = -(-rows // block) * block
         first = int(start)
         if features.dtype != torch.float32 or not features.is_contiguous() or first + padded > len(features):
@@ -164,27 +163,34 @@ class NativeBlock:
         return [LayerCache(*both) for both in zip(self.cached.keys, self.cached.values, strict=True)]
 
     def begin_run(self) -> None:
+        kinds = self.forward.kinds
         self.forward.fused.begin_run()
         self.forward.begin_run()
+        if self.forward.kinds != kinds:  # products of another kind were not compiled
+            self._try()
 
     def logits(self, anchor: Tensor, start: Tensor, count: int) -> Tensor:
         """[count, Vd] of the first rows of a block: anchor [1] at position start []."""
         ids = torch.cat([anchor, self.masks[: count - 1]])
-        return self.forward(self, ids, start, self.forward.compiled_block(count))
+        return self.forward(self, ids, start, self.forward.block_for(count))
 
     @torch.no_grad()
     def _try(self) -> None:
         """Compares it with the head's own forwards, on features that are random numbers."""
-        cached, start, anchor = self.cached, torch.tensor(TRIED_BEFORE), torch.tensor([0])
-        cached.reserve(TRIED_BEFORE + self.rows)
+        before_it = min(TRIED_BEFORE, self.last_position + 1 - self.rows)
+        if before_it < 1:
+            raise ValueError("its context is no longer than a block")
+        self.forward.compile_all()
+        cached, start, anchor = self.cached, torch.tensor(before_it), torch.tensor([0])
+        cached.reserve(before_it + self.rows)
         states, before = cached.features.states, torch.tensor(0)
         generator = torch.Generator().manual_seed(0)
         cached.features.states = torch.randn(2 * TRIED_BEFORE, states.shape[1], generator=generator)
         try:
-            cached.read(torch.arange(TRIED_BEFORE))
+            cached.read(torch.arange(before_it))
             expected = cached.model.logits(cached.block(anchor, start, self.rows))
             cached.keys.zero_()
-            self.forward.read(self, cached.features.states, before, TRIED_BEFORE)
+            self.forward.read(self, cached.features.states, before, before_it)
             said = self.logits(anchor, start, self.rows)
         finally:
             cached.features.states = states

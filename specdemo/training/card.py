@@ -270,7 +270,7 @@ def head_verdicts(
             if own_speedup is not None and other_speedup is not None and own_speedup < other_speedup:
                 sentences.append(
                     f"With it the target is {own_speedup:.2f} times as fast, with `drafter/` "
-                    f"{other_speedup:.2f} times, because its drafts take longer."
+                    f"{other_speedup:.2f} times."
                 )
             if own < other:
                 seen, given = (tokens_seen(histories[name]) for name in (head, "drafter"))

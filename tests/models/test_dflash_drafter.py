@@ -397,3 +397,29 @@ def test_a_round_launches_no_more_than_it_did():
             step(value)
         counts[k] = launches.names.total()
     assert counts[2] == counts[4] <= 176  # on a GPU fewer: there a norm is one operation instead of five
+
+
+def test_a_weight_that_no_longer_fits_16_bits_between_runs():
+    """Products of another kind are needed then: one that was not compiled would be called at address 0."""
+    target = tiny(**WIDE)
+    for weight in target.parameters():
+        weight.data = weight.data.bfloat16().float()
+    head = tiny_block_head(target, intermediate_size=64, head_dim=16)
+    for weight in head.parameters():
+        weight.data = weight.data.bfloat16().float()
+    fast, plain = NativeDFlash(head, target), CachedDFlash(head, target)
+    fast.begin_run(static=True)
+    target.lm_head.weight.data.mul_(1.0001)
+    fast.begin_run(static=True)
+    anchor, at = torch.tensor([5]), torch.tensor(0)
+    expected = plain.drafting_logits(anchor, at, 5)
+    torch.testing.assert_close(fast.drafting_logits(anchor, at, 5), expected, atol=2e-4, rtol=1e-4)
+    assert fast.native is not None
+
+
+def test_a_head_whose_context_is_short_is_compiled_too():
+    target = tiny(**WIDE)
+    head = tiny_block_head(target, intermediate_size=64, head_dim=16, context=10)
+    fast = NativeDFlash(head, target)
+    fast.begin_run(static=True)
+    assert fast.not_native is None
