@@ -2,6 +2,7 @@
 it."""
 
 from transformers import LlamaConfig, Qwen3Config
+from transformers.activations import ACT2FN
 
 from specdemo.errors import LoadError
 from specdemo.loading.heads import HeadFormat
@@ -15,6 +16,12 @@ ROTATIONS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")  # ki
 UNITS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 LARGEST_SIZES = {"vocab_size": MOST_TOKENS} | dict.fromkeys(UNITS, MOST_UNITS)  # of the layers' config
 LARGEST_SIZES |= {"num_hidden_layers": MOST_DRAFT_LAYERS, "sliding_window": MOST_TOKENS}
+LARGEST_SIZES |= {"max_position_embeddings": 1_000_000_000}
+
+
+def is_positive(value: object) -> bool:
+    """A finite number above 0."""
+    return type(value) in (int, float) and 0 < value < 1e300
 
 
 class ConfigReader:
@@ -31,12 +38,23 @@ class ConfigReader:
         if not isinstance(raw, dict):
             raise self.error(f"{LAYER_CONFIG} must be an object, not {type(raw).__name__}")
         kind = raw.get("model_type", default)
-        if kind not in LAYERS:
+        if not isinstance(kind, str) or kind not in LAYERS:
             raise self.error(f"{name} must be llama or qwen3, not {ascii(kind)[:60]}")
         for name, most in LARGEST_SIZES.items():
             self.checked(name, raw.get(name), most)
         values = {"num_hidden_layers": 1} | {key: value for key, value in raw.items() if key != "model_type"}
         self._check_windows(raw, values["num_hidden_layers"])
+        eps, activation = raw.get("rms_norm_eps", 1e-6), raw.get("hidden_act", "silu")
+        if not is_positive(eps):
+            raise self.error(f"rms_norm_eps must be a number above 0, not {ascii(eps)[:60]}")
+        if not isinstance(activation, str) or activation not in ACT2FN:
+            raise self.error(
+                f"hidden_act must be an activation of transformers, not {ascii(activation)[:60]}"
+            )
+        for place in (raw, raw.get("rope_parameters")):
+            theta = place.get("rope_theta", 1e4) if isinstance(place, dict) else 1e4
+            if not is_positive(theta):
+                raise self.error(f"rope_theta must be a number above 0, not {ascii(theta)[:60]}")
         layer = LAYERS[kind](**values)
         self._check_rotation(layer)
         if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:

@@ -1,8 +1,6 @@
 """Reads the config.json of DFlash and DSpark heads: that of the speculators library, and for DFlash that of
 its authors (a class DFlashDraftModel, and a `dflash_config`)."""
 
-import math
-
 from specdemo.loading.config_reader import MOST_UNITS, ConfigReader
 from specdemo.loading.heads import DSPARK_KIND
 from specdemo.runtime.dflash import DFlashConfig, Markov, MarkovKind, Sight
@@ -98,6 +96,6 @@ class DFlashReader(ConfigReader):
         value = self.raw.get(name, default) if self.found.format == "authors" else default
         if value is None:
             return None
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if type(value) not in (int, float) or not -1e300 < value < 1e300:
             raise self.error(f"{name} must be a number, not {ascii(value)[:60]}")
         return float(value) or default
