@@ -93,6 +93,7 @@ class PairInfo:
     quantize: ByModel
     server: ServerInfo | None = None
     drafter_kind: str | None = None  # None of older traces, without a drafter, and on a server
+    longest_draft: int | None = None  # of a drafter that can draft only so many tokens at once
 
 
 Fate = Literal["accepted", "rejected", "discarded"]  # of a drafted token

@@ -226,11 +226,15 @@ class Estimate:
 
 
 def estimates(
-    rounds: Sequence[Round], stats: Stats, rule: str = "speculative", at_once: bool = False
+    rounds: Sequence[Round],
+    stats: Stats,
+    rule: str = "speculative",
+    at_once: bool = False,
+    longest_draft: int | None = None,
 ) -> list[Estimate]:
     """For gamma 0 to the largest that Params allows, or to the longest draft where p and q are not known;
     empty if nothing was judged. rule: the run's. at_once: whether drafts were made in one forward, and so
-    take as long whatever their length."""
+    take as long whatever their length. longest_draft: that the drafter can make."""
     by_place = _verdicts_by_place(rounds, rule)
     judged = [verdict for verdicts in by_place for verdict in verdicts]
     if not judged:
@@ -252,6 +256,7 @@ def estimates(
     some_dropped = made_of(stats) != stats.drafted
     found = [Estimate(0, None if alpha is None else 1.0, None if some_dropped else alone, 1.0, alone, None)]
     longest = int(LIMITS["gamma"][2]) if alpha is not None else len(by_place)
+    longest = min(longest, longest_draft or longest)
     for gamma in range(1, longest + 1):
         verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []
         going_on *= (

@@ -11,7 +11,7 @@ from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
 from specdemo.loading.generation import ignored_processors
 from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
-from specdemo.loading.pair import LoadDrafter, Pair, kind_of
+from specdemo.loading.pair import LoadDrafter, Pair, kind_of, longest_draft_of
 from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
@@ -52,8 +52,8 @@ def pair_of(
     device = target.get_input_embeddings().weight.device
     dtypes = ByModel(*_both([dtype_name(model.dtype) for model in models]))
     formats = dtypes, ByModel(*_both(quantized))
-    kind = kind_of(drafter)
-    info = PairInfo(name, *_both(ids), str(device), device_name(device), *formats, drafter_kind=kind)
+    ways = kind_of(drafter), longest_draft_of(drafter)
+    info = PairInfo(name, *_both(ids), str(device), device_name(device), *formats, None, *ways)
     runner = Runner(target, drafter, capture, cudnn_attention)
     other = with_known_ids(other, models, ids)
     limits = limits_of(models, other)

@@ -127,6 +127,7 @@ class Pair:
             dtype=replace(info.dtype, drafter=new.dtype),
             quantize=replace(info.quantize, drafter=None),
             drafter_kind=kind_of(new.model),
+            longest_draft=longest_draft_of(new.model),
         )
         self.limits = new.limits
         self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
@@ -371,6 +372,11 @@ def kind_of(drafter: DrafterModel | None) -> str | None:
     if is_assistant(drafter):
         return "assistant"
     return drafter.kind if isinstance(drafter, DraftHead) else "model"
+
+
+def longest_draft_of(drafter: DrafterModel | None) -> int | None:
+    """The most tokens that it can draft at once; None where there is no such limit."""
+    return drafter.config.places if isinstance(drafter, DFlashHead) else None
 
 
 def held_bytes(*models: DrafterModel) -> int:

@@ -179,7 +179,10 @@ def test_the_keys_are_those_of_the_schema():
     )
     assert keys(first["draft"][0]) == "id text p q raw_p raw_q u accept_prob fate top distance"
     assert keys(first["next"]) == "id text source p q raw_p raw_q u residual_mass top"
-    assert keys(data["pair"]) == "name target drafter device device_name dtype quantize server drafter_kind"
+    assert (
+        keys(data["pair"])
+        == "name target drafter device device_name dtype quantize server drafter_kind longest_draft"
+    )
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
     assert keys(data["params"]) == (
         "draft_with gamma confidence exit_layer rule temperature top_k top_p min_p repetition_penalty "

@@ -63,6 +63,9 @@ def test_the_estimates_of_drafts_made_at_once_are_what_runs_of_other_lengths_mea
         assert found[gamma].seen_speedup == pytest.approx(other.speedup, rel=0.03)
         by_formula = expected_tokens(0.8, gamma) / (1 + (2.5 * DRAFT / STEP if gamma else 0))
         assert found[gamma].formula_speedup == pytest.approx(by_formula, rel=0.03)
+    assert len(found) == 17
+    limited = estimates(rounds, stats_of(rounds), at_once=True, longest_draft=6)
+    assert limited == found[:7], "none that the drafter cannot make"
     assert wrong[1].seen_speedup != pytest.approx(found[1].seen_speedup, rel=0.03)
     assert wrong[6].seen_speedup == pytest.approx(found[6].seen_speedup)
 

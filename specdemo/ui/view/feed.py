@@ -196,7 +196,8 @@ def wire_rule(name: str) -> WireRule:
 def outcome(trace: Trace) -> RunOutcome:
     params, stats = trace.params, trace.stats
     at_once = how_it_drafts(trace)[0] in ("block", "block and chain")
-    found = estimates(trace.rounds, stats, params.rule, at_once) or counted_estimates(stats.server)
+    longest = trace.pair.longest_draft if at_once else None
+    found = estimates(trace.rounds, stats, params.rule, at_once, longest) or counted_estimates(stats.server)
     return {
         "estimates": [cast(WireEstimate, asdict(one)) for one in found],
         "best_gamma": best_gamma(found),
