@@ -3,12 +3,14 @@
 Gradio reads the frame as a template, so it must never contain text from outside.
 """
 
+import json
 from hashlib import sha256
 from html import escape
 from pathlib import Path
 
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
+from specdemo.ui.view.words import LANGUAGES, WORDS
 
 STATIC = Path(__file__).parents[1] / "static"
 TABS = {
@@ -42,8 +44,13 @@ INTRODUCTION = (
 # Gradio runs this as a function body. The base address is the one from which Gradio loads its own scripts, so
 # these load wherever the page does: in a frame, behind a path prefix, on any host and port.
 LOADER = """
-import(new URL("%s/page/main.js", document.baseURI))
-  .then((main) => main.start({ element, props, watch, trigger }))
+const folder = new URL("%s/", document.baseURI);
+const load = (path) => import(new URL(path, folder));
+Promise.all([
+  load("page/main.js"),
+  load("page/language.js").then((language) => language.prepare(folder, %s)),
+])
+  .then(([main]) => main.start({ element, props, watch, trigger }))
   .catch((error) => {
     console.error(error);
     const notice = element.querySelector(".notice");
@@ -62,13 +69,14 @@ def scripts_path() -> str:
 
 
 def scripts() -> dict[str, bytes]:
-    """The files that are served, by their paths within static/."""
+    """The files that are served, by their paths within static/, and the words of each language."""
     paths = sorted(STATIC.glob("*/*.js"))
-    return {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in paths}
+    found = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in paths}
+    return found | {f"words/{tag}.json": (WORDS / f"{tag}.json").read_bytes() for tag in LANGUAGES}
 
 
 def loader() -> str:
-    return LOADER % scripts_path()
+    return LOADER % (scripts_path(), json.dumps(list(LANGUAGES)))
 
 
 def frame(largest: int) -> str:

@@ -154,7 +154,8 @@ def _script_route() -> Route:
         path = request.path_params["path"]
         if path not in contents:
             return Response(status_code=404)
-        return Response(contents[path], media_type="text/javascript", headers=forever)
+        kind = "application/json" if path.endswith(".json") else "text/javascript"
+        return Response(contents[path], media_type=kind, headers=forever)
 
     return Route(f"/{scripts_path()}/{{path:path}}", script)
 
