@@ -10,7 +10,7 @@ from io import StringIO
 from threading import Thread
 from typing import TYPE_CHECKING, NoReturn
 
-from specdemo.cli.main import FAILED, run_command, say
+from specdemo.cli.main import FAILED, run_command, tell
 from specdemo.cli.options import Parser, add_pair_options, add_server_options, pair_request, server_key
 from specdemo.errors import LoadError, TookTooLong
 from specdemo.vllm.client import ServerError
@@ -63,7 +63,7 @@ def _serve(arguments: Namespace) -> int:
         port = _free_port(host, arguments.port)
     except OSError as error:
         reason = f"{error.strerror}; choose with --host and --port"
-        return say(f"cannot listen on {host}, port {arguments.port}: {reason}", FAILED, PROGRAM)
+        return tell(f"cannot listen on {host}, port {arguments.port}: {reason}", FAILED, PROGRAM)
 
     from transformers.utils import logging
 
@@ -89,12 +89,12 @@ def _serve(arguments: Namespace) -> int:
         try:
             with redirect_stdout(StringIO()):  # Gradio prints the address of its tools, whatever it is told
                 address = launch(demo, queue, host, port, limits, arguments.allow_host)
-            say(f"the page is at {address}", program=PROGRAM)
+            tell(f"the page is at {address}", program=PROGRAM)
             # The page is up already; a run that starts now waits for this.
             Thread(target=_load_first, args=(models, ended), name="first load", daemon=True).start()
             if error := ended.get():
                 raise error
-            say("ending: a second Ctrl+C ends it at once", program=PROGRAM)
+            tell("ending: a second Ctrl+C ends it at once", program=PROGRAM)
         finally:
             close(demo, queue)
     return 0
@@ -109,13 +109,13 @@ def _load_first(models: "Models", ended: "Ended") -> None:
     except Exception as error:
         is_loads = isinstance(error, LoadError)
         if is_loads and (models.limits.hosted or isinstance(error, (TookTooLong, ServerError))):
-            say(f"{error}; the page goes on with the other pairs", program=PROGRAM)
+            tell(f"{error}; the page goes on with the other pairs", program=PROGRAM)
         else:
             ended.put(error)
         return
     on = f" on {pair.info.device} ({pair.info.device_name}), {pair.dtype_reason}"
     how = f": {pair.about}" if isinstance(pair, ServedPair) else on
-    say(f"{pair.info.name} is ready{how}", program=PROGRAM)
+    tell(f"{pair.info.name} is ready{how}", program=PROGRAM)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class Failure(Exception):
 def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if sys.stdout is None:
-        return _say("standard output is closed, so there is nowhere to write to", WRONG)
+        return tell("standard output is closed, so there is nowhere to write to", WRONG)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8")  # whatever the locale is
     commands = {"generate": _generate, "bench": _bench, "pairs": _pairs, "doctor": _doctor}
@@ -58,20 +58,20 @@ def run_command(command: Callable[[Namespace], int], arguments: Namespace, progr
     try:
         return command(arguments)
     except (Failure, LoadError) as error:
-        return _say(error, FAILED, program)
+        return tell(error, FAILED, program)
     except (PairError, ValueError) as error:
-        return _say(error, WRONG, program)
+        return tell(error, WRONG, program)
     except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED, program)
+        return tell("interrupted", INTERRUPTED, program)
     except BrokenPipeError:  # the reader of standard output is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
         sentence = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
-        return _say(redacted(sentence), FAILED, program)
+        return tell(redacted(sentence), FAILED, program)
 
 
-def _say(message: object, status: int = 0, program: str = "specdemo") -> int:
+def tell(message: object, status: int = 0, program: str = "specdemo") -> int:
     """Prints one line on standard error; returns the status."""
     print(f"{program}: {message}", file=sys.stderr, flush=True)
     return status
@@ -105,9 +105,9 @@ def _generate(arguments: Namespace) -> int:
                 _save("trace", run.trace.save, arguments.trace)
             for note in pair.notes:
                 if note not in known_notes:
-                    _say(note)
+                    tell(note)
             for line in summary(run.trace.stats, run.trace.finish, run.trace.params, run.trace.rounds):
-                _say(line)
+                tell(line)
     return 0
 
 
@@ -120,7 +120,7 @@ def _load(request: dict[str, Any]) -> "Pair":
     sizes = f"target {size.target / 1e6:,.0f} MB{drafter}"
     about = f"{info.name} on {info.device} ({info.device_name}), {sizes}; {pair.dtype_reason}"
     for line in (about, *pair.notes):
-        _say(line)
+        tell(line)
     return pair
 
 
@@ -129,7 +129,7 @@ def _connect(url: str, key: str | None) -> "ServedPair":
 
     pair = connect(url, key)
     for line in (f"{pair.info.name}: {pair.about}", *pair.notes):
-        _say(line)
+        tell(line)
     return pair
 
 
@@ -215,11 +215,11 @@ def _compare(arguments: Namespace, params: Params, request: dict[str, Any]) -> i
         for so_far in compare(settings, prompts, arguments.repeats):
             rows = so_far.rows
             if so_far.measuring and sys.stderr.isatty():
-                _say(f"{so_far.done} of {so_far.total} texts; now {so_far.measuring}")
+                tell(f"{so_far.done} of {so_far.total} texts; now {so_far.measuring}")
     except KeyboardInterrupt:
         if not rows:
             raise
-        status = _say("interrupted: this is what was measured before", INTERRUPTED)
+        status = tell("interrupted: this is what was measured before", INTERRUPTED)
     result = result_of(settings, prompts, arguments.repeats, rows)
     print(methods_table(result))
     print(json.dumps(asdict(result)))
@@ -289,11 +289,11 @@ def _doctor(arguments: Namespace) -> int:
     try:
         for section in sections:
             _, seconds = SECTIONS[section]
-            _say(f"{section}, at most {seconds} s")
+            tell(f"{section}, at most {seconds} s")
             for check in run_section(section, command_of(section), seconds):
                 checks.append(check)
-                _say(line(check))
+                tell(line(check))
     except KeyboardInterrupt:
-        status = _say("interrupted: this is what was found before", INTERRUPTED)
+        status = tell("interrupted: this is what was found before", INTERRUPTED)
     print(report(checks))
     return status or exit_status(checks)
