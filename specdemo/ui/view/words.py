@@ -1,8 +1,8 @@
 """All words that a visitor of the page sees, by their keys, in the visitor's language.
 
 One catalogue a language stands in specdemo/ui/words, in the format of i18next (JSON v4): nested keys,
-{{name}} for a value, and the endings _one and _other where the number `count` chooses the form. static/view/words.js
-reads the same. Without torch and without Gradio.
+{{name}} for a value, and the endings _one and _other where the number `count` chooses the form.
+static/view/words.js reads the same. Without torch and without Gradio.
 """
 
 import json
