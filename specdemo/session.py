@@ -279,7 +279,8 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         confidence=params.confidence,
     )
     cost = _cost(pair, params) if params.gamma == "auto" else NO_COST
-    length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost)
+    longest_draft = pair.info.longest_draft if METHODS[params.draft_with].needs == "drafter" else None
+    length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost, longest_draft)
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, pair.runner.clock, is_over)

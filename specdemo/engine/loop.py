@@ -149,11 +149,12 @@ class DraftLength:
     "auto" takes the length of AUTO_ROWS with the largest speed-up by Leviathan et al. 2023, theorem 3.8, for
     the acceptance rate of the run's latest verdicts and a given cost. It depends on the rounds before, so
     that the output keeps the target's distribution, and on no clock, so that the same seed gives the same
-    rounds again."""
+    rounds again. longest: the most tokens that the drafter can draft; None where there is no such limit."""
 
-    def __init__(self, gamma: Gamma, cost: DraftingCost = NO_COST):
+    def __init__(self, gamma: Gamma, cost: DraftingCost = NO_COST, longest: int | None = None):
         self.is_auto = gamma == "auto"
         self.cost = cost
+        self.lengths = sorted({min(rows, longest or rows) for rows in AUTO_ROWS})
         self.accepted, self.judged = EXPECTED * WEIGHT, WEIGHT
         self.gamma = self._best() if gamma == "auto" else gamma
 
@@ -173,7 +174,7 @@ class DraftLength:
         def speedup(gamma: int) -> float:
             return expected_speedup(alpha, gamma, self.cost.token + ROW_COST + self.cost.draft / gamma)
 
-        return max(AUTO_ROWS, key=speedup)
+        return max(self.lengths, key=speedup)
 
 
 def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats) -> Iterator[Round]:

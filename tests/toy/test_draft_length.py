@@ -345,6 +345,13 @@ def test_a_draft_that_costs_the_same_however_long_gets_longer_ones():
     assert dear < at_once
 
 
+@pytest.mark.parametrize("longest", [1, 7, 15, 16, 31])
+def test_no_length_is_longer_than_the_drafter_can_draft(longest):
+    length = DraftLength("auto", DraftingCost(draft=0.05), longest)
+    length.learn(judged(*["accepted"] * 200))
+    assert length.gamma == min(longest, 16)
+
+
 def test_a_given_length_stays():
     length = DraftLength(3)
     for _ in range(50):
