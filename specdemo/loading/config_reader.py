@@ -56,6 +56,8 @@ class ConfigReader:
             if not is_positive(theta):
                 raise self.error(f"rope_theta must be a number above 0, not {ascii(theta)[:60]}")
         layer = LAYERS[kind](**values)
+        if "sliding_attention" in (raw.get("layer_types") or ()) and layer.sliding_window is None:
+            raise self.error("use_sliding_window must be true for layers of the type sliding_attention")
         self._check_rotation(layer)
         if layer.num_attention_heads % layer.num_key_value_heads or layer.head_dim % 2:
             raise self.error(

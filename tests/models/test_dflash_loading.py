@@ -225,6 +225,7 @@ def test_a_wrong_config_gets_one_sentence_and_leaves_a_pair_that_runs(name, save
         (dict(hidden_size=32), "reads hidden states of size 32"),
         (dict(vocab_size=300), "draft_vocab_size must be at most vocab_size, 300, not 304"),
         (dict(vocab_size=305), "vocabulary of 305 tokens"),
+        (dict(MIXED, sliding_window=4, use_sliding_window=False), "use_sliding_window must be true"),
         (dict(model_type=["qwen3"]), "model_type must be llama or qwen3"),
         (dict(rms_norm_eps=-1.0), "rms_norm_eps must be a number above 0, not -1.0"),
         (dict(hidden_act="nope"), "hidden_act must be an activation of transformers, not 'nope'"),
