@@ -1,5 +1,5 @@
-"""The page's figure computes with formulas of its own (specdemo/ui/static/lesson): here they are held against the
-engine's sampler and its speculative rule, on random p, q, filters and random numbers."""
+"""The page's figure computes with formulas of its own (specdemo/ui/static/lesson): here they are held against
+the engine's sampler and its speculative rule, on random p, q, filters and random numbers."""
 
 import json
 import shutil
@@ -55,7 +55,9 @@ def shaped(raw: list[float], shaping: dict) -> torch.Tensor:
 
 
 def by_the_page(asked: list[dict]) -> list[dict]:
-    done = subprocess.run(["node", SCRIPT], input=json.dumps(asked), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["node", SCRIPT], input=json.dumps(asked), capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -72,6 +72,7 @@ const HALF = 0.5; // how far the bars' scale goes while none is longer
 const TOKENS = [
   "figure.tokens.one", "figure.tokens.two", "figure.tokens.three", "figure.tokens.four", "figure.tokens.five", "figure.tokens.six",
 ];
+const ROOM = 0.2; // of a strip, which a word needs
 /** @type {[name: keyof Shaping, label: string, least: number, most: number, step: number][]} */
 const FILTERS = [
   ["temperature", "figure.pull.temperature", 0, 2, 0.05],
@@ -235,7 +236,7 @@ export function makeFigure(panel, pinned) {
     };
     bars = [];
     choices = names.map((name, at) => {
-      const choice = make("button", name);
+      const choice = make("button", bare(name));
       choice.type = "button";
       choice.title = say("figure.pull.choose", { token: name });
       choice.addEventListener("click", () => {
@@ -243,14 +244,14 @@ export function makeFigure(panel, pinned) {
         drawOne();
       });
       columns.pull.names[at].replaceChildren(choice);
-      for (const where of [columns.parts, columns.many]) where.names[at].replaceChildren(make("span", name));
+      for (const where of [columns.parts, columns.many]) where.names[at].replaceChildren(make("span", bare(name)));
       makeBars(at);
       appendAll(columns.parts.columns[at], ["kept", "added", "due"].map((kind) => classed(make("i"), kind)));
       appendAll(columns.many.columns[at], ["kept", "added", "formula", "of-p"].map((kind) => classed(make("i"), kind)));
       return choice;
     });
     strips.replacements.replaceChildren();
-    appendAll(strips.replacements, [...names.map((name) => make("span", name)), handles.other]);
+    appendAll(strips.replacements, [...names.map((name) => make("span", bare(name))), handles.other]);
     part(".area").replaceChildren();
     appendAll(part(".area"), ["kept", "added"].flatMap((kind) => names.map((name) => {
       const piece = classed(make("i"), kind);
@@ -297,6 +298,7 @@ export function makeFigure(panel, pinned) {
     const longest = [...raw.p, ...raw.q, ...p, ...drawn, ...out].reduce((most, one) => Math.max(most, one), 0);
     if (!isPulled) top = longest > HALF ? 1 : HALF;
     setNumber(panel, "top", top);
+    for (const plot of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll(".plot"))) plot.dataset.top = String(top);
     drawLead();
     drawBars();
     drawShaping();
@@ -312,6 +314,7 @@ export function makeFigure(panel, pinned) {
     panel.dataset.tone = exact ? "exact" : "differs";
     write(".answer", exact ? say("figure.exact") : say("figure.off", { share: fixed(100 * trial.distance, 1) }));
     write(".place", place);
+    part(".parts .note").hidden = !exact;
   }
 
   function drawBars() {
@@ -385,13 +388,18 @@ export function makeFigure(panel, pinned) {
   function drawOne() {
     const { p, drawn, told, judged, accept, replacement } = trial;
     const soft = mistakes.has("soft");
-    const greedy = shaping.temperature === 0 && !soft;
-    const at = shaping.temperature === 0 ? drawn.indexOf(1) : draft; // greedy drafting draws no other
+    const greedilyDrafted = shaping.temperature === 0; // only the drafter's likeliest token
+    const greedy = greedilyDrafted && !soft;
+    const at = greedilyDrafted ? drawn.indexOf(1) : draft;
     const replaces = pick(replacement, other);
     const isNever = drawn[at] === 0;
     const isAccepted = !isNever && u < accept[at];
-    choices.forEach((choice, index) => choice.setAttribute("aria-pressed", String(index === at)));
-    write(".drafted", say("figure.one.drafted", { token: names[at] }));
+    choices.forEach((choice, index) => {
+      choice.setAttribute("aria-pressed", String(index === at));
+      choice.disabled = greedilyDrafted;
+    });
+    const drafted = { token: names[at] };
+    write(".drafted", greedilyDrafted ? say("figure.one.drafted_greedy", drafted) : say("figure.one.drafted", drafted));
     const threshold = accept[at].toFixed(3);
     const plain = mistakes.size === 0;
     write(".threshold span", plain ? say("figure.one.threshold", { value: threshold }) : say("figure.one.threshold_off", { value: threshold }));
@@ -399,8 +407,8 @@ export function makeFigure(panel, pinned) {
     part(".judging").hidden = isNever;
     setNumber(part(".judging"), "threshold", accept[at]);
     setNumber(part(".judging"), "u", u);
-    write(".verdicts .accept", say("figure.one.accept"));
-    write(".verdicts .reject", say("figure.one.reject"));
+    write(".verdicts .accept", accept[at] > ROOM ? say("figure.one.accept") : "");
+    write(".verdicts .reject", 1 - accept[at] > ROOM ? say("figure.one.reject") : "");
     handles.u.hidden = part(".u-value").hidden = greedy;
     const short = u.toFixed(3);
     tellValue(handles.u, u, isAccepted ? say("figure.one.u_accepted", { value: short }) : say("figure.one.u_rejected", { value: short }));
@@ -421,7 +429,7 @@ export function makeFigure(panel, pinned) {
 
     const words = { token: names[at], other: names[replaces], threshold };
     write(".outcome-of-one b", outcome());
-    write(".outcome-of-one span", plain && !greedy && !isNever ? reason() : "");
+    write(".outcome-of-one span", plain && !isNever ? reason() : "");
 
     function outcome() {
       if (isNever) return say("figure.one.never", words);
@@ -431,6 +439,7 @@ export function makeFigure(panel, pinned) {
     }
 
     function reason() {
+      if (greedy) return say("figure.one.greedy_reason");
       const [due, proposed] = [judged[at], told[at]];
       const [p_, missing] = [due.toFixed(3), (due - proposed).toFixed(3)];
       const numbers = { p: p_, q: proposed.toFixed(3), missing };
@@ -471,6 +480,7 @@ export function makeFigure(panel, pinned) {
       setNumber(column, "kept", (counts?.accepted[at] ?? 0) / DRAWS);
       setNumber(column, "added", (counts?.replaced[at] ?? 0) / DRAWS);
       setNumber(column, "formula", out[at]);
+      find(column, ".formula").hidden = out[at] < 0.0005;
       setNumber(column, "due", p[at]);
     });
     columns.many.write(0, say("figure.many.share"), out.map((_, at) => (counts ? ((counts.accepted[at] + counts.replaced[at]) / DRAWS).toFixed(3) : "–")));
@@ -504,6 +514,11 @@ export function makeFigure(panel, pinned) {
     const element = part(selector);
     if (element.textContent !== text) element.textContent = text;
   }
+}
+
+/** A name without its quotes, for where there is little room. @param {string} name */
+function bare(name) {
+  return name.replace(/^"(.*)"$/s, "$1");
 }
 
 /**
