@@ -1,0 +1,335 @@
+"""The tab "Why it is exact" in a real browser: by mouse, by keyboard and by touch. tests/js/lesson.test.js
+tests what it computes, and tests/toy/test_lesson_rules.py holds that against the engine."""
+
+import re
+
+import pytest
+
+from specdemo.events.trace import Trace
+from tests.web.conftest import RECORDED
+from tests.web.screen import fates, open_trace, wait_for_state
+
+pytestmark = pytest.mark.slow
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+P = [0.42, 0.22, 0.14, 0.1, 0.08, 0.04]
+Q = [0.2, 0.38, 0.08, 0.22, 0.04, 0.08]
+MISTAKES = {
+    "replace from p": "Only (p − q)₊ is exactly what is missing",
+    "tell another q": "The drafter draws from q but tells",
+    "judge greedy drafts by soft probabilities": "Greedy text always has the target's likeliest token",
+    "accept when p > q": "Never kept, it never comes",
+}
+HEIGHTS = """columns => columns.map((column) => Object.fromEntries([...column.querySelectorAll("i")].map(
+  (part) => [part.className, part.getBoundingClientRect().height / column.getBoundingClientRect().height])))"""
+LEVEL = """columns => columns.map((column) => {
+  const [line, all] = [column.querySelector(".due").getBoundingClientRect(), column.getBoundingClientRect()];
+  return (all.bottom - (line.top + line.bottom) / 2) / all.height;
+})"""
+
+
+@pytest.fixture
+def figure(visit, bare):
+    """The panel over the recorded run; nothing in it asks a server."""
+    return shown(visit(bare, still=True))
+
+
+def shown(page):
+    wait_for_state(page, "recorded")
+    page.get_by_role("tab", name="Why it is exact").click()
+    panel = page.get_by_test_id("figure")
+    panel.wait_for()
+    return panel
+
+
+def bars(panel, which: str) -> list:
+    return panel.get_by_role("slider", name=re.compile(f"^{which} of ")).all()
+
+
+def values(panel, which: str) -> list[float]:
+    """The bars' own, before the sampler."""
+    return [float(bar.get_attribute("aria-valuenow")) for bar in bars(panel, which)]
+
+
+def numbers(panel, table: str) -> dict[str, list[float]]:
+    """The rows that are shown under a chart, by their heads."""
+    rows = panel.get_by_role("table", name=table).locator("tbody tr:not([hidden])").all()
+    return {
+        row.locator("th").text_content(): [
+            float(cell.replace("−", "-")) for cell in row.locator("td").all_text_contents()
+        ]
+        for row in rows
+    }
+
+
+def near(expected: list[float], within: float = 0.002):
+    return pytest.approx(expected, abs=within)
+
+
+def pulled(before: list[float], at: int, value: float) -> list[float]:
+    rest = (1 - value) / (1 - before[at])
+    return [value if index == at else one * rest for index, one in enumerate(before)]
+
+
+def centre(element) -> tuple[float, float]:
+    box = element.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def draw(panel) -> tuple[float, str]:
+    """Draws 10,000; the p-value, and what is said."""
+    panel.get_by_role("button", name="Draw 10,000").click()
+    said = panel.locator(".found").filter(has_text="drafts (seed")
+    said.wait_for()
+    written = panel.locator(".chance").text_content()
+    digits = written.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+    return float(digits.replace(" × 10", "e")), said.text_content()
+
+
+def press(panel, name: str) -> None:
+    panel.get_by_role("button", name=name, exact=True).click()
+
+
+def test_the_two_parts_make_p_in_numbers_and_on_the_screen(figure):
+    assert values(figure, "p") == near(P) and values(figure, "q") == near(Q)
+    kept, missing = [min(pair) for pair in zip(P, Q, strict=True)], []
+    missing = [one - least for one, least in zip(P, kept, strict=True)]
+    written = numbers(figure, "What p is made of")
+    assert list(written) == ["min(p, q)", "+ (p − q)₊", "= p"]
+    assert [near(one) for one in (kept, missing, P)] == list(written.values())
+    columns = figure.locator(".parts .column")
+    heights = columns.evaluate_all(HEIGHTS)
+    assert [one["kept"] for one in heights] == near([2 * one for one in kept], 0.01)
+    assert [one["added"] for one in heights] == near([2 * one for one in missing], 0.01)
+    assert columns.evaluate_all(LEVEL) == near([2 * one for one in P], 0.01)
+    area = figure.get_by_role("img", name="acceptance rate 0.680, rejected 0.320")
+    whole = area.bounding_box()["width"]
+    green = sum(piece.bounding_box()["width"] for piece in area.locator(".kept").all())
+    assert green / whole == pytest.approx(sum(kept), abs=0.01)
+    assert "exactly the target's p" in figure.locator(".answer").text_content()
+
+
+def test_a_bar_is_dragged_by_the_mouse(figure):
+    bar = bars(figure, "q")[0]
+    bar.scroll_into_view_if_needed()
+    x, y = centre(bar)
+    plot = figure.locator(".pull .plot").bounding_box()["height"]
+    mouse = figure.page.mouse
+    mouse.move(x, y)
+    mouse.down()
+    mouse.move(x, y - 2 * plot, steps=4)  # and too far up
+    assert values(figure, "q")[0] == 1
+    mouse.move(x + 30, y - 0.4 * plot, steps=4)  # by 0.2, as the scale ends at 0.5
+    expected = pulled(Q, 0, 0.4)
+    assert values(figure, "q") == near(expected, 0.01), "the others come back from 0"
+    mouse.up()
+    mouse.move(x, y - 0.1 * plot)
+    assert values(figure, "q") == near(expected, 0.01) and sum(values(figure, "q")) == near(1)
+    assert values(figure, "p") == near(P)
+    rate = sum(min(pair) for pair in zip(P, values(figure, "q"), strict=True))
+    assert figure.locator(".rate").text_content().endswith(f"{rate:.3f}")
+    assert "exactly the target's p" in figure.locator(".answer").text_content()
+
+
+def test_a_bar_is_moved_by_keys(figure):
+    bar = bars(figure, "p")[1]
+    assert bar.get_attribute("aria-label") == 'p of "a"'
+    bar.focus()
+    keyboard = figure.page.keyboard
+    for key, value in (("ArrowUp", 0.23), ("ArrowLeft", 0.22), ("PageUp", 0.32), ("Home", 0)):
+        keyboard.press(key)
+        assert values(figure, "p")[1] == near(value) and sum(values(figure, "p")) == near(1, 0.004)
+    keyboard.press("End")
+    assert values(figure, "p") == [0, 1, 0, 0, 0, 0] and bar.get_attribute("aria-valuetext") == "1.000"
+    keyboard.press("PageDown")
+    assert values(figure, "p") == near([0.02, 0.9, 0.02, 0.02, 0.02, 0.02])
+    press(figure, "Start again")
+    assert values(figure, "p") == near(P)
+
+
+def test_bars_and_u_are_dragged_by_a_finger(browser, visit, bare):
+    context = browser.new_context(**PHONE)
+    page = visit(bare, still=True, context=context)
+    panel = shown(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing scrolls sideways"
+    bar = bars(panel, "p")[2]
+    bar.scroll_into_view_if_needed()
+    plot = panel.locator(".pull .plot").bounding_box()["height"]
+    box = bar.bounding_box()
+    assert box["width"] >= 20 and box["height"] >= 30
+    before = page.evaluate("scrollY")
+    swipe(page, *centre(bar), 0, -0.4 * plot)
+    assert values(panel, "p") == near(pulled(P, 2, 0.34), 0.02)
+    assert page.evaluate("scrollY") == before
+    handle = panel.get_by_role("slider", name="u, which decides")
+    handle.scroll_into_view_if_needed()
+    strip = panel.locator(".verdicts").bounding_box()["width"]
+    swipe(page, *centre(handle), -0.6 * strip, 0)
+    assert float(handle.get_attribute("aria-valuenow")) == pytest.approx(0.2, abs=0.02)
+    context.close()
+
+
+def swipe(page, x: float, y: float, dx: float, dy: float) -> None:
+    session = page.context.new_cdp_session(page)
+
+    def touch(kind: str, *points: dict) -> None:
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": list(points)})
+
+    touch("touchStart", {"x": x, "y": y})
+    for part in (0.25, 0.5, 0.75, 1):
+        touch("touchMove", {"x": x + part * dx, "y": y + part * dy})
+    touch("touchEnd")
+    session.detach()
+
+
+def test_u_decides_and_a_second_number_draws_the_replacement(figure):
+    said = figure.locator(".outcome-of-one")
+    assert 'u ≥ 0.579: "a" is rejected, and "there" comes in its place.' in said.text_content()
+    assert "It is proposed with q = 0.380 but is due with p = 0.220 only." in said.text_content()
+    other = figure.get_by_role("slider", name="the random number that draws the replacement")
+    other.focus()
+    figure.page.keyboard.press("End")
+    assert '"was" comes in its place' in said.text_content()
+    u = figure.get_by_role("slider", name="u, which decides")
+    u.focus()
+    for _ in range(3):
+        figure.page.keyboard.press("PageDown")
+    assert 'u < 0.579: "a" is accepted.' in said.text_content() and not other.is_visible()
+    assert u.get_attribute("aria-valuetext") == "0.500, accepted"
+    press(figure, "the")
+    assert 'u < 1.000: "the" is accepted.' in said.text_content()
+    assert "replacements bring the missing 0.060" in said.text_content()
+    assert figure.get_by_role("button", name="the", exact=True).get_attribute("aria-pressed") == "true"
+    before = u.get_attribute("aria-valuenow")
+    press(figure, "Draw one")
+    assert u.get_attribute("aria-valuenow") != before
+
+
+def test_the_sampler_acts_at_once(figure):
+    figure.get_by_label("top-k").fill("2")
+    shaped = numbers(figure, "p and q of each token")
+    assert shaped["p"] == near([0.42 / 0.64, 0.22 / 0.64, 0, 0, 0, 0])
+    assert shaped["q"] == near([0, 0.38 / 0.6, 0, 0.22 / 0.6, 0, 0])
+    assert values(figure, "p") == near(P), "the bars' outlines stay"
+    assert figure.get_by_text("outline: before the sampler").is_visible()
+    first = bars(figure, "p")[0].get_attribute("aria-valuetext")
+    assert first == f"0.420, after the sampler {0.42 / 0.64:.3f}"
+    figure.get_by_label("top-k").fill("0")
+    figure.get_by_label("temperature").fill("0.5")
+    squares = [one**2 for one in P]
+    assert numbers(figure, "p and q of each token")["p"] == near([one / sum(squares) for one in squares])
+    press(figure, "in")  # p is below q there
+    assert "min(1, p/q)" in figure.locator(".threshold").text_content()
+
+
+def test_greedy_decoding_has_its_own_sentence(figure):
+    figure.get_by_label("temperature").fill("0")
+    said = figure.locator(".one").inner_text()
+    assert "p and q are 1 or 0; u cannot matter" in said
+    assert '"a" is rejected: the target\'s likeliest token is "there".' in said
+    assert not figure.get_by_role("slider", name="u, which decides").is_visible()
+    chance, said = draw(figure)
+    assert chance == 1 and "no difference from p" in said
+    figure.get_by_label("temperature").fill("1")
+    assert figure.get_by_role("slider", name="u, which decides").is_visible()
+    assert "u cannot matter" not in figure.locator(".one").inner_text()
+
+
+def test_the_right_rule_is_not_found_to_be_wrong(figure):
+    for seed in range(1, 6):
+        chance, said = draw(figure)
+        assert chance > 0.001 and f"(seed {seed}) show no difference from p beyond chance" in said
+    came = numbers(figure, "What came out of 10,000 drafts")
+    assert came["came out"] == near(P, 0.02) and sum(came["came out"]) == near(1)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_mistake_is_explained_and_found(figure, name):
+    switch = figure.get_by_role("button", name=name, exact=True)
+    assert switch.get_attribute("aria-pressed") == "false"
+    switch.click()
+    assert switch.get_attribute("aria-pressed") == "true"
+    assert MISTAKES[name] in figure.locator(".whys").text_content()
+    lead = figure.locator(".answer").text_content()
+    share = float(re.search(r"([\d.]+)% of the probability ends up at the wrong tokens", lead)[1]) / 100
+    parts = numbers(figure, "What p is made of")
+    excess = parts["instead of p"]
+    assert sum(one for one in excess if one > 0) == near(share, 0.004) and sum(excess) == near(0, 0.004)
+    chance, said = draw(figure)
+    assert chance < 1e-6 and "this is not p" in said
+    assert numbers(figure, "What came out of 10,000 drafts")["came out"] == near(parts["comes out"], 0.03)
+    switch.click()
+    assert "exactly the target's p" in figure.locator(".answer").text_content()
+    assert numbers(figure, "p and q of each token")["p"] == near(P), "also after a greedy mistake"
+    assert draw(figure)[0] > 0.001
+
+
+def test_a_greedy_mistake_goes_when_decoding_is_no_longer_greedy(figure):
+    switch = figure.get_by_role("button", name="judge greedy drafts by soft probabilities")
+    switch.click()
+    assert figure.get_by_label("temperature").input_value() == "0"
+    assert figure.get_by_role("slider", name="u, which decides").is_visible(), "it decides now"
+    figure.get_by_label("temperature").fill("0.8")
+    assert switch.get_attribute("aria-pressed") == "false"
+
+
+def test_a_mistake_that_changes_nothing_says_so(figure):
+    figure.get_by_label("temperature").fill("0")
+    press(figure, "replace from p")
+    assert "With these p and q it changes nothing." in figure.locator(".whys").text_content()
+    assert "exactly the target's p" in figure.locator(".answer").text_content()
+
+
+def test_p_and_q_are_taken_from_the_pinned_token(visit, bare):
+    page = visit(bare, still=True)
+    panel = shown(page)
+    take = panel.get_by_role("button", name="Take them from the pinned token")
+    assert take.is_disabled()
+    trace = Trace.load(RECORDED)
+    tokens = [found for one in trace.rounds for found in fates(one)]
+    at, token = next((at, token) for at, (fate, token) in enumerate(tokens) if fate == "rejected")
+    page.get_by_role("tab", name="Text").click()
+    page.locator(".stage [data-round]").nth(at).locator("b").click()
+    panel = shown(page)
+    take.click()
+    written = numbers(panel, "p and q of each token")
+    ranked = sorted(token.top, key=lambda row: -row[2])
+    assert written["p"][0] == near(ranked[0][2]) and written["q"][0] == near(ranked[0][3])
+    assert sum(written["p"]) == near(1, 0.004) and sum(written["q"]) == near(1, 0.004)
+    assert panel.get_by_role("slider", name="p of all others").count() == 1
+    u = panel.get_by_role("slider", name="u, which decides")
+    assert float(u.get_attribute("aria-valuenow")) == near(token.u)
+    threshold = panel.locator(".threshold").text_content()
+    assert threshold == f"min(1, p/q) = {token.accept_prob:.3f}"
+    replaced = next(one.next for one in trace.rounds if token in one.draft)
+    said = panel.locator(".outcome-of-one b").text_content()
+    assert token.text in said and "is rejected" in said and replaced.text in said
+    page.get_by_role("tab", name="Text").click()
+    page.keyboard.press("Escape")
+
+
+def test_a_greedy_run_brings_its_own_p_and_q_at_temperature_0(visit, url, generated, tmp_path):
+    page = visit(url, still=True)
+    greedy = generated("Once upon a time", temperature=0, max_new_tokens=60)
+    greedy.save(tmp_path / "greedy.json")
+    open_trace(page, tmp_path / "greedy.json")
+    wait_for_state(page, "recorded")
+    tokens = [found for one in greedy.rounds for found in fates(one)]
+    at = next(at for at, (fate, _) in enumerate(tokens) if fate == "rejected")
+    page.locator(".stage [data-round]").nth(at).locator("b").click()
+    panel = shown(page)
+    press(panel, "Take them from the pinned token")
+    assert panel.get_by_label("temperature").input_value() == "0"
+    assert "u cannot matter" in panel.locator(".one").inner_text()
+    assert sorted(numbers(panel, "p and q of each token")["p"])[-1] == 1
+    assert 0.01 < sorted(values(panel, "p"))[-1] < 1, "the bars are those before the sampler"
+
+
+def test_it_speaks_german(visit, bare):
+    page = visit(f"{bare}?lang=de", still=True)
+    page.get_by_test_id("figure").locator(".answer").wait_for(state="attached")
+    panel = page.get_by_test_id("figure")
+    page.locator("[data-tab=figure][role=tab]").click()
+    assert "genau dem p des Zielmodells" in panel.locator(".answer").inner_text()
+    panel.get_by_role("button", name="aus p ersetzen").click()
+    assert "landen 11.5 % der Wahrscheinlichkeit" in panel.locator(".answer").inner_text()
