@@ -260,7 +260,7 @@ def test_each_mistake_is_explained_and_found(figure, name):
     lead = figure.locator(".answer").text_content()
     share = float(re.search(r"([\d.]+)% of the probability ends up at the wrong tokens", lead)[1]) / 100
     parts = numbers(figure, "What p is made of")
-    excess = parts["instead of p"]
+    excess = parts["minus p"]
     assert sum(one for one in excess if one > 0) == near(share, 0.004) and sum(excess) == near(0, 0.004)
     chance, said = draw(figure)
     assert chance < 1e-6 and "this is not p" in said

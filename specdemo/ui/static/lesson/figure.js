@@ -3,7 +3,7 @@
 // draft with its random number, and 10,000 of them. All in the browser, by identity.js.
 
 import { appendAll, find, make } from "../view/dom.js";
-import { digits, fixed, grouped, inQuotes } from "../view/format.js";
+import { digits, fixed, inQuotes } from "../view/format.js";
 import { addends } from "../view/recompute.js";
 import { say } from "../view/words.js";
 import { classed, makeColumns, setNumber } from "./columns.js";
@@ -63,7 +63,7 @@ const FIGURE = `
           <div><dt data-say="figure.many.chance"></dt><dd class="chance"></dd></div></dl></div>
       <p class="found" role="status"></p></section>
   </div>`;
-const DRAWS = 10_000;
+const DRAWS = 10_000; // as the words have it, too
 const A_FRAME = 250; // drafts, so that the columns are seen to fill
 const AT_ONCE = 2500; // of them a frame, where no motion is wanted
 const SURE = 1e-6; // the p-value below which a rule is called wrong
@@ -230,7 +230,7 @@ export function makeFigure(panel, pinned) {
   function build() {
     const tokens = names.length;
     columns = {
-      pull: makeColumns(part(".pull .chart"), tokens, say("figure.pull.table"), ["p", "q"]),
+      pull: makeColumns(part(".pull .chart"), tokens, say("figure.pull.table"), ["p", "q", "told"]),
       parts: makeColumns(part(".parts .chart"), tokens, say("figure.parts.table"), ["of-kept", "of-added", "sum", "excess"]),
       many: makeColumns(part(".many .chart"), tokens, say("figure.many.table"), ["share", "p"]),
     };
@@ -333,6 +333,7 @@ export function makeFigure(panel, pinned) {
     part(".raw-key").hidden = bars.every(({ raw: outline }) => outline.hidden);
     columns.pull.write(0, "p", inColumn(after.p));
     columns.pull.write(1, "q", inColumn(after.q));
+    columns.pull.write(2, say("figure.pull.told"), inColumn(trial.told), mistakes.has("told"));
   }
 
   function makeShaping() {
@@ -495,7 +496,7 @@ export function makeFigure(panel, pinned) {
     write(".statistic", found ? (found.statistic === Infinity ? "∞" : fixed(found.statistic, 1)) : "–");
     write(".chance", found ? digits(found.chance, 2) : "–");
     panel.dataset.found = found ? (found.chance < SURE ? "differs" : found.chance < LIKELY ? "unclear" : "fits") : "nothing";
-    const words = { drawn: grouped(DRAWS), seed };
+    const words = { seed };
     const sentences = {
       differs: () => say("figure.many.differs", words),
       unclear: () => say("figure.many.unclear", words),
@@ -550,8 +551,8 @@ function inColumn(values) {
   return values.map((value) => value.toFixed(3));
 }
 
-/** @param {number} value */
+/** Without the 0 before the point, which would take the sign's room. @param {number} value */
 function signed(value) {
   const written = Math.abs(value).toFixed(3);
-  return Number(written) === 0 ? "0" : `${value > 0 ? "+" : "−"}${written}`;
+  return Number(written) === 0 ? "0" : `${value > 0 ? "+" : "−"}${written.replace(/^0/, "")}`;
 }
