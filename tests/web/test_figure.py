@@ -20,8 +20,10 @@ MISTAKES = {
     "judge greedy drafts by soft probabilities": "Greedy text always has the target's likeliest token",
     "accept when p > q": "Never kept, it never comes",
 }
-HEIGHTS = """columns => columns.map((column) => Object.fromEntries([...column.querySelectorAll("i")].map(
-  (part) => [part.className, part.getBoundingClientRect().height / column.getBoundingClientRect().height])))"""
+HEIGHTS = """columns => columns.map((column) => {
+  const share = (part) => part.getBoundingClientRect().height / column.getBoundingClientRect().height;
+  return Object.fromEntries([...column.querySelectorAll("i")].map((part) => [part.className, share(part)]));
+})"""
 LEVEL = """columns => columns.map((column) => {
   const [line, all] = [column.querySelector(".due").getBoundingClientRect(), column.getBoundingClientRect()];
   return (all.bottom - (line.top + line.bottom) / 2) / all.height;
@@ -99,7 +101,7 @@ def press(panel, name: str) -> None:
 
 def test_the_two_parts_make_p_in_numbers_and_on_the_screen(figure):
     assert values(figure, "p") == near(P) and values(figure, "q") == near(Q)
-    kept, missing = [min(pair) for pair in zip(P, Q, strict=True)], []
+    kept = [min(pair) for pair in zip(P, Q, strict=True)]
     missing = [one - least for one, least in zip(P, kept, strict=True)]
     written = numbers(figure, "What p is made of")
     assert list(written) == ["min(p, q)", "+ (p − q)₊", "= p"]
