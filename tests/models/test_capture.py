@@ -540,6 +540,18 @@ def test_a_cache_that_has_moved_is_recorded_anew():
     assert [recording.played for recording in old] == played
 
 
+@pytest.mark.parametrize("shape", [{}, {"sliding_window": 8}], ids=str)
+def test_a_cache_that_was_made_anew_shares_no_recording_with_the_one_before(shape):
+    """As when a model in memory was moved and moved back: its weights lie where they were."""
+    pair = captured(tiny("mistral" if shape else "llama", **shape), noisy(llama))
+    before = rounds_of(pair)
+    made = len(pair.runner.graphs.made)
+    del pair.runner.lms
+    assert rounds_of(pair) == before
+    keys = pair.runner.graphs.made
+    assert len(keys) == 2 * made and not {*keys[:made]} & {*keys[made:]}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fails", "error"), [(1, RuntimeError), (2, torch.OutOfMemoryError), (3, RuntimeError), (4, RuntimeError)]
