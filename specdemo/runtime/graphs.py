@@ -203,7 +203,7 @@ class Graphs:
                     captured = self._capture(key, step, value)
                     self._compare(captured, step, value)
                     self.graphs[key] = captured
-                except RuntimeError as error:  # running out of memory is one, too
+                except Exception as error:  # of torch, of a model's own code, or out of memory
                     self._block(_reason(error, step, value))
                 if self.blocker:
                     captured = None
@@ -270,22 +270,22 @@ def _fill(static: object, value: object) -> None:
             there.copy_(given)
 
 
-def _reason(error: RuntimeError, step: Callable, value: StepInput) -> str:
+def _reason(error: Exception, step: Callable, value: StepInput) -> str:
     """Why a step could not be captured. CUDA says the same whether a capture was ended by the step, which
     waits for the device, or by another thread; so the step is tried once more as it is."""
     if any(interrupted in str(error) for interrupted in CAPTURE_INTERRUPTED):
         try:
             with ForbidReadingTensors(), ForbidDataDependence():
                 step(value)
-        except RuntimeError as own:
+        except Exception as own:
             return one_line(own)
     return one_line(error)
 
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """The collector could free a graph meanwhile, which would end the capture."""
-    gc.collect()
+    """The collector could free a graph meanwhile, which would end the capture. It does not run before either,
+    as in torch.cuda.graph: that takes half a second, in which nobody else's run goes on."""
     enabled = gc.isenabled()
     gc.disable()
     try:
