@@ -53,7 +53,10 @@ Out = TypeVar("Out")
 
 
 class RunStep(Protocol):
-    """Runs a step: as it is, or captured once for each `key` and replayed."""
+    """Runs a step: as it is, or captured once for each `key` and replayed. captures: whether it may do the
+    latter."""
+
+    captures: bool
 
     def rows(self, k: int, gamma: Gamma) -> int:
         """How many rows a step should have when `k` tokens are drafted of at most `gamma`."""
@@ -126,6 +129,8 @@ def varied_uniforms(u: Tensor) -> Tensor:
 class EagerSteps:
     """Runs each step as it is, with as many rows as there are drafts."""
 
+    captures = False
+
     def rows(self, k: int, gamma: Gamma) -> int:
         return k
 
@@ -147,6 +152,8 @@ class Graphs:
     need no graph of their own. Where gamma is chosen round by round, it has the fewest rows of AUTO_ROWS that
     hold the draft. A graph's output holds until it, or one that was captured before it, is
     replayed: those may use the same memory. Before a graph is used, it is compared with the step itself."""
+
+    captures = True
 
     def __init__(self, clock: Clock, most: int = 64):
         self.clock = clock

@@ -205,6 +205,9 @@ class CachedHead(Cached):
     def kv_length(self) -> int:
         return len(self.kv_ruler)
 
+    def make_room(self, length: int) -> None:
+        self.reserve(length)
+
     def reserve(self, length: int) -> None:
         """Call before forwards of which none reaches row `length`."""
         kv_length = kv_length_for(length, self.device)

@@ -154,6 +154,10 @@ class Cached:
     blocker: str | None = None  # why it captures nothing any more
     reads: Features | None = None  # what it drafts from: its target must keep them
 
+    def make_room(self, length: int) -> None:
+        """Makes room for a whole text of this length, before it begins."""
+        raise NotImplementedError
+
     def warm_up(self, rows: int) -> None:
         """A few forwards of one token and of so many, for what happens at the first ones."""
 
@@ -258,6 +262,9 @@ class CachedLM(Cached):
     @property
     def kv_length(self) -> int:
         return len(self.kv_ruler)
+
+    def make_room(self, length: int) -> None:
+        self.reserve(0, length)
 
     def reserve(self, start: int, length: int) -> None:
         self._next = start

@@ -10,6 +10,7 @@ import random
 import time
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.engine.drafters.model import DraftInput
 from specdemo.engine.sampling import Settings
-from specdemo.runtime import runner
+from specdemo.runtime import heads, lm, runner
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps, Graph, Graphs, tensors_of, with_tensors
 from specdemo.runtime.lm import CachedLM
@@ -514,6 +515,35 @@ def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
     )
     assert again == rounds_of(run_by(target, drafter, Filled()))
     assert (again == first) == (how != "another parameter")
+
+
+@pytest.mark.parametrize(
+    ("length", "most"),
+    [
+        (512, 8),
+        pytest.param(4096, 18, marks=pytest.mark.slow),
+        pytest.param(32768, 32, marks=pytest.mark.long),
+    ],
+)
+def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothing(monkeypatch, length, most):
+    """With the lengths of the cache that a GPU has: two graphs for each, and one for a round at the end
+    that drafts nothing."""
+    as_on_gpu = partial(lm.kv_length_for, device=torch.device("cuda"))
+    for module in (lm, heads):
+        monkeypatch.setattr(module, "kv_length_for", lambda length, device: as_on_gpu(length))
+    target = tiny("llama", max_position_embeddings=2 * length, num_hidden_layers=1)
+    pair = captured(target, noisy(target, 0.001), Recorder(most=100))
+    params = Params(
+        gamma=4, temperature=0.0, max_new_tokens=length - len(PROMPT), ignore_eos=True, alternatives=0
+    )
+    epochs = []
+    for _ in range(2):
+        for event in stream(pair, PROMPT, params, measure=False):
+            if isinstance(event, Round):
+                epochs.append([one.buffer_epoch for one in pair.runner.lms])
+    made = pair.runner.graphs.made
+    assert all(one == epochs[0] for one in epochs)
+    assert len(made) == len(set(made)) <= most
 
 
 @pytest.mark.slow
