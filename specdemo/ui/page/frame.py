@@ -20,8 +20,10 @@ TABS = {
     "race": "Race",
     "compare": "Compare",
     "exactness": "Exactness",
+    "figure": "Why it is exact",
 }
 BESIDE_THE_TEXT = ("text", "positions")
+UNMEASURED = ("exactness", "figure")
 SPEEDS = {
     "1": "engine speed",
     "0.2": "1/5 of engine speed",
@@ -97,7 +99,7 @@ def frame(largest: int) -> str:
         for name, words in TABS.items()
     )
     panels = "".join(
-        f'<section class="panel{"" if name == "exactness" else " measured"}" data-testid="{name}" '
+        f'<section class="panel{"" if name in UNMEASURED else " measured"}" data-testid="{name}" '
         f'id="panel-{name}" role="tabpanel" aria-labelledby="tab-{name}"></section>'
         for name in TABS
         if name not in BESIDE_THE_TEXT

@@ -7,6 +7,7 @@ import { watchControls } from "./controls.js";
 import { copiedFrom } from "../view/copied.js";
 import { find, make, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
+import { makeFigure } from "../lesson/figure.js";
 import { makeGamma } from "../runs/gamma.js";
 import { makeInspector } from "../view/inspector.js";
 import { makePositions } from "../view/positions.js";
@@ -72,6 +73,7 @@ export function start({ element, props, watch, trigger }) {
   const tabs = makeTabs(page, (tab) => showHead((tab === "race" && raceHead) || head), {
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness"), reader.pinned),
+    figure: makeFigure(part("figure"), reader.pinned),
     gamma: makeGamma(part("gamma"), server),
     race: makeRace(part("race"), server, (ofRace) => {
       raceHead = ofRace;
