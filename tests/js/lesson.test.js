@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import "./words.js";
 import { rightTail } from "../../specdemo/ui/static/lesson/chisquare.js";
 import { DEFAULTS } from "../../specdemo/ui/static/lesson/defaults.js";
 import { compared, draw, noCounts, randomNumbers } from "../../specdemo/ui/static/lesson/draws.js";

@@ -231,6 +231,18 @@ def test_the_sampler_acts_at_once(figure):
     assert "min(1, p/q)" in figure.locator(".threshold").text_content()
 
 
+def test_a_bar_at_0_leaves_its_token_to_be_pressed(figure):
+    bar = bars(figure, "q")[5]
+    bar.focus()
+    figure.page.keyboard.press("Home")
+    button = figure.get_by_role("button", name="all", exact=True)
+    handle, below = bar.bounding_box(), button.bounding_box()
+    assert handle["y"] + handle["height"] <= below["y"] + 1
+    button.click()
+    assert "q = 0: the drafter never proposes" in figure.locator(".outcome-of-one").text_content()
+    assert not figure.get_by_role("slider", name="u, which decides").is_visible()
+
+
 def test_greedy_decoding_has_its_own_sentence(figure):
     figure.get_by_label("temperature").fill("0")
     said = figure.locator(".one").inner_text()

@@ -33,7 +33,7 @@ export function makeHandle(handle, { upright, length, read, write, grasped, rele
   handle.addEventListener("pointerdown", (event) => {
     if (event.button !== 0 || taken) return;
     event.preventDefault(); // no text is selected
-    handle.focus();
+    handle.focus({ preventScroll: true });
     handle.setPointerCapture(event.pointerId);
     grasped?.();
     taken = { pointer: event.pointerId, at: along(event), value: read() };
