@@ -348,7 +348,7 @@ def test_a_greedy_run_brings_its_own_p_and_q_at_temperature_0(visit, url, genera
 
 def test_it_speaks_german(visit, bare):
     page = visit(f"{bare}?lang=de", still=True)
-    page.get_by_test_id("figure").locator(".answer").wait_for(state="attached")
+    wait_for_state(page, "recorded")
     panel = page.get_by_test_id("figure")
     page.locator("[data-tab=figure][role=tab]").click()
     assert "genau dem p des Zielmodells" in panel.locator(".answer").inner_text()

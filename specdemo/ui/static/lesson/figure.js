@@ -89,10 +89,21 @@ const WORDS = {
 };
 
 /**
+ * The panel is filled when it is first looked at.
  * @param {HTMLElement} panel
  * @param {() => Token | null} pinned
  */
 export function makeFigure(panel, pinned) {
+  /** @type {ReturnType<typeof fill> | null} */
+  let filled = null;
+  return { show: () => (filled ??= fill(panel, pinned)).show() };
+}
+
+/**
+ * @param {HTMLElement} panel
+ * @param {() => Token | null} pinned
+ */
+function fill(panel, pinned) {
   panel.innerHTML = FIGURE;
   const part = (/** @type {string} */ selector) => find(panel, selector);
   for (const element of /** @type {NodeListOf<HTMLElement>} */ (panel.querySelectorAll("[data-say]"))) {
