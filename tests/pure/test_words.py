@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specdemo.ui.view.words import LANGUAGES, WORDS, catalogue, say, speaking
 
+UI = WORDS.parent
+SCRIPTS = sorted(UI.glob("static/*/*.js"))
 VALUE = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -17,6 +20,27 @@ def flat(part: dict[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
 
 
 ENGLISH = dict(flat(catalogue("en")))
+NAMES = {re.sub(r"_(one|other)$", "", key) for key in ENGLISH}  # as `say` is asked for them
+# A literal that begins as a key does; in a template or an f-string a value can be a part of it.
+PART = r"\$?\{[^{}]*\}"
+LITERAL = re.compile(rf"""(["`])((?:{"|".join(catalogue("en"))})\.(?:[\w.]|{PART})*)\1""")
+SAID = re.compile(rf"""\bsay\(\s*f?(["`])((?:[^"`${{]|{PART})*)\1""")
+COMMENT = re.compile(r"^\s*(?://|/?\*).*$", re.M)
+
+
+def code(file: Path) -> str:
+    text = file.read_text(encoding="utf-8")
+    return COMMENT.sub("", text) if file.suffix == ".js" else text
+
+
+def names_of(literal: str) -> set[str]:
+    """The keys that a literal can be."""
+    form = re.compile(r"\w+".join(map(re.escape, re.split(PART, literal))))
+    return {name for name in NAMES if form.fullmatch(name)}
+
+
+def literals(file: Path) -> set[str]:
+    return {text for _, text in LITERAL.findall(code(file))}
 
 
 def test_each_catalogue_belongs_to_a_language():
@@ -38,3 +62,22 @@ def test_a_key_or_a_value_that_is_missing_is_an_error():
             say(missing)
     with speaking("de"), pytest.raises(KeyError):
         say("page.nothing")
+
+
+@pytest.mark.parametrize("file", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_ask_for_words_that_there_are(file):
+    said = {text for _, text in SAID.findall(code(file))}
+    assert {text for text in literals(file) | said if not names_of(text)} == set()
+
+
+def test_scripts_have_no_words_before_a_language_is_known():
+    at_the_top = re.compile(r"^(?:export )?(?:const|let) \w+ = (?!.*=>)[^\n]*\bsay\(", re.M)
+    for file in SCRIPTS:
+        assert not at_the_top.search(code(file)), file.name
+
+
+def test_no_words_are_left_over():
+    asked = set().union(*(literals(file) for file in (*SCRIPTS, *UI.rglob("*.py"))))
+    used = set().union(*map(names_of, asked))
+    empty = {name for name in NAMES if ENGLISH.get(name) == ""}  # of a section that has no words yet
+    assert NAMES - used - empty == set()

@@ -134,8 +134,15 @@ def frame(largest: int) -> str:
         'title="Sends the prompt as your next message in this conversation">Reply</button>'
         '<button type="button" id="save">Save trace</button>'
         '<button type="button" id="copy">Copy link</button>'
-        "</div></div></div>"
+        f"</div>{_languages()}</div></div>"
     )
+
+
+def _languages() -> str:
+    options = "".join(
+        f'<option value="{tag}" lang="{tag}">{escape(name)}</option>' for tag, name in LANGUAGES.items()
+    )
+    return f'<select class="language">{options}</select>'
 
 
 def _player() -> str:

@@ -1,10 +1,11 @@
 // @ts-check
 // The visitor's language: the address's (?lang=de), else the one chosen before, else the browser's first that
-// there is, else English.
+// there is, else English. The server does not know what was chosen before, so it is put into the address.
 
-import { speak } from "../view/words.js";
+import { say, speak } from "../view/words.js";
 
 export const KEPT = "specdemo.language"; // where a choice is kept in the browser
+const NAME = "lang"; // in the address
 
 /**
  * Loads the words.
@@ -12,17 +13,50 @@ export const KEPT = "specdemo.language"; // where a choice is kept in the browse
  * @param {string[]} languages that there are; the first where no other is asked for
  */
 export async function prepare(folder, languages) {
-  const tag = chosen(languages);
+  const address = new URL(location.href);
+  const asked = known(languages, address.searchParams.get(NAME));
+  const usual = known(languages, ...navigator.languages) ?? languages[0];
+  const tag = asked ?? known(languages, kept()) ?? usual;
+  if (!asked && tag !== usual) {
+    go(tag); // the server has written its words in the usual one
+    return new Promise(() => {});
+  }
   const answer = await fetch(new URL(`words/${tag}.json`, folder));
   speak(tag, await answer.json());
   document.documentElement.lang = tag;
 }
 
-/** @param {string[]} languages */
-function chosen(languages) {
-  const asked = [new URLSearchParams(location.search).get("lang"), kept(), ...navigator.languages];
-  const tags = asked.map((tag) => (tag ?? "").toLowerCase().split("-")[0]);
-  return tags.find((tag) => languages.includes(tag)) ?? languages[0];
+/**
+ * Lets the visitor choose the language.
+ * @param {HTMLElement} control a select with the languages
+ */
+export function offerLanguages(control) {
+  const select = /** @type {HTMLSelectElement} */ (control);
+  select.value = document.documentElement.lang;
+  select.setAttribute("aria-label", say("view.language"));
+  select.addEventListener("change", () => {
+    keep(select.value);
+    go(select.value);
+  });
+}
+
+/**
+ * Loads the page again in this language. The address holds all else that is to be shown.
+ * @param {string} tag
+ */
+function go(tag) {
+  const address = new URL(location.href);
+  address.searchParams.set(NAME, tag);
+  location.replace(address);
+}
+
+/**
+ * The first of these tags that stands for one of the languages.
+ * @param {string[]} languages
+ * @param {(string | null)[]} tags such as "de-AT"
+ */
+function known(languages, ...tags) {
+  return tags.map((tag) => (tag ?? "").toLowerCase().split("-")[0]).find((tag) => languages.includes(tag));
 }
 
 function kept() {
@@ -30,5 +64,14 @@ function kept() {
     return localStorage.getItem(KEPT);
   } catch {
     return null; // a frame without storage
+  }
+}
+
+/** @param {string} tag */
+function keep(tag) {
+  try {
+    localStorage.setItem(KEPT, tag);
+  } catch {
+    // Then it is in the address only.
   }
 }

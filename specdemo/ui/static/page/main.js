@@ -4,6 +4,7 @@
 import { makeAddress } from "./address.js";
 import { makeCompare } from "../runs/compare.js";
 import { watchControls } from "./controls.js";
+import { offerLanguages } from "./language.js";
 import { copiedFrom } from "../view/copied.js";
 import { find, make, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
@@ -114,6 +115,7 @@ export function start({ element, props, watch, trigger }) {
   /** A trace that has been opened, until the controls hold its settings. @type {Message | null} */
   let toShow = null;
 
+  offerLanguages(find(page, ".language"));
   for (const begun of [".replay", ".timeline", ".unfold"]) find(page, begun).addEventListener("click", unfold);
   part("metrics").addEventListener("keydown", moveAlongNumbers);
   document.addEventListener("click", ({ target }) => {

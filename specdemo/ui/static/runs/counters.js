@@ -35,9 +35,9 @@ export function placesOf({ drafts, by_place }) {
 export function fillCounters(table, counted) {
   const head = make("tr", make("td"));
   for (const name of COLUMNS) {
-    const cell = make("th", say(`positions.counters.${name}`));
+    const cell = make("th", say(`positions.counters.columns.${name}`));
     cell.scope = "col";
-    cell.title = say(`positions.counters.${name}Definition`);
+    cell.title = say(`positions.counters.definitions.${name}`);
     head.append(cell);
   }
   const body = make("tbody");

@@ -49,10 +49,10 @@ export function makeMeasuring(place, server, requests, what) {
    * @param {boolean} recorded whether that is known from a recorded run, which another machine may have made
    */
   function foretell(seconds, recorded) {
-    const each = buttons.length > 1 ? "measuring.eachTakes" : "measuring.takes";
-    const takes = recorded ? `${each}Recorded` : each;
+    const takes = recorded ? "measuring.takesRecorded" : "measuring.takes";
+    const eachTakes = recorded ? "measuring.eachTakesRecorded" : "measuring.eachTakes";
     const time = seconds === undefined ? "" : durationInWords(seconds);
-    find(place, ".takes").textContent = time && say(takes, { time });
+    find(place, ".takes").textContent = time && say(buttons.length > 1 ? eachTakes : takes, { time });
   }
 
   /** @param {string} words what it measures, until it does */

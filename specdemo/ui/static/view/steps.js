@@ -284,8 +284,8 @@ function judgedInWords(token) {
   const { fate, round } = token;
   const name = nameOf(token);
   const verdict = isServed(token)
-    ? say(`player.${fate}`, { token: name })
-    : say(`player.${fate}Why`, { token: name, why: isBlock(round) ? judgement(token) : comparison(token) });
+    ? say(`player.judged.${fate}`, { token: name })
+    : say(`player.judgedWhy.${fate}`, { token: name, why: isBlock(round) ? judgement(token) : comparison(token) });
   if (token !== judgedIn(round.draft).at(-1)) return verdict;
   const dropped = round.draft.length - judgedIn(round.draft).length;
   const ends = !round.next && fate === "accepted" ? say("player.textEnds") : "";
@@ -301,8 +301,10 @@ function drawnInWords(token) {
   if (token.fate === "sampled") return say(why ? "player.sampledWhy" : "player.sampled", { ...drawn, why });
   if (token.fate === "bonus") return say("player.bonus", drawn);
   const replaced = rejectedIn(token.round);
-  const from = ruleOf(token).residual === null ? "player.resampledFromP" : "player.resampled";
-  return replaced ? say(`${from}Instead`, { ...drawn, replaced: named(replaced) }) : say(from, drawn);
+  const isFromP = ruleOf(token).residual === null;
+  if (!replaced) return say(isFromP ? "player.resampledFromP" : "player.resampled", drawn);
+  const instead = { ...drawn, replaced: named(replaced) };
+  return say(isFromP ? "player.resampledFromPInstead" : "player.resampledInstead", instead);
 }
 
 /** @param {string[]} parts some of them empty */
