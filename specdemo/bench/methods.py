@@ -139,8 +139,7 @@ WINNER_SENTENCES = {
     "only": "only {{who}} has been measured: {{speed}} tokens/s",
     "without_plain": "{{best}} is fastest, with {{speed}} tokens/s; {{second}} reaches {{other}} tokens/s",
     "no_interval": (
-        "The target alone has not been measured, so there is no interval, and a small lead can be "
-        "noise."
+        "The target alone has not been measured, so there is no interval, and a small lead can be noise."
     ),
     "so_far": "so far {{who}} is the fastest drafter, with {{speed}} tokens/s",
     "needs_tokens": "A speed-up needs at least {{shortest}} tokens.",

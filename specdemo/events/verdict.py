@@ -20,8 +20,7 @@ VERDICT_SENTENCES = {
     "counted": "{{tokens}} in {{forwards}}; the target alone needs {{alone}}.",
     "none_accepted": "{{tokens}} in {{forwards}}; no draft was accepted.",
     "all_dropped": (
-        "{{tokens}} in {{forwards}}: every draft was dropped, because the drafter was never sure "
-        "enough."
+        "{{tokens}} in {{forwards}}: every draft was dropped, because the drafter was never sure enough."
     ),
     "nothing_drafted": "{{tokens}} in {{forwards}}: nothing was drafted.",
     "lossy": "Lossy: {{distance}} from the target's distribution on average.",
