@@ -10,6 +10,7 @@ from random import SystemRandom
 from specdemo import __version__
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.drafters import (
+    LONGEST_DRAFT,
     Drafter,
     Materials,
     NoDrafter,
@@ -252,6 +253,7 @@ def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     setup = pair.runner.begin_run(own.get(METHODS[params.draft_with].needs))
     sampler = Sampler(params, len(started.prompt_ids))
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
+    setup.make_room(longest + LONGEST_DRAFT)  # rows that only fill a step lie beyond the end
     eos = frozenset() if params.ignore_eos else pair.eos
     stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))
     drafter = BUILDERS[params.draft_with](

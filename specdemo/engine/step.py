@@ -135,7 +135,8 @@ class Verifier:
             settings=Settings(settings),
         )
         # Which features it keeps, not only whether: two drafters of a target can need different ones.
-        kept = None if self.target.features is None else id(self.target.features)
+        features = self.target.features
+        kept = None if features is None else features.buffer_epoch
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch, kept)
         reported = (self.alternatives, self.wants_top)
         looked_at = (self.confidence > 0, len(value.sure))

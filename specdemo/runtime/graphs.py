@@ -53,7 +53,10 @@ Out = TypeVar("Out")
 
 
 class RunStep(Protocol):
-    """Runs a step: as it is, or captured once for each `key` and replayed."""
+    """Runs a step: as it is, or captured once for each `key` and replayed. captures: whether it may do the
+    latter."""
+
+    captures: bool
 
     def rows(self, k: int, gamma: Gamma) -> int:
         """How many rows a step should have when `k` tokens are drafted of at most `gamma`."""
@@ -126,6 +129,8 @@ def varied_uniforms(u: Tensor) -> Tensor:
 class EagerSteps:
     """Runs each step as it is, with as many rows as there are drafts."""
 
+    captures = False
+
     def rows(self, k: int, gamma: Gamma) -> int:
         return k
 
@@ -147,6 +152,8 @@ class Graphs:
     need no graph of their own. Where gamma is chosen round by round, it has the fewest rows of AUTO_ROWS that
     hold the draft. A graph's output holds until it, or one that was captured before it, is
     replayed: those may use the same memory. Before a graph is used, it is compared with the step itself."""
+
+    captures = True
 
     def __init__(self, clock: Clock, most: int = 64):
         self.clock = clock
@@ -203,7 +210,7 @@ class Graphs:
                     captured = self._capture(key, step, value)
                     self._compare(captured, step, value)
                     self.graphs[key] = captured
-                except RuntimeError as error:  # running out of memory is one, too
+                except Exception as error:  # of torch, of a model's own code, or out of memory
                     self._block(_reason(error, step, value))
                 if self.blocker:
                     captured = None
@@ -270,22 +277,22 @@ def _fill(static: object, value: object) -> None:
             there.copy_(given)
 
 
-def _reason(error: RuntimeError, step: Callable, value: StepInput) -> str:
+def _reason(error: Exception, step: Callable, value: StepInput) -> str:
     """Why a step could not be captured. CUDA says the same whether a capture was ended by the step, which
     waits for the device, or by another thread; so the step is tried once more as it is."""
     if any(interrupted in str(error) for interrupted in CAPTURE_INTERRUPTED):
         try:
             with ForbidReadingTensors(), ForbidDataDependence():
                 step(value)
-        except RuntimeError as own:
+        except Exception as own:
             return one_line(own)
     return one_line(error)
 
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """The collector could free a graph meanwhile, which would end the capture."""
-    gc.collect()
+    """The collector could free a graph meanwhile, which would end the capture. It does not run before either,
+    as in torch.cuda.graph: that takes half a second, in which nobody else's run goes on."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Linear, Module, ModuleDict
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 
-from specdemo.runtime.lm import MIN_CAPACITY, Cached, Features, context_of, kv_length_for, longer
+from specdemo.runtime.lm import MIN_CAPACITY, NEW_BUFFERS, Cached, Features, context_of, kv_length_for, longer
 from specdemo.runtime.rotary import RotaryPositions
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
@@ -177,7 +177,7 @@ class CachedHead(Cached):
         head.begin_run()
         depth = target.config.get_text_config().num_hidden_layers
         self.features = Features(target, head.config.layer_ids_for(depth))
-        self.buffer_epoch = 0  # see LM
+        self.buffer_epoch = next(NEW_BUFFERS)  # see LM
         layer = head.config.layer
         shape = (layers, 1, layer.num_key_value_heads, 0, layer.head_dim)
         self.keys = self.values = torch.zeros(shape, dtype=self.dtype, device=self.device)  # [n, 1, G, C, d]
@@ -205,6 +205,9 @@ class CachedHead(Cached):
     def kv_length(self) -> int:
         return len(self.kv_ruler)
 
+    def make_room(self, length: int) -> None:
+        self.reserve(length)
+
     def reserve(self, length: int) -> None:
         """Call before forwards of which none reaches row `length`."""
         kv_length = kv_length_for(length, self.device)
@@ -213,7 +216,7 @@ class CachedHead(Cached):
             capacity = max(kv_length, 2 * capacity, MIN_CAPACITY)
             self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
             self._ruler_buffer = torch.arange(capacity, device=self.device)
-            self.buffer_epoch += 1
+            self.buffer_epoch = next(NEW_BUFFERS)
         self.kv_ruler = self._ruler_buffer[:kv_length]
 
     def true_features(self, rows: Tensor) -> Tensor:

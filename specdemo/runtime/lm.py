@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from itertools import pairwise
+from itertools import count, pairwise
 from threading import get_ident
 from typing import Protocol
 
@@ -38,6 +38,7 @@ PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
 MIN_CAPACITY = 256  # tokens that there is room for
+NEW_BUFFERS = count(1)  # a number for each set of buffers of a cache; none comes twice in this process
 
 
 class Features:
@@ -57,10 +58,12 @@ class Features:
         self.states = torch.zeros(
             0, len(layer_ids) * self.size, dtype=model.dtype, device=device
         )  # [C, A * H]
+        self.buffer_epoch = next(NEW_BUFFERS)  # see LM
 
     def reserve(self, capacity: int) -> None:
         """Makes room for the positions below `capacity`."""
         if capacity > len(self.states):
+            self.buffer_epoch = next(NEW_BUFFERS)
             self.states = longer(self.states, capacity)
 
     def keep(self, layer: int, x: Tensor, rows: Tensor) -> None:
@@ -106,7 +109,9 @@ class LM(Protocol):
     """What the engine needs of a model. The tests' toy tables are LMs too."""
 
     vocab_size: int
-    buffer_epoch: int  # how often the cache has moved to larger buffers, which invalidates captured steps
+    buffer_epoch: (
+        int  # of NEW_BUFFERS when the cache got those that it has; captured steps hold for these alone
+    )
     features: Features | None  # what its forwards keep of their layers' inputs; None: nothing
     states: States | None  # what it keeps of recurrent layers; None: it has none
 
@@ -149,6 +154,10 @@ class Cached:
     blocker: str | None = None  # why it captures nothing any more
     reads: Features | None = None  # what it drafts from: its target must keep them
 
+    def make_room(self, length: int) -> None:
+        """Makes room for a whole text of this length, before it begins."""
+        raise NotImplementedError
+
     def warm_up(self, rows: int) -> None:
         """A few forwards of one token and of so many, for what happens at the first ones."""
 
@@ -168,7 +177,7 @@ class CachedLM(Cached):
         self.dtype = model.dtype
         self.vocab_size = logits_width(model)
         self.static = False  # the mode of this run, see begin_run
-        self.buffer_epoch = 0
+        self.buffer_epoch = next(NEW_BUFFERS)
         self.features: Features | None = None
         self.compiled = compiled
         self.fused: FusedForward | None = None  # runs static forwards; None: the model itself does
@@ -254,13 +263,16 @@ class CachedLM(Cached):
     def kv_length(self) -> int:
         return len(self.kv_ruler)
 
+    def make_room(self, length: int) -> None:
+        self.reserve(0, length)
+
     def reserve(self, start: int, length: int) -> None:
         self._next = start
         kv_length = kv_length_for(length, self.device)
         if kv_length > self._capacity:
             self._capacity = max(kv_length, 2 * self._capacity, MIN_CAPACITY)
             self._ruler_buffer = torch.arange(self._capacity, device=self.device)
-            self.buffer_epoch += 1
+            self.buffer_epoch = next(NEW_BUFFERS)
             for layer in self.layers:
                 layer.grow(self._capacity)
         if self.features is not None:
@@ -360,10 +372,10 @@ class CachedLM(Cached):
         length = max(0, int(min(32, self.last_position + 1 - rows)))
         self.prefill(torch.zeros(length, dtype=torch.long))
         start = torch.tensor(length, device=self.device)
-        for count in (1, rows):
+        for tokens in (1, rows):
             for _ in range(WARM_UP_FORWARDS):
-                self.reserve(length, length + count)
-                self.forward(torch.zeros(count, dtype=torch.long, device=self.device), start)
+                self.reserve(length, length + tokens)
+                self.forward(torch.zeros(tokens, dtype=torch.long, device=self.device), start)
 
 
 class PositionalLayer(DynamicLayer):
@@ -452,10 +464,10 @@ def kv_length_for(length: int, device: torch.device) -> int:
 
 def layers_of(model: PreTrainedModel) -> ModuleList:
     """The model's decoder layers; ValueError if it has no single list of them."""
-    count = model.config.get_text_config().num_hidden_layers
-    lists = [part for part in model.modules() if isinstance(part, ModuleList) and len(part) == count]
+    depth = model.config.get_text_config().num_hidden_layers
+    lists = [part for part in model.modules() if isinstance(part, ModuleList) and len(part) == depth]
     if len(lists) != 1:
-        raise ValueError(f"its {count} layers are not one list of modules")
+        raise ValueError(f"its {depth} layers are not one list of modules")
     return lists[0]
 
 

@@ -41,6 +41,13 @@ class RunSetup:
     run_step: RunStep
     run_drafting: RunStep
 
+    def make_room(self, length: int) -> None:
+        """Where steps are captured, room for so many tokens in both caches: one that grows in the middle of a
+        text needs all its graphs again."""
+        for lm in (self.target, self.drafter):
+            if self.run_step.captures and lm is not None and lm.is_captured:
+                lm.make_room(length)
+
 
 class Runner:
     """Runs the models of one pair, in one run at a time."""

@@ -1,5 +1,6 @@
 // What the page says of a server's run: what is told, and that the rest is not.
 
+import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { rowsOf, valueOf, whatIsMissing } from "../../specdemo/ui/static/view/chart.js";
@@ -8,7 +9,8 @@ import { deathsIn } from "../../specdemo/ui/static/view/deaths.js";
 import { courseOf } from "../../specdemo/ui/static/runs/racing.js";
 import { identityAt } from "../../specdemo/ui/static/view/recompute.js";
 import { Replay, numbersAfter } from "../../specdemo/ui/static/view/replay.js";
-import { NOT_TOLD, isServed, isUnknown, nameOf } from "../../specdemo/ui/static/view/served.js";
+import { isServed, isUnknown, nameOf } from "../../specdemo/ui/static/view/served.js";
+import { say } from "../../specdemo/ui/static/view/words.js";
 import { inWords, placeAfter } from "../../specdemo/ui/static/view/steps.js";
 import {
   alternativesTo, drawnFrom, placeOf, roundInWords, valuesOf, verdictOn,
@@ -90,7 +92,7 @@ test("values that are not told are null, and none is made up", () => {
   assert.deepEqual(named(prefill.next), withoutDraft);
   assert.deepEqual(named(untold().next), drafted, "it may have replaced a draft");
   assert.deepEqual(valuesOf(rejected.draft[0], "draft"), []);
-  assert.match(NOT_TOLD, /not told by the server/);
+  assert.match(say("inspector.notTold"), /not told by the server/);
 });
 
 test("the likeliest tokens have the target's raw probability, though they have no ids", () => {

@@ -1,5 +1,6 @@
 // What a token without a text stands for.
 
+import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { kindInRound, kindsInPrompt } from "../../specdemo/ui/static/view/textless.js";

@@ -10,6 +10,7 @@ import random
 import time
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.engine.drafters.model import DraftInput
 from specdemo.engine.sampling import Settings
-from specdemo.runtime import runner
+from specdemo.runtime import heads, lm, runner
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps, Graph, Graphs, tensors_of, with_tensors
 from specdemo.runtime.lm import CachedLM
@@ -30,6 +31,7 @@ from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny, tokenizer
 PROMPT = [5, 17, 3, 88, 5, 17, 3]
 FAILURES = {  # what errors say, in the middle of which a line may end
     RuntimeError: "no kernel\nfor this",
+    TypeError: "an argument of a compiler\nthat it does not know",
     torch.OutOfMemoryError: "CUDA out of memory.\nTried to allocate 2.00 GiB",
 }
 
@@ -515,6 +517,35 @@ def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
     assert (again == first) == (how != "another parameter")
 
 
+@pytest.mark.parametrize(
+    ("length", "most"),
+    [
+        (512, 8),
+        pytest.param(4096, 18, marks=pytest.mark.slow),
+        pytest.param(32768, 32, marks=pytest.mark.long),
+    ],
+)
+def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothing(monkeypatch, length, most):
+    """With the lengths of the cache that a GPU has: two graphs for each, and one for a round at the end
+    that drafts nothing."""
+    as_on_gpu = partial(lm.kv_length_for, device=torch.device("cuda"))
+    for module in (lm, heads):
+        monkeypatch.setattr(module, "kv_length_for", lambda length, device: as_on_gpu(length))
+    target = tiny("llama", max_position_embeddings=2 * length, num_hidden_layers=1)
+    pair = captured(target, noisy(target, 0.001), Recorder(most=100))
+    params = Params(
+        gamma=4, temperature=0.0, max_new_tokens=length - len(PROMPT), ignore_eos=True, alternatives=0
+    )
+    epochs = []
+    for _ in range(2):
+        for event in stream(pair, PROMPT, params, measure=False):
+            if isinstance(event, Round):
+                epochs.append([one.buffer_epoch for one in pair.runner.lms])
+    made = pair.runner.graphs.made
+    assert all(one == epochs[0] for one in epochs)
+    assert len(made) == len(set(made)) <= most
+
+
 @pytest.mark.slow
 def test_a_cache_that_has_moved_is_recorded_anew():
     """A text beyond the buffers of both caches, and then a short one: what was recorded over the old ones is
@@ -540,9 +571,21 @@ def test_a_cache_that_has_moved_is_recorded_anew():
     assert [recording.played for recording in old] == played
 
 
+@pytest.mark.parametrize("shape", [{}, {"sliding_window": 8}], ids=str)
+def test_a_cache_that_was_made_anew_shares_no_recording_with_the_one_before(shape):
+    """As when a model in memory was moved and moved back: its weights lie where they were."""
+    pair = captured(tiny("mistral" if shape else "llama", **shape), noisy(llama))
+    before = rounds_of(pair)
+    made = len(pair.runner.graphs.made)
+    del pair.runner.lms
+    assert rounds_of(pair) == before
+    keys = pair.runner.graphs.made
+    assert len(keys) == 2 * made and not {*keys[:made]} & {*keys[made:]}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fails", "error"), [(1, RuntimeError), (2, torch.OutOfMemoryError), (3, RuntimeError), (4, RuntimeError)]
+    ("fails", "error"), [(1, RuntimeError), (2, torch.OutOfMemoryError), (3, TypeError), (4, RuntimeError)]
 )
 def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
     """The drafting step, the verifying one, and those of another span in the middle of the text."""

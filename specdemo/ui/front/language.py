@@ -1,7 +1,7 @@
 """In which language a visitor of the page is answered. The API and its tools always answer in English.
 
-The page's address keeps a visitor's choice (?lang=de), and each request that the page makes names that address
-in its header Referer.
+The page's address keeps a visitor's choice (?lang=de), and each request of the page names that address in its
+header Referer.
 """
 
 import re

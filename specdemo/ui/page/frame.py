@@ -13,8 +13,9 @@ from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
 from specdemo.ui.view.words import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
-TABS = ("text", "positions", "gamma", "race", "compare", "exactness")
+TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure")
 BESIDE_THE_TEXT = ("text", "positions")
+UNMEASURED = ("exactness", "figure")
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
 # A button of the player: (its move, its sign, its key).
 MOVES = (
@@ -75,7 +76,7 @@ def frame(largest: int) -> str:
         for name in TABS
     )
     panels = "".join(
-        f'<section class="panel{"" if name == "exactness" else " measured"}" data-testid="{name}" '
+        f'<section class="panel{"" if name in UNMEASURED else " measured"}" data-testid="{name}" '
         f'id="panel-{name}" role="tabpanel" aria-labelledby="tab-{name}"></section>'
         for name in TABS
         if name not in BESIDE_THE_TEXT
@@ -104,7 +105,8 @@ def frame(largest: int) -> str:
         f'aria-label="{_say("page.inspector")}"></div>'
         '<section class="panel" data-testid="positions" id="panel-positions" role="tabpanel" '
         'aria-labelledby="tab-positions"></section>'
-        f'<div class="timeline" data-testid="timeline" role="region" aria-label="{_say("page.timeline")}"></div>'
+        '<div class="timeline" data-testid="timeline" role="region" '
+        f'aria-label="{_say("page.timeline")}"></div>'
         f"</div>{_player()}{panels}"
         '<div class="foot"><p class="whose" data-testid="whose"></p><p class="said"></p>'
         '<div class="keep later"><button type="button" id="reply" hidden '

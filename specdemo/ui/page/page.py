@@ -30,8 +30,8 @@ from specdemo.ui.view.words import LANGUAGES, say, speaking, spoken
 
 RECORDED = ROOT / "assets" / "traces" / "first.json"
 STORY = "One day, a girl named Mia found a tiny kitten in the rain."
-# question, which the catalogues have as page.questions.NAME: (prompt, drafting method, gamma, sampler). What is
-# to be compared shares prompt and sampler.
+# question, by its key in page.questions: (prompt, drafting method, gamma, sampler). What is to be compared
+# shares prompt and sampler.
 EXAMPLES = {
     "works": (STORY, "model", 4, FIRST["sampler"]),
     "loses": (STORY, "early-exit", 4, FIRST["sampler"]),

@@ -2,10 +2,13 @@
 // The page's address: what the run on the stage was asked for, and the pinned token. So a reload, Back and a
 // copied link show the same again.
 
+import { say } from "../view/words.js";
+
 /** @import { Token } from "../view/run.js" */
 /** @typedef {ReturnType<typeof makeAddress>} Address */
 
-const OTHERS = ["view", "deep_link", "embed", "logs"]; // Gradio's and its host's, besides those with __
+// Gradio's and its host's, besides those with __; and the visitor's language, which is no setting of a run.
+const OTHERS = ["view", "deep_link", "embed", "logs", "lang"];
 
 /** @param {string} text */
 const isForeign = (text) => text.startsWith("__") || OTHERS.includes(text);
@@ -102,19 +105,14 @@ export function makeAddress() {
    * @returns {Promise<string>}
    */
   async function copy() {
-    if (!isLinked) {
-      return "Not copied: this run was opened from a file, or its settings are too long for a link. Save its trace "
-        + "instead.";
-    }
+    if (!isLinked) return say("view.notCopied");
     const query = new URLSearchParams(location.search);
     const lacks = query.has("pair") && !query.has("prompt");
     try {
       await navigator.clipboard.writeText(location.href);
     } catch {
-      return `The browser does not let this page copy; the link is ${location.href}`;
+      return say("view.copyRefused", { link: location.href });
     }
-    return lacks
-      ? "Copied: a link that makes this run again, without its prompt, which is too long for a link."
-      : "Copied: a link that makes this run again.";
+    return say(lacks ? "view.copiedWithoutPrompt" : "view.copied");
   }
 }

@@ -3,6 +3,7 @@
 // and keys that work wherever the focus is. It begins at the first token. Presenters send PageDown and PageUp.
 
 import { find } from "../view/dom.js";
+import { say } from "../view/words.js";
 
 /** @import { Move, Player } from "../view/player.js" */
 /** @import { Text } from "../view/text.js" */
@@ -79,7 +80,7 @@ export function makeLecture(page, player, text, showText) {
     page.removeAttribute("data-blank");
     root.classList.toggle("lecture-mode", on);
     button.setAttribute("aria-pressed", String(on));
-    button.textContent = on ? "Leave" : "Lecture";
+    button.textContent = say(on ? "lecture.leave" : "lecture.begin");
     text.follow();
     text.reflow();
   }

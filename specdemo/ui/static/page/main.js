@@ -7,6 +7,7 @@ import { watchControls } from "./controls.js";
 import { copiedFrom } from "../view/copied.js";
 import { find, make, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
+import { makeFigure } from "../lesson/figure.js";
 import { makeGamma } from "../runs/gamma.js";
 import { makeInspector } from "../view/inspector.js";
 import { makePositions } from "../view/positions.js";
@@ -21,7 +22,8 @@ import { makeTabs } from "./tabs.js";
 import { makeTimeline } from "../view/timeline.js";
 import { makeTurns } from "../view/turns.js";
 import { follow } from "../runs/following.js";
-import { LOST, chooseTrace, fetchTrace, fetchWhole, isThere, sentenceOf } from "../traces/traces.js";
+import { chooseTrace, fetchTrace, fetchWhole, isThere, sentenceOf } from "../traces/traces.js";
+import { say } from "../view/words.js";
 
 /** @import { Following } from "../runs/following.js" */
 /** @import { Head, Measurement, Message, Notice, Update } from "../view/messages.js" */
@@ -30,8 +32,6 @@ import { LOST, chooseTrace, fetchTrace, fetchWhole, isThere, sentenceOf } from "
 
 const SLOW = 0.1; // the speed of the first recorded run, slow enough to be watched
 const RECORDED = "first"; // the name of the run that every page shows at first
-const GONE = "The server no longer has this: it was restarted, or the connection was cut for too long. Ask for it "
-  + "again.";
 const ANSWERS = 3000; // ms in which a server that is there has answered
 
 /**
@@ -59,7 +59,7 @@ export function start({ element, props, watch, trigger }) {
   const server = {
     measure: (/** @type {Request} */ request) => {
       trigger("apply", { ...request, run: shown });
-      setTimeout(() => isThere().then((there) => there || refused(LOST)), ANSWERS);
+      setTimeout(() => isThere().then((there) => there || refused(say("traces.lost"))), ANSWERS);
     },
     stop,
     choose: (/** @type {number} */ gamma) => trigger("select", { gamma }),
@@ -72,6 +72,7 @@ export function start({ element, props, watch, trigger }) {
   const tabs = makeTabs(page, (tab) => showHead((tab === "race" && raceHead) || head), {
     positions: makePositions(page, part("positions"), text),
     exactness: makeExactness(part("exactness"), reader.pinned),
+    figure: makeFigure(part("figure"), reader.pinned),
     gamma: makeGamma(part("gamma"), server),
     race: makeRace(part("race"), server, (ofRace) => {
       raceHead = ofRace;
@@ -162,7 +163,7 @@ export function start({ element, props, watch, trigger }) {
   async function tellWhetherItIsThere() {
     if (!isAsked || await isThere()) return;
     isAsked = false;
-    refused(LOST);
+    refused(say("traces.lost"));
     showStop();
   }
 
@@ -196,14 +197,14 @@ export function start({ element, props, watch, trigger }) {
     measuring?.close();
     measuring = follow(name, {
       told({ measurement, ended }) {
-        if (part("notice").textContent === LOST) forgetError();
+        if (part("notice").textContent === say("traces.lost")) forgetError();
         if (ended) measuring = null;
         if (measurement) takeMeasurement(measurement);
       },
       lost(isGone) {
-        if (!isGone || !measured) return refused(LOST);
+        if (!isGone || !measured) return refused(say("traces.lost"));
         measuring = null;
-        takeMeasurement({ ...measured, state: "failed", text: GONE, share: null });
+        takeMeasurement({ ...measured, state: "failed", text: say("view.gone"), share: null });
       },
     });
     showStop();
@@ -225,7 +226,7 @@ export function start({ element, props, watch, trigger }) {
    */
   async function told(name, own, message) {
     if (own !== number) return;
-    if (part("notice").textContent === LOST) {
+    if (part("notice").textContent === say("traces.lost")) {
       forgetError();
       player.follow();
     }
@@ -260,7 +261,7 @@ export function start({ element, props, watch, trigger }) {
    */
   function lost(own, isGone) {
     if (own !== number) return;
-    refused(isGone ? GONE : LOST);
+    refused(say(isGone ? "view.gone" : "traces.lost"));
     if (isGone) going = null;
     // What there is can be played. If more of it comes, it goes on.
     if (!restore()) {

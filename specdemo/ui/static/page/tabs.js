@@ -4,6 +4,7 @@
 
 import { find } from "../view/dom.js";
 import { isGoingOn } from "../runs/measuring.js";
+import { say } from "../view/words.js";
 
 /** @import { Measurement } from "../view/messages.js" */
 /** @import { Run } from "../view/run.js" */
@@ -56,7 +57,7 @@ export function makeTabs(page, selected, panels) {
   function take(measurement) {
     const begun = isGoingOn(measurement.state);
     if (begun && measured && measured.kind !== measurement.kind && isGoingOn(measured.state)) {
-      panels[measured.kind]?.take?.({ ...measured, state: "stopped", text: "Stopped.", share: null });
+      panels[measured.kind]?.take?.({ ...measured, state: "stopped", text: say("measuring.stopped"), share: null });
     }
     if (begun || measured?.id === measurement.id) measured = measurement;
     panels[measurement.kind]?.take?.(measurement);

@@ -2,7 +2,8 @@
 // The comparison: drafters on the same prompts, as a table that grows while they are measured. Earlier tables
 // stay below it until they are cleared.
 
-import { appendAll, find, make, saveFile } from "../view/dom.js";
+import { appendAll, escaped, find, make, saveFile } from "../view/dom.js";
+import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
 
 /** @import { Request, Server } from "./measuring.js" */
@@ -10,26 +11,25 @@ import { isGoingOn, makeMeasuring } from "./measuring.js";
 /** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 
-const COMPARE = `
+const words = (/** @type {string} */ key) => escaped(say(key));
+const markup = () => `
   <div class="measuring"></div>
-  <p class="empty">Nothing has been compared yet.</p>
-  <button type="button" class="clear" hidden>Clear</button>
+  <p class="empty">${words("compare.nothing")}</p>
+  <button type="button" class="clear" hidden>${words("compare.clear")}</button>
   <div class="comparisons"></div>`;
-const COMPARISON = `
+const tableMarkup = () => `
   <p class="result" role="status"></p>
   <p class="of"></p>
-  <div class="scrolls" role="group" aria-label="Drafters, the fastest first">
+  <div class="scrolls" role="group" aria-label="${words("compare.table")}">
     <table><thead><tr></tr></thead><tbody></tbody></table></div>
-  <div class="keeping"><button type="button" data-saves="csv" disabled>Save CSV</button>
-    <button type="button" data-saves="json" disabled>Save JSON</button></div>`;
+  <div class="keeping"><button type="button" data-saves="csv" disabled>${words("compare.csv")}</button>
+    <button type="button" data-saves="json" disabled>${words("compare.json")}</button></div>`;
 const TYPES = { csv: "text/csv", json: "application/json" };
-/** @type {Record<string, Request>} */
-const REQUESTS = {
-  "Compare drafters on this prompt": { kind: "compare", prompts: "this" },
-  "Compare drafters on a set of prompts": { kind: "compare", prompts: "set" },
-};
-const WHAT = "Measures each drafter and the target alone, whose rounds are the plain rounds. Reading the prompt is not "
-  + "counted.";
+/** By the words of their buttons. @returns {Record<string, Request>} */
+const requests = () => ({
+  [say("compare.thisPrompt")]: { kind: "compare", prompts: "this" },
+  [say("compare.set")]: { kind: "compare", prompts: "set" },
+});
 
 /**
  * @param {HTMLElement} panel
@@ -37,9 +37,9 @@ const WHAT = "Measures each drafter and the target alone, whose rounds are the p
  * @returns {Panel}
  */
 export function makeCompare(panel, server) {
-  panel.innerHTML = COMPARE;
+  panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
-  const measuring = makeMeasuring(part(".measuring"), server, REQUESTS, WHAT);
+  const measuring = makeMeasuring(part(".measuring"), server, requests(), say("compare.what"));
   /** By the id of the measurement. @type {Map<string, ReturnType<typeof makeTable>>} */
   const tables = new Map();
   part(".clear").addEventListener("click", clear);
@@ -83,7 +83,7 @@ export function makeCompare(panel, server) {
 
 function makeTable() {
   const element = make("section");
-  element.innerHTML = COMPARISON;
+  element.innerHTML = tableMarkup();
   const part = (/** @type {string} */ selector) => find(element, selector);
   const buttons = /** @type {HTMLButtonElement[]} */ ([...element.querySelectorAll(".keeping button")]);
   /** @type {ComparisonTable | null} */
@@ -119,7 +119,7 @@ function makeTable() {
 
 /** @param {string} column */
 function heading(column) {
-  const [name, perRound] = column.split(/(?<=\/)(?=round)/);
+  const [name, perRound] = column.split(/(?<=\/)(?=\p{L}{3})/u);
   const cell = make("th", name);
   if (perRound) cell.append(make("wbr"), perRound); // a line may end there
   cell.scope = "col";

@@ -3,24 +3,19 @@
 
 import { appendAll, make } from "../view/dom.js";
 import { grouped, percent } from "../view/format.js";
+import { say } from "../view/words.js";
 
 /** @import { Counted } from "../view/messages.js" */
 
-const COLUMNS = {
-  drafts: "Drafts that the server has judged.",
-  accepted: "Those of which the token at this place was accepted, and all before it.",
-  "accepted share": "The accepted ones as a share of the drafts.",
-};
+const COLUMNS = ["drafts", "accepted", "share"];
 
 /**
  * Whose drafts were counted.
  * @param {Counted} counted
  */
 export function countedInWords({ alone, drafts }) {
-  const whose = alone
-    ? "All of them are this run's, as far as the counters tell."
-    : "Other visitors' requests count there, too, and some came meanwhile: these are not this run's alone.";
-  return `While the run went on, the server counted ${grouped(drafts)} draft${drafts === 1 ? "" : "s"}. ${whose}`;
+  const counted = say("positions.counters.counted", { count: drafts, number: grouped(drafts) });
+  return `${counted} ${say(alone ? "positions.counters.alone" : "positions.counters.shared")}`;
 }
 
 /**
@@ -29,7 +24,7 @@ export function countedInWords({ alone, drafts }) {
  */
 export function placesOf({ drafts, by_place }) {
   return by_place.map((accepted, at) => [
-    `place ${at + 1}`, grouped(drafts), grouped(accepted), percent(accepted, drafts),
+    say("positions.place", { place: at + 1 }), grouped(drafts), grouped(accepted), percent(accepted, drafts),
   ]);
 }
 
@@ -39,10 +34,10 @@ export function placesOf({ drafts, by_place }) {
  */
 export function fillCounters(table, counted) {
   const head = make("tr", make("td"));
-  for (const [name, definition] of Object.entries(COLUMNS)) {
-    const cell = make("th", name);
+  for (const name of COLUMNS) {
+    const cell = make("th", say(`positions.counters.${name}`));
     cell.scope = "col";
-    cell.title = definition;
+    cell.title = say(`positions.counters.${name}Definition`);
     head.append(cell);
   }
   const body = make("tbody");
@@ -53,5 +48,5 @@ export function fillCounters(table, counted) {
     appendAll(line, cells.map((text) => make("td", text)));
     body.append(line);
   }
-  table.replaceChildren(make("caption", "By place, from the server's counters"), make("thead", head), body);
+  table.replaceChildren(make("caption", say("positions.counters.caption")), make("thead", head), body);
 }

@@ -6,7 +6,8 @@ import {
   LINES, bandOf, bestInWords, cellsOf, intervalsOf, marksOf, nameOf, pathThrough, rowInWords, rowsOf, scaleOf,
   unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
-import { appendAll, find, make } from "../view/dom.js";
+import { appendAll, escaped, find, make } from "../view/dom.js";
+import { say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
 
 /** @import { Line, Measure, Row, Scale } from "../view/chart.js" */
@@ -15,37 +16,33 @@ import { makeMeasuring } from "./measuring.js";
 /** @import { Run } from "../view/run.js" */
 /** @import { Panel } from "../page/tabs.js" */
 
-const GAMMA = `
+const words = (/** @type {string} */ key) => escaped(say(key));
+
+const markup = () => `
   <div class="measuring"></div>
   <p class="missing" role="status"></p>
   <div class="gammas">
     <div class="taking"><div class="bests"></div><p class="unclear"></p><p class="chosen" role="status"></p></div>
-    <ul class="key"><li data-line="formula" data-only="engine">formula: Leviathan’s, from this run’s acceptance rate</li>
-      <li data-line="seen">estimate: from this run’s acceptance at each place and its times; shaded: 90% interval</li>
-      <li data-line="measured">measured, with a 90% interval</li>
-      <li>★ best: the shortest γ within 1% of the fastest</li></ul>
+    <ul class="key"><li data-line="formula" data-only="engine">${words("gamma.formula")}</li>
+      <li data-line="seen">${words("gamma.estimate")}</li>
+      <li data-line="measured">${words("gamma.measured")}</li>
+      <li>${words("gamma.best")}</li></ul>
     <div class="charts">
-      <figure><figcaption>Speed-up over the target alone</figcaption>
+      <figure><figcaption>${words("gamma.speedupFigure")}</figcaption>
         <div class="chart" data-measure="speedup"></div></figure>
-      <figure><figcaption>Tokens a round</figcaption>
+      <figure><figcaption>${words("gamma.tokensFigure")}</figcaption>
         <div class="chart" data-measure="tokens"></div></figure>
     </div>
     <p class="readout" aria-hidden="true"></p>
     <p class="of"></p>
-    <div class="scrolls"><table aria-label="Draft lengths: arrow keys move, Enter uses one">
-      <thead><tr><th rowspan="2" scope="col">γ</th><th colspan="3" scope="colgroup">speed-up</th>
-        <th colspan="3" scope="colgroup">tokens a round</th></tr>
-      <tr><th scope="col">formula</th><th scope="col">estimate</th><th scope="col">measured</th>
-        <th scope="col">formula</th><th scope="col">estimate</th><th scope="col">measured</th></tr></thead>
+    <div class="scrolls"><table aria-label="${words("gamma.table")}">
+      <thead><tr><th rowspan="2" scope="col">γ</th><th colspan="3" scope="colgroup">${words("gamma.speedup")}</th>
+        <th colspan="3" scope="colgroup">${words("gamma.tokens")}</th></tr>
+      <tr>${columns()}${columns()}</tr></thead>
       <tbody></tbody></table></div>
   </div>`;
-const WHAT = "How fast each draft length would be is estimated from this run. The button measures some of them.";
-const WHAT_SERVED = "How many tokens a round each draft length would bring is estimated from this run.";
-const HINT_SERVED = "Point at a draft length to see its numbers.";
-const FIXED = "The draft length is the server's own, and is set where it is started.";
-const HINT = "Point at a draft length to see its numbers; press to use it.";
-/** @type {Record<string, Request>} */
-const REQUESTS = { "Measure some of these lengths": { kind: "gamma" } };
+const columns = () => ["gamma.formulaColumn", "gamma.estimateColumn", "gamma.measuredColumn"]
+  .map((key) => `<th scope="col">${words(key)}</th>`).join("");
 const SVG = "http://www.w3.org/2000/svg";
 const STAR = " ★";
 
@@ -55,9 +52,9 @@ const STAR = " ★";
  * @returns {Panel}
  */
 export function makeGamma(panel, server) {
-  panel.innerHTML = GAMMA;
+  panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
-  const measuring = makeMeasuring(part(".measuring"), server, REQUESTS, WHAT);
+  const measuring = makeMeasuring(part(".measuring"), server, { [say("gamma.measure")]: { kind: "gamma" } }, say("gamma.what"));
   const charts = /** @type {HTMLElement[]} */ ([...panel.querySelectorAll(".chart")]);
   const body = part("tbody");
   /** @type {Run | null} */
@@ -104,13 +101,13 @@ export function makeGamma(panel, server) {
     const news = JSON.stringify([run.whose, run.complete, run.outcome, own, points]);
     if (news === drawn) return;
     drawn = news;
-    measuring.describe(served ? WHAT_SERVED : WHAT);
+    measuring.describe(say(served ? "gamma.whatServed" : "gamma.what"));
     measuring.foretell(run.outcome?.seconds.gamma, run.recorded);
     rows = rowsOf(run.outcome, points, run.setting && own);
     part(".missing").textContent = whatIsMissing(run);
     part(".chosen").textContent = "";
-    const estimated = run.outcome?.estimates.length ? `Estimated from: ${run.whose}.` : "";
-    const measured = points.length ? `Measured: ${measuredOf} · ${runsInWords(points)}.` : "";
+    const estimated = run.outcome?.estimates.length ? say("gamma.estimatedFrom", { whose: run.whose }) : "";
+    const measured = points.length ? say("gamma.measuredOf", { whose: measuredOf, runs: runsInWords(points) }) : "";
     part(".of").textContent = [estimated, measured].filter(Boolean).join("\n");
     part(".gammas").hidden = !rows.length;
     if (!rows.length) return; // what was drawn before keeps its place, unseen
@@ -151,7 +148,7 @@ export function makeGamma(panel, server) {
 
   /** @param {number | null} gamma */
   function light(gamma) {
-    const hint = run?.setting?.served ? HINT_SERVED : HINT;
+    const hint = say(run?.setting?.served ? "gamma.hintServed" : "gamma.hint");
     part(".readout").textContent = gamma !== null && rows[gamma] ? `${rowInWords(rows[gamma])}.` : hint;
     for (const lit of panel.querySelectorAll(".lit")) lit.classList.remove("lit");
     const its = `[data-row="${gamma}"], .column[data-gamma="${gamma}"]`;
@@ -163,13 +160,12 @@ export function makeGamma(panel, server) {
     const gamma = gammaOf(target);
     if (gamma === null) return;
     if (run?.setting?.served) {
-      part(".chosen").textContent = FIXED;
+      part(".chosen").textContent = say("gamma.fixed");
       return;
     }
     server.choose(gamma);
     setTabStop(gamma);
-    const words = gamma === 0 ? "Nothing will be drafted (target alone)" : `γ ${gamma} is set`;
-    part(".chosen").textContent = `${words}; press Generate.`;
+    part(".chosen").textContent = say(gamma === 0 ? "gamma.chosenNone" : "gamma.chosen", { gamma });
   }
 
   /** @param {KeyboardEvent} event */
@@ -210,7 +206,7 @@ function gammaOf(target) {
 function runsInWords(points) {
   const runs = points.map((point) => point.runs).sort((a, b) => a - b);
   const [least, most] = [runs[0], runs[runs.length - 1]];
-  return `${least === most ? least : `${least} to ${most}`} run${most === 1 ? "" : "s"} a point`;
+  return least === most ? say("gamma.runs", { count: most }) : say("gamma.runsBetween", { least, most });
 }
 
 /** @param {Row} row */
@@ -218,15 +214,15 @@ function drawRow(row) {
   const line = make("tr");
   line.dataset.row = String(row.gamma);
   if (row.isOwn) line.dataset.own = "";
-  const button = make("button", row.gamma === 0 ? "target alone" : String(row.gamma));
+  const button = make("button", row.gamma === 0 ? say("gamma.alone") : String(row.gamma));
   button.type = "button";
   button.tabIndex = -1;
   button.dataset.gamma = String(row.gamma);
-  button.title = `Use ${nameOf(row.gamma)}`;
-  button.setAttribute("aria-label", `Use ${nameOf(row.gamma)}`);
+  button.title = say("gamma.use", { length: nameOf(row.gamma) });
+  button.setAttribute("aria-label", button.title);
   const head = make("th", button);
   head.scope = "row";
-  if (row.isOwn) head.append(make("small", "this run"));
+  if (row.isOwn) head.append(make("small", say("gamma.thisRun")));
   const { interval, seenInterval, ...cells } = cellsOf(row);
   line.append(head);
   for (const [name, text] of Object.entries(cells)) {
@@ -285,7 +281,7 @@ function drawAxes(chart, scale, measure) {
     chart.append(shape("text", { x: scale.x(gamma), y: floor + 16, "text-anchor": "middle" }, String(gamma)));
   }
   const middle = (left + right) / 2;
-  chart.append(shape("text", { x: middle, y: floor + 33, "text-anchor": "middle" }, "γ, drafts a round"));
+  chart.append(shape("text", { x: middle, y: floor + 33, "text-anchor": "middle" }, say("gamma.axis")));
   chart.append(shape("path", { class: "axis", d: `M${left} ${ceiling}V${floor}H${right}` }));
 }
 
@@ -298,7 +294,7 @@ function drawOwn(chart, { gamma }, scale) {
   const x = scale.x(gamma);
   chart.append(shape("path", { class: "own", d: `M${x} ${scale.ceiling - 4}V${scale.floor}` }));
   const at = { x, y: scale.ceiling - 9, "text-anchor": gamma < 3 ? "start" : gamma > 13 ? "end" : "middle" };
-  chart.append(shape("text", at, `this run, ${nameOf(gamma)}`));
+  chart.append(shape("text", at, say("gamma.own", { length: nameOf(gamma) })));
 }
 
 /**

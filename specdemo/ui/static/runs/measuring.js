@@ -2,8 +2,9 @@
 // What every measuring instrument has: buttons that ask the server to measure, one that stops it, and what
 // goes on meanwhile.
 
-import { find, make } from "../view/dom.js";
+import { escaped, find, make } from "../view/dom.js";
 import { durationInWords } from "../view/format.js";
+import { say } from "../view/words.js";
 
 /** @import { Measurement } from "../view/messages.js" */
 /** @typedef {{ kind: Measurement["kind"], prompts?: "this" | "set" }} Request */
@@ -14,11 +15,11 @@ import { durationInWords } from "../view/format.js";
  */
 /** @typedef {ReturnType<typeof makeMeasuring>} Measuring */
 
-const MEASURING = `
-  <button type="button" class="end" disabled>Stop</button>
+const markup = () => `
+  <button type="button" class="end" disabled>${escaped(say("measuring.stop"))}</button>
   <p class="takes"></p>
   <div class="going-on"><p role="status"></p>
-    <progress max="1" value="0" aria-label="Measured" hidden></progress></div>`;
+    <progress max="1" value="0" aria-label="${escaped(say("measuring.measured"))}" hidden></progress></div>`;
 
 /**
  * @param {HTMLElement} place
@@ -27,7 +28,7 @@ const MEASURING = `
  * @param {string} what it measures, until it does
  */
 export function makeMeasuring(place, server, requests, what) {
-  place.innerHTML = MEASURING;
+  place.innerHTML = markup();
   const end = /** @type {HTMLButtonElement} */ (find(place, ".end"));
   const progress = /** @type {HTMLProgressElement} */ (find(place, "progress"));
   const line = find(place, ".going-on p");
@@ -48,9 +49,10 @@ export function makeMeasuring(place, server, requests, what) {
    * @param {boolean} recorded whether that is known from a recorded run, which another machine may have made
    */
   function foretell(seconds, recorded) {
-    const speed = recorded ? ", at the speed of the recorded run" : "";
-    const takes = buttons.length > 1 ? "Each takes" : "Takes";
-    find(place, ".takes").textContent = seconds === undefined ? "" : `${takes} ${durationInWords(seconds)}${speed}.`;
+    const each = buttons.length > 1 ? "measuring.eachTakes" : "measuring.takes";
+    const takes = recorded ? `${each}Recorded` : each;
+    const time = seconds === undefined ? "" : durationInWords(seconds);
+    find(place, ".takes").textContent = time && say(takes, { time });
   }
 
   /** @param {string} words what it measures, until it does */

@@ -1,11 +1,13 @@
 // @ts-check
 // The race: two runs side by side on one clock, played at the engine's own times, stretched.
 
-import { find } from "../view/dom.js";
+import { escaped, find } from "../view/dom.js";
 import { grouped } from "../view/format.js";
 import { makeMeasuring } from "./measuring.js";
 import { courseOf, lengthOf, placeAt, timeInWords, usualSpeed } from "./racing.js";
+import { speedInWords } from "../view/player.js";
 import { makeText } from "../view/text.js";
+import { say } from "../view/words.js";
 
 /** @import { Request, Server } from "./measuring.js" */
 /** @import { Head, Lane, Measurement, Race } from "../view/messages.js" */
@@ -19,26 +21,22 @@ const LANE = `
   <p class="count"></p>
   <p class="lead"><b></b> <span></span></p>
   <div class="stage hide-discarded" tabindex="0" role="list"></div>`;
-const RACE = `
+const SPEEDS = ["1", "0.5", "0.2", "0.1"]; // of the engine
+const words = (/** @type {string} */ key) => escaped(say(key));
+const markup = () => `
   <div class="measuring"></div>
   <div class="playing">
-    <p class="clock"><output aria-label="Engine time">0</output> ms</p>
-    <button type="button" class="again" disabled>Play again</button>
-    <label>at <select disabled><option value="1">engine speed</option>
-      <option value="0.5">1/2 of engine speed</option><option value="0.2">1/5 of engine speed</option>
-      <option value="0.1">1/10 of engine speed</option></select></label>
+    <p class="clock"><output aria-label="${words("race.time")}">0</output> ms</p>
+    <button type="button" class="again" disabled>${words("race.again")}</button>
+    <label>${words("race.at")} <select disabled>${SPEEDS.map(option).join("")}</select></label>
     <p class="of"></p>
   </div>
   <div class="lanes"><article class="lane" data-lane="0"></article>
     <article class="lane" data-lane="1"></article></div>
   <p class="result" role="status"></p>
   <p class="prefill"></p>`;
-const WHAT = "First the target alone runs, then your setting, with the same prompt and seed. Then both are played on "
-  + "one clock.";
-/** @type {Record<string, Request>} */
-const REQUESTS = { "Race: the target alone against this setting": { kind: "race" } };
-const DIFFERENT = "per token";
-const TITLES = ["The target alone", "This setting"]; // until there is a race
+const option = (/** @type {string} */ speed) =>
+  `<option value="${speed}">${escaped(speedInWords(speed, "engine"))}</option>`;
 
 /**
  * @param {HTMLElement} panel
@@ -47,10 +45,11 @@ const TITLES = ["The target alone", "This setting"]; // until there is a race
  * @returns {Panel}
  */
 export function makeRace(panel, server, raced) {
-  panel.innerHTML = RACE;
+  panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
-  const measuring = makeMeasuring(part(".measuring"), server, REQUESTS, WHAT);
-  const lanes = [0, 1].map((at) => makeLane(part(`[data-lane="${at}"]`), TITLES[at]));
+  const measuring = makeMeasuring(part(".measuring"), server, { [say("race.measure")]: { kind: "race" } }, say("race.what"));
+  const titles = [say("race.alone"), say("race.setting")]; // until there is a race
+  const lanes = titles.map((title, at) => makeLane(part(`[data-lane="${at}"]`), title));
   const again = /** @type {HTMLButtonElement} */ (part(".again"));
   const speedSelect = /** @type {HTMLSelectElement} */ (part("select"));
   const speeds = [...speedSelect.options].map(({ value }) => Number(value));
@@ -94,13 +93,12 @@ export function makeRace(panel, server, raced) {
     isNew = true;
     const [alone, drafted] = arrived.lanes;
     lanes[0].enter(alone, "", "", "neutral");
-    lanes[1].enter(drafted, arrived.speedup, alone.tokens === drafted.tokens ? "" : DIFFERENT, arrived.head.tone);
+    lanes[1].enter(drafted, arrived.speedup, alone.tokens === drafted.tokens ? "" : say("race.perToken"), arrived.head.tone);
     speedSelect.value = String(usualSpeed(lengthOf(arrived.lanes), speeds));
     again.disabled = speedSelect.disabled = false;
     const [one, other] = arrived.lanes.map(({ prefill_ms }) => `${grouped(prefill_ms, 1)} ms`);
-    part(".prefill").textContent = arrived.lanes.some(({ rounds }) => areServed(rounds))
-      ? `The clock runs from the request on. The first token arrived after ${one} and ${other}.`
-      : `The clock counts drafting and verifying. Reading the prompt before that took ${one} and ${other}.`;
+    const served = arrived.lanes.some(({ rounds }) => areServed(rounds));
+    part(".prefill").textContent = say(served ? "race.prefillServed" : "race.prefill", { one, other });
     rewind();
   }
 
@@ -157,7 +155,7 @@ export function makeRace(panel, server, raced) {
   function setPlaying(on) {
     playing = on;
     panel.dataset.playing = String(on);
-    again.textContent = on ? "Skip" : "Play again";
+    again.textContent = say(on ? "race.skip" : "race.again");
   }
 
   /** @param {number} ms of the engine */
@@ -200,10 +198,10 @@ function makeLane(element, title) {
     stage.style.minHeight = `${height}px`;
   }
 
-  /** @param {string} words */
-  function name(words) {
-    part("h2").textContent = words;
-    part(".stage").setAttribute("aria-label", `Text: ${words}`);
+  /** @param {string} title */
+  function name(title) {
+    part("h2").textContent = title;
+    part(".stage").setAttribute("aria-label", say("race.text", { title }));
   }
 
   /**
@@ -238,7 +236,7 @@ function makeLane(element, title) {
   function showPlace({ tokens, finished }) {
     element.dataset.finished = String(finished);
     element.style.setProperty("--ran", String(course.tokens ? tokens / course.tokens : Number(finished)));
-    const soFar = `${grouped(tokens)} of ${grouped(course.tokens)} tokens`;
+    const soFar = say("race.soFar", { done: grouped(tokens), all: grouped(course.tokens) });
     part(".count").textContent = finished ? timeInWords(course, areServed(course.rounds)) : soFar;
     part(".lead b").textContent = finished ? speedup : "";
     part(".lead span").textContent = finished && speedup ? by : "";

@@ -3,6 +3,7 @@
 
 import { fixed, grouped } from "../view/format.js";
 import { acceptedIn, linked, msOf } from "../view/run.js";
+import { say } from "../view/words.js";
 
 /** @import { Lane } from "../view/messages.js" */
 /** @import { Round } from "../view/run.js" */
@@ -76,8 +77,8 @@ export function usualSpeed(ms, speeds) {
  * @param {boolean} isServed whether the time is a server's, which has the wait for the first token in it
  */
 export function timeInWords({ ms, tokens }, isServed) {
-  const time = `${grouped(ms)} ms for ${grouped(tokens)} token${tokens === 1 ? "" : "s"}`;
-  if (!tokens || !ms) return time;
-  const speed = `${grouped((1000 * tokens) / ms, 1)} tokens/s${isServed ? " from the request on" : ""}`;
-  return `${time}: ${speed}, ${fixed(ms / tokens)} ms a token`;
+  const took = { ms: grouped(ms), tokens: say("view.tokens", { count: tokens, number: grouped(tokens) }) };
+  if (!tokens || !ms) return say("race.took", took);
+  const speed = { speed: grouped((1000 * tokens) / ms, 1), each: fixed(ms / tokens) };
+  return say(isServed ? "race.tookEachServed" : "race.tookEach", { ...took, ...speed });
 }

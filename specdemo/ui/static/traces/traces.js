@@ -1,9 +1,10 @@
 // @ts-check
 // What the server keeps: runs that have ended, and traces that are opened.
 
+import { say } from "../view/words.js";
+
 /** @import { Message } from "../view/messages.js" */
 
-export const LOST = "The server has gone. Your run is kept.";
 const TRIES = 30; // when the server is busy
 
 /**
@@ -32,7 +33,7 @@ export function chooseTrace({ largest, opened, refused }) {
     const megabytes = (/** @type {number} */ bytes) => bytes / 2 ** 20;
     if (file.size > largest) {
       const size = megabytes(file.size).toFixed(1);
-      return refused(`The file has ${size} MB, and at most ${megabytes(largest)} MB can be opened.`);
+      return refused(say("traces.tooLarge", { size, most: megabytes(largest) }));
     }
     try {
       opened(await send(await file.arrayBuffer()));
@@ -98,7 +99,7 @@ async function ask(address, how) {
   try {
     return await fetch(address, how);
   } catch {
-    throw new Error(LOST);
+    throw new Error(say("traces.lost"));
   }
 }
 

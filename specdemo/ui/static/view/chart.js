@@ -3,6 +3,7 @@
 
 import { fixed, times } from "./format.js";
 import { isUntold } from "./served.js";
+import { say } from "./words.js";
 
 /** @import { WireEstimate, GammaPoint, RunOutcome } from "./messages.js" */
 /** @import { Round, Run } from "./run.js" */
@@ -100,20 +101,22 @@ export function cellsOf(row) {
  */
 export function rowInWords(row) {
   const cells = cellsOf(row);
-  const parts = [];
+  const facts = [];
   if (cells.speedupSeen !== "–") {
-    parts.push(`${cells.speedupSeen} × estimated${cells.seenInterval && ` (${cells.seenInterval})`}`);
+    const how = cells.seenInterval ? "gamma.estimatedSpeedupBetween" : "gamma.estimatedSpeedup";
+    facts.push(say(how, { speedup: cells.speedupSeen, interval: cells.seenInterval }));
   }
   if (cells.speedupMeasured !== "–") {
-    parts.push(`${cells.speedupMeasured} × measured${cells.interval && ` (${cells.interval})`}`);
+    const how = cells.interval ? "gamma.measuredSpeedupBetween" : "gamma.measuredSpeedup";
+    facts.push(say(how, { speedup: cells.speedupMeasured, interval: cells.interval }));
   }
-  if (cells.tokensSeen !== "–") parts.push(`${cells.tokensSeen} tokens a round estimated`);
-  return `${nameOf(row.gamma)}: ${parts.join(", ") || "nothing is known"}`;
+  if (cells.tokensSeen !== "–") facts.push(say("gamma.estimatedTokens", { tokens: cells.tokensSeen }));
+  return say("gamma.row", { length: nameOf(row.gamma), facts: facts.join(", ") || say("gamma.nothing") });
 }
 
 /** @param {number} gamma */
 export function nameOf(gamma) {
-  return gamma === 0 ? "target alone" : `γ ${gamma}`;
+  return gamma === 0 ? say("gamma.alone") : `γ ${gamma}`;
 }
 
 /**
@@ -125,13 +128,13 @@ export function bestInWords(rows) {
   const found = [];
   const estimated = rows.find(({ best }) => best.estimated);
   const measured = rows.find(({ best }) => best.measured);
-  if (estimated) found.push({ row: estimated, how: "Best by the estimate", line: /** @type {Line} */ ("seen") });
-  if (measured) found.push({ row: measured, how: "Best as measured", line: /** @type {Line} */ ("measured") });
+  if (estimated) found.push({ row: estimated, how: "gamma.bestEstimated", line: /** @type {Line} */ ("seen") });
+  if (measured) found.push({ row: measured, how: "gamma.bestMeasured", line: /** @type {Line} */ ("measured") });
   return found.map(({ row, how, line }) => {
     const cells = cellsOf(row);
     const interval = line === "measured" ? cells.interval : cells.seenInterval;
     const speedup = `${times(valueOf(row, "speedup", line) ?? 1)}${interval && ` (${interval})`}`;
-    return { gamma: row.gamma, words: `${how}: ${nameOf(row.gamma)}, ${speedup}` };
+    return { gamma: row.gamma, words: say(how, { length: nameOf(row.gamma), speedup }) };
   });
 }
 
@@ -143,14 +146,14 @@ export function unclearInWords(rows) {
   const measured = rows.filter(({ gamma, point }) => gamma > 0 && point);
   if (!measured.length) return "";
   const best = rows.find(({ best }) => best.measured);
-  if (!best || best.point?.speedup === undefined) return "Which length is fastest is not clear: the times varied too much.";
+  if (!best || best.point?.speedup === undefined) return say("gamma.unclear.varied");
   const least = best.gamma === 0 ? 1 : best.point?.low ?? 0;
   const rivals = measured.filter(({ gamma, point }) => gamma !== best.gamma && (point?.high ?? 0) >= least);
   const others = rivals.map(({ gamma }) => gamma).join(", ");
   if (best.gamma > 0 && least <= 1) {
-    return `By the intervals, the target alone may be as fast${others && `, and so may γ ${others}`}.`;
+    return say(others ? "gamma.unclear.aloneAnd" : "gamma.unclear.alone", { others });
   }
-  return others && `By the intervals, γ ${others} may be as fast.`;
+  return others && say("gamma.unclear.others", { others });
 }
 
 /**
@@ -158,20 +161,17 @@ export function unclearInWords(rows) {
  * @param {Pick<Run, "complete" | "rounds" | "outcome"> & Partial<Pick<Run, "setting" | "counted">>} run
  */
 export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
-  if (!complete) return "The estimates come when the run has ended.";
-  if (!outcome) return "This run had not ended when it was saved, so there is nothing to estimate from.";
+  if (!complete) return say("gamma.missing.goesOn");
+  if (!outcome) return say("gamma.missing.unfinished");
   if (setting?.served) return missingOfServed(rounds, outcome.estimates.length > 0, counted?.alone ?? false);
   if (!outcome.estimates.length) {
-    const drafted = rounds.some(({ draft }) => draft.length);
-    const dropped = rounds.some(({ ended_by }) => ended_by === "confidence") ? "Every draft was dropped" : "";
-    const nothing = drafted ? "No draft was judged" : dropped || "Nothing was drafted";
-    return `${nothing} in this run, so there is nothing to estimate from.`;
+    if (rounds.some(({ draft }) => draft.length)) return say("gamma.missing.unjudged");
+    const isDropped = rounds.some(({ ended_by }) => ended_by === "confidence");
+    return say(isDropped ? "gamma.missing.dropped" : "gamma.missing.undrafted");
   }
   if (outcome.estimates.some(({ formula_speedup }) => formula_speedup !== null)) return "";
-  if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) {
-    return "Leviathan’s formula gives no speed-up for this run, because it knows no drafted tokens that were dropped.";
-  }
-  return `No speed-up can be estimated from this run: ${outcome.no_speedup}.`;
+  if (outcome.estimates.some(({ seen_speedup }) => seen_speedup !== null)) return say("gamma.missing.formula");
+  return say("gamma.missing.speedup", { why: String(outcome.no_speedup) });
 }
 
 /**
@@ -182,14 +182,11 @@ export function whatIsMissing({ complete, rounds, outcome, setting, counted }) {
  */
 function missingOfServed(rounds, estimated, alone) {
   const untold = rounds.some(isUntold);
-  if (!estimated) {
-    const why = untold ? "The server does not tell how many tokens it drafted" : "No draft was judged in this run";
-    return `${why}, so there is nothing to estimate from.`;
-  }
-  const others = alone ? "" : " Other visitors' requests count there, too.";
-  const from = untold ? ` By the server's own counters of what was accepted at each place.${others}` : "";
-  return "Tokens a round only: Leviathan’s formula needs p and q, which the server does not tell, and a speed-up needs "
-    + `its plain rounds, which are not timed here.${from}`;
+  if (!estimated) return say(untold ? "gamma.missing.untold" : "gamma.missing.unjudged");
+  const sentences = [say("gamma.missing.served")];
+  if (untold) sentences.push(say("gamma.missing.counters"));
+  if (untold && !alone) sentences.push(say("gamma.missing.others"));
+  return sentences.join(" ");
 }
 
 /**

@@ -4,6 +4,7 @@
 import { percent } from "./format.js";
 import { keptIn } from "./rules.js";
 import { isUntold } from "./served.js";
+import { say } from "./words.js";
 
 /** @import { Drafted, Run } from "./run.js" */
 /** @typedef {"start" | "name" | "inside" | "punctuation" | "digits" | "line" | "other"} Kind */
@@ -27,19 +28,8 @@ import { isUntold } from "./served.js";
  * @property {Row} all
  */
 
-/** @type {Record<Kind, [label: string, definition: string]>} */
-export const KINDS = {
-  start: [
-    "word start",
-    "Starts a word: no letter or digit is directly before it. In scripts without spaces, every token.",
-  ],
-  name: ["name", "Starts a word with a capital letter where no sentence begins, as most names do."],
-  inside: ["inside a word", "Continues a word: a letter or digit is directly before it."],
-  punctuation: ["punctuation", "Punctuation and other signs, without a letter or digit."],
-  digits: ["digits", "Digits, without a letter."],
-  line: ["line end", "Has a line break in it."],
-  other: ["other", "None of these: a space, a part of a character, the sign for the end of the text."],
-};
+/** @type {Kind[]} */
+const KINDS = ["start", "name", "inside", "punctuation", "digits", "line", "other"];
 
 const FEWEST_JUDGED = 10; // tokens at a place whose share says something
 const Z = 1.645; // standard deviations to the ends of a 90% interval
@@ -63,9 +53,11 @@ export function deathsIn({ prompt, rounds }) {
   const longest = rounds.reduce((most, { draft }) => Math.max(most, draft.length), 0);
   const places = Array.from({ length: longest }, (_, place) => placeRow(place + 1));
   const kinds = new Map(
-    Object.entries(KINDS).map(([kind, [label, definition]]) => [kind, emptyRow(kind, label, definition)]),
+    KINDS.map((kind) => [
+      kind, emptyRow(kind, say(`positions.kinds.${kind}.label`), say(`positions.kinds.${kind}.definition`)),
+    ]),
   );
-  const all = emptyRow("all", "all", "All drafts that were judged.");
+  const all = emptyRow("all", say("positions.all"), say("positions.allDefinition"));
   let before = prompt.map(({ text }) => text).join("");
   for (const round of rounds) {
     const { draft, next } = round;
@@ -84,10 +76,8 @@ export function deathsIn({ prompt, rounds }) {
 
 /** @param {number} place from 1 */
 function placeRow(place) {
-  const definition = place === 1
-    ? "The first token of a draft, which is always judged."
-    : `The token at place ${place} of a draft, judged if none before it was rejected.`;
-  return emptyRow(`place-${place}`, `place ${place}`, definition);
+  const definition = place === 1 ? say("positions.firstDefinition") : say("positions.placeDefinition", { place });
+  return emptyRow(`place-${place}`, say("positions.place", { place }), definition);
 }
 
 /**
@@ -133,21 +123,20 @@ export function kindOf(text, before) {
  * @param {Deaths} deaths of a run with drafts that were judged
  */
 export function inWords({ places, all }) {
-  if (!all.rejected) return "No draft died: every token that was judged was accepted.";
-  const counted = `${all.rejected} of ${all.tokens.length} judged tokens`;
+  if (!all.rejected) return say("positions.noneDied");
+  const counted = { rejected: all.rejected, judged: all.tokens.length };
   const known = places.filter(({ tokens }) => tokens.length >= FEWEST_JUDGED);
-  if (!known.length) return `Too few tokens were judged to compare places: ${counted} were rejected.`;
+  if (!known.length) return say("positions.tooFew", counted);
+  if (places.length === 1) {
+    return say("positions.onePlace", { ...counted, share: percent(all.rejected, all.tokens.length) });
+  }
   const worst = known.reduce((worst, row) => (shareOf(row) > shareOf(worst) ? row : worst));
-  const here = `${worst.rejected} of the ${worst.tokens.length} tokens judged there were rejected`;
-  if (places.length === 1) return `${counted} were rejected (${percent(all.rejected, all.tokens.length)}).`;
-  const share = percent(worst.rejected, worst.tokens.length);
-  const others = { rejected: all.rejected - worst.rejected, judged: all.tokens.length - worst.tokens.length };
+  const here = { place: worst.label, rejected: worst.rejected, judged: worst.tokens.length };
+  const others = { rejected: counted.rejected - here.rejected, judged: counted.judged - here.judged };
   const isLargest = places.every((row) => !row.tokens.length || shareOf(row) <= shareOf(worst));
-  const isClear = isLargest && lowest(worst.rejected, worst.tokens.length) > highest(others.rejected, others.judged);
-  const named = `${worst.label}: ${here} (${share})`;
-  if (isClear) return `A draft is likeliest to die at ${named}.`;
-  const among = isLargest ? "The" : `Of those judged at least ${FEWEST_JUDGED} times, the`;
-  return `No place stands out. ${among} largest share is at ${named}.`;
+  const isClear = isLargest && lowest(here.rejected, here.judged) > highest(others.rejected, others.judged);
+  const found = isClear ? "positions.worst" : isLargest ? "positions.unclear" : "positions.unclearAmong";
+  return say(found, { ...here, share: percent(here.rejected, here.judged), fewest: FEWEST_JUDGED });
 }
 
 /** @param {Row} row */

@@ -25,6 +25,14 @@ export function appendAll(parent, children) {
 }
 
 /**
+ * Words as a part of markup that is our own.
+ * @param {string} words
+ */
+export function escaped(words) {
+  return words.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+}
+
+/**
  * The element that the selector finds, which has to be there.
  * @param {Element} from
  * @param {string} selector

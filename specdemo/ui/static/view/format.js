@@ -1,6 +1,8 @@
 // @ts-check
 // Numbers and texts as the page writes them.
 
+import { say } from "./words.js";
+
 /**
  * Significant digits; 0 and 1 are written only where they are exact.
  * @param {number | null} value
@@ -94,7 +96,7 @@ const ESCAPED = /(?!\p{VS})[\p{Cc}\p{Cf}\p{Co}\p{DI}\p{Zl}\p{Zp}\u00a0]/gu;
  * @param {string} text
  */
 export function inQuotes(text) {
-  if (text === "") return "no text";
+  if (text === "") return say("view.noText");
   return JSON.stringify(text).replace(ESCAPED, (sign) => {
     const hex = codePoint(sign).toString(16);
     return hex.length > 4 ? `\\u{${hex}}` : `\\u${hex.padStart(4, "0")}`;
@@ -129,6 +131,6 @@ export function roundedUp(value) {
  * @param {number} seconds
  */
 export function durationInWords(seconds) {
-  if (seconds >= 90) return `about ${grouped(seconds / 60)} min`;
-  return `about ${seconds < 10 ? Math.max(1, Math.round(seconds)) : 5 * Math.round(seconds / 5)} s`;
+  if (seconds >= 90) return say("view.minutes", { number: grouped(seconds / 60) });
+  return say("view.seconds", { number: seconds < 10 ? Math.max(1, Math.round(seconds)) : 5 * Math.round(seconds / 5) });
 }

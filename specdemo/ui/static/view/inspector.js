@@ -2,15 +2,16 @@
 // The inspector: what is known of one token, and what decided its fate. Its frame is built once; show() fills
 // it.
 
-import { find, make } from "./dom.js";
+import { escaped, find, make } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
 import { isBlock, ruleOf } from "./rules.js";
 import { isDrafted } from "./run.js";
-import { NOT_TOLD, isServed, isUnknown } from "./served.js";
+import { isServed, isUnknown } from "./served.js";
 import { explained, named } from "./textless.js";
 import {
   alternativesTo, fedAgainInWords, isJudged, lengthInWords, placeOf, replacedBy, valuesOf, verdictOn,
 } from "./verdict.js";
+import { say } from "./words.js";
 
 /** @import { RunSetting } from "./messages.js" */
 /** @import { Token } from "./run.js" */
@@ -18,62 +19,65 @@ import {
 /** @import { Column, Known, Row } from "./verdict.js" */
 /** @typedef {ReturnType<typeof makeInspector>} Inspector */
 
+const words = (/** @type {string} */ key) => escaped(say(key));
+
 // MathML for f(x) and for max(p(x) − q(x), 0).
 const applied = (/** @type {string} */ f, /** @type {string} */ x) =>
   `<mi>${f}</mi><mo>(</mo><mi>${x}</mi><mo>)</mo>`;
 const excess = (/** @type {string} */ x) =>
   `<mi>max</mi><mo>(</mo>${applied("p", x)}<mo>−</mo>${applied("q", x)}<mo>,</mo><mn>0</mn><mo>)</mo>`;
 
-// The rule, and why the text is distributed as the target's own. Constant: no data is ever written in here.
-const FORMULAS = `
-  <p>By the speculative rule, a draft x, drawn from the drafter's q, is accepted if u, uniform in [0, 1), is below</p>
+// The rule, and why the text is distributed as the target's own. No data is ever written in here.
+const formulas = () => `
+  <p>${words("inspector.formula.rule")}</p>
   <math display="block"><mi>min</mi><mo>(</mo><mn>1</mn><mo>,</mo>
     <mfrac><mrow>${applied("p", "x")}</mrow><mrow>${applied("q", "x")}</mrow></mfrac><mo>)</mo></math>
-  <p>So x is drafted and accepted with probability q·min(1, p/q) = min(p, q): never more often than the target
-    alone would draw it.</p>
-  <p>After a rejection the token is drawn from the residual, the part of p that exceeds q:</p>
+  <p>${words("inspector.formula.never")}</p>
+  <p>${words("inspector.formula.residual")}</p>
   <math display="block">${applied("r", "x")}<mo>=</mo><mfrac><mrow>${excess("x")}</mrow>
     <mrow><munder><mo>∑</mo><mi>y</mi></munder>${excess("y")}</mrow></mfrac></math>
-  <p>The probability of a rejection equals the denominator, the residual's mass. So the two ways to x together
-    have exactly the probability p:</p>
+  <p>${words("inspector.formula.mass")}</p>
   <math display="block"><mi>min</mi><mo>(</mo><mi>p</mi><mo>,</mo><mi>q</mi><mo>)</mo><mo>+</mo>
     <mi>max</mi><mo>(</mo><mi>p</mi><mo>−</mo><mi>q</mi><mo>,</mo><mn>0</mn><mo>)</mo>
     <mo>=</mo><mi>p</mi></math>
-  <p>If each of γ drafts is accepted with probability α, a round yields on average</p>
+  <p>${words("inspector.formula.alpha")}</p>
   <math display="block"><mfrac>
     <mrow><mn>1</mn><mo>−</mo><msup><mi>α</mi><mrow><mi>γ</mi><mo>+</mo><mn>1</mn></mrow></msup></mrow>
     <mrow><mn>1</mn><mo>−</mo><mi>α</mi></mrow></mfrac></math>
-  <p>tokens, the target's own among them. A better drafter makes them come faster and does not change their
-    distribution.</p>`;
+  <p>${words("inspector.formula.tokens")}</p>`;
 
-const INSPECTOR = `
+const markup = () => `
   <p class="cue"></p>
   <p class="hint"></p>
   <div class="facts" hidden>
     <div class="spoken" aria-atomic="true">
       <div class="head"><p class="where"></p>
-        <button type="button" class="unpin" title="Unpin (Escape)">
-          pinned <span aria-hidden="true">×</span></button>
+        <button type="button" class="unpin" title="${words("inspector.unpin")}">
+          ${words("inspector.pinned")} <span aria-hidden="true">×</span></button>
       </div>
       <p class="what"><code></code> <span class="token"></span> <small></small></p>
       <p class="stands-for"></p>
       <p class="verdict"></p>
     </div>
     <p class="drafting"></p>
-    <details class="formulas"><summary>Formulas</summary>${FORMULAS}</details>
+    <details class="formulas"><summary>${words("inspector.formulas")}</summary>${formulas()}</details>
     <div class="judgement" role="img">
       <p class="judged"></p>
       <p class="threshold"><span></span></p>
-      <div class="sides"><span>accept</span><span>reject</span></div>
+      <div class="sides"><span></span><span></span></div>
       <p class="u"><span></span></p>
     </div>
     <dl class="values"></dl>
     <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
-    <p class="raw">Outlined bars: the probabilities before temperature and filters.</p>
+    <p class="raw">${words("inspector.raw")}</p>
   </div>`;
 
-/** @type {Record<Column, [heading: string, name: string]>} */
-const COLUMNS = { p: ["p", "target"], q: ["q", "drafter"], residual: ["r", "residual"], raw_p: ["raw p", "target"] };
+/** @param {Column} column @returns {[heading: string, name: string]} */
+function headingOf(column) {
+  if (column === "q") return ["q", say("inspector.drafter")];
+  if (column === "residual") return ["r", say("inspector.residual")];
+  return [column === "p" ? "p" : say("inspector.rawP"), say("inspector.target")];
+}
 
 /**
  * @param {HTMLElement} panel
@@ -81,17 +85,15 @@ const COLUMNS = { p: ["p", "target"], q: ["q", "drafter"], residual: ["r", "resi
  * @param {(index: number) => Token[]} copied what the round's draft is a copy of
  */
 export function makeInspector(panel, setting, copied) {
-  panel.innerHTML = INSPECTOR;
+  panel.innerHTML = markup();
   const part = (/** @type {string} */ selector) => find(panel, selector);
   const likely = /** @type {HTMLTableElement} */ (part(".likely"));
   const unpin = () => panel.dispatchEvent(new CustomEvent("unpin", { bubbles: true }));
   part(".unpin").addEventListener("click", unpin);
   const taps = matchMedia("(pointer: coarse)").matches;
   let isCueFollowed = false;
-  part(".cue").textContent = `${taps ? "Tap" : "Point at"} a red word: why was it replaced?`;
-  part(".hint").textContent = taps
-    ? "Tap a token to pin it, again to unpin it."
-    : "Click pins a token, arrow keys move, Escape unpins.";
+  part(".cue").textContent = say(taps ? "inspector.cueTap" : "inspector.cuePoint");
+  part(".hint").textContent = say(taps ? "inspector.hintTap" : "inspector.hintPoint");
   clear();
   return { show, clear, followCue };
 
@@ -129,9 +131,9 @@ export function makeInspector(panel, setting, copied) {
     part(".what code").textContent = isPlace || isUnknown(token) ? "?" : kind ? "" : inQuotes(token.text);
     part(".what code").className = kind ? `none ${kind}` : "";
     part(".stands-for").textContent = kind ? explained(kind) : "";
-    part(".what .token").textContent = fate;
+    part(".what .token").textContent = say(`view.fates.${fate}`);
     part(".what .token").className = `token ${fate}`;
-    part(".what small").textContent = isPlace || token.id === null ? "" : `token ${token.id}`;
+    part(".what small").textContent = isPlace || token.id === null ? "" : say("inspector.tokenId", { id: token.id });
     part(".unpin").hidden = !pinned;
     const ofRound = token.fate === "prompt" ? [] : [lengthInWords(token.round), fedAgainInWords(token.round)];
     part(".where").textContent = [placeOf(token), ...ofRound].filter(Boolean).join(", ");
@@ -149,7 +151,7 @@ export function makeInspector(panel, setting, copied) {
   function draftingOf(token) {
     const sentence = setting()?.drafting;
     if (!sentence || !isDrafted(token)) return "";
-    return copied(token.round.index).length ? `${sentence} What was copied is framed in the text.` : sentence;
+    return copied(token.round.index).length ? `${sentence} ${say("inspector.copied")}` : sentence;
   }
 
   /**
@@ -169,16 +171,17 @@ export function makeInspector(panel, setting, copied) {
     const [writtenU, writtenThreshold] = apart(u, threshold);
     bar.style.setProperty("--threshold", String(threshold));
     bar.style.setProperty("--u", String(u));
-    const [yes, no] = isBlock(judged.round) ? ["passes", "fails"] : ["accept", "reject"];
+    const isWhole = isBlock(judged.round);
+    const yes = say(isWhole ? "inspector.bar.passes" : "inspector.bar.accept");
+    const no = say(isWhole ? "inspector.bar.fails" : "inspector.bar.reject");
     part(".sides :first-child").textContent = yes;
     part(".sides :last-child").textContent = no;
     const side = u < threshold ? yes : no;
-    const sides = `${yes} is from 0 to ${writtenThreshold}, ${no} from there to 1`;
-    bar.setAttribute("aria-label", `The judgement: ${sides}; u = ${writtenU} is in ${side}.`);
+    const spoken = { yes, no, side, threshold: writtenThreshold, u: writtenU };
+    bar.setAttribute("aria-label", say("inspector.bar.spoken", spoken));
     setWord(part(".sides :first-child"), u, 0, threshold);
     setWord(part(".sides :last-child"), u, threshold, 1);
-    const whose = `How ${named(judged)}, which it replaced, was judged:`;
-    part(".judged").textContent = replaced ? whose : "";
+    part(".judged").textContent = replaced ? say("inspector.bar.replaced", { token: named(judged) }) : "";
     part(".threshold span").textContent = `${ruleOf(judged).symbol} = ${writtenThreshold}`;
     part(".u span").textContent = `u = ${writtenU}`;
   }
@@ -202,7 +205,7 @@ export function makeInspector(panel, setting, copied) {
   function showValues(token, known) {
     part(".values").replaceChildren();
     for (const [symbol, meaning, value] of valuesOf(token, known)) {
-      const number = make("dd", value === null ? NOT_TOLD : digits(value));
+      const number = make("dd", value === null ? say("inspector.notTold") : digits(value));
       if (value === null) number.className = "untold";
       else number.title = String(value);
       part(".values").append(make("div", make("dt", symbol, make("small", meaning)), number));
@@ -217,15 +220,14 @@ export function makeInspector(panel, setting, copied) {
     const rows = alternativesTo(token, known);
     const recorded = token.fate !== "prompt" && token.top.length > 0;
     const served = isServed(token);
-    const title = recorded ? "The likeliest tokens here" : "No other tokens are recorded here";
     likely.hidden = rows.length === 0;
-    find(likely, "caption").textContent = `${title}; ◆ was drawn`;
+    find(likely, "caption").textContent = say(recorded ? "inspector.likely" : "inspector.noneLikely");
     /** @type {Column[]} */
     const columns = served ? ["raw_p"] : rows.some((row) => row.q !== null) ? ["p", "q"] : ["p"];
     if (rows.some((row) => row.residual !== null)) columns.push("residual");
     const head = make("tr", make("td"));
     for (const column of columns) {
-      const [heading, name] = COLUMNS[column];
+      const [heading, name] = headingOf(column);
       const cell = make("th", heading, make("small", name));
       cell.scope = "col";
       head.append(cell);
@@ -243,7 +245,7 @@ export function makeInspector(panel, setting, copied) {
   function tableRow(row, columns) {
     const name = make("th", make("code", inQuotes(row.text)));
     name.scope = "row";
-    if (row.id !== null) name.title = `token ${row.id}`;
+    if (row.id !== null) name.title = say("inspector.tokenId", { id: row.id });
     if (row.drawn) name.append(make("small", `◆ ${row.drawn.how}`));
     const made = make("tr", name);
     for (const column of columns) made.append(bar(row, column));
@@ -263,7 +265,7 @@ export function makeInspector(panel, setting, copied) {
     cell.style.setProperty("--value", String(value));
     const raw = column === "residual" || column === "raw_p" ? null : row[`raw_${column}`];
     if (raw !== null) cell.style.setProperty("--raw", String(raw));
-    cell.title = raw === null ? String(value) : `${value}, before the sampler ${raw}`;
+    cell.title = raw === null ? String(value) : say("inspector.beforeSampler", { value, raw });
     return cell;
   }
 

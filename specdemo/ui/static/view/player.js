@@ -8,6 +8,7 @@ import {
   after, before, between, draftedIn, draftingSteps, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn,
   stepsTo,
 } from "./steps.js";
+import { say } from "./words.js";
 
 /** @import { Reader } from "./reader.js" */
 /** @import { Run } from "./run.js" */
@@ -70,8 +71,7 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
 
   function rewind(follow = true) {
     clearTimeout(timer);
-    const clock = run.setting?.served ? "server" : "engine"; // whose times it is played by
-    for (const option of speed.options) option.text = option.text.replace(/engine|server/, clock);
+    for (const option of speed.options) option.text = speedInWords(option.value, run.setting?.served ? "server" : "engine");
     page.dataset.manner = run.setting?.manner ?? "";
     reader.clear();
     text.clear(follow);
@@ -154,13 +154,14 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     for (const button of bar.querySelectorAll("button")) if (button.dataset.move) button.disabled = off;
     scrubber.disabled = off;
     const whole = mode === "following" || (mode === "paused" && atEnd());
-    playButton.textContent = mode === "playing" ? "Pause" : whole ? "Replay" : "Play";
+    playButton.textContent = say(mode === "playing" ? "player.pause" : whole ? "player.replay" : "player.play");
     const inRound = run.rounds[place.round] ? stepsIn(run.rounds[place.round]) : 0;
-    const rounds = `${place.round} of ${run.rounds.length} rounds`;
+    const so = { done: place.round, all: run.rounds.length };
+    const rounds = say("player.rounds", so);
     scrubber.max = String(stepsTo(run.rounds, endOf(run.rounds)));
     scrubber.value = String(stepsTo(run.rounds, place));
     scrubber.setAttribute(
-      "aria-valuetext", place.step ? `${rounds}, and step ${place.step} of ${inRound} of the next` : rounds,
+      "aria-valuetext", place.step ? say("player.roundsAndStep", { ...so, step: place.step, steps: inRound }) : rounds,
     );
     find(bar, ".place").textContent = rounds;
   }
@@ -264,4 +265,14 @@ export function makePlayer(page, run, { text, timeline, reader }, showOutcome) {
     event.preventDefault();
     event.stopPropagation();
   }
+}
+
+/**
+ * @param {string} speed as an option has it: a share of whoever made the run, or a step a second
+ * @param {"engine" | "server"} clock whose times it is played by
+ */
+export function speedInWords(speed, clock) {
+  if (speed === STEPWISE) return say("player.speed.steps");
+  if (speed === "1") return say(`player.speed.${clock}`);
+  return say(`player.speed.${clock}Share`, { part: Math.round(1 / Number(speed)) });
 }

@@ -6,6 +6,7 @@ import { deathsIn, inWords } from "./deaths.js";
 import { find, make } from "./dom.js";
 import { percent } from "./format.js";
 import { isUntold } from "./served.js";
+import { say } from "./words.js";
 
 /** @import { Deaths, Row } from "./deaths.js" */
 /** @import { Run } from "./run.js" */
@@ -20,14 +21,7 @@ const POSITIONS = `
   <p class="no-kinds"></p>
   <p class="whose-counters"></p>
   <table class="counters"></table>`;
-const COLUMNS = {
-  judged: "Judged there: nothing before it in its draft was rejected.",
-  accepted: "Accepted by the target.",
-  rejected: "Rejected by the target.",
-  share: "Rejected, as a share of those that were judged.",
-};
-const NO_KINDS = "Not by kind of token: the server does not tell which tokens its target rejected.";
-const HINT = "Press a row to outline its tokens in the text.";
+const COLUMNS = ["judged", "accepted", "rejected", "share"];
 
 /**
  * @param {HTMLElement} page
@@ -37,8 +31,8 @@ const HINT = "Press a row to outline its tokens in the text.";
 export function makePositions(page, panel, text) {
   panel.innerHTML = POSITIONS;
   const part = (/** @type {string} */ selector) => find(panel, selector);
-  const places = makeTable(part(".places"), "By place in the draft");
-  const kinds = makeTable(part(".kinds"), "By kind of token");
+  const places = makeTable(part(".places"), say("positions.byPlace"));
+  const kinds = makeTable(part(".kinds"), say("positions.byKind"));
   let state = ""; // how much of which run is shown
   let number = 0; // of that run
   /** @type {Row[]} */
@@ -58,12 +52,12 @@ export function makePositions(page, panel, text) {
     const deaths = deathsIn(run);
     rows = [...deaths.places, ...(served ? [] : deaths.kinds)];
     part(".answer").textContent = deaths.all.tokens.length ? inWords(deaths) : whyNone(run);
-    part(".scope").textContent = run.complete ? "" : "So far: the run goes on.";
+    part(".scope").textContent = run.complete ? "" : say("positions.soFar");
     panel.classList.toggle("nothing", !deaths.all.tokens.length);
     places.fill(deaths.places, deaths.all);
     kinds.fill(deaths.kinds, deaths.all);
     part(".kinds").hidden = served;
-    part(".no-kinds").textContent = served ? NO_KINDS : "";
+    part(".no-kinds").textContent = served ? say("positions.noKinds") : "";
     part(".whose-counters").textContent = run.counted ? countedInWords(run.counted) : "";
     part(".counters").hidden = !run.counted;
     if (run.counted) fillCounters(part(".counters"), run.counted);
@@ -73,12 +67,10 @@ export function makePositions(page, panel, text) {
 
   /** @param {Run} run without a draft that was judged */
   function whyNone(run) {
-    if (run.rounds.length === 0 && !run.complete) return "The run has not begun.";
-    if (run.rounds.some(isUntold)) {
-      return "Where drafts died is not known: the server does not tell how many tokens it drafted.";
-    }
-    if (!run.complete && run.setting?.draft_with !== "none") return "Nothing has been drafted so far.";
-    return "Nothing was drafted in this run: every token is the target's own.";
+    if (run.rounds.length === 0 && !run.complete) return say("view.notBegun");
+    if (run.rounds.some(isUntold)) return say("positions.untold");
+    if (!run.complete && run.setting?.draft_with !== "none") return say("view.nothingSoFar");
+    return say("positions.nothing");
   }
 
   /** @param {MouseEvent} event */
@@ -99,15 +91,15 @@ export function makePositions(page, panel, text) {
     for (const button of panel.querySelectorAll("button")) {
       button.setAttribute("aria-pressed", String(button.closest("tr")?.dataset.row === key));
     }
-    const words = row ? outlinedInWords(row) : HINT;
+    const words = row ? outlinedInWords(row) : say("positions.hint");
     if (part(".outlined-now").textContent !== words) part(".outlined-now").textContent = words; // it is read out
   }
 
   /** @param {Row} row */
   function outlinedInWords({ tokens, accepted, rejected }) {
     const hidden = tokens.some((token) => !text.isShown(token));
-    const more = hidden ? " Some are hidden: press “rejected” in the legend to see them." : "";
-    return `Outlined in the text: ${accepted} accepted, ${rejected} rejected.${more}`;
+    const outlined = say("positions.outlined", { accepted, rejected });
+    return hidden ? `${outlined} ${say("positions.someHidden")}` : outlined;
   }
 }
 
@@ -118,10 +110,10 @@ export function makePositions(page, panel, text) {
  */
 function makeTable(table, title) {
   const [head, body, foot] = [make("tr", make("td")), make("tbody"), make("tfoot")];
-  for (const [name, definition] of Object.entries(COLUMNS)) {
-    const cell = make("th", name);
+  for (const name of COLUMNS) {
+    const cell = make("th", say(`positions.columns.${name}`));
     cell.scope = "col";
-    cell.title = definition;
+    cell.title = say(`positions.definitions.${name}`);
     head.append(cell);
   }
   table.append(make("caption", title), make("thead", head), body, foot);
@@ -143,7 +135,7 @@ function makeTable(table, title) {
       find(line, "button").toggleAttribute("disabled", row.tokens.length === 0);
       fillCells(line, row, most);
     });
-    const total = make("tr", rowHeader("all", all.definition));
+    const total = make("tr", rowHeader(all.label, all.definition));
     fillCells(total, all, Infinity);
     foot.replaceChildren(total);
   }

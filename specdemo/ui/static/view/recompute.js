@@ -5,6 +5,7 @@ import { apart, digits } from "./format.js";
 import { isBlock, keptIn, probabilityOf, ruleOf } from "./rules.js";
 import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
 import { alternativesTo, judgement, placeOf } from "./verdict.js";
+import { say } from "./words.js";
 
 /** @import { Drafted, Round, Run, Token } from "./run.js" */
 /** @typedef {{ token: Drafted, what: string }} Difference */
@@ -69,24 +70,32 @@ export function isExact({ differences, brokenRounds, brokenText }) {
  */
 function wrongVerdict(token) {
   const { p, q, accept_prob, fate, round, place } = token;
-  if (p === null || q === null) return "p and q were not recorded";
-  if (!(q > 0)) return "q is 0, so it cannot have been drafted";
+  if (p === null || q === null) return say("exactness.differs.unrecorded");
+  if (!(q > 0)) return say("exactness.differs.zero");
   const probability = probabilityOf(token) ?? accept_prob;
-  if (probability === null) return "what decided it was not recorded";
+  if (probability === null) return say("exactness.differs.undecided");
   const off = Math.abs((accept_prob ?? Infinity) - probability);
   if (off > ROUNDING * probability) {
-    const [is, was] = accept_prob === null ? [String(probability), "none"] : apart(probability, accept_prob);
-    return `${ruleOf(token).symbol} is ${is}, but ${was} was recorded`;
+    const { symbol } = ruleOf(token);
+    if (accept_prob === null) return say("exactness.differs.none", { symbol, is: String(probability) });
+    const [is, was] = apart(probability, accept_prob);
+    return say("exactness.differs.other", { symbol, is, was });
   }
   if (ruleOf(token).name === "typical" && (p > 0.09 ? accept_prob !== 1 : accept_prob !== 0 && accept_prob !== 1)) {
-    return `p = ${digits(p)} was recorded with the verdict ${accept_prob}`;
+    return say("exactness.differs.verdict", { p: digits(p), verdict: String(accept_prob) });
   }
   const kept = keptIn(round);
   const isKept = isBlock(round) ? place < kept : token.u !== null && token.u < probability;
   const isDropped = isBlock(round) && place > kept; // by a block, together with the rejected one
   if (fate === "discarded" ? isKept || isDropped : isKept === (fate === "accepted") && !isDropped) return null;
-  return `${judgement(token)}, but it was ${fate}`;
+  return say(BUT[fate], { judgement: judgement(token) });
 }
+
+const BUT = {
+  accepted: "exactness.differs.butAccepted",
+  rejected: "exactness.differs.butRejected",
+  discarded: "exactness.differs.butDiscarded",
+};
 
 /**
  * In what a round differs from the rule, or null.
@@ -96,18 +105,21 @@ function wrongVerdict(token) {
 function wrongRound(round, isLast) {
   const { draft, next } = round;
   const rejections = draft.filter(({ fate }) => fate === "rejected").length;
-  if (rejections > 1) return `${rejections} drafts were rejected`;
+  if (rejections > 1) return say("exactness.differs.rejections", { rejections });
   const at = draft.findIndex(({ fate }) => fate === "rejected");
   const toJudge = at < 0 || isBlock(round) ? draft.length : at + 1;
   const wrong = draft.findIndex(({ u }, place) => (u === null) !== (place >= toJudge));
-  if (wrong >= 0) return wrong < toJudge ? "a draft was not judged" : "a draft after the rejection was judged";
-  if (!next) return isLast ? null : "the target's own token is missing";
+  if (wrong >= 0) return say(wrong < toJudge ? "exactness.differs.unjudged" : "exactness.differs.judgedAfter");
+  if (!next) return isLast ? null : say("exactness.differs.missing");
   const source = at >= 0 ? "resampled" : draft.length ? "bonus" : "sampled";
-  if (next.fate !== source) return `the target's own token is ${next.fate}, and should be ${source}`;
+  if (next.fate !== source) {
+    const [is, should] = [say(`view.fates.${next.fate}`), say(`view.fates.${source}`)];
+    return say("exactness.differs.source", { is, should });
+  }
   const dropped = draft.some(({ fate, u, place }) => {
     return fate === "discarded" && u !== null && place < keptIn(round);
   });
-  return dropped ? "a draft was accepted, but is not in the text" : null;
+  return dropped ? say("exactness.differs.lost") : null;
 }
 
 /**
@@ -119,11 +131,11 @@ function wrongText({ rounds, numbers, outcome, complete }) {
   if (!complete) return null;
   const tokens = rounds.reduce((sum, round) => sum + acceptedIn(round) + (round.next ? 1 : 0), 0);
   const said = Number((numbers.tokens ?? "").replaceAll(",", ""));
-  if (said !== tokens) return `the rounds bring ${tokens} tokens, but the text has ${said}`;
+  if (said !== tokens) return say("exactness.differs.count", { tokens, said });
   if (!outcome) return null;
   const inText = rounds.flatMap(tokensOf).filter(({ fate }) => fate !== "rejected" && fate !== "discarded");
   const joined = inText.map(({ text }) => text).join("");
-  return joined === outcome.text ? null : "the tokens do not join to the recorded text";
+  return joined === outcome.text ? null : say("exactness.differs.text");
 }
 
 /**
@@ -167,5 +179,5 @@ export function addends(whole, part) {
 
 /** @param {Difference} difference */
 export function differenceInWords({ token, what }) {
-  return `${placeOf(token)}: ${what}`;
+  return say("exactness.differs.at", { place: placeOf(token), what });
 }

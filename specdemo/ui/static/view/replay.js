@@ -4,6 +4,7 @@
 
 import { grouped, percent } from "./format.js";
 import { acceptedIn, msOf, rejectedIn } from "./run.js";
+import { say } from "./words.js";
 
 /** @import { Round } from "./run.js" */
 
@@ -98,7 +99,7 @@ export function numbersAfter(rounds, count) {
   const numbers = { tokens: grouped(tokens), rounds: grouped(count), saved: grouped(tokens - count) };
   const judged = accepted + rejected;
   const untold = rounds.slice(0, count).some(({ drafts_told }) => drafts_told === false);
-  if (untold) numbers.acceptance_rate = "not told";
+  if (untold) numbers.acceptance_rate = say("player.notTold");
   else if (judged) numbers.acceptance_rate = percent(accepted, judged);
   if (count) numbers.mean_tokens_per_round = (tokens / count).toFixed(2);
   return numbers;
@@ -110,7 +111,8 @@ export function numbersAfter(rounds, count) {
  * @param {number} count
  */
 export function soFarInWords(rounds, count) {
-  const { tokens } = numbersAfter(rounds, count);
-  const forwards = `${grouped(count)} target forward${count === 1 ? "" : "s"}`;
-  return count ? `${tokens} token${tokens === "1" ? "" : "s"} in ${forwards} so far.` : "";
+  if (!count) return "";
+  const number = numbersAfter(rounds, count).tokens;
+  const tokens = say("view.tokens", { count: number === "1" ? 1 : 2, number });
+  return say("player.soFar", { count, tokens, forwards: grouped(count) });
 }

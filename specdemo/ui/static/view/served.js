@@ -5,11 +5,9 @@
 import { milliseconds } from "./format.js";
 import { acceptedIn, isDrafted } from "./run.js";
 import { named } from "./textless.js";
+import { say } from "./words.js";
 
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
-
-export const NOT_TOLD = "not told by the server";
-export const UNKNOWN = "A token that is not told";
 
 /** @param {Token} token */
 export function isServed(token) {
@@ -28,7 +26,7 @@ export function isUnknown(token) {
 
 /** A token as a sentence about it begins. @param {Drafted | Own} token */
 export function nameOf(token) {
-  return isUnknown(token) ? UNKNOWN : named(token).replace(/^./, (first) => first.toUpperCase());
+  return isUnknown(token) ? say("view.untold") : named(token).replace(/^./, (first) => first.toUpperCase());
 }
 
 /** Whether it is the round of the prefill, which comes before anything is drafted. @param {Round} round */
@@ -48,35 +46,25 @@ export function isUntold(round) {
 export function servedVerdict(token) {
   const { round } = token;
   const accepted = acceptedIn(round);
-  const drafted = count(round.draft.length, "token");
+  const counts = { count: round.draft.length, accepted };
   switch (token.fate) {
     case "accepted":
-      return `Accepted: ${whyAccepted(round, accepted)}.`;
+      return round.next
+        ? say("inspector.served.accepted", { count: accepted, tokens: accepted + 1 })
+        : say("inspector.served.acceptedAtEnd");
     case "rejected":
-      return `Rejected: the server drafted ${drafted} and the target accepted ${accepted}, so it rejected the next one. `
-        + "Which token that was is not told.";
+      return say("inspector.served.rejected", counts);
     case "discarded": {
-      const why = round.draft.some(({ fate }) => fate === "rejected") ? "after the rejected one" : "after the end of the text";
-      return `Discarded: the server drafted ${drafted}, and this one is ${why}. Which token it was is not told.`;
+      const isRejected = round.draft.some(({ fate }) => fate === "rejected");
+      return say(isRejected ? "inspector.served.afterRejected" : "inspector.served.afterEnd", counts);
     }
     case "resampled":
-      return `Resampled: the server drafted ${drafted} and the target accepted ${accepted}, so this token of its own came in `
-        + "place of the next one. Which that was is not told.";
+      return say("inspector.served.resampled", counts);
     case "bonus":
-      return `Bonus: the target accepted all ${drafted} that the server drafted, so the same forward gives one token more.`;
+      return say("inspector.served.bonus", counts);
     case "sampled":
-      return `${isCut(round) ? "The text's last token" : "The target's own token"}: ${whySampled(round)}.`;
+      return say(isCut(round) ? "inspector.served.last" : "inspector.served.own", { why: whySampled(round) });
   }
-}
-
-/**
- * @param {Round} round
- * @param {number} accepted
- */
-function whyAccepted({ next }, accepted) {
-  if (!next) return "the text ended inside the drafts that the target accepted";
-  const first = accepted === 1 ? "the first one is a draft" : `the first ${accepted} are drafts`;
-  return `the server's round brought ${accepted + 1} tokens, so ${first} that the target accepted`;
 }
 
 /**
@@ -89,13 +77,9 @@ function isCut({ next, ended_by }) {
 
 /** @param {Round} round */
 function whySampled(round) {
-  if (isPrefill(round)) return "from the prefill, before anything was drafted";
-  if (isCut(round)) {
-    return "it is the target's own or a draft that the target accepted. Which is not told, since the text ends in this round";
-  }
-  if (!isUntold(round)) return "nothing was drafted in this round";
-  return "whether it replaced a rejected draft (resampled) or followed a full one (bonus) is not known, since the server "
-    + "does not tell how many tokens it drafted";
+  if (isPrefill(round)) return say("inspector.served.prefill");
+  if (isCut(round)) return say("inspector.served.cut");
+  return say(isUntold(round) ? "inspector.served.unknown" : "inspector.served.nothing");
 }
 
 /**
@@ -103,18 +87,21 @@ function whySampled(round) {
  * @param {Round} round
  */
 export function servedRoundDone(round) {
-  const { draft, next } = round;
-  const accepted = acceptedIn(round);
-  const drafts = isUntold(round) || isCut(round)
-    ? `${count(accepted, "drafted token")} accepted, of how many is not told`
-    : draft.length ? `${accepted} of ${count(draft.length, "drafted token")} accepted` : "Nothing was drafted";
-  if (!next) return `${drafts}; the text ends here.`;
-  if (isPrefill(round)) return `${nameOf(next)} comes from the prefill, before anything is drafted.`;
-  const source = next.fate === "sampled" ? "the target's own token" : OWN[next.fate];
-  return `${drafts}; ${named(next)} is ${source}.`;
+  const { next } = round;
+  const drafts = draftsInWords(round);
+  if (!next) return say("player.done.ends", { drafts });
+  if (isPrefill(round)) return say("player.served.prefill", { token: nameOf(next) });
+  return say(`player.served.${DONE[next.fate]}`, { drafts, token: named(next) });
 }
 
-const OWN = { resampled: "resampled in place of the rejected one", bonus: "the bonus token" };
+const DONE = { resampled: "doneResampled", bonus: "doneBonus", sampled: "doneOwn" };
+
+/** @param {Round} round */
+function draftsInWords(round) {
+  const [count, accepted] = [round.draft.length, acceptedIn(round)];
+  if (isUntold(round) || isCut(round)) return say("player.acceptedOnly", { count: accepted });
+  return count ? say("player.drafts", { count, accepted }) : say("player.nothingDrafted");
+}
 
 /**
  * What happens as the round's own token comes, for the player.
@@ -122,11 +109,11 @@ const OWN = { resampled: "resampled in place of the rejected one", bonus: "the b
  */
 export function servedDrawn(token) {
   const { fate, round } = token;
-  if (isCut(round)) return `${nameOf(token)} is the text's last token: ${whySampled(round)}.`;
-  if (fate === "sampled") return `${nameOf(token)} is the target's own token: ${whySampled(round)}.`;
+  if (isCut(round)) return say("player.served.last", { token: nameOf(token), why: whySampled(round) });
+  if (fate === "sampled") return say("player.served.own", { token: nameOf(token), why: whySampled(round) });
   return fate === "bonus"
-    ? `The whole draft was accepted: ${named(token)} is the bonus token.`
-    : `${nameOf(token)} is resampled in place of the rejected token.`;
+    ? say("player.served.bonus", { token: named(token) })
+    : say("player.served.resampled", { token: nameOf(token) });
 }
 
 /**
@@ -137,10 +124,10 @@ export function servedDrawn(token) {
 export function servedValues(token) {
   if (token.fate === "prompt") return [];
   /** @type {[string, string, number | null][]} */
-  const rows = [["p", "the target's probability", token.p], ["u", "uniform random number", token.u]];
+  const rows = [["p", say("inspector.meaning.p"), token.p], ["u", say("inspector.meaning.u"), token.u]];
   const hasDraft = isDrafted(token) || token.fate === "resampled" || isUntold(token.round);
-  if (hasDraft) rows.splice(1, 0, ["q", "the drafter's probability", token.q]);
-  return [["raw p", "the target's probability, before temperature and filters", token.raw_p], ...rows];
+  if (hasDraft) rows.splice(1, 0, ["q", say("inspector.meaning.q"), token.q]);
+  return [[say("inspector.rawP"), say("inspector.meaning.rawP"), token.raw_p], ...rows];
 }
 
 /**
@@ -148,21 +135,30 @@ export function servedValues(token) {
  * @param {Round} round
  */
 export function servedRoundInWords(round) {
-  const { index, draft, next, gamma, arrival_ms } = round;
-  const accepted = acceptedIn(round);
-  const told = isUntold(round)
-    ? `${count(accepted, "draft")} accepted, of how many is not told`
-    : draft.length ? `${accepted} of ${draft.length} drafts accepted` : "nothing drafted";
-  const drafts = isPrefill(round) ? "from the prefill" : told;
-  const since = index ? "after the round before" : "after the request";
-  const arrived = arrival_ms === null ? "" : `, arrived ${milliseconds(arrival_ms)} ${since}`;
-  return `round ${index + 1}: ${drafts}, ${count(accepted + (next ? 1 : 0), "token")}${arrived}${gamma ? `, γ ${gamma}` : ""}`;
+  const { index, next, gamma, arrival_ms } = round;
+  const tokens = acceptedIn(round) + (next ? 1 : 0);
+  const since = index ? "timeline.arrivedAfterRound" : "timeline.arrivedAfterRequest";
+  return roundOf(index, [
+    fatesInWords(round),
+    say("view.tokens", { count: tokens, number: tokens }),
+    arrival_ms === null ? "" : say(since, { time: milliseconds(arrival_ms) }),
+    gamma ? `γ ${gamma}` : "",
+  ]);
+}
+
+/** @param {Round} round */
+function fatesInWords(round) {
+  const [drafts, accepted] = [round.draft.length, acceptedIn(round)];
+  if (isPrefill(round)) return say("timeline.prefill");
+  if (isUntold(round)) return say("timeline.acceptedOnly", { count: accepted });
+  return drafts ? say("timeline.accepted", { accepted, drafts }) : say("timeline.nothingDrafted");
 }
 
 /**
- * @param {number} number
- * @param {string} noun
+ * What there is to say of a round.
+ * @param {number} index
+ * @param {string[]} facts empty where there is nothing
  */
-function count(number, noun) {
-  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+export function roundOf(index, facts) {
+  return say("timeline.round", { round: index + 1, what: facts.filter(Boolean).join(", ") });
 }

@@ -9,6 +9,7 @@ import { acceptedIn, comesAtOnce, rejectedIn, tokensOf } from "./run.js";
 import { isFromServer, isServed, nameOf, servedDrawn, servedRoundDone } from "./served.js";
 import { named } from "./textless.js";
 import { comparison, judgement, whyNoMore } from "./verdict.js";
+import { say } from "./words.js";
 
 /** @import { Drafted, Own, Round } from "./run.js" */
 /**
@@ -232,7 +233,7 @@ export function stepTo(rounds, place) {
  */
 export function inWords(rounds, place, stride) {
   const step = stepTo(rounds, place);
-  if (!step) return "The prompt. Nothing has been drafted yet.";
+  if (!step) return say("player.start");
   if (stride === "round" && place.step === 0) return roundDone(step.round);
   if (step.kind === "drawn") return drawnInWords(step.token);
   if (step.kind === "block") return blockInWords(step.round);
@@ -243,80 +244,68 @@ export function inWords(rounds, place, stride) {
 function roundDone(round) {
   const { draft, next } = round;
   if (isFromServer(round)) return servedRoundDone(round);
-  const drafts = `${acceptedIn(round)} of ${count(draft.length, "drafted token")} accepted`;
+  const what = draft.length
+    ? say("player.drafts", { count: draft.length, accepted: acceptedIn(round) })
+    : say("player.nothingDrafted");
   const why = whyNoMore(round);
-  const first = (draft.length ? drafts : "Nothing was drafted") + (why && ` (${why})`);
-  if (!next) return `${first}; the text ends here.`;
+  const drafts = why ? say("player.because", { what, why }) : what;
+  if (!next) return say("player.done.ends", { drafts });
   const isFromP = next.fate === "resampled" && ruleOf(next).residual === null;
-  return `${first}; ${named(next)} ${isFromP ? "resampled from p" : SOURCES[next.fate]}.`;
+  return say(`player.done.${isFromP ? "resampledFromP" : next.fate}`, { drafts, token: named(next) });
 }
-
-const SOURCES = {
-  resampled: "resampled from the residual",
-  bonus: "drawn from p as the bonus token",
-  sampled: "sampled from p",
-};
 
 /** @param {Round} round whose draft comes as a block */
 function blockInWords(round) {
   const all = round.draft.length;
-  if (comesInTurn(round)) {
-    return `${all === 1 ? "A block of one place is" : `A block of ${all} places is`} drafted at once. Then each gets its `
-      + "token in turn, corrected by the one before it.";
-  }
-  return all === 1
-    ? `${nameOf(round.draft[0])} is drafted, a block of one token. It waits for its verdict.${endOfDraft(round)}`
-    : `${all} tokens are drafted at once, as a block. They wait for their verdict.${endOfDraft(round)}`;
+  if (comesInTurn(round)) return say("player.block.places", { count: all });
+  const waits = all === 1
+    ? say("player.block.one", { token: nameOf(round.draft[0]) })
+    : say("player.block.tokens", { all });
+  return sentences(waits, endOfDraft(round));
 }
 
 /** @param {Round} round */
 function endOfDraft(round) {
   const why = whyNoMore(round);
-  return why && ` The draft ends here: ${why}.`;
+  return why && say("player.draftEnds", { why });
 }
 
 /** @param {Drafted} token */
 function draftedInWords(token) {
   const { round, place } = token;
-  const name = nameOf(token);
   const all = round.draft.length;
-  const ends = endOfDraft(round);
-  if (place + 1 < all) return `${name} is drafted, ${place + 1} of ${all}. It waits for its verdict.`;
-  return all === 1
-    ? `${name} is drafted. It waits for its verdict.${ends}`
-    : `${name} is drafted. Now ${all} tokens wait for their verdict.${ends}`;
+  const which = { token: nameOf(token), place: place + 1, all };
+  if (place + 1 < all) return say("player.drafted", which);
+  return sentences(say(all === 1 ? "player.draftedOnly" : "player.draftedLast", which), endOfDraft(round));
 }
 
 /** @param {Drafted} token */
 function judgedInWords(token) {
   const { fate, round } = token;
-  const why = isServed(token) ? "" : `: ${isBlock(round) ? judgement(token) : comparison(token)}`;
-  const verdict = `${nameOf(token)} is ${fate}${why}.`;
-  const dropped = round.draft.length - judgedIn(round.draft).length;
+  const name = nameOf(token);
+  const verdict = isServed(token)
+    ? say(`player.${fate}`, { token: name })
+    : say(`player.${fate}Why`, { token: name, why: isBlock(round) ? judgement(token) : comparison(token) });
   if (token !== judgedIn(round.draft).at(-1)) return verdict;
-  const ends = !round.next && fate === "accepted" ? " The text ends here." : "";
-  const rest = `${count(dropped, "draft")} after it ${dropped === 1 ? "is" : "are"} dropped`;
-  return `${verdict}${ends}${dropped ? ` The ${rest}.` : ""}`;
+  const dropped = round.draft.length - judgedIn(round.draft).length;
+  const ends = !round.next && fate === "accepted" ? say("player.textEnds") : "";
+  return sentences(verdict, ends, dropped ? say("player.dropped", { count: dropped }) : "");
 }
 
 /** @param {Own | null} token */
 function drawnInWords(token) {
-  if (!token) return "The text ends here.";
+  if (!token) return say("player.textEnds");
   if (isServed(token)) return servedDrawn(token);
-  const [text, u] = [named(token), `with u = ${digits(token.u)}`];
+  const drawn = { token: named(token), u: digits(token.u) };
   const why = whyNoMore(token.round);
-  if (token.fate === "sampled") return `Nothing was drafted${why && ` (${why})`}: ${text} is sampled from p ${u}.`;
-  if (token.fate === "bonus") return `The whole draft was accepted: ${text} is drawn from p as the bonus token ${u}.`;
+  if (token.fate === "sampled") return say(why ? "player.sampledWhy" : "player.sampled", { ...drawn, why });
+  if (token.fate === "bonus") return say("player.bonus", drawn);
   const replaced = rejectedIn(token.round);
-  const instead = replaced ? ` in place of ${named(replaced)}` : "";
-  const from = ruleOf(token).residual === null ? "p" : "the residual";
-  return `${text} is resampled from ${from}${instead} ${u}.`;
+  const from = ruleOf(token).residual === null ? "player.resampledFromP" : "player.resampled";
+  return replaced ? say(`${from}Instead`, { ...drawn, replaced: named(replaced) }) : say(from, drawn);
 }
 
-/**
- * @param {number} number
- * @param {string} noun
- */
-function count(number, noun) {
-  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+/** @param {string[]} parts some of them empty */
+function sentences(...parts) {
+  return parts.filter(Boolean).join(" ");
 }

@@ -5,8 +5,9 @@
 
 import { appendAll, find, make } from "./dom.js";
 import { INVISIBLE, codeOf } from "./format.js";
-import { UNKNOWN, isUnknown } from "./served.js";
-import { STANDS_FOR, kindInRound, kindsInPrompt } from "./textless.js";
+import { isUnknown } from "./served.js";
+import { kindInRound, kindsInPrompt, standsFor } from "./textless.js";
+import { say } from "./words.js";
 
 /** @import { Token } from "./run.js" */
 /** @import { Shown } from "./steps.js" */
@@ -190,18 +191,21 @@ export function makeText(stage) {
    * @param {Token} token
    */
   function setName(element, token) {
-    const where = token.fate === "prompt" ? "" : ` in round ${token.round.index + 1}`;
-    element.setAttribute("aria-label", `${wordOf(token)}, ${element.dataset.fate}${where}`);
+    const [word, fate] = [wordOf(token), say(`view.fates.${element.dataset.fate}`)];
+    const name = token.fate === "prompt"
+      ? say("view.token", { word, fate })
+      : say("view.tokenInRound", { word, fate, round: token.round.index + 1 });
+    element.setAttribute("aria-label", name);
   }
 
   /** @param {Token} token */
   function wordOf(token) {
-    if (isPlace(token)) return "An empty place";
-    if (isUnknown(token)) return UNKNOWN;
+    if (isPlace(token)) return say("view.emptyPlace");
+    if (isUnknown(token)) return say("view.untold");
     const kind = kindOf(token);
-    if (kind) return STANDS_FOR[kind];
-    if (/^ +$/.test(token.text)) return "space";
-    if (/^\n+$/.test(token.text)) return "line break";
+    if (kind) return standsFor(kind);
+    if (/^ +$/.test(token.text)) return say("view.space");
+    if (/^\n+$/.test(token.text)) return say("view.lineBreak");
     return token.text.trim() || JSON.stringify(token.text);
   }
 

@@ -2,22 +2,21 @@
 // Tokens without a text, of which nothing is seen but a sign that the style sheet draws: what each stands for.
 
 import { inQuotes } from "./format.js";
+import { say } from "./words.js";
 
 /** @import { Drafted, Own, Token } from "./run.js" */
-/** @typedef {keyof typeof STANDS_FOR} Kind its class, too */
+/** @typedef {"start" | "end" | "part" | "nothing"} Kind its class, too */
 
-export const STANDS_FOR = {
-  start: "start of the text",
-  end: "end of the text",
-  part: "part of a character",
-  nothing: "token without text",
-};
+/** @param {Kind} kind */
+export function standsFor(kind) {
+  return say(`view.textless.${kind}`);
+}
 
 /**
  * What the token's own row among the alternatives has is its text by itself: a special token has none, and a part
  * of a character has U+FFFD.
  * @param {Drafted | Own} token
- * @returns {Kind}
+ * @returns {Exclude<Kind, "start">}
  */
 export function kindInRound(token) {
   const alone = token.top.find(([id]) => id === token.id)?.[1];
@@ -47,13 +46,10 @@ export function kindsInPrompt(prompt) {
 /** A token as a sentence names it. @param {Token} token */
 export function named(token) {
   if (token.text !== "") return inQuotes(token.text);
-  const kind = token.fate === "prompt" ? "nothing" : kindInRound(token);
-  return `${kind === "end" ? "the" : "a"} ${STANDS_FOR[kind]}`;
+  return say(`view.named.${token.fate === "prompt" ? "nothing" : kindInRound(token)}`);
 }
 
 /** @param {Kind} kind */
 export function explained(kind) {
-  const name = STANDS_FOR[kind];
-  const more = kind === "part" ? "the token that completes it shows it" : "it adds nothing to the text";
-  return `${name[0].toUpperCase()}${name.slice(1)}: ${more}.`;
+  return say(`view.explained.${kind}`);
 }

@@ -3,32 +3,37 @@
 // column is one element, painted by the style sheet from a few custom properties, so that thousands of them
 // stay cheap.
 
-import { appendAll, find, make } from "./dom.js";
+import { appendAll, escaped, find, make } from "./dom.js";
 import { acceptedIn } from "./run.js";
 import { scaleFor } from "./scale.js";
 import { isFromServer } from "./served.js";
 import { roundInWords } from "./verdict.js";
+import { say } from "./words.js";
 
 /** @import { Round } from "./run.js" */
 /** @typedef {ReturnType<typeof makeTimeline>} Timeline */
 
-const TIMELINE = `
-  <p class="key"><span class="name">Rounds</span>
-    <span><i class="accepted-brick"></i>accepted</span> <span><i class="bonus-brick"></i>bonus, sampled</span>
-    <span><i class="resampled-brick"></i>resampled</span>
-    <span><i class="dropped-line"></i>rejected, discarded</span>
-    <span data-only="engine"><i class="draft-bar"></i>drafting</span>
-    <span><i class="verify-bar"></i><span data-served-words="arrival">verifying</span><span
+const markup = () => {
+  const words = (/** @type {string} */ key) => escaped(say(key));
+  return `
+  <p class="key"><span class="name">${words("timeline.name")}</span>
+    <span><i class="accepted-brick"></i>${words("view.fates.accepted")}</span>
+    <span><i class="bonus-brick"></i>${words("timeline.bonusSampled")}</span>
+    <span><i class="resampled-brick"></i>${words("view.fates.resampled")}</span>
+    <span><i class="dropped-line"></i>${words("timeline.rejectedDiscarded")}</span>
+    <span data-only="engine"><i class="draft-bar"></i>${words("timeline.drafting")}</span>
+    <span><i class="verify-bar"></i><span data-served-words="${words("timeline.arrival")}">${words("timeline.verifying")}</span><span
       class="scale"></span></span></p>
-  <div class="rail" role="toolbar" aria-label="Rounds: arrow keys move, Enter jumps to a round's text"></div>
+  <div class="rail" role="toolbar" aria-label="${words("timeline.rail")}"></div>
   <p class="readout" aria-hidden="true"></p>`;
+};
 
 /**
  * @param {HTMLElement} strip
  * @param {{ jump: (index: number) => void, point: (index: number | null) => void }} reader
  */
 export function makeTimeline(strip, { jump, point }) {
-  strip.innerHTML = TIMELINE;
+  strip.innerHTML = markup();
   const [rail, readout, scale] = [".rail", ".readout", ".scale"].map((name) => find(strip, name));
   /** @type {HTMLElement[]} */
   const marks = []; // by the round's index
@@ -136,7 +141,7 @@ export function makeTimeline(strip, { jump, point }) {
     longest = scaleFor(costs, longest);
     if (longest === before) return;
     rail.style.setProperty("--longest", String(longest));
-    scale.textContent = `; full height: ${longest} ms or more`;
+    scale.textContent = say("timeline.scale", { ms: longest });
   }
 
   // In a frame of its own, when the layout is due anyway.

@@ -3,6 +3,7 @@
 // opened again, with its rounds; the list stays as it is then, with a way back to the latest turn.
 
 import { appendAll, make } from "./dom.js";
+import { say } from "./words.js";
 
 /** @import { Turn } from "./messages.js" */
 
@@ -24,7 +25,7 @@ export function makeTurns(list, open) {
     const isOurs = name === latest || turns.some(({ run }) => run === name);
     if (!isOurs || name === latest) [latest, turns] = [name, before];
     const lines = turns.map(({ asked, answered, run }) => line(`${asked} → ${answered}`, run, name));
-    if (name !== latest) lines.push(line("Back to the latest turn", latest, name));
+    if (name !== latest) lines.push(line(say("view.latestTurn"), latest, name));
     list.replaceChildren();
     appendAll(list, lines);
     list.hidden = turns.length === 0;

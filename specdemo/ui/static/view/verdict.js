@@ -5,9 +5,10 @@ import { apart, digits, milliseconds } from "./format.js";
 import { isBlock, keptIn, massAt, partsOf, ruleOf, shareAt } from "./rules.js";
 import { acceptedIn, comesAtOnce, isDrafted, rejectedIn } from "./run.js";
 import {
-  isFromServer, isServed, isUnknown, isUntold, servedRoundInWords, servedValues, servedVerdict,
+  isFromServer, isServed, isUnknown, isUntold, roundOf, servedRoundInWords, servedValues, servedVerdict,
 } from "./served.js";
 import { named } from "./textless.js";
+import { say } from "./words.js";
 
 /** @import { RunSetting } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
@@ -40,12 +41,11 @@ export function replacedBy(token) {
 
 /** @param {Token} token */
 export function placeOf(token) {
-  if (token.fate === "prompt") return "prompt";
+  if (token.fate === "prompt") return say("inspector.where.prompt");
   const { index, draft } = token.round;
-  if (isDrafted(token) && isUntold(token.round)) return `round ${index + 1}, draft ${token.place + 1}`;
-  return isDrafted(token)
-    ? `round ${index + 1}, draft ${token.place + 1} of ${draft.length}`
-    : `round ${index + 1}, the target's own`;
+  if (!isDrafted(token)) return say("inspector.where.own", { round: index + 1 });
+  const where = { round: index + 1, draft: token.place + 1, drafts: draft.length };
+  return say(isUntold(token.round) ? "inspector.where.draft" : "inspector.where.draftOf", where);
 }
 
 /**
@@ -54,50 +54,49 @@ export function placeOf(token) {
  * @param {Known} known
  */
 export function verdictOn(token, setting = null, known = "all") {
-  if (known === "place") return "A place of the block. It has no token yet.";
+  if (known === "place") return say("inspector.verdict.place");
   if (known === "draft") return waitingInWords(token);
   if (token.fate !== "prompt" && isServed(token)) return servedVerdict(token);
   switch (token.fate) {
     case "prompt":
-      return "Given: part of the prompt.";
+      return say("inspector.verdict.prompt");
     case "accepted":
-      return `Accepted: ${judgement(token)}.`;
+      return say("inspector.verdict.accepted", { why: judgement(token) });
     case "rejected": {
       const { next } = token.round;
-      const then = ` ${next ? named(next) : "Nothing"} was drawn in its place.`;
-      return `Rejected: ${judgement(token, setting)}.${known === "all" ? then : ""}`;
+      const rejected = say("inspector.verdict.rejected", { why: judgement(token, setting) });
+      if (known !== "all") return rejected;
+      const instead = next
+        ? say("inspector.verdict.drawnInstead", { token: named(next) })
+        : say("inspector.verdict.nothingInstead");
+      return `${rejected} ${instead}`;
     }
     case "discarded": {
       if (isBlock(token.round) && token.place >= keptIn(token.round)) {
-        return `Discarded: ${judgement(token)}, and no later draft passes, so the draft is kept only up to before it.`;
+        return say("inspector.verdict.failed", { why: judgement(token) });
       }
-      if (token.u !== null) {
-        return `Discarded: ${judgement(token)}, so it was accepted, but the text had already ended.`;
-      }
+      if (token.u !== null) return say("inspector.verdict.afterEnd", { why: judgement(token) });
       const rejected = rejectedIn(token.round);
-      const first = rejected && `draft ${rejected.place + 1}, ${named(rejected)},`;
-      const why = `${first ?? "an earlier draft"} was rejected, and everything drafted after it was dropped`;
-      return `Discarded without being judged: ${why}.`;
+      return rejected
+        ? say("inspector.verdict.unjudged", { draft: rejected.place + 1, token: named(rejected) })
+        : say("inspector.verdict.unjudgedUnknown");
     }
     case "resampled": {
       const replaced = replacedBy(token);
       const why = replaced
-        ? `${named(replaced)} was rejected, because ${judgement(replaced, setting)}`
-        : "the draft here was rejected";
-      const from = ruleOf(token).residual === null ? "p" : `the residual, the part of ${residualInWords(token)},`;
-      const how = `This token was drawn in its place from ${from}`;
-      return `Resampled: ${why}. ${how} with u = ${digits(token.u)}.`;
+        ? say("inspector.verdict.resampled", { token: named(replaced), why: judgement(replaced, setting) })
+        : say("inspector.verdict.resampledUnknown");
+      const u = digits(token.u);
+      const how = ruleOf(token).residual === null
+        ? say("inspector.verdict.fromP", { u })
+        : say("inspector.verdict.fromResidual", { ...partsOf(ruleOf(token)), u });
+      return `${why} ${how}`;
     }
-    case "bonus": {
-      const count = token.round.draft.length;
-      const drafts = count === 1 ? "the round's only draft was" : `all ${count} drafts of the round were`;
-      const more = "so the same forward gives one more token";
-      return `Bonus: ${drafts} accepted, ${more}, drawn from p with u = ${digits(token.u)}.`;
-    }
+    case "bonus":
+      return say("inspector.verdict.bonus", { count: token.round.draft.length, u: digits(token.u) });
     case "sampled": {
-      const one = "so the target's forward gives one token";
       const why = whyNoMore(token.round);
-      return `Sampled: nothing was drafted in this round${why && ` (${why})`}, ${one}, drawn from p with u = ${digits(token.u)}.`;
+      return say(why ? "inspector.verdict.sampledWhy" : "inspector.verdict.sampled", { why, u: digits(token.u) });
     }
   }
 }
@@ -112,14 +111,8 @@ export function isJudged(known) {
  * @param {Token} token
  */
 function waitingInWords(token) {
-  const q = token.fate === "prompt" || token.q === null ? "" : ` with probability q = ${digits(token.q)}`;
-  return `Drafted${q}. The target has not judged it yet.`;
-}
-
-/** @param {Own} token that was resampled */
-function residualInWords(token) {
-  const { of, over } = partsOf(ruleOf(token));
-  return `${of} that exceeds ${over}`;
+  if (token.fate === "prompt" || token.q === null) return say("inspector.verdict.waiting");
+  return say("inspector.verdict.waitingWith", { q: digits(token.q) });
 }
 
 /**
@@ -130,14 +123,14 @@ function residualInWords(token) {
 export function judgement(token, setting = null) {
   const { accept_prob, p, raw_p, round, place } = token;
   if (ruleOf(token).threshold !== null || accept_prob === null) return comparison(token);
+  const words = comparison(token);
   if (isBlock(round)) {
     const isKept = place < keptIn(round) && !passes(token);
-    return `${comparison(token)}${isKept ? ", but a later draft passes, and all before it are kept with it" : ""}`;
+    return isKept ? say("inspector.judged.keptByLater", { comparison: words }) : words;
   }
   const { over: least } = partsOf(ruleOf(token));
-  const always = accept_prob === 1 && least ? ` (p is at least ${least}, so it is always accepted)` : "";
-  const never = p === 0 ? ` (p is 0${whyZero(raw_p, setting)})` : "";
-  return `${comparison(token)}${always}${never}`;
+  if (p === 0) return neverInWords(words, raw_p, setting);
+  return accept_prob === 1 && least ? say("inspector.judged.always", { comparison: words, least }) : words;
 }
 
 /** @param {Drafted} token */
@@ -147,20 +140,20 @@ function passes({ u, accept_prob }) {
 
 /**
  * Why p is 0. Which of several filters removed a token is not recorded.
+ * @param {string} comparison
  * @param {number | null} raw_p
  * @param {RunSetting | null} setting
  */
-function whyZero(raw_p, setting) {
-  if (!setting || raw_p === 0) return ", so it is never accepted";
-  const before = digits(raw_p, 2);
-  if (setting.greedy) {
-    const adjusted = setting.adjusted && `with ${setting.adjusted} `;
-    return `: ${adjusted}the target's likeliest token is another one; at temperature 1 it gave this one ${before}`;
-  }
-  const filters = [...filtersOf(setting), ...(setting.adjusted ? [setting.adjusted] : [])].join(" or ");
-  const cold = `too little for temperature ${written(setting.temperature)}`;
-  const why = filters ? `${filters} removed it` : cold;
-  return `: ${why}; before the sampler, at temperature 1 and unfiltered, the target gave it ${before}`;
+function neverInWords(comparison, raw_p, setting) {
+  if (!setting || raw_p === 0) return say("inspector.judged.never", { comparison });
+  const { adjusted } = setting;
+  const known = { comparison, before: digits(raw_p, 2) };
+  if (setting.greedy && adjusted) return say("inspector.judged.notLikeliestWith", { ...known, adjusted });
+  if (setting.greedy) return say("inspector.judged.notLikeliest", known);
+  const filters = [...filtersOf(setting), ...(adjusted ? [adjusted] : [])];
+  if (!filters.length) return say("inspector.judged.tooCold", { ...known, temperature: written(setting.temperature) });
+  const either = filters.reduce((one, other) => say("inspector.judged.either", { one, other }));
+  return say("inspector.judged.filtered", { ...known, filters: either });
 }
 
 /**
@@ -186,11 +179,13 @@ function written(value) {
  */
 export function comparison(token) {
   const { u, accept_prob, p } = token;
-  if (u === null || accept_prob === null) return "it was judged";
+  if (u === null || accept_prob === null) return say("inspector.judged.unknown");
   const { symbol, threshold } = ruleOf(token);
-  if (threshold !== null) return `p = ${digits(p)} is ${accept_prob ? "" : "not "}above ${threshold}, the rule's threshold`;
+  if (threshold !== null) {
+    return say(accept_prob ? "inspector.judged.above" : "inspector.judged.notAbove", { p: digits(p), threshold });
+  }
   const [drawn, least] = apart(u, accept_prob);
-  return `u = ${drawn} is ${passes(token) ? "" : "not "}below ${symbol} = ${least}`;
+  return say(passes(token) ? "inspector.judged.below" : "inspector.judged.notBelow", { u: drawn, symbol, least });
 }
 
 /**
@@ -205,17 +200,17 @@ export function valuesOf(token, known = "all") {
   if (isServed(token)) return known === "draft" ? [] : servedValues(token);
   const { p, q, u } = token;
   /** @type {[string, string, number | null][]} */
-  const rows = [["p", "the target's probability", p], ["q", "the drafter's probability", q]];
+  const rows = [["p", say("inspector.meaning.p"), p], ["q", say("inspector.meaning.q"), q]];
   const { symbol, meaning, residual } = ruleOf(token);
   if (isDrafted(token)) {
     rows.push([symbol, meaning, token.accept_prob]);
-    rows.push(["distance", "of what the rule emits here from p", token.distance ?? null]);
+    rows.push([say("inspector.distance"), say("inspector.meaning.distance"), token.distance ?? null]);
   }
   if (residual !== null && known === "all") {
-    rows.push([`Σ (${residual})₊`, "the residual's mass", massAt(token)]);
-    if (!isDrafted(token)) rows.push([`r = (${residual})₊ / Σ`, "probability in the residual", shareAt(token, p, q)]);
+    rows.push([`Σ (${residual})₊`, say("inspector.meaning.mass"), massAt(token)]);
+    if (!isDrafted(token)) rows.push([`r = (${residual})₊ / Σ`, say("inspector.meaning.share"), shareAt(token, p, q)]);
   }
-  rows.push(["u", "uniform random number", u]);
+  rows.push(["u", say("inspector.meaning.u"), u]);
   const values = rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
   return known === "draft" ? values.filter(([symbol]) => symbol === "q") : values;
 }
@@ -257,10 +252,11 @@ function drawnAt(token) {
  * @returns {{ from: Column, how: string }}
  */
 export function drawnFrom(token) {
-  if (isServed(token)) return { from: "raw_p", how: isDrafted(token) ? "drafted" : "drawn" };
-  if (isDrafted(token)) return { from: "q", how: "drafted" };
+  const how = say(isDrafted(token) ? "inspector.drafted" : "inspector.drawn");
+  if (isServed(token)) return { from: "raw_p", how };
+  if (isDrafted(token)) return { from: "q", how };
   const isResidual = token.fate === "resampled" && ruleOf(token).residual !== null;
-  return { from: isResidual ? "residual" : "p", how: "drawn" };
+  return { from: isResidual ? "residual" : "p", how };
 }
 
 /**
@@ -271,15 +267,15 @@ export function roundInWords(round) {
   if (isFromServer(round)) return servedRoundInWords(round);
   const { index, draft, next, draft_ms, verify_ms } = round;
   const accepted = acceptedIn(round);
-  const drafts = draft.length ? `${accepted} of ${draft.length} drafts accepted` : "nothing drafted";
   const tokens = accepted + (next ? 1 : 0);
-  const drafting = draft.length && comesAtOnce(round) ? "drafting a block" : "drafting";
-  const times = `${drafting} ${milliseconds(draft_ms ?? 0)}, verifying ${milliseconds(verify_ms ?? 0)}`;
-  const length = lengthInWords(round);
-  const most = length && `, ${length}`;
-  const again = fedAgainInWords(round);
-  const replayed = again && `, ${again}`;
-  return `round ${index + 1}: ${drafts}, ${tokens} token${tokens === 1 ? "" : "s"}, ${times}${most}${replayed}`;
+  const times = { drafting: milliseconds(draft_ms ?? 0), verifying: milliseconds(verify_ms ?? 0) };
+  return roundOf(index, [
+    draft.length ? say("timeline.accepted", { accepted, drafts: draft.length }) : say("timeline.nothingDrafted"),
+    say("view.tokens", { count: tokens, number: tokens }),
+    say(draft.length && comesAtOnce(round) ? "timeline.timesOfBlock" : "timeline.times", times),
+    lengthInWords(round),
+    fedAgainInWords(round),
+  ]);
 }
 
 /**
@@ -288,24 +284,16 @@ export function roundInWords(round) {
  */
 export function fedAgainInWords({ fed_again, target_forwards }) {
   if (fed_again === null || fed_again === undefined) return "";
-  const tokens = `${fed_again} token${fed_again === 1 ? "" : "s"} of the text fed again`;
-  return target_forwards > 1 ? `${tokens}, ${target_forwards} target forwards` : tokens;
+  const tokens = say("timeline.fedAgain", { count: fed_again });
+  return target_forwards > 1 ? `${tokens}, ${say("timeline.forwards", { forwards: target_forwards })}` : tokens;
 }
-
-/** @type {Record<string, string>} */
-const ENDINGS = {
-  confidence: "the drafter was not sure enough of the next token",
-  eos: "the drafter ended the text",
-  length: "the text has no room for more",
-  drafter: "the drafter had nothing more to offer",
-};
 
 /**
  * Why the round's draft has no more tokens; empty where it has gamma of them, or where it is not known.
  * @param {Round} round
  */
 export function whyNoMore({ ended_by }) {
-  return ENDINGS[ended_by ?? ""] ?? "";
+  return ended_by && ended_by !== "gamma" ? say(`view.endings.${ended_by}`) : "";
 }
 
 /**
@@ -313,6 +301,8 @@ export function whyNoMore({ ended_by }) {
  * @param {Round} round
  */
 export function lengthInWords(round) {
+  const { gamma } = round;
+  if (!gamma) return "";
   const why = whyNoMore(round);
-  return round.gamma ? `γ ${round.gamma}${why && ` (shorter: ${why})`}` : "";
+  return why ? say("timeline.shorter", { gamma, why }) : `γ ${gamma}`;
 }

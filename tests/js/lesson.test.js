@@ -1,0 +1,183 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { rightTail } from "../../specdemo/ui/static/lesson/chisquare.js";
+import { DEFAULTS } from "../../specdemo/ui/static/lesson/defaults.js";
+import { compared, draw, noCounts, randomNumbers } from "../../specdemo/ui/static/lesson/draws.js";
+import { MISTAKES, isExact, pick, trialOf } from "../../specdemo/ui/static/lesson/identity.js";
+import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
+import { NEUTRAL, rescaled, shaped, sumOf } from "../../specdemo/ui/static/lesson/shaping.js";
+
+const DRAWS = 10_000;
+const SEEDS = Array.from({ length: 40 }, (_, at) => at + 1);
+
+const near = (found, expected, within = 1e-12) => {
+  assert.equal(found.length, expected.length);
+  found.forEach((one, at) => assert.ok(Math.abs(one - expected[at]) < within, `${found} is not ${expected}`));
+};
+const { p, q } = DEFAULTS;
+/** The trial with the default bars; the mistake "soft" is one of greedy decoding. */
+const defaultTrial = (...mistakes) => {
+  const shaping = { ...NEUTRAL, temperature: mistakes.includes("soft") ? 0 : 1 };
+  return trialOf(shaped(p, shaping), shaped(q, shaping), new Set(mistakes), { p, q });
+};
+const comparison = (trial, seed) => {
+  const counts = noCounts(trial.p.length);
+  draw(trial, randomNumbers(seed), DRAWS, counts);
+  return compared(counts, trial.p);
+};
+
+test("p-values are scipy's", () => {
+  // scipy.stats.chi2.sf of scipy 1.17.1
+  const known = [
+    [0.5, 1, 0.47950012218695337], [3.84, 1, 0.05004352124870519], [30, 1, 4.3204630578274955e-08],
+    [0.2, 2, 0.9048374180359595], [4.0, 3, 0.26146412994911117], [8.2, 4, 0.08452064454898237],
+    [0.001, 4, 0.9999998750416589], [1.1, 5, 0.9541036760277496], [7.0, 5, 0.22064030793671066],
+    [11.07, 5, 0.050009618622405425], [60, 5, 1.2154569777183007e-11], [250, 5, 5.496922467455164e-52],
+    [900, 5, 2.6614147330185637e-192], [20, 19, 0.394578182086001], [120, 100, 0.08440668109369177],
+  ];
+  for (const [statistic, freedom, expected] of known) {
+    const found = rightTail(statistic, freedom);
+    assert.ok(Math.abs(found / expected - 1) < 1e-10, `${statistic}, ${freedom}: ${found} is not ${expected}`);
+  }
+  assert.equal(rightTail(0, 3), 1);
+  assert.equal(rightTail(0, 0), 1);
+});
+
+test("the right rule gives p, as min(p, q) and the residual", () => {
+  const trial = defaultTrial();
+  near(trial.accepted, p.map((one, at) => Math.min(one, q[at])));
+  near(trial.replaced, p.map((one, at) => Math.max(0, one - q[at])));
+  near(trial.out, p);
+  assert.ok(isExact(trial));
+});
+
+test("what a wrong rule gives, calculated by hand", () => {
+  const [two, one] = [[0.75, 0.25], [0.5, 0.5]];
+  near(trialOf(two, one, new Set(["from_p"])).out, [0.5 + 0.25 * 0.75, 0.25 + 0.25 * 0.25]);
+  // Token 1 is never kept, and the residual has only token 0.
+  near(trialOf(two, one, new Set(["likelier"])).out, [1, 0]);
+  // Drawn from (0.8, 0.2), told at twice the temperature: (2/3, 1/3). Token 1 is kept with 0.25 · 3.
+  const told = trialOf(two, [0.8, 0.2], new Set(["told"]));
+  near(told.told, [2 / 3, 1 / 3]);
+  near(told.out, [0.8 + 0.2 * 0.25, 0.2 * 0.75]);
+  // Greedy drafts token 1, and by the probabilities before the sampler it is kept with 0.25 / 0.5.
+  const soft = trialOf([1, 0], [0, 1], new Set(["soft"]), { p: two, q: one });
+  near(soft.out, [0.5, 0.5]);
+});
+
+test("a rule without anything to reject draws from p when it rejects all the same", () => {
+  near(trialOf(p, p, new Set(["likelier"])).out, p);
+  assert.equal(trialOf(p, p, new Set(["likelier"])).rate, 0);
+});
+
+for (const mistake of MISTAKES) {
+  test(`10,000 draws find the mistake ${mistake}`, () => {
+    const trial = defaultTrial(mistake);
+    assert.ok(trial.distance > 0.02);
+    for (const seed of SEEDS) assert.ok(comparison(trial, seed).chance < 1e-6, `seed ${seed}`);
+  });
+}
+
+test("10,000 draws find all mistakes together", () => {
+  assert.ok(comparison(defaultTrial(...MISTAKES), 1).chance < 1e-6);
+  assert.ok(comparison(defaultTrial("from_p", "told", "likelier"), 1).chance < 1e-6);
+});
+
+test("10,000 draws find nothing wrong with the right rule", () => {
+  for (const seed of SEEDS) assert.ok(comparison(defaultTrial(), seed).chance > 0.001, `seed ${seed}`);
+});
+
+test("what is drawn has the distribution that the formula gives, whatever the mistakes", () => {
+  for (const mistakes of [["from_p"], ["told"], ["likelier"], ["from_p", "told"], ["soft", "told"], MISTAKES]) {
+    const trial = defaultTrial(...mistakes);
+    const counts = noCounts(p.length);
+    draw(trial, randomNumbers(5), DRAWS, counts);
+    assert.ok(compared(counts, trial.out).chance > 0.001, `${mistakes}`);
+    const parts = compared({ accepted: [...counts.accepted, ...counts.replaced], replaced: Array(2 * p.length).fill(0) },
+      [...trial.accepted, ...trial.replaced]);
+    assert.ok(parts.chance > 0.001, `${mistakes}`);
+  }
+});
+
+test("the same seed gives the same draws, another seed others", () => {
+  assert.deepEqual(comparison(defaultTrial(), 3), comparison(defaultTrial(), 3));
+  assert.notDeepEqual(comparison(defaultTrial(), 3), comparison(defaultTrial(), 4));
+});
+
+test("random numbers fill [0, 1) evenly", () => {
+  const counts = { accepted: Array(50).fill(0), replaced: Array(50).fill(0) };
+  const pairs = { accepted: Array(49).fill(0), replaced: Array(49).fill(0) };
+  const random = randomNumbers(1);
+  for (let at = 0; at < 200_000; at++) {
+    const [one, other] = [random(), random()];
+    assert.ok(one >= 0 && one < 1);
+    counts.accepted[Math.floor(one * 50)]++;
+    pairs.accepted[Math.floor(one * 7) * 7 + Math.floor(other * 7)]++;
+  }
+  assert.ok(compared(counts, Array(50).fill(1 / 50)).chance > 0.001);
+  assert.ok(compared(pairs, Array(49).fill(1 / 49)).chance > 0.001);
+});
+
+test("a comparison joins what is too rare, and finds what cannot come", () => {
+  const found = compared({ accepted: [60, 38, 1, 1], replaced: [0, 0, 0, 0] }, [0.6, 0.38, 0.01, 0.01]);
+  assert.equal(found.freedom, 1); // 1 and 1 are joined, and then with 38
+  assert.equal(found.statistic, 0);
+  const impossible = compared({ accepted: [99, 1], replaced: [0, 0] }, [1, 0]);
+  assert.deepEqual([impossible.statistic, impossible.chance], [Infinity, 0]);
+  const sure = compared({ accepted: [60, 0], replaced: [40, 0] }, [1, 0]);
+  assert.deepEqual([sure.distance, sure.statistic, sure.freedom, sure.chance], [0, 0, 0, 1]);
+});
+
+test("a bar that is pulled rescales the others", () => {
+  near(rescaled([0.5, 0.3, 0.2], 0, 0.75), [0.75, 0.15, 0.1]);
+  near(rescaled([1, 0, 0], 0, 0.5), [0.5, 0.25, 0.25]);
+  near(rescaled([0, 1, 0], 0, 0), [0, 1, 0]);
+  near(rescaled([0.5, 0.3, 0.2], 1, 1), [0, 1, 0]);
+});
+
+test("a token is picked by u, never one of weight 0", () => {
+  assert.deepEqual([0, 0.49, 0.5, 0.99].map((u) => pick([0, 2, 0, 2, 0], u)), [1, 1, 3, 3]);
+  assert.equal(pick([0.1, 0.2, 0], 1 - 2 ** -53), 1);
+});
+
+test("the sampler leaves what is neutral as it is", () => {
+  near(shaped(p, NEUTRAL), p);
+  near(shaped(p, { ...NEUTRAL, temperature: 0 }), [1, 0, 0, 0, 0, 0]);
+  assert.equal(sumOf(shaped(p, { temperature: 0.3, top_k: 3, top_p: 0.7, min_p: 0.1 })), 1);
+});
+
+const setting = { greedy: false, rule: { name: "speculative", residual: "p − q" } };
+/** A round in which " b" was rejected and " a" came in its place. */
+const roundWith = (own) => {
+  const top = [[1, " a", 0.5, 0.2, 0.4, 0.1], [2, " b", 0.3, 0.6, 0.35, 0.5], [3, " c", 0.1, 0.1, 0.1, 0.1]];
+  const round = { index: 0, setting: { ...setting, ...own }, ended_by: null };
+  const drafted = { id: 2, text: " b", p: 0.3, q: 0.6, raw_p: 0.35, raw_q: 0.5, u: 0.7, accept_prob: 0.5, fate: "rejected", top, place: 0, round };
+  const next = { id: 1, text: " a", source: "resampled", fate: "resampled", p: 0.5, q: 0.2, raw_p: 0.4, raw_q: 0.1, u: 0.2, residual_mass: 0.3, top, round };
+  return Object.assign(round, { draft: [drafted], next });
+};
+
+test("a token of a run brings its p and q, with all others as one", () => {
+  const { draft: [drafted], next } = roundWith({});
+  for (const token of [drafted, next]) {
+    const place = placeAt(token);
+    assert.deepEqual(place.names, ['" a"', '" b"', '" c"', null]);
+    near(place.p, [0.5, 0.3, 0.1, 0.1]);
+    near(place.q, [0.2, 0.6, 0.1, 0.1]);
+    assert.deepEqual([place.draft, place.u, place.replacement, place.shaping], [1, 0.7, 0, NEUTRAL]);
+  }
+});
+
+test("a token of a greedy run brings what its sampler got", () => {
+  const place = placeAt(roundWith({ greedy: true }).draft[0]);
+  near(place.p, [0.4 / 0.85, 0.35 / 0.85, 0.1 / 0.85]);
+  near(place.q, [0.1 / 0.7, 0.5 / 0.7, 0.1 / 0.7]);
+  assert.equal(place.shaping.temperature, 0);
+});
+
+test("a token without q brings nothing", () => {
+  const round = roundWith({});
+  const sampled = { ...round.next, fate: "sampled", q: null, raw_q: null, top: round.next.top.map(([id, text, one]) => [id, text, one, null, one, null]) };
+  assert.equal(placeAt(sampled), null);
+  assert.equal(placeAt(null), null);
+  assert.equal(placeAt({ fate: "prompt", text: "a" }), null);
+});
