@@ -160,11 +160,12 @@ WINNER_SENTENCES = {
         "It keeps {{kept}} of {{drafted}} drafts a round, and drafting takes {{share}} of its time."
     ),
 }
+WINNER_IN_ENGLISH = speaker(WINNER_SENTENCES)
 
 
 def winner(
     rows: Sequence[MethodRow],
-    speak: Speak = speaker(WINNER_SENTENCES),
+    speak: Speak = WINNER_IN_ENGLISH,
     speak_of_run: Speak = IN_ENGLISH,
 ) -> str:
     """Who wins and why, in at most two sentences, from the numbers as the table rounds them. rows: fastest

@@ -1,8 +1,8 @@
-"""Sentences that the page also says in other languages. Each stands in a table by its key, with {{name}} for a
-value, and with the endings _one and _other where the number `count` chooses the form. Standard library only.
+"""Sentences that the page also says in other languages. Standard library only.
 
-What composes them takes a Speak. The command line and the API leave it out and get English; the page gives its
-own, which reads the catalogues in specdemo/ui/words.
+Each stands in a table by its key, with {{name}} for a value, and with the endings _one and _other where the
+number `count` chooses the form. What composes them takes a Speak. The command line and the API leave it out
+and get English. The page gives its own, which reads the catalogues in specdemo/ui/words.
 """
 
 import re
