@@ -4,7 +4,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.web.conftest import PATIENCE
 from tests.web.screen import first_token, generate, open_settings, run, wait_for_end
 
 pytestmark = pytest.mark.slow
