@@ -55,7 +55,7 @@ def test_a_view_in_german_is_the_same_page_in_other_words(demo):
     buttons = {
         one["props"]["value"]: other["props"]["value"] for one, other in pairs if one["type"] == "button"
     }
-    assert buttons["Generate"] == "Generieren" and buttons["Stop"] == "Stopp"
+    assert buttons["Generate"] == "Erzeugen" and buttons["Stop"] == "Stopp"
     differing = set()
     for one, other in pairs:
         assert {key: one[key] for key in one if key != "props"} == {

@@ -36,7 +36,7 @@ def test_a_run_is_told_in_the_visitors_language(browser, url, locale, query):
         page.get_by_label("Höchstzahl neuer Token").and_(page.locator("input")).first.fill("12")
         page.get_by_label("Seed").and_(page.locator("input, textarea")).first.fill("1")
         before = first_token(page)
-        page.get_by_role("button", name="Generieren").click()
+        page.get_by_role("button", name="Erzeugen").click()
         wait_for_end(page, before)
         assert "Durchläufen des Zielmodells" in page.get_by_test_id("verdict").text_content()
         assert "Seed 1" in page.get_by_test_id("whose").text_content()
@@ -55,7 +55,7 @@ def test_a_warning_and_a_refusal_name_the_control_as_it_is_called(browser, url):
         page.get_by_label("Temperatur").and_(page.locator("input[type=number]")).first.fill("0")
         page.get_by_label("Temperatur").and_(page.locator("input[type=number]")).first.blur()
         page.get_by_text("0 ist greedy").wait_for()
-        page.get_by_role("button", name="Generieren").click()
+        page.get_by_role("button", name="Erzeugen").click()
         page.locator('.notice[data-kind="error"]').wait_for()
         assert page.get_by_test_id("notice").text_content().startswith("Seed must be ")
         assert seed.locator("[aria-invalid]").count() == 1
@@ -63,7 +63,7 @@ def test_a_warning_and_a_refusal_name_the_control_as_it_is_called(browser, url):
 
 def test_an_english_reader_beside_a_german_one_reads_english(browser, url):
     with reader(browser, url, "de-DE") as german, reader(browser, url, "en-US") as english:
-        assert german.get_by_role("button", name="Generieren").is_visible()
+        assert german.get_by_role("button", name="Erzeugen").is_visible()
         run(english, "Once", max_new_tokens=12, seed=1)
         assert "target forward" in english.get_by_test_id("verdict").text_content()
         generate(english, seed="x")
