@@ -1,15 +1,57 @@
 """Whether speculation paid in a run, in one or two sentences. The page and the command line say the same,
-because both ask here."""
+because both ask here, each with a Speak (phrases.py)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from specdemo.events import Finish, Round, Stats
+from specdemo.events.phrases import Speak, speaker
 from specdemo.events.speedup import SHORTEST, break_even, is_wide
 
-SERVED_RUN = "No speed-up is known: a server made the run, and the target alone was not timed on it"
 Tone = Literal["neutral", "faster", "slower", "lossy"]
+VERDICT_SENTENCES = {
+    "none": "No token was generated.",
+    "tokens_one": "{{shown}} token",
+    "tokens_other": "{{shown}} tokens",
+    "forwards_one": "{{shown}} target forward",
+    "forwards_other": "{{shown}} target forwards",
+    "so_far": "{{tokens}} in {{forwards}} so far.",
+    "counted": "{{tokens}} in {{forwards}}; the target alone needs {{alone}}.",
+    "none_accepted": "{{tokens}} in {{forwards}}; no draft was accepted.",
+    "all_dropped": (
+        "{{tokens}} in {{forwards}}: every draft was dropped, because the drafter was never sure enough."
+    ),
+    "nothing_drafted": "{{tokens}} in {{forwards}}: nothing was drafted.",
+    "lossy": "Lossy: {{distance}} from the target's distribution on average.",
+    "served": "No speed-up is known: a server made the run, and the target alone was not timed on it.",
+    "unknown": "No speed-up is known: {{why}}.",
+    "cancelled": "it was stopped",
+    "failed": "it failed",
+    "short": "a run of fewer than {{shortest}} tokens is too short to be timed",
+    "old": "this trace is too old to have its interval",
+    "untimed": "the target alone was not timed after it",
+    "itself": "Measured against itself, which should give 1 ×: {{value}} × ({{low}} to {{high}} ×).",
+    "itself_wide": "Measured against itself, which should give 1 ×: between {{low}} and {{high}} ×.",
+    "unclear": "Measured: {{found}}, no clear difference.",
+    "faster": "Measured: {{found}}.",
+    "slower": "Slower here: {{found}}.",
+    "drafting_takes": "Drafting takes {{share}} of the time.",
+    "why_slower": "Drafting takes {{share}} of the time and {{rate}} of the judged drafts are accepted.",
+    "hopeless": (
+        "Drafting takes {{share}} of the time and {{rate}} of the judged drafts are accepted; with "
+        "rounds this slow it would not pay even if all were."
+    ),
+    "needs_more": (
+        "Drafting takes {{share}} of the time and {{rate}} of the judged drafts are accepted; with "
+        "drafts of this length it is faster when at least {{needed}} are."
+    ),
+    "as_fast": "{{value}} × as fast as the target alone ({{low}} to {{high}} ×)",
+    "as_fast_wide": "between {{low}} and {{high}} × as fast as the target alone",
+    "as_fast_as_it": "{{value}} × as fast as it ({{low}} to {{high}} ×)",
+    "as_fast_as_it_wide": "between {{low}} and {{high}} × as fast as it",
+}
+IN_ENGLISH = speaker(VERDICT_SENTENCES)
 
 
 @dataclass(frozen=True)
@@ -18,29 +60,30 @@ class Verdict:
     tone: Tone
 
 
-def verdict(stats: Stats, finish: Finish | None, rounds: Sequence[Round]) -> Verdict:
+def verdict(
+    stats: Stats, finish: Finish | None, rounds: Sequence[Round], speak: Speak = IN_ENGLISH
+) -> Verdict:
     if not stats.tokens:
-        return Verdict("No token was generated." if finish else "", "neutral")
-    tokens = f"{stats.tokens:,} token{'' if stats.tokens == 1 else 's'}"
-    forwards = f"{stats.rounds:,} target forward{'' if stats.rounds == 1 else 's'}"
+        return Verdict(speak("none") if finish else "", "neutral")
+    counts = {
+        "tokens": speak("tokens", count=stats.tokens, shown=f"{stats.tokens:,}"),
+        "forwards": speak("forwards", count=stats.rounds, shown=f"{stats.rounds:,}"),
+    }
     if finish is None:
-        return Verdict(f"{tokens} in {forwards} so far.", "neutral")
-    if stats.drafted:
-        counted = f"{tokens} in {forwards}; the target alone needs {stats.tokens:,}."
-    elif stats.drafted is None:  # of a server
-        rest = f"the target alone needs {stats.tokens:,}" if stats.accepted else "no draft was accepted"
-        counted = f"{tokens} in {forwards}; {rest}."
+        return Verdict(speak("so_far", **counts), "neutral")
+    if stats.drafted or (stats.drafted is None and stats.accepted):  # None: of a server
+        counted = speak("counted", **counts, alone=f"{stats.tokens:,}")
+    elif stats.drafted is None:
+        counted = speak("none_accepted", **counts)
     elif _all_dropped(stats, rounds):
-        counted = (
-            f"{tokens} in {forwards}: every draft was dropped, because the drafter was never sure enough."
-        )
+        counted = speak("all_dropped", **counts)
     else:
-        counted = f"{tokens} in {forwards}: nothing was drafted."
-    text, tone = _measured(stats, finish, rounds)
+        counted = speak("nothing_drafted", **counts)
+    text, tone = _measured(stats, finish, rounds, speak)
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
     if stats.distance is None:
         return Verdict(both, tone)
-    return Verdict(f"Lossy: {stats.distance:.3f} from the target's distribution on average. {both}", "lossy")
+    return Verdict(f"{speak('lossy', distance=f'{stats.distance:.3f}')} {both}", "lossy")
 
 
 def _all_dropped(stats: Stats, rounds: Sequence[Round]) -> bool:
@@ -48,58 +91,62 @@ def _all_dropped(stats: Stats, rounds: Sequence[Round]) -> bool:
     return not stats.drafted and any(one.ended_by == "confidence" for one in rounds)
 
 
-def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round]) -> tuple[str, Tone]:
+def _measured(stats: Stats, finish: Finish, rounds: Sequence[Round], speak: Speak) -> tuple[str, Tone]:
     if stats.draft_ms is None and stats.speedup_interval is None:
-        return f"{SERVED_RUN}.", "neutral"
+        return speak("served"), "neutral"
     if stats.speedup is None or stats.speedup_interval is None:
-        return f"No speed-up is known: {why_none(stats, finish)}.", "neutral"
+        return speak("unknown", why=why_none(stats, finish, speak)), "neutral"
     low, high = (round(end, 2) for end in stats.speedup_interval)  # as they are shown
     is_plain = not stats.drafted and not _all_dropped(stats, rounds)
     if is_plain:
-        again = f"between {low:.2f} and {high:.2f} ×"
-        if not is_wide((low, high)):
-            again = f"{stats.speedup:.2f} × ({low:.2f} to {high:.2f} ×)"
-        return f"Measured against itself, which should give 1 ×: {again}.", "neutral"
-    found = speedup_in_words((low, high), stats.speedup, "the target alone")
+        return _factor("itself", (low, high), stats.speedup, speak), "neutral"
+    found = speedup_in_words((low, high), stats.speedup, speak)
     if low <= 1 <= high:
-        return f"Measured: {found}, no clear difference.", "neutral"
+        return speak("unclear", found=found), "neutral"
     if low > 1:
-        return f"Measured: {found}.", "faster"
-    slower = f"Slower here: {found}."
-    return f"{slower} {_why_slower(stats)}" if stats.draft_ms is not None else slower, "slower"
+        return speak("faster", found=found), "faster"
+    slower = speak("slower", found=found)
+    return f"{slower} {_why_slower(stats, speak)}" if stats.draft_ms is not None else slower, "slower"
 
 
-def speedup_in_words(interval: tuple[float, float], speedup: float, other: str) -> str:
-    """How many times as fast as the other, with the interval; only that where it is wide."""
-    low, high = interval
+def speedup_in_words(
+    interval: tuple[float, float], speedup: float, speak: Speak = IN_ENGLISH, key: str = "as_fast"
+) -> str:
+    """How many times as fast as the target alone, with the interval; only that where it is wide. key: of the
+    sentence; "as_fast_as_it" after a sentence that has named the target alone."""
+    return _factor(key, interval, speedup, speak)
+
+
+def _factor(key: str, interval: tuple[float, float], speedup: float, speak: Speak) -> str:
+    low, high = (f"{end:.2f}" for end in interval)
     if is_wide(interval):
-        return f"between {low:.2f} and {high:.2f} × as fast as {other}"
-    return f"{speedup:.2f} × as fast as {other} ({low:.2f} to {high:.2f} ×)"
+        return speak(f"{key}_wide", low=low, high=high)
+    return speak(key, value=f"{speedup:.2f}", low=low, high=high)
 
 
-def why_none(stats: Stats, finish: Finish | None) -> str:
+def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_ENGLISH) -> str:
     """Why a run that has ended has no speed-up."""
     if finish in ("cancelled", "error"):
-        return "it was stopped" if finish == "cancelled" else "it failed"
+        return speak("cancelled" if finish == "cancelled" else "failed")
     if stats.tokens < SHORTEST:
-        return f"a run of fewer than {SHORTEST} tokens is too short to be timed"
+        return speak("short", shortest=SHORTEST)
     if stats.speedup is not None:
-        return "this trace is too old to have its interval"
-    return "the target alone was not timed after it"
+        return speak("old")
+    return speak("untimed")
 
 
-def _why_slower(stats: Stats) -> str:
+def _why_slower(stats: Stats, speak: Speak) -> str:
     assert stats.draft_ms is not None, "it is compared with plain rounds of this engine"
     run_ms = stats.run_ms
-    why = f"Drafting takes {stats.draft_ms / run_ms:.0%} of the time"
+    share = f"{stats.draft_ms / run_ms:.0%}"
     if not stats.drafted:
-        return f"{why}."
+        return speak("drafting_takes", share=share)
     assert stats.target_step_ms is not None and stats.acceptance_rate is not None
-    why += f" and {stats.acceptance_rate:.0%} of the judged drafts are accepted"
+    shares = {"share": share, "rate": f"{stats.acceptance_rate:.0%}"}
     needed = break_even(stats.drafted / stats.rounds, run_ms / stats.rounds / stats.target_step_ms)
     if needed is None:
-        return f"{why}; with rounds this slow it would not pay even if all were."
+        return speak("hopeless", **shares)
     # The formula takes drafts to be accepted independently, and can be off by a little.
     if round(needed, 2) <= round(stats.acceptance_rate, 2):
-        return f"{why}."
-    return f"{why}; with drafts of this length it is faster when at least {needed:.0%} are."
+        return speak("why_slower", **shares)
+    return speak("needs_more", **shares, needed=f"{needed:.0%}")

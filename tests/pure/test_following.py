@@ -24,9 +24,10 @@ from specdemo.ui.runs.board import (
 )
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.routes import GONE, RUNS, following_routes
+from specdemo.ui.runs.routes import RUNS, following_routes
 from specdemo.ui.runs.run import RunProgress, Waiting
 from specdemo.ui.view.feed import KeptRun
+from specdemo.ui.view.words import say
 from tests.pure.test_feed import ROUNDS, output, trace
 
 PAIR = SimpleNamespace(
@@ -86,7 +87,7 @@ def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end():
     async def play():
         told = Told()
         reader = asyncio.create_task(messages(told.run))
-        await told.says(Waiting("You are number 2 in line …", None))
+        await told.says(Waiting("run.line", {"ahead": 2}, None))
         await told.goes_on(*ROUNDS[:2])
         await told.goes_on(*ROUNDS[2:])
         await told.ends()
@@ -164,7 +165,7 @@ def test_a_run_is_left_when_nobody_reads_it_for_a_while(monkeypatch):
 def test_a_run_that_is_stopped_in_line_says_so_and_leaves_it():
     async def waits(ticket):
         while not ticket.done.done():
-            yield Waiting("You are number 1 in line …", None)
+            yield Waiting("run.line", {"ahead": 1}, None)
             await asyncio.sleep(0.01)
         ticket.done.result()
 
@@ -362,7 +363,7 @@ def test_what_is_not_there_is_answered_with_a_sentence():
         site = Site(bounded())
         for part in ("", "/whole", "/trace"):
             answer = await site.get("f" * 32, part)
-            assert (answer.status_code, answer.text) == (404, GONE)
+            assert (answer.status_code, answer.text) == (404, say("run.gone"))
         assert (await site.client.post(f"{RUNS}/{'f' * 32}/stop")).status_code == 204
         recorded = await site.get(RECORDED_RUN, "/whole")
         assert recorded.json()["notice"]["kind"] == "recorded"

@@ -16,7 +16,6 @@ from specdemo.ui.runs.limits import HOSTED, LOCAL
 from specdemo.ui.view.settings import (
     AS_STARTED,
     CONTROL_NAMES,
-    CONTROLS,
     DTYPE_CHOICES,
     FIRST,
     OFF,
@@ -362,7 +361,7 @@ def test_the_weights_go_as_asked_and_come_back_from_a_trace():
         "a file may say anything, but controls hold what they offer"
     )
     assert weights_of(info, info) == dict.fromkeys(as_recorded, AS_STARTED)
-    assert set(as_recorded) < set(CONTROLS)
+    assert set(as_recorded) < set(CONTROL_NAMES)
 
 
 def test_a_hosted_page_says_what_it_allows():

@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from specdemo.ui.page.frame import scripts_path
-from specdemo.ui.view.texts import FATES as DEFINITIONS
+from specdemo.ui.view.words import say
 from tests.web.screen import (
     NOT_IN_TEXT,
     close_settings,
@@ -298,6 +298,6 @@ def test_a_tap_on_the_legend_tells_what_a_fate_means(visit, browser, bare):
     page = visit(bare, still=True, context=browser.new_context(**PHONE))
     page.get_by_test_id("legend").get_by_text("bonus", exact=True).tap()
     meaning = page.get_by_test_id("legend").locator(".definition:visible")
-    assert meaning.text_content() == DEFINITIONS["bonus"][1]
+    assert meaning.text_content() == say("run.fates.bonus.definition")
     box = meaning.bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= 390

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdemo.ui.view.texts import FATES, NUMBERS
+from specdemo.ui.view.words import say
 from tests.web.screen import (
     first_token,
     inspector,
@@ -237,12 +237,12 @@ def test_the_numbers_say_what_they_mean_when_they_have_the_focus(reading):
     page = reading
     box = page.get_by_test_id("metrics")
     tab_to(page, "speed-up")
-    assert box.locator(".definition:visible").all_text_contents() == [NUMBERS["speedup"][1]]
+    assert box.locator(".definition:visible").all_text_contents() == [say("run.numbers.speedup.definition")]
     tab_to(page, "All numbers")
     press(page, "Enter")
     tab_to(page, "tokens/s")
     press(page, "ArrowRight")
-    assert NUMBERS["acceptance_rate"][1] == box.locator(".definition:visible").text_content()
+    assert say("run.numbers.acceptance_rate.definition") == box.locator(".definition:visible").text_content()
     press(page, "ArrowLeft", "Tab")
     assert box.locator(".definition:visible").count() == 0
 
@@ -252,7 +252,7 @@ def test_the_legend_says_what_a_fate_means_and_marks_its_tokens(reading):
     meanings = page.get_by_test_id("legend").locator(".definition:visible")
     tab_to(page, "accepted")
     for fate in ("accepted", "rejected", "resampled", "bonus", "sampled", "discarded"):
-        assert meanings.all_text_contents() == [FATES[fate][1]]
+        assert meanings.all_text_contents() == [say(f"run.fates.{fate}.definition")]
         of_it, others = (
             f'.stage [data-fate="{fate}"] > b',
             f'.stage [data-fate]:not([data-fate="{fate}"]) > b',

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from specdemo.ui.view.texts import HEADLINE, NUMBERS, number_texts
+from specdemo.ui.view.words import say
 from tests.web.screen import inspector, number, on_stage, open_trace, recorded, wait_for_state
 
 pytestmark = pytest.mark.slow
@@ -81,13 +82,15 @@ def test_each_number_has_its_definition_when_pointed_at(seen):
     page.get_by_text("All numbers").click()
     page.mouse.move(5, 5)
     assert box.locator(".definition:visible").count() == 0
-    for name, (label, definition) in NUMBERS.items():
+    for name in NUMBERS:
         entry = box.locator("div").filter(has=page.locator(f'[data-number="{name}"]'))
         if name == HEADLINE and not entry.is_visible():
             continue  # this run has no speed-up, and another number stands there
         entry.hover()
-        assert box.locator(".definition:visible").all_text_contents() == [definition]
-        assert entry.locator("dt").text_content() == label
+        assert box.locator(".definition:visible").all_text_contents() == [
+            say(f"run.numbers.{name}.definition")
+        ]
+        assert entry.locator("dt").text_content() == say(f"run.numbers.{name}.name")
         shown = box.locator(".definition:visible").bounding_box()
         assert shown["x"] >= 0 and shown["x"] + shown["width"] <= 1280
     page.get_by_text("All numbers").click()

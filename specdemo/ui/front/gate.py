@@ -31,6 +31,7 @@ from specdemo.ui.front.checks import (
     read_object,
     session_asked_for,
 )
+from specdemo.ui.front.language import path_of
 from specdemo.ui.front.visits import Visits
 from specdemo.ui.runs.limits import Limits, Shares, request_address
 
@@ -210,7 +211,7 @@ class Gate:
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["headers"] = [one for one in scope["headers"] if one[0] != b"x-gradio-server"]
         check_address(scope["path"], scope["headers"])
-        doors = _doors_at(_path(scope))
+        doors = _doors_at(path_of(scope))
         if scope["method"] not in doors:
             status = 204 if scope["method"] == "OPTIONS" else 405
             methods = ", ".join((*doors, "OPTIONS"))
@@ -340,12 +341,6 @@ def with_host(app: ASGIApp, limits: Limits, hosts: Hosts) -> ASGIApp:
         await app(scope, receive, send)
 
     return enter
-
-
-def _path(scope: Scope) -> str:
-    """Without the prefix under which a proxy serves the page."""
-    path, prefix = scope["path"], scope.get("root_path", "").rstrip("/")
-    return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path
 
 
 def _doors_at(path: str) -> dict[str, tuple[Door, re.Match[str]]]:

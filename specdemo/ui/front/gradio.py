@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, cast
 from uuid import uuid4
 
@@ -16,7 +16,9 @@ import gradio as gr
 from starlette.requests import Request as StarletteRequest
 
 from specdemo.ui.front.checks import EVENT_DATA, Field, FieldKind, Function
+from specdemo.ui.front.language import language_of
 from specdemo.ui.runs.limits import Limits, Visitor, request_address
+from specdemo.ui.view.words import speaking
 
 # Name, as a path from what is named first: what it stands in for.
 PRIVATE = {
@@ -59,6 +61,14 @@ def visitor_of(request: gr.Request, limits: Limits) -> Visitor:
 def caller_of(request: StarletteRequest, limits: Limits) -> Visitor:
     """Who calls one of the tools, whose callers have no session and do not go through Gradio's queue."""
     return Visitor(uuid4().hex, request_address(request.scope, limits))
+
+
+def spoken_by(request: gr.Request | None) -> AbstractContextManager[None]:
+    """Within it, words are in the language of who has asked for an event. Gradio's queue handles events in
+    tasks of its own, which know nothing of the request; None: not from a page."""
+    if request is None:
+        return nullcontext()
+    return speaking(language_of(cast(StarletteRequest, request.request).scope))
 
 
 def told(event: gr.EventData) -> dict[str, Any]:

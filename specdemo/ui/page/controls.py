@@ -1,4 +1,4 @@
-"""The page's controls as Gradio components. settings.py has their labels and choices, hints.py their
+"""The page's controls as Gradio components. settings.py has their names and choices, hints.py their
 warnings; Params alone checks what they hold."""
 
 from abc import ABCMeta
@@ -14,16 +14,18 @@ from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.view.settings import (
     AS_STARTED,
-    CONTROLS,
-    DTYPE_CHOICES,
     FIRST,
-    QUANTIZE_CHOICES,
     SAMPLERS,
+    WEIGHT_CHOICES,
+    choice_in_words,
     choice_of,
+    label_of,
     names_of,
+    usual_text,
     values_held,
     visible,
 )
+from specdemo.ui.view.words import say
 
 # Takes a number beyond its ends, which Params rejects with a sentence; Gradio's own answers with a traceback.
 # It is a class, because Gradio makes a new slider of the same class whenever a slider is updated. Gradio's
@@ -55,7 +57,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     boxes["pair"] = dropdown("pair", models.names, models.default)
     if not models.limits.hosted:
         boxes["vllm"] = gr.Textbox(first["vllm"], max_lines=1, **_words("vllm"))
-    methods = [(method.menu_label or method.label, name) for name, method in METHODS.items()]
+    methods = [(say(f"choices.methods.{name}.menu"), name) for name in METHODS]
     boxes["draft_with"] = dropdown("draft_with", methods, first["draft_with"])
     boxes["gamma"] = slider("gamma", 1)
     boxes["gamma_auto"] = gr.Checkbox(
@@ -63,46 +65,47 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     )
     boxes["exit_layer"] = slider("exit_layer", 1)
     boxes["ngram"] = slider("ngram", 1)
-    boxes["sampler"] = dropdown("sampler", list(SAMPLERS), first["sampler"])
+    boxes["sampler"] = dropdown(
+        "sampler", [(say(f"settings.samplers.{name}"), name) for name in SAMPLERS], first["sampler"]
+    )
     boxes["temperature"] = slider("temperature", 0.05)
     boxes["top_k"] = gr.Number(first["top_k"], visible=shown["top_k"], **_words("top_k"))
     boxes["top_p"] = slider("top_p", 0.01)
     boxes["min_p"] = slider("min_p", 0.01)
     boxes["max_new_tokens"] = gr.Number(first["max_new_tokens"], **_words("max_new_tokens"))
     # Not gr.Number, which cannot be empty.
-    hint = "a new one for each run"
+    hint = say("settings.new_seed")
     boxes["seed"] = gr.Textbox(first["seed"], placeholder=hint, max_lines=1, **_words("seed"))
-    with gr.Accordion("Penalties", open=False):
-        penalty = {"placeholder": "the model's own", "max_lines": 1}
+    with gr.Accordion(say("settings.penalties"), open=False):
+        penalty = {"placeholder": say("settings.models_own"), "max_lines": 1}
         boxes["repetition_penalty"] = gr.Textbox(
             first["repetition_penalty"], **penalty, **_words("repetition_penalty")
         )
         boxes["presence_penalty"] = slider("presence_penalty", 0.1)
         boxes["frequency_penalty"] = slider("frequency_penalty", 0.1)
-    with gr.Accordion("Chat", open=False):
+    with gr.Accordion(say("settings.chat"), open=False):
         boxes["chat"] = gr.Checkbox(first["chat"], **_words("chat"))
         boxes["system"] = gr.Textbox(
             first["system"], lines=2, max_lines=6, visible=shown["system"], **_words("system")
         )
-    with gr.Accordion("Ending, confidence, rule, alternatives", open=False):
+    with gr.Accordion(say("settings.ending"), open=False):
         boxes["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
         boxes["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
         boxes["confidence"] = slider("confidence", 0.05)
-        rules = [(rule.label, name) for name, rule in RULES.items()]
+        rules = [(say(f"choices.rules.{name}.label"), name) for name in RULES]
         boxes["rule"] = dropdown("rule", rules, first["rule"])
         boxes["lenience"] = slider("lenience", 0.05)
         boxes["alternatives"] = slider("alternatives", 1)
     if not models.limits.hosted:
-        with gr.Accordion("Weights", open=False):
-            boxes["dtype"] = dropdown("dtype", DTYPE_CHOICES, AS_STARTED)
-            boxes["quantize"] = dropdown("quantize", QUANTIZE_CHOICES, AS_STARTED)
-            boxes["quantize_drafter"] = dropdown("quantize_drafter", QUANTIZE_CHOICES, AS_STARTED)
+        with gr.Accordion(say("settings.weights"), open=False):
+            for name, choices in WEIGHT_CHOICES.items():
+                named = [(choice_in_words(choice), choice) for choice in choices]
+                boxes[name] = dropdown(name, named, AS_STARTED)
     return {name: boxes[name] for name in names_of(models.limits.hosted)}
 
 
 def _words(name: str) -> dict[str, str | None]:
-    label, info = CONTROLS[name]
-    return {"label": label, "info": info or None, "elem_id": f"set-{name}"}
+    return {"label": label_of(name), "info": usual_text(name) or None, "elem_id": f"set-{name}"}
 
 
 def keep_hints_current(

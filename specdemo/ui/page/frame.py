@@ -10,38 +10,19 @@ from pathlib import Path
 
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
-from specdemo.ui.view.words import LANGUAGES, WORDS
+from specdemo.ui.view.words import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
-TABS = {
-    "text": "Text",
-    "positions": "Where drafts die",
-    "gamma": "Gamma",
-    "race": "Race",
-    "compare": "Compare",
-    "exactness": "Exactness",
-    "figure": "Why it is exact",
-}
+TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure")
 BESIDE_THE_TEXT = ("text", "positions")
 UNMEASURED = ("exactness", "figure")
-SPEEDS = {
-    "1": "engine speed",
-    "0.2": "1/5 of engine speed",
-    "0.1": "1/10 of engine speed",
-    "0.04": "1/25 of engine speed",
-    "steps": "a step a second",
-}
-# A button of the player: (its move, its sign, its name, its key).
+SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")
+# A button of the player: (its move, its sign, its key).
 MOVES = (
-    ("round-back", "«", "One round back", "←"),
-    ("token-back", "‹", "One token back", "Shift ←"),
-    ("token-on", "›", "One token on", "Shift →"),
-    ("round-on", "»", "One round on", "→"),
-)
-LECTURE_KEYS = "Space plays · → next round · ← back · ↓ ↑ by token · B blanks · F full screen · L leaves"
-INTRODUCTION = (
-    "A small model guesses the next words. The large one checks them all at once, keeps the good ones and "
-    "replaces the first bad one. The text is as if the large one had written it alone."
+    ("round-back", "«", "←"),
+    ("token-back", "‹", "Shift ←"),
+    ("token-on", "›", "Shift →"),
+    ("round-on", "»", "→"),
 )
 # Gradio runs this as a function body. The base address is the one from which Gradio loads its own scripts, so
 # these load wherever the page does: in a frame, behind a path prefix, on any host and port.
@@ -57,8 +38,7 @@ Promise.all([
     console.error(error);
     const notice = element.querySelector(".notice");
     notice.dataset.kind = "error";
-    notice.textContent = "This page's scripts could not be loaded or started. Reload the page; "
-      + "if that does not help, restart the server.";
+    notice.textContent = %s;
   });
 """
 
@@ -78,25 +58,22 @@ def scripts() -> dict[str, bytes]:
 
 
 def loader() -> str:
-    return LOADER % (scripts_path(), json.dumps(list(LANGUAGES)))
+    return LOADER % (scripts_path(), json.dumps(list(LANGUAGES)), json.dumps(say("page.not_loaded")))
 
 
 def frame(largest: int) -> str:
     """largest: bytes of a trace that can be opened."""
     meanwhile = (
-        f'<div data-unknown><dt>{NUMBERS[MEANWHILE][0]}</dt><dd data-copy="{MEANWHILE}">–</dd>'
-        f'<dd class="definition">{escape(NUMBERS[MEANWHILE][1])}</dd></div>'
+        f"<div data-unknown><dt>{_say(f'run.numbers.{MEANWHILE}.name')}</dt>"
+        f'<dd data-copy="{MEANWHILE}">–</dd>'
+        f'<dd class="definition">{_say(f"run.numbers.{MEANWHILE}.definition")}</dd></div>'
     )
     others = "".join(_number(key) for key in (*NUMBERS, *SERVER_NUMBERS) if key != HEADLINE)
-    legend = "".join(
-        _legend_entry(fate, word, definition)
-        for fate, (word, definition) in FATES.items()
-        if fate != "prompt"
-    )
+    legend = "".join(_legend_entry(fate) for fate in FATES if fate != "prompt")
     tabs = "".join(
         f'<button type="button" role="tab" id="tab-{name}" aria-controls="panel-{name}" data-tab="{name}" '
-        f'aria-selected="{"true" if name == "text" else "false"}">{words}</button>'
-        for name, words in TABS.items()
+        f'aria-selected="{"true" if name == "text" else "false"}">{_say(f"page.tabs.{name}")}</button>'
+        for name in TABS
     )
     panels = "".join(
         f'<section class="panel{"" if name in UNMEASURED else " measured"}" data-testid="{name}" '
@@ -106,34 +83,36 @@ def frame(largest: int) -> str:
     )
     return (
         f'<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}">'
-        f'<p class="intro">{escape(INTRODUCTION)}</p>'
-        '<ol class="turns" data-testid="turns" aria-label="Earlier turns of the conversation" hidden></ol>'
+        f'<p class="intro">{_say("page.introduction")}</p>'
+        f'<ol class="turns" data-testid="turns" aria-label="{_say("page.turns")}" hidden></ol>'
         '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'
-        '<progress max="1" aria-label="Loaded" hidden></progress></div>'
+        f'<progress max="1" aria-label="{_say("page.loaded")}" hidden></progress></div>'
         '<div class="outcome"><div class="metrics" data-testid="metrics">'
         f'<dl class="numbers">{_number(HEADLINE)}{meanwhile}</dl>'
-        '<details class="all-numbers later"><summary>All numbers</summary>'
+        f'<details class="all-numbers later"><summary>{_say("page.all_numbers")}</summary>'
         f'<dl class="numbers">{others}</dl></details></div>'
         '<p class="verdict-line" data-testid="verdict" role="status"></p></div>'
-        f'<div class="tabs later" role="tablist" aria-label="Views of the run">{tabs}</div>'
-        '<button type="button" class="unfold" title="Where drafts die, gamma, race, compare, exactness">'
-        "Instruments</button>"
-        '<div class="bar"><div class="legend" data-testid="legend" role="group" aria-label="Fates of tokens">'
+        f'<div class="tabs later" role="tablist" aria-label="{_say("page.views")}">{tabs}</div>'
+        f'<button type="button" class="unfold" title="{_say("page.instruments_are")}">'
+        f"{_say('page.instruments')}</button>"
+        '<div class="bar"><div class="legend" data-testid="legend" role="group" '
+        f'aria-label="{_say("page.legend")}">'
         f"{legend}</div></div>"
         '<div class="workspace" id="panel-text" role="tabpanel" aria-labelledby="tab-text">'
         '<div class="stage hide-discarded" data-testid="stage" tabindex="0" role="listbox" '
-        'aria-label="Text, token by token. Arrow keys move through it, Enter pins a token, Escape unpins it."'
-        "></div>"
-        '<div class="inspector" data-testid="inspector" role="region" aria-label="Inspector"></div>'
+        f'aria-label="{_say("page.stage")}"></div>'
+        '<div class="inspector" data-testid="inspector" role="region" '
+        f'aria-label="{_say("page.inspector")}"></div>'
         '<section class="panel" data-testid="positions" id="panel-positions" role="tabpanel" '
         'aria-labelledby="tab-positions"></section>'
-        '<div class="timeline" data-testid="timeline" role="region" aria-label="Timeline"></div>'
+        '<div class="timeline" data-testid="timeline" role="region" '
+        f'aria-label="{_say("page.timeline")}"></div>'
         f"</div>{_player()}{panels}"
         '<div class="foot"><p class="whose" data-testid="whose"></p><p class="said"></p>'
         '<div class="keep later"><button type="button" id="reply" hidden '
-        'title="Sends the prompt as your next message in this conversation">Reply</button>'
-        '<button type="button" id="save">Save trace</button>'
-        '<button type="button" id="copy">Copy link</button>'
+        f'title="{_say("page.reply_does")}">{_say("page.reply")}</button>'
+        f'<button type="button" id="save">{_say("page.save")}</button>'
+        f'<button type="button" id="copy">{_say("page.copy")}</button>'
         f"</div>{_languages()}</div></div>"
     )
 
@@ -146,37 +125,58 @@ def _languages() -> str:
 
 
 def _player() -> str:
-    moves = "".join(
-        f'<button type="button" data-move="{move}" aria-label="{name}" title="{name} ({key})" disabled>{sign}'
-        "</button>"
-        for move, sign, name, key in MOVES
-    )
-    speeds = "".join(f'<option value="{value}">{words}</option>' for value, words in SPEEDS.items())
+    moves = "".join(_move(*move) for move in MOVES)
+    speeds = "".join(f'<option value="{speed}">{escape(speed_in_words(speed))}</option>' for speed in SPEEDS)
     return (
-        '<div class="replay" data-testid="replay" role="group" aria-label="Player">'
-        '<button type="button" data-move="play" disabled>Replay</button>'
+        f'<div class="replay" data-testid="replay" role="group" aria-label="{_say("page.player.name")}">'
+        f'<button type="button" data-move="play" disabled>{_say("page.player.replay")}</button>'
         f'<div class="moves later">{moves}'
-        '<button type="button" data-move="end" title="To the end" disabled>Skip</button></div>'
-        '<input type="range" class="scrubber later" min="0" max="0" value="0" aria-label="Place in the run" '
-        'disabled><span class="place later"></span>'
-        f'<label class="later">at <select>{speeds}</select></label>'
+        f'<button type="button" data-move="end" title="{_say("page.player.to_the_end")}" disabled>'
+        f"{_say('page.player.skip')}</button></div>"
+        '<input type="range" class="scrubber later" min="0" max="0" value="0" '
+        f'aria-label="{_say("page.player.place")}" disabled><span class="place later"></span>'
+        f'<label class="later">{_say("page.player.at")} <select>{speeds}</select></label>'
         '<button type="button" class="lecture later" aria-pressed="false" '
-        'title="Large text and no controls, for a projector">Lecture</button>'
-        f'<p class="keys">{LECTURE_KEYS}</p></div>'
+        f'title="{_say("page.player.lecture_is")}">{_say("page.player.lecture")}</button>'
+        f'<p class="keys">{_say("page.player.keys")}</p></div>'
     )
+
+
+def _move(move: str, sign: str, key: str) -> str:
+    name = _say(f"page.player.{move.replace('-', '_')}")
+    key = key.replace("Shift", _say("page.player.shift"))
+    title = f"{name} ({key})"
+    start = f'<button type="button" data-move="{move}" aria-label="{name}" title="{title}" disabled>'
+    return f"{start}{sign}</button>"
+
+
+def speed_in_words(speed: str) -> str:
+    if speed == "steps":
+        return say("page.player.speeds.steps")
+    if speed == "1":
+        return say("page.player.speeds.engine")
+    return say("page.player.speeds.part", part=round(1 / float(speed)))
+
+
+def _say(key: str) -> str:
+    """Words as they stand in markup."""
+    return escape(say(key))
 
 
 def _number(key: str) -> str:
     """Tab comes to the first number, and arrow keys to the others. Some are for runs of the engine or of a
     server only, and some have other words there, which the scripts put in."""
-    name, definition = (NUMBERS | SERVER_NUMBERS)[key]
+    words = f"served.own_numbers.{key}" if key in SERVER_NUMBERS else f"run.numbers.{key}"
+    served = f"served.numbers.{key}" if key in NUMBERS_SERVED else ""
     tab_index = 0 if key in (HEADLINE, next(key for key in NUMBERS if key != HEADLINE)) else -1
     only = "engine" if key in ENGINE_ONLY else "server" if key in SERVER_NUMBERS else ""
-    names, definitions = NUMBERS_SERVED.get(key, ("", ""))
+    name, definition = (
+        _served_words(f"{served}.{part}" if served else "") for part in ("name", "definition")
+    )
     return (
         f'<div tabindex="{tab_index}"{_data("only", only)} data-unknown>'
-        f'<dt{_data("served-words", names)}>{escape(name)}</dt><dd data-number="{key}">–</dd>'
-        f'<dd class="definition"{_data("served-words", definitions)}>{escape(definition)}</dd></div>'
+        f'<dt{name}>{_say(f"{words}.name")}</dt><dd data-number="{key}">–</dd>'
+        f'<dd class="definition"{definition}>{_say(f"{words}.definition")}</dd></div>'
     )
 
 
@@ -184,9 +184,15 @@ def _data(name: str, value: str) -> str:
     return f' data-{name}="{escape(value)}"' if value else ""
 
 
-def _legend_entry(fate: str, word: str, definition: str) -> str:
+def _served_words(key: str) -> str:
+    """The words that the scripts put in for a server's run; none without a key."""
+    return _data("served-words", say(key) if key else "")
+
+
+def _legend_entry(fate: str) -> str:
     """Its definition is shown where it is pointed at, focused or tapped. Tab comes to the first entry and to
     the switches, and arrow keys to all."""
+    word, definition = _say(f"run.fates.{fate}.word"), _say(f"run.fates.{fate}.definition")
     described = f'aria-describedby="means-{fate}"'
     if fate in HIDEABLE:
         pressed = "false" if fate == "discarded" else "true"
@@ -195,6 +201,6 @@ def _legend_entry(fate: str, word: str, definition: str) -> str:
     else:
         tab_index = 0 if fate == "accepted" else -1
         entry = f'<span class="token {fate}" tabindex="{tab_index}" {described}>{word}</span>'
-    words = _data("served-words", FATES_SERVED.get(fate, ""))
-    meaning = f'<span class="definition" role="tooltip" id="means-{fate}"{words}>{escape(definition)}</span>'
+    words = _served_words(f"served.fates.{fate}" if fate in FATES_SERVED else "")
+    meaning = f'<span class="definition" role="tooltip" id="means-{fate}"{words}>{definition}</span>'
     return f'<span class="entry" data-explains="{fate}">{entry}{meaning}</span>'

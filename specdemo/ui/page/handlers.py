@@ -14,7 +14,7 @@ import gradio as gr
 from specdemo.errors import PairError
 from specdemo.events import ChatMessage, check_number, check_prompt
 from specdemo.events.trace import Trace
-from specdemo.ui.front.gradio import told, visitor_of
+from specdemo.ui.front.gradio import spoken_by, told, visitor_of
 from specdemo.ui.page import links
 from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, failed, wrong
 from specdemo.ui.runs.instruments import measure, measurement_request
@@ -24,8 +24,7 @@ from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
 from specdemo.ui.runs.run import follow
 from specdemo.ui.view.feed import nothing_yet, notice
 from specdemo.ui.view.settings import choice_of, in_labels, names_of, params_from_controls, values_held
-
-NO_CONVERSATION = "There is no conversation to reply to: run a prompt with the chat template first."
+from specdemo.ui.view.words import say
 
 
 class Handlers:
@@ -37,7 +36,8 @@ class Handlers:
 
     async def run_on_stage(self, request: gr.Request, prompt: str, *held: Any) -> str:
         """Begins the page's own run."""
-        return self._run(request, (), prompt, *held)
+        with spoken_by(request):
+            return self._run(request, (), prompt, *held)
 
     async def reply_on_stage(self, event: gr.EventData, request: gr.Request, prompt: str, *held: Any) -> str:
         """Begins the next turn of the conversation whose run is on the stage: the prompt is what the user
@@ -45,9 +45,10 @@ class Handlers:
         name = str(told(event).get("run"))
         shown = self.board.get(name)
         said = shown.kept.conversation if isinstance(shown, FollowedRun) and shown.kept else None
-        if said is None:
-            return json.dumps(wrong(ValueError(NO_CONVERSATION)))
-        return self._run(request, (), prompt, *held, messages=said, before=(*shown.before, name))
+        with spoken_by(request):
+            if said is None:
+                return json.dumps(wrong(ValueError(say("run.no_conversation"))))
+            return self._run(request, (), prompt, *held, messages=said, before=(*shown.before, name))
 
     def _run(
         self,
@@ -114,17 +115,14 @@ class Handlers:
         not loaded waits until the visitor presses Generate."""
         if not query:
             return gr.skip()
+        with spoken_by(request):
+            return self._run_link(request, query, prompt, *held)
+
+    def _run_link(self, request: gr.Request, query: str, prompt: str, *held: Any) -> str:
         link = links.read_link(query, self.models.names, self.limits)
         remarks = (link.note,) if link.note else ()
         if name := self._not_loaded(*held):
-            asks = (
-                f"This link asks for a run of {name}, which is not loaded: press Generate to load and run it."
-            )
-            if link.messages:
-                asks = (
-                    f"This link continues a conversation with {name}, which is not loaded: load it by "
-                    "another run, and open the link again."
-                )
+            asks = say("run.link_continues" if link.messages else "run.link_asks", name=name)
             return json.dumps({"notice": notice("note", *remarks, asks)})
         return self._run(request, remarks, prompt, *held, messages=link.messages)
 
@@ -144,7 +142,10 @@ class Handlers:
         self, event: gr.EventData, request: gr.Request, prompt: str, *held: Any
     ) -> str:
         """Begins what an instrument asks for. Where no seed is set, it is that of the run on the stage."""
-        wanted = told(event)
+        with spoken_by(request):
+            return self._measure(request, told(event), prompt, *held)
+
+    def _measure(self, request: gr.Request, wanted: dict[str, Any], prompt: str, *held: Any) -> str:
         try:
             values = values_held(held, self.limits.hosted)
             params = params_from_controls(values)

@@ -14,11 +14,13 @@ from urllib.parse import parse_qsl, urlencode
 from specdemo.events import LIMITS, ChatMessage, Params, check_messages, check_text, is_conversation
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.settings import AS_STARTED, FIXED, WEIGHT_CHOICES, Values, values_of
+from specdemo.ui.view.words import say
 
 # A logit bias has no control, so an address cannot set it.
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
 OURS = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES, "run", "token")
-OTHERS = ("view", "deep_link", "embed", "logs")  # Gradio's and its host's, and all that begin with __
+# Gradio's and its host's, and all that begin with __; and the visitor's language.
+OTHERS = ("view", "deep_link", "embed", "logs", "lang")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
 
@@ -122,6 +124,5 @@ def _note(given: dict[str, str]) -> str:
     unknown = [name for name in given if name not in (*OURS, *OTHERS) and not name.startswith("__")]
     if not unknown:
         return ""
-    shown = ", ".join(ascii(name)[1:-1][:40] or "an empty name" for name in unknown[:SHOWN_UNKNOWN])
-    more = " and others" if len(unknown) > SHOWN_UNKNOWN else ""
-    return f"Not known in an address, and so ignored: {shown}{more}."
+    shown = ", ".join(ascii(name)[1:-1][:40] or say("run.empty_name") for name in unknown[:SHOWN_UNKNOWN])
+    return say("run.link_unknown_more" if len(unknown) > SHOWN_UNKNOWN else "run.link_unknown", names=shown)

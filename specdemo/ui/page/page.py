@@ -7,6 +7,7 @@ Gradio has the controls and begins what they ask for. The page's scripts then fo
 import os
 from collections.abc import Callable
 from html import escape
+from typing import Any
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import: no requests to the outside
 
@@ -25,18 +26,19 @@ from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import Desk, following_routes
 from specdemo.ui.view.settings import FIRST
+from specdemo.ui.view.words import LANGUAGES, say, speaking, spoken
 
 RECORDED = ROOT / "assets" / "traces" / "first.json"
-TITLE = "Speculative decoding, token by token"
 STORY = "One day, a girl named Mia found a tiny kitten in the rain."
-# question: (prompt, drafting method, gamma, sampler). What is to be compared shares prompt and sampler.
+# question, by its key in page.questions: (prompt, drafting method, gamma, sampler). What is to be compared
+# shares prompt and sampler.
 EXAMPLES = {
-    "How does it work?": (STORY, "model", 4, FIRST["sampler"]),
-    "When does it lose?": (STORY, "early-exit", 4, FIRST["sampler"]),
-    "What if the drafts are too long?": (STORY, "model", 16, FIRST["sampler"]),
-    "How does the target write alone?": (STORY, "none", 4, FIRST["sampler"]),
-    "What if nothing is left to chance?": (STORY, "model", 4, "greedy"),
-    "Can it draft without a second model?": (
+    "works": (STORY, "model", 4, FIRST["sampler"]),
+    "loses": (STORY, "early-exit", 4, FIRST["sampler"]),
+    "long": (STORY, "model", 16, FIRST["sampler"]),
+    "alone": (STORY, "none", 4, FIRST["sampler"]),
+    "chance": (STORY, "model", 4, "greedy"),
+    "lookup": (
         '"Row, row, row your boat," sang Mia. "Row, row, row your boat," sang',
         "lookup",
         4,
@@ -47,58 +49,112 @@ EXAMPLES = {
 # The last three as they are at first.
 SET_BY_EXAMPLES = ("draft_with", "gamma", "sampler", "gamma_auto", "confidence", "rule")
 
+# Properties of components that hold words.
+PROPERTIES = (
+    "label",
+    "info",
+    "placeholder",
+    "value",
+    "choices",
+    "sample_labels",
+    "html_template",
+    "js_on_load",
+)
+
 
 class Page(gr.Blocks):
     """board, routes: of its own, besides Gradio's. is_read: whether somebody reads the answers to a session's
-    requests to the API; the server puts its own function there."""
+    requests to the API; the server puts its own function there. words: by language, the title and what each
+    component's words are, in order, where they differ from those that the page was built with."""
 
     board: Board
     routes: list[Route]
     is_read: Callable[[str], bool] = staticmethod(lambda session: True)
+    words: dict[str, tuple[str, list[dict[str, Any]]]] = {}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What a browser builds the page from, in the language that is spoken. Gradio sends it with each
+        view, and sets it."""
+        if spoken() not in self.words:
+            return self._config
+        title, words = self.words[spoken()]
+        parts = zip(self._config["components"], words, strict=True)
+        worded = [{**part, "props": {**part["props"], **said}} for part, said in parts]
+        return {**self._config, "title": title, "components": worded}
+
+    @config.setter
+    def config(self, config: dict[str, Any]) -> None:
+        self._config = config
 
 
 def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
     board = Board(limits, recorded_run(limits, Trace.load(RECORDED), RECORDED_RUN))
     on = Handlers(models, queue, board, limits)
+    demo = _built(models, queue, on, limits)
+    for tag in [*LANGUAGES][1:]:
+        with speaking(tag):
+            demo.words = demo.words | {tag: _other_words(demo, _built(models, queue, on, limits))}
+    demo.board = board
+    demo.routes = [Desk(models, board, limits).route(), *following_routes(board, queue)]
+    # Direct calls would bypass Gradio's queue.
+    return demo.queue(api_open=False)
+
+
+def _other_words(demo: Page, other: Page) -> tuple[str, list[dict[str, Any]]]:
+    """The title of the other page, which is the same in another language, and what each of its components
+    says differently."""
+    pairs = zip(demo.config["components"], other.config["components"], strict=True)
+    return other.title, [
+        {
+            name: theirs["props"][name]
+            for name in PROPERTIES
+            if theirs["props"].get(name) != own["props"].get(name)
+        }
+        for own, theirs in pairs
+    ]
+
+
+def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Page:
+    """In the language that is spoken."""
 
     def apply_example(index: int) -> tuple:
         """The values of the controls that an example sets."""
         return *list(EXAMPLES.values())[index], False, 0.0, FIRST["rule"]
 
-    with Page(title=TITLE, delete_cache=(600, 3600)) as demo:
-        demo.board = board
-        demo.routes = [Desk(models, board, limits).route(), *following_routes(board, queue)]
+    title = say("page.title")
+    with Page(title=title, delete_cache=(600, 3600)) as demo:
         # Not gr.State: the server keeps nothing for a page between its events.
         asks = gr.Textbox(visible="hidden")  # the page's address, while it asks for a run
         with gr.Column(elem_id="layout"):
-            gr.HTML(f"<h1>{escape(TITLE)}</h1>", elem_id="head")
+            gr.HTML(f"<h1>{escape(title)}</h1>", elem_id="head")
             with gr.Row(elem_id="ask"):
                 prompt = gr.Textbox(
                     next(iter(EXAMPLES.values()))[0],
-                    label="Prompt",
+                    label=say("page.prompt"),
                     show_label=False,
                     lines=2,
                     max_lines=8,
                     elem_id="prompt",
                 )
-                gr.Button("Stop", min_width=0, elem_id="end")
-                go = gr.Button("Generate", variant="primary", min_width=0, elem_id="go")
-                gr.Button("Examples", min_width=0, elem_id="try")
-                gr.Button("Settings", min_width=0, elem_id="set")
+                gr.Button(say("page.stop"), min_width=0, elem_id="end")
+                go = gr.Button(say("page.generate"), variant="primary", min_width=0, elem_id="go")
+                gr.Button(say("page.examples"), min_width=0, elem_id="try")
+                gr.Button(say("page.settings"), min_width=0, elem_id="set")
                 prompt_hint = gr.Markdown(visible=False, elem_id="hint")
             with gr.Column(elem_id="examples"):
                 examples = gr.Dataset(
                     components=[prompt],
                     samples=[[values[0]] for values in EXAMPLES.values()],
-                    sample_labels=list(EXAMPLES),
+                    sample_labels=[say(f"page.questions.{name}") for name in EXAMPLES],
                     type="index",
                     show_label=False,
                 )
-                gr.Button("Open a saved trace", size="sm", min_width=0, elem_id="open")
+                gr.Button(say("page.open"), size="sm", min_width=0, elem_id="open")
             with gr.Column(elem_id="settings"):
                 with gr.Row(elem_id="settings-head"):
-                    gr.HTML("<h2>Settings</h2>")
-                    gr.Button("Close", size="sm", min_width=0, elem_id="done")
+                    gr.HTML(f"<h2>{escape(say('page.settings'))}</h2>")
+                    gr.Button(say("page.close"), size="sm", min_width=0, elem_id="done")
                 settings = controls(models)
             with gr.Column(elem_id="show"):
                 stage = _stage(limits.trace_bytes)
@@ -126,8 +182,7 @@ def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
         stage.select(on.choose_gamma, settings["draft_with"], taken_over, **QUIET)
         stage.upload(on.fill_controls, None, [stage, *everything], **QUIET).then(**hints_event)
         add_api(models, queue, limits)
-    # Direct calls would bypass Gradio's queue.
-    return demo.queue(api_open=False)
+    return demo
 
 
 def _stage(largest: int) -> gr.HTML:

@@ -27,6 +27,7 @@ from specdemo.ui.front.gradio import (
     has_unread_answers,
     triggers_of,
 )
+from specdemo.ui.front.language import Speaking
 from specdemo.ui.front.visits import Visits
 from specdemo.ui.page.api import ENDPOINTS
 from specdemo.ui.page.frame import STATIC, scripts, scripts_path
@@ -136,6 +137,7 @@ def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
         "routes": [_script_route(), *demo.routes, health_route(queue, lambda: visits.stopped)],
         "middleware": [
             Middleware(Sending, limits.reader_seconds),
+            Middleware(Speaking),
             Middleware(Gate, limits, visits, functions, triggers_of(demo)),
             Middleware(Filling),
         ],

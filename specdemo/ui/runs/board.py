@@ -24,9 +24,10 @@ from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notic
 from specdemo.ui.view.settings import in_labels
 from specdemo.ui.view.texts import describe_pair, describe_recorded
 from specdemo.ui.view.wire import Measurement, Message, Notice
+from specdemo.ui.view.words import say
 
 QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stands
-STOPPED_EARLY = "Stopped before the run began."
+STOPPED_EARLY = "Stopped before the run began."  # as the line says it; the page has its own words
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,13 @@ class FollowedRun(Followed):
     ) -> None:
         super().__init__(limits, **who)
         self.params, self.link, self.remarks, self.before = params, link, remarks, before
-        self.notice: Notice | None = None
+        self.said: Callable[[], Notice] | None = None  # makes the notice in the language that is spoken
         self.feed: RunFeed | None = None
         self.described: object = None
+
+    @property
+    def notice(self) -> Notice | None:
+        return self.said and self.said()
 
     @property
     def seed(self) -> int | None:
@@ -152,10 +157,10 @@ class FollowedRun(Followed):
     async def news(self, since: int) -> AsyncIterator[StreamEvent | None]:
         shown, feed = None, None
         while True:
-            told, ended, feed, said = self._told, self.ended, self.feed or feed, self.notice
+            told, ended, feed, said = self._told, self.ended, self.feed or feed, self.said
             message: Message = {}
             if said is not shown and said:
-                message["notice"] = shown = said
+                message["notice"], shown = said(), said
             if feed and (ended or since == 0 or len(feed.trace.rounds) > since):
                 update = await asyncio.to_thread(feed.update, since)
                 since = update["until"]
@@ -173,7 +178,7 @@ class FollowedRun(Followed):
 
     async def _take(self, report: Waiting | RunProgress) -> None:
         if isinstance(report, Waiting):
-            self.notice = notice("wait", report.sentence, share=report.share)
+            self.said = lambda: notice("wait", report.sentence, share=report.share)
             return
         trace = report.run.trace
         if self.feed is None:
@@ -182,15 +187,18 @@ class FollowedRun(Followed):
         self.feed.ended = report.ended
         if (state := (report.pair.warming_up, report.pair.notes)) != self.described:
             self.described = state
-            self.notice = notice("note", *self.remarks, *describe_pair(report.pair, self.params))
+            self.said = lambda: notice("note", *self.remarks, *describe_pair(report.pair, self.params))
         if report.note:
-            self.notice = notice("note", report.note)
+            self.said = lambda: notice("note", report.note)
 
     def _fail(self, error: Exception) -> None:
         if self.feed:
             self.feed.ended = True
-        told = words_of(error)
-        self.notice = notice("note", told) if told == STOPPED_EARLY else notice("error", told)
+        if str(error) == STOPPED_EARLY:
+            self.said = lambda: notice("note", say("run.stopped_early"))
+            return
+        made = notice("error", words_of(error))
+        self.said = lambda: made
 
     async def _end(self) -> None:
         await super()._end()
@@ -231,7 +239,7 @@ class FollowedMeasurement(Followed):
         super().stop()
         if not self.ended:
             self.stopped = True
-            self.latest = self.latest | {"state": "stopped", "text": "Stopped.", "share": None}
+            self.latest = self.latest | {"state": "stopped", "text": say("run.stopped"), "share": None}
             self._tell()
 
 
@@ -245,7 +253,7 @@ def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> Follow
 def recorded_run(limits: Limits, trace: Trace, name: str) -> FollowedRun:
     """The run that every page shows at first."""
     feed = RunFeed(trace, recorded=True)
-    return opened_run(limits, kept_run(feed, notice("recorded", describe_recorded(trace))), name, "")
+    return opened_run(limits, kept_run(feed, lambda: notice("recorded", describe_recorded(trace))), name, "")
 
 
 async def _comes(told: asyncio.Event) -> bool:

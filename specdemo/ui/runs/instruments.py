@@ -39,14 +39,15 @@ from specdemo.ui.runs.queue import Ticket, fulfil
 from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
-from specdemo.ui.view.feed import cut_output, nothing_yet, tokens_of
+from specdemo.ui.view.feed import VERDICT_IN_WORDS, cut_output, nothing_yet, tokens_of
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
+from specdemo.ui.view.words import say, speaker_of
 from specdemo.vllm.pair import ServedPair
 
-TARGET_ALONE = METHODS["none"].label
 SERVERS_LENGTH = "A server drafts as it was started, so other draft lengths cannot be measured on it"
+WINNER_IN_WORDS = speaker_of("said.winner")
 SHOWN_PROMPT = 40  # characters of a prompt, to tell it from others
 PERIOD = 0.3  # s between two looks at a measurement
 
@@ -117,14 +118,14 @@ async def measure(
         if done.done():
             done.result()  # raises what went wrong before it began
         plan = begun.result()
-        told |= {"whose": plan.whose, "state": "running", "text": "Warming up …", "share": 0.0}
+        told |= {"whose": plan.whose, "state": "running", "text": say("run.warming_up"), "share": 0.0}
         yield told
         shown = None
         while not done.done():
             if latest and latest[0] is not shown:
                 shown = latest[0]
                 if shown.rows and shown.measuring:
-                    told["text"] = f"Measuring {shown.measuring} …"
+                    told["text"] = say("run.measuring", name=shown.measuring)
                 told["share"] = shown.done / shown.total
                 told |= found(request, plan, shown)
                 yield told
@@ -162,21 +163,26 @@ async def _others(models: Models, request: MeasurementRequest) -> list[Choice]:
 
 def _race(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
-    drafting = [METHODS[params.draft_with].label, f"γ {params.gamma}", *judging_in_words(params)]
+    drafting = [_method(params.draft_with), f"γ {params.gamma}", *judging_in_words(params)]
     settings = [
-        Setting(TARGET_ALONE, pairs[0], replace(params, draft_with="none")),
+        Setting(_method("none"), pairs[0], replace(params, draft_with="none")),
         Setting(", ".join(drafting), pairs[0], params),
     ]
-    return MeasurementPlan(settings, [request.prompt], 1, f"{_in_words(pairs, request)}, one run each")
+    whose = say("run.one_each", whose=_in_words(pairs, request))
+    return MeasurementPlan(settings, [request.prompt], 1, whose)
+
+
+def _method(name: str) -> str:
+    return say(f"choices.methods.{name}.label")
 
 
 def _gammas(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
     params = request.params
     own = () if params.gamma == "auto" else (params.gamma,)
     gammas = sorted({*GAMMAS, *own})
-    settings = [Setting(TARGET_ALONE, pairs[0], replace(params, draft_with="none"))]
+    settings = [Setting(_method("none"), pairs[0], replace(params, draft_with="none"))]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in gammas]
-    drafting = METHODS[params.draft_with].label
+    drafting = _method(params.draft_with)
     return MeasurementPlan(settings, [request.prompt], REPEATS, f"{_in_words(pairs, request)}, {drafting}")
 
 
@@ -208,11 +214,13 @@ def plan_of_servers(request: MeasurementRequest, pairs: list[ServedPair]) -> Mea
         )
     params = request.params
     used = [pairs[0] if pairs[0].drafts else drafting[0]] if request.kind == "race" else drafting
-    settings = [Setting(TARGET_ALONE, alone[0], alone[0].check(params))]
-    settings += [Setting(f"drafting ({pair.info.name})", pair, pair.check(params)) for pair in used]
+    settings = [Setting(_method("none"), alone[0], alone[0].check(params))]
+    settings += [
+        Setting(say("run.drafting_pair", name=pair.info.name), pair, pair.check(params)) for pair in used
+    ]
     whose = _in_words(pairs, request)
     if request.kind == "race":
-        return MeasurementPlan(settings, [request.prompt], 1, f"{whose}, one run each")
+        return MeasurementPlan(settings, [request.prompt], 1, say("run.one_each", whose=whose))
     return _on_prompts(settings, pairs, request, whose)
 
 
@@ -220,18 +228,20 @@ def _on_prompts(
     settings: list[Setting], pairs: Sequence[AnyPair], request: MeasurementRequest, whose: str
 ) -> MeasurementPlan:
     if request.prompts == "this":
-        return MeasurementPlan(settings, [request.prompt], REPEATS, f"{whose}, {REPEATS} times")
+        whose = say("run.times", whose=whose, repeats=REPEATS)
+        return MeasurementPlan(settings, [request.prompt], REPEATS, whose)
     return MeasurementPlan(settings, prompts_for(pairs[0], SET_SIZE), 1, whose)
 
 
 def _in_words(pairs: Sequence[AnyPair], request: MeasurementRequest) -> str:
     info, params = pairs[0].info, request.params
-    where = info.name if info.server else f"{info.name} on {info.device_name}"
-    seed = f", seed {params.seed}" if params.temperature else ""
+    where = info.name if info.server else say("run.on_device", name=info.name, device=info.device_name)
+    seed = f", {say('said.seed', seed=params.seed)}" if params.temperature else ""
     start = " ".join(request.prompt.split())
     start = start if len(start) <= SHOWN_PROMPT else f"{start[:SHOWN_PROMPT]}…"
     judging = "".join(f"{words}, " for words in judging_in_words(params))
-    prompts = f"“{start}”" if request.prompts == "this" else f"a set of {SET_SIZE} prompts"
+    this = request.prompts == "this"
+    prompts = say("run.this_prompt", start=start) if this else say("run.prompt_set", size=SET_SIZE)
     return f"{prompts}, {where}, {judging}{sampler_in_words(params)}{seed}"
 
 
@@ -252,7 +262,7 @@ def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
     alone, drafted = traces
     measured = speed_up([timed(alone.rounds)], [timed(drafted.rounds)])
     speedup = (
-        "" if measured is None else speedup_in_words(measured.interval, measured.value, "the target alone")
+        "" if measured is None else speedup_in_words(measured.interval, measured.value, VERDICT_IN_WORDS)
     )
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
@@ -270,13 +280,18 @@ def _head(alone: Trace, drafted: Trace, measured: SpeedUp | None) -> wire.Head:
         of_race.stats = after_plain_rounds(drafted.stats, drafted.rounds, plain_ms)
     elif measured:  # the two servers' rounds: a server's run by itself has no speed-up
         of_race.stats = replace(drafted.stats, speedup=measured.value, speedup_interval=measured.interval)
-    result = verdict(of_race.stats, of_race.finish, of_race.rounds)
+    result = verdict(of_race.stats, of_race.finish, of_race.rounds, _of_race_in_words)
     return {
-        "whose": f"This race: {whose(of_race)}",
+        "whose": say("run.this_race", whose=whose(of_race)),
         "numbers": number_texts(of_race),
-        "verdict": result.text.replace("Measured:", "In this race:"),
+        "verdict": result.text,
         "tone": result.tone,
     }
+
+
+def _of_race_in_words(key: str, **values: object) -> str:
+    """As a run's verdict, but what was measured was measured in the race."""
+    return say(f"said.{'race' if key in ('unclear', 'faster') else 'verdict'}.{key}", **values)
 
 
 def _lane(trace: Trace, title: str) -> wire.Lane:
@@ -300,35 +315,20 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
 def same_text(alone: Trace, drafted: Trace) -> str:
     """In what sense the two texts of a race are the same."""
     if is_lossy(drafted.params):
-        return (
-            f'Two texts, two distributions: the rule "{drafted.params.rule}" is lossy, so the drafted text '
-            "is not drawn from the target's own distribution."
-        )
+        return say("run.texts.lossy", rule=drafted.params.rule)
     if alone.params.temperature and alone.pair.server is not None:
-        return (
-            "Two texts: with drafts a server uses its random numbers in another way, so the words can "
-            "differ. Whether both have the target's distribution cannot be seen from here."
-        )
+        return say("run.texts.served")
     if alone.params.temperature:
-        return (
-            "Two texts, one distribution: with drafts the random numbers are used in another way, so the "
-            "words can differ, but both texts are drawn from the target's own distribution."
-        )
+        return say("run.texts.sampled")
     pairs = list(zip(alone.output_ids, drafted.output_ids, strict=False))
     equal = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
     length = max(len(alone.output_ids), len(drafted.output_ids))
     if equal == length:
-        return f"Identical: {equal:,} of {length:,} tokens, compared."
+        return say("run.texts.identical", equal=f"{equal:,}", length=f"{length:,}")
+    place = f"{equal + 1:,}"
     if alone.pair.server is not None:
-        return (
-            f"The texts differ from token {equal + 1:,} on. A forward of several tokens rounds differently "
-            "from one of a single token, which can decide between two tokens that are about equally likely."
-        )
-    return (
-        f"The texts differ from token {equal + 1:,} on. In {alone.pair.dtype.target} a forward of several "
-        "tokens rounds differently from one of a single token, which can decide between two tokens that are "
-        "about equally likely."
-    )
+        return say("run.texts.differ_served", place=place)
+    return say("run.texts.differ", place=place, dtype=alone.pair.dtype.target)
 
 
 def length_of(row: MethodRow) -> int:
@@ -356,7 +356,7 @@ def comparison_of(result: MethodsResult) -> wire.ComparisonTable:
     return {
         "columns": list(COLUMNS),
         "rows": [list(cells(row).values()) for row in rows],
-        "winner": winner(rows),
+        "winner": winner(rows, WINNER_IN_WORDS, VERDICT_IN_WORDS),
         "csv": comparison_csv(rows),
         "json": json.dumps(asdict(result), indent=1),
     }

@@ -8,16 +8,28 @@ import asyncio
 import gzip
 import json
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import ROOT
-from specdemo.ui.view.feed import MOST_PROMPT_TOKENS, RunFeed, json_of, packed, prompt_tokens
+from specdemo.ui.view.feed import (
+    MOST_PROMPT_TOKENS,
+    RunFeed,
+    in_each_language,
+    json_of,
+    kept_message,
+    packed,
+    prompt_tokens,
+    start_of,
+    without_words,
+)
 from specdemo.ui.view.settings import about_file
 from specdemo.ui.view.wire import Message
+from specdemo.ui.view.words import spoken
 
 SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
 
@@ -25,9 +37,9 @@ SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thre
 @dataclass
 class Opened:
     """A trace that has been read. head: without rounds, output ids, the text of what is no chat, and most of
-    a very long prompt's tokens.
-    update, file: the JSON of the page's update but for its prompt, and of the trace; both compressed. wrong:
-    the sentence about a file that is no trace."""
+    a very long prompt's tokens. words: by language, the JSON of the words of the page's update. update,
+    file: the JSON of the update but for its words and its prompt, and of the trace. All are compressed.
+    wrong: the sentence about a file that is no trace."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -35,6 +47,7 @@ class Opened:
     update: bytes
     file: bytes
     wrong: str = ""
+    words: dict[str, bytes] = field(default_factory=dict)
 
 
 def opened(body: bytes) -> Opened:
@@ -47,17 +60,24 @@ def opened(body: bytes) -> Opened:
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
     text = trace.text if trace.params.chat else ""
     head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)
-    update = RunFeed(trace, recorded=True).snapshot()
+    feed = RunFeed(trace, recorded=True)
+    snapshot = feed.snapshot()
+    words = in_each_language(lambda: json.dumps(feed.words_of(snapshot)))
+    update = without_words(snapshot)
     update.pop("prompt", None)
-    return Opened(head, packed(json_of(update)), packed(trace.to_json()))
+    said = {tag: packed(text) for tag, text in words.items()}
+    return Opened(head, packed(json_of(update)), packed(trace.to_json()), words=said)
 
 
-def message_of(one: Opened, rest: Message, tokenizer: Any) -> bytes:
-    """The compressed message that shows it. rest: the message's other parts."""
+def message_of(one: Opened, rest: Callable[[], Message], tokenizer: Any) -> tuple[bytes, dict[str, bytes]]:
+    """The compressed message that shows it, and its starts; see KeptRun. rest: makes the message's other
+    parts in the language that is spoken."""
     assert one.head is not None
+    words = {tag: json.loads(gzip.decompress(said)) for tag, said in one.words.items()}
+    starts = in_each_language(lambda: start_of(rest(), words[spoken()]))
     prompt = json.dumps(prompt_tokens(one.head, tokenizer, recorded=True))
     update = gzip.decompress(one.update).decode()
-    return packed(f'{json.dumps(rest)[:-1]}, "update": {{"prompt": {prompt}, {update[1:]}}}')
+    return kept_message(starts, f'{{"prompt": {prompt}, {update[1:]}')
 
 
 async def read_file(body: bytes) -> Opened:

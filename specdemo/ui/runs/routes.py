@@ -26,13 +26,11 @@ from specdemo.ui.view.feed import COMPRESSED, KeptRun, conversation, file_name, 
 from specdemo.ui.view.settings import Values, values_of, weights_of
 from specdemo.ui.view.texts import describe_recorded
 from specdemo.ui.view.wire import Message
+from specdemo.ui.view.words import say, spoken
 
 RUNS = "/specdemo/runs"
 JSON = COMPRESSED | {"Content-Type": "application/json"}
 RETRY_MS = 500  # until a browser asks again after its connection was cut
-GONE = (
-    "This run is no longer kept: the server keeps only the latest ones. Run it again, or open its file again."
-)
 
 
 def following_routes(board: Board, queue: RunQueue) -> list[Route]:
@@ -43,7 +41,7 @@ def following_routes(board: Board, queue: RunQueue) -> list[Route]:
         """Server-sent events: messages as JSON, from the round in Last-Event-ID on."""
         one = asked_for(request)
         if one is None:
-            return PlainTextResponse(GONE, HTTPStatus.NOT_FOUND)
+            return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
         known = request.headers.get("last-event-id", "")
         since = int(known) if known.isdecimal() and len(known) < 10 else 0
         return StreamingResponse(
@@ -52,7 +50,12 @@ def following_routes(board: Board, queue: RunQueue) -> list[Route]:
 
     async def whole(request: Request) -> Response:
         """The message that shows all of a run."""
-        return await _kept(asked_for(request), lambda kept: Response(kept.message, headers=JSON))
+        tag = spoken()
+
+        def message(kept: KeptRun) -> Response:
+            return Response(kept.message_in(tag), headers=JSON)
+
+        return await _kept(asked_for(request), message)
 
     async def trace(request: Request) -> Response:
         """A run's trace, as a file."""
@@ -88,7 +91,9 @@ def health_route(runs: RunQueue, is_stopped: Callable[[], bool]) -> Route:
 
 async def _kept(one: Followed | None, answer: Callable[[KeptRun], Response]) -> Response:
     kept = await asyncio.to_thread(one.keep) if isinstance(one, FollowedRun) else None
-    return answer(kept) if kept else PlainTextResponse(GONE, HTTPStatus.NOT_FOUND)
+    if kept is None:
+        return PlainTextResponse(say("run.gone"), HTTPStatus.NOT_FOUND)
+    return await asyncio.to_thread(answer, kept)
 
 
 async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[str]:
@@ -106,7 +111,6 @@ async def _events(one: Followed, since: int, queue: RunQueue) -> AsyncIterator[s
 TRACES = "/specdemo/traces"
 READERS = 2  # traces that are read at once
 OPEN_AGAIN_SECONDS = 2  # s until the page tries again when too much is opened at once
-TOO_MANY_OPENED = "Too many traces are being opened at once. Try again in a few seconds."
 
 
 class Desk:
@@ -138,8 +142,9 @@ class Desk:
                 return JSONResponse({"wrong": wrong})  # browsers would log another status as an error
             opened = self.board.get(name)
         if not (opened and opened.kept):
-            return PlainTextResponse(TOO_MANY_OPENED, 429, {"Retry-After": str(OPEN_AGAIN_SECONDS)})
-        return Response(opened.kept.message, headers=JSON)
+            again = {"Retry-After": str(OPEN_AGAIN_SECONDS)}
+            return PlainTextResponse(say("run.too_many_opened"), 429, again)
+        return Response(await asyncio.to_thread(opened.kept.message_in, spoken()), headers=JSON)
 
     async def _read(self, name: str, body: bytes, owner: str) -> str:
         """Puts what is in the file on the board; what is wrong with the file."""
@@ -150,14 +155,19 @@ class Desk:
                 return one.wrong
             trace, known = one.head, one.head.pair.name in self.models.names
             usual = self.models.loaded(Choice(trace.pair.name)) if known else None
-            rest: Message = {"name": name, "notice": notice("recorded", describe_recorded(trace))}
-            message = await asyncio.to_thread(message_of, one, rest, getattr(usual, "tokenizer", None))
+
+            def rest() -> Message:
+                return {"name": name, "notice": notice("recorded", describe_recorded(trace))}
+
+            message, starts = await asyncio.to_thread(
+                message_of, one, rest, getattr(usual, "tokenizer", None)
+            )
             asked = trace.messages[-1].content if trace.messages else trace.prompt
             values: Values = {"prompt": asked} | values_of(trace.params)
             if known:
                 values |= {"pair": trace.pair.name, "vllm": ""} | weights_of(trace.pair, usual and usual.info)
             name_of_file, seed = file_name(trace.params), trace.params.seed
-            kept = KeptRun(message, one.file, name_of_file, seed, values, conversation(trace))
+            kept = KeptRun(message, one.file, name_of_file, seed, values, conversation(trace), starts)
             self.board.put(opened_run(self.limits, kept, name, owner))
             return ""
         finally:

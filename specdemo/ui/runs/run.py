@@ -19,6 +19,7 @@ from specdemo.loading.pair import AnyPair
 from specdemo.session import Run
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, Ticket, fulfil
+from specdemo.ui.view.words import say
 from specdemo.zero import start_run
 
 REPORT_PERIOD = 0.1  # s, the least time between two reports of a run
@@ -30,11 +31,16 @@ ATTEMPTS = 5  # turns for which a pair is loaded that the pool drops again and a
 
 
 class Waiting(NamedTuple):
-    """What a visitor waits for, and the share of it that is finished, from 0 to 1 (None where it is not
-    known)."""
+    """What a visitor waits for, by its key among the words and their values, so that each reader is told in
+    his own language; and the share of it that is finished, from 0 to 1 (None where it is not known)."""
 
-    sentence: str
+    key: str
+    values: dict[str, object]
     share: float | None
+
+    @property
+    def sentence(self) -> str:
+        return say(self.key, **self.values)
 
 
 class RunProgress(NamedTuple):
@@ -126,7 +132,7 @@ async def _turn_of(ticket: Ticket, begun: asyncio.Future, done: asyncio.Future) 
         ticket.check()
         if (ahead := ticket.ahead) not in (0, shown):
             shown = ahead
-            yield Waiting(f"You are number {ahead} in line …", None)
+            yield Waiting("run.line", {"ahead": ahead}, None)
         period = QUEUE_PERIOD * max(1, shown / 10)
         await asyncio.wait([begun, done], timeout=period, return_when=asyncio.FIRST_COMPLETED)
 
@@ -143,8 +149,10 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     ticket.load()
     ticket.check()
     start, left = time.monotonic(), threading.Event()
-    latest: deque[tuple[str, float | None]] = deque(maxlen=1)
-    latest.append((f"Loading {choice.vllm or f'the pair {choice.pair or models.default}'}", None))
+    # What the loader does, in its own words; nothing yet.
+    latest: deque[tuple[str, float | None]] = deque([("", None)], maxlen=1)
+    name = choice.vllm or choice.pair or models.default
+    before = ("run.loading_server" if choice.vllm else "run.loading_pair", {"name": name})
 
     def load() -> AnyPair:
         return models.get(choice, lambda *news: latest.append(news), lambda: not left.is_set())
@@ -155,7 +163,9 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     try:
         while not loading.done():
             doing, share = latest[0]
-            waiting = Waiting(f"{doing} … {time.monotonic() - start:.0f} s", share)
+            key, values = ("run.loading", {"doing": doing}) if doing else before
+            seconds = f"{time.monotonic() - start:.0f}"
+            waiting = Waiting(key, {**values, "seconds": seconds}, share)
             if waiting != shown:
                 shown = waiting
                 yield waiting

@@ -4,20 +4,20 @@ ended is compressed, as it is sent. No torch, no gradio."""
 import gzip
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from specdemo.engine.detokenize import Pieces
 from specdemo.events import (
     DRAFTER_KINDS,
+    METHODS,
     RULES,
     ChatMessage,
     Finish,
     Manner,
     Params,
     Round,
-    drafting_sentence,
     is_lossy,
     manner_of,
 )
@@ -27,7 +27,7 @@ from specdemo.events.verdict import verdict, why_none
 from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.served import counted, served
 from specdemo.ui.view.settings import adjusting_in_words
-from specdemo.ui.view.texts import number_texts, whose
+from specdemo.ui.view.texts import in_one, number_texts, whose
 from specdemo.ui.view.wire import (
     MEASUREMENT_KINDS,
     Measurement,
@@ -43,8 +43,10 @@ from specdemo.ui.view.wire import (
     WireEstimate,
     WireRule,
 )
+from specdemo.ui.view.words import LANGUAGES, say, speaker_of, speaking
 from specdemo.vllm.pair import messages_of
 
+VERDICT_IN_WORDS = speaker_of("said.verdict")
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece
 MOST_ROWS = 3_000  # tokens and alternatives in an update of a run that goes on; each takes some 60 bytes
 
@@ -92,8 +94,7 @@ class RunFeed:
         finish = self._finish
         update = self._rounds(0, len(self.trace.rounds), finish)
         update["prompt"] = prompt_tokens(self.trace, self.tokenizer, self.recorded)
-        update["whose"] = whose(self.trace, self.recorded)
-        update["setting"] = setting(self.trace)
+        update |= self.words_of(update)
         if self.link:
             update["link"] = self.link
         if self.recorded:
@@ -101,6 +102,21 @@ class RunFeed:
         if found := turns(self.trace, self.before):
             update["turns"] = found
         return update
+
+    def words_of(self, snapshot: Update) -> Update:
+        """What of a snapshot has words, in the language that is spoken now."""
+        trace, finish = self.trace, snapshot["finish"]
+        result = verdict(trace.stats, finish, trace.rounds, VERDICT_IN_WORDS)
+        words = {
+            "numbers": number_texts(trace),
+            "verdict": result.text,
+            "tone": result.tone,
+            "whose": whose(trace, self.recorded),
+            "setting": setting(trace),
+        }
+        if "outcome" in snapshot:
+            words["outcome"] = snapshot["outcome"] | {"no_speedup": no_speedup(trace)}
+        return cast(Update, words)
 
     @property
     def _finish(self) -> Finish | None:
@@ -113,7 +129,7 @@ class RunFeed:
         rounds = rounds_to_draw(trace.rounds[since:until])
         if since == 0 and finish:
             cut_output(rounds, trace.text)
-        result = verdict(trace.stats, finish, trace.rounds)
+        result = verdict(trace.stats, finish, trace.rounds, VERDICT_IN_WORDS)
         update: Update = {
             "since": since,
             "until": until,
@@ -172,7 +188,7 @@ def setting(trace: Trace) -> RunSetting:
         "top_k": params.top_k,
         "top_p": params.top_p,
         "min_p": params.min_p,
-        "adjusted": " and ".join(adjusting_in_words(params)),
+        "adjusted": in_one(adjusting_in_words(params)),
         "chat": params.chat,
         "served": server,
     }
@@ -186,11 +202,26 @@ def how_it_drafts(trace: Trace) -> tuple[Manner | None, str]:
         if server.method not in DRAFTER_KINDS:
             return None, ""
         method, kind = "model", server.method
-    return manner_of(method, kind), drafting_sentence(method, kind)
+    return manner_of(method, kind), _how_in_words(method, kind)
+
+
+def _how_in_words(method: str, kind: str | None) -> str:
+    """How a draft comes about; empty where nothing is drafted."""
+    if METHODS[method].needs == "drafter" and kind in DRAFTER_KINDS:
+        return say(f"choices.kinds.{kind}.sentence")
+    if method == "none":
+        return ""
+    label = say(f"choices.methods.{method}.label")
+    sentence = say(f"choices.methods.{method}.sentence")
+    return say("choices.drafts_so", method=f"{label[0].upper()}{label[1:]}", sentence=sentence)
+
+
+RULE_WORDS = ("meaning", "accepted", "recorded", "about")  # fields of a rule that are words
 
 
 def wire_rule(name: str) -> WireRule:
-    return cast(WireRule, {field: getattr(RULES[name], field) for field in WireRule.__annotations__})
+    found = {field: getattr(RULES[name], field) for field in WireRule.__annotations__}
+    return cast(WireRule, found | {field: say(f"choices.rules.{name}.{field}") for field in RULE_WORDS})
 
 
 def outcome(trace: Trace) -> RunOutcome:
@@ -211,10 +242,10 @@ def no_speedup(trace: Trace) -> str:
     """Why no speed-up can be estimated from the run, in words; empty where it can."""
     stats = trace.stats
     if stats.speedup_interval is None:
-        return why_none(stats, trace.finish)
+        return why_none(stats, trace.finish, VERDICT_IN_WORDS)
     if is_wide(stats.speedup_interval):
-        low, high = stats.speedup_interval
-        return f"its own is only known to be between {low:.2f} and {high:.2f} ×"
+        low, high = (f"{end:.2f}" for end in stats.speedup_interval)
+        return say("said.own_is_wide", low=low, high=high)
     return ""
 
 
@@ -309,7 +340,9 @@ COMPRESSED = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}  # header
 @dataclass(frozen=True)
 class KeptRun:
     """A run that has ended or was opened, compressed: the message that shows all of it, and its trace.
-    values: what the page's controls then hold, if it was opened. conversation: see there."""
+    values: what the page's controls then hold, if it was opened. conversation: see there. starts: by
+    language, what the message begins with, which is all of it that has words. The message itself is in the
+    first language."""
 
     message: bytes
     trace: bytes
@@ -317,18 +350,56 @@ class KeptRun:
     seed: int | None
     values: dict[str, Any] = field(default_factory=dict)
     conversation: tuple[ChatMessage, ...] | None = None
+    starts: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        return len(self.message) + len(self.trace)
+        return len(self.message) + len(self.trace) + sum(map(len, self.starts.values()))
+
+    def message_in(self, tag: str) -> bytes:
+        """The message in this language, compressed; any other than the first takes a while."""
+        first = next(iter(LANGUAGES))
+        if tag == first or tag not in self.starts:
+            return self.message
+        own, start = (gzip.decompress(self.starts[each]) for each in (first, tag))
+        return _packed(start + gzip.decompress(self.message)[len(own) :])
 
 
-def kept_run(feed: RunFeed, said: Notice | None = None) -> KeptRun:
-    message: Message = {"notice": said} if said else {}
-    text, params = with_update(message, feed.snapshot()), feed.trace.params
-    file = packed(feed.trace.to_json())
-    said_so_far = conversation(feed.trace)
-    return KeptRun(packed(text), file, file_name(params), params.seed, conversation=said_so_far)
+def kept_run(feed: RunFeed, said: Callable[[], Notice] | None = None) -> KeptRun:
+    """said: makes the notice that the message has, in the language that is spoken."""
+    snapshot, params = feed.snapshot(), feed.trace.params
+    starts = in_each_language(lambda: start_of({"notice": said()} if said else {}, feed.words_of(snapshot)))
+    message, packed_starts = kept_message(starts, json_of(without_words(snapshot)))
+    file, told = packed(feed.trace.to_json()), conversation(feed.trace)
+    name = file_name(params)
+    return KeptRun(message, file, name, params.seed, conversation=told, starts=packed_starts)
+
+
+WORDED = ("numbers", "verdict", "tone", "whose", "setting", "outcome")  # parts of a snapshot that have words
+
+
+def without_words(snapshot: Update) -> Update:
+    return cast(Update, {key: value for key, value in snapshot.items() if key not in WORDED})
+
+
+def in_each_language(make: Callable[[], str]) -> dict[str, str]:
+    found = {}
+    for tag in LANGUAGES:
+        with speaking(tag):
+            found[tag] = make()
+    return found
+
+
+def start_of(message: Message, words: Update) -> str:
+    """The beginning of a message's JSON, with the words of its update."""
+    return f'{json.dumps(message)[:-1]}{", " if message else ""}"update": {json.dumps(words)[:-1]}, '
+
+
+def kept_message(starts: dict[str, str], update: str) -> tuple[bytes, dict[str, bytes]]:
+    """The message in the first language, and its starts, all compressed. update: the JSON of the update
+    without its words."""
+    first = starts[next(iter(LANGUAGES))]
+    return packed(f"{first}{update[1:]}}}"), {tag: packed(start) for tag, start in starts.items()}
 
 
 def with_update(message: Message, update: Update) -> str:
@@ -339,4 +410,8 @@ def with_update(message: Message, update: Update) -> str:
 
 def packed(text: str) -> bytes:
     """Compressed as HTTP sends it; other threads go on meanwhile."""
-    return gzip.compress(text.encode(), compresslevel=1, mtime=0)
+    return _packed(text.encode())
+
+
+def _packed(text: bytes) -> bytes:
+    return gzip.compress(text, compresslevel=1, mtime=0)

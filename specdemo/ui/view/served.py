@@ -6,8 +6,7 @@ Without torch and without Gradio. What a server does not tell is left out or cal
 from specdemo.events import PairInfo, ServerInfo, Stats
 from specdemo.events.trace import Trace
 from specdemo.ui.view.wire import Counted, Served
-
-NOT_TOLD = "not told"
+from specdemo.ui.view.words import say
 
 # Numbers that only the engine here can know: they are not shown for a server's run.
 ENGINE_ONLY = (
@@ -15,59 +14,12 @@ ENGINE_ONLY = (
     *("draft_ms", "verify_ms"),
 )
 
-# Numbers that only a server's run has: (the name on the page, the definition).
-SERVER_NUMBERS = {
-    "network_ms": (
-        "network and the rest",
-        "How much longer the run took here than the server says: the network, and what lies between. Known "
-        "only if this was the only request that ended on the server meanwhile.",
-    ),
-    "queue_ms": ("server: waiting", "How long the request waited for its turn, by the server's own clock."),
-    "server_prefill_ms": (
-        "server: prefill",
-        "How long the server read the prompt, up to the first token, by its own clock.",
-    ),
-    "decode_ms": (
-        "server: generating",
-        "How long the server generated after the first token, by its own clock.",
-    ),
-    "total_ms": ("server: all", "From the request's arrival to its last token, by the server's own clock."),
-}
+# Numbers that only a server's run has. The catalogues have the words: served.own_numbers.NAME.
+SERVER_NUMBERS = ("network_ms", "queue_ms", "server_prefill_ms", "decode_ms", "total_ms")
 
-# Other words for a number of a server's run: (the name on the page, the definition).
-NUMBERS_SERVED = {
-    "tokens_per_second": (
-        "tokens/s by arrival",
-        "Tokens after the first one, divided by the time from its arrival to that of the last one. The "
-        "network is in this time, and so are other visitors' requests.",
-    ),
-    "acceptance_rate": (
-        "acceptance rate",
-        "Accepted drafts as a share of those that were judged: accepted / (accepted + rejected). It is known "
-        "only where the server tells how many tokens it drafts.",
-    ),
-    "rounds": (
-        "rounds",
-        "What arrived at once is one round: the drafts that the target accepted, and its own token. The "
-        "first round is the prefill's.",
-    ),
-    "ttft_ms": (
-        "first token after",
-        "From the request to the first token's arrival: the network, the server's queue and its prefill.",
-    ),
-}
-
-# Other definitions of a fate in a server's run.
-FATES_SERVED = {
-    "accepted": "Drafted by the server, and accepted by its target.",
-    "rejected": "Drafted, and rejected by the target. Which token it was is not told by the server.",
-    "resampled": "The target's own token in a round in which a draft was rejected.",
-    "sampled": (
-        "The target's own token: from the prefill, or in a round of which the server does not tell how many "
-        "tokens it drafted. Whether it is a resampled or a bonus one is not known then."
-    ),
-    "discarded": "Drafted after a rejection or after the end of the text. Which token it was is not told.",
-}
+# Numbers and fates that have other words in a server's run: served.numbers.NAME, served.fates.NAME.
+NUMBERS_SERVED = ("tokens_per_second", "acceptance_rate", "rounds", "ttft_ms")
+FATES_SERVED = ("accepted", "rejected", "resampled", "sampled", "discarded")
 
 
 def served(pair: PairInfo) -> Served | None:
@@ -86,13 +38,15 @@ def counted(stats: Stats) -> Counted | None:
 
 def drafting_in_words(server: ServerInfo) -> str:
     if server.gamma == 0:
-        return "nothing drafted"
-    return f"drafting by {printable(server.method)}" if server.method else "how it drafts is not told"
+        return say("served.nothing_drafted")
+    if server.method:
+        return say("served.drafting_by", method=printable(server.method))
+    return say("served.how_not_told")
 
 
 def server_in_words(server: ServerInfo) -> str:
     """Software, version and parallelism, as far as they are told."""
-    version = printable(server.version) if server.version else "(version not told)"
+    version = printable(server.version) if server.version else say("served.version_not_told")
     parallel = f", {printable(server.parallel)}" if server.parallel else ""
     return f"{printable(server.software)} {version}{parallel}"
 
@@ -107,8 +61,9 @@ def served_numbers(trace: Trace) -> dict[str, str]:
         "decode_ms": server and server.decode_ms,
         "total_ms": server and server.total_ms,
     }
-    numbers = {name: NOT_TOLD if ms is None else f"{ms:,.0f} ms" for name, ms in times.items()}
-    return numbers | ({"acceptance_rate": NOT_TOLD} if stats.rejected is None else {})
+    not_told = say("served.not_told")
+    numbers = {name: not_told if ms is None else f"{ms:,.0f} ms" for name, ms in times.items()}
+    return numbers | ({"acceptance_rate": not_told} if stats.rejected is None else {})
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The page's controls: their labels and texts, and their values as Params and back.
+"""The page's controls: their values as Params and back, and how they are called.
 
 Without torch and without Gradio.
 """
@@ -16,9 +16,10 @@ from specdemo.events import (
     Params,
     Rule,
     check_number,
-    rule_in_words,
+    is_lossy,
 )
 from specdemo.loading import catalog
+from specdemo.ui.view.words import say
 from specdemo.vllm.pair import SERVERS_OWN
 
 Values = dict[str, Any]  # what each control holds, by its name
@@ -40,57 +41,34 @@ AS_STARTED = "as the server was started"
 DTYPE_CHOICES = (AS_STARTED, "auto", *catalog.DTYPES)
 QUANTIZE_CHOICES = (AS_STARTED, "none", *catalog.QUANTIZE)
 
-# Control: (its label, its text when there is nothing to warn about).
-CONTROLS = {
-    "pair": ("Pair", ""),
-    "vllm": (
-        "vLLM server",
-        "the address of a running server, such as http://host:8000, to use instead of the pair",
-    ),
-    "draft_with": ("Drafting method", "with every method the text has the target's own distribution"),
-    "gamma": ("Draft length γ", "the most tokens drafted in a round"),
-    "gamma_auto": (
-        "Choose γ round by round",
-        "by how many drafts were accepted so far, and by how much larger the target is than the drafter",
-    ),
-    "exit_layer": ("Exit layer", "how many of the target's layers draft; 0: a quarter of them"),
-    "ngram": ("N-gram length", "the longest n-gram that is matched or stored"),
-    "rule": ("Rule", "exact: the text has the target's own distribution"),
-    "lenience": ("Lenience l", "less accepts more and is farther from the target; 1 is exact"),
-    "sampler": ("Sampler", "the same filters for p and q"),
-    "temperature": ("Temperature", "below 1 sharpens, above 1 flattens"),
-    "top_k": ("Top-k", "keep the k likeliest tokens"),
-    "top_p": ("Top-p", "keep the likeliest tokens that have this probability together"),
-    "min_p": ("Min-p", "keep tokens with at least this share of the likeliest token's probability"),
-    "repetition_penalty": (
-        "Repetition penalty",
-        "above 1: tokens already in the text become less likely, in p and q alike; empty: the model's own",
-    ),
-    "presence_penalty": ("Presence penalty", "subtracted from the logits of tokens that were generated"),
-    "frequency_penalty": ("Frequency penalty", "the same, once for each time that the token was generated"),
-    "max_new_tokens": ("Max new tokens", "the model may end the text earlier"),
-    "seed": ("Seed", "the same seed and the same settings give the same text"),
-    "stop": (
-        "Stop strings",
-        r"one per line, with \n for a line break; the text ends before the first that occurs",
-    ),
-    "ignore_eos": ("Continue past the end of text", ""),
-    "chat": ("Chat template", "sends the prompt as a user's message, for chat models"),
-    "system": ("System prompt", "leave empty for none"),
-    "dtype": ("Number format of the weights", ""),
-    "quantize": ("Quantise the target", "weights only, while the pair is loaded"),
-    "quantize_drafter": ("Quantise the drafter", "weights only, while the pair is loaded"),
-    "confidence": (
-        "Confidence",
-        "a draft ends where the drafter's likeliest token is less probable than this; 0 is off",
-    ),
-    "alternatives": ("Alternatives recorded", "the likeliest tokens at each position, for the inspector"),
-}
-CONTROL_NAMES = tuple(CONTROLS)
+# In the order of the page. The catalogues have the words: settings.controls.NAME.
+CONTROL_NAMES = (
+    *("pair", "vllm", "draft_with", "gamma", "gamma_auto", "exit_layer", "ngram", "rule", "lenience"),
+    *("sampler", "temperature", "top_k", "top_p", "min_p"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "max_new_tokens", "seed", "stop"),
+    *("ignore_eos", "chat", "system", "dtype", "quantize", "quantize_drafter", "confidence", "alternatives"),
+)
+WITHOUT_USUAL = ("pair", "ignore_eos", "dtype")  # controls that have a text only where there is more to say
 # What can be chosen for a pair's weights, except on a public server.
 WEIGHT_CHOICES = {"dtype": DTYPE_CHOICES, "quantize": QUANTIZE_CHOICES, "quantize_drafter": QUANTIZE_CHOICES}
 FIXED = "cannot be chosen here: this server loads each pair in one way"
 DEFAULTS = Params()
+
+
+def label_of(name: str) -> str:
+    """What stands at the control."""
+    return say(f"settings.controls.{name}.label")
+
+
+def usual_text(name: str) -> str:
+    """The control's text when there is nothing to warn about."""
+    return "" if name in WITHOUT_USUAL else say(f"settings.controls.{name}.usual")
+
+
+def choice_in_words(name: str) -> str:
+    """A choice for the weights as it stands in its drop-down."""
+    keys = {AS_STARTED: "as_started", "auto": "auto", "none": "none"}
+    return say(f"settings.{keys[name]}") if name in keys else name
 
 
 def names_of(hosted: bool) -> tuple[str, ...]:
@@ -187,19 +165,26 @@ def values_of(params: Params) -> Values:
 
 def judging_in_words(params: Params) -> list[str]:
     """The rule and the confidence, where they are not the usual ones and have an effect."""
-    rule = rule_in_words(params)
-    ends_drafts = params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields
-    return [*([rule] if rule else []), *([f"confidence {params.confidence:g}"] if ends_drafts else [])]
+    words = []
+    if params.rule != "speculative" and params.draft_with != "none":
+        values = "".join(f" {getattr(params, field):g}" for field in RULES[params.rule].fields)
+        words.append(
+            say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=f"{params.rule}{values}")
+        )
+    if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
+        words.append(say("said.confidence", value=f"{params.confidence:g}"))
+    return words
 
 
 def sampler_in_words(params: Params) -> str:
     """ "greedy", or the filters that are on with their values; and penalties and biases, if any."""
     last = adjusting_in_words(params)
     if params.temperature == 0:
-        return ", ".join(["greedy", *last])
-    words = [f"temperature {params.temperature:g}"]
+        return ", ".join([say("said.greedy"), *last])
     on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
-    words += [f"{CONTROLS[field][0].lower()} {getattr(params, field):g}" for field in on]
+    words = [
+        say(f"said.filters.{field}", value=f"{getattr(params, field):g}") for field in ("temperature", *on)
+    ]
     return ", ".join([*words, *last])
 
 
@@ -212,9 +197,13 @@ def adjusting_in_words(params: Params) -> list[str]:
         "frequency": params.frequency_penalty,
     }
     off = {"repetition": 1.0, "presence": 0.0, "frequency": 0.0}
-    words = [f"{name} penalty {value:g}" for name, value in given.items() if value != off[name]]
+    words = [
+        say(f"said.penalties.{name}", value=f"{value:g}")
+        for name, value in given.items()
+        if value != off[name]
+    ]
     count = len(params.logit_bias or {})
-    return [*words, *([f"a logit bias on {count} token{'s' * (count > 1)}"] if count else [])]
+    return [*words, *([say("said.biases", count=count)] if count else [])]
 
 
 def _escaped(stop: str) -> str:
@@ -278,12 +267,12 @@ def is_lossy_choice(values: Values) -> bool:
 
 def in_labels(sentence: str) -> str:
     """A sentence about a wrong request as the page says it: a field's name at its start becomes the label of
-    the field's control."""
-    labels = {"prompt": "Prompt"} | {name: label for name, (label, _) in CONTROLS.items()}
+    the field's control. The rest stays English, as the API and the command line say it."""
     field, space, rest = sentence.partition(" ")
-    if field not in labels:
+    if field not in ("prompt", *CONTROL_NAMES):
         return sentence
-    return f"{labels[field]}{space}{re.sub(r', not None$', ', and the box is empty', rest)}"
+    label = say("page.prompt") if field == "prompt" else label_of(field)
+    return f"{label}{space}{re.sub(r', not None$', ', and the box is empty', rest)}"
 
 
 def about_file(sentence: str) -> str:

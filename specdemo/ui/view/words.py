@@ -6,7 +6,6 @@ static/view/words.js reads the same. Without torch and without Gradio.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,9 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from specdemo.events.phrases import Speak, filled, form_of
+
 WORDS = Path(__file__).parents[1] / "words"
 LANGUAGES = {"en": "English", "de": "Deutsch"}  # each by its own name; the first where no other is asked for
-_VALUE = re.compile(r"\{\{(\w+)\}\}")
 _spoken: ContextVar[str] = ContextVar("language", default="en")
 
 
@@ -30,6 +30,11 @@ def speaking(tag: str) -> Iterator[None]:
         _spoken.reset(token)
 
 
+def spoken() -> str:
+    """The language that `say` speaks now."""
+    return _spoken.get()
+
+
 @cache
 def catalogue(tag: str) -> dict[str, Any]:
     return json.loads((WORDS / f"{tag}.json").read_text(encoding="utf-8"))
@@ -38,16 +43,16 @@ def catalogue(tag: str) -> dict[str, Any]:
 def say(key: str, **values: object) -> str:
     """The words of a key such as "run.tokens", with these values in them. KeyError where the catalogue lacks
     the key or the value."""
-    if (count := values.get("count")) is not None and _found(f"{key}_other") is not None:
-        key = f"{key}_{'one' if count == 1 else 'other'}"  # as English and German have them
-    found = _found(key)
+    part: Any = catalogue(spoken())
+    *above, last = key.split(".")
+    for name in above:
+        part = part.get(name) if isinstance(part, dict) else None
+    found = part.get(form_of(last, values, part)) if isinstance(part, dict) else None
     if not isinstance(found, str):
         raise KeyError(key)
-    return _VALUE.sub(lambda name: str(values[name[1]]), found)
+    return filled(found, values)
 
 
-def _found(key: str) -> object:
-    found: Any = catalogue(_spoken.get())
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+def speaker_of(section: str) -> Speak:
+    """Says what stands in a section, for what composes sentences of its own table in English."""
+    return lambda key, **values: say(f"{section}.{key}", **values)

@@ -1,0 +1,76 @@
+"""In which language a visitor of the page is answered. The API and its tools always answer in English.
+
+The page's address keeps a visitor's choice (?lang=de), and each request of the page names that address in its
+header Referer.
+"""
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specdemo.ui.view.words import LANGUAGES, speaking
+
+# What a page asks for by itself; not what other programs call.
+OF_THE_PAGE = re.compile(r"(/|/config|/gradio_api/run/predict|/specdemo/(runs|traces)(/.*)?)$")
+
+
+def language_asked(query: str, referer: str, accepted: str) -> str:
+    """One of LANGUAGES: that of `lang` in the query, else in that of the address in Referer, else the
+    likeliest of Accept-Language, else the first. What is none of them, or no language at all, asks for
+    nothing."""
+    for asked in (query, _query_of(referer)):
+        if found := _known(parse_qs(asked).get("lang", [""])[0]):
+            return found
+    return next(filter(None, map(_known, _by_weight(accepted))), next(iter(LANGUAGES)))
+
+
+def language_of(scope: Scope) -> str:
+    """That of a request."""
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+    query = scope.get("query_string", b"").decode("latin-1")
+    return language_asked(query, headers.get(b"referer", ""), headers.get(b"accept-language", ""))
+
+
+def _known(tag: str) -> str | None:
+    """ "de-AT" is German."""
+    main = tag.strip().lower().partition("-")[0]
+    return main if main in LANGUAGES else None
+
+
+def _query_of(address: str) -> str:
+    try:
+        return urlsplit(address).query
+    except ValueError:  # not an address
+        return ""
+
+
+def _by_weight(accepted: str) -> list[str]:
+    """The tags of Accept-Language (RFC 9110, 12.5.4), the likeliest first, without those that are unwanted or
+    have no proper weight."""
+    weighted = []
+    for part in accepted.split(","):
+        tag, _, weight = part.partition(";")
+        found = re.fullmatch(r"\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*", weight) if weight else None
+        if not weight or found:
+            weighted.append((float(found[1]) if found else 1.0, tag))
+    return [tag for weight, tag in sorted(weighted, key=lambda one: -one[0]) if weight > 0]
+
+
+class Speaking:
+    """An ASGI middleware: a page's requests are answered in its visitor's language."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not OF_THE_PAGE.match(path_of(scope)):
+            return await self.app(scope, receive, send)
+        with speaking(language_of(scope)):
+            await self.app(scope, receive, send)
+
+
+def path_of(scope: Scope) -> str:
+    """Without the prefix under which a proxy serves the page."""
+    path, prefix = scope["path"], scope.get("root_path", "").rstrip("/")
+    return path[len(prefix) :] if prefix and path.startswith(f"{prefix}/") else path

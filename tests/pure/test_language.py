@@ -1,0 +1,207 @@
+"""In which language a visitor is answered, and that the answers are in it."""
+
+import asyncio
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from specdemo.bench.methods import WINNER_SENTENCES
+from specdemo.events import DRAFTER_KINDS, METHODS, RULES, Params
+from specdemo.events.trace import Trace
+from specdemo.events.verdict import VERDICT_SENTENCES, verdict
+from specdemo.ui.front.language import Speaking, language_asked
+from specdemo.ui.runs.board import Board, FollowedRun, opened_run, recorded_run
+from specdemo.ui.runs.limits import LOCAL
+from specdemo.ui.runs.opening import message_of, opened
+from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.routes import RUNS, following_routes
+from specdemo.ui.runs.run import Waiting
+from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, notice
+from specdemo.ui.view.settings import CONTROL_NAMES, SAMPLERS, WITHOUT_USUAL, in_labels
+from specdemo.ui.view.texts import describe_recorded, whose
+from specdemo.ui.view.words import LANGUAGES, catalogue, say, speaking, spoken
+from tests.pure.test_feed import ROUNDS, trace
+from tests.pure.test_following import messages
+
+PAGE = "http://localhost:7860/"
+
+
+@pytest.mark.parametrize(
+    ("query", "referer", "accepted", "tag"),
+    [
+        ("", "", "", "en"),
+        ("lang=de", "", "", "de"),
+        ("lang=de-AT", "", "en", "de"),
+        ("lang=DE", "", "", "de"),
+        ("prompt=x&lang=en", f"{PAGE}?lang=de", "de", "en"),
+        ("", f"{PAGE}?gamma=4&lang=de#top", "en", "de"),
+        ("lang=fr", f"{PAGE}?lang=de", "", "de"),
+        ("lang=", PAGE, "de-AT", "de"),
+        ("lang=en&lang=de", "", "", "en"),  # URLSearchParams.get takes the first
+        ("", "http://[::1", "de", "de"),
+        ("lang=%ff%00", "\x00?lang=", "de", "de"),
+        ("", "", "fr, de-CH;q=0.7, en;q=0.3", "de"),
+        ("", "", "en;q=0.2,de;q=0.9", "de"),
+        ("", "", "de;q=0, en", "en"),
+        ("", "", "fr, *;q=0.5", "en"),
+        ("", "", "de;q=zwei", "en"),
+        ("", "", "de;q=2, en;q=0.1", "en"),
+        ("", "", "deutsch", "en"),
+        ("", "", ";;,,q=1;de", "en"),
+        ("a&" * 20_000, "", "de," * 5_000, "de"),
+    ],
+)
+def test_the_language_is_the_addresss_then_the_browsers_then_english(query, referer, accepted, tag):
+    assert language_asked(query, referer, accepted) == tag
+
+
+@pytest.mark.parametrize(
+    ("path", "tag"),
+    [
+        ("/", "de"),
+        ("/config", "de"),
+        ("/specdemo/runs/first", "de"),
+        ("/specdemo/traces", "de"),
+        ("/gradio_api/run/predict", "de"),
+        ("/gradio_api/mcp/", "en"),
+        ("/gradio_api/call/generate", "en"),
+        ("/gradio_api/info", "en"),
+    ],
+)
+def test_a_page_is_answered_in_its_language_and_other_programs_in_english(path, tag):
+    async def answer(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(f"{spoken()} {await asyncio.to_thread(spoken)}")
+
+    app = Starlette(routes=[Route(path, answer)], middleware=[Middleware(Speaking)])
+    headers = {"Accept-Language": "de"}
+    with TestClient(app) as client:
+        assert client.get(path, headers=headers).text == f"{tag} {tag}"
+        english = client.get(path, headers=headers | {"Referer": f"{PAGE}?lang=en"})
+        assert english.text == "en en" and spoken() == "en"
+
+
+def asking_for(tag: str) -> dict[str, str]:
+    return {"Accept-Language": tag}
+
+
+def routes(*runs: FollowedRun) -> TestClient:
+    record = trace(*ROUNDS, finish="length")
+    board = Board(LOCAL, recorded_run(LOCAL, record, "first"))
+    for run in runs:
+        board.put(run)
+    app = Starlette(routes=following_routes(board, RunQueue()), middleware=[Middleware(Speaking)])
+    return TestClient(app)
+
+
+def test_two_readers_of_one_run_are_each_told_in_their_own_language():
+    record = trace(*ROUNDS, finish="length")
+    with routes() as client:
+        english = client.get(f"{RUNS}/first/whole", headers=asking_for("en")).json()
+        german = client.get(f"{RUNS}/first/whole", headers=asking_for("de")).json()
+        again = client.get(f"{RUNS}/first/whole", headers=asking_for("en")).json()
+        gone = [client.get(f"{RUNS}/other/whole", headers=asking_for(tag)).text for tag in ("en", "de")]
+    assert english == again and english["update"]["verdict"] == verdict(record.stats, "length", ROUNDS).text
+    assert english["update"]["whose"].startswith("Recorded run: ")
+    assert german["update"]["whose"].startswith("Aufgezeichneter Lauf: ")
+    assert german["notice"]["text"].startswith("Ein aufgezeichneter Lauf")
+    assert "Zielmodell" in german["update"]["verdict"]
+    assert german["update"]["setting"]["rule"]["meaning"] == "Annahmewahrscheinlichkeit"
+    assert gone[0].startswith("This run is no longer kept") and gone[1].startswith("Dieser Lauf")
+    for message in (english, german):  # all else is the same
+        for worded in ("whose", "verdict", "setting", "outcome", "numbers"):
+            message["update"].pop(worded)
+        message.pop("notice")
+    assert english == german and len(english["update"]["rounds"]) == len(ROUNDS)
+
+
+def test_a_reader_of_a_run_that_goes_on_is_told_in_his_own_language():
+    async def play() -> dict[str, list[dict]]:
+        run = FollowedRun(LOCAL, Params(), lambda trace: "")
+        seen = {}
+
+        async def read(tag: str) -> None:
+            with speaking(tag):
+                seen[tag] = await messages(run)
+
+        async def reports():
+            yield Waiting("run.line", {"ahead": 2}, None)
+            await asyncio.sleep(0.05)
+
+        readers = [asyncio.create_task(read(tag)) for tag in LANGUAGES]
+        with speaking("de"):  # of who has asked for it
+            run.begin(reports())
+        await asyncio.gather(*readers)
+        return seen
+
+    seen = asyncio.run(asyncio.wait_for(play(), 10))
+    assert seen["en"][0]["notice"]["text"] == "You are number 2 in line …"
+    assert seen["de"][0]["notice"]["text"].startswith("Sie sind Nummer 2")
+
+
+def test_a_run_of_a_german_is_kept_in_both_languages():
+    record = trace(*ROUNDS, finish="length")
+    with speaking("de"):
+        kept = kept_run(RunFeed(record))
+    plain = kept_run(RunFeed(record))
+    assert {tag: kept.message_in(tag) for tag in LANGUAGES} == {
+        tag: plain.message_in(tag) for tag in LANGUAGES
+    }
+    assert KeptRun(b"m", b"t", "x.json", None).message_in("de") == b"m", "where nothing has words"
+
+
+def test_a_trace_that_is_opened_is_told_in_both_languages():
+    one = opened(trace(*ROUNDS, finish="length").to_json().encode())
+    assert isinstance(one.head, Trace)
+    message, starts = message_of(
+        one, lambda: {"name": "x", "notice": notice("recorded", describe_recorded(one.head))}, None
+    )
+    kept = KeptRun(message, one.file, "x.json", None, starts=starts)
+    with routes(opened_run(LOCAL, kept, "x", "")) as client:
+        told = {tag: client.get(f"{RUNS}/x/whole", headers=asking_for(tag)).json() for tag in LANGUAGES}
+    assert told["en"]["update"]["whose"] == whose(one.head, recorded=True)
+    assert told["de"]["update"]["whose"].startswith("Aufgezeichneter Lauf: ")
+    assert told["de"]["notice"]["text"] != told["en"]["notice"]["text"]
+    assert told["de"]["update"]["rounds"] == told["en"]["update"]["rounds"] != []
+    assert told["de"]["update"]["prompt"] == told["en"]["update"]["prompt"]
+
+
+def test_a_refusal_names_the_control_as_the_page_does():
+    sentence = "temperature must be a number from 0 to 10, not -1"
+    with speaking("de"):
+        assert in_labels(sentence) == "Temperatur must be a number from 0 to 10, not -1"
+    assert in_labels(sentence) == "Temperature must be a number from 0 to 10, not -1"
+
+
+def test_the_english_words_are_those_of_the_tables():
+    english = catalogue("en")
+    assert english["said"]["verdict"] == VERDICT_SENTENCES
+    assert english["said"]["winner"] == WINNER_SENTENCES
+    choices = english["choices"]
+    assert choices["methods"] == {
+        name: {"label": one.label, "menu": one.menu_label or one.label, "sentence": one.sentence}
+        for name, one in METHODS.items()
+    }
+    assert choices["kinds"] == {
+        name: {"label": one.label, "sentence": one.sentence} for name, one in DRAFTER_KINDS.items()
+    }
+    fields = ("label", "meaning", "accepted", "recorded", "about")
+    assert choices["rules"] == {
+        name: {field: getattr(one, field) for field in fields} for name, one in RULES.items()
+    }
+
+
+def test_every_control_and_sampler_has_its_words():
+    for tag in LANGUAGES:
+        settings = catalogue(tag)["settings"]
+        assert set(settings["controls"]) == set(CONTROL_NAMES) and set(settings["samplers"]) == set(SAMPLERS)
+        without = {name for name, words in settings["controls"].items() if "usual" not in words}
+        assert without == set(WITHOUT_USUAL)
+
+
+def test_the_contracts_names_stay_in_english():
+    assert [say(f"page.{name}") for name in ("prompt", "generate", "stop")] == ["Prompt", "Generate", "Stop"]
