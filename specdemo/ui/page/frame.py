@@ -21,6 +21,7 @@ TABS = {
     "compare": "Compare",
     "exactness": "Exactness",
     "figure": "Why it is exact",
+    "guess": "Be the drafter",
 }
 BESIDE_THE_TEXT = ("text", "positions")
 UNMEASURED = ("exactness", "figure")
