@@ -34,7 +34,7 @@ LONGEST_GUESS = 500  # characters
 IDS = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?", re.ASCII)
 SUGGESTED, OF_THE_DRAFTER = 4, 2  # words that can be picked, and how many of them are the drafter's likeliest
 LIKELY = 16  # tokens among which they are chosen
-CONTEXT = 16  # tokens of the text that a guess is tokenised behind
+BEHIND = 16  # tokens of the text that a guess is tokenised behind
 NO_SERVER = (
     "A server judges its own drafts only, so nobody else can draft for it: choose a pair that runs here"
 )
@@ -187,7 +187,7 @@ def tokens_of_guess(pair: Pair, text_ids: Sequence[int], guess: str) -> list[int
     """The guess as tokens that follow the text and write nothing but the guess. ValueError where there are
     none."""
     before = Pieces(pair.tokenizer)
-    context = "".join(map(before.push, text_ids[-CONTEXT:]))
+    context = "".join(map(before.push, text_ids[-BEHIND:]))
 
     def writes_it(ids: list[int]) -> bool:
         after = copy(before)

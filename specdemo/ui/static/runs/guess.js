@@ -2,7 +2,7 @@
 // Be the drafter: the visitor drafts the next words, and the target judges them as it judges any draft. The
 // game is held here; the server plays each round by itself.
 
-import { escaped, find, make } from "../view/dom.js";
+import { appendAll, escaped, find, make } from "../view/dom.js";
 import { fixed, percent } from "../view/format.js";
 import { makeInspector } from "../view/inspector.js";
 import { makeReader } from "../view/reader.js";
@@ -151,7 +151,8 @@ export function makeGuess(panel, server) {
   /** @param {Game} now */
   function showNext({ most, suggestions, finish }) {
     part(".how").textContent = finish ? "" : say("guess.how", { most });
-    part(".suggested").replaceChildren(...suggestions.map((word, at) => {
+    part(".suggested").replaceChildren();
+    appendAll(part(".suggested"), suggestions.map((word, at) => {
       const button = make("button", make("kbd", String(at + 1)), make("span", word.trim()));
       button.type = "button";
       button.dataset.word = word;
@@ -165,7 +166,8 @@ export function makeGuess(panel, server) {
 
   function showScore() {
     const rows = [[say("guess.you"), run.rounds], [say("guess.drafter"), beside]];
-    find(part(".score"), "tbody").replaceChildren(...rows.map(([who, rounds]) => {
+    part("tbody").replaceChildren();
+    appendAll(part("tbody"), rows.map(([who, rounds]) => {
       const { accepted, judged, tokens, rounds: count } = scoreOf(/** @type {Round[]} */ (rounds));
       const head = make("th", String(who));
       head.scope = "row";

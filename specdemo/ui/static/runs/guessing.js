@@ -32,6 +32,14 @@ function outputOf(rounds) {
   return /** @type {Token[]} */ (rounds.flatMap((round) => tokensOf(round))).filter(isInText);
 }
 
+/**
+ * A token's word, without the spaces around it.
+ * @param {{ text: string }} token
+ */
+function named({ text }) {
+  return inQuotes(text.trim() || text);
+}
+
 /** @param {Round[]} rounds */
 export function idsOf(rounds) {
   return rounds.flatMap(({ emitted }) => emitted).join(",");
@@ -55,10 +63,10 @@ export function drafted(typed, text, goesOn) {
 export function verdictInWords(round) {
   const { draft, next, setting } = round;
   const rejected = rejectedIn(round);
-  const values = { accepted: acceptedIn(round), of: draft.length, next: next ? inQuotes(next.text) : "" };
+  const values = { accepted: acceptedIn(round), of: draft.length, next: next ? named(next) : "" };
   if (!draft.length) return say("guess.verdict.none", values);
   if (!rejected) return say(next ? "guess.verdict.all" : "guess.verdict.end", values);
-  const word = inQuotes(rejected.text);
+  const word = named(rejected);
   if (setting?.greedy) return say("guess.verdict.greedy", { ...values, word });
   if (rejected.u === null || rejected.accept_prob !== rejected.p) return say("guess.verdict.other", { ...values, word });
   const [u, p] = apart(rejected.u, rejected.p ?? 0);
