@@ -112,6 +112,7 @@ export function makeGuess(panel, server) {
   /** @param {Game} opened */
   function open(opened) {
     run.begin(run.number + 1, opened);
+    if (run.setting) run.setting.drafting = say("guess.drafting");
     beside = [];
     text.clear();
     reader.clear();
