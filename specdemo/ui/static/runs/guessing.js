@@ -3,6 +3,7 @@
 
 import { apart, inQuotes } from "../view/format.js";
 import { acceptedIn, rejectedIn, tokensOf } from "../view/run.js";
+import { named } from "../view/textless.js";
 import { say } from "../view/words.js";
 
 /** @import { Round, Run, Token } from "../view/run.js" */
@@ -33,11 +34,11 @@ function outputOf(rounds) {
 }
 
 /**
- * A token's word, without the spaces around it.
- * @param {{ text: string }} token
+ * A token as the verdict names it: without the spaces around its word.
+ * @param {Token} token
  */
-function named({ text }) {
-  return inQuotes(text.trim() || text);
+function wordOf(token) {
+  return token.text.trim() ? inQuotes(token.text.trim()) : named(token);
 }
 
 /** @param {Round[]} rounds */
@@ -63,10 +64,10 @@ export function drafted(typed, text, goesOn) {
 export function verdictInWords(round) {
   const { draft, next, setting } = round;
   const rejected = rejectedIn(round);
-  const values = { accepted: acceptedIn(round), of: draft.length, next: next ? named(next) : "" };
+  const values = { accepted: acceptedIn(round), of: draft.length, next: next ? wordOf(next) : "" };
   if (!draft.length) return say("guess.verdict.none", values);
   if (!rejected) return say(next ? "guess.verdict.all" : "guess.verdict.end", values);
-  const word = named(rejected);
+  const word = wordOf(rejected);
   if (setting?.greedy) return say("guess.verdict.greedy", { ...values, word });
   if (rejected.u === null || rejected.accept_prob !== rejected.p) return say("guess.verdict.other", { ...values, word });
   const [u, p] = apart(rejected.u, rejected.p ?? 0);
