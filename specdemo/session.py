@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from random import SystemRandom
@@ -23,6 +23,7 @@ from specdemo.engine.drafters import (
     ngram,
     other_tokenizer,
 )
+from specdemo.engine.drafters.given import GivenDrafter
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Decoder, DraftLength, Prefilled, plain_rounds
 from specdemo.engine.rules import rule_of
@@ -31,6 +32,7 @@ from specdemo.engine.step import Verifier
 from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
     METHODS,
+    Finish,
     Finished,
     Need,
     Params,
@@ -58,6 +60,7 @@ from specdemo.vllm.run import served_events
 
 Event = Started | Round | Finished
 IsOver = Callable[[], bool]
+BUSY = "this pair is busy: finish, close or drop its other run first"
 
 
 def stream(
@@ -80,7 +83,7 @@ def stream(
     started = prepare(pair, prompt, params, is_over)
     pair.check_gpu(_embedded_text)
     if not pair.lock.acquire(blocking=False):
-        raise PairError("this pair is busy: finish, close or drop its other run first")
+        raise PairError(BUSY)
     try:
         return Run(pair, started, measure, is_over)
     except BaseException:
@@ -123,6 +126,42 @@ def generate(pair: AnyPair, prompt: Prompt, params: Params | None = None, *, mea
     for _ in run:
         pass
     return run.trace
+
+
+def one_round(
+    pair: Pair,
+    started: Started,
+    output_ids: Sequence[int],
+    index: int,
+    given: Sequence[int] | None = None,
+    is_over: IsOver = lambda: False,
+) -> tuple[Round, Finish | None] | None:
+    """Round `index` alone of a run that has written `output_ids` so far, and why the text ends with it; None
+    if is_over was true before. The prompt and the text are read anew, so a drafter that learns in the course
+    of a run knows the text only.
+
+    given: token ids that are judged as the round's draft in place of the drafter's own, with the uniform
+    numbers of the same places. Raises ValueError where the text has ended before the round, PairError while
+    the pair is busy with a run."""
+    params = started.params if given is None else replace(started.params, draft_with="none")
+    ids = [*started.prompt_ids, *output_ids]
+    pair.check_gpu(_embedded_text)
+    if not pair.lock.acquire(blocking=False):
+        raise PairError(BUSY)
+    try:
+        with no_mistakes(), pair.runner.active():
+            decoder = _decoder(pair, replace(started, params=params), is_over)
+        emitter = decoder.emitter
+        if any(emitter.stop.add(one, emitter.pieces.push(one)) for one in output_ids):
+            raise ValueError("The text has ended, so no round can follow")
+        if given is not None:
+            drafter = GivenDrafter(list(given), pair.vocab_size, decoder.verifier.target.device)
+            decoder = replace(decoder, drafter=drafter, length=DraftLength(len(given)))
+        with no_mistakes(), pair.runner.active():
+            next(decoder.decode(ids))  # reads the text
+            return None if is_over() else (decoder.round(ids, index), decoder.finish)
+    finally:
+        pair.lock.release()
 
 
 def _embedded_text(device: str) -> list[int]:

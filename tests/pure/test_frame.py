@@ -44,7 +44,7 @@ def test_it_has_every_number_and_every_hook():
     assert sorted(values("data-number")) == sorted((*NUMBERS, *SERVER_NUMBERS))
     assert values("data-number")[0] == HEADLINE and values("data-copy") == [MEANWHILE]
     hooks = {"stage", "inspector", "timeline", "metrics", "notice", "legend", "replay", "whose", "verdict"}
-    assert hooks | {"race", "gamma", "compare", "positions", "exactness", "figure", "turns"} == set(
+    assert hooks | {"race", "gamma", "compare", "guess", "positions", "exactness", "figure", "turns"} == set(
         values("data-testid")
     )
 

@@ -136,6 +136,8 @@ def test_what_an_event_carries_beside_its_values():
     check_rest(
         {"trigger_id": 7, "event_id": "ab-1", "event_data": {"kind": "race", "prompts": "set"}}, {0, 7}
     )
+    guess = {"kind": "guess", "ids": "1,2", "round": 1, "guess": " a", "game": "ab", "seed": 7}
+    check_rest({"event_data": guess}, {0, 7})
     check_rest({"trigger_id": 0, "event_data": "a text"}, {0, 7})
     for wrong in (
         {"trigger_id": 8},
@@ -148,6 +150,7 @@ def test_what_an_event_carries_beside_its_values():
         {"event_id": 5},
         {"event_data": {"path": "/etc/passwd"}},
         {"event_data": {"kind": ["race"]}},
+        {"event_data": {"kind": "guess", "ids": [1, 2]}},
         {"event_data": [{"path": "/etc/passwd"}]},
     ):
         with pytest.raises(NotLetIn):

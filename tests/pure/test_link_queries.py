@@ -132,3 +132,16 @@ def test_a_prompt_that_is_too_long_for_an_address_is_left_out_and_nothing_runs()
 def test_the_script_keeps_the_same_foreign_names():
     script = (STATIC / "page" / "address.js").read_text(encoding="utf-8")
     assert json.loads(re.search(r"OTHERS = (\[.*?\])", script)[1]) == list(OTHERS)
+
+
+def test_a_link_to_a_game_begins_no_run():
+    game = read_link("prompt=Hi&seed=7&guess=1&run=1", PAIRS)
+    assert (game.guesses, game.runs, game.note, game.values["seed"]) == (True, False, "", "7")
+    assert not read_link("guess=0&run=1", PAIRS).guesses and read_link("guess=1", PAIRS).values == {}
+    with pytest.raises(ValueError, match="^guess must be 0 or 1, not 'yes'$"):
+        read_link("guess=yes", PAIRS)
+    params = Params(seed=7)
+    query = write("Hi", "embedded", {}, params, starts="guess")
+    assert query.endswith("&guess=1") and "run=" not in query
+    assert read_link(query, PAIRS).guesses
+    assert "guess" not in write("x" * 9_000, "embedded", {}, params, starts="guess"), "it has no prompt"

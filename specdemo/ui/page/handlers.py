@@ -12,11 +12,12 @@ from typing import Any
 import gradio as gr
 
 from specdemo.errors import PairError
-from specdemo.events import ChatMessage, check_number, check_prompt
+from specdemo.events import ChatMessage, Params, check_number, check_prompt
 from specdemo.events.trace import Trace
 from specdemo.ui.front.gradio import spoken_by, told, visitor_of
 from specdemo.ui.page import links
 from specdemo.ui.runs.board import Board, Followed, FollowedMeasurement, FollowedRun, failed, wrong
+from specdemo.ui.runs.guess import GuessRequest, guess_request, play
 from specdemo.ui.runs.instruments import measure, measurement_request
 from specdemo.ui.runs.limits import Limits
 from specdemo.ui.runs.models import Choice, Models
@@ -107,12 +108,12 @@ class Handlers:
             return json.dumps(wrong(error)), "", skipped, *(skipped for _ in self.names)
         said = json.dumps({"notice": notice("note", link.note)}) if link.note else skipped
         prompt = skipped if link.prompt is None else link.prompt
-        asks = query if link.runs else ""
+        asks = query if link.runs or link.guesses else ""
         return said, asks, prompt, *(link.values.get(name, skipped) for name in self.names)
 
     async def run_link(self, request: gr.Request, query: str, prompt: str, *held: Any) -> Any:
-        """The run that the address asks for, if it does. Any web site can have led here, so a pair that is
-        not loaded waits until the visitor presses Generate."""
+        """The run or the game that the address asks for, if it does. Any web site can have led here, so a
+        pair that is not loaded waits until the visitor presses Generate."""
         if not query:
             return gr.skip()
         with spoken_by(request):
@@ -122,8 +123,11 @@ class Handlers:
         link = links.read_link(query, self.models.names, self.limits)
         remarks = (link.note,) if link.note else ()
         if name := self._not_loaded(*held):
-            asks = say("run.link_continues" if link.messages else "run.link_asks", name=name)
+            kind = "continues" if link.messages else "guesses" if link.guesses else "asks"
+            asks = say(f"run.link_{kind}", name=name)
             return json.dumps({"notice": notice("note", *remarks, asks)})
+        if link.guesses:
+            return self._measure(request, {"kind": "guess"}, prompt, *held)
         return self._run(request, remarks, prompt, *held, messages=link.messages)
 
     def _not_loaded(self, *held: Any) -> str:
@@ -152,11 +156,21 @@ class Handlers:
             shown = self.board.get(str(wanted.get("run")))
             if params.seed is None and isinstance(shown, FollowedRun):
                 params = replace(params, seed=shown.seed)
-            asked = measurement_request(wanted, Choice(**choice_of(values)), prompt, params)
+            choice, is_game = Choice(**choice_of(values)), wanted.get("kind") == "guess"
+            make_request = guess_request if is_game else measurement_request
+            asked = make_request(wanted, choice, prompt, params)
             self.limits.check(prompt, params)
             one = FollowedMeasurement(self.limits, wanted)
             ticket = self._join(request, "measurement", one)
-            self.board.begin(one, measure(self.models, ticket, asked, one.name))
+
+            def link(pair: str, params: Params) -> str:
+                return links.write(prompt, pair, choice_of(values), params, starts="guess")
+
+            if isinstance(asked, GuessRequest):
+                reports = play(self.models, ticket, asked, link, one.name)
+            else:
+                reports = measure(self.models, ticket, asked, one.name)
+            self.board.begin(one, reports)
         except Exception as error:  # what is being measured goes on
             return json.dumps({"measurement": failed(nothing_yet(wanted), error)})
         return json.dumps({"measure": one.name, "at": time.time_ns()})

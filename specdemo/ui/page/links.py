@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import MISSING, asdict, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from specdemo.events import LIMITS, ChatMessage, Params, check_messages, check_text, is_conversation
@@ -18,7 +18,7 @@ from specdemo.ui.view.words import say
 
 # A logit bias has no control, so an address cannot set it.
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
-OURS = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES, "run", "token")
+OURS = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES, "run", "guess", "token")
 # Gradio's and its host's, and all that begin with __; and the visitor's language.
 OTHERS = ("view", "deep_link", "embed", "logs", "lang")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
@@ -27,13 +27,15 @@ SHOWN_UNKNOWN = 5  # unknown names in a note
 
 class Link(NamedTuple):
     """What an address asks for. values: what the controls are to hold, empty if it is silent about all of
-    them. prompt: None where there is none. messages: those of a conversation before the prompt."""
+    them. prompt: None where there is none. messages: those of a conversation before the prompt. guesses:
+    whether it begins a game in which the visitor drafts, and no run."""
 
     values: Values
     prompt: str | None
     runs: bool
     note: str
     messages: tuple[ChatMessage, ...] = ()
+    guesses: bool = False
 
 
 def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
@@ -41,8 +43,9 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     items = parse_qsl(query.removeprefix("?"), keep_blank_values=True)
     given = dict(items)
     stops = tuple(text for name, text in items if name == "stop")
-    if given.get("run", "1") not in ("0", "1"):
-        raise ValueError(f"run must be 0 or 1, not {ascii(given['run'])[:60]}")
+    for switch in ("run", "guess"):
+        if given.get(switch, "1") not in ("0", "1"):
+            raise ValueError(f"{switch} must be 0 or 1, not {ascii(given[switch])[:60]}")
     if not re.fullmatch(r"\d{1,9}\.\d{1,9}", given.get("token", "0.0")):
         raise ValueError(f"token must be ROUND.PLACE, two whole numbers, not {ascii(given['token'])[:60]}")
     check_text("prompt", given.get("prompt", ""))
@@ -58,10 +61,12 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     }
     if "pair" in given:
         chosen |= {"pair": _one_of("pair", given["pair"], pairs), "vllm": ""}
-    asks = any(name in given for name in OURS if name not in ("run", "token"))
+    asks = any(name in given for name in OURS if name not in ("run", "guess", "token"))
     unchosen = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
     values = unchosen | values_of(params) | chosen if asks else {}
-    return Link(values, given.get("prompt"), given.get("run") == "1", _note(given), messages)
+    guesses = given.get("guess") == "1"
+    runs = given.get("run") == "1" and not guesses
+    return Link(values, given.get("prompt"), runs, _note(given), messages, guesses)
 
 
 def write(
@@ -70,10 +75,11 @@ def write(
     weights: dict[str, str | None],
     params: Params,
     messages: Sequence[ChatMessage] = (),
+    starts: Literal["run", "guess"] = "run",
 ) -> str:
-    """The query of a run. messages: those of its conversation before the prompt. What is too long for an
-    address is left out, prompt and messages first, and the link then does not start a run; nor does that of a
-    run with a logit bias."""
+    """The query of a run, or of a game in which the visitor drafts. messages: those of its conversation
+    before the prompt. What is too long for an address is left out, prompt and messages first, and the link
+    then starts nothing; nor does that of a run with a logit bias."""
     said = [("messages", json.dumps([asdict(one) for one in messages]))] if messages else []
     items: list[tuple[str, Any]] = [("prompt", prompt), *said, ("pair", pair)]
     for name, default in FIELDS.items():
@@ -83,7 +89,7 @@ def write(
         elif value != (None if default is MISSING else default):
             items.append((name, str(value).lower() if isinstance(value, bool) else value))
     items += [(name, weights[name]) for name in WEIGHT_CHOICES if weights.get(name)]
-    query = urlencode([*items, *([] if params.logit_bias else [("run", 1)])])
+    query = urlencode([*items, *([] if params.logit_bias else [(starts, 1)])])
     if len(query) > LONGEST_QUERY:
         query = urlencode(items[1 + len(said) :])
     return query if len(query) <= LONGEST_QUERY else ""

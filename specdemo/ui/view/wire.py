@@ -206,8 +206,26 @@ class ComparisonTable(TypedDict):
     json: str
 
 
-MeasurementKind = Literal["race", "gamma", "compare"]
-MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = ("race", "gamma", "compare")
+class Game(TypedDict):
+    """A game in which the visitor drafts, after a round. name: to be repeated with each guess. most: tokens
+    that a guess can have. link: the query of the address that begins the same game. prompt, setting: at its
+    opening. guessed, drafted: the round with the visitor's draft, and what would have come of the drafter's
+    own one. suggestions: words for the next round. finish: why the text has ended, if it has."""
+
+    name: str
+    seed: int
+    most: int
+    link: str
+    suggestions: list[str]
+    finish: str | None
+    prompt: NotRequired[list[PromptToken]]
+    setting: NotRequired[RunSetting]
+    guessed: NotRequired[RoundObject]
+    drafted: NotRequired[RoundObject]
+
+
+MeasurementKind = Literal["race", "gamma", "compare", "guess"]
+MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = ("race", "gamma", "compare", "guess")
 
 
 class Measurement(TypedDict):
@@ -223,6 +241,7 @@ class Measurement(TypedDict):
     race: NotRequired[Race]
     gammas: NotRequired[list[GammaPoint]]
     comparison: NotRequired[ComparisonTable]
+    guess: NotRequired[Game]
 
 
 class Message(TypedDict):

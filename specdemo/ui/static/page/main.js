@@ -10,6 +10,7 @@ import { find, make, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
 import { makeFigure } from "../lesson/figure.js";
 import { makeGamma } from "../runs/gamma.js";
+import { makeGuess } from "../runs/guess.js";
 import { makeInspector } from "../view/inspector.js";
 import { makePositions } from "../view/positions.js";
 import { makeRace } from "../runs/race.js";
@@ -80,6 +81,7 @@ export function start({ element, props, watch, trigger }) {
       if (page.dataset.tab === "race") showHead(ofRace);
     }),
     compare: makeCompare(part("compare"), server),
+    guess: makeGuess(part("guess"), server),
   });
   const address = makeAddress();
   page.addEventListener("pin", (event) => address.pin(/** @type {CustomEvent} */ (event).detail));
@@ -128,6 +130,10 @@ export function start({ element, props, watch, trigger }) {
   });
   part("legend").addEventListener("click", hideOrShow);
   watch("value", answered);
+  if (new URLSearchParams(location.search).get("guess") === "1") {
+    unfold();
+    tabs.select("guess"); // the server begins the game
+  }
   const { search } = location;
   // Only then what the address asks for, since what is wrong with it stays on the page.
   showWhole(RECORDED, number).then(() => trigger("submit", { query: search }));

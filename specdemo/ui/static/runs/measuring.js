@@ -7,7 +7,8 @@ import { durationInWords } from "../view/format.js";
 import { say } from "../view/words.js";
 
 /** @import { Measurement } from "../view/messages.js" */
-/** @typedef {{ kind: Measurement["kind"], prompts?: "this" | "set" }} Request */
+/** @import { Guess } from "./guessing.js" */
+/** @typedef {{ kind: Measurement["kind"], prompts?: "this" | "set" } & Partial<Guess>} Request */
 /**
  * @typedef {object} Server
  * @property {(request: Request) => void} measure

@@ -284,11 +284,29 @@
  */
 
 /**
+ * A game in which the visitor drafts, after a round. name: to be repeated with each guess. most: tokens that a
+ * guess can have. link: the query of the address that begins the same game. prompt, setting: at its opening.
+ * guessed, drafted: the round with the visitor's draft, and what would have come of the drafter's own one.
+ * suggestions: words for the next round. finish: why the text has ended, if it has.
+ * @typedef {object} Game
+ * @property {string} name
+ * @property {number} seed
+ * @property {number} most
+ * @property {string} link
+ * @property {Array<string>} suggestions
+ * @property {string | null} finish
+ * @property {Array<PromptToken>} [prompt]
+ * @property {RunSetting} [setting]
+ * @property {Round} [guessed]
+ * @property {Round} [drafted]
+ */
+
+/**
  * What an instrument measures: all of it so far. id: another one for each measurement. whose: what is measured,
  * in words. text: what goes on or what went wrong. share: done, from 0 to 1.
  * @typedef {object} Measurement
  * @property {string} id
- * @property {"race" | "gamma" | "compare"} kind
+ * @property {"race" | "gamma" | "compare" | "guess"} kind
  * @property {"waiting" | "running" | "ended" | "stopped" | "failed"} state
  * @property {string} whose
  * @property {string} text
@@ -296,6 +314,7 @@
  * @property {Race} [race]
  * @property {Array<GammaPoint>} [gammas]
  * @property {ComparisonTable} [comparison]
+ * @property {Game} [guess]
  */
 
 /**

@@ -18,7 +18,7 @@ import { hasSelection } from "./text.js";
  * @param {HTMLElement} stage
  * @param {Text} text
  * @param {Inspector} inspector
- * @param {Timeline} timeline
+ * @param {Pick<Timeline, "light">} timeline
  * @param {(index: number) => Token[]} copied what the round's draft is a copy of
  */
 export function makeReader(page, stage, text, inspector, timeline, copied) {
@@ -43,7 +43,8 @@ export function makeReader(page, stage, text, inspector, timeline, copied) {
   stage.addEventListener("keydown", onKey);
   page.addEventListener("keydown", (event) => event.key === "Escape" && unpin());
   page.addEventListener("unpin", unpin);
-  watchLegend(find(page, ".legend"), stage);
+  const legend = page.querySelector(".legend");
+  if (legend instanceof HTMLElement) watchLegend(legend, stage);
   return {
     clear, refresh, releaseHidden, pointAtRound, jump, choose, present, withdraw, pinned: () => pinned,
   };

@@ -1,0 +1,220 @@
+"""Be the drafter: one round of a game in which the visitor drafts. Without Gradio.
+
+The client holds the game: the token ids of the text so far and the number of its round. The server keeps
+nothing; each guess is a round by itself (`one_round` in session.py), and the same guesses get the same
+verdicts from everybody who plays with the same settings and seed. At the same places, with the same dice, the
+chosen drafter's own draft of as many tokens is judged as well.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from copy import copy
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from random import Random, SystemRandom
+from typing import Any
+
+from specdemo import zero
+from specdemo.engine.detokenize import INCOMPLETE, Pieces
+from specdemo.errors import PairError
+from specdemo.events import Params, Round, Started, check_prompt, check_text
+from specdemo.events.trace import Trace
+from specdemo.loading.pair import AnyPair, Pair
+from specdemo.session import one_round, prepare
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import Ticket
+from specdemo.ui.runs.run import awaitable, turn_with
+from specdemo.ui.view import wire
+from specdemo.ui.view.feed import nothing_yet, prompt_tokens, rounds_to_draw, setting
+
+LONGEST_GUESS = 500  # characters
+IDS = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?", re.ASCII)
+SUGGESTED, OF_THE_DRAFTER = 4, 2  # words that can be picked, and how many of them are the drafter's likeliest
+LIKELY = 16  # tokens among which they are chosen
+BEHIND = 16  # tokens of the text that a guess is tokenised behind
+NO_SERVER = (
+    "A server judges its own drafts only, so nobody else can draft for it: choose a pair that runs here"
+)
+NO_ZERO = "On ZeroGPU a turn is a whole run, so nobody can draft by hand here"
+NO_TOKENIZER = "This pair has no tokenizer, so words cannot be guessed"
+OTHER_GAME = (
+    "Pair, prompt or settings are not those that this game began with: set them back, or begin a new game"
+)
+CANNOT_WRITE = "guess must be text that this pair's tokens can write here, not {}"
+
+
+@dataclass(frozen=True)
+class GuessRequest:
+    """A round of a game. output_ids: of the text after the prompt. text: what the visitor drafts; empty for
+    the game's opening. game: what the client was told as the name of the game; empty there."""
+
+    choice: Choice
+    prompt: str
+    params: Params
+    output_ids: tuple[int, ...]
+    index: int
+    text: str
+    game: str
+
+
+def guess_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: Params) -> GuessRequest:
+    """wanted: what the page's script asks for: ids, round, guess, game and seed. ValueError: one sentence."""
+    check_prompt(prompt)
+    if params.draft_with == "none":
+        raise ValueError("Drafting method is none, so nobody drafts beside you: choose a drafter first")
+    if params.gamma == "auto":
+        params = replace(params, gamma=Params().gamma)
+    if wanted.get("seed") is not None:
+        params = replace(params, seed=wanted["seed"])
+    if params.seed is None:
+        params = replace(params, seed=SystemRandom().randrange(2**32))
+    written, index = wanted.get("ids") or "", wanted.get("round") or 0
+    text, game = wanted.get("guess") or "", wanted.get("game") or ""
+    if not isinstance(written, str) or not IDS.fullmatch(written):
+        raise ValueError(f"ids must be token ids with commas between them, not {ascii(written)[:60]}")
+    ids = tuple(map(int, written.split(","))) if written else ()
+    if len(ids) > params.max_new_tokens:
+        raise ValueError(f"ids must be at most {params.max_new_tokens:,}, not {len(ids):,}")
+    if type(index) is not int or not 0 <= index <= len(ids) or (index == 0) != (not ids):
+        raise ValueError(
+            f"round must be the number of the rounds before, at least one token each, not {ascii(index)[:60]}"
+        )
+    if not isinstance(game, str) or not isinstance(text, str):
+        raise ValueError("guess and game must be texts")
+    if game and not text.strip():
+        raise ValueError("guess must not be empty")
+    check_text("guess", text)
+    if len(text) > LONGEST_GUESS:
+        raise ValueError(f"guess must have at most {LONGEST_GUESS} characters, not {len(text):,}")
+    if not game and (ids or text):
+        raise ValueError("game must be the name that the server gave this game")
+    return GuessRequest(choice, prompt, params, ids, index, text, game)
+
+
+async def play(
+    models: Models,
+    ticket: Ticket,
+    request: GuessRequest,
+    link: Callable[[str, Params], str],
+    name: str = "",
+) -> AsyncIterator[wire.Measurement]:
+    """Plays the round when the ticket's turn comes. Errors are raised; closing this generator leaves the
+    line. link: of a pair's name and the game's Params, the query of the address that begins the same game.
+    name: that it is followed by."""
+    told = nothing_yet({"kind": "guess"}, name)
+    started: Future[None] = Future()
+    played: list[wire.Game] = []
+
+    def work(pair: AnyPair) -> None:
+        started.set_result(None)
+        if game := game_after(pair, request, link, lambda: ticket.is_over):
+            played.append(game)
+
+    begun, done = awaitable(started), awaitable(ticket.done)
+    try:
+        async with aclosing(turn_with(models, ticket, [request.choice], work, begun, done)) as before:
+            async for waiting in before:
+                yield told | {"text": waiting.sentence, "share": waiting.share}
+        await asyncio.wait([done])
+        done.result()
+        if played:
+            yield told | {"state": "ended", "guess": played[0]}
+        else:
+            yield told | {"state": "stopped", "text": ticket.ending if ticket.is_late else ""}
+    finally:
+        ticket.cancel()
+
+
+def game_after(
+    pair: AnyPair,
+    request: GuessRequest,
+    link: Callable[[str, Params], str],
+    is_over: Callable[[], bool] = lambda: False,
+) -> wire.Game | None:
+    """The game after the round that is asked for; None if is_over was true before."""
+    if not isinstance(pair, Pair):
+        raise PairError(NO_SERVER)
+    if zero.GPU is not None:
+        raise PairError(NO_ZERO)
+    if pair.tokenizer is None:
+        raise PairError(NO_TOKENIZER)
+    started = prepare(pair, request.prompt, request.params)
+    params, ids, index = started.params, [*request.output_ids], request.index
+    if any(one >= pair.vocab_size for one in ids):
+        raise ValueError(f"ids must hold token ids, whole numbers from 0 to {pair.vocab_size - 1}")
+    assert params.seed is not None and params.gamma != "auto", "the request has set them"
+    game: wire.Game = {
+        "name": name_of(started),
+        "seed": params.seed,
+        "most": params.gamma,
+        "link": link(pair.info.name, params),
+        "suggestions": [],
+        "finish": None,
+    }
+    if not request.game:
+        game["prompt"] = prompt_tokens(Trace.begin(started), pair.tokenizer)
+        game["setting"] = setting(Trace.begin(started))
+    elif request.game != game["name"]:
+        raise ValueError(OTHER_GAME)
+    else:
+        guessed = tokens_of_guess(pair, [*started.prompt_ids, *ids], request.text)[: params.gamma]
+        alike = replace(started, params=replace(params, gamma=len(guessed)))
+        found = one_round(pair, started, ids, index, guessed, is_over)
+        beside = one_round(pair, alike, ids, index, is_over=is_over)
+        if found is None or beside is None:
+            return None
+        played, game["finish"] = found
+        game["guessed"], game["drafted"] = rounds_to_draw([played, beside[0]])
+        ids, index = [*ids, *played.emitted], index + 1
+    if game["finish"] is None:
+        wide = replace(started, params=replace(params, gamma=1, alternatives=LIKELY))
+        if (ahead := one_round(pair, wide, ids, index, is_over=is_over)) is None:
+            return None
+        game["suggestions"] = suggestions(ahead[0], Random(f"specdemo guess {params.seed} {index}"))
+    return game
+
+
+def name_of(started: Started) -> str:
+    """The same for the same pair, prompt, settings and seed."""
+    told = (started.pair.name, started.prompt_ids, started.params)
+    return sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def tokens_of_guess(pair: Pair, text_ids: Sequence[int], guess: str) -> list[int]:
+    """The guess as tokens that follow the text and write nothing but the guess. ValueError where there are
+    none."""
+    before = Pieces(pair.tokenizer)
+    context = "".join(map(before.push, text_ids[-BEHIND:]))
+
+    def writes_it(ids: list[int]) -> bool:
+        after = copy(before)
+        return "".join([*map(after.push, ids), after.flush()]) == guess
+
+    # Behind the text, behind a line's end if the text's last token would grow by it, and by itself.
+    for start in (context, "\n", ""):
+        known, all_ids = _encoded(pair, start), _encoded(pair, start + guess)
+        ids = all_ids[len(known) :]
+        if ids and all_ids[: len(known)] == known and writes_it(ids):
+            return ids
+    raise ValueError(CANNOT_WRITE.format(ascii(guess)[:60]))
+
+
+def _encoded(pair: Pair, text: str) -> list[int]:
+    assert pair.tokenizer is not None
+    return pair.tokenizer(text, add_special_tokens=False).input_ids
+
+
+def suggestions(ahead: Round, random: Random) -> list[str]:
+    """Words for the place that the round begins with, in an order that tells nothing: the drafter's likeliest
+    ones, and others that the target finds likely."""
+    first = ahead.draft[0] if ahead.draft else ahead.next
+    rows = [row for row in (first.top if first else ()) if row[1].strip() and INCOMPLETE not in row[1]]
+    # Rows are (id, text, p, q, raw_p, raw_q).
+    by_drafter = sorted((row for row in rows if row[5]), key=lambda row: -(row[5] or 0.0))[:OF_THE_DRAFTER]
+    by_target = sorted(rows, key=lambda row: -(row[4] or 0.0))
+    chosen = list(dict.fromkeys(row[1] for row in (*by_drafter, *by_target)))[:SUGGESTED]
+    random.shuffle(chosen)
+    return chosen

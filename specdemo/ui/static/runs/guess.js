@@ -1,0 +1,243 @@
+// @ts-check
+// Be the drafter: the visitor drafts the next words, and the target judges them as it judges any draft. The
+// game is held here; the server plays each round by itself.
+
+import { appendAll, escaped, find, make } from "../view/dom.js";
+import { fixed, percent } from "../view/format.js";
+import { makeInspector } from "../view/inspector.js";
+import { makeReader } from "../view/reader.js";
+import { Run, linked, tokensOf } from "../view/run.js";
+import { makeText } from "../view/text.js";
+import { say } from "../view/words.js";
+import { drafted, idsOf, scoreOf, textOf, verdictInWords } from "./guessing.js";
+import { isGoingOn } from "./measuring.js";
+
+/** @import { Game, Measurement } from "../view/messages.js" */
+/** @import { Round, Token } from "../view/run.js" */
+/** @import { Panel } from "../page/tabs.js" */
+/** @import { Server } from "./measuring.js" */
+
+const markup = () => `
+  <div class="beginning"><button type="button" class="begin"></button>
+    <button type="button" class="hall" hidden>${escaped(say("guess.link"))}</button>
+    <p class="goes-on" role="status"></p></div>
+  <p class="about">${escaped(say("guess.about"))}</p>
+  <div class="table" hidden>
+    <div class="playing-field">
+      <div class="stage" data-testid="guess-stage" tabindex="0" role="listbox"></div>
+      <form class="guessing">
+        <label><span>${escaped(say("guess.label"))}</span>
+          <input type="text" maxlength="500" autocomplete="off" autocapitalize="off" spellcheck="false"></label>
+        <button type="submit" class="send">${escaped(say("guess.send"))}</button>
+        <p class="how"></p>
+        <div class="suggested" role="group"></div>
+      </form>
+      <p class="verdict-of-guess" aria-live="polite" data-testid="guess-verdict"></p>
+      <div class="beside" hidden>
+        <section class="yours"><h3>${escaped(say("guess.yours"))}</h3><div class="stage" role="list"></div></section>
+        <section class="drafters"><h3>${escaped(say("guess.drafters"))}</h3><div class="stage" role="list"></div></section>
+      </div>
+      <table class="score" data-testid="guess-score"><caption>${escaped(say("guess.score.title"))}</caption>
+        <thead><tr><td></td><th scope="col">${escaped(say("guess.score.accepted"))}</th>
+          <th scope="col">${escaped(say("guess.score.tokens"))}</th></tr></thead><tbody></tbody></table>
+    </div>
+    <div class="inspector" data-testid="guess-inspector" role="region"></div>
+  </div>`;
+
+/**
+ * @param {HTMLElement} panel
+ * @param {Server} server
+ * @returns {Panel}
+ */
+export function makeGuess(panel, server) {
+  panel.innerHTML = markup();
+  const part = (/** @type {string} */ selector) => find(panel, selector);
+  const box = /** @type {HTMLInputElement} */ (part("input"));
+  const begin = /** @type {HTMLButtonElement} */ (part(".begin"));
+  const line = part(".goes-on");
+  const stage = part(".playing-field > .stage");
+  const run = new Run();
+  /** What would have come of the drafter's own drafts. @type {Round[]} */
+  let beside = [];
+  /** @type {Game | null} */
+  let game = null;
+  let taken = ""; // the name of the measurement that was taken last
+  let sent = ""; // the latest guess
+  let goesOn = false; // whether the box's words continue the text's last word
+  const touched = matchMedia("(pointer: coarse)").matches;
+  const text = makeText(stage);
+  const inspector = makeInspector(part(".inspector"), () => run.setting, () => []);
+  const reader = makeReader(panel, stage, text, inspector, { light() {} }, () => []);
+  const [yours, drafters] = ["yours", "drafters"].map((name) => makeText(part(`.${name} .stage`)));
+  stage.setAttribute("aria-label", say("guess.stage"));
+  part(".inspector").setAttribute("aria-label", say("guess.inspector"));
+  part(".suggested").setAttribute("aria-label", say("guess.suggested"));
+  part(".yours .stage").setAttribute("aria-label", say("guess.yours"));
+  part(".drafters .stage").setAttribute("aria-label", say("guess.drafters"));
+  begin.textContent = say("guess.begin");
+  begin.addEventListener("click", () => server.measure({ kind: "guess" }));
+  part(".hall").addEventListener("click", copyLink);
+  part(".guessing").addEventListener("submit", send);
+  part(".suggested").addEventListener("click", ({ target }) => {
+    if (target instanceof Element && target.closest("button")) pick(target.closest("button"));
+  });
+  box.addEventListener("input", () => { goesOn &&= box.value !== ""; });
+  panel.addEventListener("keydown", onKey);
+  panel.addEventListener("unpin", (event) => event.stopPropagation()); // of this stage, and not of the run's
+  return { take };
+
+  /** @param {Measurement} measurement */
+  function take({ id, state, text: words, guess }) {
+    panel.dataset.state = state;
+    line.dataset.state = state;
+    allow(!isGoingOn(state));
+    line.textContent = state === "waiting" && !words ? say("guess.waiting") : words;
+    if (!guess || id === taken) return;
+    taken = id;
+    game = guess;
+    if (guess.prompt) open(guess);
+    else play(guess);
+  }
+
+  /** @param {boolean} on whether a guess can be sent */
+  function allow(on) {
+    const plays = on && game !== null && game.finish === null;
+    begin.disabled = !on;
+    box.readOnly = !plays;
+    for (const button of panel.querySelectorAll(".send, .suggested button")) {
+      /** @type {HTMLButtonElement} */ (button).disabled = !plays;
+    }
+  }
+
+  /** @param {Game} opened */
+  function open(opened) {
+    run.begin(run.number + 1, opened);
+    if (run.setting) run.setting.drafting = say("guess.drafting");
+    beside = [];
+    text.clear();
+    reader.clear();
+    text.add(run.prompt);
+    begin.textContent = say("guess.again");
+    part(".table").hidden = part(".hall").hidden = false;
+    part(".about").hidden = true;
+    part(".beside").hidden = true;
+    part(".verdict-of-guess").textContent = "";
+    showNext(opened);
+  }
+
+  /** @param {Game} played */
+  function play(played) {
+    if (!played.guessed || !played.drafted) return;
+    const [mine, its] = [played.guessed, played.drafted].map((round) => (
+      linked(/** @type {Parameters<typeof linked>[0]} */ (/** @type {unknown} */ (round)), run.setting)));
+    run.rounds.push(mine);
+    beside.push(its);
+    reader.clear();
+    text.add(/** @type {Token[]} */ (tokensOf(mine)));
+    text.follow();
+    part(".beside").hidden = false;
+    for (const [lane, round] of /** @type {const} */ ([[yours, mine], [drafters, its]])) {
+      lane.clear();
+      lane.add(/** @type {Token[]} */ (tokensOf(round)));
+    }
+    const isCut = mine.draft.map(({ text: piece }) => piece).join("").length < sent.length;
+    const told = [verdictInWords(mine), isCut ? say("guess.cut", { most: played.most }) : ""];
+    if (played.finish) told.push(say("guess.ended"));
+    part(".verdict-of-guess").textContent = told.filter(Boolean).join(" ");
+    box.value = "";
+    goesOn = false;
+    showNext(played);
+  }
+
+  /** @param {Game} now */
+  function showNext({ most, suggestions, finish }) {
+    part(".how").textContent = finish ? "" : say("guess.how", { most });
+    part(".suggested").replaceChildren();
+    appendAll(part(".suggested"), suggestions.map((word, at) => {
+      const button = make("button", make("kbd", String(at + 1)), make("span", word.trim()));
+      button.type = "button";
+      button.dataset.word = word;
+      return button;
+    }));
+    part(".guessing").toggleAttribute("data-over", finish !== null);
+    showScore();
+    allow(true);
+    if (!touched && panel.offsetParent && finish === null) box.focus({ preventScroll: true });
+  }
+
+  function showScore() {
+    const rows = [[say("guess.you"), run.rounds], [say("guess.drafter"), beside]];
+    part("tbody").replaceChildren();
+    appendAll(part("tbody"), rows.map(([who, rounds]) => {
+      const { accepted, judged, tokens, rounds: count } = scoreOf(/** @type {Round[]} */ (rounds));
+      const head = make("th", String(who));
+      head.scope = "row";
+      const share = judged ? say("guess.score.of", { accepted, judged, share: percent(accepted, judged) }) : "–";
+      return make("tr", head, make("td", share), make("td", count ? fixed(tokens / count, 2) : "–"));
+    }));
+    part(".score").hidden = run.rounds.length === 0;
+  }
+
+  /** @param {Event} event */
+  function send(event) {
+    event.preventDefault();
+    const typed = box.value.trimEnd();
+    if (!game || game.finish || box.readOnly) return;
+    if (!typed.trim()) {
+      line.textContent = say("guess.empty");
+      line.dataset.state = "failed";
+      return;
+    }
+    sent = drafted(typed, textOf(run), goesOn);
+    const { name, seed } = game;
+    server.measure({
+      kind: "guess", ids: idsOf(run.rounds), round: run.rounds.length, guess: sent, game: name, seed,
+    });
+  }
+
+  /** @param {HTMLElement | null | undefined} button */
+  function pick(button) {
+    const word = button?.dataset.word;
+    if (word === undefined || box.readOnly) return;
+    if (box.value === "") {
+      goesOn = !/^\s/.test(word);
+      box.value = word.trimStart();
+    } else {
+      box.value += word;
+    }
+    if (!touched) box.focus();
+  }
+
+  /** @param {KeyboardEvent} event */
+  function onKey(event) {
+    const { key, target } = event;
+    if (key === "Escape") {
+      event.stopPropagation(); // it would unpin the run's token
+      if (target !== box) return;
+      box.value = "";
+      goesOn = false;
+    }
+    const isPlain = !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (target === box && box.value === "" && isPlain && /^[1-9]$/.test(key)) {
+      const button = part(".suggested").querySelectorAll("button")[Number(key) - 1];
+      if (!button) return;
+      event.preventDefault();
+      pick(button);
+    }
+  }
+
+  async function copyLink() {
+    if (!game) return;
+    const address = `${location.origin}${location.pathname}?${game.link}`;
+    if (!new URLSearchParams(game.link).has("guess")) {
+      line.textContent = say("guess.tooLong");
+      return;
+    }
+    try {
+      await navigator.clipboard.writeText(address);
+      line.textContent = say("guess.copied");
+    } catch {
+      line.textContent = say("guess.notCopied", { address });
+    }
+  }
+}

@@ -1,0 +1,183 @@
+"""The game in which the visitor drafts, with the embedded pair and without a page."""
+
+import asyncio
+import json
+from contextlib import aclosing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from specdemo import Params, generate, load_pair
+from specdemo.errors import PairError
+from specdemo.ui.runs.guess import (
+    LONGEST_GUESS,
+    SUGGESTED,
+    game_after,
+    guess_request,
+    play,
+    tokens_of_guess,
+)
+from specdemo.ui.runs.limits import Visitor
+from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.runs.queue import RunQueue
+from tests.sentences import assert_one_sentence
+from tests.tiny import tokenizer
+
+PROMPT = "Once upon a time, there was a little fox"
+PARAMS = Params(gamma=3, temperature=0.8, seed=7, max_new_tokens=20)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair(device="cpu", dtype="float32")
+
+
+def step(pair, wanted, params=PARAMS, prompt=PROMPT):
+    request = guess_request(wanted, Choice(), prompt, params)
+    return json.loads(json.dumps(game_after(pair, request, lambda name, params: f"pair={name}")))
+
+
+def played(pair, guesses, params=PARAMS):
+    """The opening and each round of a game, as a client holds it."""
+    games = [step(pair, {}, params)]
+    ids = []
+    for index, words in enumerate(guesses):
+        wanted = {
+            "ids": ",".join(map(str, ids)),
+            "round": index,
+            "guess": words,
+            "game": games[0]["name"],
+            "seed": games[0]["seed"],
+        }
+        games.append(step(pair, wanted, params))
+        ids += games[-1]["guessed"]["emitted"]
+    return games
+
+
+def test_the_opening_has_the_prompt_and_words_to_pick(pair):
+    opening = step(pair, {})
+    assert "".join(token["text"] for token in opening["prompt"]) == PROMPT
+    assert (opening["seed"], opening["most"], opening["finish"]) == (7, 3, None)
+    assert len(set(opening["suggestions"])) == SUGGESTED
+    assert opening["link"] == "pair=embedded" and "guessed" not in opening
+
+
+def test_the_same_guesses_get_the_same_verdicts(pair):
+    guesses = [" who lived in", " a", ", and it"]
+    one, other = played(pair, guesses), played(pair, guesses)
+    assert verdicts(one) == verdicts(other)
+    assert [game["suggestions"] for game in one] == [game["suggestions"] for game in other]
+    assert [game["guessed"]["index"] for game in one[1:]] == [0, 1, 2]
+
+
+def verdicts(games):
+    """Of both drafts, with the numbers that are drawn; p differs in its last digits, as forwards on a CPU
+    do."""
+    rounds = [game[name] for game in games[1:] for name in ("guessed", "drafted")]
+    return [
+        [(token["id"], token.get("fate"), token["u"]) for token in (*one["draft"], one["next"])]
+        for one in rounds
+    ]
+
+
+def test_the_drafters_draft_stands_where_the_guess_does_and_has_its_dice(pair):
+    (_, first) = played(pair, [" who lived"])
+    own = generate(pair, PROMPT, replace(PARAMS, gamma=2), measure=False).rounds[0]
+    assert [token["id"] for token in first["drafted"]["draft"]] == [token.id for token in own.draft]
+    assert len(first["guessed"]["draft"]) == 2
+    assert first["guessed"]["draft"][0]["u"] == first["drafted"]["draft"][0]["u"] == own.draft[0].u
+
+
+def test_a_greedy_game_that_guesses_the_targets_text_is_accepted(pair):
+    params = replace(PARAMS, temperature=0.0)
+    alone = generate(pair, PROMPT, replace(params, draft_with="none"), measure=False)
+    words = pair.tokenizer.decode(alone.output_ids[:3])
+    _, first = played(pair, [words], params)
+    assert [token["fate"] for token in first["guessed"]["draft"]] == ["accepted"] * 3
+    assert first["guessed"]["emitted"] == alone.output_ids[:4]
+
+
+def test_no_more_than_gamma_tokens_are_taken_and_auto_has_the_usual_number(pair):
+    _, first = played(pair, [" one two three four five six"])
+    assert len(first["guessed"]["draft"]) == 3
+    assert step(pair, {}, replace(PARAMS, gamma="auto"))["most"] == Params().gamma
+
+
+def test_a_game_ends_where_its_text_does(pair):
+    games = played(pair, [" zebra"] * 4, replace(PARAMS, max_new_tokens=4))
+    assert [game["finish"] for game in games[:-1]] == [None] * 4
+    assert games[-1]["finish"] == "length" and games[-1]["suggestions"] == []
+
+
+@pytest.mark.parametrize("words", [" fox", "es", ", and", ' "No"', " naïve", "狐", "\nThen", " a  b", "!"])
+def test_the_tokens_of_a_guess_write_it_and_nothing_else(pair, words):
+    text = pair.tokenizer(PROMPT).input_ids
+    ids = tokens_of_guess(pair, text, words)
+    assert pair.tokenizer.decode([*text, *ids], skip_special_tokens=True) == PROMPT + words
+
+
+def test_a_special_token_cannot_be_guessed():
+    tokens = tokenizer()
+    assert len(tokens("<end>").input_ids) == 1, "this tokenizer finds it in a text"
+    with pytest.raises(ValueError, match="^guess must be text that this pair's tokens can write here"):
+        tokens_of_guess(SimpleNamespace(tokenizer=tokens), tokens("the cat").input_ids, "<end>")
+    assert tokens_of_guess(SimpleNamespace(tokenizer=tokens), tokens("the cat").input_ids, " sat")
+
+
+WRONG = [
+    ({"ids": "1,x"}, "ids must be token ids"),
+    ({"ids": 5}, "ids must be token ids"),
+    ({"ids": "1,2", "round": 3, "game": "g", "guess": "a"}, "round must be"),
+    ({"round": 1}, "round must be"),
+    ({"ids": "1", "round": "1"}, "round must be"),
+    ({"ids": ",".join(["1"] * 21), "round": 1, "game": "g", "guess": "a"}, "ids must be at most 20"),
+    ({"guess": "fox"}, "game must be"),
+    ({"game": "g", "guess": "  "}, "guess must not be empty"),
+    ({"game": "g", "guess": "a" * (LONGEST_GUESS + 1)}, "guess must have at most"),
+    ({"game": 1, "guess": "a"}, "guess and game must be texts"),
+    ({"seed": "x"}, "seed must be"),
+    ({"game": "g", "guess": "a"}, "Pair, prompt or settings are not those"),
+    ({"ids": "999999999", "round": 1, "game": "g", "guess": "a"}, "ids must hold token ids"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "sentence"), WRONG)
+def test_what_is_wrong_gets_a_sentence(pair, wanted, sentence):
+    with pytest.raises(ValueError, match=f"^{sentence}") as raised:
+        step(pair, wanted)
+    assert_one_sentence(str(raised.value))
+
+
+def test_other_settings_are_another_game(pair):
+    name = step(pair, {})["name"]
+    for params in (replace(PARAMS, temperature=0.7), replace(PARAMS, seed=8)):
+        assert step(pair, {}, params)["name"] != name
+        with pytest.raises(ValueError, match="begin a new game$"):
+            step(pair, {"game": name, "guess": " a"}, params)
+    assert step(pair, {}, prompt="Once")["name"] != name
+
+
+def test_without_a_drafter_there_is_no_game():
+    with pytest.raises(ValueError, match="choose a drafter first$"):
+        guess_request({}, Choice(), PROMPT, replace(PARAMS, draft_with="none"))
+
+
+def test_a_server_judges_its_own_drafts_only():
+    with pytest.raises(PairError, match="^A server judges its own drafts only"):
+        game_after(object(), guess_request({}, Choice(), PROMPT, PARAMS), lambda *_: "")
+
+
+def test_a_round_waits_its_turn_and_comes_as_a_measurement():
+    usual = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
+    models, queue = Models(usual), RunQueue()
+
+    async def follow():
+        ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
+        request = guess_request({}, Choice(), PROMPT, PARAMS)
+        async with aclosing(play(models, ticket, request, lambda *_: "", "name")) as told:
+            return [message async for message in told]
+
+    *_, last = asyncio.run(follow())
+    assert (last["id"], last["kind"], last["state"]) == ("name", "guess", "ended")
+    assert last["guess"]["suggestions"]

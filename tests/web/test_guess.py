@@ -1,0 +1,184 @@
+"""Be the drafter, in a real browser: by mouse, keyboard and touch, alone and in a hall."""
+
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.web.screen import choose, notice, set_field
+
+pytestmark = pytest.mark.slow
+PROMPT = "Once upon a time, there was a little fox"
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+TOKENS = (
+    "stage => [...stage.querySelectorAll('[data-round]')]"
+    ".map(({dataset, textContent}) => [dataset.round, dataset.fate, dataset.token, textContent])"
+)
+ROUNDS = """n => new Set([...document.querySelectorAll('[data-testid=guess-stage] [data-round]')]
+    .map(({dataset}) => dataset.round)).size === n"""
+
+
+def hall(url: str, **more) -> str:
+    return f"{url}/?{urlencode({'prompt': PROMPT, 'seed': 7, 'guess': 1, **more})}"
+
+
+def begun(page):
+    panel = page.get_by_test_id("guess")
+    panel.locator(".suggested button").first.wait_for()
+    return panel
+
+
+def guess(page, words: str) -> None:
+    panel = page.get_by_test_id("guess")
+    rounds = len({one[0] for one in tokens(panel)})
+    panel.get_by_label("Your draft", exact=True).fill(words)
+    page.keyboard.press("Enter")
+    page.wait_for_function(ROUNDS, arg=rounds + 1)
+
+
+def tokens(panel) -> list:
+    return panel.get_by_test_id("guess-stage").evaluate(TOKENS)
+
+
+def score(panel) -> list[list[str]]:
+    rows = panel.get_by_test_id("guess-score").locator("tbody tr")
+    return [rows.nth(at).locator("td").all_text_contents() for at in range(2)]
+
+
+def test_two_visitors_with_the_same_link_and_guesses_get_the_same_verdicts(visit, url):
+    seen = []
+    for _ in range(2):
+        page = visit(hall(url))
+        panel = begun(page)
+        suggested = panel.locator(".suggested").inner_text()
+        for words in ("who lived", "He was", "a"):
+            guess(page, words)
+        seen.append(
+            (suggested, tokens(panel), panel.get_by_test_id("guess-verdict").inner_text(), score(panel))
+        )
+    assert seen[0] == seen[1]
+    assert seen[0][1][0][3] == " who", "a typed word gets its space"
+
+
+def test_the_score_is_that_of_the_tokens_that_are_shown(visit, url):
+    page = visit(hall(url, temperature=0))
+    panel = begun(page)
+    for words in ("who", "lived in", "and"):
+        guess(page, words)
+    shown = tokens(panel)
+    fates = [fate for _, fate, *_ in shown]
+    accepted, rejected = fates.count("accepted"), fates.count("rejected")
+    judged = accepted + rejected
+    written = len(shown) - rejected - fates.count("discarded")
+    mine, _ = score(panel)
+    assert mine[0].startswith(f"{accepted} of {judged} (")
+    assert mine[1] == f"{written / 3:.2f}"
+
+
+def test_a_greedy_verdict_names_the_likeliest_token_and_no_u(visit, url):
+    page = visit(hall(url, temperature=0))
+    begun(page)
+    guess(page, "zebra zebra")
+    said = page.get_by_test_id("guess-verdict").inner_text()
+    assert "was rejected, because the target's likeliest token is" in said and "u =" not in said
+    assert page.get_by_test_id("guess-verdict").get_attribute("aria-live") == "polite"
+
+
+def test_by_mouse_a_word_is_picked_sent_and_looked_at(visit, url):
+    page = visit(hall(url))
+    panel = begun(page)
+    assert not panel.locator(".beside").is_visible(), "the drafter's draft would give it away"
+    first = panel.locator(".suggested button span").first.inner_text()
+    panel.locator(".suggested button").first.click()
+    assert panel.get_by_label("Your draft", exact=True).input_value() == first
+    panel.get_by_role("button", name="Send").click()
+    page.wait_for_function(ROUNDS, arg=1)
+    assert panel.locator(".beside").is_visible()
+    token = panel.get_by_test_id("guess-stage").locator("[data-round]").first
+    assert token.inner_text().strip() == first
+    token.click()
+    inspector = panel.get_by_test_id("guess-inspector")
+    inspector.get_by_text("You drafted it", exact=False).wait_for()
+    assert "round 1, draft 1 of 1" in inspector.inner_text()
+    inspector.get_by_role("button", name="pinned").click()
+    inspector.locator(".unpin").wait_for(state="hidden")
+
+
+def test_by_keyboard(visit, url):
+    page = visit(hall(url))
+    panel = begun(page)
+    box = panel.get_by_label("Your draft", exact=True)
+    box.focus()
+    page.keyboard.press("2")
+    assert box.input_value() == panel.locator(".suggested button span").nth(1).inner_text()
+    page.keyboard.press("Escape")
+    assert box.input_value() == ""
+    page.keyboard.press("Enter")
+    panel.get_by_text("Type or pick a word first.").wait_for()
+    page.keyboard.type("in 2")
+    assert box.input_value() == "in 2", "a digit after other signs is a digit"
+    page.keyboard.press("Enter")
+    page.wait_for_function(ROUNDS, arg=1)
+    assert box.input_value() == "" and box.evaluate("box => box === document.activeElement")
+
+
+def test_by_touch(browser, visit, url):
+    context = browser.new_context(**PHONE)
+    page = visit(hall(url), context=context)
+    panel = begun(page)
+    panel.locator(".suggested button").nth(2).tap()
+    panel.get_by_role("button", name="Send").tap()
+    page.wait_for_function(ROUNDS, arg=1)
+    panel.get_by_test_id("guess-stage").locator("[data-round] > b").first.tap()
+    panel.get_by_test_id("guess-inspector").get_by_text("round 1", exact=False).wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off"
+
+
+def test_the_hall_s_link_is_copied_and_begins_the_same_game(visit, url):
+    page = visit(url)
+    set_field(page, "Prompt", PROMPT)
+    page.get_by_role("tab", name="Be the drafter").click()
+    panel = page.get_by_test_id("guess")
+    panel.get_by_role("button", name="Begin a game").click()
+    begun(page)
+    guess(page, "who")
+    panel.get_by_role("button", name="Copy link for the hall").click()
+    panel.get_by_text("Copied: a link that begins this game.").wait_for()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert "guess=1" in link and "seed=" in link and "run=1" not in link
+    other = visit(link)
+    begun(other)
+    guess(other, "who")
+    assert tokens(other.get_by_test_id("guess")) == tokens(panel)
+
+
+def test_other_settings_in_the_middle_of_a_game_are_told_and_nothing_is_lost(visit, url):
+    page = visit(hall(url))
+    panel = begun(page)
+    guess(page, "who")
+    before = tokens(panel)
+    choose(page, "Sampler", "greedy")
+    panel.get_by_label("Your draft", exact=True).fill("lived")
+    panel.get_by_role("button", name="Send").click()
+    panel.get_by_text("begin a new game", exact=False).wait_for()
+    assert tokens(panel) == before
+    assert panel.get_by_label("Your draft", exact=True).input_value() == "lived"
+    panel.get_by_role("button", name="New game").click()
+    page.wait_for_function(ROUNDS, arg=0)
+
+
+def test_a_wrong_link_is_refused_in_a_sentence(visit, url):
+    page = visit(hall(url, guess="yes"))
+    page.get_by_text("guess must be 0 or 1, not 'yes'").wait_for()
+    assert "guess must be" in notice(page, "error")
+
+
+def test_a_hosted_server_refuses_what_is_too_much(visit, hosted):
+    page = visit(hosted)
+    page.get_by_role("tab", name="Be the drafter").click()
+    panel = page.get_by_test_id("guess")
+    panel.get_by_role("button", name="Begin a game").click()
+    begun(page)
+    guess(page, "the cat")
+    set_field(page, "Max new tokens", 1001)
+    panel.get_by_role("button", name="New game").click()
+    panel.get_by_text("Max new tokens must be a whole number from 1 to 1,000, not 1001").wait_for()
