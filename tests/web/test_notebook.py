@@ -131,8 +131,9 @@ def test_a_language_is_one_of_the_pages():
 def test_the_size_that_the_readme_states():
     """Of the run that the page plays first."""
     readme = (ROOT / "specdemo" / "ui" / "README.md").read_text(encoding="utf-8")
-    stated = re.search(r"A cell takes about ([\d.]+) MB", readme)
-    assert stated and abs(len(html_of(Trace.load(RECORDED)).encode()) / 1e6 - float(stated[1])) < 0.05
+    stated = re.search(r"A cell adds less than ([\d.]+) MB", readme)
+    size = len(html_of(Trace.load(RECORDED)).encode()) / 1e6
+    assert stated and 0.5 * float(stated[1]) < size < float(stated[1])
 
 
 def test_the_joined_scripts_can_stand_in_a_script_element():
