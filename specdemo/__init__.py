@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from specdemo.loading.load import load_pair
     from specdemo.loading.pair import Pair
     from specdemo.session import Run, generate, stream
+    from specdemo.ui.page.notebook import show
 
 __all__ = [
     "Finished",
@@ -26,6 +27,7 @@ __all__ = [
     "__version__",
     "generate",
     "load_pair",
+    "show",
     "stream",
 ]
 
@@ -41,6 +43,7 @@ _HOME = {
     "Trace": "specdemo.events.trace",
     "generate": "specdemo.session",
     "load_pair": "specdemo.loading.load",
+    "show": "specdemo.ui.page.notebook",
     "stream": "specdemo.session",
 }
 

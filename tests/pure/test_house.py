@@ -42,7 +42,12 @@ TORCH_FREE = (
         "specdemo.errors",
     ),
     *("specdemo.ui.view.feed", "specdemo.ui.view.texts", "specdemo.ui.page.frame", "specdemo.ui.view.wire"),
-    *("specdemo.ui.view.settings", "specdemo.ui.page.hints", "specdemo.ui.runs.opening"),
+    *(
+        "specdemo.ui.page.notebook",
+        "specdemo.ui.view.settings",
+        "specdemo.ui.page.hints",
+        "specdemo.ui.runs.opening",
+    ),
     *("specdemo.ui.runs.limits", "specdemo.ui.runs.queue"),
     *("specdemo.bench.report", "specdemo.bench.methods"),
     *("specdemo.doctor.run",),

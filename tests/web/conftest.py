@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from threading import Thread
 
@@ -17,7 +18,7 @@ import pytest
 from gradio_client import Client
 
 from specdemo.events import Next, Round, metrics
-from specdemo.events.trace import Trace
+from specdemo.events.trace import Trace, pieces
 from specdemo.loading.catalog import EMBEDDED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,6 +195,32 @@ def sampled(token: Next) -> Next:
     """The same token as if nothing had been drafted: there is no q anywhere."""
     top = tuple((token_id, text, p, None, raw_p, None) for token_id, text, p, _, raw_p, _ in token.top)
     return replace(token, source="sampled", q=None, raw_q=None, residual_mass=None, top=top)
+
+
+@pytest.fixture(scope="session")
+def hostile(every_fate):
+    """A trace with such a text wherever a trace has text."""
+    (_, trace), texts = every_fate, cycle(HOSTILE)
+
+    def rewritten(token):
+        top = tuple((token_id, next(texts), *numbers) for token_id, _, *numbers in token.top)
+        return replace(token, text=next(texts), top=top)
+
+    rounds = [
+        replace(one, draft=tuple(map(rewritten, one.draft)), next=one.next and rewritten(one.next))
+        for one in trace.rounds
+    ]
+    evil = HOSTILE[0]
+    return replace(
+        trace,
+        rounds=rounds,
+        text="".join(piece for one in rounds for piece in pieces(one)),
+        prompt="".join(HOSTILE),
+        pair=replace(trace.pair, target=evil, drafter=evil, device=evil, device_name=evil),
+        versions={evil: evil},
+        params=replace(trace.params, stop=("never", HOSTILE[3]), system=evil, chat=True),
+        error=evil,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,10 @@
 
 import json
 from dataclasses import replace
-from itertools import cycle
 
 import pytest
 
 from specdemo.events import metrics
-from specdemo.events.trace import pieces
 from tests.web.conftest import HOSTILE
 from tests.web.screen import (
     IN_TEXT,
@@ -80,32 +78,6 @@ def test_in_what_a_model_writes(visit, endless):
     assert len(written) >= 3, "the pair was to be more hostile"
     assert on_stage(page) == recorded(trace) and joined(tokens(page), *IN_TEXT) == trace.text
     nothing_ran(page)
-
-
-@pytest.fixture(scope="module")
-def hostile(every_fate):
-    """A trace with such a text wherever a trace has text."""
-    (_, trace), texts = every_fate, cycle(HOSTILE)
-
-    def rewritten(token):
-        top = tuple((token_id, next(texts), *numbers) for token_id, _, *numbers in token.top)
-        return replace(token, text=next(texts), top=top)
-
-    rounds = [
-        replace(one, draft=tuple(map(rewritten, one.draft)), next=one.next and rewritten(one.next))
-        for one in trace.rounds
-    ]
-    evil = HOSTILE[0]
-    return replace(
-        trace,
-        rounds=rounds,
-        text="".join(piece for one in rounds for piece in pieces(one)),
-        prompt="".join(HOSTILE),
-        pair=replace(trace.pair, target=evil, drafter=evil, device=evil, device_name=evil),
-        versions={evil: evil},
-        params=replace(trace.params, stop=("never", HOSTILE[3]), system=evil, chat=True),
-        error=evil,
-    )
 
 
 @pytest.mark.parametrize("name", ["embedded", HOSTILE[0]])

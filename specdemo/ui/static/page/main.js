@@ -5,23 +5,17 @@ import { makeAddress } from "./address.js";
 import { makeCompare } from "../runs/compare.js";
 import { watchControls } from "./controls.js";
 import { offerLanguages } from "./language.js";
-import { copiedFrom } from "../view/copied.js";
-import { find, make, saveFile } from "../view/dom.js";
+import { find, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
 import { makeFigure } from "../lesson/figure.js";
 import { makeGamma } from "../runs/gamma.js";
 import { makeGuess } from "../runs/guess.js";
-import { makeInspector } from "../view/inspector.js";
 import { makePositions } from "../view/positions.js";
 import { makeRace } from "../runs/race.js";
-import { makeReader } from "../view/reader.js";
 import { makeLecture } from "./lecture.js";
-import { makePlayer } from "../view/player.js";
-import { numbersAfter, soFarInWords } from "../view/replay.js";
 import { Run } from "../view/run.js";
-import { makeText } from "../view/text.js";
+import { makeScreen } from "../view/screen.js";
 import { makeTabs } from "./tabs.js";
-import { makeTimeline } from "../view/timeline.js";
 import { makeTurns } from "../view/turns.js";
 import { follow } from "../runs/following.js";
 import { chooseTrace, fetchTrace, fetchWhole, isThere, sentenceOf } from "../traces/traces.js";
@@ -30,7 +24,6 @@ import { say } from "../view/words.js";
 /** @import { Following } from "../runs/following.js" */
 /** @import { Head, Measurement, Message, Notice, Update } from "../view/messages.js" */
 /** @import { Request } from "../runs/measuring.js" */
-/** @import { Reader } from "../view/reader.js" */
 
 const SLOW = 0.1; // the speed of the first recorded run, slow enough to be watched
 const RECORDED = "first"; // the name of the run that every page shows at first
@@ -47,17 +40,9 @@ const ANSWERS = 3000; // ms in which a server that is there has answered
 export function start({ element, props, watch, trigger }) {
   const page = find(element, ".run");
   const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
-  const stage = part("stage");
-  const allNumbers = /** @type {HTMLDetailsElement} */ (find(page, ".all-numbers")); // lies over the text
-  const text = makeText(stage);
-  const timeline = makeTimeline(part("timeline"), {
-    jump: (index) => reader.jump(index),
-    point: (index) => reader.pointAtRound(index),
-  });
-  const copied = (/** @type {number} */ index) => copiedFrom(run, index);
-  const inspector = makeInspector(part("inspector"), () => run.setting, copied);
-  /** @type {Reader} */
-  const reader = makeReader(page, stage, text, inspector, timeline, copied);
+  const run = new Run();
+  const screen = makeScreen(page, run, showOutcome);
+  const { stage, text, reader, player, pinAt } = screen;
   const server = {
     measure: (/** @type {Request} */ request) => {
       trigger("apply", { ...request, run: shown });
@@ -93,10 +78,8 @@ export function start({ element, props, watch, trigger }) {
     reply: () => trigger("edit", { run: shown }),
     open: () => chooseTrace({ largest: Number(page.dataset.largest), opened, refused }),
   });
-  const run = new Run();
   const turns = makeTurns(part("turns"), reopen);
   const reply = find(page, "#reply");
-  const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
   makeLecture(page, player, text, () => tabs.select("text"));
   let hasPlayed = false;
   let shown = RECORDED; // the name of the run on the stage
@@ -119,16 +102,6 @@ export function start({ element, props, watch, trigger }) {
 
   offerLanguages(find(page, ".language"));
   for (const begun of [".replay", ".timeline", ".unfold"]) find(page, begun).addEventListener("click", unfold);
-  part("metrics").addEventListener("keydown", moveAlongNumbers);
-  document.addEventListener("click", ({ target }) => {
-    if (target instanceof Node && !allNumbers.contains(target)) allNumbers.open = false;
-  });
-  allNumbers.addEventListener("keydown", ({ key }) => {
-    if (key !== "Escape") return;
-    allNumbers.open = false;
-    find(allNumbers, "summary").focus();
-  });
-  part("legend").addEventListener("click", hideOrShow);
   watch("value", answered);
   if (new URLSearchParams(location.search).get("guess") === "1") {
     unfold();
@@ -423,12 +396,7 @@ export function start({ element, props, watch, trigger }) {
 
   /** @param {number | null} visible how many rounds are, where it is not the whole run that is shown */
   function showOutcome(visible) {
-    const soFar = () => ({ ...numbersAfter(run.rounds, visible ?? 0), seed: run.numbers.seed });
-    const { whose, numbers, verdict, tone } = run;
-    head = visible === null
-      ? { whose, numbers, verdict, tone }
-      : { whose, numbers: soFar(), verdict: soFarInWords(run.rounds, visible), tone: "neutral" };
-    showWhoMadeIt();
+    head = screen.headOf(visible);
     if (!showsRace) showHead(head);
     address.takeWanted(pinAt);
   }
@@ -437,80 +405,6 @@ export function start({ element, props, watch, trigger }) {
   /** @param {Head} shown */
   function showHead(shown) {
     showsRace = shown !== head;
-    showNumbers(shown.numbers);
-    part("whose").textContent = shown.whose;
-    const line = part("verdict");
-    line.dataset.tone = shown.tone;
-    const [first, rest] = inTwo(shown.verdict);
-    if (line.textContent !== shown.verdict) line.replaceChildren(first, rest);
-  }
-
-  // Some words and numbers are for runs of a server only, and some for those of the engine.
-  function showWhoMadeIt() {
-    const served = Boolean(run.setting?.served);
-    if (page.hasAttribute("data-served") === served) return;
-    page.toggleAttribute("data-served", served);
-    for (const element of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("[data-served-words]"))) {
-      const words = element.dataset.servedWords ?? "";
-      element.dataset.servedWords = element.textContent ?? "";
-      element.textContent = words;
-    }
-  }
-
-  /**
-   * The first sentence, which is large, and the others.
-   * @param {string} words
-   */
-  function inTwo(words) {
-    const [, first, rest] = /^(.+?[.!?] )(.+)$/s.exec(words) ?? [, words, ""];
-    return [make("b", first ?? ""), make("span", rest ?? "")];
-  }
-
-  /**
-   * Pins a token that the address asks for; false while it is not on the stage.
-   * @param {number} index of its round
-   * @param {number} place in the draft; after it is the round's own token
-   */
-  function pinAt(index, place) {
-    const round = run.rounds[index];
-    const token = round && (round.draft[place] ?? (place === round.draft.length ? round.next : null));
-    if (!token || !text.isOnStage(token) || !text.isShown(token)) return false;
-    reader.choose(token);
-    return true;
-  }
-
-  /** @param {Record<string, string>} numbers */
-  function showNumbers(numbers) {
-    for (const number of page.querySelectorAll("[data-number]")) {
-      const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
-      if (number.textContent !== written) number.textContent = written;
-      number.classList.toggle("in-words", /[a-z]{3}|\d–\d/.test(written));
-      number.parentElement?.toggleAttribute("data-unknown", written === "–");
-    }
-    for (const copy of page.querySelectorAll("[data-copy]")) {
-      const { copy: name = "" } = /** @type {HTMLElement} */ (copy).dataset;
-      copy.textContent = numbers[name] ?? "–";
-      copy.parentElement?.toggleAttribute("data-unknown", copy.textContent === "–");
-    }
-  }
-
-  /** @param {MouseEvent} event */
-  function hideOrShow(event) {
-    const button = event.target instanceof Element ? event.target.closest("button[data-hides]") : null;
-    if (!(button instanceof HTMLElement)) return;
-    const hide = button.getAttribute("aria-pressed") === "true";
-    button.setAttribute("aria-pressed", String(!hide));
-    stage.classList.toggle(`hide-${button.dataset.hides}`, hide);
-    reader.releaseHidden();
-    text.reflow();
-  }
-
-  /** @param {KeyboardEvent} event */
-  function moveAlongNumbers({ key, target }) {
-    if (!(target instanceof HTMLElement)) return;
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[key] ?? 0;
-    const seen = [...(target.parentElement?.children ?? [])].filter((number) => number.checkVisibility());
-    const next = seen[seen.indexOf(target) + by];
-    if (by && next instanceof HTMLElement) next.focus();
+    screen.showHead(shown);
   }
 }

@@ -1,0 +1,140 @@
+// @ts-check
+// The screen: text, timeline, inspector, reader and player of one run, tied together, and the head over them
+// (numbers, verdict, whose run it is). The page and a notebook cell have the same.
+
+import { copiedFrom } from "./copied.js";
+import { find, make } from "./dom.js";
+import { makeInspector } from "./inspector.js";
+import { makePlayer } from "./player.js";
+import { makeReader } from "./reader.js";
+import { numbersAfter, soFarInWords } from "./replay.js";
+import { makeText } from "./text.js";
+import { makeTimeline } from "./timeline.js";
+
+/** @import { Head } from "./messages.js" */
+/** @import { Reader } from "./reader.js" */
+/** @import { Run } from "./run.js" */
+/** @typedef {ReturnType<typeof makeScreen>} Screen */
+
+/**
+ * @param {HTMLElement} page the frame that page/frame.py writes
+ * @param {Run} run
+ * @param {(visible: number | null) => void} showOutcome is told how many rounds are visible; null: all
+ */
+export function makeScreen(page, run, showOutcome) {
+  const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
+  const stage = part("stage");
+  const allNumbers = /** @type {HTMLDetailsElement} */ (find(page, ".all-numbers")); // lies over the text
+  const text = makeText(stage);
+  const timeline = makeTimeline(part("timeline"), {
+    jump: (index) => reader.jump(index),
+    point: (index) => reader.pointAtRound(index),
+  });
+  const copied = (/** @type {number} */ index) => copiedFrom(run, index);
+  const inspector = makeInspector(part("inspector"), () => run.setting, copied);
+  /** @type {Reader} */
+  const reader = makeReader(page, stage, text, inspector, timeline, copied);
+  const player = makePlayer(page, run, { text, timeline, reader }, showOutcome);
+  part("metrics").addEventListener("keydown", moveAlongNumbers);
+  document.addEventListener("click", ({ target }) => {
+    if (target instanceof Node && !allNumbers.contains(target)) allNumbers.open = false;
+  });
+  allNumbers.addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    allNumbers.open = false;
+    find(allNumbers, "summary").focus();
+  });
+  part("legend").addEventListener("click", hideOrShow);
+  return { stage, text, reader, player, headOf, showHead, pinAt };
+
+  /**
+   * @param {number | null} visible how many rounds are, where it is not the whole run that is shown
+   * @returns {Head}
+   */
+  function headOf(visible) {
+    const { whose, numbers, verdict, tone } = run;
+    if (visible === null) return { whose, numbers, verdict, tone };
+    const soFar = { ...numbersAfter(run.rounds, visible), seed: numbers.seed };
+    return { whose, numbers: soFar, verdict: soFarInWords(run.rounds, visible), tone: "neutral" };
+  }
+
+  /** @param {Head} shown */
+  function showHead(shown) {
+    showWhoMadeIt();
+    showNumbers(shown.numbers);
+    part("whose").textContent = shown.whose;
+    const line = part("verdict");
+    line.dataset.tone = shown.tone;
+    const [first, rest] = inTwo(shown.verdict);
+    if (line.textContent !== shown.verdict) line.replaceChildren(first, rest);
+  }
+
+  // Some words and numbers are for runs of a server only, and some for those of the engine.
+  function showWhoMadeIt() {
+    const served = Boolean(run.setting?.served);
+    if (page.hasAttribute("data-served") === served) return;
+    page.toggleAttribute("data-served", served);
+    for (const element of /** @type {NodeListOf<HTMLElement>} */ (page.querySelectorAll("[data-served-words]"))) {
+      const words = element.dataset.servedWords ?? "";
+      element.dataset.servedWords = element.textContent ?? "";
+      element.textContent = words;
+    }
+  }
+
+  /**
+   * The first sentence, which is large, and the others.
+   * @param {string} words
+   */
+  function inTwo(words) {
+    const [, first, rest] = /^(.+?[.!?] )(.+)$/s.exec(words) ?? [, words, ""];
+    return [make("b", first ?? ""), make("span", rest ?? "")];
+  }
+
+  /**
+   * Pins a token that the address asks for; false while it is not on the stage.
+   * @param {number} index of its round
+   * @param {number} place in the draft; after it is the round's own token
+   */
+  function pinAt(index, place) {
+    const round = run.rounds[index];
+    const token = round && (round.draft[place] ?? (place === round.draft.length ? round.next : null));
+    if (!token || !text.isOnStage(token) || !text.isShown(token)) return false;
+    reader.choose(token);
+    return true;
+  }
+
+  /** @param {Record<string, string>} numbers */
+  function showNumbers(numbers) {
+    for (const number of page.querySelectorAll("[data-number]")) {
+      const written = numbers[/** @type {HTMLElement} */ (number).dataset.number ?? ""] ?? "–";
+      if (number.textContent !== written) number.textContent = written;
+      number.classList.toggle("in-words", /[a-z]{3}|\d–\d/.test(written));
+      number.parentElement?.toggleAttribute("data-unknown", written === "–");
+    }
+    for (const copy of page.querySelectorAll("[data-copy]")) {
+      const { copy: name = "" } = /** @type {HTMLElement} */ (copy).dataset;
+      copy.textContent = numbers[name] ?? "–";
+      copy.parentElement?.toggleAttribute("data-unknown", copy.textContent === "–");
+    }
+  }
+
+  /** @param {MouseEvent} event */
+  function hideOrShow(event) {
+    const button = event.target instanceof Element ? event.target.closest("button[data-hides]") : null;
+    if (!(button instanceof HTMLElement)) return;
+    const hide = button.getAttribute("aria-pressed") === "true";
+    button.setAttribute("aria-pressed", String(!hide));
+    stage.classList.toggle(`hide-${button.dataset.hides}`, hide);
+    reader.releaseHidden();
+    text.reflow();
+  }
+
+  /** @param {KeyboardEvent} event */
+  function moveAlongNumbers({ key, target }) {
+    if (!(target instanceof HTMLElement)) return;
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[key] ?? 0;
+    const seen = [...(target.parentElement?.children ?? [])].filter((number) => number.checkVisibility());
+    const next = seen[seen.indexOf(target) + by];
+    if (by && next instanceof HTMLElement) next.focus();
+  }
+}
