@@ -12,6 +12,7 @@ from specdemo.errors import PairError
 from specdemo.events import LIMITS, METHODS, RULES
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.models import Choice, Models
+from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.settings import (
     AS_STARTED,
     FIRST,
@@ -57,7 +58,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     boxes["pair"] = dropdown("pair", models.names, models.default)
     if not models.limits.hosted:
         boxes["vllm"] = gr.Textbox(first["vllm"], max_lines=1, **_words("vllm"))
-    methods = [(say(f"choices.methods.{name}.menu"), name) for name in METHODS]
+    methods = [(words_of_row("methods", name, "menu"), name) for name in METHODS]
     boxes["draft_with"] = dropdown("draft_with", methods, first["draft_with"])
     boxes["gamma"] = slider("gamma", 1)
     boxes["gamma_auto"] = gr.Checkbox(
@@ -92,7 +93,7 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
         boxes["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
         boxes["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
         boxes["confidence"] = slider("confidence", 0.05)
-        rules = [(say(f"choices.rules.{name}.label"), name) for name in RULES]
+        rules = [(words_of_row("rules", name, "label"), name) for name in RULES]
         boxes["rule"] = dropdown("rule", rules, first["rule"])
         boxes["lenience"] = slider("lenience", 0.05)
         boxes["alternatives"] = slider("alternatives", 1)

@@ -8,6 +8,7 @@ from specdemo.errors import PairError
 from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, allowed, check_text
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.ui.runs.limits import LOCAL, Limits
+from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.settings import (
     AS_STARTED,
     CONTROL_NAMES,
@@ -64,8 +65,8 @@ def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
     named = CATALOGUE.get(name)
     kind = pair.info.drafter_kind if pair else named and named.drafter_kind
     if method.needs != "drafter" or kind not in DRAFTER_KINDS:
-        return say(f"choices.methods.{method.name}.sentence")
-    label = say(f"choices.kinds.{kind}.label")
+        return words_of_row("methods", method.name, "sentence")
+    label = words_of_row("kinds", kind, "label")
     return say(f"settings.head_drafts_{'an' if label[0] in 'AEIOUaeiou' else 'a'}", kind=label)
 
 

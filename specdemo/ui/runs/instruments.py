@@ -38,6 +38,7 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket, fulfil
 from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
+from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
 from specdemo.ui.view.feed import VERDICT_IN_WORDS, cut_output, nothing_yet, tokens_of
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
@@ -173,7 +174,7 @@ def _race(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
 
 
 def _method(name: str) -> str:
-    return say(f"choices.methods.{name}.label")
+    return words_of_row("methods", name, "label")
 
 
 def _gammas(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:

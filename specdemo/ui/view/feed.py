@@ -24,6 +24,7 @@ from specdemo.events import (
 from specdemo.events.speedup import best_gamma, counted_estimates, estimates, is_wide
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
+from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import seconds
 from specdemo.ui.view.served import counted, served
 from specdemo.ui.view.settings import adjusting_in_words
@@ -208,11 +209,11 @@ def how_it_drafts(trace: Trace) -> tuple[Manner | None, str]:
 def _how_in_words(method: str, kind: str | None) -> str:
     """How a draft comes about; empty where nothing is drafted."""
     if METHODS[method].needs == "drafter" and kind in DRAFTER_KINDS:
-        return say(f"choices.kinds.{kind}.sentence")
+        return words_of_row("kinds", kind, "sentence")
     if method == "none":
         return ""
-    label = say(f"choices.methods.{method}.label")
-    sentence = say(f"choices.methods.{method}.sentence")
+    label = words_of_row("methods", method, "label")
+    sentence = words_of_row("methods", method, "sentence")
     return say("choices.drafts_so", method=f"{label[0].upper()}{label[1:]}", sentence=sentence)
 
 
@@ -221,7 +222,7 @@ RULE_WORDS = ("meaning", "accepted", "recorded", "about")  # fields of a rule th
 
 def wire_rule(name: str) -> WireRule:
     found = {field: getattr(RULES[name], field) for field in WireRule.__annotations__}
-    return cast(WireRule, found | {field: say(f"choices.rules.{name}.{field}") for field in RULE_WORDS})
+    return cast(WireRule, found | {field: words_of_row("rules", name, field) for field in RULE_WORDS})
 
 
 def outcome(trace: Trace) -> RunOutcome:

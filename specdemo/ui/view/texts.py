@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from specdemo.events import DRAFTER_KINDS, METHODS, Params, ServerInfo, Stats, metrics
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
+from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.words import say
@@ -37,12 +38,13 @@ def whose(trace: Trace, recorded: bool = False) -> str:
     if pair.server is not None:
         return _whose_served(trace, pair.server, recorded)
     method = METHODS[params.draft_with]
-    drafting = say(f"choices.methods.{method.name}.label")
+    drafting = words_of_row("methods", method.name, "label")
     if method.needs == "drafter":
         kind = pair.drafter_kind if pair.drafter_kind in DRAFTER_KINDS else None
         # Of a hub id or a directory, the two last parts.
         name = "/".join(Path(printable(pair.drafter or "model")).parts[-2:])
-        drafting = f"{say(f'choices.kinds.{kind}.label' if kind else 'said.drafter')} {name}"
+        called = words_of_row("kinds", kind, "label") if kind else say("said.drafter")
+        drafting = f"{called} {name}"
     elif method.needs == "first layers":
         drafting = say("said.after_layer", method=drafting, layer=params.exit_layer)
     elif params.draft_with == "none":

@@ -1,0 +1,19 @@
+"""The words of the rows of specdemo/events/choices.py in the visitor's language. Without torch and without
+Gradio."""
+
+from typing import Literal
+
+from specdemo.events import DRAFTER_KINDS, METHODS, RULES
+from specdemo.ui.view.words import say
+
+ROWS_BY_TABLE = {"methods": METHODS, "kinds": DRAFTER_KINDS, "rules": RULES}
+
+
+def words_of_row(table: Literal["methods", "kinds", "rules"], name: str, part: str) -> str:
+    """part: a field of the row that is words, or of a method "menu", its name in the drop-down. A row that
+    the catalogues do not know keeps its English; a test holds that they know all that are shipped."""
+    try:
+        return say(f"choices.{table}.{name}.{part}")
+    except KeyError:
+        row = ROWS_BY_TABLE[table][name]
+        return getattr(row, "menu_label", None) or row.label if part == "menu" else getattr(row, part)
