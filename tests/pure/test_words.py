@@ -23,7 +23,7 @@ ENGLISH = dict(flat(catalogue("en")))
 NAMES = {re.sub(r"_(one|other)$", "", key) for key in ENGLISH}  # as `say` is asked for them
 # A literal that begins as a key does; in a template or an f-string a value can be a part of it.
 PART = r"\$?\{[^{}]*\}"
-LITERAL = re.compile(rf"""(["`])((?:{"|".join(catalogue("en"))})\.(?:[\w.]|{PART})*)\1""")
+LITERAL = re.compile(rf"""(["'`])((?:{"|".join(catalogue("en"))})\.(?:[\w.]|{PART})*)\1""")
 SAID = re.compile(rf"""\bsay\(\s*f?(["`])((?:[^"`${{]|{PART})*)\1""")
 COMMENT = re.compile(r"^\s*(?://|/?\*).*$", re.M)
 
@@ -35,7 +35,7 @@ def code(file: Path) -> str:
 
 def names_of(literal: str) -> set[str]:
     """The keys that a literal can be."""
-    form = re.compile(r"\w+".join(map(re.escape, re.split(PART, literal))))
+    form = re.compile(r"[^.]+".join(map(re.escape, re.split(PART, literal))))
     return {name for name in NAMES if form.fullmatch(name)}
 
 

@@ -166,17 +166,20 @@ def _say(key: str) -> str:
 def _number(key: str) -> str:
     """Tab comes to the first number, and arrow keys to the others. Some are for runs of the engine or of a
     server only, and some have other words there, which the scripts put in."""
-    words = f"served.own_numbers.{key}" if key in SERVER_NUMBERS else f"run.numbers.{key}"
-    served = f"served.numbers.{key}" if key in NUMBERS_SERVED else ""
     tab_index = 0 if key in (HEADLINE, next(key for key in NUMBERS if key != HEADLINE)) else -1
     only = "engine" if key in ENGINE_ONLY else "server" if key in SERVER_NUMBERS else ""
     name, definition = (
-        _served_words(f"{served}.{part}" if served else "") for part in ("name", "definition")
+        _say(f"served.own_numbers.{key}.{part}" if key in SERVER_NUMBERS else f"run.numbers.{key}.{part}")
+        for part in ("name", "definition")
+    )
+    served_name, served_definition = (
+        _served_words(f"served.numbers.{key}.{part}" if key in NUMBERS_SERVED else "")
+        for part in ("name", "definition")
     )
     return (
         f'<div tabindex="{tab_index}"{_data("only", only)} data-unknown>'
-        f'<dt{name}>{_say(f"{words}.name")}</dt><dd data-number="{key}">–</dd>'
-        f'<dd class="definition"{definition}>{_say(f"{words}.definition")}</dd></div>'
+        f'<dt{served_name}>{name}</dt><dd data-number="{key}">–</dd>'
+        f'<dd class="definition"{served_definition}>{definition}</dd></div>'
     )
 
 

@@ -14,9 +14,9 @@ const NAME = "lang"; // in the address
  */
 export async function prepare(folder, languages) {
   const address = new URL(location.href);
-  const asked = known(languages, address.searchParams.get(NAME));
-  const usual = known(languages, ...navigator.languages) ?? languages[0];
-  const tag = asked ?? known(languages, kept()) ?? usual;
+  const asked = known(languages, [address.searchParams.get(NAME)]);
+  const usual = known(languages, navigator.languages) ?? languages[0];
+  const tag = asked ?? known(languages, [kept()]) ?? usual;
   if (!asked && tag !== usual) {
     go(tag); // the server has written its words in the usual one
     return new Promise(() => {});
@@ -53,9 +53,9 @@ function go(tag) {
 /**
  * The first of these tags that stands for one of the languages.
  * @param {string[]} languages
- * @param {(string | null)[]} tags such as "de-AT"
+ * @param {readonly (string | null)[]} tags such as "de-AT"
  */
-function known(languages, ...tags) {
+function known(languages, tags) {
   return tags.map((tag) => (tag ?? "").toLowerCase().split("-")[0]).find((tag) => languages.includes(tag));
 }
 

@@ -13,9 +13,8 @@ import { say } from "./words.js";
 /** @import { Round } from "./run.js" */
 /** @typedef {ReturnType<typeof makeTimeline>} Timeline */
 
-const markup = () => {
-  const words = (/** @type {string} */ key) => escaped(say(key));
-  return `
+const words = (/** @type {string} */ key) => escaped(say(key));
+const markup = () => `
   <p class="key"><span class="name">${words("timeline.name")}</span>
     <span><i class="accepted-brick"></i>${words("view.fates.accepted")}</span>
     <span><i class="bonus-brick"></i>${words("timeline.bonusSampled")}</span>
@@ -26,7 +25,6 @@ const markup = () => {
       class="scale"></span></span></p>
   <div class="rail" role="toolbar" aria-label="${words("timeline.rail")}"></div>
   <p class="readout" aria-hidden="true"></p>`;
-};
 
 /**
  * @param {HTMLElement} strip
