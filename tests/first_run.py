@@ -23,6 +23,7 @@ from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair
 from specdemo.ui.page.page import EXAMPLES, RECORDED
 from specdemo.ui.view.settings import FIRST, params_from_controls
+from tests.recorded_runs import save
 
 SEEDS = range(200)
 RECORDINGS = 5
@@ -130,7 +131,7 @@ def main(seed: str | None = None) -> None:
     if missed := unmet(run, TEXT | TIMES):
         sys.exit(f"Not saved, since it is not: {', '.join(missed)}.")
     run.date = date.today()
-    run.save(RECORDED)
+    save(run, RECORDED)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
+from specdemo.ui.runs.recorded import RECORDINGS
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
 from specdemo.ui.view.words import LANGUAGES, WORDS, say
@@ -82,7 +83,8 @@ def frame(largest: int) -> str:
         if name not in BESIDE_THE_TEXT
     )
     return (
-        f'<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}">'
+        f'<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}" '
+        f'data-recorded="{" ".join(RECORDINGS)}">'
         f'<p class="intro">{_say("page.introduction")}</p>'
         f'<ol class="turns" data-testid="turns" aria-label="{_say("page.turns")}" hidden></ol>'
         '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'

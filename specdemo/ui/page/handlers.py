@@ -109,7 +109,11 @@ class Handlers:
         said = json.dumps({"notice": notice("note", link.note)}) if link.note else skipped
         prompt = skipped if link.prompt is None else link.prompt
         asks = query if link.runs or link.guesses else ""
-        return said, asks, prompt, *(link.values.get(name, skipped) for name in self.names)
+        values = link.values
+        if link.trace and (recorded := self.board.get(link.trace)) and recorded.kept:
+            values = recorded.kept.values
+            prompt = values["prompt"]
+        return said, asks, prompt, *(values.get(name, skipped) for name in self.names)
 
     async def run_link(self, request: gr.Request, query: str, prompt: str, *held: Any) -> Any:
         """The run or the game that the address asks for, if it does. Any web site can have led here, so a

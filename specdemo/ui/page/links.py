@@ -13,14 +13,16 @@ from urllib.parse import parse_qsl, urlencode
 
 from specdemo.events import LIMITS, ChatMessage, Params, check_messages, check_text, is_conversation
 from specdemo.ui.runs.limits import LOCAL, Limits
+from specdemo.ui.runs.recorded import RECORDINGS
 from specdemo.ui.view.settings import AS_STARTED, FIXED, WEIGHT_CHOICES, Values, values_of
 from specdemo.ui.view.words import say
 
 # A logit bias has no control, so an address cannot set it.
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
-OURS = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES, "run", "guess", "token")
-# Gradio's and its host's, and all that begin with __; and the visitor's language.
-OTHERS = ("view", "deep_link", "embed", "logs", "lang")
+GENERATING = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES)
+OURS = (*GENERATING, "run", "guess", "token", "trace")
+# Gradio's and its host's, and all that begin with __; the visitor's language, and the tour's step.
+OTHERS = ("view", "deep_link", "embed", "logs", "lang", "tour")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
 
@@ -28,7 +30,8 @@ SHOWN_UNKNOWN = 5  # unknown names in a note
 class Link(NamedTuple):
     """What an address asks for. values: what the controls are to hold, empty if it is silent about all of
     them. prompt: None where there is none. messages: those of a conversation before the prompt. guesses:
-    whether it begins a game in which the visitor drafts, and no run."""
+    whether it begins a game in which the visitor drafts, and no run. trace: the name of the recorded run that
+    it shows; empty where it shows none, or begins something."""
 
     values: Values
     prompt: str | None
@@ -36,6 +39,7 @@ class Link(NamedTuple):
     note: str
     messages: tuple[ChatMessage, ...] = ()
     guesses: bool = False
+    trace: str = ""
 
 
 def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Link:
@@ -48,6 +52,8 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
             raise ValueError(f"{switch} must be 0 or 1, not {ascii(given[switch])[:60]}")
     if not re.fullmatch(r"\d{1,9}\.\d{1,9}", given.get("token", "0.0")):
         raise ValueError(f"token must be ROUND.PLACE, two whole numbers, not {ascii(given['token'])[:60]}")
+    if not re.fullmatch(r"\d{1,9}", given.get("tour", "1")):
+        raise ValueError(f"tour must be the number of a step, not {ascii(given['tour'])[:60]}")
     check_text("prompt", given.get("prompt", ""))
     how = {name: _value(name, text) for name, text in given.items() if name in FIELDS}
     params = Params(**how | ({"stop": stops} if stops else {}))
@@ -61,12 +67,14 @@ def read_link(query: str, pairs: Collection[str], limits: Limits = LOCAL) -> Lin
     }
     if "pair" in given:
         chosen |= {"pair": _one_of("pair", given["pair"], pairs), "vllm": ""}
-    asks = any(name in given for name in OURS if name not in ("run", "guess", "token"))
+    asks = any(name in given for name in GENERATING)
     unchosen = dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
     values = unchosen | values_of(params) | chosen if asks else {}
     guesses = given.get("guess") == "1"
     runs = given.get("run") == "1" and not guesses
-    return Link(values, given.get("prompt"), runs, _note(given), messages, guesses)
+    shown = _one_of("trace", given["trace"], RECORDINGS) if "trace" in given else ""
+    trace = "" if runs or guesses or asks else shown
+    return Link(values, given.get("prompt"), runs, _note(given), messages, guesses, trace)
 
 
 def write(

@@ -15,7 +15,6 @@ import gradio as gr
 from starlette.routing import Route
 
 from specdemo.events.trace import Trace
-from specdemo.loading.catalog import ROOT
 from specdemo.ui.page.api import add_api
 from specdemo.ui.page.controls import QUIET, controls, keep_hints_current
 from specdemo.ui.page.frame import frame, loader
@@ -24,12 +23,12 @@ from specdemo.ui.runs.board import RECORDED_RUN, Board, recorded_run
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.recorded import RECORDINGS, STORY, TRACES_FOLDER, recorded_trace
 from specdemo.ui.runs.routes import Desk, following_routes
 from specdemo.ui.view.settings import FIRST
 from specdemo.ui.view.words import LANGUAGES, say, speaking, spoken
 
-RECORDED = ROOT / "assets" / "traces" / "first.json"
-STORY = "One day, a girl named Mia found a tiny kitten in the rain."
+RECORDED = TRACES_FOLDER / "first.json"
 # question, by its key in page.questions: (prompt, drafting method, gamma, sampler). What is to be compared
 # shares prompt and sampler.
 EXAMPLES = {
@@ -89,7 +88,9 @@ class Page(gr.Blocks):
 
 
 def build_page(models: Models, queue: RunQueue, limits: Limits = LOCAL) -> Page:
-    board = Board(limits, recorded_run(limits, Trace.load(RECORDED), RECORDED_RUN))
+    first = recorded_run(limits, Trace.load(RECORDED), RECORDED_RUN)
+    others = (recorded_run(limits, recorded_trace(name), name, models.names) for name in RECORDINGS)
+    board = Board(limits, first, *others)
     on = Handlers(models, queue, board, limits)
     demo = _built(models, queue, on, limits)
     for tag in [*LANGUAGES][1:]:
@@ -150,6 +151,7 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
                     type="index",
                     show_label=False,
                 )
+                gr.HTML(_recorded(), elem_id="recorded")
                 gr.Button(say("page.open"), size="sm", min_width=0, elem_id="open")
             with gr.Column(elem_id="settings"):
                 with gr.Row(elem_id="settings-head"):
@@ -183,6 +185,16 @@ def _built(models: Models, queue: RunQueue, on: Handlers, limits: Limits) -> Pag
         stage.upload(on.fill_controls, None, [stage, *everything], **QUIET).then(**hints_event)
         add_api(models, queue, limits)
     return demo
+
+
+def _recorded() -> str:
+    """The recorded runs, each a button with its name and a sentence about it; controls.js takes the press."""
+    rows = "".join(
+        f'<li><button type="button" data-trace="{name}"><b>{escape(say(f"recorded.{name}.name"))}</b>'
+        f"<span>{escape(say(f'recorded.{name}.about'))}</span></button></li>"
+        for name in RECORDINGS
+    )
+    return f"<h2>{escape(say('recorded.title'))}</h2><ul>{rows}</ul>"
 
 
 def _stage(largest: int) -> gr.HTML:

@@ -9,9 +9,9 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from specdemo.ui.runs.limits import Limits, Shares
 from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.run import RunProgress, Waiting, sentence
 from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notice, with_update
-from specdemo.ui.view.settings import in_labels
+from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_labels, values_of
 from specdemo.ui.view.texts import describe_pair, describe_recorded
 from specdemo.ui.view.wire import Measurement, Message, Notice
 from specdemo.ui.view.words import say
@@ -250,10 +250,14 @@ def opened_run(limits: Limits, kept: KeptRun, name: str, address: str) -> Follow
     return run
 
 
-def recorded_run(limits: Limits, trace: Trace, name: str) -> FollowedRun:
-    """The run that every page shows at first."""
-    feed = RunFeed(trace, recorded=True)
-    return opened_run(limits, kept_run(feed, lambda: notice("recorded", describe_recorded(trace))), name, "")
+def recorded_run(limits: Limits, trace: Trace, name: str, pairs: Collection[str] = ()) -> FollowedRun:
+    """A run that comes with the project. pairs: the names of those that can be chosen here."""
+    feed = RunFeed(trace, recorded=True, link="" if name == RECORDED_RUN else f"trace={name}")
+    kept = kept_run(feed, lambda: notice("recorded", describe_recorded(trace)))
+    values: Values = {"prompt": trace.prompt} | values_of(trace.params)
+    if trace.pair.name in pairs:
+        values |= {"pair": trace.pair.name, "vllm": ""} | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED)
+    return opened_run(limits, replace(kept, values=values), name, "")
 
 
 async def _comes(told: asyncio.Event) -> bool:
@@ -290,8 +294,9 @@ class Board:
     """What pages have asked for and what they show. When there is too much, the address that has the most
     loses its longest unused one first."""
 
-    def __init__(self, limits: Limits, recorded: FollowedRun) -> None:
-        self.limits, self.recorded = limits, recorded
+    def __init__(self, limits: Limits, *recorded: FollowedRun) -> None:
+        """recorded: the runs that come with the project, which are always there."""
+        self.limits, self.recorded = limits, {one.name: one for one in recorded}
         self.entries: dict[str, Followed] = {}  # the longest unused one first
 
     def put(self, one: Followed) -> None:
@@ -311,8 +316,8 @@ class Board:
         one.begin(reports).add_done_callback(lambda _: self._has_ended(one))
 
     def get(self, name: str) -> Followed | None:
-        if name == RECORDED_RUN:
-            return self.recorded
+        if name in self.recorded:
+            return self.recorded[name]
         if one := self.entries.pop(name, None):
             self.entries[name], one.used = one, time.monotonic()
         return one

@@ -8,7 +8,7 @@ import { say } from "../view/words.js";
 /** @typedef {ReturnType<typeof makeAddress>} Address */
 
 // Gradio's and its host's, besides those with __; and the visitor's language, which is no setting of a run.
-const OTHERS = ["view", "deep_link", "embed", "logs", "lang"];
+const OTHERS = ["view", "deep_link", "embed", "logs", "lang", "tour"];
 
 /** @param {string} text */
 const isForeign = (text) => text.startsWith("__") || OTHERS.includes(text);

@@ -24,8 +24,9 @@ const element = (/** @type {string} */ selector) =>
  * @param {() => void} page.save called when the trace is to be saved
  * @param {() => void} page.reply called when the prompt is to be the next message of the conversation
  * @param {() => void} page.open called when a trace is to be opened
+ * @param {(name: string) => void} page.record called when a recorded run is to be shown
  */
-export function watchControls({ copy, asked, stop, save, reply, open }) {
+export function watchControls({ copy, asked, stop, save, reply, open, record }) {
   document.addEventListener("blur", keepNumber, true);
   document.addEventListener("keydown", onKey, true);
   document.addEventListener("click", onClick, true);
@@ -130,5 +131,7 @@ export function watchControls({ copy, asked, stop, save, reply, open }) {
     if (target.closest("button#save")) save();
     if (target.closest("button#copy")) copy();
     if (target.closest("button#open")) open();
+    const recorded = target.closest("#recorded button");
+    if (recorded instanceof HTMLElement) record(recorded.dataset.trace ?? "");
   }
 }

@@ -77,6 +77,7 @@ export function start({ element, props, watch, trigger }) {
     save: () => fetchTrace(shown).then(({ name, text }) => saveFile(name, text), refuse),
     reply: () => trigger("edit", { run: shown }),
     open: () => chooseTrace({ largest: Number(page.dataset.largest), opened, refused }),
+    record: (name) => fetchWhole(name).then((message) => opened({ ...message, name }), refuse),
   });
   const turns = makeTurns(part("turns"), reopen);
   const reply = find(page, "#reply");
@@ -108,8 +109,13 @@ export function start({ element, props, watch, trigger }) {
     tabs.select("guess"); // the server begins the game
   }
   const { search } = location;
+  const asks = new URLSearchParams(search);
+  const begins = asks.get("run") === "1" || asks.get("guess") === "1";
+  const recorded = (page.dataset.recorded ?? "").split(" ");
+  const linked = recorded.find((name) => name === asks.get("trace") && !begins) ?? RECORDED;
+  if (linked !== RECORDED) unfold();
   // Only then what the address asks for, since what is wrong with it stays on the page.
-  showWhole(RECORDED, number).then(() => trigger("submit", { query: search }));
+  showWhole(linked, number).then(() => trigger("submit", { query: search }));
 
   // What the server answers to an event.
 

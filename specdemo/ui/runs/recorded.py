@@ -1,0 +1,69 @@
+"""The recorded runs that the page shows without models: what each one runs. tests/recorded_runs.py records
+them into assets/traces; their names and sentences are in the catalogues, under "recorded".
+"""
+
+from dataclasses import dataclass
+
+from specdemo.events import Params
+from specdemo.events.trace import Trace
+from specdemo.loading.catalog import POOR, ROOT
+
+TRACES_FOLDER = ROOT / "assets" / "traces"
+STORY = "One day, a girl named Mia found a tiny kitten in the rain."
+_TRAIN = (
+    'The little train went up the hill. "I can do it, I can do it, I can do it," said the train. '
+    '"I can do it,'
+)
+_WHEELS = (
+    "The wheels on the bus go round and round, round and round, round and round. The wheels on the bus go "
+    "round and round,"
+)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a recorded run runs. pair: a name in the catalogue of pairs."""
+
+    prompt: str
+    params: Params
+    pair: str = "embedded"
+
+
+def _recording(
+    prompt: str,
+    temperature: float,
+    *,
+    draft_with: str = "model",
+    gamma: int = 4,
+    tokens: int = 44,
+    pair: str = "embedded",
+) -> Recording:
+    """Without filters, and with as much recorded as the inspector needs."""
+    params = Params(
+        draft_with=draft_with,
+        gamma=gamma,
+        temperature=temperature,
+        top_p=1.0,
+        seed=1,
+        max_new_tokens=tokens,
+        alternatives=3,
+    )
+    return Recording(prompt, params, pair)
+
+
+# The first three are one prompt at three temperatures. "poor" and "long" differ from "warm" in one setting
+# each, and are shorter.
+RECORDINGS = {
+    "greedy": _recording(STORY, 0.0),
+    "warm": _recording(STORY, 0.7),
+    "hot": _recording(STORY, 1.2),
+    "poor": _recording(STORY, 0.7, pair=POOR, tokens=32),
+    "long": _recording(STORY, 0.7, gamma=16, tokens=32),
+    "lookup": _recording(_TRAIN, 0.0, draft_with="lookup", tokens=48),
+    "ngram": _recording(_WHEELS, 0.0, draft_with="ngram", tokens=52),
+}
+
+
+def recorded_trace(name: str) -> Trace:
+    """The run of this name in RECORDINGS."""
+    return Trace.load(TRACES_FOLDER / f"{name}.json")

@@ -1,0 +1,94 @@
+"""Records the runs of specdemo/ui/runs/recorded.py into assets/traces.
+
+python -m tests.recorded_runs           all of them
+python -m tests.recorded_runs NAME ...  only these
+
+Each is run, always with the same text, until RUNS of its runs were undisturbed by other programs. The one
+with the median speed-up is kept. So no run is chosen by its speed.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from datetime import date
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from specdemo import generate, load_pair
+from specdemo.events.trace import Trace
+from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, Recording
+from specdemo.ui.view.feed import rounds_to_draw
+
+RUNS = 5
+TRIES = 200
+UNDISTURBED = 1.7  # the most by which the ends of its speed-up's interval differ, as a factor
+DECIDING = ("p", "q", "u", "accept_prob")  # what a verdict follows from: with every digit
+USUAL: dict[str, Any] = {
+    "distance": None,
+    "arrival_ms": None,
+    "drafts_told": True,
+    "fed_again": None,
+    "target_forwards": 1,
+}
+
+
+def compact(trace: Trace) -> str:
+    """The trace's JSON with what the page shows of it: alternatives as they are sent to a page, what decided
+    with all its digits, other numbers with six, and nothing that is as usual."""
+    whole = json.loads(replace(trace, rounds=[]).to_json())
+    whole["rounds"] = [_compact(one) for one in rounds_to_draw(trace.rounds)]
+    return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+
+
+def _compact(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: one for key, one in value.items() if key not in USUAL or one != USUAL[key]}
+        judged = value.get("u") is not None
+        return {key: one if judged and key in DECIDING else _compact(one) for key, one in kept.items()}
+    if isinstance(value, list | tuple):
+        return [_compact(one) for one in value]
+    if isinstance(value, float) and value != 1:
+        rounded = float(f"{value:.6g}")
+        return value if rounded == 1 else rounded
+    return value
+
+
+def save(trace: Trace, path: Path) -> None:
+    text = compact(trace)
+    Trace.from_json(text)  # raises where something that is needed was left out
+    path.write_text(text, encoding="utf-8")
+
+
+def record(recording: Recording) -> Trace:
+    """Of the undisturbed runs the one with the median speed-up."""
+    pair = load_pair(recording.pair)
+    runs = (generate(pair, recording.prompt, recording.params) for _ in range(TRIES))
+    undisturbed = (run for run in runs if is_undisturbed(run))
+    kept = list(islice(undisturbed, RUNS))
+    if len(kept) < RUNS:
+        sys.exit(f"Only {len(kept)} of {TRIES} runs were undisturbed.")
+    return sorted(kept, key=lambda run: run.stats.speedup)[RUNS // 2]
+
+
+def is_undisturbed(run: Trace) -> bool:
+    low, high = run.stats.speedup_interval
+    return high <= UNDISTURBED * low
+
+
+def main(*names: str) -> None:
+    for name in names or RECORDINGS:
+        run = record(RECORDINGS[name])
+        path = TRACES_FOLDER / f"{name}.json"
+        save(replace(run, date=date.today()), path)
+        stats = run.stats
+        low, high = stats.speedup_interval
+        print(
+            f"{name}: {stats.acceptance_rate:.0%} accepted, {stats.speedup:.2f} times as fast "
+            f"({low:.2f} to {high:.2f}), {path.stat().st_size:,} bytes",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,66 @@
+"""The recorded runs on the page, over a server that has no model: from the list, and by link."""
+
+import pytest
+
+from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
+from specdemo.ui.view.words import say
+from tests.web.screen import box, notice, on_stage, open_examples, recorded, wait_for_state
+
+pytestmark = pytest.mark.slow
+SHOWN = ".stage [data-round]:not([data-fate=rejected], [data-fate=discarded])"
+TEXT = "(token) => token.textContent"
+
+
+def title(name: str) -> str:
+    return say(f"recorded.{name}.name")
+
+
+def shows(page, name: str) -> None:
+    """Waits until the stage has the whole run of this name."""
+    wanted = recorded_trace(name)
+    page.wait_for_function(
+        f"text => [...document.querySelectorAll('{SHOWN}')].map({TEXT}).join('') === text", arg=wanted.text
+    )
+    assert on_stage(page) == recorded(wanted)
+
+
+@pytest.fixture(scope="module")
+def opened(visit_for_all, bare):
+    return visit_for_all(bare, still=True)
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_each_opens_from_the_list_and_all_its_verdicts_agree(opened, name):
+    page = opened
+    open_examples(page)
+    row = page.get_by_role("button", name=title(name))
+    assert say(f"recorded.{name}.about") in row.inner_text()
+    row.click()
+    shows(page, name)
+    assert not page.locator("#examples").is_visible() and page.url.endswith(f"?trace={name}")
+    assert notice(page, "recorded").startswith("A recorded run, played without models.")
+    page.get_by_role("tab", name="Exactness").click()
+    answer = page.get_by_test_id("exactness").locator(".answer").inner_text()
+    judged = sum(token.u is not None for one in recorded_trace(name).rounds for token in one.draft)
+    assert answer.startswith(f"{judged} of {judged} verdicts follow") and "But" not in answer
+    for tab in ("Where drafts die", "Gamma", "Text"):
+        page.get_by_role("tab", name=tab, exact=True).click()
+    assert page.locator("#prompt textarea").input_value() == RECORDINGS[name].prompt
+
+
+def test_a_link_shows_one_and_fills_the_controls(visit, bare):
+    page = visit(f"{bare}/?trace=long&token=1.0", still=True)
+    shows(page, "long")
+    assert page.locator(".stage .pinned").count() == 1
+    page.get_by_role("button", name="Settings").click()
+    page.wait_for_function("box => box.value === '16'", arg=box(page, "Draft length γ").element_handle())
+    assert page.url.endswith("?trace=long&token=1.0")
+    page.reload()
+    shows(page, "long")
+
+
+def test_an_unknown_name_is_refused_in_a_sentence(visit, bare):
+    page = visit(f"{bare}/?trace=rich", still=True)
+    names = ", ".join(RECORDINGS)
+    assert notice(page, "error") == f"trace must be one of {names}, not 'rich'"
+    wait_for_state(page, "recorded")
