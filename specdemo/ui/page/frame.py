@@ -85,7 +85,8 @@ def frame(largest: int) -> str:
     return (
         f'<div class="run" data-state="empty" data-tab="text" data-first data-largest="{largest}" '
         f'data-recorded="{" ".join(RECORDINGS)}">'
-        f'<p class="intro">{_say("page.introduction")}</p>'
+        f'<p class="intro">{_say("page.introduction")} '
+        f'<button type="button" class="show-how" disabled>{_say("tour.button")}</button></p>'
         f'<ol class="turns" data-testid="turns" aria-label="{_say("page.turns")}" hidden></ol>'
         '<div class="notices"><p class="notice" data-testid="notice" role="status"></p>'
         f'<progress max="1" aria-label="{_say("page.loaded")}" hidden></progress></div>'

@@ -48,7 +48,8 @@ STARTING = {
 STATES_KEPT = 50
 STYLE_SHEETS = (
     *("view/stage", "page/layout", "view/panels", "view/positions", "view/exactness"),
-    *("page/touch", "page/lecture", "traces/recorded", "runs/instruments", "runs/guess", "lesson/figure"),
+    *("page/touch", "page/lecture", "page/tour", "traces/recorded"),
+    *("runs/instruments", "runs/guess", "lesson/figure"),
 )
 
 

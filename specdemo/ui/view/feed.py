@@ -26,7 +26,7 @@ from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import verdict, why_none
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import seconds
-from specdemo.ui.view.served import counted, served
+from specdemo.ui.view.served import counted, printable, served
 from specdemo.ui.view.settings import adjusting_in_words
 from specdemo.ui.view.texts import in_one, number_texts, whose
 from specdemo.ui.view.wire import (
@@ -191,6 +191,7 @@ def setting(trace: Trace) -> RunSetting:
         "min_p": params.min_p,
         "adjusted": in_one(adjusting_in_words(params)),
         "chat": params.chat,
+        "machine": printable(trace.pair.device_name),
         "served": server,
     }
 

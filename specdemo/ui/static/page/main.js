@@ -16,6 +16,7 @@ import { makeLecture } from "./lecture.js";
 import { Run } from "../view/run.js";
 import { makeScreen } from "../view/screen.js";
 import { makeTabs } from "./tabs.js";
+import { makeTour } from "./tour.js";
 import { makeTurns } from "../view/turns.js";
 import { follow } from "../runs/following.js";
 import { chooseTrace, fetchTrace, fetchWhole, isThere, sentenceOf } from "../traces/traces.js";
@@ -101,6 +102,20 @@ export function start({ element, props, watch, trigger }) {
   /** A trace that has been opened, until the controls hold its settings. @type {Message | null} */
   let toShow = null;
 
+  /** What the stage showed before it was lent to the tour. @type {{ run: Partial<Run>, shown: string } | null} */
+  let own = null;
+  const tour = makeTour(page, {
+    run,
+    pinned: reader.pinned,
+    pin: reader.choose,
+    unpin: () => page.dispatchEvent(new Event("unpin")),
+    showAll,
+    lend,
+    giveBack,
+    select: tabs.select,
+    unfold,
+  });
+
   offerLanguages(find(page, ".language"));
   for (const begun of [".replay", ".timeline", ".unfold"]) find(page, begun).addEventListener("click", unfold);
   watch("value", answered);
@@ -137,6 +152,7 @@ export function start({ element, props, watch, trigger }) {
   }
 
   function asked() {
+    tour.end(false);
     unfold();
     forgetError();
     isAsked = true;
@@ -278,6 +294,7 @@ export function start({ element, props, watch, trigger }) {
 
   /** @param {Message} message a trace that the visitor has opened */
   function opened(message) {
+    tour.end(false);
     unfold();
     toShow = message;
     trigger("upload", { run: message.name }); // fills the controls
@@ -300,10 +317,53 @@ export function start({ element, props, watch, trigger }) {
    * @param {string} name
    */
   function reopen(name) {
+    tour.end(false);
     going?.stop();
     going?.close();
     going = null;
     showWhole(name, ++number);
+  }
+
+  // What the tour does with the stage. Address and controls stay as they are.
+
+  function showAll() {
+    if (["ended", "recorded"].includes(page.dataset.state ?? "")) return;
+    player.begin(false);
+    player.proceed();
+  }
+
+  /**
+   * @param {string} name of a recorded run
+   * @returns {Promise<boolean>} whether it is on the stage
+   */
+  async function lend(name) {
+    const asked = number;
+    try {
+      const { update } = await fetchWhole(name);
+      if (asked !== number || !update) return false;
+      own = { run: { ...run }, shown };
+      run.take(++number, update);
+      shown = name;
+      put();
+      return true;
+    } catch (error) {
+      refuse(error);
+      return false;
+    }
+  }
+
+  function giveBack() {
+    if (!own) return;
+    Object.assign(run, own.run, { number: ++number });
+    shown = own.shown;
+    own = null;
+    put();
+  }
+
+  function put() {
+    player.begin(false);
+    player.proceed();
+    tabs.show(run);
   }
 
   /** @param {Message} message */
@@ -318,6 +378,7 @@ export function start({ element, props, watch, trigger }) {
     const { state } = page.dataset;
     const isLive = state === "waiting" || (state === "running" && !run.complete);
     controls.allowStop(isAsked || isLive || measuring !== null);
+    tour.allow(!isAsked && !isLive && run.rounds.length > 0, !isLinked);
     reply.hidden = isAsked || isLive || !run.setting?.chat;
   }
 
@@ -353,6 +414,7 @@ export function start({ element, props, watch, trigger }) {
 
   // Clears the stage for a run that has been asked for; returns its number.
   function wait() {
+    tour.end(false);
     showsRace = false;
     if (page.dataset.state !== "waiting") former = { ...run };
     run.begin(++number, {});

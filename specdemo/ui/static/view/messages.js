@@ -133,7 +133,8 @@
  * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. top_k 0, top_p
  * 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none, or where only a
  * server knows. gamma: "auto" where it was chosen round by round. chat: whether the prompt went through a chat
- * template. served: null for a run of the engine here.
+ * template. machine: the device that the run was made on, as the pair named it. served: null for a run of the
+ * engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
@@ -150,6 +151,7 @@
  * @property {number} min_p
  * @property {string} adjusted
  * @property {boolean} chat
+ * @property {string} machine
  * @property {Served | null} served
  */
 

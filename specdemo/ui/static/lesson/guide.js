@@ -1,0 +1,102 @@
+// @ts-check
+// The guided path: its steps, and which token of a run each of them is about. Nothing here touches the page.
+
+import { isDrafted, tokensOf } from "../view/run.js";
+import { say } from "../view/words.js";
+
+/** @import { Drafted, Own, Round, Run } from "../view/run.js" */
+/** @typedef {Pick<Run, "rounds" | "numbers" | "setting" | "recorded">} Shown */
+
+const INSPECTOR = '[data-testid="inspector"]';
+const OUTCOME = ".outcome";
+
+/**
+ * A step. lit: a selector of what is lit; of what there is, the first. pins: the token that is pinned. opens:
+ * the recorded run that it is about; all others are about the run on the stage. formula: whether it has one.
+ * tabs: those that it offers to open, where they are.
+ * @typedef {object} Step
+ * @property {string} name its key in the words
+ * @property {string} lit
+ * @property {(rounds: Round[]) => Drafted | Own | undefined} [pins]
+ * @property {string} [opens]
+ * @property {boolean} [formula]
+ * @property {string[]} [tabs]
+ */
+
+/** @type {Step[]} */
+export const STEPS = [
+  { name: "slow", lit: '[data-testid="stage"]' },
+  { name: "check", lit: '[data-testid="timeline"]' },
+  { name: "coin", lit: INSPECTOR, pins: doubtful, formula: true },
+  { name: "replacement", lit: INSPECTOR, pins: (rounds) => own(rounds, "resampled"), formula: true },
+  { name: "bonus", lit: INSPECTOR, pins: (rounds) => own(rounds, "bonus") },
+  { name: "pays", lit: OUTCOME, formula: true },
+  { name: "costs", lit: OUTCOME, opens: "poor" },
+  { name: "exact", lit: '.tabs [data-tab="figure"]', formula: true, tabs: ["figure", "trials"] },
+];
+
+/**
+ * The number of a step, as an address may have it; the nearest that there is.
+ * @param {string | null} text
+ */
+export function stepOf(text) {
+  if (text === null || !/^\d{1,9}$/.test(text)) return null;
+  return Math.min(Math.max(Number(text), 1), STEPS.length);
+}
+
+/**
+ * A drafted token whose fate shows the rule: one that u decided, accepted if there is one.
+ * @param {Round[]} rounds
+ * @returns {Drafted | undefined}
+ */
+function doubtful(rounds) {
+  const judged = rounds.flatMap(tokensOf).filter(isDrafted).filter(({ u, fate }) => u !== null && fate !== "discarded");
+  const open = judged.filter(({ accept_prob }) => accept_prob !== null && accept_prob > 0 && accept_prob < 1);
+  const accepted = (/** @type {Drafted} */ { fate }) => fate === "accepted";
+  return open.find(accepted) ?? open[0] ?? judged.find(accepted) ?? judged[0];
+}
+
+/**
+ * @param {Round[]} rounds
+ * @param {Own["source"]} source
+ */
+function own(rounds, source) {
+  return rounds.map(({ next }) => next).find((next) => next?.source === source) ?? undefined;
+}
+
+/**
+ * The recorded run that the path takes in place of one that cannot show all of its steps; null if this one can.
+ * @param {Shown} run
+ */
+export function substitute({ rounds, setting }) {
+  const shows = setting?.rule.name === "speculative" && !setting.served
+    && STEPS.every(({ pins }) => !pins || pins(rounds));
+  return shows ? null : setting?.greedy ? "greedy" : "warm";
+}
+
+/**
+ * The words of a step about this run: *so* stands around a word that they explain.
+ * @param {Step} step
+ * @param {Shown} run
+ */
+export function wordsOf({ name }, { numbers, setting, recorded }) {
+  const { target_step = "–", acceptance_rate = "–", mean_tokens_per_round = "–", speedup = "–" } = numbers;
+  const text = say(`tour.${name}.${setting?.greedy && GREEDY.includes(name) ? "greedy" : "text"}`);
+  if (name === "slow" && target_step !== "–") {
+    const [ms] = target_step.split(" (");
+    return `${text} ${say(recorded ? "tour.slow.recorded" : "tour.slow.here", { ms, machine: setting?.machine ?? "" })}`;
+  }
+  if ((name === "pays" || name === "costs") && ![acceptance_rate, speedup].includes("–")) {
+    const values = { rate: acceptance_rate, tokens: mean_tokens_per_round, speedup };
+    return `${text} ${say(`tour.${name}.here`, values)}`;
+  }
+  return text;
+}
+
+const GREEDY = ["coin", "replacement"]; // steps that have a sentence of their own for greedy decoding
+
+/**
+ * A text in parts: every second one is a word that it explains.
+ * @param {string} words
+ */
+export const parted = (words) => words.split("*");
