@@ -38,6 +38,7 @@ def test_the_first_sight_is_the_text_and_little_else(visit, bare, width, height,
     page = visit(bare, still=True, first=True)
     page.set_viewport_size({"width": width, "height": height})
     wait_for_state(page, "recorded")
+    page.wait_for_function("getComputedStyle(document.querySelector('#end')).opacity === '0'")  # it fades
     seen = page.evaluate(SEEN)
     with capsys.disabled():
         print(

@@ -9,7 +9,7 @@ from specdemo.events.trace import Trace
 from specdemo.ui.runs.recorded import recorded_trace
 from specdemo.ui.view.words import say
 from tests.web.conftest import RECORDED
-from tests.web.screen import inspector, on_stage, open_settings, recorded, run, wait_for_state
+from tests.web.screen import generate, inspector, on_stage, open_settings, recorded, run, wait_for_state
 
 pytestmark = pytest.mark.slow
 NAMES = ("slow", "check", "coin", "replacement", "bonus", "pays", "costs", "exact")
@@ -218,6 +218,7 @@ def test_a_run_of_the_visitor_comes_back_and_another_one_ends_the_tour(visit, ur
     for _ in range(6):
         press(page, "next")
     shows(page, "costs")
-    run(page, "Tom", max_new_tokens=6)
+    generate(page, "Tom", max_new_tokens=6)
     ended(page)
-    assert page.get_by_test_id("stage").inner_text().startswith("Tom")
+    page.locator(".stage [data-fate=prompt]").get_by_text("Tom").wait_for()
+    page.wait_for_url(lambda url: "prompt=Tom" in url and "tour" not in url)

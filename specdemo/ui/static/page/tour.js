@@ -142,17 +142,17 @@ export function makeTour(page, stage) {
   function write(step) {
     const { name, formula, tabs = [] } = step;
     const shown = /** @type {Shown} */ (stage.run);
-    const words = parted(wordsOf(step, shown)).map((text, place) => (place % 2 ? make("dfn", text) : text));
     part("title").textContent = say(`tour.${name}.title`);
     part("place").textContent = say("tour.place", { step: at, steps: STEPS.length });
-    part("words").replaceChildren(...words);
+    part("words").replaceChildren();
+    parted(wordsOf(step, shown)).forEach((text, place) => part("words").append(place % 2 ? make("dfn", text) : text));
     part("lent").textContent = lent ? say("tour.lent", { name: say(`recorded.${lent}.name`) }) : "";
     const details = /** @type {HTMLDetailsElement} */ (part("details"));
     details.hidden = !formula;
     details.open = false;
     part("formula").textContent = formula ? say(`tour.${name}.formula`) : "";
-    const there = tabs.filter((tab) => page.querySelector(`.tabs [data-tab="${tab}"]`));
-    part("tabs").replaceChildren(...there.map(opener));
+    part("tabs").replaceChildren();
+    for (const tab of tabs) if (page.querySelector(`.tabs [data-tab="${tab}"]`)) part("tabs").append(opener(tab));
     const [back, next] = [part("back"), part("next")];
     if (at === 1 && document.activeElement === back) next.focus(); // what is hidden loses the focus
     back.hidden = at === 1;
