@@ -4,6 +4,7 @@
 import { makeAddress } from "./address.js";
 import { makeCompare } from "../runs/compare.js";
 import { watchControls } from "./controls.js";
+import { addWayOut, isFramed } from "./framed.js";
 import { offerLanguages } from "./language.js";
 import { find, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
@@ -102,6 +103,10 @@ export function start({ element, props, watch, trigger }) {
 
   offerLanguages(find(page, ".language"));
   for (const begun of [".replay", ".timeline", ".unfold"]) find(page, begun).addEventListener("click", unfold);
+  if (isFramed()) {
+    unfold();
+    addWayOut(find(page, ".foot"));
+  }
   watch("value", answered);
   if (new URLSearchParams(location.search).get("guess") === "1") {
     unfold();
