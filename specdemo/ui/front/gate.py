@@ -214,7 +214,7 @@ class Gate:
             await send({"type": "websocket.close", "code": 1000})
             return
 
-        is_reduced = REDUCED in scope["query_string"].split(b"&") or _path(scope) == "/embed"
+        is_reduced = REDUCED in scope["query_string"].split(b"&") or path_of(scope) == "/embed"
         headers = headers_of(self.limits, is_reduced)
 
         async def send_with_headers(message: Message) -> None:
