@@ -36,6 +36,11 @@ test("a line end ends a line, and is seen", () => {
   assert.equal(lines[0][1].sign, "⏎");
 });
 
+test("a line end that is not in the text ends no line, as on the stage", () => {
+  const lines = brokenInto(partsOf([inked("a"), inked("\n", "rejected"), inked(" b", "resampled")]), 500, widthOf);
+  assert.deepEqual(words(lines), ["a\n b"]);
+});
+
 test("what XML cannot hold is replaced, and nothing is markup", () => {
   assert.equal(inXml("a\0\ud800b\ufffe<\"&'>🟢"), "a\ufffd\ufffdb\ufffd&#60;&#34;&#38;'&#62;🟢");
 });

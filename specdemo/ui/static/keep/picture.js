@@ -127,7 +127,8 @@ function colourNames(fate) {
 }
 
 /**
- * The tokens cut where a line can break: before and behind spaces, and behind a line end.
+ * The tokens cut where a line can break: before and behind spaces, and behind a line end
+ * that is in the text.
  * @param {Inked[]} tokens
  * @returns {Part[]}
  */
@@ -136,8 +137,8 @@ export function partsOf(tokens) {
     if (sign) return [{ text, fate, sign, word: true, end: false }];
     const found = text.match(/ +|\n|[^ \n]+/g) ?? [];
     return found.map((part) => {
-      const end = part === "\n";
-      return { text: part, fate, sign: end ? "⏎" : "", word: !part.startsWith(" "), end };
+      const sign = part === "\n" ? "⏎" : "";
+      return { text: part, fate, sign, word: !part.startsWith(" "), end: sign !== "" && !STRUCK.includes(fate) };
     });
   });
 }
