@@ -4,6 +4,7 @@
 import { makeAddress } from "./address.js";
 import { makeCompare } from "../runs/compare.js";
 import { watchControls } from "./controls.js";
+import { addWayOut, isFramed } from "./framed.js";
 import { offerLanguages } from "./language.js";
 import { find, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
@@ -14,6 +15,7 @@ import { makePositions } from "../view/positions.js";
 import { makeRace } from "../runs/race.js";
 import { makeLecture } from "./lecture.js";
 import { Run } from "../view/run.js";
+import { offerSaving } from "../keep/saving.js";
 import { makeScreen } from "../view/screen.js";
 import { makeTabs } from "./tabs.js";
 import { makeTurns } from "../view/turns.js";
@@ -101,15 +103,21 @@ export function start({ element, props, watch, trigger }) {
   let toShow = null;
 
   offerLanguages(find(page, ".language"));
+  offerSaving(page, run, text);
   for (const begun of [".replay", ".timeline", ".unfold"]) find(page, begun).addEventListener("click", unfold);
+  if (isFramed()) {
+    unfold();
+    addWayOut(find(page, ".foot"));
+  }
   watch("value", answered);
-  if (new URLSearchParams(location.search).get("guess") === "1") {
+  const query = new URLSearchParams(location.search);
+  if (isFramed()) query.delete("guess"); // the game is on the whole page
+  if (query.get("guess") === "1") {
     unfold();
     tabs.select("guess"); // the server begins the game
   }
-  const { search } = location;
   // Only then what the address asks for, since what is wrong with it stays on the page.
-  showWhole(RECORDED, number).then(() => trigger("submit", { query: search }));
+  showWhole(RECORDED, number).then(() => trigger("submit", { query: query.toString() }));
 
   // What the server answers to an event.
 
