@@ -149,3 +149,13 @@ def test_the_redirect_is_relative_and_keeps_the_query(hosted):
         answer = httpx.get(f"{hosted}/embed?{query}")
         assert answer.headers["Location"] == f"./?frame=1&{query}" and "set-cookie" not in answer.headers
     assert httpx.post(f"{hosted}/embed").status_code == 405
+
+
+@pytest.mark.slow
+def test_no_game_begins_in_a_frame(tab, hosted):
+    """Whose words a click would send."""
+    with course(f"{hosted}/embed?prompt=Once&guess=1") as site:
+        tab.goto(site)
+        frame = tab.frame_locator("iframe")
+        frame.locator('.run:is([data-state="running"], [data-state="recorded"])').wait_for()
+        assert frame.get_by_test_id("stage").is_visible() and not frame.get_by_test_id("guess").is_visible()

@@ -19,7 +19,7 @@ from specdemo.ui.view.words import say
 # A logit bias has no control, so an address cannot set it.
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
 OURS = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES, "run", "guess", "token")
-# Of the frame around the page, Gradio's and its host's, and all that begin with __; and the visitor's language.
+# Of the frame around the page, Gradio's and its host's, all that begin with __, and the visitor's language.
 OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note

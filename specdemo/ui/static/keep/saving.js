@@ -1,7 +1,7 @@
 // @ts-check
 // "Save as": the coloured text as a picture, and the rounds as a table, as the stage shows them now.
 
-import { find, make, saveFile } from "../view/dom.js";
+import { appendAll, find, make, saveFile } from "../view/dom.js";
 import { isUnknown } from "../view/served.js";
 import { say } from "../view/words.js";
 import { roundsAsCsv } from "./csv.js";
@@ -33,7 +33,8 @@ export function offerSaving(page, run, text) {
     button.addEventListener("click", () => save(kind).catch(() => refuse(say("keep.failed"))));
     return button;
   });
-  const choices = make("div", ...buttons);
+  const choices = make("div");
+  appendAll(choices, buttons);
   menu.append(make("summary", say("keep.save_as")), choices);
   find(page, "#save").after(menu);
   document.addEventListener("click", ({ target }) => {
