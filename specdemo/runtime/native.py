@@ -31,7 +31,7 @@ from specdemo.runtime.linear import is_plain
 from specdemo.runtime.lm import CachedLM, logits_tolerance
 from specdemo.runtime.torchscript import TorchScriptLM
 
-LOCK, LOCK_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
+COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
@@ -52,7 +52,7 @@ def compile_function(make: Callable, *arguments: int) -> Any:
     if _cache_fault is None:
         folder = cache_folder()
         try:
-            with FileLock(Path(folder) / LOCK, timeout=LOCK_SECONDS) if folder else nullcontext():
+            with FileLock(Path(folder) / COMPILE_LOCK, timeout=COMPILE_SECONDS) if folder else nullcontext():
                 return make(True, *arguments)
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache

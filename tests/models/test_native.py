@@ -670,7 +670,7 @@ def test_one_process_compiles_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "_cache_fault", None)
     made = []
     other = threading.Thread(target=native.compile_function, args=(made.append,))
-    with FileLock(tmp_path / native.LOCK):  # as another process holds it
+    with FileLock(tmp_path / native.COMPILE_LOCK):  # as another process holds it
         other.start()
         other.join(0.3)
         assert other.is_alive() and not made
