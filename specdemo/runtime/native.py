@@ -10,11 +10,14 @@ import os
 import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 from torch.nn import Embedding, Module
 from torch.profiler import record_function
@@ -28,6 +31,7 @@ from specdemo.runtime.linear import is_plain
 from specdemo.runtime.lm import CachedLM, logits_tolerance
 from specdemo.runtime.torchscript import TorchScriptLM
 
+COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
@@ -42,15 +46,18 @@ _cache_fault: str | None = None  # why compiled functions are not kept
 @cache
 def compile_function(make: Callable, *arguments: int) -> Any:
     """make: one of kernels.py's functions that compile. What it has compiled is kept on disk, by numba, which
-    knows processors, versions and processes that compile at once; where that fails, nothing is kept."""
+    knows processors and versions; where that fails, nothing is kept. One process at a time: numba gives two
+    that compile at once the same file, and the next one would call one function as if it were the other."""
     global _cache_fault
     if _cache_fault is None:
+        folder = cache_folder()
         try:
-            return make(True, *arguments)
+            with FileLock(Path(folder) / COMPILE_LOCK, timeout=COMPILE_SECONDS) if folder else nullcontext():
+                return make(True, *arguments)
         except Exception as error:
             function = make(False, *arguments)  # which raises what has nothing to do with the cache
             _cache_fault = one_line(error) or type(error).__name__
-            if folder := cache_folder():
+            if folder:
                 _cache_fault += f"; the cache is in {folder}, which can be deleted if it is broken"
             return function
     return make(False, *arguments)

@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from numba import cfunc, types
 from numba.core import caching
 from optimum.quanto import freeze, qint2, qint4, qint8, quantize
@@ -659,3 +661,18 @@ def test_an_interrupt_between_threads_leaves_none_that_waits(monkeypatch):
         assert calls[0].done()
     finally:
         torch.set_num_threads(before)
+
+
+def test_one_process_compiles_at_a_time(tmp_path, monkeypatch):
+    """numba reads, changes and writes an index of what is on disk: two processes that do so at once can give
+    one file to two functions."""
+    monkeypatch.setattr(native, "cache_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(native, "_cache_fault", None)
+    made = []
+    other = threading.Thread(target=native.compile_function, args=(made.append,))
+    with FileLock(tmp_path / native.COMPILE_LOCK):  # as another process holds it
+        other.start()
+        other.join(0.3)
+        assert other.is_alive() and not made
+    other.join(30)
+    assert made == [True], "kept on disk"

@@ -454,3 +454,22 @@ def test_who_may_show_the_page_in_a_frame():
     assert policy(HOSTED).startswith("frame-ancestors 'self' https://huggingface.co ")
     assert "https://*.hf.space" in policy(HOSTED) and "localhost" not in policy(HOSTED)
     assert "http://localhost:*" in policy(LOCAL) and "hf.space" not in policy(LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "anybody"),
+    [
+        ("/", b"frame=1", True),
+        ("/", b"prompt=a&frame=1", True),
+        ("/embed", b"prompt=a", True),
+        ("/", b"", False),
+        ("/", b"frame=0", False),
+        ("/", b"prompt=frame=1", False),
+        ("/config", b"frames=1", False),
+    ],
+)
+def test_any_page_may_frame_the_reduced_page_of_a_host(path, query, anybody):
+    for limits in (HOSTED, LOCAL):
+        headers = asked("GET", path, limits=limits, query=query)[1]
+        is_open = headers[b"content-security-policy"] == b"frame-ancestors *"
+        assert is_open == (anybody and limits is HOSTED)

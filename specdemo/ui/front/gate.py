@@ -39,9 +39,13 @@ OWN_FRAMES = "'self' http://localhost:* http://127.0.0.1:* https://localhost:* h
 SPACES_FRAMES = "'self' https://huggingface.co https://*.huggingface.co https://*.hf.space"
 
 
-def headers_of(limits: Limits) -> list[tuple[bytes, bytes]]:
-    """Those of every response."""
-    frames = SPACES_FRAMES if limits.hosted else OWN_FRAMES
+REDUCED = b"frame=1"  # in a query: the page without anything to ask with, see page/serve.py
+
+
+def headers_of(limits: Limits, reduced: bool = False) -> list[tuple[bytes, bytes]]:
+    """Those of every response. reduced: to a request for the reduced page, which any page may frame if it is
+    hosted: a click that its visitor is tricked into can start nothing there."""
+    frames = OWN_FRAMES if not limits.hosted else "*" if reduced else SPACES_FRAMES
     return [
         (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"same-origin"),
@@ -131,7 +135,19 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 Checked = Literal[
-    "view", "plain", "listen", "join", "call", "named", "run", "cancel", "reset", "raw", "tools", "trace"
+    "view",
+    "embed",
+    "plain",
+    "listen",
+    "join",
+    "call",
+    "named",
+    "run",
+    "cancel",
+    "reset",
+    "raw",
+    "tools",
+    "trace",
 ]
 
 
@@ -149,6 +165,7 @@ FUNCTION_NAME = r"(?P<name>\w{1,64})"
 MAKING = 4  # views of the page that Gradio makes at once, each from a copy of its whole config
 DOORS = (
     Door(r"/|/config", READ_METHODS, "view"),
+    Door(r"/embed", READ_METHODS, "embed"),
     Door(r"/theme\.css|/robots\.txt|/favicon\.ico|/manifest\.json", READ_METHODS),
     Door(r"/(assets|static)(/[\w@-][\w.@-]*)+", READ_METHODS),
     Door(r"/specdemo/[0-9a-f]+/\w+/[\w.-]+", READ_METHODS),
@@ -188,7 +205,6 @@ class Gate:
         self.traces = Bodies(limits.trace_bytes, FILES_ARRIVING, FILE_SECONDS)
         self.making = asyncio.Semaphore(MAKING)
         self.named = {one.name: one for one in functions.values() if not one.private}
-        self.headers = headers_of(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -198,9 +214,12 @@ class Gate:
             await send({"type": "websocket.close", "code": 1000})
             return
 
+        is_reduced = REDUCED in scope["query_string"].split(b"&") or path_of(scope) == "/embed"
+        headers = headers_of(self.limits, is_reduced)
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *self.headers]
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
         try:
@@ -224,6 +243,8 @@ class Gate:
         match door.entry:
             case "view":
                 await self._view(inside)
+            case "embed":  # which answers with an address that has the same query
+                await self.app(scope, receive, send)
             case "plain":
                 scope["query_string"] = b""  # the page's scripts read theirs in the browser
                 await self.app(scope, receive, send)

@@ -21,8 +21,9 @@ from specdemo.ui.view.words import say
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}
 GENERATING = ("prompt", "pair", "messages", *FIELDS, *WEIGHT_CHOICES)
 OURS = (*GENERATING, "run", "guess", "token", "trace")
-# Gradio's and its host's, and all that begin with __; the visitor's language, and the tour's step.
-OTHERS = ("view", "deep_link", "embed", "logs", "lang", "tour")
+# Of the frame around the page, Gradio's and its host's, all that begin with __, the visitor's language, and
+# the tour's step.
+OTHERS = ("frame", "view", "deep_link", "embed", "logs", "lang", "tour")
 LONGEST_QUERY = 7_800  # characters of a query, so that the whole address stays below 8,000
 SHOWN_UNKNOWN = 5  # unknown names in a note
 

@@ -16,7 +16,15 @@ from specdemo.ui.view.feed import RunFeed
 from specdemo.ui.view.words import LANGUAGES, catalogue, speaking
 
 ENTRY = "page/alone.js"
-CELL_STYLES = ("view/stage", "page/layout", "view/panels", "page/touch", "page/alone", "page/reduced")
+CELL_STYLES = (
+    "view/stage",
+    "page/layout",
+    "view/panels",
+    "page/touch",
+    "keep/saving",
+    "page/alone",
+    "page/reduced",
+)
 CELL_HEIGHT = 640  # pixels
 IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[^"]+)";$', re.MULTILINE)
 COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*\*.*?\*/)\n", re.MULTILINE | re.DOTALL)

@@ -14,7 +14,7 @@ from typing import Any
 import gradio as gr
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from specdemo.ui.front.checks import Hosts
@@ -48,9 +48,15 @@ STARTING = {
 STATES_KEPT = 50
 STYLE_SHEETS = (
     *("view/stage", "page/layout", "view/panels", "view/positions", "view/exactness"),
-    *("page/touch", "page/lecture", "page/tour", "traces/recorded"),
-    *("runs/instruments", "runs/guess", "lesson/figure"),
+    *("page/touch", "page/lecture", "page/reduced", "page/tour", "traces/recorded"),
+    *("runs/instruments", "runs/guess", "lesson/figure", "keep/saving"),
 )
+# Before anything is drawn. The gate lets other pages frame what has this name in its address.
+REDUCING = """<script>
+if (new URLSearchParams(location.search).getAll("frame").includes("1")) {
+  document.documentElement.classList.add("reduced");
+}
+</script>"""
 
 
 def launch(
@@ -95,7 +101,7 @@ def launch(
             mcp_server=find_spec("mcp") is not None,
             footer_links=["api", "gradio", "settings"],
             theme=theme,
-            head=f"<style>{css}</style>",
+            head=f"<style>{css}</style>{REDUCING}",
             app_kwargs=_in_front(demo, queue, limits),
             max_file_size=limits.trace_bytes,
             state_session_capacity=STATES_KEPT,
@@ -135,7 +141,12 @@ def _in_front(demo: Page, queue: RunQueue, limits: Limits) -> dict[str, Any]:
             yield
 
     return {
-        "routes": [_script_route(), *demo.routes, health_route(queue, lambda: visits.stopped)],
+        "routes": [
+            _script_route(),
+            Route("/embed", _embed),
+            *demo.routes,
+            health_route(queue, lambda: visits.stopped),
+        ],
         "middleware": [
             Middleware(Sending, limits.reader_seconds),
             Middleware(Speaking),
@@ -161,6 +172,11 @@ def _script_route() -> Route:
         return Response(contents[path], media_type=kind, headers=forever)
 
     return Route(f"/{scripts_path()}/{{path:path}}", script)
+
+
+async def _embed(request: Request) -> Response:
+    """The page for a frame of another one. Relative, so that it leads there behind a path prefix, too."""
+    return RedirectResponse(f"./?frame=1&{request.url.query}")
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -7,8 +7,9 @@ import { say } from "../view/words.js";
 /** @import { Token } from "../view/run.js" */
 /** @typedef {ReturnType<typeof makeAddress>} Address */
 
-// Gradio's and its host's, besides those with __; and the visitor's language, which is no setting of a run.
-const OTHERS = ["view", "deep_link", "embed", "logs", "lang", "tour"];
+// Of the frame around the page, Gradio's and its host's, besides those with __; the visitor's language, which is no
+// setting of a run, and the tour's step.
+const OTHERS = ["frame", "view", "deep_link", "embed", "logs", "lang", "tour"];
 
 /** @param {string} text */
 const isForeign = (text) => text.startsWith("__") || OTHERS.includes(text);

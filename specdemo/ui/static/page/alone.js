@@ -1,6 +1,7 @@
 // @ts-check
 // One recorded run without a server: what a notebook cell shows. page/notebook.py writes the document.
 
+import { offerSaving } from "../keep/saving.js";
 import { find } from "../view/dom.js";
 import { Run } from "../view/run.js";
 import { makeScreen } from "../view/screen.js";
@@ -21,7 +22,8 @@ export function start({ language, words, update }) {
   const page = find(document.body, ".run");
   page.removeAttribute("data-first");
   const run = new Run();
-  const { player, headOf, showHead } = makeScreen(page, run, (visible) => showHead(headOf(visible)));
+  const { player, text, headOf, showHead } = makeScreen(page, run, (visible) => showHead(headOf(visible)));
+  offerSaving(page, run, text);
   run.take(1, update);
   player.begin(false);
   player.proceed();

@@ -108,7 +108,7 @@ export function watchControls({ copy, asked, stop, save, reply, open, record }) 
     event.preventDefault();
     event.stopPropagation();
     const go = document.querySelector("button#go");
-    if (go instanceof HTMLElement) go.click();
+    if (go instanceof HTMLElement && go.checkVisibility()) go.click();
   }
 
   /** @param {MouseEvent} event */

@@ -4,6 +4,7 @@
 import { makeAddress } from "./address.js";
 import { makeCompare } from "../runs/compare.js";
 import { watchControls } from "./controls.js";
+import { addWayOut, isFramed } from "./framed.js";
 import { offerLanguages } from "./language.js";
 import { find, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
@@ -14,6 +15,7 @@ import { makePositions } from "../view/positions.js";
 import { makeRace } from "../runs/race.js";
 import { makeLecture } from "./lecture.js";
 import { Run } from "../view/run.js";
+import { offerSaving } from "../keep/saving.js";
 import { makeScreen } from "../view/screen.js";
 import { makeTabs } from "./tabs.js";
 import { makeTour } from "./tour.js";
@@ -117,20 +119,25 @@ export function start({ element, props, watch, trigger }) {
   });
 
   offerLanguages(find(page, ".language"));
+  offerSaving(page, run, text);
   for (const begun of [".replay", ".timeline", ".unfold"]) find(page, begun).addEventListener("click", unfold);
+  if (isFramed()) {
+    unfold();
+    addWayOut(find(page, ".foot"));
+  }
   watch("value", answered);
-  if (new URLSearchParams(location.search).get("guess") === "1") {
+  const query = new URLSearchParams(location.search);
+  if (isFramed()) query.delete("guess"); // the game is on the whole page
+  if (query.get("guess") === "1") {
     unfold();
     tabs.select("guess"); // the server begins the game
   }
-  const { search } = location;
-  const asks = new URLSearchParams(search);
-  const begins = asks.get("run") === "1" || asks.get("guess") === "1";
+  const begins = query.get("run") === "1" || query.get("guess") === "1";
   const recorded = (page.dataset.recorded ?? "").split(" ");
-  const linked = recorded.find((name) => name === asks.get("trace") && !begins) ?? RECORDED;
+  const linked = recorded.find((name) => name === query.get("trace") && !begins) ?? RECORDED;
   if (linked !== RECORDED) unfold();
   // Only then what the address asks for, since what is wrong with it stays on the page.
-  showWhole(linked, number).then(() => trigger("submit", { query: search }));
+  showWhole(linked, number).then(() => trigger("submit", { query: query.toString() }));
 
   // What the server answers to an event.
 

@@ -45,7 +45,9 @@ export function makeTour(page, stage) {
   let lit = null;
   let isFollowing = false; // whether the light follows it
   let opening = Promise.resolve(); // until the run that was last asked for is on the stage
-  let wanted = stepOf(new URLSearchParams(location.search).get(NAME)); // until the page can show it
+  const isReduced = root.classList.contains("reduced"); // within another page there is no room for it
+  /** The step that the address asks for, until the page can show it. */
+  let wanted = isReduced ? null : stepOf(new URLSearchParams(location.search).get(NAME));
   button.addEventListener("click", () => begin(1));
   part("next").addEventListener("click", () => go(at + 1));
   part("back").addEventListener("click", () => go(at - 1));

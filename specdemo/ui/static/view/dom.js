@@ -47,11 +47,11 @@ export function find(from, selector) {
 /**
  * Offers the visitor a file to save.
  * @param {string} name
- * @param {string} text
+ * @param {string | Blob} content
  */
-export function saveFile(name, text, type = "application/json") {
+export function saveFile(name, content, type = "application/json") {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.href = URL.createObjectURL(new Blob([content], { type }));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);

@@ -1,0 +1,121 @@
+// @ts-check
+// "Save as": the coloured text as a picture, and the rounds as a table, as the stage shows them now.
+
+import { appendAll, find, make, saveFile } from "../view/dom.js";
+import { isUnknown } from "../view/served.js";
+import { say } from "../view/words.js";
+import { roundsAsCsv } from "./csv.js";
+import { pictureOf } from "./picture.js";
+
+/** @import { Run, Token } from "../view/run.js" */
+/** @import { Text } from "../view/text.js" */
+/** @import { Inked } from "./picture.js" */
+
+const KINDS = /** @type {const} */ (["svg", "png", "csv"]);
+const SIGNS = { start: "▷", end: "■", part: "◌", nothing: "◇" }; // as stage.css draws them
+const HIGHEST = 16_000; // pixels of a picture that browsers can still draw
+const SHARPNESS = 2; // pixels of a PNG to one of the SVG, if it has room
+
+/**
+ * Puts the menu behind the button that saves the trace.
+ * @param {HTMLElement} page
+ * @param {Run} run
+ * @param {Text} text
+ */
+export function offerSaving(page, run, text) {
+  const part = (/** @type {string} */ id) => find(page, `[data-testid="${id}"]`);
+  const menu = make("details");
+  menu.className = "save-as";
+  const buttons = KINDS.map((kind) => {
+    const button = make("button", say(`keep.${kind}`));
+    button.type = "button";
+    button.dataset.saves = kind;
+    button.addEventListener("click", () => save(kind).catch(() => refuse(say("keep.failed"))));
+    return button;
+  });
+  const choices = make("div");
+  appendAll(choices, buttons);
+  menu.append(make("summary", say("keep.save_as")), choices);
+  find(page, "#save").after(menu);
+  document.addEventListener("click", ({ target }) => {
+    if (target instanceof Node && !menu.contains(target)) menu.open = false;
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    event.stopPropagation(); // or it would unpin the token
+    close();
+  });
+
+  function close() {
+    menu.open = false;
+    find(menu, "summary").focus();
+  }
+
+  /** @param {typeof KINDS[number]} kind */
+  async function save(kind) {
+    close();
+    const name = `specdemo-${/^\d+$/.test(run.numbers.seed ?? "") ? `seed-${run.numbers.seed}` : "greedy"}.${kind}`;
+    if (kind === "csv") return saveFile(name, roundsAsCsv(run.rounds), "text/csv");
+    const picture = pictureOf(content());
+    if (kind === "svg") return saveFile(name, picture.svg, "image/svg+xml");
+    const { height } = picture;
+    if (height > HIGHEST) return refuse(say("keep.too_high", { pixels: height, most: HIGHEST }));
+    saveFile(name, await pixelsOf(picture), "image/png");
+  }
+
+  function content() {
+    const style = getComputedStyle(page);
+    const canvas = make("canvas").getContext("2d");
+    if (!canvas) throw new Error("no canvas");
+    const legend = [...part("legend").querySelectorAll("[data-explains]")].filter((entry) => entry.checkVisibility());
+    return {
+      tokens: text.shown().map(inked),
+      legend: legend.map((entry) => ({
+        text: find(entry, ".token").textContent ?? "",
+        fate: /** @type {HTMLElement} */ (entry).dataset.explains ?? "",
+        sign: "",
+      })),
+      verdict: [...part("verdict").children].map(({ textContent }) => textContent ?? ""),
+      whose: part("whose").textContent ?? "",
+      colour: (/** @type {string} */ name) => style.getPropertyValue(name).trim(),
+      measure(/** @type {string} */ words, /** @type {number} */ size, /** @type {boolean} */ bold) {
+        canvas.font = `${bold ? "bold " : ""}${size}px ${size > 20 ? "serif" : "sans-serif"}`;
+        return canvas.measureText(words).width;
+      },
+    };
+  }
+
+  /**
+   * @param {Token} token
+   * @returns {Inked}
+   */
+  function inked(token) {
+    const kind = text.kindOf(token);
+    const sign = kind ? SIGNS[kind] : isUnknown(token) ? "?" : /^ +$/.test(token.text) ? "␣" : "";
+    return { text: token.text, fate: text.isOpen(token) ? "pending" : token.fate, sign };
+  }
+
+  /** @param {string} sentence */
+  function refuse(sentence) {
+    const line = part("notice");
+    line.dataset.kind = "error";
+    line.textContent = sentence;
+  }
+}
+
+/**
+ * @param {{ svg: string, width: number, height: number }} picture
+ * @returns {Promise<Blob>} a PNG
+ */
+async function pixelsOf({ svg, width, height }) {
+  const image = new Image();
+  image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`; // some notebooks allow no blobs
+  await image.decode();
+  const scale = Math.min(SHARPNESS, HIGHEST / height);
+  const canvas = make("canvas");
+  [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];
+  canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
+  const blob = await new Promise((done) => canvas.toBlob(done, "image/png"));
+  if (!blob) throw new Error("the canvas is too large");
+  return blob;
+}

@@ -1,0 +1,28 @@
+// @ts-check
+// The page within another one (?frame=1): reduced to the run, with a way to the whole page.
+
+import { make } from "../view/dom.js";
+import { say } from "../view/words.js";
+
+/** Whether it is. page/serve.py puts the class there, before anything is drawn. */
+export function isFramed() {
+  return document.documentElement.classList.contains("reduced");
+}
+
+/** @param {HTMLElement} foot */
+export function addWayOut(foot) {
+  const link = make("a", say("keep.open"));
+  link.className = "way-out";
+  link.target = "_blank";
+  link.rel = "noopener";
+  for (const event of ["pointerover", "focus"]) link.addEventListener(event, lead);
+  lead();
+  foot.append(link);
+
+  // The address of the frame changes with the run and the pinned token.
+  function lead() {
+    const address = new URL(location.href);
+    address.searchParams.delete("frame");
+    link.href = address.href;
+  }
+}

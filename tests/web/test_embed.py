@@ -1,0 +1,161 @@
+"""The reduced page within one of another origin: what it shows, who may frame it, its use by keyboard."""
+
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import pytest
+
+from tests.web.conftest import PATIENCE, serving
+from tests.web.screen import inspector
+from tests.web.test_mounting import PREFIX, prefixing
+
+ASKED = {"prompt": "Once upon a time", "max_new_tokens": 20, "temperature": 0.8, "seed": 7, "gamma": 3}
+RUNNING = urlencode({**ASKED, "run": 1, "token": "1.0"})
+HIDDEN = ("Generate", "Stop", "Examples", "Settings", "Instruments", "Lecture", "Save trace", "Copy link")
+
+
+@contextmanager
+def course(framed: str, host: str = "127.0.0.1"):
+    """A course's page that has the other address in a frame; gives its own."""
+    frame = f'<iframe src="{framed}" width="900" height="620"></iframe>'
+    html = f'<!DOCTYPE html><link rel="icon" href="data:,">{frame}'
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(html.encode())
+
+        def log_message(self, *_) -> None: ...
+
+    with ThreadingHTTPServer((host, 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        name = "localhost" if host == "127.0.0.1" else host  # another site than the framed one
+        yield f"http://{name}:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture
+def tab(browser):
+    page = browser.new_page(viewport={"width": 1000, "height": 700})
+    page.set_default_timeout(PATIENCE)
+    page.broken = []
+    page.on("pageerror", lambda error: page.broken.append(str(error)))
+    page.on("console", lambda said: page.broken.append(said.text) if said.type == "error" else None)
+    yield page
+    page.context.close()
+
+
+def ended(page):
+    """The frame in the page, when its run has ended."""
+    page.frame_locator("iframe").locator('.run[data-state="ended"]').wait_for()
+    return page.frames[1]
+
+
+def tab_to(page, frame, selector: str) -> list[str]:
+    """Presses Tab until such an element has the focus; the names of what had it."""
+    names = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        active = frame.evaluate_handle("document.activeElement")
+        names.append(active.evaluate("e => e.ariaLabel ?? e.textContent.trim()"))
+        if active.evaluate("(e, selector) => e.matches(selector)", selector):
+            return names
+    raise AssertionError(f"Tab does not lead to {selector}: {names}")
+
+
+@pytest.mark.slow
+def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
+    with course(f"{hosted}/embed?{RUNNING}") as site:
+        tab.goto(site)
+        frame = ended(tab)
+        assert urlsplit(frame.url).path == "/" and parse_qs(urlsplit(frame.url).query)["frame"] == ["1"]
+        for name in HIDDEN:
+            assert not frame.get_by_role("button", name=name, exact=True).is_visible(), name
+        assert not frame.get_by_label("Prompt", exact=True).is_visible() and frame.locator("h1").is_hidden()
+        for seen in ("stage", "legend", "inspector", "replay", "verdict"):
+            assert frame.get_by_test_id(seen).is_visible(), seen
+        inspector(frame).get_by_text("round 2, ").wait_for()  # the pinned token
+        # Nothing is cut off, and the player is seen without scrolling.
+        assert frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        place = frame.locator(".replay").evaluate("e => e.getBoundingClientRect().bottom - innerHeight")
+        assert place <= 0
+        assert tab.broken == []
+
+
+@pytest.mark.slow
+def test_it_is_used_by_keyboard_and_left_by_a_link(tab, hosted):
+    with course(f"{hosted}/embed?{RUNNING}") as site:
+        tab.goto(site)
+        frame = ended(tab)
+        tab_to(tab, frame, ".stage [data-token], .stage")
+        for key in ("Escape", "Home", "End", "Enter"):
+            tab.keyboard.press(key)
+        frame.wait_for_function("/token=(?!1[.]0)/.test(location.search)")
+        tab.keyboard.press("Control+Enter")  # asks for a run on the whole page
+        reached = tab_to(tab, frame, ".way-out")
+        assert "Replay" in reached and "One round back" in reached and not {*HIDDEN} & {*reached}
+        with tab.context.expect_page() as opened:
+            tab.keyboard.press("Enter")
+        whole = opened.value
+        token = parse_qs(frame.evaluate("location.search.slice(1)"))["token"]
+        whole.get_by_role("button", name="Generate").wait_for()
+        query = parse_qs(urlsplit(whole.url).query)
+        assert "frame" not in query and query["token"] == token and query["prompt"] == [ASKED["prompt"]]
+        assert frame.locator(".run").get_attribute("data-state") == "ended", (
+            "the frame asked for no other run"
+        )
+
+
+@pytest.mark.slow
+def test_without_a_question_it_shows_the_recorded_run(tab, hosted):
+    with course(f"{hosted}/embed") as site:
+        tab.goto(site)
+        frame = tab.frame_locator("iframe")
+        frame.locator('.run:is([data-state="running"], [data-state="recorded"])').wait_for()
+        frame.get_by_role("button", name="Skip").click()
+        frame.locator('.run[data-state="recorded"]').wait_for()
+        assert frame.get_by_role("link", name="Open the page").is_visible()
+
+
+@pytest.mark.slow
+def test_behind_a_path_prefix():
+    with serving(GRADIO_ROOT_PATH=PREFIX) as url, prefixing(urlsplit(url).port) as proxy:
+        answer = httpx.get(f"{proxy}{PREFIX}/embed?prompt=a%26b&run=1")
+        assert answer.status_code == 307
+        assert str(answer.next_request.url) == f"{proxy}{PREFIX}/?frame=1&prompt=a%26b&run=1"
+        assert httpx.get(answer.next_request.url).status_code == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "path", "host"), [("hosted", "", "127.0.0.1"), ("url", "/embed", "127.0.0.2")]
+)
+def test_who_may_not_frame_it(tab, request, where, path, host):
+    """The whole page of a host, by a site that is not the host's; a private page, by one not local."""
+    with course(f"{request.getfixturevalue(where)}{path}", host) as site:
+        tab.goto(site)
+        tab.wait_for_event("console", lambda said: "frame-ancestors" in said.text) if not tab.broken else None
+        assert any("frame-ancestors" in said for said in tab.broken)
+        assert not tab.frames[1].url.startswith("http"), "Chromium shows its own page in its place"
+
+
+def test_the_redirect_is_relative_and_keeps_the_query(hosted):
+    for query in ("", "prompt=%0d%0aSet-Cookie:%20a&seed=1", "prompt=%C3%A4%00&%2F%2Fevil.example"):
+        answer = httpx.get(f"{hosted}/embed?{query}")
+        assert answer.headers["Location"] == f"./?frame=1&{query}" and "set-cookie" not in answer.headers
+    assert httpx.post(f"{hosted}/embed").status_code == 405
+
+
+@pytest.mark.slow
+def test_no_game_begins_in_a_frame(tab, hosted):
+    """Whose words a click would send."""
+    with course(f"{hosted}/embed?prompt=Once&guess=1") as site:
+        tab.goto(site)
+        frame = tab.frame_locator("iframe")
+        frame.locator('.run:is([data-state="running"], [data-state="recorded"])').wait_for()
+        assert frame.get_by_test_id("stage").is_visible() and not frame.get_by_test_id("guess").is_visible()
