@@ -118,10 +118,10 @@ class Sampler:
         or [0] where nothing is penalised. So a token is in the text where this is above 0, and was generated
         as often as it says without the half. One more token adds 1."""
         if not self.penalises:
-            return torch.zeros(0, device=device)
+            return torch.zeros(0, dtype=torch.float32, device=device)
         on_device = to_device(ids, torch.long, device)
         prompt, generated = on_device[: self.prompt_tokens], on_device[self.prompt_tokens :]
-        seen = torch.zeros(vocab_size, device=device).index_fill_(0, prompt, 0.5)
+        seen = torch.zeros(vocab_size, dtype=torch.float32, device=device).index_fill_(0, prompt, 0.5)
         return seen.index_add_(0, generated, torch.ones_like(generated, dtype=seen.dtype))
 
     def shape(self, logits: Tensor, settings: Settings, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:

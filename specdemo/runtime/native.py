@@ -75,6 +75,12 @@ def cache_folder() -> str | None:
         return None
 
 
+def float32(*shape: int) -> Tensor:
+    """Memory that compiled code may write to. Not of torch's default dtype, which is another one while
+    transformers builds a model in another thread: half as many bytes would be written beyond their end."""
+    return torch.empty(*shape, dtype=torch.float32)
+
+
 def registers() -> tuple[int, int]:
     """How many float32 numbers are in a register of those that torch may use here, and how many registers
     there are."""
@@ -135,7 +141,7 @@ class NativeForward:
             int, tuple[np.ndarray, list]
         ] = {}  # by block: addresses by kind, and what is there
         self.copies = {} if copies is None else copies
-        self._scratch = torch.empty(0)
+        self._scratch = float32(0)
         self._team = Team(kernels)
         parameters = fused.model.num_parameters()
         self._has_room = 2 * parameters < free_memory("cpu") / 2  # for copies in 16 bits
@@ -151,7 +157,7 @@ class NativeForward:
         self._sizes = (model.config.hidden_size, first.heads, first.groups, first.head_dim, first.mlp_width)
         self._vocab_size = head.out_features
         self._numbers = np.zeros(k.MODEL_NUMBERS, np.float32)
-        scale = torch.as_tensor(getattr(embeddings, "embed_scale", 1.0))
+        scale = torch.as_tensor(getattr(embeddings, "embed_scale", 1.0), dtype=torch.float32)
         self._numbers[k.EMBEDDING_SCALE] = float(scale.to(self.dtype))
         self._numbers[k.LOGITS_CAP] = self.fused.softcap or 0.0
         self._model = np.zeros(k.MODEL_FIELDS, np.int64)
@@ -303,7 +309,7 @@ class NativeForward:
         """ids [N] at the positions start [], start + 1, ... of the LM's cache -> logits [N, V], if asked
         for. `block` rows at once, for which it must have been compiled."""
         padded = -(-len(ids) // block) * block
-        logits = torch.empty(padded if with_logits else 0, self._vocab_size)
+        logits = float32(padded if with_logits else 0, self._vocab_size)
         self._run(lm, ids.contiguous(), start, len(ids), block, logits)
         return logits[: len(ids)]
 
@@ -313,8 +319,8 @@ class NativeForward:
         """See LM. `block` is for the ids; a drafted token is a row by itself."""
         rows, drafts = len(ids), len(u)
         tokens = torch.cat([ids, ids.new_zeros(drafts)])
-        logits = torch.empty(max(rows - 1 + drafts, -(-rows // block) * block), self._vocab_size)
-        probs = None if shaping is None else torch.empty(drafts + 1, self._vocab_size)
+        logits = float32(max(rows - 1 + drafts, -(-rows // block) * block), self._vocab_size)
+        probs = None if shaping is None else float32(drafts + 1, self._vocab_size)
         drawing = (NO_SHAPING if shaping is None else shaping, u, probs)
         then = self._products[1][0].ctypes.data
         self._run(lm, tokens, start, rows, block, logits, drafts, then, drawing)
@@ -340,7 +346,7 @@ class NativeForward:
             padded, *self._sizes, int(self._model[self.kernels.CAPACITY]), threads
         )
         if len(self._scratch) < size:
-            self._scratch = torch.zeros(size)
+            self._scratch = float32(size).zero_()
         shaping, uniforms, probs = (tensor.data_ptr() if tensor is not None else 0 for tensor in drawing)
         with record_function("compiled forward"):  # a profiler sees nothing of it otherwise
             self._team.call(
@@ -373,7 +379,7 @@ class NativeForward:
             capacity = self._cached[0][0].shape[2]
             self._model[k.CAPACITY] = capacity
             base, positions = self.fused.model.model, torch.arange(capacity).clamp(max=lm.last_position)
-            found = rotations(base, torch.empty(1), positions, self.fused.layers)
+            found = rotations(base, float32(1), positions, self.fused.layers)
             self._rotations = {
                 kind: tuple(part.contiguous() for part in parts) for kind, parts in found.items()
             }

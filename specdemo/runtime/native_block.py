@@ -13,7 +13,7 @@ from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.graphs import one_line
 from specdemo.runtime.heads import CachedHead, DraftHead
 from specdemo.runtime.lm import logits_tolerance
-from specdemo.runtime.native import NativeForward, compile_function
+from specdemo.runtime.native import NativeForward, compile_function, float32
 
 TRIED_BEFORE = 8  # rows of the cache before the block that is tried
 
@@ -117,7 +117,7 @@ class BlockForward(NativeForward):
             return False
         self._find_cache(lm)
         size, _, groups, d, _ = self._sizes
-        scratch = torch.empty(padded * (size + 2 * groups * d))
+        scratch = float32(padded * (size + 2 * groups * d))
         self._read.ctypes(
             self._model.ctypes.data,
             self._layers.ctypes.data,
@@ -185,7 +185,8 @@ class NativeBlock:
         cached.reserve(before_it + self.rows)
         states, before = cached.features.states, torch.tensor(0)
         generator = torch.Generator().manual_seed(0)
-        cached.features.states = torch.randn(2 * TRIED_BEFORE, states.shape[1], generator=generator)
+        random = torch.randn(2 * TRIED_BEFORE, states.shape[1], generator=generator, dtype=torch.float32)
+        cached.features.states = random
         try:
             cached.read(torch.arange(before_it))
             expected = cached.model.logits(cached.block(anchor, start, self.rows))

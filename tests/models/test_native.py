@@ -676,3 +676,36 @@ def test_one_process_compiles_at_a_time(tmp_path, monkeypatch):
         assert other.is_alive() and not made
     other.join(30)
     assert made == [True], "kept on disk"
+
+
+@pytest.mark.parametrize("name", ["embedded", "embedded-dflash"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_torchs_default_dtype_is_another_one(name, dtype, monkeypatch):
+    """It is one for all threads, and transformers changes it while it builds a model: a page may do so for
+    another visitor at any moment. Not bfloat16, with which memory would be written beyond its end."""
+
+    def text(params):
+        pair = load_pair(name, dtype=dtype)
+        pair.runner.warm_up(4)
+        assert not any(getattr(lm, "not_native", None) for lm in pair.runner.lms)
+        return [generate(pair, PROMPT, one, measure=False).output_ids for one in params]
+
+    sampled = dict(max_new_tokens=20, seed=1, temperature=0.8, top_p=0.9)
+    params = [
+        Params(**sampled),
+        Params(**sampled, repetition_penalty=1.2),
+        Params(temperature=0.0, max_new_tokens=20),
+    ]
+    expected = text(params)
+    begin_run = native.NativeForward.begin_run
+
+    def elsewhere(self):
+        torch.set_default_dtype(torch.float64)
+        begin_run(self)
+
+    monkeypatch.setattr(native.NativeForward, "begin_run", elsewhere)
+    try:
+        assert text(params) == expected
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
