@@ -260,7 +260,7 @@ def visiting(desk):
         page.set_default_timeout(PATIENCE)
         page.emulate_media(reduced_motion="reduce" if still else "no-preference")
         page.goto(url)
-        page.get_by_role("button", name="Generate").wait_for()
+        page.locator("#go").wait_for()
         page.locator('.run:not([data-state="empty"])').wait_for()  # the scripts are there
         if not first:
             page.evaluate("document.querySelector('.run').removeAttribute('data-first')")

@@ -93,8 +93,8 @@ def test_all_words_of_the_scripts_stand_in_the_catalogue(pseudo):
     page.locator('[role=tab][data-tab="text"]').click()
     for fate in ("accepted", "resampled", "prompt"):
         page.locator(f'.stage [data-fate="{fate}"]').first.click()
-        page.locator(".inspector .formulas").evaluate("details => details.open = true")
-        assert page.locator(".inspector .verdict").inner_text().startswith("⟦")
+        page.locator("[data-testid=inspector] .formulas").evaluate("details => details.open = true")
+        assert page.locator("[data-testid=inspector] .verdict").inner_text().startswith("⟦")
         assert unmarked(page) == [], fate
         page.keyboard.press("Escape")
     generate(page, "Once upon a time", max_new_tokens=12)
@@ -113,7 +113,7 @@ def test_the_page_is_german_where_the_address_asks_for_it(visit, url):
     words = catalogue("de")
     assert page.evaluate("document.documentElement.lang") == "de"
     page.locator('.stage [data-fate="accepted"]').first.click()
-    assert page.locator(".inspector .verdict").inner_text().startswith("Angenommen: u = ")
+    assert page.locator("[data-testid=inspector] .verdict").inner_text().startswith("Angenommen: u = ")
     assert page.locator(".inspector .what .token").inner_text() == words["view"]["fates"]["accepted"]
     page.locator('[role=tab][data-tab="exactness"]').click()
     assert page.locator("#panel-exactness h2").first.inner_text() == words["exactness"]["heading"]
