@@ -669,7 +669,7 @@ async def main():
     await impatient.aclose()
     left = time.monotonic() - start
     reports = [report async for report in visit()]
-    news = [report for report in reports if isinstance(report, Waiting)]
+    news = [(report.sentence, report.share) for report in reports if isinstance(report, Waiting)]
     finish, needs = reports[-1].run.trace.finish, models.needs(Choice()).total
     print(json.dumps({"left": left, "news": news, "finish": finish, "needs": needs}))
 

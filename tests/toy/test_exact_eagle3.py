@@ -20,6 +20,12 @@ DRAFTABLE = torch.tensor([True, True, True, False, True])  # the head's own voca
 PROMPT = [2, 0, 1]
 
 
+class TableFeatures(dict):
+    """By position. Their buffers are never replaced."""
+
+    buffer_epoch = 0
+
+
 class TableTarget(TableLM):
     """Its feature at a position is the token there."""
 
@@ -78,7 +84,7 @@ class ForgetsItsVocabulary(Sampler):
 def events_of(params, sampler):
     """One run over a target and a head, which knows its text as it grows."""
     text, target = list(PROMPT), TableTarget(TARGET)
-    drafter = Eagle3Drafter(TableHead({}, text), target, sampler(params), EagerSteps(), params.gamma)
+    drafter = Eagle3Drafter(TableHead(TableFeatures(), text), target, sampler(params), EagerSteps(), params.gamma)
     for event in decoding(target, drafter, params, PROMPT):
         if isinstance(event, Round):
             text += event.emitted

@@ -14,7 +14,7 @@ from specdemo.events import Round
 from specdemo.runtime.graphs import EagerSteps
 from tests import oracle
 from tests.oracle import BROKEN, CPU, SOUND, decoding, random_table
-from tests.toy.test_exact_eagle3 import PROMPT, TableTarget
+from tests.toy.test_exact_eagle3 import PROMPT, TableFeatures, TableTarget
 from tests.toy.test_exact_table import PLAIN, SAMPLERS, TARGET, TOKENS, p_of, with_runs
 
 OF_LAYERS = [0.6 * random_table(seed) + random_table(seed + 1) for seed in (1, 3)]
@@ -85,7 +85,7 @@ class TellsAnother(Sampler):
 def events_of(params, sampler):
     """One run over a target and its layers, which know its text as it grows."""
     text, target = list(PROMPT), TableTarget(TARGET)
-    layers = TableLayers({}, text)
+    layers = TableLayers(TableFeatures(), text)
     drafter = MtpDrafter(layers, target, sampler(params), EagerSteps(), params.gamma)
     for event in decoding(target, drafter, params, PROMPT):
         if isinstance(event, Round):

@@ -78,7 +78,7 @@ def test_the_numbers_and_the_formulas_open_where_they_are_seen(visit, bare):
     assert page.get_by_test_id("stage").bounding_box() == before
     page.get_by_text("All numbers").click()
     page.locator('.stage [data-fate="rejected"] > b').first.click()
-    page.get_by_text("Formulas", exact=True).click()
+    inspector(page).get_by_text("Formulas", exact=True).click()
     page.wait_for_timeout(200)
     panel, first = (
         inspector(page).bounding_box(),
