@@ -16,7 +16,7 @@ FLOORS = [  # a module imports from its own folder and from floors above its own
     {"engine", "loading"},
     {"session"},
     {"zero"},
-    {"bench"},
+    {"bench", "trials"},
     {"ui", "doctor"},
     {"cli", "training"},
     {"__main__"},
