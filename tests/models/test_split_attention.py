@@ -20,7 +20,7 @@ from specdemo.runtime.attention import (
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import kv_length_for
-from tests.fake_cuda import FakeCuda, install
+from tests.fake_cuda import FakeCuda, Properties, install
 from tests.models.test_capture import assert_nearly_the_same, rounds_of
 from tests.runners import run_by
 from tests.tiny import noisy, tiny
@@ -163,52 +163,10 @@ def test_every_length_of_a_cache_on_a_gpu_is_divided_as_the_kernel_asks(groups):
         assert length % (8 * parts) == 0 and (parts > 1) == (length >= 1024)
 
 
-class Properties:
-    multi_processor_count = H200
-    major = 9
-
-
 @pytest.fixture
 def gpu(monkeypatch):
-    """Every device counts as a GPU: the stand-in of tests/fake_cuda.py, and for torch's CUDA kernel the one
-    below."""
-    attention._processors.cache_clear()
-    fake = install(monkeypatch, FakeCuda())
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    with torch.library._scoped_library("aten", "IMPL") as library:
-        library.impl("_scaled_dot_product_efficient_attention", efficient_attention, "CPU")
-        yield fake
-    attention._processors.cache_clear()
-
-
-def efficient_attention(query, key, value, bias, with_logsumexp, dropout=0.0, causal=False, *, scale=None):
-    """What torch's kernel computes (kernel_forward.h in torch/include), and what it refuses: [S, G, R, d] and
-    the log-sum-exp, of R rounded up to 32s."""
-    batch, heads, n, d = query.shape
-    length = key.shape[2]
-    assert key.shape == value.shape == (batch, heads, length, d)
-    assert bias.shape == (batch, heads, n, length), "nothing is expanded there"
-    assert bias.dtype == query.dtype == key.dtype and with_logsumexp and not dropout and not causal
-    aligned = 128 // (8 * query.element_size())
-    assert length % aligned == 0 and all(stride % aligned == 0 for stride in bias.stride()[:3])
-    assert all(tensor.stride(-1) == 1 for tensor in (query, key, value, bias))
-    assert all(stride % aligned == 0 for tensor in (query, key, value) for stride in tensor.stride()[1:3])
-    scores = (query.float() @ key.float().mT * (scale or d**-0.5) + bias.float()) * math.log2(math.e)
-    most = scores.amax(-1, keepdim=True)
-    weights = (scores - most.where(most.isfinite(), 0.0)).exp2()
-    total = weights.sum(-1, keepdim=True)
-    seen_nothing = total == 0
-    total = total.where(~seen_nothing, 1.0)
-    output = (weights / total @ value.float()).to(query.dtype)
-    of_rows = most.where(most.isfinite(), 0.0) / math.log2(math.e) + total.log()
-    padding = of_rows.new_full((batch, heads, -n % 32), math.inf)
-    seed = torch.zeros((), dtype=torch.long)
-    return (
-        output.transpose(1, 2).contiguous().transpose(1, 2),
-        torch.cat([of_rows[..., 0], padding], -1),
-        seed,
-        seed.clone(),
-    )
+    """Every device counts as a GPU."""
+    return install(monkeypatch, FakeCuda())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
