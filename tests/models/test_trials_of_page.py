@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from specdemo.trials.mistakes import MISTAKES
 from specdemo.ui.runs import trials as of_page
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.runs.queue import RunQueue
+from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, trials_request, try_often
 from tests.sentences import assert_one_sentence
 
@@ -42,7 +43,7 @@ def request(trial, params=PARAMS, prompt=PROMPT):
 
 
 def counted(trial, runs, params=PARAMS, *pairs):
-    trials, _ = trials_of(request(trial, params), *pairs)
+    trials = trials_of(request(trial, params), *pairs)
     for _ in range(runs):
         trials.run(lambda: False)
     return json.loads(json.dumps(trials.so_far(), allow_nan=False))
@@ -72,6 +73,59 @@ def test_a_turn_that_is_too_long_ends_with_what_it_has():
     assert 0 < told[-1]["trials"]["runs"] < told[-1]["trials"]["most"]
 
 
+@pytest.mark.parametrize("trial", ["none", "pair"])
+def test_who_waits_has_a_turn_between_two_pieces(trial, monkeypatch):
+    monkeypatch.setattr("specdemo.ui.runs.queue.PIECE", 0.2)
+    monkeypatch.setattr(of_page, "LOOK_PERIOD", 0.05)
+    monkeypatch.setattr(of_page.OfTiny, "most", 200)
+    monkeypatch.setattr(of_page.OfPair, "most", 60)
+    models, queue = Models(USUAL), RunQueue()
+    seen, counts = [], []  # how many runs there were when another one's turn came, and as they are told
+
+    def another(ticket):
+        seen.append(counts[-1])
+        if len(seen) < 3:
+            ticket = queue.join(Visitor(f"other {len(seen)}", "10.0.0.2"), "run")
+            ticket.enter(lambda: another(ticket))
+
+    async def follow_all():
+        ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
+        async with aclosing(try_often(models, ticket, request(trial))) as reports:
+            async for message in reports:
+                if "trials" in message:
+                    counts.append(message["trials"]["runs"])
+                    if len(counts) == 1:
+                        other = queue.join(Visitor("other", "10.0.0.2"), "run")
+                        other.enter(lambda: another(other))
+                        own = queue.join(Visitor("page", "10.0.0.1"), "run")  # the same visitor can run, too
+                        own.enter(lambda: None)
+        return message, own
+
+    last, own = asyncio.run(follow_all())
+    assert len(seen) == 3 and seen == sorted(seen) and seen[0] < seen[-1] < last["trials"]["runs"], seen
+    assert last["state"] == "ended" and last["trials"]["runs"] == last["trials"]["most"] and own.done.done()
+
+
+def test_pieces_together_take_no_longer_than_a_turn(monkeypatch):
+    ticket = RunQueue(replace(LOCAL, run_seconds=0.5)).join(Visitor("page", "10.0.0.1"), "measurement")
+    for _ in range(2):
+        ticket.enter(lambda: time.sleep(0.3))
+        ticket.done.result(10)
+        was_late = ticket.is_late
+        ticket.join_again()
+    assert was_late and ticket.had >= 0.6
+
+
+def test_a_request_that_was_stopped_between_two_pieces_is_told_so():
+    ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "measurement")
+    ticket.enter(lambda: None)
+    ticket.done.result(10)
+    ticket.stop("Stopped.")
+    ticket.join_again()
+    with pytest.raises(Refused, match="given up before its turn"):
+        ticket.done.result(10)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found_and_its_bars_tell_where(mistake):
     found = counted(mistake, 100 if mistake == "soft" else 500)
@@ -97,7 +151,7 @@ def test_a_pair_is_tried_with_drafting_on_and_off():
     found = counted("pair", 50, PARAMS, pair)
     assert found["runs"] == 50 and found["found"] == "few" and 0 < found["accepted"] <= found["judged"]
     assert any(one["text"].strip() for one in found["cells"])
-    assert f"“{PROMPT}”" in trials_of(request("pair"), pair)[1]
+    assert f"“{PROMPT}”" in trials_of(request("pair"), pair).whose
 
 
 def test_few_runs_say_nothing_yet():
