@@ -2,7 +2,7 @@ import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  LINES, bandOf, bestInWords, bestMeasured, cellsOf, intervalsOf, marksOf, pathThrough, rowInWords, rowsOf, scaleOf, unclearInWords, whatIsMissing,
+  LINES, bandOf, bestInWords, bestMeasured, cellsOf, intervalsOf, marksOf, pathThrough, pointsFor, pointsInWords, rowInWords, rowsOf, scaleOf, unclearInWords, whatIsMissing,
 } from "../../specdemo/ui/static/view/chart.js";
 import { fixed } from "../../specdemo/ui/static/view/format.js";
 
@@ -153,4 +153,16 @@ test("a sentence says why estimates are missing", () => {
   assert.match(missing({ outcome: dropped }), /^Leviathan’s formula gives no speed-up .* were dropped\.$/);
   const stopped = { ...UNKNOWN, no_speedup: "it was stopped" };
   assert.equal(missing({ outcome: stopped }), "No speed-up can be estimated from this run: it was stopped.");
+});
+
+test("what was measured stands beside the estimates of a run of the same pair, drafter, device and sampler only", () => {
+  assert.deepEqual(pointsFor(POINTS, "same", { conditions: "same" }), POINTS);
+  assert.deepEqual(pointsFor(POINTS, "same", { conditions: "another drafter" }), []);
+  assert.deepEqual(pointsFor(POINTS, "same", null), []);
+});
+
+test("what was measured of something else is said in words", () => {
+  assert.deepEqual(pointsInWords([point(0, 1), point(4, 1.3, 1.2, 1.4), point(8, null, 0.6, 2.47)]), [
+    "target alone: 1.00 × measured", "γ 4: 1.30 × measured (1.20–1.40)", "γ 8: 0.60–2.47 × measured",
+  ]);
 });

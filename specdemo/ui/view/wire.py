@@ -83,8 +83,8 @@ class RunSetting(TypedDict):
     empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
     top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none,
     or where only a server knows. gamma: "auto" where it was chosen round by round. chat: whether the prompt
-    went through a chat template. machine: the device that the run was made on, as the pair named it. served:
-    None for a run of the engine here."""
+    went through a chat template. machine: the device that the run was made on, as the pair named it. conditions:
+    what a measurement must share to be drawn with this run. served: None for a run of the engine here."""
 
     draft_with: str
     manner: Manner | None
@@ -102,6 +102,7 @@ class RunSetting(TypedDict):
     adjusted: str
     chat: bool
     machine: str
+    conditions: str
     served: Served | None
 
 
@@ -268,7 +269,8 @@ MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = ("race", "gamma", "compare", "g
 
 class Measurement(TypedDict):
     """What an instrument measures: all of it so far. id: another one for each measurement. whose: what is
-    measured, in words. text: what goes on or what went wrong. share: done, from 0 to 1."""
+    measured, in words. text: what goes on or what went wrong. share: done, from 0 to 1. conditions: of
+    gammas, as in RunSetting."""
 
     id: str
     kind: MeasurementKind
@@ -278,6 +280,7 @@ class Measurement(TypedDict):
     share: float | None
     race: NotRequired[Race]
     gammas: NotRequired[list[GammaPoint]]
+    conditions: NotRequired[str]
     comparison: NotRequired[ComparisonTable]
     guess: NotRequired[Game]
     trials: NotRequired[Trials]

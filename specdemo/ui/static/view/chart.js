@@ -5,7 +5,7 @@ import { fixed, times } from "./format.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
-/** @import { WireEstimate, GammaPoint, RunOutcome } from "./messages.js" */
+/** @import { WireEstimate, GammaPoint, RunOutcome, RunSetting } from "./messages.js" */
 /** @import { Round, Run } from "./run.js" */
 /**
  * A draft length: what is estimated for it, and what was measured. best: of the estimates, of what was
@@ -110,9 +110,31 @@ export function rowInWords(row) {
   if (cells.speedupMeasured !== "–") {
     const how = cells.interval ? "gamma.measuredSpeedupBetween" : "gamma.measuredSpeedup";
     facts.push(say(how, { speedup: cells.speedupMeasured, interval: cells.interval }));
+  } else if (cells.interval) {
+    facts.push(say("gamma.measuredBetween", { interval: cells.interval }));
   }
   if (cells.tokensSeen !== "–") facts.push(say("gamma.estimatedTokens", { tokens: cells.tokensSeen }));
   return say("gamma.row", { length: nameOf(row.gamma), facts: facts.join(", ") || say("gamma.nothing") });
+}
+
+/**
+ * What was measured, each draft length in words.
+ * @param {GammaPoint[]} points
+ */
+export function pointsInWords(points) {
+  const row = { estimate: null, best: { estimated: false, measured: false }, isOwn: false };
+  return points.map((point) => rowInWords({ ...row, gamma: point.gamma, point }));
+}
+
+/**
+ * The points that may stand beside a run's estimates: those measured with the same pair, drafter, device, sampler
+ * and prompt.
+ * @param {GammaPoint[]} points
+ * @param {string} conditions under which they were measured
+ * @param {Pick<RunSetting, "conditions"> | null} setting of the run
+ */
+export function pointsFor(points, conditions, setting) {
+  return setting?.conditions === conditions ? points : [];
 }
 
 /** @param {number} gamma */
