@@ -249,7 +249,9 @@ def test_the_verdict_on_a_greedy_rejection_says_that_another_token_is_likeliest(
     at, token = removed(greedy)
     show(page, greedy, tmp_path)
     verdict = verdict_on(page, at)
-    assert "the target's likeliest token is another one (p is 0; at temperature 1 it gave the draft" in verdict
+    assert (
+        "the target's likeliest token is another one (p is 0; at temperature 1 it gave the draft" in verdict
+    )
     assert given(verdict) == pytest.approx(token.raw_p, rel=0.05)
     assert "This run is greedy." in choose_tab(page, "Exactness").inner_text()
     show(page, trace, tmp_path)

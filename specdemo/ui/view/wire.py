@@ -83,8 +83,9 @@ class RunSetting(TypedDict):
     empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
     top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none,
     or where only a server knows. gamma: "auto" where it was chosen round by round. chat: whether the prompt
-    went through a chat template. machine: the device that the run was made on, as the pair named it. conditions:
-    what a measurement must share to be drawn with this run. served: None for a run of the engine here."""
+    went through a chat template. machine: the device that the run was made on, as the pair named it.
+    conditions: what a measurement must share to be drawn with this run. served: None for a run of the engine
+    here."""
 
     draft_with: str
     manner: Manner | None
