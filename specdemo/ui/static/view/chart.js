@@ -29,7 +29,7 @@ export const LONGEST = 16; // gamma
 const NEARLY = 0.99; // of the fastest: as in specdemo/events/speedup.py
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
 const MOST_TICKS = 6;
-const MOST_REACH = 5; // times the largest of all other ends, so that an interval beyond measure leaves them room
+const MOST_REACH = 10; // times the largest of all other ends, so that an interval beyond measure leaves them room
 const MARGIN = { left: 38, right: 10, top: 24, bottom: 38 }; // px
 
 /**
