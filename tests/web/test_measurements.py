@@ -168,7 +168,9 @@ def test_what_was_measured_with_another_drafter_is_said_and_not_drawn(visit, url
     page.get_by_role("button", name="A poor drafter").click()
     page.wait_for_function("before => !before.isConnected", arg=before)
     apart.wait_for()
-    assert drawn.count() == 0 and panel.locator("svg .seen:not(.best)").count() == 2, "the estimates are this run's"
+    assert drawn.count() == 0 and panel.locator("svg .seen:not(.best)").count() == 2, (
+        "the estimates are this run's"
+    )
     assert set(panel.locator("td[data-column$='Measured']").all_text_contents()) == {"–"}
     assert "Measured:" not in panel.locator(".of").inner_text()
     said = apart.inner_text()
