@@ -82,11 +82,14 @@ def test_who_waits_has_a_turn_between_two_pieces(trial, monkeypatch):
     models, queue = Models(USUAL), RunQueue()
     seen, counts = [], []  # how many runs there were when another one's turn came, and as they are told
 
-    def another(ticket):
+    def join_another():
+        ticket = queue.join(Visitor(f"other {len(seen)}", "10.0.0.2"), "run")
+        ticket.enter(its_turn)
+
+    def its_turn():
         seen.append(counts[-1])
         if len(seen) < 3:
-            ticket = queue.join(Visitor(f"other {len(seen)}", "10.0.0.2"), "run")
-            ticket.enter(lambda: another(ticket))
+            join_another()
 
     async def follow_all():
         ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
@@ -95,8 +98,7 @@ def test_who_waits_has_a_turn_between_two_pieces(trial, monkeypatch):
                 if "trials" in message:
                     counts.append(message["trials"]["runs"])
                     if len(counts) == 1:
-                        other = queue.join(Visitor("other", "10.0.0.2"), "run")
-                        other.enter(lambda: another(other))
+                        join_another()
                         own = queue.join(Visitor("page", "10.0.0.1"), "run")  # the same visitor can run, too
                         own.enter(lambda: None)
         return message, own

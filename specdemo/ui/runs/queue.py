@@ -32,9 +32,10 @@ class RunQueue:
     """Visitors who wait for the one engine. Its thread does their work, one turn after another.
 
     Each network address gets a turn before any gets a second one; requests from one address have their turns
-    in order of arrival. A session waits with one request at a time, and with one that waits for the rest of its turn. So an address with many requests delays
-    another one by a single turn. A turn comes only when somebody has begun to read the answer. When too many
-    wait, the last one of the address with the most gives up its place.
+    in order of arrival. A session waits with one request at a time, besides one that waits for the rest of
+    its turn (see `Ticket.gives_way`). So an address with many requests delays another one by a single turn. A
+    turn comes only when somebody has begun to read the answer. When too many wait, the last one of the
+    address with the most gives up its place.
     """
 
     def __init__(self, limits: Limits = LOCAL) -> None:
