@@ -154,7 +154,10 @@ export function start({ element, props, watch, trigger }) {
     else if (message.measure) followMeasurement(message.measure);
     else if (message.follow) followRun(message.follow, message.at ?? 0);
     else if (message.name) showOpened(message.name);
-    else draw(message);
+    else {
+      if (message.notice?.kind === "error") isLinked = false; // the address's run does not come
+      draw(message);
+    }
   }
 
   // Shows what is hidden from a newcomer until the visitor has begun something.
