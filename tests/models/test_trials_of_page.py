@@ -75,7 +75,7 @@ def test_a_turn_that_is_too_long_ends_with_what_it_has():
 
 @pytest.mark.parametrize("trial", ["none", "pair"])
 def test_who_waits_has_a_turn_between_two_pieces(trial, monkeypatch):
-    monkeypatch.setattr("specdemo.ui.runs.queue.PIECE", 0.2)
+    monkeypatch.setattr("specdemo.ui.runs.queue.TURN_PIECE", 0.2)
     monkeypatch.setattr(of_page, "LOOK_PERIOD", 0.05)
     monkeypatch.setattr(of_page.OfTiny, "most", 200)
     monkeypatch.setattr(of_page.OfPair, "most", 60)
