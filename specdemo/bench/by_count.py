@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from specdemo.bench.shapes import SHAPES, ModelShape
 from specdemo.events.speedup import expected_tokens
+from specdemo.runtime.attention import number_of_parts
 from specdemo.runtime.lm import kv_length_for
 
 COUNTED_GAMMA, COUNTED_ACCEPTANCE = 4, 0.75
@@ -17,7 +18,7 @@ ITEMSIZE = 2  # bfloat16
 PRODUCTS_REACH = 0.68  # of the bandwidth, when few rows are multiplied with a weight
 KEYS_AT_ONCE, KEYS_US = 128, 2.6  # how many keys one block of torch's attention reads at a time, and how long
 HOST_US = 1200.0  # between two rounds: 1.0 to 1.4 ms with the embedded pair, measured on a CPU
-SPLIT_PARTS, SPLIT_FROM, SPLIT_LAUNCHES = 32, 1024, 4  # of attention over so many keys, if it is split
+COMBINING = 4  # launches of an attention that is split over the keys, besides its own
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ LAUNCHES = {
 class Accelerator:
     bandwidth: float  # bytes per second
     node_us: float  # of an empty kernel in a graph
+    processors: int
 
 
 # Nine tenths of the bandwidth that NVIDIA publishes, as copies reach; a node as others have measured it on an
 # H100.
-GIVEN = {"NVIDIA H200": Accelerator(0.9 * 4.8e12, 1.3)}
+GIVEN = {"NVIDIA H200": Accelerator(0.9 * 4.8e12, 1.3, 132)}
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class ForwardBytes:
     weights: int
     position: int = 0  # keys and values of one position of the text, in all layers
     layers: int = 0
+    key_heads: int = 0
 
 
 def bytes_of_shape(shape: ModelShape) -> ForwardBytes:
@@ -61,8 +64,8 @@ def bytes_of_shape(shape: ModelShape) -> ForwardBytes:
         parameters = shape.model().num_parameters()
     of_keys = 2 * shape.num_key_value_heads * shape.head_dim * shape.num_hidden_layers
     table = shape.vocab_size * shape.hidden_size  # of embeddings, of which only some rows are read
-    layers = shape.num_hidden_layers
-    return ForwardBytes(ITEMSIZE * (parameters - table), ITEMSIZE * of_keys, layers)
+    layers = shape.num_hidden_layers, shape.num_key_value_heads
+    return ForwardBytes(ITEMSIZE * (parameters - table), ITEMSIZE * of_keys, *layers)
 
 
 def bytes_of_model(model: PreTrainedModel, weights: int) -> ForwardBytes:
@@ -71,7 +74,7 @@ def bytes_of_model(model: PreTrainedModel, weights: int) -> ForwardBytes:
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     layers = config.num_hidden_layers
-    return ForwardBytes(weights, 2 * heads * width * layers * model.dtype.itemsize, layers)
+    return ForwardBytes(weights, 2 * heads * width * layers * model.dtype.itemsize, layers, heads)
 
 
 def round_bytes(target: ForwardBytes, drafter: ForwardBytes | None, gamma: int, text: int = 0) -> int:
@@ -101,10 +104,10 @@ class CountedRound:
 
 
 def counted_round(
-    name: str, machine: Accelerator, text: int, gamma: int = COUNTED_GAMMA, parts: int = 1
+    name: str, machine: Accelerator, text: int, gamma: int = COUNTED_GAMMA, split: bool = True
 ) -> CountedRound:
-    """A round of SHAPES[name] behind `text` tokens. parts: in which attention over a long cache is done.
-    gamma 0: a round of the target alone."""
+    """A round of SHAPES[name] behind `text` tokens. gamma 0: a round of the target alone. split: whether
+    attention over a long cache is split over the keys, as it is."""
     target, drafter = (bytes_of_shape(shape) for shape in SHAPES[name])
     per_us = machine.bandwidth / 1e6  # bytes
     weights = round_bytes(target, drafter, gamma)
@@ -112,19 +115,19 @@ def counted_round(
     return CountedRound(
         limit=round_bytes(target, drafter, gamma, text) / per_us,
         products=weights / per_us / PRODUCTS_REACH,
-        attention=sum(_attention_us(model, machine, text, parts) for model in [target, *[drafter] * gamma]),
+        attention=sum(_attention_us(model, machine, text, split) for model in [target, *[drafter] * gamma]),
         launches=launches * machine.node_us,
         host=HOST_US,
     )
 
 
-def _attention_us(model: ForwardBytes, machine: Accelerator, text: int, parts: int) -> float:
-    """Of one forward. It reads as many keys as the captured forward has, masked ones as well, one part after
-    the other in each block, and no faster than the memory."""
+def _attention_us(model: ForwardBytes, machine: Accelerator, text: int, split: bool) -> float:
+    """Of one forward. It reads as many keys as the captured forward has, masked ones as well: a block those
+    of its part one after the other, and all together no faster than the memory."""
     keys = kv_length_for(text + COUNTED_GAMMA + 1, torch.device("cuda"))
-    parts = parts if keys >= SPLIT_FROM else 1
+    parts = number_of_parts(keys, model.key_heads, machine.processors) if split else 1
     of_blocks = model.layers * keys / parts / KEYS_AT_ONCE * KEYS_US
-    combining = model.layers * SPLIT_LAUNCHES * machine.node_us if parts > 1 else 0.0
+    combining = model.layers * COMBINING * machine.node_us if parts > 1 else 0.0
     return max(of_blocks, model.position * keys * 1e6 / machine.bandwidth) + combining
 
 
@@ -135,10 +138,10 @@ COUNT_COLUMNS += ["of the limit", "tokens/s", "x plain"]
 def count_rows(name: str, machine: Accelerator) -> list[list[str | float | None]]:
     """A table by COUNT_COLUMNS, times in us, with COUNTED_GAMMA and COUNTED_ACCEPTANCE."""
     tokens, rows = expected_tokens(COUNTED_ACCEPTANCE, COUNTED_GAMMA), []
-    for how, parts in (("unsplit", 1), (f"in {SPLIT_PARTS} parts", SPLIT_PARTS)):
+    for how, split in (("in parts", True), ("unsplit", False)):
         for text in TEXTS:
-            one = counted_round(name, machine, text, parts=parts)
-            plain = counted_round(name, machine, text, gamma=0, parts=parts)
+            one = counted_round(name, machine, text, split=split)
+            plain = counted_round(name, machine, text, gamma=0, split=split)
             times = (one.limit, one.products, one.attention, one.launches, one.host, one.us)
             speed = (f"{one.share:.0%}", round(tokens * 1e6 / one.us), f"{tokens * plain.us / one.us:.2f}")
             rows.append([how, text, *map(round, times), *speed])

@@ -70,10 +70,14 @@ def empty_node() -> Finding:
 def counted_rounds() -> Finding:
     """What this machine's bandwidth and launches would allow; without a GPU those of GIVEN."""
     if device() == "cuda":
-        machines = {torch.cuda.get_device_name(): Accelerator(bandwidth(), node_us())}
+        machines = {torch.cuda.get_device_name(): this_gpu()}
         return Finding("counted with this machine's bandwidth and launches", tables=count_tables(machines))
     how = f"this CPU by its bandwidth; {' and '.join(GIVEN)} by given figures, so only an estimate"
     return Finding(how, tables=[embedded_table(), *count_tables(GIVEN)])
+
+
+def this_gpu() -> Accelerator:
+    return Accelerator(bandwidth(), node_us(), torch.cuda.get_device_properties(0).multi_processor_count)
 
 
 def count_tables(machines: Mapping[str, Accelerator]) -> list[Table]:
@@ -131,7 +135,7 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
         share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
         if device() == "cuda" and name in LAUNCHES:
             length = len(prompts[0]) + SPEED_TOKENS["cuda"]
-            by_count = counted_round(name, Accelerator(bandwidth(), node_us()), length, params.gamma)
+            by_count = counted_round(name, this_gpu(), length, params.gamma)
             numbers["counted_round_ms"] = by_count.us / 1000
             share += f", by count {by_count.us / 1000:.2f} ms"
         ms = "no full round" if numbers["round_ms"] is None else f"{numbers['round_ms']:.2f} ms a round"

@@ -14,7 +14,7 @@ from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, 
 from specdemo.bench.hardware import copy_bandwidth
 from specdemo.bench.shapes import SHAPES, ModelShape
 from specdemo.doctor.machine import device, replayed_us
-from specdemo.runtime.attention import grouped_attention, without_cudnn
+from specdemo.runtime.attention import grouped_attention, masking, without_cudnn
 
 GAMMA = 4
 LENGTHS = (512, 768, 4096, 6144, 32_768, 49_152)
@@ -40,7 +40,7 @@ def attention(shape: ModelShape, rows: int, length: int, bandwidth: float) -> st
     query = torch.randn(1, shape.num_attention_heads, rows, width, device=where, dtype=dtype)
     key, value = torch.randn(2, 1, groups, length, width, device=where, dtype=dtype)
     mask = torch.zeros(1, 1, rows, length, device=where, dtype=dtype)
-    mask[..., length - length // 8 :] = torch.finfo(dtype).min / 2
+    mask[..., length - length // 8 :] = masking(dtype)
     grouped = query.reshape(1, groups, -1, width)  # [1, G, H/G * N, d]
     wide = mask.repeat(1, 1, shape.num_attention_heads // groups, 1)
 
