@@ -104,7 +104,7 @@ def test_who_waits_has_a_turn_between_two_pieces(trial, monkeypatch):
         return message, own
 
     last, own = asyncio.run(follow_all())
-    assert len(seen) == 3 and seen == sorted(seen) and seen[0] < seen[-1] < last["trials"]["runs"], seen
+    assert len(seen) == 3 and seen == sorted(seen) and seen[-1] < last["trials"]["runs"], seen
     assert last["state"] == "ended" and last["trials"]["runs"] == last["trials"]["most"] and own.done.done()
 
 

@@ -241,7 +241,7 @@ class Ticket:
 
     @property
     def gives_way(self) -> bool:
-        """Whether this turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns."""
+        """Whether the turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns."""
         if self.began is None or time.monotonic() - self.began - self.had < TURN_PIECE:
             return False
         return len(self.queue.tickets) > 1
