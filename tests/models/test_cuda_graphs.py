@@ -92,12 +92,18 @@ def test_cudnns_attention_is_left_out_while_a_pairs_models_compute_and_at_no_oth
 
 
 @pytest.mark.parametrize("draft_with", ["model", "none"])
-def test_a_graph_that_does_not_write_the_cache_is_not_used(monkeypatch, draft_with):
+def test_graphs_that_do_not_write_the_cache_are_not_used(monkeypatch, draft_with):
     fake = install(monkeypatch, FakeCuda())
     fake.skipped = {"index_copy_"}
     graphs = Graphs(Clock())
-    rounds = rounds_of(run_by(llama, near, graphs), temperature=0.0, draft_with=draft_with)
-    assert "than the step itself" in graphs.blocker and not graphs.graphs
+    pair = run_by(llama, near, graphs)
+    rounds = rounds_of(pair, temperature=0.0, draft_with=draft_with)
+    steps = {key[0] for key in graphs.refused}
+    assert steps == ({"draft", "verify"} if draft_with == "model" else {"verify"})
+    assert not graphs.graphs and graphs.blocker is None
+    notes = [note for note in pair.notes if "is not captured" in note]
+    assert all(any(note.startswith(f"the {step} step for drafts of") for note in notes) for step in steps)
+    assert all("(logits differ by" in note for note in notes), notes
     plain = rounds_of(load_pair(target=llama, drafter=near), temperature=0.0, draft_with=draft_with)
     assert [this_round.emitted for this_round in rounds] == [this_round.emitted for this_round in plain]
 
