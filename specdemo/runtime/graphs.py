@@ -373,7 +373,9 @@ def disagreement(expected: object, given: object, confidence_apart: float) -> st
         if not torch.equal(one.isnan(), other.isnan()):
             return f"NaN in {name}"
         # The same infinity in both, or NaN, is no difference.
-        apart = torch.where(one == other, 0.0, (one.double() - other.double()).abs()).nan_to_num(0.0, torch.inf)
+        apart = torch.where(one == other, 0.0, (one.double() - other.double()).abs()).nan_to_num(
+            0.0, torch.inf
+        )
         if name == "logits":
             allowed = logits_tolerance(one.double(), one.dtype)
         else:

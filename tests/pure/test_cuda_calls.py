@@ -293,7 +293,9 @@ def test_a_step_whose_graphs_say_something_else_runs_as_it_is_and_no_other_does(
     assert len(outputs) == 3, "nor in the next run"
     graphs.drop()
     graphs(("step",), step, first)
-    assert graphs.fault is None and list(graphs.graphs) == [("step",)], "weights that have moved are another try"
+    assert graphs.fault is None and list(graphs.graphs) == [("step",)], (
+        "weights that have moved are another try"
+    )
 
 
 def test_a_graph_that_says_something_else_is_captured_once_more(fake, outputs):
