@@ -520,9 +520,9 @@ def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
 @pytest.mark.parametrize(
     ("length", "most"),
     [
-        (512, 8),
-        pytest.param(4096, 18, marks=pytest.mark.slow),
-        pytest.param(32768, 32, marks=pytest.mark.long),
+        (512, 6),
+        pytest.param(4096, 10, marks=pytest.mark.slow),
+        pytest.param(32768, 18, marks=pytest.mark.long),
     ],
 )
 def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothing(monkeypatch, length, most):
