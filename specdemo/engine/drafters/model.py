@@ -115,7 +115,7 @@ class ModelDrafter(Drafter):
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
         """told: see draft_in_turn."""
         position, last = value.position[0].long(), value.last.long()
-        if self.drafts_at_once:
+        if told is None and self.drafts_at_once:
             shaping = None if self.sampler.greedy else value.settings.numbers
             drafted = self.lm.draft(last, position, value.u, shaping)
             if drafted is not None:
