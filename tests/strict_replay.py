@@ -2,9 +2,9 @@
 
 What was allocated while a graph was captured is its own memory. All other memory that it reads or writes is
 held weakly: once its owner has let it go, a replay is a use after free. Around each replay the graph's own
-memory is spoiled, except for its outputs, because anything in its pool may use that memory. So are the outputs
-of all graphs captured later, which may lie in what this one has freed while it was captured, and the inputs of
-all other graphs, which hold until the next step only."""
+memory is spoiled, except for its outputs, because anything in its pool may use that memory. So are the
+outputs of all graphs captured later, which may lie in what this one has freed while it was captured, and the
+inputs of all other graphs, which hold until the next step only."""
 
 import math
 from collections import Counter

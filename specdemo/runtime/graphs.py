@@ -362,9 +362,9 @@ def confidence_tolerance(dtypes: list[torch.dtype]) -> float:
 
 
 def disagreement(expected: object, given: object, confidence_apart: float) -> str | None:
-    """What differs, and by how much, in a few words; None if nothing does. Logits may be rounded otherwise; ids,
-    flags and other numbers must be the same, but for EXACT. confidence_apart: how far `sure` may be apart,
-    which a head computes beside its logits."""
+    """What differs, and by how much, in a few words; None if nothing does. Logits may be rounded otherwise;
+    ids, flags and other numbers must be the same, but for EXACT. confidence_apart: how far `sure` may be
+    apart, which a head computes beside its logits."""
     for (name, one), (_, other) in zip(named_tensors(expected), named_tensors(given), strict=True):
         if not one.is_floating_point():
             if count := int((one != other).sum()):

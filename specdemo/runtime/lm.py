@@ -456,8 +456,8 @@ def longer(old: Tensor, length: int) -> Tensor:
 
 def kv_length_for(length: int, device: torch.device) -> int:
     """How many positions a forward attends to when the text has this length: few different numbers on a GPU,
-    where each has to be captured (256, 512, 1024, ..., 16384, 24576, 32768, 49152, ...), and the next multiple
-    of 64 on a CPU."""
+    where each has to be captured (256, 512, 1024, ..., 16384, 24576, 32768, 49152, ...), and the next
+    multiple of 64 on a CPU."""
     if device.type == "cpu":
         return -(-length // 64) * 64
     power = max(MIN_CAPACITY, 1 << (length - 1).bit_length())

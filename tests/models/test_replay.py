@@ -1,5 +1,5 @@
-"""Runs over CUDA graphs that are replayed as strictly as CUDA's memory is used (tests/strict_replay.py), drawn
-at random: their texts are those of the same steps uncaptured. And faults that must be found."""
+"""Runs over CUDA graphs that are replayed as strictly as CUDA's memory is used (tests/strict_replay.py),
+drawn at random: their texts are those of the same steps uncaptured. And faults that must be found."""
 
 from dataclasses import dataclass, replace
 from functools import partial

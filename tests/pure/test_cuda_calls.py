@@ -327,8 +327,8 @@ def argmax_of(value, logits):
 
 @pytest.mark.parametrize("moved", [0.003, 0.5])
 def test_what_a_graph_says_is_judged_by_its_own_logits(fake, outputs, moved):
-    """Two tokens that are equally likely but for rounding: another one may be drawn, if its logit is larger and
-    near to that of the step."""
+    """Two tokens that are equally likely but for rounding: another one may be drawn, if its logit is larger
+    and near to that of the step."""
 
     def ids_of(value):
         return argmax_of(value, value.x * 0.0 + torch.tensor([10.0, 9.999, 0.0]))
