@@ -150,7 +150,7 @@ def one_round(
         raise PairError(BUSY)
     try:
         with no_mistakes(), pair.runner.active():
-            decoder = _decoder(pair, replace(started, params=params), is_over)
+            decoder = decoder_of(pair, replace(started, params=params), is_over)
         emitter = decoder.emitter
         if any(emitter.stop.add(one, emitter.pieces.push(one)) for one in output_ids):
             raise ValueError("The text has ended, so no round can follow")
@@ -243,7 +243,7 @@ def _events(
     """is_closing: whether the run is to end early; once true, always true. measure: see `stream`."""
     yield started
     try:
-        decoder = _decoder(pair, started, is_closing)
+        decoder = decoder_of(pair, started, is_closing)
         rounds = decoder.decode(list(started.prompt_ids))
         while trace.finish is None:
             with pair.runner.active():
@@ -286,7 +286,9 @@ def _plain_rounds(
         yield event
 
 
-def _decoder(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
+def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
+    """The loop of a run, which has not begun. Who drives it holds the pair's lock, and calls it within
+    `pair.runner.active()`."""
     params = started.params
     own: dict[Need | None, OwnLayers] = {"first layers": params.exit_layer, "prediction layers": "mtp"}
     setup = pair.runner.begin_run(own.get(METHODS[params.draft_with].needs))

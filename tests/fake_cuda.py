@@ -3,13 +3,14 @@
 A graph notes the operations while it captures and runs them again, into the same memory, when it is replayed.
 Everything is noted in `FakeCuda.log`, and what CUDA forbids during a capture ends it as CUDA would."""
 
+import math
 import threading
 from contextlib import contextmanager
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specdemo.runtime import cuda, probe
+from specdemo.runtime import attention, cuda, probe
 
 FORBIDDEN = "CUDA error: operation not permitted when stream is capturing\nCUDA kernel errors might be ..."
 INVALID = "CUDA error: operation failed due to a previous error during capture\nCUDA kernel errors might ..."
@@ -118,6 +119,47 @@ class Generator:
         self.state = state
 
 
+class Properties:
+    """Of an H200, what is asked for."""
+
+    multi_processor_count = 132
+    major = 9
+
+
+def efficient_attention(query, key, value, bias, with_logsumexp, dropout=0.0, causal=False, *, scale=None):
+    """What torch's CUDA kernel computes (kernel_forward.h in torch/include), and what it refuses: the output
+    [B, H, N, d], and the log-sum-exp of scores, of N rounded up to 32s."""
+    batch, heads, n, d = query.shape
+    length = key.shape[2]
+    assert key.shape == value.shape == (batch, heads, length, d)
+    assert bias.shape == (batch, heads, n, length), "nothing is expanded there"
+    assert bias.dtype == query.dtype == key.dtype and with_logsumexp and not dropout and not causal
+    aligned = 128 // (8 * query.element_size())
+    assert length % aligned == 0 and all(stride % aligned == 0 for stride in bias.stride()[:3])
+    assert all(tensor.stride(-1) == 1 for tensor in (query, key, value, bias))
+    assert all(stride % aligned == 0 for tensor in (query, key, value) for stride in tensor.stride()[1:3])
+    scores = (query.float() @ key.float().mT * (scale or d**-0.5) + bias.float()) * math.log2(math.e)
+    most = scores.amax(-1, keepdim=True)
+    weights = (scores - most.where(most.isfinite(), 0.0)).exp2()
+    total = weights.sum(-1, keepdim=True)
+    seen_nothing = total == 0
+    total = total.where(~seen_nothing, 1.0)
+    output = (weights / total @ value.float()).to(query.dtype)
+    of_rows = most.where(most.isfinite(), 0.0) / math.log2(math.e) + total.log()
+    padding = of_rows.new_full((batch, heads, -n % 32), math.inf)
+    seed = torch.zeros((), dtype=torch.long)
+    return (
+        output.transpose(1, 2).contiguous().transpose(1, 2),
+        torch.cat([of_rows[..., 0], padding], -1),
+        seed,
+        seed.clone(),
+    )
+
+
+KERNELS = torch.library.Library("aten", "IMPL")
+KERNELS.impl("_scaled_dot_product_efficient_attention", efficient_attention, "CPU")  # which has none
+
+
 def install(monkeypatch, fake):
     """Every device counts as a GPU, and torch.cuda is the fake."""
 
@@ -213,6 +255,7 @@ def install(monkeypatch, fake):
         "synchronize": lambda *_: fake.device_wide("synchronize"),
         "default_generators": (fake.generator,),
         "get_device_name": lambda *_: "a GPU that is not there",
+        "get_device_properties": lambda *_: Properties,
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     for name, stand_in in {
@@ -220,6 +263,7 @@ def install(monkeypatch, fake):
         "_cuda_releasePool": fake.release,
     }.items():
         monkeypatch.setattr(torch._C, name, stand_in, raising=False)
+    attention._processors.cache_clear()
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
     monkeypatch.setattr(probe, "difference", lambda device, write: None)

@@ -1,6 +1,10 @@
 """Masks and attention for static forwards: a few queries over a long cache, without a look at the device. And
 whether torch may choose cuDNN's attention.
 
+torch's attention with a mask gives each key head to one block of a GPU, which reads all keys one after the
+other: 8 blocks on the 132 processors of an H200. So a long cache is seen as parts, which other blocks read at
+the same time, and their outputs are combined by their log-sum-exp (flash-decoding, Dao et al. 2023).
+
 transformers' own mask asks the device whether it can be left out, and its attention copies grouped keys and
 values once per query head in every forward of several tokens. Both are replaced through transformers' own
 registries, under one name."""
@@ -8,16 +12,38 @@ registries, under one name."""
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from specdemo.runtime import cuda
 
 ATTENTION_NAME = "specdemo"
 LOCK = threading.RLock()
 CUDNN_LOCK = threading.Lock()
 MAX_GROUPED_QUERIES = 32  # beyond that (a prefill) a mask for every group costs more than repeated keys
+
+# Keys from which on attention is split: combining the parts takes four launches, some 8 us by estimate, and a
+# block reads 128 keys in some 2.6 us.
+SPLIT_FROM = 1024
+SMALLEST_PART = 128  # keys: torch's kernel reads as many at a time, or 64
+BLOCKS_A_PROCESSOR = 2  # of torch's kernel, which fit on one at the same time
+ALIGNED = 8  # head_dim and the keys of a part are multiples of it, or that kernel refuses them
+
+
+def masking(dtype: torch.dtype) -> float:
+    """What a mask adds where nothing may be seen. Half of the lowest number: torch's CUDA kernel multiplies
+    scores by log2(e), and says of a row whose scores have all become -inf that its log-sum-exp is 0."""
+    return torch.finfo(dtype).min / 2
+
+
+def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """hidden [R, L] bool -> the mask [1, 1, R, L] that attention adds."""
+    return hidden.to(dtype).mul_(masking(dtype))[None, None]
 
 
 def additive_mask(
@@ -40,8 +66,7 @@ def additive_mask(
     keys = torch.arange(kv_length, device=device)[None] + kv_offset  # [1, L]
     zero = torch.zeros((), dtype=torch.long, device=device)
     allowed = mask_function(zero, zero, queries, keys)  # [N, L]
-    mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
-    return mask.masked_fill(~allowed, torch.finfo(dtype).min)[None, None]
+    return additive(~allowed, dtype)
 
 
 def grouped_attention(
@@ -61,8 +86,91 @@ def grouped_attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     rows = query.reshape(1, groups, -1, d)  # [1, G, H/G * N, d]
     mask = attention_mask.repeat(1, 1, heads // groups, 1)
-    output = torch.nn.functional.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
+    output = masked_attention(rows, key, value, mask, scaling)
     return output.reshape(1, heads, n, -1).transpose(1, 2).contiguous(), None
+
+
+def masked_attention(
+    rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None
+) -> Tensor:
+    """rows [1, G, R, d], keys and values [1, G, L, d], mask [1, 1, R, L] (see `additive`) -> [1, G, R, d].
+    scale: of the scores; None: 1 / sqrt(d)."""
+    parts = parts_of(keys)
+    if parts == 1:
+        return scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=scale)
+    return split_attention(rows, keys, values, mask, scale, parts)
+
+
+def parts_of(keys: Tensor) -> int:
+    """Into how many parts attention splits these keys [1, G, L, d]: 1, not at all, on a CPU, and where
+    torch's CUDA kernel would refuse them. It looks at shapes alone, so that it can be asked in a capture."""
+    if not cuda.is_cuda(keys.device):
+        return 1
+    _, groups, length, d = keys.shape
+    if length < SPLIT_FROM or d % ALIGNED:
+        return 1
+    processors, capability = _processors(keys.device)
+    if keys.dtype == torch.bfloat16 and capability < 8:
+        return 1
+    return number_of_parts(length, groups, processors)
+
+
+@cache
+def _processors(device: torch.device) -> tuple[int, int]:
+    """The GPU's multiprocessors, and the first number of its compute capability."""
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.major
+
+
+def number_of_parts(length: int, groups: int, processors: int) -> int:
+    """The parts of `length` keys when a GPU with so many multiprocessors attends to them with `groups` key
+    heads: the most, by powers of two, that it can read at the same time, of SMALLEST_PART keys or more."""
+    parts = 1
+    while (
+        length >= max(SPLIT_FROM, 2 * parts * SMALLEST_PART)
+        and length % (2 * parts * ALIGNED) == 0
+        and 2 * parts * groups <= BLOCKS_A_PROCESSOR * processors
+    ):
+        parts *= 2
+    return parts
+
+
+def split_attention(
+    rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None, parts: int
+) -> Tensor:
+    """`masked_attention` with the L keys seen as `parts` parts of the same length, without a copy. Where a
+    row sees nothing of a part, that part's weight is 0."""
+    groups, n = rows.shape[1:3]
+    outputs, logsumexp = _attend_each(
+        rows.expand(parts, -1, -1, -1),
+        _as_parts(keys, parts),
+        _as_parts(values, parts),
+        mask[0, 0].unflatten(1, (parts, -1)).transpose(0, 1)[:, None].expand(-1, groups, -1, -1),
+        scale,
+    )
+    weights = logsumexp.softmax(0)[..., :n, None]  # [S, G, R, 1]; what the kernel has added to R is left out
+    return (outputs * weights).sum(0, keepdim=True).to(rows.dtype)
+
+
+def _as_parts(cached: Tensor, parts: int) -> Tensor:
+    """[1, G, L, d] -> [S, G, L / S, d], the same memory."""
+    return cached[0].unflatten(1, (parts, -1)).transpose(0, 1)
+
+
+def _attend_each(
+    rows: Tensor, keys: Tensor, values: Tensor, masks: Tensor, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """rows [S, G, R, d], keys and values [S, G, P, d], masks [S, G, R, P] -> outputs [S, G, R, d], and the
+    log-sum-exp of their scores, float32 [S, G, R or more]."""
+    if cuda.is_cuda(rows.device):
+        found = torch.ops.aten._scaled_dot_product_efficient_attention(
+            rows, keys, values, masks, True, scale=scale
+        )
+    else:
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            rows, keys, values, attn_mask=masks, scale=scale
+        )
+    return found[0], found[1]
 
 
 _without_cudnn = 0  # how many need torch's setting to be off now

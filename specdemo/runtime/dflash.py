@@ -15,12 +15,13 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 from torch.nn import Embedding, Linear, Module, ModuleDict, ModuleList, RMSNorm
-from torch.nn.functional import embedding, scaled_dot_product_attention
+from torch.nn.functional import embedding
 from transformers import PreTrainedModel, Qwen3Config
 from transformers.activations import ACT2FN
 
+from specdemo.runtime.attention import additive, masked_attention
 from specdemo.runtime.device import to_device
-from specdemo.runtime.fused import additive, as_heads, as_rows, gated
+from specdemo.runtime.fused import as_heads, as_rows, gated
 from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, DraftHead, Rotate, gated_mlp
 from specdemo.runtime.linear import Product
 
@@ -294,7 +295,7 @@ class PositionalBlockAttention:
         mask = self._mask(self.sights[layer], heads // groups, q.dtype)
         rows = as_rows(q, heads, groups, d)
         keys, values = keys[:, :, :length], values[:, :, :length]
-        output = scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
+        output = masked_attention(rows, keys, values, mask)
         return as_heads(output, heads, groups, d).view(-1, heads, d)
 
     def _mask(self, sight: Sight, shared: int, dtype: torch.dtype) -> Tensor:

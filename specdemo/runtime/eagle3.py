@@ -16,8 +16,9 @@ from torch.nn.functional import embedding
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 from transformers.activations import ACT2FN
 
+from specdemo.runtime.attention import additive, masked_attention
 from specdemo.runtime.device import to_device
-from specdemo.runtime.fused import additive, as_heads, as_rows, gated
+from specdemo.runtime.fused import as_heads, as_rows, gated
 from specdemo.runtime.heads import HEAD_PREFILL_CHUNK, CachedHead, DraftHead, Rotate, gated_mlp
 from specdemo.runtime.linear import Product
 
@@ -217,7 +218,7 @@ class PositionalAttention:
         mask = additive(hidden, q.dtype)
         rows = as_rows(q, heads, groups, d)
         keys, values = self.keys[:, :, :length], self.values[:, :, :length]
-        output = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
+        output = masked_attention(rows, keys, values, mask)
         return as_heads(output, heads, groups, d).view(-1, heads, d)
 
 

@@ -11,10 +11,11 @@ from functools import cache
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from torch.nn.functional import rms_norm
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
+from specdemo.runtime.attention import additive, masked_attention
 from specdemo.runtime.linear import Product
 
 # The classes of transformers that are built like this: RMS norms, rotary positions, a gated MLP, and causal
@@ -188,11 +189,6 @@ class Shared:
     masks: dict[int | None, Tensor]
 
 
-def additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """hidden [R, L] bool -> the mask [1, 1, R, L] that attention adds."""
-    return hidden.to(dtype).mul_(torch.finfo(dtype).min)[None, None]
-
-
 # In what follows sizes are those of the config, not of tensors: a capture on a CPU works those out in every
 # replay.
 def as_rows(q: Tensor, heads: int, groups: int, d: int) -> Tensor:
@@ -310,7 +306,7 @@ class Layer:
         """q [N, heads, d], keys and values [1, groups, L, d] -> [N, heads * d]. mask [1, 1, R, L]."""
         rows = as_rows(q, self.heads, self.groups, self.head_dim)
         if self.softcap is None:
-            output = scaled_dot_product_attention(rows, keys, values, attn_mask=mask, scale=self.scaling)
+            output = masked_attention(rows, keys, values, mask, self.scaling)
         else:
             scores = rows @ keys.transpose(2, 3) * self.scaling  # [1, groups, R, L]
             scores = torch.tanh(scores / self.softcap) * self.softcap + mask

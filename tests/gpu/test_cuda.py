@@ -8,7 +8,9 @@ import torch
 from specdemo import Params, generate, load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
+from specdemo.runtime.attention import masked_attention, parts_of
 from specdemo.runtime.device import attention_backends
+from tests.models.test_split_attention import SHAPES, errors, exact, inputs
 from tests.tiny import tiny, tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
@@ -52,6 +54,21 @@ def test_cudnns_attention_is_left_out_while_a_pair_computes_unless_asked_for(wan
     pair.target.register_forward_pre_hook(lambda *_: seen.append("cudnn" in attention_backends()))
     text_of(pair, temperature=0)
     assert set(seen) == {wanted} and "cudnn" in attention_backends()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_attention_that_is_split_is_as_good_as_unsplit(name, dtype):
+    """Most parts are wholly masked in the first and the last case."""
+    for n, fill, window in ((1, 700, None), (5, 3000, None), (17, 4096, 600)):
+        arguments = inputs(SHAPES[name], n, 4096, fill, window, dtype)
+        rows, keys, values, mask = (tensor.cuda() for tensor in arguments)
+        assert parts_of(keys) > 1
+        unsplit = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
+        expected = exact(*arguments)
+        ours = errors(masked_attention(rows, keys, values, mask).cpu(), expected)
+        theirs = errors(unsplit.cpu(), expected)
+        assert ours[1] <= 1.3 * theirs[1] and ours[0] <= 3 * theirs[0]
 
 
 def test_quantised_weights_run_and_take_less():

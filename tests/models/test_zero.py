@@ -152,20 +152,20 @@ def test_an_error_in_the_forked_process_is_a_sentence(pair, monkeypatch):
     def fails(*_):
         raise RuntimeError("no kernel image\nin /home/mia/kernels.so")
 
-    monkeypatch.setattr(zero.session, "_decoder", fails)
+    monkeypatch.setattr(zero.session, "decoder_of", fails)
     with pytest.raises(PairError, match="^The run failed: RuntimeError: no kernel image in kernels.so$"):
         finished(zero.start_run(pair, PROMPT, PARAMS))
 
 
 def test_a_process_that_is_killed_is_a_sentence(pair, monkeypatch):
-    server, decoder = os.getpid(), zero.session._decoder
+    server, decoder = os.getpid(), zero.session.decoder_of
 
     def killed(*arguments):
         assert os.getpid() != server
         os.kill(os.getpid(), signal.SIGKILL)
         return decoder(*arguments)
 
-    monkeypatch.setattr(zero.session, "_decoder", killed)
+    monkeypatch.setattr(zero.session, "decoder_of", killed)
     with pytest.raises(PairError, match="took the GPU back"):
         finished(zero.start_run(pair, PROMPT, PARAMS))
 

@@ -44,9 +44,8 @@ def test_it_has_every_number_and_every_hook():
     assert sorted(values("data-number")) == sorted((*NUMBERS, *SERVER_NUMBERS))
     assert values("data-number")[0] == HEADLINE and values("data-copy") == [MEANWHILE]
     hooks = {"stage", "inspector", "timeline", "metrics", "notice", "legend", "replay", "whose", "verdict"}
-    assert hooks | {"race", "gamma", "compare", "guess", "positions", "exactness", "figure", "turns"} == set(
-        values("data-testid")
-    )
+    panels = {"race", "gamma", "compare", "guess", "trials", "positions", "exactness", "figure", "turns"}
+    assert hooks | panels == set(values("data-testid"))
 
 
 def test_each_tab_has_its_panel():

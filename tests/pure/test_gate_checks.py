@@ -138,6 +138,7 @@ def test_what_an_event_carries_beside_its_values():
     )
     guess = {"kind": "guess", "ids": "1,2", "round": 1, "guess": " a", "game": "ab", "seed": 7}
     check_rest({"event_data": guess}, {0, 7})
+    check_rest({"event_data": {"kind": "trials", "trial": "told"}}, {0, 7})
     check_rest({"trigger_id": 0, "event_data": "a text"}, {0, 7})
     for wrong in (
         {"trigger_id": 8},

@@ -4,6 +4,7 @@ import ast
 import gc
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ FLOORS = [  # a module imports from its own folder and from floors above its own
     {"engine", "loading"},
     {"session"},
     {"zero"},
-    {"bench"},
+    {"bench", "trials"},
     {"ui", "doctor"},
     {"cli", "training"},
     {"__main__"},
@@ -160,6 +161,12 @@ def test_a_public_name_is_defined_once():
         for name in public_names(file) - SAME_ROLE:
             where.setdefault(name, []).append(module)
     assert {name: found for name, found in where.items() if len(found) > 1} == {}
+
+
+def test_no_two_test_files_have_one_name():
+    """pytest imports them by their names alone, and leaves out the second of two with the same one."""
+    names = Counter(file.name for file in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("module", TORCH_FREE)

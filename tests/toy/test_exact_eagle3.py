@@ -84,7 +84,9 @@ class ForgetsItsVocabulary(Sampler):
 def events_of(params, sampler):
     """One run over a target and a head, which knows its text as it grows."""
     text, target = list(PROMPT), TableTarget(TARGET)
-    drafter = Eagle3Drafter(TableHead(TableFeatures(), text), target, sampler(params), EagerSteps(), params.gamma)
+    drafter = Eagle3Drafter(
+        TableHead(TableFeatures(), text), target, sampler(params), EagerSteps(), params.gamma
+    )
     for event in decoding(target, drafter, params, PROMPT):
         if isinstance(event, Round):
             text += event.emitted

@@ -114,7 +114,10 @@ def test_the_page_is_german_where_the_address_asks_for_it(visit, url):
     assert page.evaluate("document.documentElement.lang") == "de"
     page.locator('.stage [data-fate="accepted"]').first.click()
     assert page.locator("[data-testid=inspector] .verdict").inner_text().startswith("Angenommen: u = ")
-    assert page.locator("[data-testid=inspector] .what .token").inner_text() == words["view"]["fates"]["accepted"]
+    assert (
+        page.locator("[data-testid=inspector] .what .token").inner_text()
+        == words["view"]["fates"]["accepted"]
+    )
     page.locator('[role=tab][data-tab="exactness"]').click()
     assert page.locator("#panel-exactness h2").first.inner_text() == words["exactness"]["heading"]
     assert "lang=de" in page.evaluate("location.search"), "pinning a token keeps the language"

@@ -17,8 +17,11 @@ import httpx
 
 SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what a page or a client calls itself, and Gradio an event
 DEPTH = 32  # of lists and objects within each other; a page sends 5
-# What the page's scripts tell with an event; the last five with a guess.
-EVENT_DATA = ("kind", "prompts", "gamma", "run", "query", "ids", "round", "guess", "game", "seed")
+# What the page's scripts tell with an event; those of the second line with a guess.
+EVENT_DATA = (
+    *("kind", "prompts", "gamma", "run", "query", "trial"),
+    *("ids", "round", "guess", "game", "seed"),
+)
 
 
 class NotLetIn(Exception):

@@ -14,7 +14,7 @@ from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
 from specdemo.ui.view.words import LANGUAGES, WORDS, say
 
 STATIC = Path(__file__).parents[1] / "static"
-TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "guess")
+TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
 BESIDE_THE_TEXT = ("text", "positions")
 UNMEASURED = ("exactness", "figure")
 SPEEDS = ("1", "0.2", "0.1", "0.04", "steps")

@@ -23,6 +23,7 @@ from specdemo.ui.runs.limits import Limits
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Asked, RunQueue, Ticket
 from specdemo.ui.runs.run import follow
+from specdemo.ui.runs.trials import TrialsRequest, trials_request, try_often
 from specdemo.ui.view.feed import nothing_yet, notice
 from specdemo.ui.view.settings import choice_of, in_labels, names_of, params_from_controls, values_held
 from specdemo.ui.view.words import say
@@ -160,9 +161,9 @@ class Handlers:
             shown = self.board.get(str(wanted.get("run")))
             if params.seed is None and isinstance(shown, FollowedRun):
                 params = replace(params, seed=shown.seed)
-            choice, is_game = Choice(**choice_of(values)), wanted.get("kind") == "guess"
-            make_request = guess_request if is_game else measurement_request
-            asked = make_request(wanted, choice, prompt, params)
+            requests = {"guess": guess_request, "trials": trials_request}
+            make_request = requests.get(str(wanted.get("kind")), measurement_request)
+            asked = make_request(wanted, Choice(**choice_of(values)), prompt, params)
             self.limits.check(prompt, params)
             one = FollowedMeasurement(self.limits, wanted)
             ticket = self._join(request, "measurement", one)
@@ -172,6 +173,8 @@ class Handlers:
 
             if isinstance(asked, GuessRequest):
                 reports = play(self.models, ticket, asked, link, one.name)
+            elif isinstance(asked, TrialsRequest):
+                reports = try_often(self.models, ticket, asked, one.name)
             else:
                 reports = measure(self.models, ticket, asked, one.name)
             self.board.begin(one, reports)

@@ -238,12 +238,17 @@ def _in_words(pairs: Sequence[AnyPair], request: MeasurementRequest) -> str:
     info, params = pairs[0].info, request.params
     where = info.name if info.server else say("run.on_device", name=info.name, device=info.device_name)
     seed = f", {say('said.seed', seed=params.seed)}" if params.temperature else ""
-    start = " ".join(request.prompt.split())
-    start = start if len(start) <= SHOWN_PROMPT else f"{start[:SHOWN_PROMPT]}…"
     judging = "".join(f"{words}, " for words in judging_in_words(params))
     this = request.prompts == "this"
-    prompts = say("run.this_prompt", start=start) if this else say("run.prompt_set", size=SET_SIZE)
+    prompts = prompt_in_words(request.prompt) if this else say("run.prompt_set", size=SET_SIZE)
     return f"{prompts}, {where}, {judging}{sampler_in_words(params)}{seed}"
+
+
+def prompt_in_words(prompt: str) -> str:
+    """Its first words, to tell it from others."""
+    start = " ".join(prompt.split())
+    start = start if len(start) <= SHOWN_PROMPT else f"{start[:SHOWN_PROMPT]}…"
+    return say("run.this_prompt", start=start)
 
 
 def found(request: MeasurementRequest, plan: MeasurementPlan, so_far: Comparison) -> dict[str, Any]:

@@ -226,8 +226,44 @@ class Game(TypedDict):
     drafted: NotRequired[RoundObject]
 
 
-MeasurementKind = Literal["race", "gamma", "compare", "guess"]
-MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = ("race", "gamma", "compare", "guess")
+class TrialsCell(TypedDict):
+    """The first tokens of a run: in which share of the runs they came out, and in which they are due: p of
+    the tiny pair's target, or the share of runs without drafts. others: how many rarer ones this stands for;
+    0 if it is one."""
+
+    text: str
+    came: float
+    due: float
+    others: int
+
+
+TrialsVerdict = Literal["few", "fits", "unclear", "differs"]
+
+
+class Trials(TypedDict):
+    """Short runs so far, of `most` at the most, counted by their first two tokens. trial: "none", a mistake,
+    or "pair". lossy: the rule, if it is one. judged, accepted: drafted tokens. distance: total variation;
+    by_chance: what it is on average where there is no difference. statistic: of the chi-square test, None
+    where it is infinite."""
+
+    trial: str
+    runs: int
+    most: int
+    judged: int
+    accepted: int
+    greedy: bool
+    lossy: str
+    cells: list[TrialsCell]
+    distance: float
+    by_chance: float
+    statistic: float | None
+    freedom: int
+    p_value: float
+    found: TrialsVerdict
+
+
+MeasurementKind = Literal["race", "gamma", "compare", "guess", "trials"]
+MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = ("race", "gamma", "compare", "guess", "trials")
 
 
 class Measurement(TypedDict):
@@ -244,6 +280,7 @@ class Measurement(TypedDict):
     gammas: NotRequired[list[GammaPoint]]
     comparison: NotRequired[ComparisonTable]
     guess: NotRequired[Game]
+    trials: NotRequired[Trials]
 
 
 class Message(TypedDict):

@@ -11,6 +11,7 @@ import { makeExactness } from "../view/exactness.js";
 import { makeFigure } from "../lesson/figure.js";
 import { makeGamma } from "../runs/gamma.js";
 import { makeGuess } from "../runs/guess.js";
+import { makeTrials } from "../runs/trials.js";
 import { makePositions } from "../view/positions.js";
 import { makeRace } from "../runs/race.js";
 import { makeLecture } from "./lecture.js";
@@ -69,6 +70,7 @@ export function start({ element, props, watch, trigger }) {
       if (page.dataset.tab === "race") showHead(ofRace);
     }),
     compare: makeCompare(part("compare"), server),
+    trials: makeTrials(part("trials"), server),
     guess: makeGuess(part("guess"), server),
   });
   const address = makeAddress();

@@ -304,11 +304,44 @@
  */
 
 /**
+ * The first tokens of a run: in which share of the runs they came out, and in which they are due: p of the tiny
+ * pair's target, or the share of runs without drafts. others: how many rarer ones this stands for; 0 if it is
+ * one.
+ * @typedef {object} TrialsCell
+ * @property {string} text
+ * @property {number} came
+ * @property {number} due
+ * @property {number} others
+ */
+
+/**
+ * Short runs so far, of `most` at the most, counted by their first two tokens. trial: "none", a mistake, or
+ * "pair". lossy: the rule, if it is one. judged, accepted: drafted tokens. distance: total variation; by_chance:
+ * what it is on average where there is no difference. statistic: of the chi-square test, null where it is
+ * infinite.
+ * @typedef {object} Trials
+ * @property {string} trial
+ * @property {number} runs
+ * @property {number} most
+ * @property {number} judged
+ * @property {number} accepted
+ * @property {boolean} greedy
+ * @property {string} lossy
+ * @property {Array<TrialsCell>} cells
+ * @property {number} distance
+ * @property {number} by_chance
+ * @property {number | null} statistic
+ * @property {number} freedom
+ * @property {number} p_value
+ * @property {"few" | "fits" | "unclear" | "differs"} found
+ */
+
+/**
  * What an instrument measures: all of it so far. id: another one for each measurement. whose: what is measured,
  * in words. text: what goes on or what went wrong. share: done, from 0 to 1.
  * @typedef {object} Measurement
  * @property {string} id
- * @property {"race" | "gamma" | "compare" | "guess"} kind
+ * @property {"race" | "gamma" | "compare" | "guess" | "trials"} kind
  * @property {"waiting" | "running" | "ended" | "stopped" | "failed"} state
  * @property {string} whose
  * @property {string} text
@@ -317,6 +350,7 @@
  * @property {Array<GammaPoint>} [gammas]
  * @property {ComparisonTable} [comparison]
  * @property {Game} [guess]
+ * @property {Trials} [trials]
  */
 
 /**

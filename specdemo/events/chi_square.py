@@ -1,0 +1,126 @@
+"""Pearson's chi-square tests of counts, and the total variation distance. Standard library only."""
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+FEWEST = 5.0  # expected in a cell, or the statistic would not have the chi-square distribution
+MOST_TERMS = 10_000
+ENOUGH = 1e-16  # relative size of a term that no longer counts
+
+
+@dataclass(frozen=True)
+class ChiSquare:
+    """p_value: the probability that counts of the same distribution differ at least as much. freedom: degrees
+    of freedom; 0 where there is one cell only, so that nothing can differ."""
+
+    statistic: float
+    freedom: int
+    p_value: float
+
+
+def goodness_of_fit(seen: Mapping[Hashable, int], probabilities: Mapping[Hashable, float]) -> ChiSquare:
+    """Whether counts come from a distribution, whose probabilities sum to 1. The rarest cells are pooled
+    until each expects FEWEST. Something seen that has probability 0 is a certain no: p-value 0."""
+    runs = sum(seen.values())
+    possible = {cell: p for cell, p in probabilities.items() if p > 0}
+    if any(count for cell, count in seen.items() if cell not in possible):
+        return ChiSquare(math.inf, max(0, len(possible) - 1), 0.0)
+    cells = pooled([(seen.get(cell, 0), runs * p) for cell, p in possible.items()])
+    statistic = sum((count - expected) ** 2 / expected for count, expected in cells if expected)
+    freedom = max(0, len(cells) - 1)
+    return ChiSquare(statistic, freedom, right_tail(statistic, freedom))
+
+
+def homogeneity(one: Mapping[Hashable, int], other: Mapping[Hashable, int]) -> ChiSquare:
+    """Whether two counts come from the same distribution. The rarest cells are pooled until the smaller of
+    the two samples expects FEWEST in each."""
+    runs, other_runs = sum(one.values()), sum(other.values())
+    if not runs or not other_runs:
+        return ChiSquare(0.0, 0, 1.0)
+    smaller = min(runs, other_runs) / (runs + other_runs)
+    both = [(one.get(cell, 0), one.get(cell, 0) + other.get(cell, 0)) for cell in {**one, **other}]
+    cells = pooled([(count, total * smaller) for count, total in both if total])
+    statistic = 0.0
+    for count, expected_of_smaller in cells:
+        total = expected_of_smaller / smaller
+        for here, size in ((count, runs), (total - count, other_runs)):
+            expected = total * size / (runs + other_runs)
+            statistic += (here - expected) ** 2 / expected
+    freedom = max(0, len(cells) - 1)
+    return ChiSquare(statistic, freedom, right_tail(statistic, freedom))
+
+
+def pooled(cells: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """(count, expected) of each cell, the rarest joined until each expects FEWEST, or one is left."""
+    rarest_first = sorted(cells, key=lambda cell: cell[1])
+    done: list[tuple[int, float]] = []
+    count, expected = 0, 0.0
+    for more, expects in rarest_first:
+        count, expected = count + more, expected + expects
+        if expected >= FEWEST:
+            done.append((count, expected))
+            count, expected = 0, 0.0
+    if expected and done:
+        count, expected = count + done[-1][0], expected + done[-1][1]
+        done.pop()
+    return [*done, (count, expected)] if expected else done
+
+
+def total_variation(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> float:
+    """Half the sum of the differences of two distributions: 0 where they are equal, at most 1."""
+    return sum(abs(one.get(cell, 0.0) - other.get(cell, 0.0)) for cell in {**one, **other}) / 2
+
+
+def distance_by_chance(probabilities: Mapping[Hashable, float], runs: float) -> float:
+    """About how far, in total variation, the shares of `runs` draws from these probabilities are from them on
+    average: the mean of |X - np| is near sqrt(2 n p (1 - p) / pi), that of a normal variable."""
+    spread = sum(math.sqrt(p * (1 - p)) for p in probabilities.values() if p < 1)
+    return min(1.0, spread / math.sqrt(2 * math.pi * runs)) if runs else 0.0
+
+
+def shares_of(seen: Mapping[Hashable, int]) -> dict[Hashable, float]:
+    """Of each cell; none where nothing was seen."""
+    total = sum(seen.values())
+    return {cell: count / total for cell, count in seen.items()} if total else {}
+
+
+def right_tail(statistic: float, freedom: int) -> float:
+    """The probability that a chi-square variable is at least as large as `statistic`: the regularised upper
+    incomplete gamma function Q(freedom / 2, statistic / 2) (NIST Digital Library of Mathematical Functions,
+    8.2.4)."""
+    if freedom == 0 or statistic <= 0:
+        return 1.0
+    if math.isinf(statistic):
+        return 0.0
+    a, x = freedom / 2, statistic / 2
+    front = math.exp(a * math.log(x) - x - math.lgamma(a))
+    return 1.0 - front * _series(a, x) if x < a + 1 else front * _fraction(a, x)
+
+
+def _series(a: float, x: float) -> float:
+    """The sum of x^n / (a (a + 1) ... (a + n)), n from 0 (8.7.1)."""
+    term = total = 1 / a
+    for n in range(1, MOST_TERMS):
+        term *= x / (a + n)
+        total += term
+        if term < ENOUGH * total:
+            break
+    return total
+
+
+def _fraction(a: float, x: float) -> float:
+    """The continued fraction 1/(x + 1 - a - (1 - a)/(x + 3 - a - 2(2 - a)/(...))) (8.9.2, contracted), from
+    the front by Lentz's method. For x >= a + 1, so that no denominator is 0."""
+    below = x + 1 - a
+    up, down = math.inf, 1 / below
+    value = down
+    for n in range(1, MOST_TERMS):
+        part = -n * (n - a)
+        below += 2
+        down = 1 / (part * down + below)
+        up = below + part / up
+        value *= up * down
+        if abs(up * down - 1) < ENOUGH:
+            break
+    return value

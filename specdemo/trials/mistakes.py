@@ -1,0 +1,84 @@
+"""What can be done wrong in speculative decoding, for the lesson: each mistake takes the engine's loop and
+puts a wrong part into it. No Params name them, so no run, request or trace can have one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specdemo.engine.drafters import Draft, Drafter
+from specdemo.engine.loop import Decoder
+from specdemo.engine.rules import Decision, speculative
+from specdemo.engine.sampling import Sampler, draw
+from specdemo.events import Params
+
+TOLD_TEMPERATURE = 2.0  # at which a drafter tells its q that tells another than it drew from
+
+
+def replaces_from_p(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
+    """`speculative`, but a rejected draft is replaced by a draw from p, not from norm(max(p - q, 0))."""
+    right = speculative(p, q, drafted, u_accept, u_next)
+    p_next = p[right.accepted[None]]  # [1, V]
+    return replace(right, next=draw(p_next, u_next)[0], residual_mass=p_next.sum(dtype=torch.float64))
+
+
+def accepts_when_larger(p: Tensor, q: Tensor, drafted: Tensor, u_accept: Tensor, u_next: Tensor) -> Decision:
+    """`speculative`, but a draft is accepted when p > q and never otherwise. u decides nothing: in its place
+    0 accepts what has any chance, and so inf rejects the rest; rows without a draft keep their inf."""
+    p_drafted, q_drafted = (one[: len(drafted)].gather(1, drafted[:, None])[:, 0] for one in (p, q))  # [K]
+    u = torch.where(p_drafted > q_drafted, u_accept * 0.0, torch.inf)
+    u = torch.where(u_accept.isinf(), torch.inf, u)
+    right = speculative(p, q, drafted, u, u_next)
+    return replace(right, accept_prob=(p_drafted > q_drafted).double())
+
+
+@dataclass(eq=False)
+class Misreporting(Drafter):
+    """Drafts like another drafter, but tells another q than that one drew from: `told` of its draft."""
+
+    drafter: Drafter
+    told: Callable[[Draft], Tensor]  # [B, V]
+
+    @property
+    def states(self):
+        return self.drafter.states
+
+    def start(self, ids: list[int]) -> None:
+        self.drafter.start(ids)
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        draft = self.drafter.propose(ids, k, u)
+        return replace(draft, q=self.told(draft))
+
+
+def _replace_from_p(decoder: Decoder) -> Decoder:
+    return replace(decoder, verifier=replace(decoder.verifier, rule=replaces_from_p))
+
+
+def _other_q(decoder: Decoder) -> Decoder:
+    return replace(decoder, drafter=Misreporting(decoder.drafter, _flattened))
+
+
+def _flattened(draft: Draft) -> Tensor:
+    flat = draft.q ** (1 / TOLD_TEMPERATURE)
+    return flat / flat.sum(-1, keepdim=True)
+
+
+def _soft_greedy(decoder: Decoder) -> Decoder:
+    """The drafts are greedy, but the verdict is by p and q at temperature 1, unfiltered."""
+    soft = replace(decoder.verifier, sampler=Sampler(Params(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)))
+    return replace(decoder, verifier=soft, drafter=Misreporting(decoder.drafter, lambda draft: draft.raw_q))
+
+
+def _accept_when_larger(decoder: Decoder) -> Decoder:
+    return replace(decoder, verifier=replace(decoder.verifier, rule=accepts_when_larger))
+
+
+# Each by its name, as the page's switches have it.
+MISTAKES: dict[str, Callable[[Decoder], Decoder]] = {
+    "from_p": _replace_from_p,
+    "told": _other_q,
+    "soft": _soft_greedy,
+    "likelier": _accept_when_larger,
+}

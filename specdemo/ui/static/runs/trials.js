@@ -1,0 +1,177 @@
+// @ts-check
+// The tab "Trials": many short runs of the engine, counted by their first two tokens, with a chi-square test.
+// The server runs and tests them.
+
+import { MISTAKES } from "../lesson/identity.js";
+import { appendAll, escaped, find, make } from "../view/dom.js";
+import { digits, fixed, grouped, inQuotes, percent } from "../view/format.js";
+import { say } from "../view/words.js";
+import { isGoingOn, makeMeasuring } from "./measuring.js";
+
+/** @import { Measurement, Trials, TrialsCell } from "../view/messages.js" */
+/** @import { Mistake } from "../lesson/identity.js" */
+/** @import { Panel } from "../page/tabs.js" */
+/** @import { Request, Server } from "./measuring.js" */
+
+const NUMBERS = ["runs", "chance", "statistic", "distance", "accepted"];
+const markup = () => `
+  <p class="about">${escaped(say("trials.about"))}</p>
+  <div class="mistakes" role="group" aria-label="${escaped(say("trials.wrong"))}">
+    <span>${escaped(say("trials.wrong"))}</span></div>
+  <p class="why" role="status"></p>
+  <div class="measuring"></div>
+  <div class="counted" hidden>
+    <p class="result" role="status" data-testid="trials-verdict"></p>
+    <p class="of"></p>
+    <dl></dl>
+    <p class="key"><span><i class="came"></i><span class="came-key"></span></span>
+      <span><i class="due"></i><span class="due-key"></span></span></p>
+    <table><thead><tr><th scope="col">${escaped(say("trials.tokens"))}</th><td></td>
+      <th scope="col" class="came-key"></th><th scope="col" class="due-key"></th></tr></thead><tbody></tbody></table>
+    <p class="careful">${escaped(say("trials.careful"))}</p>
+  </div>`;
+/** @type {Record<Mistake, [name: string, why: string]>} */
+const WORDS = {
+  from_p: ["figure.mistakes.from_p.name", "figure.mistakes.from_p.why"],
+  told: ["figure.mistakes.told.name", "figure.mistakes.told.why"],
+  soft: ["figure.mistakes.soft.name", "figure.mistakes.soft.why"],
+  likelier: ["figure.mistakes.likelier.name", "figure.mistakes.likelier.why"],
+};
+
+/**
+ * @param {HTMLElement} panel
+ * @param {Server} server
+ * @returns {Panel}
+ */
+export function makeTrials(panel, server) {
+  panel.innerHTML = markup();
+  const part = (/** @type {string} */ selector) => find(panel, selector);
+  /** @type {Request} */
+  const tiny = { kind: "trials", trial: "none" }; // with the mistake that is switched on
+  const measuring = makeMeasuring(part(".measuring"), server, {
+    [say("trials.tiny")]: tiny,
+    [say("trials.pair")]: { kind: "trials", trial: "pair" },
+  }, say("trials.what"));
+  const switches = MISTAKES.map((mistake) => {
+    const button = make("button", say(WORDS[mistake][0]));
+    button.type = "button";
+    button.dataset.mistake = mistake;
+    button.addEventListener("click", () => turn(mistake));
+    return button;
+  });
+  appendAll(part(".mistakes"), switches);
+  appendAll(part("dl"), NUMBERS.map((name) => {
+    const value = make("dd");
+    value.dataset.count = name;
+    return make("div", make("dt"), value);
+  }));
+  turn(null);
+  return { take };
+
+  /** @param {Mistake | null} mistake the one that is switched on, or off if it was on */
+  function turn(mistake) {
+    const on = mistake === tiny.trial ? null : mistake;
+    tiny.trial = on ?? "none";
+    for (const button of switches) button.setAttribute("aria-pressed", String(button.dataset.mistake === on));
+    part(".why").textContent = on ? say(WORDS[on][1]) : say("trials.none");
+    part(".why").toggleAttribute("data-mistaken", on !== null);
+  }
+
+  /** @param {Measurement} measurement */
+  function take(measurement) {
+    const { state, whose, trials } = measurement;
+    measuring.take({ ...measurement, whose: trials ? "" : whose }); // which stands over the counts
+    panel.dataset.state = state;
+    for (const button of switches) button.disabled = isGoingOn(state);
+    if (!trials) { // what the runs before have shown stays until there is more
+      if (isGoingOn(state)) delete panel.dataset.trial;
+      return;
+    }
+    part(".counted").hidden = false;
+    panel.dataset.trial = trials.trial;
+    panel.dataset.found = trials.found;
+    write(".of", whose);
+    write(".result", verdictInWords(trials));
+    tellNumbers(trials);
+    const ofPair = trials.trial === "pair";
+    for (const key of panel.querySelectorAll(".came-key")) key.textContent = say(ofPair ? "trials.drafting" : "figure.many.share");
+    for (const key of panel.querySelectorAll(".due-key")) key.textContent = say(ofPair ? "trials.alone" : "figure.many.target");
+    drawCells(trials.cells, ofPair);
+  }
+
+  /** @param {Trials} trials */
+  function tellNumbers({ trial, runs, most, p_value, statistic, freedom, distance, by_chance, judged, accepted }) {
+    const count = { runs: grouped(runs), most: grouped(most) };
+    /** @type {Record<string, [name: string, value: string]>} */
+    const numbers = {
+      runs: [say("trials.runs"), trial === "pair" ? say("trials.ofEach", count) : say("trials.ofMost", count)],
+      chance: [say("figure.many.chance"), digits(p_value, 2)],
+      statistic: [say("figure.many.statistic", { count: freedom }), statistic === null ? "∞" : fixed(statistic, 1)],
+      distance: [say("figure.many.distance"), say("trials.distance", { distance: fixed(distance, 3), chance: fixed(by_chance, 3) })],
+      accepted: [say("trials.accepted"), judged ? percent(accepted, judged) : "–"],
+    };
+    for (const [name, [words, value]] of Object.entries(numbers)) {
+      const place = part(`[data-count="${name}"]`);
+      place.textContent = value;
+      if (place.previousElementSibling) place.previousElementSibling.textContent = words;
+    }
+  }
+
+  /**
+   * @param {TrialsCell[]} cells
+   * @param {boolean} quoted whether their spaces matter
+   */
+  function drawCells(cells, quoted) {
+    const top = cells.reduce((most, { came, due }) => Math.max(most, came, due), 0.01);
+    const body = part("tbody");
+    while (body.children.length > cells.length) body.lastElementChild?.remove();
+    while (body.children.length < cells.length) body.append(row());
+    cells.forEach(({ text, came, due, others }, at) => {
+      const [head, bars, ...numbers] = /** @type {HTMLElement[]} */ ([...body.children[at].children]);
+      head.textContent = others ? say("trials.others", { count: others }) : quoted ? inQuotes(text) : text;
+      bars.style.setProperty("--came", (came / top).toFixed(4));
+      bars.style.setProperty("--due", (due / top).toFixed(4));
+      numbers[0].textContent = came.toFixed(3);
+      numbers[1].textContent = due.toFixed(3);
+    });
+  }
+
+  /**
+   * Only what is new, since some of it is read aloud.
+   * @param {string} selector
+   * @param {string} words
+   */
+  function write(selector, words) {
+    if (part(selector).textContent !== words) part(selector).textContent = words;
+  }
+}
+
+function row() {
+  const head = make("th");
+  head.scope = "row";
+  const bars = make("td");
+  bars.className = "bars";
+  appendAll(bars, ["came", "due"].map((name) => {
+    const bar = make("i");
+    bar.className = name;
+    return bar;
+  }));
+  return make("tr", head, bars, make("td"), make("td"));
+}
+
+/**
+ * What the counts show, in a sentence.
+ * @param {Pick<Trials, "trial" | "found" | "greedy" | "lossy" | "cells">} trials
+ */
+export function verdictInWords({ trial, found, greedy, lossy, cells }) {
+  const ofPair = trial === "pair";
+  if (found === "few") return say("trials.few");
+  if (found === "unclear") return say("trials.unclear");
+  if (found === "fits") {
+    if (greedy && cells.length === 1) return say(ofPair ? "trials.greedy.pair" : trial === "none" ? "trials.greedy.tiny" : "trials.greedy.harmless");
+    if (lossy) return say("trials.lossy.fits", { rule: lossy });
+    return say(ofPair ? "trials.fits.pair" : trial === "none" ? "trials.fits.tiny" : "trials.fits.mistaken");
+  }
+  if (lossy) return say("trials.lossy.differs", { rule: lossy });
+  return say(ofPair ? "trials.differs.pair" : trial === "soft" ? "trials.differs.soft" : "trials.differs.tiny");
+}

@@ -1,0 +1,34 @@
+import "./words.js";
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { verdictInWords } from "../../specdemo/ui/static/runs/trials.js";
+
+const CELL = { text: "ran ran", came: 1, due: 1, others: 0 };
+const said = (more) => verdictInWords({ trial: "none", found: "fits", greedy: false, lossy: "", cells: [CELL, CELL], ...more });
+
+test("what fits is never called right", () => {
+  for (const trial of ["none", "told", "pair"]) assert.match(said({ trial }), /^So far /);
+  assert.match(said({ trial: "told" }), /mistake does not show: more runs/);
+  assert.match(said({ lossy: "typical" }), /typical is lossy: it does not promise/);
+});
+
+test("a difference is found, and of what", () => {
+  const found = "differs";
+  assert.match(said({ found }), /^Found: this is not the target's/);
+  assert.match(said({ found, trial: "pair" }), /^Found: drafting changes/);
+  assert.match(said({ found, trial: "soft", greedy: true }), /^Found: greedy text/);
+  assert.match(said({ found, lossy: "lenient" }), /^Found: the lossy rule lenient/);
+});
+
+test("greedy has sentences of its own, where all runs are alike", () => {
+  const greedy = { greedy: true, cells: [CELL] };
+  for (const trial of ["none", "from_p", "pair"]) assert.match(said({ ...greedy, trial }), /^Greedy: .* u cannot matter/);
+  assert.match(said({ ...greedy, trial: "from_p" }), /changes nothing/);
+  assert.doesNotMatch(said({ ...greedy, trial: "soft", found: "differs" }), /cannot matter/);
+  assert.match(said({ greedy: true, trial: "pair" }), /^So far /, "two texts are not alike");
+});
+
+test("little is said of few runs, and of what is between", () => {
+  assert.match(said({ found: "few" }), /^Too few runs/);
+  assert.match(said({ found: "unclear" }), /More runs can tell/);
+});

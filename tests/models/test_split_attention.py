@@ -1,0 +1,240 @@
+"""Attention over a long cache that is split into parts: against float64, over the same memory, by the rules
+of torch's CUDA kernel, and in whole runs."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specdemo.runtime import attention
+from specdemo.runtime.attention import (
+    additive,
+    masked_attention,
+    masking,
+    number_of_parts,
+    parts_of,
+    split_attention,
+)
+from specdemo.runtime.device import Clock
+from specdemo.runtime.graphs import Graphs
+from specdemo.runtime.lm import kv_length_for
+from tests.fake_cuda import FakeCuda, Properties, install
+from tests.models.test_capture import assert_nearly_the_same, rounds_of
+from tests.runners import run_by
+from tests.tiny import noisy, tiny
+
+SHAPES = {  # of the catalogue: query heads, key heads, head_dim
+    "Llama 3.2 3B": (24, 8, 128),
+    "Llama 3.2 1B": (32, 8, 64),
+    "Qwen3 8B": (32, 8, 128),
+    "Qwen3 0.6B": (16, 8, 128),
+    "SmolLM2 135M": (9, 3, 64),
+    "SmolLM2 360M": (15, 5, 64),
+    "SmolLM2 1.7B": (32, 32, 64),
+}
+H200, T4 = 132, 40  # multiprocessors
+CAPACITY = 64  # positions that a cache has beyond those that attention covers
+
+
+def inputs(shape, n, length, fill, window=None, dtype=torch.float32, seed=0):
+    """rows [1, G, H/G * n, d] of queries at the last n positions below `fill`; keys and values [1, G, length,
+    d], the first of a longer cache; the mask."""
+    heads, groups, d = shape
+    random = torch.Generator().manual_seed(seed)
+    rows = torch.randn(1, groups, heads // groups * n, d, generator=random).to(dtype)
+    cached = torch.randn(2, 1, groups, length + CAPACITY, d, generator=random).to(dtype)
+    own = torch.arange(fill - n, fill).repeat(heads // groups)[:, None]  # [R, 1]
+    visible = torch.arange(length)
+    hidden = visible > own
+    if window is not None:
+        hidden = hidden | (visible <= own - window)
+    return rows, *cached[:, :, :, :length], additive(hidden, dtype)
+
+
+def exact(rows, keys, values, mask):
+    """In float64, key head by key head: [1, G, R, d]."""
+    heads = []
+    for q, k, v in zip(rows[0].double(), keys[0].double(), values[0].double(), strict=True):
+        scores = q @ k.T / math.sqrt(q.shape[-1]) + mask[0, 0].double()
+        heads.append(scores.softmax(-1) @ v)
+    return torch.stack(heads)[None]
+
+
+def errors(output, expected):
+    """The largest, and the root of the mean square."""
+    error = output.double() - expected
+    return error.abs().max().item(), error.square().mean().sqrt().item()
+
+
+def assert_as_good_as_unsplit(arguments, parts, more=1.15):
+    """Its mean error is at most `more` times that of unsplit attention; the largest is a matter of luck."""
+    output, expected = split_attention(*arguments, None, parts), exact(*arguments)
+    assert output.dtype == arguments[0].dtype
+    unsplit = scaled_dot_product_attention(*arguments[:3], attn_mask=arguments[3])
+    ours, theirs = errors(output, expected), errors(unsplit, expected)
+    assert ours[1] <= max(1e-8, more * theirs[1]) and ours[0] <= max(2e-7, 2 * theirs[0])
+
+
+@pytest.mark.parametrize("n", [1, 5, 17])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_short_cache_in_parts(shape, n):
+    """Of four parts of 128 keys, one, two or all are seen, and with a window none but the third or fourth."""
+    for fill, window in ((100, None), (200, None), (512, None), (260, 30), (512, 100)):
+        assert_as_good_as_unsplit(inputs(shape, n, 512, fill, window), parts=4)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_long_cache_in_as_many_parts_as_a_gpu_takes(shape):
+    parts = number_of_parts(4096, shape[1], H200)
+    assert parts >= 8
+    for n, fill, window in ((1, 700, None), (5, 3000, None), (5, 3000, 600)):
+        assert_as_good_as_unsplit(inputs(shape, n, 4096, fill, window), parts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Llama 3.2 3B", "Llama 3.2 1B", "Qwen3 0.6B", "SmolLM2 135M"])
+def test_a_very_long_cache(name):
+    shape = SHAPES[name]
+    for fill in (5000, 24000):
+        assert_as_good_as_unsplit(inputs(shape, 5, 32768, fill), number_of_parts(32768, shape[1], H200))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n", [1, 5])
+def test_in_16_bits_a_fifth_is_added_by_the_rounding_of_each_part(dtype, n):
+    for fill, window in ((700, None), (3000, None), (3000, 600)):
+        arguments = inputs(SHAPES["Llama 3.2 3B"], n, 4096, fill, window, dtype)
+        assert_as_good_as_unsplit(arguments, 32, more=1.3)
+
+
+class Operations(TorchDispatchMode):
+    """Notes what makes new tensors, and the storages that attention reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.read = [], []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if not any(result.alias_info for result in operation._schema.returns):
+            self.names.append(operation.overloadpacket.__name__)
+        if "attention" in operation.overloadpacket.__name__:
+            self.read = [tensor.untyped_storage().data_ptr() for tensor in (args[1], args[2])]
+            self.read.append(kwargs["attn_mask"].untyped_storage().data_ptr())
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_the_cache_and_the_mask_are_read_where_they_lie_and_four_operations_are_added(n):
+    arguments = inputs(SHAPES["SmolLM2 135M"], n, 1024, 900, dtype=torch.bfloat16)
+    with Operations() as operations:
+        split_attention(*arguments, None, 8)
+    assert operations.names[0].startswith("_scaled_dot_product")
+    assert operations.names[1:] == ["_softmax", "mul", "sum", "_to_copy"]
+    assert operations.read == [tensor.untyped_storage().data_ptr() for tensor in arguments[1:]]
+
+
+@pytest.mark.parametrize(
+    ("length", "groups", "processors", "parts"),
+    [
+        (512, 8, H200, 1),  # too short
+        (768, 8, H200, 1),
+        (1024, 8, H200, 8),  # of 128 keys
+        (1536, 8, H200, 8),  # of 192: 16 would be of 96
+        (4096, 8, H200, 32),
+        (32768, 8, H200, 32),  # 256 blocks; 264 fit
+        (32768, 3, H200, 64),
+        (32768, 32, H200, 8),
+        (32768, 8, T4, 8),
+        (32768, 96, T4, 1),  # unsplit keeps it busy
+        (1000, 1, H200, 1),
+        (1032, 1, H200, 1),  # not to be divided
+    ],
+)
+def test_the_number_of_parts(length, groups, processors, parts):
+    assert number_of_parts(length, groups, processors) == parts
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 5, 8, 12, 32])
+def test_every_length_of_a_cache_on_a_gpu_is_divided_as_the_kernel_asks(groups):
+    for length in {kv_length_for(length, torch.device("cuda")) for length in range(1, 70_000, 100)}:
+        parts = number_of_parts(length, groups, H200)
+        assert length % (8 * parts) == 0 and (parts > 1) == (length >= 1024)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Every device counts as a GPU."""
+    return install(monkeypatch, FakeCuda())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [1, 5, 17])
+@pytest.mark.parametrize("name", ["Qwen3 8B", "SmolLM2 360M"])
+def test_by_the_rules_of_the_cuda_kernel(gpu, name, n, dtype):
+    for fill, window in ((100, None), (900, None), (1024, 300)):
+        arguments = inputs(SHAPES[name], n, 1024, fill, window, dtype)
+        assert parts_of(arguments[1]) == 8
+        output, expected = masked_attention(*arguments), exact(*arguments)
+        assert output.shape == expected.shape and output.dtype == dtype
+        assert errors(output, expected)[0] < (1e-6 if dtype == torch.float32 else 0.02)
+
+
+def test_the_lowest_number_as_a_mask_would_be_wrong_there(gpu):
+    """In base 2 it overflows; the kernel then says that a part of which nothing is seen has the weight of a
+    key."""
+    *arguments, mask = inputs(SHAPES["SmolLM2 135M"], 1, 1024, 100)
+    lowest = mask * (torch.finfo(mask.dtype).min / masking(mask.dtype))
+    assert lowest.isfinite().all()
+    right, wrong = (masked_attention(*arguments, one) for one in (mask, lowest))
+    expected = exact(*arguments, mask)
+    assert errors(right, expected)[0] < 1e-6 and errors(wrong, expected)[0] > 0.01
+
+
+def keys_of(length, d=64, dtype=torch.bfloat16):
+    return torch.empty(1, 8, length, d, dtype=dtype)
+
+
+def test_what_the_kernel_would_refuse_is_not_split(gpu, monkeypatch):
+    assert parts_of(keys_of(4096)) == 32
+    assert parts_of(keys_of(4096, d=20)) == 1
+    monkeypatch.setattr(Properties, "major", 7)
+    attention._processors.cache_clear()
+    assert parts_of(keys_of(4096)) == 1 and parts_of(keys_of(4096, dtype=torch.float16)) == 32
+
+
+def test_nothing_is_split_on_a_cpu():
+    assert parts_of(keys_of(32768)) == 1
+
+
+def test_a_short_cache_asks_nothing_of_the_device(gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", None)
+    assert parts_of(keys_of(512)) == 1
+
+
+# Whole runs, split from the first key on: the same tokens and fates, and the same numbers but for rounding.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("params", [dict(temperature=0.0), dict(temperature=0.9, top_p=0.9)], ids=str)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "gemma3"])
+def test_a_captured_run_over_parts_is_the_run(gpu, monkeypatch, name, params):
+    target = tiny(name)
+    drafter = noisy(target)
+    monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
+    unsplit = rounds_of(run_by(target, drafter, Graphs(Clock())), **params)
+    monkeypatch.setattr(attention, "SPLIT_FROM", 1)
+    monkeypatch.setattr(attention, "SMALLEST_PART", 8)
+    found, split = set(), attention.split_attention
+
+    def noted(*arguments):
+        found.add(arguments[-1])
+        return split(*arguments)
+
+    monkeypatch.setattr(attention, "split_attention", noted)
+    graphs = Graphs(Clock())
+    rounds = rounds_of(run_by(target, drafter, graphs), **params)
+    assert found and min(found) > 1, "the test must show something"
+    assert graphs.graphs and graphs.blocker is None and not gpu.violations
+    assert_nearly_the_same(rounds, unsplit)

@@ -1,0 +1,118 @@
+"""The lesson's runs of the real engine on the tiny pair: as it is, it has the target's own distribution, and
+each mistake is found."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdemo.events import Params
+from specdemo.events.chi_square import goodness_of_fit, homogeneity, shares_of, total_variation
+from specdemo.trials.mistakes import MISTAKES, accepts_when_larger, replaces_from_p
+from specdemo.trials.runs import TOKENS, PairTrials, TinyTrials, enumerated_cells, tiny_params
+from specdemo.trials.tiny import TINY_PROMPT, next_logits, tiny_pair
+from tests.oracle import BROKEN, SOUND, enumerated, shaped
+
+FEW, FULL = 500, 10_000
+SAMPLED = Params(temperature=1.0, top_p=1.0, gamma=2, seed=0)
+TOP_P = Params(temperature=1.2, top_p=0.85, gamma=3, seed=0)
+GREEDY = Params(temperature=0.0, seed=0)
+USUAL = {"soft": GREEDY}  # the others need a sampler that leaves something to chance
+
+
+def trials(params, mistake, runs) -> TinyTrials:
+    made = TinyTrials(tiny_params(params, mistake), mistake)
+    for _ in range(runs):
+        made.run()
+    assert made.seen.total() == runs
+    return made
+
+
+def p_value(made: TinyTrials) -> float:
+    return goodness_of_fit(made.seen, made.expected).p_value
+
+
+@pytest.mark.parametrize("params", [SAMPLED, TOP_P, GREEDY])
+def test_the_enumerated_distribution_is_the_targets_own(params):
+    pair = tiny_pair()
+    params = tiny_params(params)
+    found = enumerated_cells(pair, params)
+    exact = enumerated(lambda text: shaped(next_logits(pair, text)[0], params), list(TINY_PROMPT), TOKENS)
+    assert found.keys() == exact.keys()
+    assert all(found[cell] == pytest.approx(exact[cell], rel=1e-4) for cell in exact)
+    assert sum(found.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("params", [SAMPLED, TOP_P])
+def test_the_engine_as_it_is_has_the_targets_distribution(params):
+    made = trials(params, None, FEW)
+    assert p_value(made) > SOUND
+    assert 0.2 < made.accepted / made.judged < 0.9, "both verdicts are common"
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_each_mistake_is_found(mistake):
+    made = trials(USUAL.get(mistake, SAMPLED), mistake, FEW)
+    assert p_value(made) < BROKEN
+    assert total_variation(shares_of(made.seen), made.expected) > 0.05
+
+
+def test_greedy_runs_are_all_the_same_and_no_mistake_of_chance_changes_them():
+    for mistake in (None, "from_p", "told", "likelier"):
+        made = trials(GREEDY, mistake, 30)
+        assert list(made.seen.values()) == [30] and made.seen.keys() == made.expected.keys(), mistake
+    assert len(trials(GREEDY, "soft", 60).seen) > 1
+
+
+@pytest.mark.parametrize("rule", ["block", "typical", "lenient"])
+def test_a_lossless_rule_is_exact_and_a_lossy_one_is_not(rule):
+    params = Params(temperature=1.0, top_p=1.0, gamma=2, seed=0, rule=rule, lenience=0.3)
+    made = trials(params, None, FEW)
+    assert (p_value(made) > SOUND) if rule == "block" else (p_value(made) < BROKEN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", [None, *MISTAKES])
+def test_ten_thousand_draws(mistake):
+    found = p_value(trials(USUAL.get(mistake, SAMPLED), mistake, FULL))
+    assert found > SOUND if mistake is None else found < BROKEN
+
+
+def test_the_wrong_rules_row_by_row():
+    p = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.1, 0.8]])
+    q = torch.tensor([[0.2, 0.5, 0.3]])
+    u = torch.tensor([0.9], dtype=torch.float64)
+    for drafted, accepted in ((0, 1), (1, 0), (2, 0)):  # p > q, p < q, p = q
+        verdict = accepts_when_larger(p, q, torch.tensor([drafted]), u, u)
+        assert int(verdict.accepted) == accepted == int(verdict.accept_prob)
+    no_draft = torch.tensor([torch.inf], dtype=torch.float64)
+    assert int(accepts_when_larger(p, q * 0, torch.tensor([0]), no_draft, u).accepted) == 0
+    assert int(replaces_from_p(p, q, torch.tensor([1]), u, u).next) == 2, "p has its last token from 0.7 on"
+
+
+def test_drafting_on_and_off_have_the_same_distribution_and_other_uniform_numbers():
+    params = Params(temperature=1.0, top_p=1.0, gamma=2, seed=0, max_new_tokens=20)
+    pair = tiny_pair()
+    made = PairTrials(pair, list(TINY_PROMPT), params)
+    for _ in range(200):
+        made.run()
+    assert made.drafting.total() == made.alone.total() == 200 and made.seed == 400
+    assert homogeneity(made.drafting, made.alone).p_value > SOUND
+    for seen in (made.drafting, made.alone):
+        assert goodness_of_fit(seen, enumerated_cells(pair, tiny_params(params))).p_value > SOUND
+    assert made.drafting != made.alone and 0.3 < made.accepted / made.judged < 0.9
+    assert made.texts.keys() == made.drafting.keys() | made.alone.keys()
+
+
+def test_a_run_that_is_over_before_its_end_does_not_count():
+    made = PairTrials(tiny_pair(), list(TINY_PROMPT), replace(SAMPLED, max_new_tokens=20))
+    made.run(lambda: True)
+    assert not made.drafting and not made.alone
+    made.run()
+    assert made.drafting.total() == 1, "and the pair is free again"
+
+
+def test_no_params_can_ask_for_a_mistake():
+    for mistake in MISTAKES:
+        with pytest.raises(ValueError, match="rule"):
+            Params(rule=mistake)
