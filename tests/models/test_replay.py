@@ -14,7 +14,7 @@ from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.events import RULES
 from specdemo.runtime import graphs as graphs_module
-from specdemo.runtime import heads, lm
+from specdemo.runtime import attention, heads, lm
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import AUTO_ROWS, EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM
@@ -46,11 +46,13 @@ class Filled(EagerSteps):
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Caches begin as small as they can, so that they often grow; and no drafter looks at its numbers to stop
-    early, as on a GPU."""
+    """Caches begin as small as they can, so that they often grow; attention to few keys is split, too; and no
+    drafter looks at its numbers to stop early, as on a GPU."""
     monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
     for module in (lm, heads):
         monkeypatch.setattr(module, "MIN_CAPACITY", 1)
+    monkeypatch.setattr(attention, "SPLIT_FROM", 64)
+    monkeypatch.setattr(attention, "SMALLEST_PART", 32)
     for kind in (ModelDrafter, Eagle3Drafter):
         waits_for_nothing(monkeypatch, kind)
     return install_strict(monkeypatch)
@@ -160,6 +162,8 @@ def short_long_short(drafter="model", **params):
 def test_nothing_is_found_where_nothing_is_planted(fake):
     graphs, wrong = short_long_short(confidence=0.3)
     assert not wrong and not fake.faults and graphs.fault is None and fake.replays > 20
+    noted = [each[0] for kept in graphs.graphs.values() for each in kept.graph.operations.noted]
+    assert "_scaled_dot_product_efficient_attention" in {each.overloadpacket.__name__ for each in noted}
 
 
 def test_a_key_without_the_epoch_of_its_buffers_is_found(fake, monkeypatch):
