@@ -31,6 +31,7 @@ SENTENCE = (
 )
 llama = tiny("llama")
 near = noisy(llama)
+STORED, OTHER = torch.bfloat16, torch.float32  # of the embedded pair
 
 
 def rounds_of(pair, **params):
@@ -274,10 +275,10 @@ def test_no_pair_is_loaded_on_a_lost_gpu(monkeypatch, device):
 
 
 def test_a_model_moves_to_a_gpu_while_nothing_is_captured(monkeypatch):
-    """Reading the files, and downloading them, waits for nobody."""
+    """Opening and downloading files waits for nobody; transformers moves weights of another dtype itself."""
     read, alone = AutoModelForCausalLM.from_pretrained, []
 
-    def reading(*args, **options):
+    def reading(*args, device_map=None, **options):
         alone.append(cuda.ALONE._is_owned())
         return read(*args, **options)
 
@@ -287,7 +288,7 @@ def test_a_model_moves_to_a_gpu_while_nothing_is_captured(monkeypatch):
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", reading)
     monkeypatch.setattr(PreTrainedModel, "to", move)
-    for device in ("cuda", "cpu"):
+    for device, dtype in (("cuda", STORED), ("cuda", OTHER), ("cpu", STORED), ("cpu", OTHER)):
         part = replace(resolve("embedded", device="cpu").parts[1], device=device)
-        load._load(part, torch.float32, lambda *_: None)
-    assert alone == [False, True, False, False]
+        load._load(part, dtype, lambda *_: None)
+    assert alone == [False, True, True, True, False, False, False, False]

@@ -97,6 +97,17 @@ def test_only_one_mistake_is_switched_on(page):
     panel.get_by_role("button", name=name).click()
 
 
+def test_counts_of_other_runs_are_told_from_those_of_the_switch(page):
+    panel = opened(page)
+    start(page)
+    page.wait_for_function(FOUND, arg=["none", "fits", 100], timeout=DONE)
+    stop(page)
+    panel.get_by_role("button", name="replace from p").click()
+    assert "before this switch was moved" in panel.get_by_test_id("trials-verdict").inner_text()
+    assert panel.get_attribute("data-found") is None
+    panel.get_by_role("button", name="replace from p").click()
+
+
 def test_greedy_has_a_sentence_of_its_own(page):
     choose(page, "Sampler", "greedy")
     panel = opened(page)

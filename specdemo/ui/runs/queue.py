@@ -19,8 +19,8 @@ Asked = Literal["run", "measurement"]
 Needed = Callable[[], Sequence[Any] | None]
 REMEMBERED = 20  # turns, for the time that the next ones will take
 USUAL_TURN = 10.0  # s, while none has been measured
-PIECE = 2.0  # s of a turn, after which work that can be cut gives way to those who wait
-GIVEN_UP = "The request was given up before its turn."
+TURN_PIECE = 2.0  # s of a turn, after which work that can be cut gives way to those who wait
+GIVEN_UP_EARLY = "The request was given up before its turn."
 CLOSING = "The server is being closed: try again in a minute"
 
 
@@ -32,9 +32,10 @@ class RunQueue:
     """Visitors who wait for the one engine. Its thread does their work, one turn after another.
 
     Each network address gets a turn before any gets a second one; requests from one address have their turns
-    in order of arrival. A session waits with one request at a time, and with one that waits for the rest of its turn. So an address with many requests delays
-    another one by a single turn. A turn comes only when somebody has begun to read the answer. When too many
-    wait, the last one of the address with the most gives up its place.
+    in order of arrival. A session waits with one request at a time, besides one that waits for the rest of
+    its turn (see `Ticket.gives_way`). So an address with many requests delays another one by a single turn. A
+    turn comes only when somebody has begun to read the answer. When too many wait, the last one of the
+    address with the most gives up its place.
     """
 
     def __init__(self, limits: Limits = LOCAL) -> None:
@@ -201,7 +202,7 @@ class RunQueue:
         start = time.monotonic()
         ticket.began = start - ticket.had
         if ticket.work is None or ticket.is_over:
-            ticket.send_away(GIVEN_UP)
+            ticket.send_away(GIVEN_UP_EARLY)
         else:
             fulfil(ticket.done, ticket.context.run, ticket.work, *needs)
             self.latest.append(time.monotonic() - start)
@@ -240,8 +241,8 @@ class Ticket:
 
     @property
     def gives_way(self) -> bool:
-        """Whether this turn has lasted for a PIECE and others wait. Work that can be cut then returns."""
-        if self.began is None or time.monotonic() - self.began - self.had < PIECE:
+        """Whether the turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns."""
+        if self.began is None or time.monotonic() - self.began - self.had < TURN_PIECE:
             return False
         return len(self.queue.tickets) > 1
 
@@ -253,7 +254,7 @@ class Ticket:
                 self.had, self.began = time.monotonic() - self.began, None
             self.work, self.done, self.joined = None, Future(), time.monotonic()
             if self.queue.is_closed or self.cancelled:
-                self.send_away(CLOSING if self.queue.is_closed else GIVEN_UP)
+                self.send_away(CLOSING if self.queue.is_closed else GIVEN_UP_EARLY)
             else:
                 self.queue.lines.setdefault(self.visitor.address, []).append(self)
 

@@ -82,9 +82,9 @@ def trials_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: 
 async def try_often(
     models: Models, ticket: Ticket, request: TrialsRequest, name: str = ""
 ) -> AsyncIterator[wire.Measurement]:
-    """Runs when the ticket's turn comes, and yields the counts so far a few times a second. Where others wait,
-    it gives its turn back every PIECE seconds and goes on after them. Errors are raised. Closing this generator
-    stops the runs after the one that goes on. name: that it is followed by."""
+    """Runs when the ticket's turn comes, and yields the counts so far a few times a second. Where others
+    wait, it gives its turn back every TURN_PIECE seconds and goes on after them. Errors are raised. Closing
+    this generator stops the runs after the one that goes on. name: that it is followed by."""
     told = nothing_yet({"kind": "trials"}, name)
     choices = [request.choice] if request.trial == "pair" else []
     trials: OfTiny | OfPair | None = None

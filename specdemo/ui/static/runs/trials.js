@@ -75,6 +75,11 @@ export function makeTrials(panel, server) {
     for (const button of switches) button.setAttribute("aria-pressed", String(button.dataset.mistake === on));
     part(".why").textContent = on ? say(WORDS[on][1]) : say("trials.none");
     part(".why").toggleAttribute("data-mistaken", on !== null);
+    const { trial } = panel.dataset; // of the runs that are counted
+    if (!trial || trial === "pair" || trial === tiny.trial) return;
+    delete panel.dataset.trial;
+    delete panel.dataset.found;
+    write(".result", say("trials.before"));
   }
 
   /** @param {Measurement} measurement */
