@@ -57,7 +57,7 @@ def test_a_run_over_captured_steps_is_the_run(monkeypatch, params):
     pair = run_by(llama, near, graphs)
     monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
     rounds = rounds_of(pair, **params)
-    assert graphs.blocker is None and graphs.graphs and fake.log.count("replay") > len(rounds)
+    assert graphs.fault is None and graphs.graphs and fake.log.count("replay") > len(rounds)
     assert rounds == rounds_of(run_by(llama, near, Filled()), **params)
     assert not fake.violations
 

@@ -13,8 +13,8 @@ from specdemo import Params, Round, stream
 from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.events import RULES
-from specdemo.runtime import graphs as graphs_module
 from specdemo.runtime import attention, heads, lm
+from specdemo.runtime import graphs as graphs_module
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import AUTO_ROWS, EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM
