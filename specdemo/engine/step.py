@@ -141,7 +141,7 @@ class Verifier:
         reported = (self.alternatives, self.wants_top)
         looked_at = (self.confidence > 0, len(value.sure))
         key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *looked_at, *reported)
-        read, output = self.run_step(key, self.step, value)
+        read, output = self.run_step(key, self.step, value, self.expected)
         on_host = self._checked(output.verified)
         width = self.sampler.key
         while not _is_exact(on_host):  # rare: the nucleus of p is wider than what top-p looked at
@@ -155,6 +155,10 @@ class Verifier:
         tokens = torch.cat([value.last.long(), value.drafted])  # [B+1]
         logits = self.target.forward(tokens, value.position[0].long())  # [B+1, V]
         return VerifyOutput(self.judge(logits, value), logits)
+
+    def expected(self, value: VerifyInput, said: VerifyOutput) -> VerifyOutput:
+        """See RunStep: the target's own logits, and the verdict on those that a graph has said."""
+        return VerifyOutput(self.judge(said.logits, value), self.step(value).logits)
 
     def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]

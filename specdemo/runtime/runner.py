@@ -243,6 +243,11 @@ class Runner:
             for what, reason in blockers.items()
             if reason
         ]
+        refused = {key[:2]: why for key, why in self.graphs.refused.items()}  # the latest of each length
+        notes += [
+            f"the {step} step for drafts of {rows} tokens is not captured, which is slower: {why}"
+            for (step, rows), why in refused.items()
+        ]
         if self.capture == "compiled" and not self._gpus:
             notes.append('"compiled" is for CUDA: on a CPU the pair runs as with "auto"')
         return notes + [note for role, lm in lms for note in lm.notes_as(role)]

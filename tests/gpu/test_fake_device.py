@@ -111,7 +111,7 @@ class Counted(EagerSteps):
     def rows(self, k, gamma):
         return gamma if k else 0
 
-    def __call__(self, key, step, value):
+    def __call__(self, key, step, value, expected=None):
         with Launches() as launches:
             output = step(value)
         self.names[key[0]] = launches.names

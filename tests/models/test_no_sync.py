@@ -141,7 +141,7 @@ class Kept(EagerSteps):
     def rows(self, k, gamma):
         return gamma if k else 0
 
-    def __call__(self, key, step, value):
+    def __call__(self, key, step, value, expected=None):
         self.steps[key[0]] = (step, value)
         return value, step(value)
 
@@ -241,8 +241,8 @@ class Enough(Exception):
 class Stopped(Kept):
     """Ends a round after the verifying step: what comes then is to look at the numbers."""
 
-    def __call__(self, key, step, value):
-        result = super().__call__(key, step, value)
+    def __call__(self, key, *given):
+        result = super().__call__(key, *given)
         if key[0] == "verify":
             raise Enough
         return result

@@ -105,19 +105,24 @@ class ModelDrafter(Drafter):
         value = DraftInput.of(start, last, self.sampler, u[:rows], self.seen(ids))
         shapes = (rows, len(last), self.lm.kv_length, self.lm.buffer_epoch)
         key = ("draft", *shapes, self.sampler.key, self.exit_layer)
-        _, draft = self.run_step(key, self.step, value)
+        _, draft = self.run_step(key, self.step, value, self.expected)
         return replace(draft.on(self.device), k=min(k, len(draft.ids)))
 
-    def step(self, value: DraftInput) -> Draft:
+    def expected(self, value: DraftInput, said: Draft) -> Draft:
+        """See RunStep: the drafter's own logits after the tokens that a graph has drawn."""
+        return self.step(value, said.logits)
+
+    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+        """told: see draft_in_turn."""
         position, last = value.position[0].long(), value.last.long()
-        if self.drafts_at_once:
+        if told is None and self.drafts_at_once:
             shaping = None if self.sampler.greedy else value.settings.numbers
             drafted = self.lm.draft(last, position, value.u, shaping)
             if drafted is not None:
                 tokens, q, logits = drafted
                 q = one_hot(tokens, self.vocab_size) if q is None else q
                 exact = torch.ones_like(tokens, dtype=torch.bool)
-                return Draft(len(tokens), tokens, q, probabilities(logits), exact)
+                return Draft(len(tokens), tokens, q, probabilities(logits), exact, logits=logits)
 
         def predict(drafted: Tensor | None) -> Tensor:
             nonlocal position
@@ -126,7 +131,8 @@ class ModelDrafter(Drafter):
             position = position + len(fed)
             return self.in_targets_ids(logits)
 
-        return draft_in_turn(predict, value.u, self.sampler, value.settings, value.seen, self.stops_below)
+        how = (self.sampler, value.settings, value.seen, self.stops_below)
+        return draft_in_turn(predict, value.u, *how, told)
 
     def seen(self, ids: list[int]) -> Tensor:
         """Of the text, as Sampler.seen gives it."""
