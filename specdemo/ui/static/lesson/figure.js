@@ -11,6 +11,7 @@ import { DEFAULTS } from "./defaults.js";
 import { compared, draw as drawInto, noCounts, randomNumbers } from "./draws.js";
 import { makeHandle } from "./handle.js";
 import { MISTAKES, isExact, pick, trialOf } from "./identity.js";
+import { MISTAKE_WORDS } from "./mistakes.js";
 import { placeAt } from "./place.js";
 import { NEUTRAL, rescaled, shaped, sumOf } from "./shaping.js";
 
@@ -80,13 +81,6 @@ const FILTERS = [
   ["top_p", "figure.pull.top_p", 0.05, 1, 0.05],
   ["min_p", "figure.pull.min_p", 0, 0.95, 0.05],
 ];
-/** @type {Record<Mistake, [name: string, why: string]>} */
-const WORDS = {
-  from_p: ["figure.mistakes.from_p.name", "figure.mistakes.from_p.why"],
-  told: ["figure.mistakes.told.name", "figure.mistakes.told.why"],
-  soft: ["figure.mistakes.soft.name", "figure.mistakes.soft.why"],
-  likelier: ["figure.mistakes.likelier.name", "figure.mistakes.likelier.why"],
-};
 
 /**
  * The panel is filled when it is first looked at.
@@ -464,7 +458,7 @@ function fill(panel, pinned) {
     part(".mistakes").setAttribute("aria-label", say("figure.mistakes.label"));
     part(".mistakes").append(make("span", say("figure.mistakes.label")));
     for (const mistake of MISTAKES) {
-      const button = make("button", say(WORDS[mistake][0]));
+      const button = make("button", say(MISTAKE_WORDS[mistake][0]));
       button.type = "button";
       button.dataset.mistake = mistake;
       button.addEventListener("click", () => turn(mistake));
@@ -477,7 +471,7 @@ function fill(panel, pinned) {
       find(panel, `[data-mistake="${mistake}"]`).setAttribute("aria-pressed", String(mistakes.has(mistake)));
     }
     const made = MISTAKES.filter((mistake) => mistakes.has(mistake));
-    const whys = made.length ? made.map((mistake) => say(WORDS[mistake][1])) : [say("figure.mistakes.none")];
+    const whys = made.length ? made.map((mistake) => say(MISTAKE_WORDS[mistake][1])) : [say("figure.mistakes.none")];
     panel.toggleAttribute("data-mistaken", made.length > 0);
     if (made.length && isExact(trial)) whys.push(say("figure.mistakes.harmless"));
     const shown = [...part(".whys").children].map(({ textContent }) => textContent).join();

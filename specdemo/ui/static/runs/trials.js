@@ -3,6 +3,7 @@
 // The server runs and tests them.
 
 import { MISTAKES } from "../lesson/identity.js";
+import { MISTAKE_WORDS } from "../lesson/mistakes.js";
 import { appendAll, escaped, find, make } from "../view/dom.js";
 import { digits, fixed, grouped, inQuotes, percent } from "../view/format.js";
 import { say } from "../view/words.js";
@@ -30,13 +31,6 @@ const markup = () => `
       <th scope="col" class="came-key"></th><th scope="col" class="due-key"></th></tr></thead><tbody></tbody></table>
     <p class="careful">${escaped(say("trials.careful"))}</p>
   </div>`;
-/** @type {Record<Mistake, [name: string, why: string]>} */
-const WORDS = {
-  from_p: ["figure.mistakes.from_p.name", "figure.mistakes.from_p.why"],
-  told: ["figure.mistakes.told.name", "figure.mistakes.told.why"],
-  soft: ["figure.mistakes.soft.name", "figure.mistakes.soft.why"],
-  likelier: ["figure.mistakes.likelier.name", "figure.mistakes.likelier.why"],
-};
 
 /**
  * @param {HTMLElement} panel
@@ -53,7 +47,7 @@ export function makeTrials(panel, server) {
     [say("trials.pair")]: { kind: "trials", trial: "pair" },
   }, say("trials.what"));
   const switches = MISTAKES.map((mistake) => {
-    const button = make("button", say(WORDS[mistake][0]));
+    const button = make("button", say(MISTAKE_WORDS[mistake][0]));
     button.type = "button";
     button.dataset.mistake = mistake;
     button.addEventListener("click", () => turn(mistake));
@@ -73,7 +67,7 @@ export function makeTrials(panel, server) {
     const on = mistake === tiny.trial ? null : mistake;
     tiny.trial = on ?? "none";
     for (const button of switches) button.setAttribute("aria-pressed", String(button.dataset.mistake === on));
-    part(".why").textContent = on ? say(WORDS[on][1]) : say("trials.none");
+    part(".why").textContent = on ? say(MISTAKE_WORDS[on][1]) : say("trials.none");
     part(".why").toggleAttribute("data-mistaken", on !== null);
   }
 
