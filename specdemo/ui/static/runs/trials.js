@@ -94,12 +94,12 @@ export function makeTrials(panel, server) {
   }
 
   /** @param {Trials} trials */
-  function tellNumbers({ trial, runs, most, p_value, statistic, freedom, distance, by_chance, judged, accepted }) {
+  function tellNumbers({ trial, found, runs, most, p_value, statistic, freedom, distance, by_chance, judged, accepted }) {
     const count = { runs: grouped(runs), most: grouped(most) };
     /** @type {Record<string, [name: string, value: string]>} */
     const numbers = {
       runs: [say("trials.runs"), trial === "pair" ? say("trials.ofEach", count) : say("trials.ofMost", count)],
-      chance: [say("figure.many.chance"), digits(p_value, 2)],
+      chance: [say("figure.many.chance"), freedom || found === "differs" ? digits(p_value, 2) : "–"],
       statistic: [say("figure.many.statistic", { count: freedom }), statistic === null ? "∞" : fixed(statistic, 1)],
       distance: [say("figure.many.distance"), say("trials.distance", { distance: fixed(distance, 3), chance: fixed(by_chance, 3) })],
       accepted: [say("trials.accepted"), judged ? percent(accepted, judged) : "–"],
@@ -155,14 +155,17 @@ function row() {
 
 /**
  * What the counts show, in a sentence.
- * @param {Pick<Trials, "trial" | "found" | "greedy" | "lossy" | "cells">} trials
+ * @param {Pick<Trials, "trial" | "found" | "greedy" | "lossy">} trials
  */
-export function verdictInWords({ trial, found, greedy, lossy, cells }) {
+export function verdictInWords({ trial, found, greedy, lossy }) {
   const ofPair = trial === "pair";
   if (found === "few") return say("trials.few");
   if (found === "unclear") return say("trials.unclear");
+  if (found === "alike") {
+    if (!greedy) return say(ofPair ? "trials.alike.pair" : "trials.alike.tiny");
+    return say(ofPair ? "trials.greedy.pair" : trial === "none" ? "trials.greedy.tiny" : "trials.greedy.harmless");
+  }
   if (found === "fits") {
-    if (greedy && cells.length === 1) return say(ofPair ? "trials.greedy.pair" : trial === "none" ? "trials.greedy.tiny" : "trials.greedy.harmless");
     if (lossy) return say("trials.lossy.fits", { rule: lossy });
     return say(ofPair ? "trials.fits.pair" : trial === "none" ? "trials.fits.tiny" : "trials.fits.mistaken");
   }
