@@ -10,12 +10,13 @@ import pytest
 
 from specdemo import Params, load_pair
 from specdemo.errors import PairError
+from specdemo.events.chi_square import homogeneity
 from specdemo.trials.mistakes import MISTAKES
 from specdemo.ui.runs import trials as of_page
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, trials_request, try_often
+from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, trials_request, try_often, verdict_of
 from tests.sentences import assert_one_sentence
 
 PROMPT = "Once upon a time, there was a little fox"
@@ -144,8 +145,28 @@ def test_a_lossy_rule_is_named_and_a_mistake_is_made_in_the_usual_rule():
 
 def test_greedy_runs_are_one_cell():
     found = counted("told", 100, replace(PARAMS, temperature=0.0))
-    assert found["greedy"] and found["found"] == "fits" and found["freedom"] == 0
+    assert found["greedy"] and found["found"] == "alike" and found["freedom"] == 0
     assert [(one["came"], one["due"]) for one in found["cells"]] == [(1.0, 1.0)]
+
+
+def test_a_sampler_that_leaves_one_text_is_said_to_leave_nothing_to_test():
+    narrow = replace(PARAMS, top_p=0.3)
+    assert counted("told", 20, narrow)["found"] == "few"
+    found = counted("told", 100, narrow)
+    assert found["found"] == "alike" and found["freedom"] == 0 and not found["greedy"]
+
+
+@pytest.mark.parametrize(
+    ("on", "off", "found"),
+    [
+        ({(1, 2): 100}, {(1, 2): 100}, "alike"),
+        ({(1, 2): 100}, {(1, 2): 98, (1, 3): 2}, "few"),
+        ({(1, 2): 60, (1, 3): 40}, {(1, 2): 58, (1, 3): 42}, "fits"),
+        ({(1, 2): 100}, {(1, 3): 100}, "differs"),
+    ],
+)
+def test_a_difference_is_tested_only_where_there_is_more_than_one_text(on, off, found):
+    assert verdict_of(homogeneity(on, off), 100, len({**on, **off})) == found
 
 
 def test_a_pair_is_tried_with_drafting_on_and_off():

@@ -165,7 +165,7 @@ class OfTiny:
         runs = self.runs
         return {
             **_counted(self.request, trials.params, runs, self.most, trials.judged, trials.accepted),
-            **_tested(goodness_of_fit(seen, p), runs),
+            **_tested(goodness_of_fit(seen, p), runs, len(names)),
             **_compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names),
             "by_chance": distance_by_chance(p, runs),
         }
@@ -218,7 +218,7 @@ class OfPair:
         pooled = shares_of(on + off)
         return {
             **_counted(self.request, self.params, runs, self.most, trials.judged, trials.accepted),
-            **_tested(homogeneity(on, off), runs),
+            **_tested(homogeneity(on, off), runs, len(names)),
             **_compared(shares_of(on), shares_of(off), both, names),
             "by_chance": distance_by_chance(
                 pooled, runs / 2
@@ -245,17 +245,25 @@ def _counted(
     }
 
 
-def _tested(test: ChiSquare, runs: int) -> dict[str, Any]:
-    p_value = test.p_value
-    found: wire.TrialsVerdict = (
-        "differs" if p_value < BEYOND_CHANCE else "unclear" if p_value < UNSUSPICIOUS else "fits"
-    )
+def _tested(test: ChiSquare, runs: int, cells: int) -> dict[str, Any]:
     return {
         "statistic": None if math.isinf(test.statistic) else test.statistic,
         "freedom": test.freedom,
-        "p_value": p_value,
-        "found": "few" if runs < FEWEST_RUNS and found != "differs" else found,
+        "p_value": test.p_value,
+        "found": verdict_of(test, runs, cells),
     }
+
+
+def verdict_of(test: ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
+    """cells: how many texts came or can come. Without a degree of freedom nothing was tested: there is one
+    text only, or all others are still too rare."""
+    if test.p_value < BEYOND_CHANCE:
+        return "differs"
+    if runs < FEWEST_RUNS or (test.freedom == 0 and cells > 1):
+        return "few"
+    if test.freedom == 0:
+        return "alike"
+    return "unclear" if test.p_value < UNSUSPICIOUS else "fits"
 
 
 def _compared(

@@ -239,14 +239,15 @@ class TrialsCell(TypedDict):
     others: int
 
 
-TrialsVerdict = Literal["few", "fits", "unclear", "differs"]
+TrialsVerdict = Literal["few", "alike", "fits", "unclear", "differs"]
 
 
 class Trials(TypedDict):
     """Short runs so far, of `most` at the most, counted by their first two tokens. trial: "none", a mistake,
     or "pair". lossy: the rule, if it is one. judged, accepted: drafted tokens. distance: total variation;
     by_chance: what it is on average where there is no difference. statistic: of the chi-square test, None
-    where it is infinite."""
+    where it is infinite. found: "alike" where only one text came and no other can be told, so that the test
+    can find nothing."""
 
     trial: str
     runs: int

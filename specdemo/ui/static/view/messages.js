@@ -319,7 +319,7 @@
  * Short runs so far, of `most` at the most, counted by their first two tokens. trial: "none", a mistake, or
  * "pair". lossy: the rule, if it is one. judged, accepted: drafted tokens. distance: total variation; by_chance:
  * what it is on average where there is no difference. statistic: of the chi-square test, null where it is
- * infinite.
+ * infinite. found: "alike" where only one text came and no other can be told, so that the test can find nothing.
  * @typedef {object} Trials
  * @property {string} trial
  * @property {number} runs
@@ -334,7 +334,7 @@
  * @property {number | null} statistic
  * @property {number} freedom
  * @property {number} p_value
- * @property {"few" | "fits" | "unclear" | "differs"} found
+ * @property {"few" | "alike" | "fits" | "unclear" | "differs"} found
  */
 
 /**
