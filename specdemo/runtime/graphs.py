@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
@@ -25,7 +26,7 @@ from transformers import PreTrainedModel
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
 from specdemo.runtime.cuda import on_host
-from specdemo.runtime.device import Clock
+from specdemo.runtime.device import Clock, for_device
 from specdemo.runtime.lm import Cached, CachedLM, context_of, logits_tolerance, windows_of
 
 # What CUDA says when a capture was ended by another thread's call, or by a call of its own that it forbids.
@@ -44,6 +45,10 @@ _T = TypeVar("T")
 
 
 class StepInput(Protocol):
+    def on_device(self) -> Self:
+        """The same with the host's numbers on the device: what a step reads. (A graph's input is filled from
+        the host.)"""
+
     def varied(self) -> Self:
         """Another valid input of the same shapes, with other numbers: to try a captured step on."""
 
@@ -64,8 +69,8 @@ class RunStep(Protocol):
     def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
         """The value that the step has read, which stays as it was until the next step, and the step's output.
 
-        key: its first entry names the step; two calls with equal keys must do the same to inputs of equal
-        shape."""
+        value: its HostNumbers may still be on the host. key: its first entry names the step; two calls with
+        equal keys must do the same to inputs of equal shape."""
 
 
 def tensors_of(value: object) -> list[Tensor]:
@@ -116,6 +121,29 @@ def unpacked(packed: Packed) -> list[Tensor]:
     return [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, packed.layout, strict=True)]
 
 
+@dataclass(frozen=True)
+class HostNumbers:
+    """What the host tells a step: lists of numbers, one after another in one vector, for one copy to the
+    device. float64 holds ids, positions and uniform numbers exactly."""
+
+    vector: Tensor  # [n] float64; on the host until `on_device`
+    sizes: tuple[int, ...]  # of the lists
+    device: torch.device  # the step's
+
+    @classmethod
+    def of(cls, device: torch.device, *lists: Sequence[float]) -> Self:
+        vector = for_device([number for numbers in lists for number in numbers], torch.float64, device)
+        return cls(vector, tuple(map(len, lists)), device)
+
+    def on_device(self) -> Self:
+        return replace(self, vector=self.vector.to(self.device, non_blocking=True))
+
+    @cached_property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The lists, in their order, as views."""
+        return self.vector.split(self.sizes)
+
+
 def varied_ids(ids: Tensor) -> Tensor:
     """Other ids of the same vocabulary."""
     return torch.where(ids > 0, ids - 1, ids + 1)
@@ -135,6 +163,7 @@ class EagerSteps:
         return k
 
     def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
+        value = value.on_device()
         return value, step(value)
 
 
@@ -190,6 +219,8 @@ class Graphs:
         return gamma if gamma != "auto" else next(rows for rows in AUTO_ROWS if rows >= k)
 
     def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
+        if self.blocker or key not in self.graphs:
+            value = value.on_device()
         if self.blocker:
             return value, step(value)
         if key not in self.graphs and not self._add(key, step, value):
@@ -271,10 +302,10 @@ class Graphs:
 
 
 def _fill(static: object, value: object) -> None:
-    """Copies the value to where a graph reads it."""
+    """Copies the value to where a graph reads it. The host does not wait."""
     for there, given in zip(tensors_of(static), tensors_of(value), strict=True):
-        if there is not given:
-            there.copy_(given)
+        if there is not given and there.numel():
+            there.copy_(given, non_blocking=True)
 
 
 def _reason(error: Exception, step: Callable, value: StepInput) -> str:

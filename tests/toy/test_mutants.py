@@ -196,8 +196,8 @@ QUICK = [
     Mutant(
         "the target reads the text one place too late",
         "engine/step.py",
-        "first = [len(ids) - 1, ids[-1],",
-        "first = [len(ids), ids[-1],",
+        "first = [len(ids) - 1], ids[-1:],",
+        "first = [len(ids)], ids[-1:],",
         f"{LOOP} {LM} tests/models/test_capture.py",
     ),
     Mutant(
