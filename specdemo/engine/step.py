@@ -118,6 +118,14 @@ class VerifyOutput:
 
 
 @dataclass(frozen=True)
+class Judging:
+    """A round that the device verifies: what its step reads, and writes."""
+
+    read: VerifyInput
+    output: VerifyOutput
+
+
+@dataclass(frozen=True)
 class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
@@ -140,6 +148,10 @@ class Verifier:
 
     def verify(self, ids: list[int], draft: Draft, u: Uniforms) -> Verified:
         """The verdict on a draft that follows `ids`, on the host. RuntimeError when probabilities are NaN."""
+        return self.verdict(self.launch(ids, draft, u))
+
+    def launch(self, ids: list[int], draft: Draft, u: Uniforms) -> Judging:
+        """Gives the device the step that verifies, and does not wait for it."""
         rows = self.rows(draft.k)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
@@ -161,12 +173,15 @@ class Verifier:
         reported = (self.alternatives, self.wants_top)
         looked_at = (self.confidence > 0, len(value.sure))
         key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *looked_at, *reported)
-        read, output = self.run_step(key, self.step, value)
-        on_host = self._checked(output.verified)
+        return Judging(*self.run_step(key, self.step, value))
+
+    def verdict(self, judging: Judging) -> Verified:
+        """Waits for it. No other step may have been run in between."""
+        on_host = self._checked(judging.output.verified)
         width = self.sampler.key
         while not _is_exact(on_host):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
-            on_host = self._checked(self.judge(output.logits, read))
+            on_host = self._checked(self.judge(judging.output.logits, judging.read))
         if not on_host.q_exact[: int(on_host.k)].all() and self.sampler.key == width:
             self.sampler.widen()  # for the next rounds; this one is lossless all the same
         return on_host

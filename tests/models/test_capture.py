@@ -417,6 +417,7 @@ class Copies(TorchDispatchMode):
 def test_a_step_gets_the_hosts_numbers_in_one_copy(monkeypatch, kind, told, filled):
     """From the host to where its graph reads them, which is no copy to the device and another one there."""
     pair, counted = captured(llama, near), Counter()
+    monkeypatch.setattr(runner.RunSetup, "runs_ahead", False)  # each round's copies before its event
     params = dict(draft_with=kind, gamma=4, ngram=1, max_new_tokens=40, temperature=0.9, top_p=0.9)
     rounds_of(pair, **params)
     fill, for_device, on_device = graphs._fill, device.for_device, HostNumbers.on_device
