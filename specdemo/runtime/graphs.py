@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
@@ -25,7 +26,7 @@ from transformers import PreTrainedModel
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
 from specdemo.runtime.cuda import on_host
-from specdemo.runtime.device import Clock
+from specdemo.runtime.device import Clock, for_device
 from specdemo.runtime.lm import Cached, CachedLM, context_of, logits_tolerance, windows_of
 
 # What CUDA says when a capture was ended by another thread's call, or by a call of its own that it forbids.
@@ -45,6 +46,10 @@ _T = TypeVar("T")
 
 
 class StepInput(Protocol):
+    def on_device(self) -> Self:
+        """The same with the host's numbers on the device: what a step reads. (A graph's input is filled from
+        the host.)"""
+
     def varied(self) -> Self:
         """Another valid input of the same shapes, with other numbers: to try a captured step on."""
 
@@ -71,10 +76,11 @@ class RunStep(Protocol):
     ) -> tuple[In, Out]:
         """The value that the step has read, which stays as it was until the next step, and the step's output.
 
-        key: begins with the step's name and its rows; two calls with equal keys must do the same to inputs of
-        equal shape. expected: what the step should have said, given its input and what a graph of it has
-        said: logits of its own, and everything else computed from the graph's logits. For logits may be
-        rounded otherwise, and one unit of rounding can change which token is drawn. None: `step` tells it."""
+        value: its HostNumbers may still be on the host. key: begins with the step's name and its rows; two
+        calls with equal keys must do the same to inputs of equal shape. expected: what the step should have
+        said, given its input and what a graph of it has said: logits of its own, and everything else computed
+        from the graph's logits. For logits may be rounded otherwise, and one unit of rounding can change
+        which token is drawn. None: `step` tells it."""
 
 
 def tensors_of(value: object) -> list[Tensor]:
@@ -125,6 +131,29 @@ def unpacked(packed: Packed) -> list[Tensor]:
     return [part.view(shape).to(dtype) for part, (_, shape, dtype) in zip(parts, packed.layout, strict=True)]
 
 
+@dataclass(frozen=True)
+class HostNumbers:
+    """What the host tells a step: lists of numbers, one after another in one vector, for one copy to the
+    device. float64 holds ids, positions and uniform numbers exactly."""
+
+    vector: Tensor  # [n] float64; on the host until `on_device`
+    sizes: tuple[int, ...]  # of the lists
+    device: torch.device  # the step's
+
+    @classmethod
+    def of(cls, device: torch.device, *lists: Sequence[float]) -> Self:
+        vector = for_device([number for numbers in lists for number in numbers], torch.float64, device)
+        return cls(vector, tuple(map(len, lists)), device)
+
+    def on_device(self) -> Self:
+        return replace(self, vector=self.vector.to(self.device, non_blocking=True))
+
+    @cached_property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The lists, in their order, as views."""
+        return self.vector.split(self.sizes)
+
+
 def varied_ids(ids: Tensor) -> Tensor:
     """Other ids of the same vocabulary."""
     return torch.where(ids > 0, ids - 1, ids + 1)
@@ -150,6 +179,7 @@ class EagerSteps:
         value: In,
         expected: Callable[[In, Out], Out] | None = None,
     ) -> tuple[In, Out]:
+        value = value.on_device()
         return value, step(value)
 
 
@@ -213,6 +243,8 @@ class Graphs:
         value: In,
         expected: Callable[[In, Out], Out] | None = None,
     ) -> tuple[In, Out]:
+        if self.blocker or key not in self.graphs:
+            value = value.on_device()
         if self.blocker or key in self.refused:
             return value, step(value)
         if key not in self.graphs and not self._add(key, step, value, expected):
@@ -310,10 +342,10 @@ class Graphs:
 
 
 def _fill(static: object, value: object) -> None:
-    """Copies the value to where a graph reads it."""
+    """Copies the value to where a graph reads it. The host does not wait."""
     for there, given in zip(tensors_of(static), tensors_of(value), strict=True):
-        if there is not given:
-            there.copy_(given)
+        if there is not given and there.numel():
+            there.copy_(given, non_blocking=True)
 
 
 def _reason(error: Exception, step: Callable, value: StepInput) -> str:

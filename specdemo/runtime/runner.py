@@ -42,6 +42,11 @@ class RunSetup:
     run_step: RunStep
     run_drafting: RunStep
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the host launches both steps of a round without waiting for the device."""
+        return self.run_step.captures and self.run_drafting is self.run_step
+
     def make_room(self, length: int) -> None:
         """Where steps are captured, room for so many tokens in both caches: one that grows in the middle of a
         text needs all its graphs again."""

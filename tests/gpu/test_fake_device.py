@@ -112,6 +112,7 @@ class Counted(EagerSteps):
         return gamma if k else 0
 
     def __call__(self, key, step, value, expected=None):
+        value = value.on_device()
         with Launches() as launches:
             output = step(value)
         self.names[key[0]] = launches.names

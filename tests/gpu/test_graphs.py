@@ -250,20 +250,20 @@ from specdemo.engine import step
 params = Params(temperature=0, max_new_tokens=20, seed=5)
 pair, on_cpu = load_pair(device="cuda"), load_pair(device="cpu")
 expected = generate(on_cpu, "Once", params).output_ids
-own = step.Verifier.verify
+own = step.Verifier.verdict
 
-def breaks(self, ids, draft, u):
+def breaks(self, judging):
     torch.zeros(4, device="cuda")[torch.tensor([10**6], device="cuda")]  # an assertion on the device
-    return own(self, ids, draft, u)
+    return own(self, judging)
 
-step.Verifier.verify = breaks
+step.Verifier.verdict = breaks
 sentences = []
 for _ in range(2):
     try:
         generate(pair, "Once", params)
     except RuntimeError as error:
         sentences.append(str(error))
-    step.Verifier.verify = own
+    step.Verifier.verdict = own
 try:
     load_pair(device="cuda")
 except LoadError as error:

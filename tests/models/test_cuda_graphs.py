@@ -243,7 +243,7 @@ def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch
         raise torch.AcceleratorError(ERROR)
 
     with monkeypatch.context() as patch:
-        patch.setattr("specdemo.engine.step.Verifier.verify", breaks)
+        patch.setattr("specdemo.engine.step.Verifier.verdict", breaks)
         run = stream(pair, PROMPT, Params(seed=1))
         with pytest.raises(cuda.CudaLost) as raised:
             list(run)

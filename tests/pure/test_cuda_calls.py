@@ -31,6 +31,9 @@ class Input:
     x: Tensor  # [3] int64
     u: Tensor  # [3] float64
 
+    def on_device(self):
+        return self
+
     def varied(self):
         return replace(self, x=self.x + 1, u=1 - self.u)
 
