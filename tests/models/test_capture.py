@@ -343,8 +343,7 @@ def test_the_key_of_a_recording_names_all_that_it_depends_on():
             parameter *= 1.1  # in place: what lies there is read, not what lay there
     assert rounds_of(pair) == rounds_of(filled)
     assert (
-        len(pair.runner.graphs.made) == len(set(pair.runner.graphs.made))
-        and pair.runner.graphs.fault is None
+        len(pair.runner.graphs.made) == len(set(pair.runner.graphs.made)) and pair.runner.graphs.fault is None
     ), "none was made twice"
 
 
