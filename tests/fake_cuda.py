@@ -219,6 +219,7 @@ def install(monkeypatch, fake):
         monkeypatch.setattr(torch._C, name, stand_in, raising=False)
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
+    monkeypatch.setattr(cuda, "has_triton", lambda device: False)
     monkeypatch.setattr(probe, "difference", lambda device, write: None)
     monkeypatch.setattr(cuda, "_pinned_like", torch.empty_like)
     monkeypatch.setattr(cuda, "_streams", {})
