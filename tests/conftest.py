@@ -1,4 +1,5 @@
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,10 @@ import torch
 
 # One thread suits models this small, and leaves the other core to the other worker.
 torch.set_num_threads(1)
+
+# Without a GPU, kernels written in Triton run in its interpreter, which is chosen when Triton is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Tests of the real server that hardly need a browser.
 BY_HTTP = {

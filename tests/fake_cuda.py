@@ -266,6 +266,7 @@ def install(monkeypatch, fake):
     attention._processors.cache_clear()
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
+    monkeypatch.setattr(cuda, "has_triton", lambda device: False)
     monkeypatch.setattr(probe, "difference", lambda device, write: None)
     monkeypatch.setattr(cuda, "_pinned_like", torch.empty_like)
     monkeypatch.setattr(cuda, "_streams", {})

@@ -7,6 +7,7 @@ with an error."""
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib.util import find_spec
 from time import perf_counter, sleep
 
 import torch
@@ -34,6 +35,19 @@ class CudaLost(RuntimeError):
 
 def is_cuda(device: torch.device | str) -> bool:
     return torch.device(device).type == "cuda"
+
+
+def has_triton(device: torch.device | str) -> bool:
+    """Whether kernels that are written in Triton may be tried there. torch's CUDA builds bring Triton; below
+    capability 8.0 it cannot multiply bfloat16. Does not import it."""
+    if not is_cuda(device) or torch.version.hip or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def device_of(tensor: Tensor) -> AbstractContextManager:
+    """Triton launches on the device that is current, so the tensor's is current meanwhile."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def alone_on(device: torch.device | str) -> AbstractContextManager:

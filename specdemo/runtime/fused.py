@@ -7,6 +7,7 @@ only where it predicts what the model itself does (see CachedLM)."""
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,12 +34,16 @@ FAMILY = {
     "SmolLM3ForCausalLM": "by layer_types",
 }
 
+# The activations of MLPs that triton_between.py knows: whether it is GELU's tanh form (not: SiLU).
+GELU_GATES = {"silu": False, "gelu_pytorch_tanh": True, "gelu_new": True}
+
 
 class Norm:
-    """An RMS norm in one operation (Zhang and Sennrich 2019)."""
+    """An RMS norm in one operation (Zhang and Sennrich 2019). kernels: see Functions."""
 
-    def __init__(self, module: Module):
+    def __init__(self, module: Module, kernels: Any = None):
         self.module = module
+        self.kernels = kernels
         self.eps: float = getattr(module, "variance_epsilon", None) or module.eps
         self.around_one = type(module).__name__.startswith("Gemma")
         self.derived: dict[str, Tensor] = {}  # the weight that the module computes from its own
@@ -56,36 +61,52 @@ class Norm:
         else:
             self.derived["weight"] = weight
 
+    @property
+    def weight(self) -> Tensor:
+        return self.derived["weight"] if self.around_one else self.module.weight
+
     def __call__(self, x: Tensor) -> Tensor:
         if self.around_one:  # in float32
             weight = self.derived["weight"]
+            if self.kernels is not None:
+                return self.kernels.normed(x, weight, self.eps)
             return rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
         return rms_norm(x, self.module.weight.shape, self.module.weight, self.eps)
+
+    def plus(self, x: Tensor, stream: Tensor) -> Tensor:
+        """The norm of x, added to `stream`, whose memory is reused."""
+        if self.kernels is not None:
+            return self.kernels.add_normed(stream, x, self.weight, self.eps)
+        return stream.add_(self(x))
 
 
 class FusedForward:
     """Computes a model's logits over a positional cache. compiled: what lies between the products is fused by
-    torch.compile, too, which needs a compiler, and a minute at the first forwards."""
+    torch.compile, too, which needs a compiler, and a minute at the first forwards. triton: it is done by
+    kernels written in Triton (if it is not compiled), and so are products with int8 weights."""
 
-    def __init__(self, model: PreTrainedModel, compiled: bool = False):
+    def __init__(self, model: PreTrainedModel, compiled: bool = False, triton: bool = False):
         self.model = model
+        self.triton = triton
         base = model.model
         config = model.config
         functions = compiled_functions() if compiled else Functions()
+        if triton and not compiled:
+            functions = kernel_functions()
         self.layers = [
-            Layer(layer, window, layer_type, functions)
+            Layer(layer, window, layer_type, functions, triton)
             for layer, window, layer_type in zip(
                 base.layers, _windows(model), _layer_types(model), strict=True
             )
         ]
-        self.norm = Norm(base.norm)
+        self.norm = Norm(base.norm, functions.kernels)
         self.shared_heads = config.num_attention_heads // config.num_key_value_heads
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
 
     @staticmethod
-    def of(model: PreTrainedModel, compiled: bool = False) -> "FusedForward | None":
+    def of(model: PreTrainedModel, compiled: bool = False, triton: bool = False) -> "FusedForward | None":
         """None where the model's class is not in FAMILY."""
-        return FusedForward(model, compiled) if FusedForward.knows(model) else None
+        return FusedForward(model, compiled, triton) if FusedForward.knows(model) else None
 
     @staticmethod
     def knows(model: PreTrainedModel) -> bool:
@@ -120,7 +141,8 @@ class FusedForward:
         [N, V]. keep: takes each layer's index, its input and the rows, and last the output."""
         base = self.model.model
         x = base.embed_tokens(ids)  # [N, H]
-        shared = Shared(cache, rotations(base, x, positions, self.layers), self._masks(rows, keys, x))
+        turned = rotations(base, x, positions, self.layers)
+        shared = Shared(cache, turned, self._masks(rows, keys, x), rows, keys)
         for index, layer in enumerate(self.layers):
             if keep is not None:
                 keep(index, x, rows)
@@ -187,6 +209,8 @@ class Shared:
     cache: Cache
     rotations: dict[str | None, Rotation]
     masks: dict[int | None, Tensor]
+    rows: Tensor  # [N]: where the cache is written
+    keys: Tensor  # [L]: what is read of it
 
 
 # In what follows sizes are those of the config, not of tensors: a capture on a CPU works those out in every
@@ -215,10 +239,11 @@ def gated(gate_up: Tensor, width: int, activation: Callable[[Tensor], Tensor]) -
 
 @dataclass(frozen=True)
 class Functions:
-    """What lies between the products."""
+    """What lies between the products. kernels: triton_between.py, which has more of it in one."""
 
     rotated: Callable[[Tensor, Tensor, Tensor, int], Tensor] = rotated
     gated: Callable[[Tensor, int, Callable], Tensor] = gated
+    kernels: Any = None
 
 
 @cache
@@ -227,13 +252,27 @@ def compiled_functions() -> Functions:
     return Functions(torch.compile(rotated, dynamic=True), torch.compile(gated, dynamic=True))
 
 
+def kernel_functions() -> Functions:
+    from specdemo.runtime import triton_between  # imports Triton
+
+    return Functions(kernels=triton_between)
+
+
 class Layer:
     """One decoder layer: attention, then the MLP, each added to the stream x."""
 
-    def __init__(self, layer: Module, window: int | None, layer_type: str | None, functions: Functions):
+    def __init__(
+        self,
+        layer: Module,
+        window: int | None,
+        layer_type: str | None,
+        functions: Functions,
+        triton: bool = False,
+    ):
         self.window = window
         self.layer_type = layer_type
         self.functions = functions
+        kernels = functions.kernels
         attention, mlp = layer.self_attn, layer.mlp
         self.index = attention.layer_idx
         self.head_dim = attention.head_dim
@@ -243,18 +282,23 @@ class Layer:
         config = attention.config
         self.heads, self.groups = config.num_attention_heads, config.num_key_value_heads
         if hasattr(attention, "qkv_proj"):
-            self.qkv, self.gate_up = Product(attention.qkv_proj), Product(mlp.gate_up_proj)
+            qkv, gate_up = [attention.qkv_proj], [mlp.gate_up_proj]
             self.activation = mlp.activation_fn
         else:
-            self.qkv = Product(attention.q_proj, attention.k_proj, attention.v_proj)
-            self.gate_up = Product(mlp.gate_proj, mlp.up_proj)
+            qkv, gate_up = (
+                [attention.q_proj, attention.k_proj, attention.v_proj],
+                [mlp.gate_proj, mlp.up_proj],
+            )
             self.activation = mlp.act_fn
-        self.out, self.down = Product(attention.o_proj), Product(mlp.down_proj)
+        self.qkv, self.gate_up = Product(*qkv, triton=triton), Product(*gate_up, triton=triton)
+        self.out, self.down = (Product(each, triton=triton) for each in (attention.o_proj, mlp.down_proj))
+        name = getattr(config, "hidden_activation", None) or config.hidden_act
+        self.gelu: bool | None = GELU_GATES.get(name)
         self.mlp_width = mlp.down_proj.in_features
 
         # Where a layer has norms: before attention and MLP, after them, or both.
         def norm(name: str, owner: Module = layer) -> Norm | None:
-            return Norm(getattr(owner, name)) if hasattr(owner, name) else None
+            return Norm(getattr(owner, name), kernels) if hasattr(owner, name) else None
 
         self.before_attention, self.after_attention = norm("input_layernorm"), None
         self.before_mlp, self.after_mlp = norm("post_attention_layernorm"), norm("post_feedforward_layernorm")
@@ -270,25 +314,35 @@ class Layer:
         return [norm for norm in (*before_and_after, self.q_norm, self.k_norm) if norm is not None]
 
     def begin_run(self) -> None:
-        for part in (self.qkv, self.gate_up, *self.norms):
+        for part in (self.qkv, self.out, self.gate_up, self.down, *self.norms):
             part.begin_run()
 
     def __call__(self, x: Tensor, shared: Shared) -> Tensor:
         """x [N, H] -> [N, H], in the same memory."""
         attended = self._attention(_normed(self.before_attention, x), shared)  # [N, heads * d]
         x = self._add(x, self.out, attended, self.after_attention)
-        hidden = self.functions.gated(
-            self.gate_up(_normed(self.before_mlp, x)), self.mlp_width, self.activation
-        )  # [N, I]
+        hidden = self._gated(self.gate_up(_normed(self.before_mlp, x)))  # [N, I]
         return self._add(x, self.down, hidden, self.after_mlp)
 
     @staticmethod
     def _add(x: Tensor, product: Product, hidden: Tensor, norm: Norm | None) -> Tensor:
-        return product.plus(hidden, x) if norm is None else x.add_(norm(product(hidden)))
+        return product.plus(hidden, x) if norm is None else norm.plus(product(hidden), x)
+
+    def _gated(self, gate_up: Tensor) -> Tensor:  # [N, 2 I] -> [N, I]
+        if self.functions.kernels is not None and self.gelu is not None:
+            return self.functions.kernels.gate(gate_up, self.gelu)
+        return self.functions.gated(gate_up, self.mlp_width, self.activation)
 
     def _attention(self, x: Tensor, shared: Shared) -> Tensor:
+        by_kernel = self.functions.kernels is not None and shared.cache.layers[self.index].is_initialized
+        place = self._placed_by_kernel if by_kernel else self._placed
+        return self._attend(*place(self.qkv(x), shared), shared.masks[self.window])
+
+    def _placed(self, qkv: Tensor, shared: Shared) -> tuple[Tensor, Tensor, Tensor]:
+        """qkv [N, (heads + 2 groups) * d] -> the queries as rows (see as_rows), and the cache's keys and
+        values [1, groups, L, d] with those of these tokens."""
         heads, groups, d = self.heads, self.groups, self.head_dim
-        qk, v = self.qkv(x).split([(heads + groups) * d, groups * d], -1)
+        qk, v = qkv.split([(heads + groups) * d, groups * d], -1)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = qk.split([heads * d, groups * d], -1)
             if self.norms_each_head:
@@ -300,17 +354,35 @@ class Layer:
         q, k = qk.split([heads, groups], 1)  # [N, heads, d], [N, groups, d]
         v = v.view(-1, groups, d)
         keys, values = shared.cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.index)
-        return self._attend(q, keys, values, shared.masks[self.window])
+        return as_rows(q, heads, groups, d), keys, values
 
-    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """q [N, heads, d], keys and values [1, groups, L, d] -> [N, heads * d]. mask [1, 1, R, L]."""
-        rows = as_rows(q, self.heads, self.groups, self.head_dim)
+    def _placed_by_kernel(self, qkv: Tensor, shared: Shared) -> tuple[Tensor, Tensor, Tensor]:
+        """The same in one launch."""
+        sizes = [self.heads * self.head_dim, *[self.groups * self.head_dim] * 2]
+        q, k, v = qkv.split(sizes, -1)
+        q_norm = k_norm = None
+        eps = 0.0
+        if self.q_norm is not None and self.k_norm is not None:
+            if self.norms_each_head and self.q_norm.eps == self.k_norm.eps:
+                q_norm, k_norm, eps = self.q_norm.weight, self.k_norm.weight, self.q_norm.eps
+            else:
+                q, k = self.q_norm(q), self.k_norm(k)
+        cos, sin = shared.rotations[self.layer_type] if self.rotates else (None, None)
+        cache = shared.cache.layers[self.index]
+        rows = self.functions.kernels.to_attention(
+            q, k, v, q_norm, k_norm, eps, cos, sin, shared.rows, cache.keys, cache.values
+        )
+        length = len(shared.keys)
+        return rows, cache.keys[:, :, :length], cache.values[:, :, :length]
+
+    def _attend(self, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """rows [1, groups, R, d], keys and values [1, groups, L, d] -> [N, heads * d]. mask [1, 1, R, L]."""
         if self.softcap is None:
             output = masked_attention(rows, keys, values, mask, self.scaling)
         else:
             scores = rows @ keys.transpose(2, 3) * self.scaling  # [1, groups, R, L]
             scores = torch.tanh(scores / self.softcap) * self.softcap + mask
-            output = scores.softmax(-1, dtype=torch.float32).to(q.dtype) @ values
+            output = scores.softmax(-1, dtype=torch.float32).to(rows.dtype) @ values
         return as_heads(output, self.heads, self.groups, self.head_dim)
 
 

@@ -382,9 +382,16 @@ def weights_address(model: Module) -> tuple[list, list]:
     """The model's modules, and where its weights are in memory: equal while a captured graph may read
     them."""
     tensors = [*model.parameters(), *model.buffers()]
-    return list(model.modules()), [
-        (id(tensor), tensor.data_ptr() if is_dense(tensor) else None) for tensor in tensors
-    ]
+    return list(model.modules()), [(id(tensor), _places(tensor)) for tensor in tensors]
+
+
+def _places(tensor: Tensor) -> list:
+    """Where its numbers are. Those of a quantised weight are in inner tensors, which are replaced when it
+    moves."""
+    if is_dense(tensor):
+        return [tensor.data_ptr()]
+    inner = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ()
+    return [place for name in inner for place in _places(getattr(tensor, name))]
 
 
 def confidence_tolerance(dtypes: list[torch.dtype]) -> float:

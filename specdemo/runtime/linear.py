@@ -7,15 +7,20 @@ takes 0.2 to 0.4 of the time for 2 rows and 0.3 to 0.9 for 5 (weights from 2048 
 embedded target's forward of 5 rows takes 8 ms instead of 10 on one thread. Above 8 rows there is no gain.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, Parameter
+from torch.nn import Linear, Module
 from torch.nn.functional import linear
 
+from specdemo.runtime import cuda
+
 FEW = range(2, 9)  # rows for which the transposed product is faster
+INT8_PARTS = ("_data", "_scale")  # of optimum-quanto's int8 weights: [out, in] int8, and [out, 1]
+MOST_BY_TRITON = 17  # rows of a forward: the longest draft, and the token before it
 
 
 class SkinnyLinear(Linear):
@@ -59,37 +64,51 @@ def _change_class(model: Module, old: type[Linear], new: type[Linear]) -> bool:
 
 class Product:
     """Linear layers of the same input. Where their weights lie one after the other in memory (see
-    `join_weights`), they are one product."""
+    `join_weights`), they are one product.
 
-    def __init__(self, *layers: Module):
+    triton: few rows are multiplied with int8 weights as these lie in memory (triton_products.py)."""
+
+    def __init__(self, *layers: Module, triton: bool = False):
         self.layers = layers
         self.joined: dict[str, Tensor] = {}  # weight, and bias if there is one
+        self.kernels: Any = None
+        if triton:
+            from specdemo.runtime import triton_products  # imports Triton
+
+            self.kernels = triton_products
+        self.int8: list[Int8] = []  # what its kernels read: all layers as one, or each
         self.begin_run()
 
     def begin_run(self) -> None:
         self.joined.clear()
-        if len(self.layers) == 1 or not is_plain(*self.layers):
-            return
-        for name in ("weight", "bias"):
-            parts = [getattr(layer, name) for layer in self.layers]
-            whole = _as_one(parts)
-            if whole is not None:
-                self.joined[name] = whole
-            elif any(part is not None for part in parts):
-                self.joined.clear()
-                return
+        self.int8.clear()
+        if is_plain(*self.layers):
+            whole = _as_one_each([(layer.weight, layer.bias) for layer in self.layers])
+            if whole is not None and len(self.layers) > 1:
+                named = zip(("weight", "bias"), whole, strict=True)
+                self.joined.update((name, tensor) for name, tensor in named if tensor is not None)
+        elif self.kernels is not None:
+            each = [quantised for layer in self.layers if (quantised := int8_of(layer)) is not None]
+            if len(each) == len(self.layers):
+                whole = _as_one_each(each)
+                self.int8 += each if whole is None else [Int8(*whole)]
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [N, in] -> [N, sum of the layers' outputs]"""
         if self.joined:
             product = skinny_linear if type(self.layers[0]) is SkinnyLinear else linear
             return product(x, self.joined["weight"], self.joined.get("bias"))
-        outputs = [layer(x) for layer in self.layers]
+        if self.int8 and len(x) <= MOST_BY_TRITON:
+            outputs = [self.kernels.few_rows_int8(x, *each) for each in self.int8]
+        else:
+            outputs = [layer(x) for layer in self.layers]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
 
     def plus(self, x: Tensor, stream: Tensor) -> Tensor:
         """The product of a single layer, added to `stream`, whose memory is reused."""
         (layer,) = self.layers
+        if self.int8 and len(x) <= MOST_BY_TRITON:
+            return self.kernels.add_few_rows_int8(stream, x, *self.int8[0])
         if type(layer) is SkinnyLinear and layer.bias is None and len(x) in FEW:
             return stream.add_(torch.mm(layer.weight, x.t()).t())
         if is_plain(layer) and layer.bias is None:
@@ -102,9 +121,41 @@ def is_plain(*layers: object) -> bool:
     return all(type(layer) in (Linear, SkinnyLinear) for layer in layers)
 
 
-def _as_one(parts: list) -> Tensor | None:
+class Int8(NamedTuple):
+    """A linear layer that optimum-quanto has quantised to int8."""
+
+    weight: Tensor  # [out, in]
+    scale: Tensor  # [out]: what each row of the weight is multiplied by
+    bias: Tensor | None  # [out]
+
+
+def int8_of(layer: Module) -> Int8 | None:
+    """None for a layer that is something else."""
+    weight = getattr(layer, "weight", None)
+    data, scale = (getattr(weight, name, None) for name in INT8_PARTS)
+    if not isinstance(data, Tensor) or not isinstance(scale, Tensor) or data.dtype != torch.int8:
+        return None
+    fits = data.shape == (layer.out_features, layer.in_features) and scale.shape == (len(data), 1)
+    in_order = data.is_contiguous() and scale.is_contiguous()
+    if not fits or not in_order or getattr(layer, "activation_qtype", None) is not None:
+        return None
+    bias = None if layer.bias is None else layer.bias.detach()
+    return Int8(data.detach(), scale.detach().flatten(), bias)
+
+
+def _as_one_each(layers: Sequence[tuple[Tensor | None, ...]]) -> list[Tensor | None] | None:
+    """Of layers' weights, biases and so on, each kind as one tensor. None if one of them cannot be."""
+    wholes: list[Tensor | None] = []
+    for parts in zip(*layers, strict=True):
+        wholes.append(_as_one(parts))
+        if wholes[-1] is None and any(part is not None for part in parts):
+            return None
+    return wholes
+
+
+def _as_one(parts: Sequence[Tensor | None]) -> Tensor | None:
     """The tensors as one, if each begins where the one before it ends."""
-    if not all(isinstance(part, Parameter) and part.is_contiguous() for part in parts):
+    if not all(isinstance(part, Tensor) and part.is_contiguous() for part in parts):
         return None
     first = parts[0]
     end = first.storage_offset()
@@ -119,16 +170,24 @@ def _as_one(parts: list) -> Tensor | None:
 @torch.no_grad()
 def join_weights(model: Module) -> None:
     """Moves the weights of layers that have the same input one after the other. Their values and the layers
-    stay as they are. For a model whose weights nobody else holds."""
+    stay as they are. int8 weights only where they are read as they are. For a model whose weights nobody else
+    holds."""
     for module in model.modules():
         for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
             layers = [getattr(module, name, None) for name in names]
-            if not is_plain(*layers):
+            if is_plain(*layers):
+                _join([layer.weight for layer in layers], "data")
+            elif all(map(int8_of, layers)) and cuda.has_triton(layers[0].weight.device):
+                for part in INT8_PARTS:
+                    _join([layer.weight for layer in layers], part)
+            else:
                 continue
-            for kind in ("weight", "bias"):
-                parts = [getattr(layer, kind) for layer in layers]
-                if any(part is None for part in parts):
-                    continue
-                whole = torch.cat([part.data for part in parts])
-                for part, piece in zip(parts, whole.split([len(part) for part in parts]), strict=True):
-                    part.data = piece
+            if all(layer.bias is not None for layer in layers):
+                _join([layer.bias for layer in layers], "data")
+
+
+def _join(owners: list, name: str) -> None:
+    """Moves the tensors of this name one after the other."""
+    parts = [getattr(owner, name) for owner in owners]
+    for owner, piece in zip(owners, torch.cat(parts).split([len(part) for part in parts]), strict=True):
+        setattr(owner, name, piece)

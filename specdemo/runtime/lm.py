@@ -28,9 +28,11 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
+from specdemo.runtime import cuda
 from specdemo.runtime.attention import static_attention
 from specdemo.runtime.device import to_device
 from specdemo.runtime.fused import FusedForward
+from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.states import StateLayer, States
 
 WARM_UP_FORWARDS = 3
@@ -184,6 +186,7 @@ class CachedLM(Cached):
         self.fused: FusedForward | None = None  # runs static forwards; None: the model itself does
         self.not_fused: str | None = None  # why its fused forward is not used
         self.not_compiled: str | None = None  # why it is not compiled
+        self.not_triton: str | None = None  # why it does not use Triton
         self._modules: list[Module] = []  # for which `fused` was chosen
         self.known_ids = model.get_input_embeddings().weight.shape[0]
         self.last_position = context_of(model) - 1
@@ -207,30 +210,39 @@ class CachedLM(Cached):
 
     def _choose_forward(self) -> None:
         """Takes the fused forward if it predicts what the model itself does."""
-        self.fused = self.not_fused = self.not_compiled = None
-        for compiled in (True, False) if self.compiled else (False,):
+        self.fused = self.not_fused = self.not_compiled = self.not_triton = None
+        ways = [(compiled, triton) for compiled in (self.compiled, False) for triton in (True, False)]
+        for compiled, triton in dict.fromkeys(ways):
+            if triton and not cuda.has_triton(self.device):
+                continue
             try:
-                self.fused = FusedForward.of(self.model, compiled)
+                self.fused = FusedForward.of(self.model, compiled, triton)
                 if self.fused is not None:
                     self._check_fused()
+                if triton:
+                    self.not_triton = None
                 return
             except torch.OutOfMemoryError:
                 self._modules = []  # there may be room at the next run
                 raise
             except Exception as error:  # of transformers or of a compiler, whose next version may differ
                 self.fused, reason = None, " ".join(str(error).split())[:200]
-                self.not_compiled, self.not_fused = (
-                    (reason, None) if compiled else (self.not_compiled, reason)
-                )
+                if triton:
+                    self.not_triton = reason
+                elif compiled:
+                    self.not_compiled = reason
+                else:
+                    self.not_fused = reason
 
     @torch.no_grad()
     def _check_fused(self) -> None:
         """ValueError if the fused forward predicts something other than the model, tried on a few tokens."""
-        n = int(min(12, self.last_position + 1))
+        triton = self.fused is not None and self.fused.triton
+        n = int(min(MOST_BY_TRITON if triton else 12, self.last_position + 1))
         ids = torch.arange(n, device=self.device)
         self.reserve(0, n)
         expected = self._plain_forward(ids).double()  # [n, V]
-        for rows in (n, 1):
+        for rows in (n, min(5, n), 1) if triton else (n, 1):
             self.reserve(n - rows, n)
             logits = self.static_forward(ids[-rows:], ids[-rows]).double()
             if not (logits - expected[-rows:]).abs().max() <= logits_tolerance(expected, self.dtype):
@@ -242,6 +254,8 @@ class CachedLM(Cached):
         if self.states is not None and self.states.rows == "one":
             why = "its recurrent layers forget the text when they are given several"
             return [f"the {role} is fed one token at a time, which drafting cannot make faster: {why}"]
+        if self.not_triton:
+            return [f"the {role} runs without kernels written in Triton, which is slower: {self.not_triton}"]
         if self.not_compiled:
             return [f"the {role} is not compiled: {self.not_compiled}"]
         if self.compiled and self.fused is None:

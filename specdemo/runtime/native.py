@@ -27,7 +27,7 @@ from specdemo.runtime.device import Clock, free_memory
 from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.runtime.fused import FusedForward, Layer, Norm, rotations
 from specdemo.runtime.graphs import one_line
-from specdemo.runtime.linear import is_plain
+from specdemo.runtime.linear import int8_of, is_plain
 from specdemo.runtime.lm import CachedLM, logits_tolerance
 from specdemo.runtime.torchscript import TorchScriptLM
 
@@ -233,9 +233,9 @@ class NativeForward:
             given = layer.weight.detach()[part]
             self._check_weight(given, size, layer.in_features)
             weight, kind = self._as_in_checkpoint((layer, first), given)
-        elif (quantised := int8_of(layer)) is not None:
-            weight, kind = quantised[0][part], self.products.INT8
-            scales = self._wide(quantised[1][part])
+        elif (quantised := int8_of(layer)) is not None and layer.weight.device.type == "cpu":
+            weight, kind = quantised.weight[part], self.products.INT8
+            scales = self._wide(quantised.scale[part])
         else:
             raise ValueError("it has linear layers that are neither plain nor quantised to int8")
         self.kinds.add(kind)
@@ -395,20 +395,6 @@ class NativeForward:
                 self._model[[k.STATES, k.STATES_WIDTH]] = states.data_ptr(), states.shape[1]
                 for index, layer in enumerate(lm.features.layer_ids):
                     self._layers[layer, k.FEATURE] = 1 + index * lm.features.size
-
-
-def int8_of(layer: Module) -> tuple[Tensor, Tensor] | None:
-    """Of a layer that optimum-quanto has quantised to int8: its weight [out, in], and what each of its rows
-    is multiplied by [out]. None for another layer."""
-    weight = getattr(layer, "weight", None)
-    data, scale = (getattr(weight, name, None) for name in ("_data", "_scale"))
-    if not isinstance(data, Tensor) or not isinstance(scale, Tensor) or data.dtype != torch.int8:
-        return None
-    fits = data.shape == (layer.out_features, layer.in_features) and scale.shape == (len(data), 1)
-    is_here = data.device.type == scale.device.type == "cpu" and data.is_contiguous()
-    if not fits or not is_here or getattr(layer, "activation_qtype", None) is not None:
-        return None
-    return data.detach(), scale.detach().flatten()
 
 
 def activation_of(model: PreTrainedModel) -> str:

@@ -4,6 +4,7 @@ numbers) and how many kernels a round launches, which is most of what a round co
 
 import pytest
 import torch
+from optimum.quanto import WeightQBytesTensor, qint8
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,6 +14,7 @@ from specdemo.bench.shapes import SHAPES, _default_dtype
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Params
+from specdemo.runtime import cuda
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.linear import join_weights
 from specdemo.runtime.lm import CachedLM
@@ -98,6 +100,21 @@ class Attention(TorchFunctionMode):
         return output
 
 
+class Int8Linear(torch.nn.Linear):
+    """optimum-quanto's own class takes no tensors without numbers; its weights do."""
+
+
+def as_int8(model):
+    for module in model.modules():
+        if type(module) is torch.nn.Linear and module is not model.lm_head:
+            module.__class__, given = Int8Linear, module.weight
+            data = torch.empty(given.shape, dtype=torch.int8)
+            scale = torch.empty(len(given), 1, dtype=given.dtype)
+            weight = WeightQBytesTensor(qint8, 0, given.size(), given.stride(), data, scale, None)
+            module.weight = torch.nn.Parameter(weight, requires_grad=False)
+    return model
+
+
 class Judged(Exception):
     """The verdict is on the device; what follows would bring it home."""
 
@@ -122,8 +139,9 @@ class Counted(EagerSteps):
 
 
 @pytest.fixture(autouse=True)
-def no_pinned_memory(monkeypatch):
-    """Pinning memory needs a driver."""
+def no_driver(monkeypatch):
+    """Pinning memory needs a driver, and so does finding out what a device can do."""
+    monkeypatch.setattr(cuda, "has_triton", lambda device: False)
     tensor = torch.tensor
     monkeypatch.setattr(torch, "tensor", lambda *args, pin_memory=False, **kwargs: tensor(*args, **kwargs))
 
@@ -199,6 +217,31 @@ def test_a_round_of_real_shapes(shapes):
         assert abs(len(launches[step]) - counted) <= 5
     # Products of one row or of gamma + 1 are no batches of one, but for the angles of the rotation.
     assert launches["draft"].count("bmm") <= GAMMA and launches["verify"].count("bmm") <= 1
+
+
+@pytest.mark.parametrize(("shapes", "most"), [("llama-3.2-3b-1b", 1103), ("qwen3-8b-0.6b", 1628)])
+def test_a_round_of_real_shapes_with_kernels_written_in_triton(monkeypatch, shapes, most):
+    monkeypatch.setattr(cuda, "has_triton", lambda device: True)
+    launches = launches_of(
+        lambda: [shape.model().eval() for shape in SHAPES[shapes]], "greedy", torch.bfloat16, alternatives=0
+    )
+    assert len(launches["draft"]) + len(launches["verify"]) <= most
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "phi3"])
+def test_int8_weights_take_one_launch_a_product(monkeypatch, name):
+    """optimum-quanto's own are one operation here, and two launches on a device: the weight in bfloat16,
+    and the product."""
+
+    def models():
+        return [as_int8(tiny(name)), as_int8(tiny(name))]  # two layers
+
+    before = launches_of(models, "greedy", torch.bfloat16, alternatives=0)["verify"]
+    monkeypatch.setattr(cuda, "has_triton", lambda device: True)
+    after = launches_of(models, "greedy", torch.bfloat16, alternatives=0)["verify"]
+    products = [name for name in after if name in ("few_rows_int8", "add_few_rows_int8")]
+    assert len(products) == 2 * 4 and after.count("mm") == 1  # the output matrix, which is not quantised
+    assert before.count("qbytes_mm") == 2 * (4 if name == "phi3" else 7) and "qbytes_mm" not in after
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)

@@ -6,6 +6,7 @@ from optimum.quanto import freeze, qint8, quantize
 
 from specdemo.loading.pair import held_bytes
 from specdemo.runtime import fused
+from specdemo.runtime.graphs import weights_address
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM
 from tests.tiny import ARCHITECTURES, VOCAB, greedy, tiny
@@ -160,6 +161,18 @@ def test_quantised_weights():
     lm = static(model)
     assert lm.fused is not None and not lm.fused.layers[0].qkv.joined
     assert_same(predicted(lm, 5), expected(model))
+
+
+def test_graphs_know_where_quantised_weights_are():
+    """When a model moves, optimum-quanto's weights are the same objects with other tensors in them."""
+    model = tiny()
+    quantize(model, weights=qint8, exclude="lm_head")
+    freeze(model)
+    before = weights_address(model)
+    assert weights_address(model) == before
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    weight._data = weight._data.clone()
+    assert weights_address(model) != before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,137 @@
+"""The product of few rows with a weight that is quantised to int8, on CUDA. What limits it is how fast the
+weight is read, so its bytes are read once, as optimum-quanto keeps them, and nothing else is written than the
+result. (optimum-quanto's own product writes the whole weight in the dtype first.)
+
+Imports Triton, which comes with torch's CUDA builds. The kernel is compiled at its first call for each shape
+of a weight. Nothing is tuned by timing, so a call can be captured after that, and the same numbers always
+give the same sums."""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specdemo.runtime.cuda import device_of
+
+_LIBRARY = torch.library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
+_LIBRARY.define("few_rows_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias) -> Tensor")
+_LIBRARY.define(
+    "add_few_rows_int8(Tensor(a!) stream, Tensor x, Tensor weight, Tensor scale, Tensor? bias) -> Tensor(a!)"
+)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a product is divided: a program makes `outputs` columns of the result, `inputs` numbers of each row
+    at a time, of which `stages` are on their way from memory."""
+
+    outputs: int
+    inputs: int
+    warps: int
+    stages: int
+
+
+# By the fewest outputs of a weight. So a weight of 2048 rows keeps some 130 processors busy. Estimates: they
+# have never been timed.
+TILINGS = ((16_384, 64, 128, 4), (4096, 32, 256, 2), (0, 16, 256, 1))  # outputs, inputs, warps
+PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
+
+
+def tiling_for(outputs: int, inputs: int, rows: int, dtype: torch.dtype) -> Tiling:
+    """rows: one of PADDED_ROWS. What is on its way must fit into 99 KB, which the smallest device has for a
+    program."""
+    tile, step, warps = next(sizes for fewest, *sizes in TILINGS if outputs >= fewest)
+    while step > 64 and (inputs % step or dtype == torch.float32 and step > 128):
+        step //= 2
+    return Tiling(tile, step, warps, 4 if rows == PADDED_ROWS[0] and dtype != torch.float32 else 2)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def int8_kernel(
+    x,  # [rows, INPUTS]
+    weight,  # [outputs, INPUTS] int8
+    scale,  # [outputs]
+    bias,  # [outputs], read if HAS_BIAS
+    y,  # [rows, outputs]; if ADDS, the result is added to what is there
+    rows,
+    outputs,
+    INPUTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    first = tl.program_id(0) * TILE
+    output, row, step = tl.arange(0, TILE), tl.arange(0, ROWS), tl.arange(0, STEP)
+    is_output, is_row = first + output < outputs, row < rows
+    weight += first.to(tl.int64) * INPUTS
+    sums = tl.zeros((TILE, ROWS), tl.float32)
+    for at in range(0, INPUTS, STEP):
+        column = at + step
+        of_weight, of_x = is_output[:, None], is_row[None, :]
+        if INPUTS % STEP:
+            of_weight = of_weight & (column < INPUTS)[None, :]
+            of_x = of_x & (column < INPUTS)[:, None]
+        places = weight + output[:, None] * INPUTS + column[None, :]
+        w = tl.load(places, of_weight, other=0, eviction_policy="evict_first")  # [TILE, STEP]
+        xs = tl.load(x + row[None, :] * INPUTS + column[:, None], of_x, other=0.0)  # [STEP, ROWS]
+        # 16-bit floats hold every int8 exactly. Float32 is not to be rounded to TF32.
+        sums = tl.dot(w.to(xs.dtype), xs, sums, input_precision="ieee")
+    result = sums * tl.load(scale + first + output, is_output, other=0.0).to(tl.float32)[:, None]
+    if HAS_BIAS:
+        result += tl.load(bias + first + output, is_output, other=0.0).to(tl.float32)[:, None]
+    places, known = y + row[None, :] * outputs + first + output[:, None], is_output[:, None] & is_row[None, :]
+    if ADDS:
+        result += tl.load(places, known, other=0.0).to(tl.float32)
+    tl.store(places, result.to(y.dtype.element_ty), known)
+
+
+def _launch(y: Tensor, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, adds: bool) -> None:
+    (rows, inputs), outputs = x.shape, len(weight)
+    padded = next(padded for padded in PADDED_ROWS if rows <= padded)
+    tiling = tiling_for(outputs, inputs, padded, x.dtype)
+    with device_of(x):
+        int8_kernel[(triton.cdiv(outputs, tiling.outputs),)](
+            x.contiguous(),
+            weight,
+            scale,
+            scale if bias is None else bias,
+            y,
+            rows,
+            outputs,
+            INPUTS=inputs,
+            ROWS=padded,
+            TILE=tiling.outputs,
+            STEP=tiling.inputs,
+            HAS_BIAS=bias is not None,
+            ADDS=adds,
+            num_warps=tiling.warps,
+            num_stages=tiling.stages,
+        )
+
+
+def _few_rows_int8(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    y = x.new_empty(len(x), len(weight))
+    _launch(y, x, weight, scale, bias, adds=False)
+    return y
+
+
+def _add_few_rows_int8(
+    stream: Tensor, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None
+) -> Tensor:
+    _launch(stream, x, weight, scale, bias, adds=True)
+    return stream
+
+
+# As operations of torch, so that tensors without numbers have their shapes. The CPU is for Triton's
+# interpreter.
+for backend in ("CUDA", "CPU"):
+    _LIBRARY.impl("few_rows_int8", _few_rows_int8, backend)
+    _LIBRARY.impl("add_few_rows_int8", _add_few_rows_int8, backend)
+_LIBRARY.impl("few_rows_int8", lambda x, weight, *_: x.new_empty(len(x), len(weight)), "Meta")
+_LIBRARY.impl("add_few_rows_int8", lambda stream, *_: stream, "Meta")
+few_rows_int8 = torch.ops.specdemo.few_rows_int8
+add_few_rows_int8 = torch.ops.specdemo.add_few_rows_int8

@@ -1,0 +1,81 @@
+"""Compiles the kernels written in Triton for a CUDA device that need not be there, for the sizes of the
+catalogue's models. In a process without Triton's interpreter."""
+
+import json
+from collections.abc import Iterator
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from specdemo.runtime import triton_between, triton_products
+from tests.kernel_shapes import DTYPES, MODELS, products_of
+
+TRITON_TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+OTHERS = ("SmolLM2-135M", "Llama-3.2-1B")  # of which other number formats than bfloat16 are compiled, too
+Call = tuple[object, dict[str, str], dict[str, object], dict[str, int]]  # kernel, types, constants, options
+
+
+def calls(dtype: torch.dtype) -> Iterator[Call]:
+    """As the two modules launch them."""
+    number = f"*{TRITON_TYPES[dtype]}"
+    models = MODELS if dtype == torch.bfloat16 else {name: MODELS[name] for name in OTHERS}
+    for outputs, inputs in sorted({each for model in models.values() for each in products_of(model)}):
+        for rows, adds in zip(triton_products.PADDED_ROWS, (True, False), strict=True):
+            tiling = triton_products.tiling_for(outputs, inputs, rows, dtype)
+            types = dict.fromkeys(("x", "scale", "bias", "y"), number) | {"weight": "*i8"}
+            types |= {"rows": "i32", "outputs": "i32"}
+            sizes = {"INPUTS": inputs, "ROWS": rows, "TILE": tiling.outputs, "STEP": tiling.inputs}
+            options = {"num_warps": tiling.warps, "num_stages": tiling.stages}
+            constants = {**sizes, "HAS_BIAS": not adds, "ADDS": adds}
+            yield triton_products.int8_kernel, types, constants, options
+    for model in models.values():
+        heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
+        names = ("q", "k", "v", "q_norm", "k_norm", "cos", "sin", "queries", "keys", "values")
+        types = dict.fromkeys(names, number) | {"eps": "fp32", "rows": "*i64"}
+        types |= dict.fromkeys(("q_stride", "k_stride", "v_stride", "cache_stride"), "i32")
+        sizes = {"HEADS": heads, "GROUPS": groups, "D": d, "BLOCK": triton.next_power_of_2(d)}
+        for norms, rotates in ((False, True), (True, True), (False, False)):
+            constants = {**sizes, "NORMS": norms, "ROTATES": rotates}
+            yield triton_between.head_kernel, types, constants, {"num_warps": 1}
+        sizes = {"WIDTH": model.intermediate_size, "BLOCK": triton_between.GATE_BLOCK}
+        types = {"gate_up": number, "output": number}
+        yield triton_between.gate_kernel, types, {**sizes, "GELU": model.kind == "gemma3"}, {}
+        size = model.hidden_size
+        sizes = {"SIZE": size, "BLOCK": triton.next_power_of_2(size)}
+        for adds in (False, True):
+            types = {"x": number, "weight": "*fp32", "y": number, "eps": "fp32"}
+            yield triton_between.norm_kernel, types, {**sizes, "ADDS": adds}, {"num_warps": 8}
+
+
+def print_all(capability: int) -> None:
+    """What came of each kernel, as JSON."""
+    found, done = [], set()
+    for name, dtype in DTYPES.items():
+        for kernel, types, constants, options in calls(dtype):
+            key = (kernel.fn.__name__, name, *constants.items())
+            if key in done:
+                continue
+            done.add(key)
+            signature = {argument: types.get(argument, "constexpr") for argument in kernel.arg_names}
+            aligned = {
+                (place,): [["tt.divisibility", 16]]
+                for place, kind in enumerate(signature.values())
+                if kind.startswith("*")
+            }
+            source = ASTSource(kernel, signature, constants, aligned)
+            compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+            ptx = compiled.asm["ptx"]
+            found.append(
+                {
+                    "name": kernel.fn.__name__,
+                    "dtype": name,
+                    "sizes": constants,
+                    "machine_code": len(compiled.asm["cubin"]),
+                    "shared": compiled.metadata.shared,
+                    "target": next(line for line in ptx.splitlines() if line.startswith(".target")),
+                    "tensor_cores": "mma" in ptx,
+                }
+            )
+    print(json.dumps(found))

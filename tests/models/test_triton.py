@@ -1,0 +1,440 @@
+"""The kernels written in Triton compute what they are to compute, and fused forwards with them predict what
+the models themselves do. Without a GPU they run in Triton's interpreter; on one, as they are."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from optimum.quanto import freeze, qfloat8, qint8, quantize
+from torch import nn
+from torch.nn.functional import gelu, silu
+from transformers.activations import ACT2FN
+
+from specdemo.loading.pair import held_bytes
+from specdemo.runtime import cuda
+from specdemo.runtime.device import Clock
+from specdemo.runtime.fused import as_rows, rotated
+from specdemo.runtime.graphs import Graphs
+from specdemo.runtime.linear import MOST_BY_TRITON, Product, int8_of, join_weights
+from specdemo.runtime.lm import CachedLM
+from tests.fake_cuda import FakeCuda, install
+from tests.kernel_shapes import DEVICE, DTYPES, MODELS, products_of
+from tests.models.test_fused import FUSED, assert_same
+from tests.tiny import VOCAB, noisy, tiny
+
+triton = pytest.importorskip(
+    "triton", reason="needs Triton, which comes with torch's CUDA builds, or from pip"
+)
+
+from specdemo.runtime import triton_between, triton_products  # noqa: E402
+
+TEXT = torch.arange(20) * 37 % VOCAB  # longer than the sliding windows
+ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of a result, by its own size
+
+
+@pytest.fixture(autouse=True)
+def everywhere(monkeypatch):
+    """Triton counts as usable on a CPU, too. Its interpreter keeps bfloat16 as bits, which it cannot make of
+    integers, does not round to the nearest, and multiplies as if they were numbers; here it does as a GPU."""
+    monkeypatch.setattr(cuda, "has_triton", lambda device: True)
+    if DEVICE == "cuda":
+        yield
+        return
+    from triton.language import bfloat16, float32
+    from triton.runtime import interpreter
+
+    kind = interpreter.InterpreterBuilder
+    cast, dot = kind.cast_impl, kind.create_dot
+
+    def rounded(self, source, to):
+        if to.scalar != bfloat16 or source.dtype.scalar == bfloat16:
+            return cast(self, source, to)
+        numbers = torch.from_numpy(cast(self, source, float32).data.copy()).to(torch.bfloat16)
+        return interpreter.TensorHandle(numbers.view(torch.int16).numpy().view("uint16"), to.scalar)
+
+    def of_numbers(self, a, b, *others):
+        a, b = (cast(self, each, float32) if each.dtype.scalar == bfloat16 else each for each in (a, b))
+        return dot(self, a, b, *others)
+
+    monkeypatch.setattr(kind, "cast_impl", rounded)
+    monkeypatch.setattr(kind, "create_dot", of_numbers)
+    yield
+
+
+def int8_layer(outputs, inputs, dtype, bias=True, seed=0):
+    """(weight, scale, bias) as optimum-quanto keeps them."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, generator=generator)
+    scale = (torch.rand(outputs, generator=generator) + 0.1) / (127 * inputs**0.5)
+    added = torch.randn(outputs, generator=generator) if bias else None
+    return weight.to(DEVICE), scale.to(DEVICE, dtype), None if added is None else added.to(DEVICE, dtype)
+
+
+def randn(*shape, dtype=torch.float32, seed=1):
+    numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return numbers.to(DEVICE, dtype)
+
+
+def exact(x, weight, scale, bias=None):
+    """The product in float64."""
+    result = x.double() @ (weight.double() * scale.double()[:, None]).t()
+    return result if bias is None else result + bias.double()
+
+
+def assert_exact(y, expected, dtype):
+    """Within one rounding to the dtype, and that of sums in float32."""
+    assert y.dtype == dtype and y.shape == expected.shape
+    size = expected.abs() + 1e-2 * expected.abs().max()
+    off = ((y.double() - expected).abs() / size).max().item()
+    assert off <= ROUNDED[dtype], off
+
+
+def check_product(rows, outputs, inputs, dtype, bias=True):
+    layer, x = int8_layer(outputs, inputs, dtype, bias), randn(rows, inputs, dtype=dtype)
+    expected = exact(x, *layer)
+    assert_exact(triton_products.few_rows_int8(x, *layer), expected, dtype)
+    stream = randn(rows, outputs, dtype=dtype, seed=2)
+    added = triton_products.add_few_rows_int8(there := stream.clone(), x, *layer)
+    assert added.data_ptr() == there.data_ptr()
+    assert_exact(there, stream.double() + expected, dtype)
+
+
+@pytest.mark.parametrize("rows", range(1, MOST_BY_TRITON + 1))
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_each_number_of_rows(rows, dtype):
+    check_product(rows, 40, 160, dtype, bias=bool(rows % 2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (15, 17), (33, 63), (17, 65), (16, 257), (80, 48)])
+def test_sizes_that_are_no_multiples_of_a_tile(outputs, inputs, dtype):
+    for rows in (1, 6, 17):
+        check_product(rows, outputs, inputs, dtype)
+
+
+def scaled(outputs, inputs, rows, dtype):
+    """A smaller weight that a kernel divides in the same way: as many numbers are left over."""
+    tiling = triton_products.tiling_for(outputs, inputs, rows, dtype)
+    tile, step = tiling.outputs, tiling.inputs
+    return min(outputs, tile + outputs % tile), min(inputs, 2 * step + inputs % step), tiling
+
+
+def ways(dtypes, all_rows):
+    """Every weight of the catalogue's models, scaled down; those that are the same then, once."""
+    found = {}
+    for name, model in MODELS.items():
+        for outputs, inputs in products_of(model):
+            for dtype in dtypes:
+                for rows in all_rows:
+                    padded = next(padded for padded in triton_products.PADDED_ROWS if rows <= padded)
+                    *sizes, tiling = scaled(outputs, inputs, padded, dtype)
+                    found.setdefault((rows, *sizes, dtype, tiling), f"{name} {outputs}x{inputs}")
+    return found
+
+
+def check_ways(monkeypatch, found):
+    for rows, outputs, inputs, dtype, tiling in found:
+        monkeypatch.setattr(triton_products, "tiling_for", lambda *_, tiling=tiling: tiling)
+        check_product(rows, outputs, inputs, dtype, bias=False)
+
+
+def test_the_weights_of_the_catalogue_scaled_down(monkeypatch):
+    check_ways(monkeypatch, ways([torch.bfloat16], (1, 5, 17)))
+
+
+@pytest.mark.long
+def test_the_weights_of_the_catalogue_scaled_down_with_all_rows_and_dtypes(monkeypatch):
+    check_ways(monkeypatch, ways(DTYPES.values(), range(1, MOST_BY_TRITON + 1)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", MODELS)
+def test_whole_weights_of_the_catalogue(model):
+    """With one row and with 17, those that the interpreter multiplies within a minute."""
+    for outputs, inputs in products_of(MODELS[model]):
+        if DEVICE == "cuda" or outputs * inputs <= 2**23:
+            for rows in (1, 17):
+                check_product(rows, outputs, inputs, torch.bfloat16)
+
+
+def test_a_product_is_the_same_in_any_company():
+    """A row's numbers do not depend on how many rows there are, up to 16."""
+    layer, x = int8_layer(40, 160, torch.bfloat16), randn(16, 160, dtype=torch.bfloat16)
+    whole = triton_products.few_rows_int8(x, *layer)
+    for rows in (1, 2, 5):
+        assert torch.equal(triton_products.few_rows_int8(x[:rows], *layer), whole[:rows])
+
+
+def test_large_numbers_do_not_overflow_on_the_way():
+    """In float16, where each product would."""
+    weight = torch.full((16, 64), 127, dtype=torch.int8, device=DEVICE)
+    scale = torch.full((16,), 2.0**-14, dtype=torch.float16, device=DEVICE)
+    x = torch.full((2, 64), 60_000.0, dtype=torch.float16, device=DEVICE)
+    assert_exact(triton_products.few_rows_int8(x, weight, scale, None), exact(x, weight, scale), x.dtype)
+
+
+def quantised(model, kind=qint8):
+    quantize(model, weights=kind, exclude="lm_head")
+    freeze(model)
+    return model.to(DEVICE)
+
+
+def static_on(model, compiled=False):
+    lm = CachedLM(model, compiled)
+    lm.begin_run(static=True)
+    return lm
+
+
+@torch.no_grad()
+def own_logits(model):
+    return model(TEXT[None].to(DEVICE)).logits[0]
+
+
+@torch.no_grad()
+def our_logits(lm, rows):
+    parts = []
+    for start in range(0, len(TEXT), rows):
+        ids = TEXT[start : start + rows].to(DEVICE)
+        lm.reserve(start, start + len(ids))
+        parts.append(lm.forward(ids, torch.tensor(start, device=DEVICE)))
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_forwards_with_kernels_predict_the_model_s_own_logits(name):
+    model = tiny(name).to(DEVICE)
+    join_weights(model)
+    lm = static_on(model)
+    assert lm.fused is not None and lm.fused.triton and not lm.notes_as("target")
+    assert_same(our_logits(lm, 7), own_logits(model))
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["separate", "joined"])
+@pytest.mark.parametrize("name", ["qwen2", "gemma3"])
+def test_int8_weights_are_read_as_they_lie_in_memory(name, joined):
+    model = quantised(tiny(name))
+    if joined:
+        size = held_bytes(model)
+        join_weights(model)
+        assert held_bytes(model) == size
+    lm = static_on(model)
+    products = [p for layer in lm.fused.layers for p in (layer.qkv, layer.gate_up, layer.out, layer.down)]
+    for product in products:
+        assert len(product.int8) == (1 if joined else len(product.layers))
+        ours = {int8.weight.untyped_storage().data_ptr() for int8 in product.int8}
+        assert ours == {layer.weight._data.untyped_storage().data_ptr() for layer in product.layers}
+    for rows in (17, 20):  # 20 are no few rows
+        assert_same(our_logits(lm, rows), own_logits(model))
+
+
+def test_joining_int8_weights_changes_no_number():
+    model = quantised(tiny("qwen2"))
+    layers = [module for module in model.modules() if int8_of(module) is not None]
+    before = [[None if part is None else part.clone() for part in int8_of(layer)] for layer in layers]
+    expected = own_logits(model)
+    join_weights(model)
+    for layer, parts in zip(layers, before, strict=True):
+        for part, was in zip(int8_of(layer), parts, strict=True):
+            assert (part is None and was is None) or torch.equal(part, was)
+    assert torch.equal(own_logits(model), expected)
+
+
+def test_int8_weights_on_a_cpu_stay_where_they_are(monkeypatch):
+    monkeypatch.setattr(cuda, "has_triton", lambda device: False)
+    model = quantised(tiny())
+    places = [parameter._data.data_ptr() for parameter in model.parameters() if hasattr(parameter, "_data")]
+    join_weights(model)
+    lm = static_on(model)
+    now = [parameter._data.data_ptr() for parameter in model.parameters() if hasattr(parameter, "_data")]
+    assert places and now == places and not lm.fused.triton and not lm.fused.layers[0].qkv.int8
+
+
+def test_int8_weights_that_moved_are_found_again():
+    model = quantised(tiny())
+    join_weights(model)
+    lm = static_on(model)
+    expected = our_logits(lm, 5)
+    for module in model.modules():
+        if int8_of(module) is not None:
+            module.weight._data, module.weight._scale = (
+                module.weight._data.clone(),
+                1.5 * module.weight._scale,
+            )
+    lm.begin_run(static=True)
+    assert len(lm.fused.layers[0].qkv.int8) == 3
+    assert not torch.allclose(our_logits(lm, 5), expected, atol=1e-2)
+    assert_same(our_logits(lm, 5), own_logits(model))
+
+
+def test_other_quantised_weights_are_multiplied_as_before():
+    model = quantised(tiny(), qfloat8)
+    lm = static_on(model)
+    assert lm.fused.triton and not lm.fused.layers[0].qkv.int8
+    assert_same(our_logits(lm, 5), own_logits(model))
+
+
+def test_quantised_activations_are_left_to_optimum_quanto():
+    layer = quantised(nn.Sequential(nn.Linear(32, 48)))[0]
+    assert Product(layer, triton=True).int8
+    layer.activation_qtype = qint8
+    assert not Product(layer, triton=True).int8
+
+
+@pytest.mark.parametrize("fault", ["raises", "differs"])
+def test_kernels_that_fail_or_predict_otherwise_are_not_used(monkeypatch, fault):
+    def broken(gate_up, gelu):
+        if fault == "raises":
+            raise RuntimeError("no C compiler was found")
+        return gate_up[:, : gate_up.shape[1] // 2] * 1.0
+
+    monkeypatch.setattr(triton_between, "gate", broken)
+    model = tiny().to(DEVICE)
+    lm = static_on(model)
+    reason = "no C compiler was found" if fault == "raises" else "predicts something other"
+    assert lm.fused is not None and not lm.fused.triton and reason in lm.not_triton
+    (note,) = lm.notes_as("drafter")
+    assert note.startswith("the drafter runs without kernels written in Triton") and reason in note
+    assert_same(our_logits(lm, 5), own_logits(model))
+
+
+def test_an_int8_product_that_differs_with_17_rows_only_is_found(monkeypatch):
+    product = triton_products.few_rows_int8
+
+    def wrong(x, *layer):
+        return product(x, *layer) * (1.5 if len(x) == MOST_BY_TRITON else 1.0)
+
+    monkeypatch.setattr(triton_products, "few_rows_int8", wrong)
+    lm = static_on(quantised(tiny()))
+    assert lm.fused is not None and not lm.fused.triton and "predicts something other" in lm.not_triton
+
+
+@pytest.mark.slow
+def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
+    """Over the real capturing code. What is captured has each kernel as one operation."""
+    from specdemo import Params, Round, stream
+    from tests.models.test_capture import PROMPT, Filled, timeless
+    from tests.runners import run_by
+
+    fake = install(monkeypatch, FakeCuda())
+    monkeypatch.setattr(cuda, "has_triton", lambda device: True)
+    monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
+    near = noisy(tiny())
+    models = quantised(tiny()), quantised(near)
+    for model in models:
+        join_weights(model)
+    params = Params(seed=3, max_new_tokens=5, gamma=2, temperature=0.9)
+
+    def rounds(run):
+        pair = run_by(*models, run)
+        return timeless([e for e in stream(pair, PROMPT, params, measure=False) if isinstance(e, Round)])
+
+    graphs = Graphs(Clock())
+    captured = rounds(graphs)
+    assert graphs.blocker is None and fake.log.count("replay") > len(captured) and not fake.violations
+    noted = {str(each[0]) for graph in graphs.graphs.values() for each in graph.graph.operations.noted}
+    assert {
+        f"specdemo.{name}.default" for name in ("few_rows_int8", "add_few_rows_int8", "to_attention")
+    } <= noted
+    assert captured == rounds(Filled())
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(("heads", "groups", "d"), [(6, 2, 16), (3, 1, 20), (2, 2, 64)])
+@pytest.mark.parametrize("how", ["rotated", "normed and rotated", "normed", "as it is"])
+def test_the_way_to_attention(how, heads, groups, d, dtype):
+    n, capacity, rows = 5, 12, torch.tensor([2, 3, 4, 5, 11], device=DEVICE)
+    qkv = randn(n, (heads + 2 * groups) * d, dtype=dtype)
+    q, k, v = qkv.split([heads * d, groups * d, groups * d], -1)
+    keys, values = (randn(1, groups, capacity, d, dtype=dtype, seed=seed) for seed in (3, 4))
+    norms = [randn(d, dtype=dtype, seed=seed) for seed in (5, 6)] if "normed" in how else [None, None]
+    angles = randn(n, 1, d // 2, seed=7)
+    cos, sin = (
+        torch.cat([angles.cos()] * 2, -1).to(dtype),
+        torch.cat([-angles.sin(), angles.sin()], -1).to(dtype),
+    )
+    turned = (cos, sin) if "rotated" in how else (None, None)
+    expected_keys, expected_values = keys.double(), values.double()
+
+    def one(x, count, norm):
+        x = x.double().view(n, count, d)
+        if norm is not None:
+            x = nn.functional.rms_norm(x, (d,), norm.double(), 1e-6)
+        return rotated(x, cos.double(), sin.double(), d // 2) if "rotated" in how else x
+
+    expected_keys[:, :, rows] = one(k, groups, norms[1]).transpose(0, 1)[None]
+    expected_values[:, :, rows] = v.double().view(n, groups, d).transpose(0, 1)[None]
+    queries = triton_between.to_attention(q, k, v, *norms, 1e-6, *turned, rows, keys, values)
+    assert_exact(queries, as_rows(one(q, heads, norms[0]), heads, groups, d), dtype)
+    assert_exact(keys, expected_keys, dtype)
+    assert torch.equal(values.double(), expected_values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("width", [3, 1024, 1500])
+def test_the_gate_of_an_mlp(width, dtype):
+    gate_up = 4 * randn(3, 2 * width, dtype=dtype)
+    gate_up[0, 0], gate_up[1, 0] = 80.0, -80.0
+    gate, up = gate_up.double().split(width, -1)
+    assert_exact(triton_between.gate(gate_up, False), silu(gate) * up, dtype)
+    expected = gelu(gate, approximate="tanh") * up
+    assert_exact(triton_between.gate(gate_up, True), expected, dtype)
+    assert torch.allclose(ACT2FN["gelu_new"](gate) * up, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("size", [3, 64, 1300])
+def test_norms(size, dtype):
+    x, weight = 5 * randn(3, size, dtype=dtype), randn(size, seed=2)
+    expected = nn.functional.rms_norm(x.double(), (size,), weight.double(), 1e-6)
+    assert_exact(triton_between.normed(x, weight, 1e-6), expected, dtype)
+    stream = randn(3, size, dtype=dtype, seed=3)
+    there = stream.clone()
+    triton_between.add_normed(there, x, weight, 1e-6)
+    assert_exact(there, stream.double() + expected, dtype)
+
+
+def test_nothing_is_read_or_written_beyond_the_rows():
+    """What lies around a stream, a cache and an input stays as it was, and counts for nothing."""
+    layer = int8_layer(17, 65, torch.float32)
+    around, x = torch.full((7, 17), 3.0, device=DEVICE), torch.full((7, 65), float("nan"), device=DEVICE)
+    x[1:4] = randn(3, 65)
+    triton_products.add_few_rows_int8(around[1:4], x[1:4], *layer)
+    assert (around[[0, 4, 5, 6]] == 3).all() and not around.isnan().any()
+
+
+# In processes of their own: the interpreter is chosen when Triton is imported.
+
+
+def in_a_process(code, **environment):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_pair_on_a_cpu_does_not_import_the_kernels():
+    code = """
+import sys
+from specdemo import Params, generate, load_pair
+generate(load_pair(), "Once", Params(max_new_tokens=4, seed=1), measure=False)
+print([name for name in sys.modules if name.startswith("specdemo.runtime.triton")])
+"""
+    assert in_a_process(code).split() == ["[]"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("capability", [80, 86, 89, 90])
+def test_every_kernel_is_compiled_for_a_device(capability, tmp_path):
+    """For all sizes of the catalogue, without a device: there is machine code, what is on its way fits into
+    the memory that a program has, and products in 16 bits are those of tensor cores."""
+    code = f"from tests.compiled_kernels import print_all; print_all({capability})"
+    found = json.loads(in_a_process(code, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)))
+    assert len(found) > 100
+    for kernel in found:
+        assert kernel["machine_code"] > 1000 and f".target sm_{capability}" in kernel["target"], kernel
+        assert kernel["shared"] <= (99 if capability in (86, 89) else 163) * 1024, kernel
+        if kernel["name"] == "int8_kernel":
+            assert kernel["tensor_cores"] == (kernel["dtype"] != "float32"), kernel
