@@ -17,7 +17,9 @@ ITEMSIZE = 2  # bfloat16
 # Taken, not measured: by reading others' measurements on an H100.
 PRODUCTS_REACH = 0.68  # of the bandwidth, when few rows are multiplied with a weight
 KEYS_AT_ONCE, KEYS_US = 128, 2.6  # how many keys one block of torch's attention reads at a time, and how long
-HOST_US = 1200.0  # between two rounds: 1.0 to 1.4 ms with the embedded pair, measured on a CPU
+# Between two rounds, measured with the embedded pair on a CPU: 1.0 to 1.4 ms while the host wrote a round
+# down before it launched the next one, 0.17 to 0.29 ms of processor time since.
+HOST_US, HOST_AHEAD_US = 1200.0, 230.0
 COMBINING = 4  # launches of an attention that is split over the keys, besides its own
 
 
@@ -29,11 +31,31 @@ class CountedLaunches:
     verify: int
 
 
-# By name in SHAPES, counted without a GPU (torch 2.13, transformers 5.24); tests/gpu/test_fake_device.py does
-# it again.
+# By name in SHAPES, without and with kernels written in Triton, counted without a GPU (torch 2.11 and 2.13,
+# transformers 5.24); tests/gpu/test_fake_device.py does it again.
 LAUNCHES = {
     "llama-3.2-3b-1b": CountedLaunches(1044, 563),
     "qwen3-8b-0.6b": CountedLaunches(2076, 800),
+}
+LAUNCHES_WITH_TRITON = {
+    "llama-3.2-3b-1b": CountedLaunches(708, 395),
+    "qwen3-8b-0.6b": CountedLaunches(1152, 476),
+}
+
+
+@dataclass(frozen=True)
+class CountedEngine:
+    """split: whether attention over a long cache is split over the keys. host_us: between two rounds."""
+
+    launches: dict[str, CountedLaunches]
+    split: bool
+    host_us: float
+
+
+ENGINES = {
+    "now": CountedEngine(LAUNCHES_WITH_TRITON, True, HOST_AHEAD_US),
+    "without Triton": CountedEngine(LAUNCHES, True, HOST_AHEAD_US),
+    "before": CountedEngine(LAUNCHES, False, HOST_US),
 }
 
 
@@ -104,20 +126,21 @@ class CountedRound:
 
 
 def counted_round(
-    name: str, machine: Accelerator, text: int, gamma: int = COUNTED_GAMMA, split: bool = True
+    name: str, machine: Accelerator, text: int, gamma: int = COUNTED_GAMMA, engine: str = "now"
 ) -> CountedRound:
-    """A round of SHAPES[name] behind `text` tokens. gamma 0: a round of the target alone. split: whether
-    attention over a long cache is split over the keys, as it is."""
+    """A round of SHAPES[name] behind `text` tokens. gamma 0: a round of the target alone. engine: one of
+    ENGINES."""
     target, drafter = (bytes_of_shape(shape) for shape in SHAPES[name])
     per_us = machine.bandwidth / 1e6  # bytes
-    weights = round_bytes(target, drafter, gamma)
-    launches = LAUNCHES[name].draft * gamma / COUNTED_GAMMA + LAUNCHES[name].verify
+    weights, how = round_bytes(target, drafter, gamma), ENGINES[engine]
+    launches = how.launches[name].draft * gamma / COUNTED_GAMMA + how.launches[name].verify
+    attentions = [target, *[drafter] * gamma]
     return CountedRound(
         limit=round_bytes(target, drafter, gamma, text) / per_us,
         products=weights / per_us / PRODUCTS_REACH,
-        attention=sum(_attention_us(model, machine, text, split) for model in [target, *[drafter] * gamma]),
+        attention=sum(_attention_us(model, machine, text, how.split) for model in attentions),
         launches=launches * machine.node_us,
-        host=HOST_US,
+        host=how.host_us,
     )
 
 
@@ -131,18 +154,18 @@ def _attention_us(model: ForwardBytes, machine: Accelerator, text: int, split: b
     return max(of_blocks, model.position * keys * 1e6 / machine.bandwidth) + combining
 
 
-COUNT_COLUMNS = ["keys", "text", "limit", "products", "attention", "launches", "host", "round"]
+COUNT_COLUMNS = ["engine", "text", "limit", "products", "attention", "launches", "host", "round"]
 COUNT_COLUMNS += ["of the limit", "tokens/s", "x plain"]
 
 
 def count_rows(name: str, machine: Accelerator) -> list[list[str | float | None]]:
     """A table by COUNT_COLUMNS, times in us, with COUNTED_GAMMA and COUNTED_ACCEPTANCE."""
     tokens, rows = expected_tokens(COUNTED_ACCEPTANCE, COUNTED_GAMMA), []
-    for how, split in (("in parts", True), ("unsplit", False)):
+    for engine in ENGINES:
         for text in TEXTS:
-            one = counted_round(name, machine, text, split=split)
-            plain = counted_round(name, machine, text, gamma=0, split=split)
+            one = counted_round(name, machine, text, engine=engine)
+            plain = counted_round(name, machine, text, gamma=0, engine=engine)
             times = (one.limit, one.products, one.attention, one.launches, one.host, one.us)
             speed = (f"{one.share:.0%}", round(tokens * 1e6 / one.us), f"{tokens * plain.us / one.us:.2f}")
-            rows.append([how, text, *map(round, times), *speed])
+            rows.append([engine, text, *map(round, times), *speed])
     return rows

@@ -24,6 +24,7 @@ from specdemo.runtime.lm import CachedLM
 from tests.tiny import tiny
 
 H200 = GIVEN["NVIDIA H200"]
+ENGINES_IN_TURN = ("before", "without Triton", "now")
 README = Path(by_count.__file__).with_name("README.md")
 
 
@@ -63,14 +64,15 @@ def test_the_bytes_of_a_position_are_those_that_the_cache_takes(name):
 def test_a_round_takes_longer_than_its_limit_and_a_split_helps_long_texts_only():
     for name in by_count.LAUNCHES:
         for text in by_count.TEXTS:
-            once, split = (counted_round(name, H200, text, split=split) for split in (False, True))
-            assert once.limit == split.limit < min(once.us, split.us)
-            assert (split.attention < once.attention) == (text > 1000)
+            once, split, now = (counted_round(name, H200, text, engine=engine) for engine in ENGINES_IN_TURN)
+            assert once.limit == split.limit == now.limit < now.us < split.us < once.us
+            assert (split.attention < once.attention) == (text > 500), "whose cache has 1,024 places"
+            assert split.attention == now.attention and now.launches < split.launches == once.launches
 
 
 def test_faster_memory_and_launches_make_a_round_shorter():
-    slow = counted_round("llama-3.2-3b-1b", Accelerator(1e12, 2.6, 132), 512)
-    fast = counted_round("llama-3.2-3b-1b", Accelerator(2e12, 1.3, 132), 512)
+    slow = counted_round("llama-3.2-3b-1b", Accelerator(1e12, 2.6, 132), 512, engine="before")
+    fast = counted_round("llama-3.2-3b-1b", Accelerator(2e12, 1.3, 132), 512, engine="before")
     assert slow.limit == pytest.approx(2 * fast.limit) and slow.launches == pytest.approx(2 * fast.launches)
     assert slow.attention == fast.attention and slow.us > fast.us
 
