@@ -9,18 +9,21 @@ from time import perf_counter
 import torch
 from optimum.quanto import QLinear, qint8
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 from specdemo.bench.hardware import copy_bandwidth
 from specdemo.bench.shapes import SHAPES, ModelShape
 from specdemo.doctor.machine import device, replayed_us
+from specdemo.runtime import cuda
 from specdemo.runtime.attention import grouped_attention, masking, without_cudnn
+from specdemo.runtime.linear import Product
 
 GAMMA = 4
-LENGTHS = (512, 768, 4096, 6144, 32_768, 49_152)
+LENGTHS = (512, 1024, 4096, 8192, 32_768, 49_152)  # of a cache on a GPU
 WEIGHTS_AT_LEAST = 2**28  # bytes that products read in turns: more than a GPU's cache holds
 ROWS = (1, 2, GAMMA + 1)
 PAIR = "llama-3.2-3b-1b"
+BY_TRITON = "int8 by Triton"
 
 
 def microseconds(step: Callable[[], object], times: int) -> float:
@@ -58,9 +61,10 @@ def attention(shape: ModelShape, rows: int, length: int, bandwidth: float) -> st
     return f"{times}, memory {floor:.1f} us; error {error:.0e}"
 
 
-def products(rows: int, outputs: int, inputs: int, int8: bool, bandwidth: float) -> str:
-    """Through as many weights in turns as no cache holds."""
+def products(rows: int, outputs: int, inputs: int, kind: str, bandwidth: float) -> str:
+    """Through as many weights in turns as no cache holds. kind: one of `kinds`."""
     where, dtype = device(), torch.bfloat16 if device() == "cuda" else torch.float32
+    int8 = kind.startswith("int8")
     weight_bytes = outputs * inputs * (1 if int8 else dtype.itemsize)
     count = 1 if where == "cpu" else max(1, -(-WEIGHTS_AT_LEAST // weight_bytes))
     x = torch.randn(rows, inputs, device=where, dtype=dtype)
@@ -73,12 +77,20 @@ def products(rows: int, outputs: int, inputs: int, int8: bool, bandwidth: float)
         for layer in layers:
             layer.freeze()
 
+    calls = [Product(layer, triton=kind == BY_TRITON) for layer in layers]
+
     def all_of_them() -> None:
-        for layer in layers:
-            layer(x) if int8 else linear(x, layer.weight)
+        for call in calls:
+            call(x)
 
     us = microseconds(all_of_them, 4) / count
     return f"{us:.1f} us, {weight_bytes / us / 1e3:,.0f} GB/s, {weight_bytes / us * 1e6 / bandwidth:.0%}"
+
+
+def kinds() -> list[str]:
+    """Of products, here. The last is this engine's own kernel, where there is Triton."""
+    plain = "bfloat16" if device() == "cuda" else "float32"
+    return [plain, "int8"] + [BY_TRITON] * cuda.has_triton(device())
 
 
 def small_kernels(hidden: int) -> dict[str, Callable[[], object]]:
@@ -116,11 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"attention, {name}, {length:,} keys: {attention(shape, rows, length, bandwidth)}", flush=True
             )
     every = [*matrices(target), *matrices(drafter)]
-    for int8 in (False, True):
+    for kind in kinds():
         for rows in ROWS[:1] if small else ROWS:
             for outputs, inputs in every[-2:-1] if small else dict.fromkeys(every):
-                kind = "int8" if int8 else "bfloat16" if device() == "cuda" else "float32"
-                told = products(rows, outputs, inputs, int8, bandwidth)
+                told = products(rows, outputs, inputs, kind, bandwidth)
                 print(f"product, {kind}, {rows} x {inputs} x {outputs}: {told}", flush=True)
     for name, step in small_kernels(target.hidden_size).items():
         print(f"small kernel, {name}: {microseconds(step, 200):.2f} us", flush=True)
