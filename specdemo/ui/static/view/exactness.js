@@ -2,7 +2,7 @@
 // The tab on exactness: every verdict recomputed, and how two ways to a token add up to the target's p.
 
 import { escaped, find, make } from "./dom.js";
-import { inQuotes, roundedUp } from "./format.js";
+import { fixed, grouped, inQuotes, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
 import { keptByBoth, massAt } from "./rules.js";
 import { named } from "./textless.js";
@@ -103,7 +103,7 @@ export function makeExactness(panel, pinned) {
   function sameDrafts(run) {
     const kept = keptByBoth(run.rounds);
     if (!kept) return "";
-    const means = { speculative: kept.speculative.toFixed(2), block: kept.block.toFixed(2) };
+    const means = { speculative: fixed(kept.speculative), block: fixed(kept.block) };
     return say("exactness.sameDrafts", { count: kept.rounds, ...means });
   }
 
@@ -121,7 +121,7 @@ export function makeExactness(panel, pinned) {
     const rounds = { fitting: run.rounds.length - brokenRounds.length, all: run.rounds.length };
     const order = say(rule?.judges_whole_draft ? "exactness.orderOfBlock" : "exactness.order", rounds);
     const isCut = own < run.rounds.length && !brokenRounds.length;
-    const sum = `${accepted} + ${own} = ${accepted + own}`;
+    const sum = `${grouped(accepted)} + ${grouped(own)} = ${grouped(accepted + own)}`;
     /** @type {[holds: boolean, what: string][]} */
     const checks = [
       [!differences.length, say("exactness.acceptedExactly", { when: rule?.accepted ?? "", fates: fates.join(", ") })],
