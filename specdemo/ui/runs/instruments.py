@@ -44,7 +44,7 @@ from specdemo.ui.view.feed import VERDICT_IN_WORDS, cut_output, nothing_yet, tok
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
-from specdemo.ui.view.words import say, speaker_of
+from specdemo.ui.view.words import in_language, number, say, speaker_of
 from specdemo.vllm.pair import ServedPair
 
 SERVERS_LENGTH = "A server drafts as it was started, so other draft lengths cannot be measured on it"
@@ -330,8 +330,8 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     equal = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
     length = max(len(alone.output_ids), len(drafted.output_ids))
     if equal == length:
-        return say("run.texts.identical", equal=f"{equal:,}", length=f"{length:,}")
-    place = f"{equal + 1:,}"
+        return say("run.texts.identical", equal=number(equal), length=number(length))
+    place = number(equal + 1)
     if alone.pair.server is not None:
         return say("run.texts.differ_served", place=place)
     return say("run.texts.differ", place=place, dtype=alone.pair.dtype.target)

@@ -19,7 +19,7 @@ from specdemo.events import (
     is_lossy,
 )
 from specdemo.loading import catalog
-from specdemo.ui.view.words import say
+from specdemo.ui.view.words import number, say
 from specdemo.vllm.pair import SERVERS_OWN
 
 Values = dict[str, Any]  # what each control holds, by its name
@@ -167,12 +167,12 @@ def judging_in_words(params: Params) -> list[str]:
     """The rule and the confidence, where they are not the usual ones and have an effect."""
     words = []
     if params.rule != "speculative" and params.draft_with != "none":
-        values = "".join(f" {getattr(params, field):g}" for field in RULES[params.rule].fields)
+        values = "".join(f" {number(getattr(params, field), 'g')}" for field in RULES[params.rule].fields)
         words.append(
             say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=f"{params.rule}{values}")
         )
     if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
-        words.append(say("said.confidence", value=f"{params.confidence:g}"))
+        words.append(say("said.confidence", value=number(params.confidence, "g")))
     return words
 
 
@@ -183,7 +183,7 @@ def sampler_in_words(params: Params) -> str:
         return ", ".join([say("said.greedy"), *last])
     on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
     words = [
-        say(f"said.filters.{field}", value=f"{getattr(params, field):g}") for field in ("temperature", *on)
+        say(f"said.filters.{field}", value=number(getattr(params, field), "g")) for field in ("temperature", *on)
     ]
     return ", ".join([*words, *last])
 
@@ -198,7 +198,7 @@ def adjusting_in_words(params: Params) -> list[str]:
     }
     off = {"repetition": 1.0, "presence": 0.0, "frequency": 0.0}
     words = [
-        say(f"said.penalties.{name}", value=f"{value:g}")
+        say(f"said.penalties.{name}", value=number(value, "g"))
         for name, value in given.items()
         if value != off[name]
     ]
