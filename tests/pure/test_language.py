@@ -189,7 +189,7 @@ def test_the_english_words_are_those_of_the_tables():
     assert choices["kinds"] == {
         name: {"label": one.label, "sentence": one.sentence} for name, one in DRAFTER_KINDS.items()
     }
-    fields = ("label", "meaning", "accepted", "recorded", "about")
+    fields = ("name", "label", "meaning", "accepted", "recorded", "about")
     assert choices["rules"] == {
         name: {field: getattr(one, field) for field in fields} for name, one in RULES.items()
     }

@@ -28,7 +28,7 @@ from specdemo.bench.compare import (
 from specdemo.bench.methods import COLUMNS, MethodRow, MethodsResult, cells, comparison_csv, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
-from specdemo.events import METHODS, Params, check_prompt, is_lossy
+from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, is_lossy
 from specdemo.events.speedup import SpeedUp, after_plain_rounds, is_wide, speed_up, timed
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
@@ -126,7 +126,7 @@ async def measure(
             if latest and latest[0] is not shown:
                 shown = latest[0]
                 if shown.rows and shown.measuring:
-                    told["text"] = say("run.measuring", name=shown.measuring)
+                    told["text"] = say("run.measuring", name=name_in_words(shown.measuring))
                 told["share"] = shown.done / shown.total
                 told |= found(request, plan, shown)
                 yield told
@@ -321,7 +321,7 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
 def same_text(alone: Trace, drafted: Trace) -> str:
     """In what sense the two texts of a race are the same."""
     if is_lossy(drafted.params):
-        return say("run.texts.lossy", rule=drafted.params.rule)
+        return say("run.texts.lossy", rule=words_of_row("rules", drafted.params.rule, "name"))
     if alone.params.temperature and alone.pair.server is not None:
         return say("run.texts.served")
     if alone.params.temperature:
@@ -358,11 +358,35 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
 
 
 def comparison_of(result: MethodsResult) -> wire.ComparisonTable:
-    rows = result.rows
+    rows = [replace(row, name=name_in_words(row.name)) for row in result.rows]
     return {
-        "columns": list(COLUMNS),
-        "rows": [list(cells(row).values()) for row in rows],
+        "columns": [say(f"compare.columns.{column}") for column in COLUMNS],
+        "rows": [list(cells_in_words(row).values()) for row in rows],
         "winner": winner(rows, WINNER_IN_WORDS, VERDICT_IN_WORDS),
-        "csv": comparison_csv(rows),
+        "csv": comparison_csv(result.rows),
         "json": json.dumps(asdict(result), indent=1),
     }
+
+
+def name_in_words(name: str) -> str:
+    """What a row of the comparison is called, which begins with the label of its method or of its kind of
+    drafter."""
+    for table, rows in (("methods", METHODS), ("kinds", DRAFTER_KINDS)):
+        for one in rows.values():
+            if name == one.label or name.startswith(f"{one.label} ("):
+                return words_of_row(table, one.name, "label") + name.removeprefix(one.label)
+    return name
+
+
+def cells_in_words(row: MethodRow) -> dict[str, str]:
+    """The row's texts, its numbers and words as the visitor's language has them."""
+    texts = cells(row)
+    texts |= {
+        column: in_language(text) for column, text in texts.items() if column not in ("drafter", "same text")
+    }
+    if row.manner:
+        texts["drafts as"] = say(f"compare.manners.{row.manner}")
+    if row.texts_equal:
+        equal, _, of = row.texts_equal.partition(" of ")
+        texts["same text"] = say("compare.same", equal=equal, of=of)
+    return texts

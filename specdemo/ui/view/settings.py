@@ -19,6 +19,7 @@ from specdemo.events import (
     is_lossy,
 )
 from specdemo.loading import catalog
+from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.words import number, say
 from specdemo.vllm.pair import SERVERS_OWN
 
@@ -168,9 +169,8 @@ def judging_in_words(params: Params) -> list[str]:
     words = []
     if params.rule != "speculative" and params.draft_with != "none":
         values = "".join(f" {number(getattr(params, field), 'g')}" for field in RULES[params.rule].fields)
-        words.append(
-            say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=f"{params.rule}{values}")
-        )
+        rule = words_of_row("rules", params.rule, "name") + values
+        words.append(say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=rule))
     if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
         words.append(say("said.confidence", value=number(params.confidence, "g")))
     return words
@@ -183,7 +183,8 @@ def sampler_in_words(params: Params) -> str:
         return ", ".join([say("said.greedy"), *last])
     on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
     words = [
-        say(f"said.filters.{field}", value=number(getattr(params, field), "g")) for field in ("temperature", *on)
+        say(f"said.filters.{field}", value=number(getattr(params, field), "g"))
+        for field in ("temperature", *on)
     ]
     return ", ".join([*words, *last])
 

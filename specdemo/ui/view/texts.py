@@ -109,7 +109,7 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "draft_ms": write(stats.draft_ms, "{:,.0f} ms"),
         "verify_ms": write(stats.verify_ms, "{:,.0f} ms"),
         "seed": str(trace.params.seed) if trace.params.temperature else "–",
-        "finish": trace.finish or "…",
+        "finish": say(f"run.finishes.{trace.finish}") if trace.finish else "…",
     }
     return numbers if trace.pair.server is None else numbers | served_numbers(trace)
 
