@@ -9,6 +9,7 @@ from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, allowed, che
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.choices import words_of_row
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import (
     AS_STARTED,
     CONTROL_NAMES,
@@ -56,7 +57,7 @@ def hints(
             key = "settings.takes" if needs.loaded else "settings.would_take"
             texts[name] = say(key, usual=texts[name], size=number(size / 1e6, ",.1f"))
     if pair is not None and not texts["dtype"]:
-        texts["dtype"] = pair.dtype_reason
+        texts["dtype"] = retold(pair.dtype_reason)
     return texts
 
 
@@ -72,7 +73,7 @@ def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
 
 def _pair_line(name: str, needs: "Needs") -> str:
     """What it is; what has to be known before it is loaded; and that it will be slow, where it will."""
-    about = CATALOGUE[name].about if name in CATALOGUE else ""
+    about = retold(CATALOGUE[name].about) if name in CATALOGUE else ""
     sentences = [f"{about[0].upper()}{about[1:]}."] if about else []
     if not needs.loaded:
         total = needs.total / 1e6
@@ -84,7 +85,7 @@ def _pair_line(name: str, needs: "Needs") -> str:
     if not needs.loaded and needs.tried.startswith("not "):
         sentences.append(say("settings.untried"))
     if needs.total >= SLOW_ON_CPU and needs.device == "cpu":
-        sentences.append(say("settings.slow", why=needs.why))
+        sentences.append(say("settings.slow", why=retold(needs.why)))
     return " ".join(sentences)
 
 
@@ -148,7 +149,7 @@ def _warnings(
     shown = visible(values)
     for name in LIMITS:
         if shown.get(name, True) and is_wrong_number(name, values[name], limits.largest(name)):
-            yield name, f"must be {allowed(name, limits.largest(name))}"
+            yield name, retold(f"must be {allowed(name, limits.largest(name))}")
     if address := typed_address(values):
         try:
             server_address(address)

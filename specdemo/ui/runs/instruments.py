@@ -41,6 +41,7 @@ from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
 from specdemo.ui.view.feed import VERDICT_IN_WORDS, cut_output, nothing_yet, tokens_of
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
@@ -136,8 +137,8 @@ async def measure(
             yield told  # what came before it failed
         done.result()
         is_cut = ticket.is_late and (not latest or latest[0].done < latest[0].total)
-        ending = {"state": "stopped", "text": ticket.ending} if is_cut else {"state": "ended", "text": ""}
-        yield told | ending | {"share": None}
+        ending = ("stopped", retold(ticket.ending)) if is_cut else ("ended", "")
+        yield told | {"state": ending[0], "text": ending[1], "share": None}
     finally:
         ticket.cancel()
 

@@ -37,6 +37,7 @@ from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.feed import nothing_yet
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.words import say
 
@@ -116,7 +117,7 @@ async def try_often(
             await asyncio.wait([done], timeout=LOOK_PERIOD)
         told |= {"trials": latest.pop()} if latest else {}
         done.result()
-        ending = {"state": "stopped", "text": ticket.ending} if ticket.is_late else {"state": "ended"}
+        ending = {"state": "stopped", "text": retold(ticket.ending)} if ticket.is_late else {"state": "ended"}
         yield told | ending | {"share": None}
     finally:
         ticket.cancel()

@@ -11,6 +11,7 @@ from specdemo.events import DRAFTER_KINDS, METHODS, Params, ServerInfo, Stats, m
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.words import in_language, number, say
@@ -143,7 +144,8 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
     if params.draft_with == "none":
         yield say("said.drafting_is_off")
     for note in (*pair.notes, *((pair.warming_up,) if pair.warming_up else ())):
-        yield note[:1].upper() + note[1:] + "."
+        said = retold(note)
+        yield said[:1].upper() + said[1:] + "."
 
 
 def describe_recorded(trace: Trace) -> str:
