@@ -25,7 +25,7 @@ class Operations(TorchDispatchMode):
         self.noted = []
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation.overloadpacket.__name__ in ("_local_scalar_dense", "is_nonzero"):
+        if operation.overloadpacket.__name__ in ("_local_scalar_dense", "is_nonzero", "nonzero", "equal"):
             self.fake.invalid = True
             raise torch.AcceleratorError(FORBIDDEN)
         output = operation(*args, **(kwargs or {}))
@@ -33,9 +33,9 @@ class Operations(TorchDispatchMode):
         return output
 
 
-def again(operation, args, kwargs, output):
+def again(operation, args, kwargs, output, changed):
     """The operation once more, into the memory of its first output."""
-    new = operation(*args, **kwargs)
+    new = changed(operation, operation(*args, **kwargs))
     pairs = [(output, new)] if isinstance(output, torch.Tensor) else zip(output, new, strict=True)
     is_view = any(result.alias_info for result in operation._schema.returns)
     for old, fresh in pairs:
@@ -52,7 +52,8 @@ DEFAULT = Stream("default")
 
 
 class FakeCuda:
-    """`before`: the torch version whose failed captures it has. `tamper`: changes what a replay says."""
+    """`before`: the torch version whose failed captures it has. `tamper`: changes what a replay says;
+    `changed`: what one of its operations gives."""
 
     def __init__(self, version="2.13"):
         self.ends_before_raising = version >= "2.13"
@@ -68,6 +69,8 @@ class FakeCuda:
         self.answers = True  # whether events are reached
         self.broken = False  # whether every call fails
         self.tamper = lambda graph: None
+        self.changed = lambda operation, output: output
+        self.notes_operations = Operations  # the class of what a graph's operations are noted by
         self.skipped = set()  # names of operations that no replay runs
         self.generator = Generator()
         self.violations = []
@@ -173,7 +176,7 @@ def install(monkeypatch, fake):
                 raise fake.fails_to_begin
             assert fake.current.name != "default" and fake.capturing is None
             assert capture_error_mode == "thread_local"
-            self.its_pool, self.operations = pool, Operations(fake)
+            self.its_pool, self.operations = pool, fake.notes_operations(fake)
             fake.capturing, fake.thread = self, threading.get_ident()
             self.operations.__enter__()
 
@@ -210,7 +213,7 @@ def install(monkeypatch, fake):
             self.replays += 1
             for noted in self.operations.noted:
                 if noted[0].overloadpacket.__name__ not in fake.skipped:
-                    again(*noted)
+                    again(*noted, fake.changed)
             fake.tamper(self)
 
     class Event:

@@ -8,6 +8,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from specdemo.bench.by_count import ForwardBytes, round_bytes
 from specdemo.bench.results import Bound, DeviceIdle, Roofline
 from specdemo.events import Params
 from specdemo.events.metrics import ratio
@@ -49,7 +50,10 @@ def roofline(
         shortest = 1000 * size / bandwidth
         return Bound(shortest, measured_ms, ratio(shortest, measured_ms))
 
-    of_round, of_plain = bound(target + gamma * drafter, round_ms), bound(target, plain_ms)
+    both = ForwardBytes(target), ForwardBytes(drafter)
+    of_round, of_plain = (
+        bound(round_bytes(*both, count), ms) for count, ms in ((gamma, round_ms), (0, plain_ms))
+    )
     return Roofline(bandwidth, target, drafter, of_round, of_plain)
 
 

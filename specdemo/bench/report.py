@@ -34,7 +34,8 @@ def _head(result: Result) -> str:
         f"{result.pair} on {result.device} ({result.device_name}), {result.dtype}, "
         f"{result.threads} thread(s) (torch's own choice: {result.own_threads}), "
         f"gamma {result.gamma}, temperature {result.temperature:g}, "
-        f"{result.prompts} prompts x {result.repeats}, {result.max_new_tokens} tokens each, {result.date}"
+        f"{result.prompts} prompts{_length(result.prompt_tokens)} x {result.repeats}, "
+        f"{result.max_new_tokens} tokens each, {result.date}"
     )
     if result.attention is not None:
         head += f"\nattention on CUDA, for all contestants alike: {', '.join(result.attention)}; " + (
@@ -50,6 +51,10 @@ def _head(result: Result) -> str:
             f"{shapes.cycle:,}, so lookup finds nothing before that."
         )
     return head
+
+
+def _length(tokens: int | None) -> str:
+    return "" if tokens is None else f" of {tokens:,} tokens"
 
 
 def _rows(result: Result) -> str:

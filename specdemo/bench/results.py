@@ -156,3 +156,4 @@ class Result(Drafting):
     contexts: list[ContextRow] = field(default_factory=list)
     quantized: list[QuantizedRow] = field(default_factory=list)
     shapes: ShapesInfo | None = None
+    prompt_tokens: int | None = None  # in each prompt; None: as many as it has

@@ -60,6 +60,7 @@ def bench(
     repeats: int,
     *,
     peers: bool = False,
+    prompt_tokens: int | None = None,
     gammas: Sequence[int] = (),
     contexts: Sequence[int] = (),
     prompts_of: Prompts | None = None,
@@ -68,11 +69,12 @@ def bench(
     write `max_new_tokens` tokens, because end-of-sequence tokens end nothing here.
 
     peers: also transformers compiled, this engine uncaptured, and other packages that are installed.
-    gammas, contexts: values to sweep over. prompts_of: makes the prompts (None: stories).
+    prompt_tokens: in each prompt; None: as many as it has. gammas, contexts: values to sweep over.
+    prompts_of: makes the prompts (None: stories).
 
     Raises ValueError if the texts do not fit the context."""
     params, prompts_of = bench_params(pair, params), prompts_of or partial(story_prompts, pair)
-    gamma, greedy, prompt_ids = params.gamma, params.temperature == 0, prompts_of(prompts, None)
+    gamma, greedy, prompt_ids = params.gamma, params.temperature == 0, prompts_of(prompts, prompt_tokens)
     _check_room(pair, params, max(map(len, prompt_ids)), contexts)
     own_threads, absent = torch.get_num_threads(), absences(pair) if peers else []
     with TemporaryDirectory(prefix="specdemo-", ignore_cleanup_errors=True) as folder:
@@ -92,6 +94,7 @@ def bench(
                 own_threads=own_threads,
                 **{name: getattr(params, name) for name in told},
                 prompts=prompts,
+                prompt_tokens=prompt_tokens,
                 repeats=repeats,
                 attention=attention_backends() if pair.target.device.type == "cuda" else None,
                 rows=[

@@ -174,13 +174,14 @@ def _bench(arguments: Namespace) -> int:
         plan(resolve(**request | {"quantize": kind}))  # refuses a kind before anything is measured
     request["cudnn_attention"] = arguments.cudnn_attention
     counts = (arguments.prompts, arguments.repeats)
-    sweeps = {"peers": arguments.peers, "gammas": arguments.gammas, "contexts": arguments.contexts}
+    names = ("peers", "prompt_tokens", "gammas", "contexts")
+    chosen = {name: getattr(arguments, name) for name in names}
     if arguments.shapes is None:
         pair = _load(request)
-        result = bench(pair, params, *counts, **sweeps)
+        result = bench(pair, params, *counts, **chosen)
     else:
         pair, shapes, prompts_of = _shapes(arguments)
-        result = bench(pair, params, *counts, prompts_of=prompts_of, **sweeps)
+        result = bench(pair, params, *counts, prompts_of=prompts_of, **chosen)
         result = replace(result, pair=f"shapes {arguments.shapes}", shapes=shapes)
     print(result_table(result))
     if arguments.quantize_sweep is not None:

@@ -141,8 +141,9 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     leave_out = (*penalties, "draft_with", "stop", "ignore_eos", "chat", "system", "alternatives")
     _add_params_options(parser, BENCH_DEFAULTS, leave_out)
     add = parser.add_argument
-    add("--prompts", type=_count, default=6, help="how many prompts (default 6)")
-    add("--repeats", type=_count, default=3, help="how often each prompt is run (default 3)")
+    count = _whole(1, 1000)
+    add("--prompts", type=count, default=6, help="how many prompts (default 6)")
+    add("--repeats", type=count, default=3, help="how often each prompt is run (default 3)")
     peers = "also compiled transformers, this engine without captured forwards, OpenVINO GenAI and llama.cpp"
     cudnn = "on CUDA, let all contestants use cuDNN's attention, which is switched off otherwise"
     shapes = "random weights in the shapes of real models instead of a pair, for example llama-3.2-3b-1b"
@@ -151,7 +152,10 @@ def _add_bench_options(parser: ArgumentParser) -> None:
     add("--shapes", metavar="NAME", help=shapes)
     add("--accept", type=_share, metavar="P", help="the acceptance rate that --shapes gives (default 0.8)")
     add("--gammas", type=_numbers(1, 16), default=[], metavar="N,N", help="sweep over gamma, like 1,2,4,8")
-    lengths = _numbers(2, 1_000_000)
+    longest = 1_000_000  # tokens
+    lengths = _numbers(2, longest)
+    prompt_tokens = "all prompts have so many tokens (default: as long as they are)"
+    add("--prompt-tokens", type=_whole(2, longest), metavar="N", help=prompt_tokens)
     contexts = "sweep over the prompt's length in tokens, like 256,1024"
     sweep = "the pair again for each of these, like none,int8,int4,float8"
     methods = f"a table of drafters instead, from {','.join(METHODS)}, or {ALL} that the pair can have"
@@ -169,7 +173,8 @@ def check_bench_options(arguments: Namespace) -> None:
             if method not in METHODS:
                 names = f"{', '.join(METHODS)}, separated by commas, or {ALL}"
                 raise ValueError(f"methods must be some of {names}, not {ascii(method)}")
-        others = ("peers", "cudnn_attention", "shapes", "gammas", "contexts", "quantize_sweep", "plot")
+        others = ("peers", "cudnn_attention", "shapes", "prompt_tokens", "gammas", "contexts")
+        others += ("quantize_sweep", "plot")
         _refuse_beside("methods", others, arguments)
     elif arguments.gamma == "auto":
         raise ValueError("gamma must be a whole number here: auto goes with --methods")
@@ -220,10 +225,15 @@ def _bias(text: str) -> tuple[int | str, int | float | str]:
     return int(token_id) if token_id.isdecimal() and len(token_id) < 20 else token_id, _number(number)
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 1000:
-        raise ArgumentTypeError(f"must be a whole number from 1 to 1000, not {text!r}")
-    return int(text)
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    """A type for argparse."""
+
+    def whole(text: str) -> int:
+        if not text.isdecimal() or len(text) > 9 or not low <= int(text) <= high:
+            raise ArgumentTypeError(f"must be a whole number from {low:,} to {high:,}, not {text!r}")
+        return int(text)
+
+    return whole
 
 
 def _numbers(low: int, high: int) -> Callable[[str], list[int]]:

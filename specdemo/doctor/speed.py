@@ -1,6 +1,7 @@
 """Where the time of a round goes, and how close it comes to the memory's bandwidth."""
 
 import gc
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
 
@@ -8,6 +9,18 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from specdemo.bench.by_count import (
+    COUNT_COLUMNS,
+    COUNTED_ACCEPTANCE,
+    COUNTED_GAMMA,
+    GIVEN,
+    LAUNCHES,
+    Accelerator,
+    bytes_of_model,
+    count_rows,
+    counted_round,
+    round_bytes,
+)
 from specdemo.bench.contestants import plain_and_speculative
 from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
 from specdemo.bench.measure import in_turns, round_ms
@@ -19,7 +32,7 @@ from specdemo.doctor.trials import Finding, NotRun, Table, Trial
 from specdemo.errors import LoadError
 from specdemo.events import Params
 from specdemo.loading.load import plan
-from specdemo.loading.pair import Pair
+from specdemo.loading.pair import Pair, weight_bytes
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
 from specdemo.session import generate, stream
@@ -29,6 +42,7 @@ PROFILED = 5  # rounds
 MOST_OPERATIONS = 15  # operations in a table
 EMPTY_NODES = 1000
 SPEED_TOKENS = {"cuda": 96, "cpu": 32}
+CPU_TEXTS = (64, 256, 768)  # tokens
 
 
 @cache
@@ -41,11 +55,52 @@ def copying() -> Finding:
     return Finding(f"{gigabytes:,} GB/s read and written", {"measured": {"copy_gb_per_s": gigabytes}})
 
 
+@cache
+def node_us() -> float:
+    number = torch.zeros((), device="cuda")
+    return replayed_us(lambda: number.add_(1), EMPTY_NODES)
+
+
 def empty_node() -> Finding:
     need_cuda()
-    number = torch.zeros((), device="cuda")
-    us = replayed_us(lambda: number.add_(1), EMPTY_NODES)
+    us = node_us()
     return Finding(f"{us:.2f} us, of {EMPTY_NODES:,} in a graph", {"measured": {"graph_node_us": us}})
+
+
+def counted_rounds() -> Finding:
+    """What this machine's bandwidth and launches would allow; without a GPU those of GIVEN."""
+    if device() == "cuda":
+        machines = {torch.cuda.get_device_name(): this_gpu()}
+        return Finding("counted with this machine's bandwidth and launches", tables=count_tables(machines))
+    how = f"this CPU by its bandwidth; {' and '.join(GIVEN)} by given figures, so only an estimate"
+    return Finding(how, tables=[embedded_table(), *count_tables(GIVEN)])
+
+
+def this_gpu() -> Accelerator:
+    return Accelerator(bandwidth(), node_us(), torch.cuda.get_device_properties(0).multi_processor_count)
+
+
+def count_tables(machines: Mapping[str, Accelerator]) -> list[Table]:
+    about = f"gamma {COUNTED_GAMMA}, acceptance {COUNTED_ACCEPTANCE}, us"
+    return [
+        Table(f"{name} on {on}: a round by count, {about}", COUNT_COLUMNS, count_rows(name, machine))
+        for on, machine in machines.items()
+        for name in LAUNCHES
+    ]
+
+
+def embedded_table() -> Table:
+    """On a CPU, where a forward is one call: only what it reads."""
+    pair = embedded("cpu", "float32")
+    copied = pair.bytes_copied
+    both = ((pair.target, copied.target), (pair.drafter, copied.drafter or 0))
+    reads = [bytes_of_model(model, weight_bytes(model) - less) for model, less in both]
+    rows = []
+    for text in CPU_TEXTS:
+        size = round_bytes(*reads, COUNTED_GAMMA, text)
+        rows.append([text, size / 1e6, round(1e6 * size / bandwidth())])
+    name = f"embedded on this CPU: a round by count, gamma {COUNTED_GAMMA}, us"
+    return Table(name, ["text", "MB read", "limit"], rows)
 
 
 def embedded_rounds() -> Finding:
@@ -78,6 +133,11 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
         params = replace(SAMPLER_PARAMS[sampler], **run)
         measured[f"{name}, {sampler}"] = numbers = medians(pair, prompts, params)
         share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
+        if device() == "cuda" and name in LAUNCHES:
+            length = len(prompts[0]) + SPEED_TOKENS["cuda"]
+            by_count = counted_round(name, this_gpu(), length, params.gamma)
+            numbers["counted_round_ms"] = by_count.us / 1000
+            share += f", by count {by_count.us / 1000:.2f} ms"
         ms = "no full round" if numbers["round_ms"] is None else f"{numbers['round_ms']:.2f} ms a round"
         sentences.append(f"{sampler} {ms}{share}")
         measured_here = "kernels of a round" if device() == "cuda" else "operations of a round"
@@ -134,6 +194,7 @@ TRIALS = {
     "speed": [
         Trial("copy bandwidth", copying),
         Trial("an empty graph node", empty_node),
+        Trial("what a round would take, by count", counted_rounds),
         Trial("the embedded pair's rounds", embedded_rounds),
         *(Trial(f"the rounds of {name}'s shapes", partial(shaped_rounds, name)) for name in SPEED_SHAPES),
     ]

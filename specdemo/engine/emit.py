@@ -35,6 +35,18 @@ class StopCriteria:
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """What a verdict says without its text: how many drafted tokens are accepted, whether one is rejected,
+    and what is emitted unless the text ends within. ends: whether it is known to end there. A stop string
+    can still end it where this is false."""
+
+    accepted: int
+    rejected: bool
+    emitted: tuple[int, ...]
+    ends: bool
+
+
+@dataclass(frozen=True)
 class Emitter:
     """Turns verdicts into rounds. pieces: the text so far, token by token. token_text: a token's text out of
     context, for the alternatives. rule: the name of the one that judged. is_lossy: whether its distance from
@@ -46,13 +58,26 @@ class Emitter:
     rule: str = "speculative"
     is_lossy: bool = False
 
+    def tokens(self, verified: Verified, k: int) -> Tokens:
+        """Of a verified draft of k tokens."""
+        drafted_ids = self._drafted(verified, k)
+        accepted = int(verified.accepted)
+        emitted = (*drafted_ids[:accepted], int(verified.token_ids[accepted, NEXT]))
+        ends = 0 < self.stop.room <= len(emitted) or not self.stop.eos.isdisjoint(emitted)
+        return Tokens(accepted, accepted < len(drafted_ids), emitted, ends)
+
+    def _drafted(self, verified: Verified, k: int) -> list[int]:
+        """A draft ends with an eos. A drafter on the device cannot know that it has drafted one, so the rest,
+        which was not judged, is cut here."""
+        drafted_ids = verified.token_ids[:k, DRAFTED].tolist()
+        k = next((i + 1 for i, token_id in enumerate(drafted_ids) if token_id in self.stop.eos), k)
+        return drafted_ids[:k]
+
     def emit(self, index: int, verified: Verified, k: int) -> Round:
         """Round `index`, of a verified draft of k tokens, without its times; `stop.finish` then says whether
         the text has ended."""
-        drafted_ids = verified.token_ids[:k, DRAFTED].tolist()
-        # A draft ends with an eos. A drafter on the device cannot know that it has drafted one, so the rest,
-        # which was not judged, is cut here.
-        k = next((i + 1 for i, token_id in enumerate(drafted_ids) if token_id in self.stop.eos), k)
+        drafted_ids = self._drafted(verified, k)
+        k = len(drafted_ids)
         table = _Table(verified, k, self)
         accepted = table.accepted
         draft: list[Judged] = []

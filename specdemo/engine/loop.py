@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.drafters import Draft, Drafter, NoDrafter
-from specdemo.engine.emit import Emitter, StopCriteria
-from specdemo.engine.sampling import uniforms
-from specdemo.engine.step import DRAFTED, Verifier
-from specdemo.events import EndedBy, Finish, Gamma, Judged, Round, Stats
+from specdemo.engine.drafters import LONGEST_DRAFT, Draft, Drafter, NoDrafter
+from specdemo.engine.emit import Emitter, StopCriteria, Tokens
+from specdemo.engine.sampling import Uniforms, uniforms
+from specdemo.engine.step import DRAFTED, Judging, Verified, Verifier
+from specdemo.events import EndedBy, Finish, Gamma, Round, Stats
 from specdemo.events.speedup import FEWEST_PLAIN, NO_COST, SHORTEST, DraftingCost, expected_speedup
-from specdemo.runtime.device import Clock
+from specdemo.runtime.device import Clock, Timestamp
 from specdemo.runtime.graphs import AUTO_ROWS
 
 EXPECTED, WEIGHT = 0.7, 4.0  # before the first verdict: this acceptance rate, as if seen in so many verdicts
@@ -38,10 +38,30 @@ class Prefilled:
 
 
 @dataclass(frozen=True)
+class Launched:
+    """A round that the device has been given. gamma: the longest draft allowed. k: how many tokens were
+    asked for. The last three timestamps are the device's."""
+
+    index: int
+    gamma: int
+    k: int
+    draft: Draft
+    judging: Judging
+    fed_again: int | None  # see Round, like the next one
+    target_forwards: int
+    start: Timestamp
+    before_draft: Timestamp
+    after_draft: Timestamp
+    after_verify: Timestamp
+
+
+@dataclass(frozen=True)
 class Decoder:
     """One run. length: of the drafts. longest: tokens that the text may have, prompt included. seed: of the
     run's uniform numbers. is_over: once it is true, no round may follow, and what is left of the prefill is
-    left out."""
+    left out. ahead: each round is launched before the last one is written down, so that the device has work
+    meanwhile, and what is launched after the end of a text is thrown away. For devices that the host does not
+    wait for while it launches."""
 
     drafter: Drafter
     verifier: Verifier
@@ -51,57 +71,128 @@ class Decoder:
     seed: int
     clock: Clock
     is_over: Callable[[], bool] = lambda: False
+    ahead: bool = False
 
     def decode(self, prompt_ids: list[int]) -> Iterator[Prefilled | Round]:
-        """Yields Prefilled, then one Round per target forward. It is pulled: nothing is computed between a
-        `yield` and the consumer's next request, and no clock runs there."""
+        """Yields Prefilled, then one Round per target forward. It is pulled: the host computes nothing
+        between a `yield` and the consumer's next request, and no clock runs there."""
         ids = list(prompt_ids)
         yield self._prefill(ids)
-        index = 0
-        while self.finish is None:
-            this_round = self.round(ids, index)
-            ids += this_round.emitted
-            index += 1
+
+        def longer(emitted: Sequence[int]) -> list[int]:
+            ids.extend(emitted)
+            return ids
+
+        yield from self.rounds(ids, 0, longer)
+
+    def rounds(
+        self, ids: list[int], index: int, following: Callable[[Sequence[int]], list[int] | None]
+    ) -> Iterator[Round]:
+        """Round `index` after the text `ids`, and those after it until the text ends. following: is given
+        what a round has emitted, and gives the text of the next one; None: there is none."""
+        launched: Launched | Exception | None = self._launch(ids, index)
+        away_ms = 0.0  # of the consumer, since that was launched
+        u = None  # of the next round, made while the device works
+        while launched is not None:
+            if isinstance(launched, Exception):
+                raise launched
+            verified, tokens = self._verdict(ids, launched)
+            home, ahead = self.clock.timestamp(), None
+            if self.ahead and not tokens.ends and (text := following(tokens.emitted)) is not None:
+                ids, ahead = text, self._launched(text, index + 1, u)
+                u = uniforms(self.seed, index + 2, LONGEST_DRAFT)
+            this_round = self._record(launched, verified, home, is_last=ahead is None, away_ms=away_ms)
+            away = self.clock.timestamp()
             yield this_round
+            if self.finish is not None:
+                return  # what was launched ahead is thrown away
+            index += 1
+            if self.ahead:
+                launched, away_ms = ahead, self.clock.ms_between(away, self.clock.timestamp())
+            elif (text := following(this_round.emitted)) is not None:
+                ids, launched = text, self._launch(text, index)
+            else:
+                launched = None
+
+    def _launched(self, ids: list[int], index: int, u: Uniforms | None) -> Launched | Exception:
+        """An error belongs to the round that it is of: it is kept until the one before has been yielded, and
+        goes with what is thrown away."""
+        try:
+            return self._launch(ids, index, u)
+        except Exception as error:
+            return error
 
     @property
     def finish(self) -> Finish | None:
         """Why the text has ended, None while it goes on."""
         return self.emitter.stop.finish
 
-    @torch.no_grad()  # not inference_mode: quanto's packed int4 and int2 weights fail under it
     def round(self, ids: list[int], index: int) -> Round:
         """One round after `ids`, the text so far; its uniform numbers are those of round `index`."""
+        return next(replace(self, ahead=False).rounds(ids, index, lambda _: None))
+
+    @torch.no_grad()  # not inference_mode: quanto's packed int4 and int2 weights fail under it
+    def _launch(self, ids: list[int], index: int, u: Uniforms | None = None) -> Launched:
         device = self.verifier.target.device
         start = self.clock.timestamp()
         gamma = self.length.gamma
         k = min(gamma, self.longest - len(ids) - 1)
-        u = uniforms(self.seed, index, self.verifier.rows(k))
+        u = u or uniforms(self.seed, index, self.verifier.rows(k))
 
         fed_before, forwards_before = self._fed_again, self._extra_forwards
         before_draft = self.clock.timestamp(device)
         draft = self.drafter.propose(ids, k, u.draft)  # x_i drawn from q_i
         after_draft = self.clock.timestamp(device)
-        verified = self.verifier.verify(ids, draft, u)  # p_i, the accepted x_i, one token more
+        judging = self.verifier.launch(ids, draft, u)  # p_i, the accepted x_i, one token more
+        return Launched(
+            index=index,
+            gamma=gamma,
+            k=k,
+            draft=draft,
+            judging=judging,
+            fed_again=since(self._fed_again, fed_before),
+            target_forwards=1 + self._extra_forwards - forwards_before,
+            start=start,
+            before_draft=before_draft,
+            after_draft=after_draft,
+            after_verify=self.clock.timestamp(device),
+        )
+
+    @torch.no_grad()
+    def _verdict(self, ids: list[int], launched: Launched) -> tuple[Verified, Tokens]:
+        """Waits for it, and learns from it what the next draft depends on. ids: the text before the round."""
+        verified = self.verifier.verdict(launched.judging)
         kept = int(verified.k)
-        emitted = self.emitter.emit(index, verified, kept)  # fates, text, and whether that ends it
+        tokens = self.emitter.tokens(verified, kept)
         if self.drafter.wants_top:
             drafted_ids = verified.token_ids[:kept, DRAFTED].tolist()
             self.drafter.learn(ids, drafted_ids, verified.likely(kept))
-        self.length.learn(emitted.draft)
+        self.length.learn(tokens.accepted, tokens.rejected)
+        return verified, tokens
 
-        ended_by = self._ended_by(gamma, k, draft, kept, emitted)
-        round_ms = self.clock.ms_between(start, self.clock.timestamp())
-        draft_ms = self.clock.ms_between(before_draft, after_draft)
+    def _record(
+        self, launched: Launched, verified: Verified, home: Timestamp, is_last: bool, away_ms: float
+    ) -> Round:
+        """home: when the verdict had come. is_last: whether no other round has been launched since."""
+        clock, draft = self.clock, launched.draft
+        began, kept = clock.timestamp(), int(verified.k)
+        emitted = self.emitter.emit(launched.index, verified, kept)  # fates, text, and whether that ends it
+        ended_by = self._ended_by(launched.gamma, launched.k, draft, kept, emitted)
+        round_ms = clock.ms_between(launched.start, home) - away_ms
+        if is_last or self.finish is not None:  # else it is in the time of the next round
+            round_ms += clock.ms_between(began, clock.timestamp())
+        if self.ahead:  # the device may have worked while the consumer did
+            round_ms = max(round_ms, clock.ms_between(launched.before_draft, launched.after_verify))
+        draft_ms = clock.ms_between(launched.before_draft, launched.after_draft)
         return replace(
             emitted,
             draft_ms=draft_ms,
             verify_ms=round_ms - draft_ms,
-            gamma=gamma,
+            gamma=launched.gamma,
             ended_by=ended_by,
             made=len(emitted.draft) if ended_by == "eos" else draft.k + draft.dropped,
-            fed_again=since(self._fed_again, fed_before),
-            target_forwards=1 + self._extra_forwards - forwards_before,
+            fed_again=launched.fed_again,
+            target_forwards=launched.target_forwards,
         )
 
     @property
@@ -131,6 +222,7 @@ class Decoder:
 
     @torch.no_grad()
     def _prefill(self, ids: list[int]) -> Prefilled:
+        self.clock.wait()  # for a round that was thrown away
         start = self.clock.timestamp()
         forwards = self.verifier.target.prefill(torch.tensor(ids[:-1], dtype=torch.long), self.is_over)
         self.drafter.start(ids)
@@ -158,15 +250,15 @@ class DraftLength:
         self.accepted, self.judged = EXPECTED * WEIGHT, WEIGHT
         self.gamma = self._best() if gamma == "auto" else gamma
 
-    def learn(self, draft: Sequence[Judged]) -> None:
-        """Is given each round's draft."""
-        for token in draft:
-            if self.is_auto and token.fate != "discarded":
-                kept = 0.5 ** (1 / HALF_LIFE)
-                self.accepted = kept * self.accepted + (token.fate == "accepted")
-                self.judged = kept * self.judged + 1
-        if self.is_auto:
-            self.gamma = self._best()
+    def learn(self, accepted: int, rejected: bool) -> None:
+        """Is given how many tokens of each draft were accepted, and whether one was rejected."""
+        if not self.is_auto:
+            return
+        kept = 0.5 ** (1 / HALF_LIFE)
+        for verdict in [1] * accepted + [0] * rejected:
+            self.accepted = kept * self.accepted + verdict
+            self.judged = kept * self.judged + 1
+        self.gamma = self._best()
 
     def _best(self) -> int:
         alpha = self.accepted / self.judged
@@ -192,17 +284,18 @@ def plain_rounds(decoder: Decoder, pieces: Pieces, ids: list[int], stats: Stats)
     emitter = Emitter(pieces, decoder.emitter.token_text, unending)
     plain = replace(decoder, drafter=drafter, verifier=verifier, emitter=emitter, length=DraftLength(0))
     verifier.target.features = None  # the target alone
+    decoder.clock.wait()  # for a round that was thrown away
     first = len(ids) - stats.tokens  # where the prompt ends
     count = how_many(stats)
     if verifier.target.states is not None:
         count = min(count, stats.tokens - 1)
         middle = first + (stats.tokens - 1 - count) // 2
         plain.round(ids[:middle], stats.rounds)  # not timed: the text before is fed again
-        for i in range(count):
-            yield plain.round(ids[: middle + 1 + i], stats.rounds + i)
-        return
-    for i in range(count):
-        yield plain.round(ids[: first + i * stats.tokens // count], stats.rounds + i)
+        ends = [middle + 1 + i for i in range(count)]
+    else:
+        ends = [first + i * stats.tokens // count for i in range(count)]
+    texts = (ids[:end] for end in ends)
+    yield from plain.rounds(next(texts), stats.rounds, lambda _: next(texts, None))
 
 
 def how_many(stats: Stats) -> int:

@@ -11,8 +11,7 @@ from specdemo.engine.drafters import Draft, is_unsure
 from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
 from specdemo.events import Gamma
-from specdemo.runtime.device import to_device
-from specdemo.runtime.graphs import Packed, RunStep, pack, to_host, varied_ids, varied_uniforms
+from specdemo.runtime.graphs import HostNumbers, Packed, RunStep, pack, to_host, varied_ids, varied_uniforms
 from specdemo.runtime.lm import LM
 
 NAN = "the {}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow"
@@ -53,38 +52,77 @@ class Verified:
 @dataclass(frozen=True)
 class VerifyInput:
     """What verifying a round reads, on the target's device. B rows, of which the first `k` are drafts, or
-    fewer, if the drafter was not sure enough; the others only fill a captured step. The host's numbers come
-    in one copy, as float64, which holds ids and positions exactly."""
+    fewer, if the drafter was not sure enough; the others only fill a captured step."""
 
-    position: Tensor  # [1] float64: of the last token of the text
-    last: Tensor  # [1] float64: that token
-    k: Tensor  # [1] float64
-    confidence: Tensor  # [1] float64
+    host: HostNumbers  # the properties below, in their order
     drafted: Tensor  # [B] int64
     q: Tensor  # [B, V] float32
     raw_q: Tensor  # [B, V] float32
     q_exact: Tensor  # [B] bool
     sure: Tensor  # [B] float32, see Draft; [0] where the drafter has none
-    u_accept: Tensor  # [B] float64
-    u_next: Tensor  # [1] float64
-    eos: Tensor  # [E] float64: the tokens that end a draft
     seen: Tensor  # see Sampler.seen
-    settings: Settings
+
+    @property
+    def position(self) -> Tensor:
+        """[1] float64, like the next three: of the last token of the text."""
+        return self.host.parts[0]
+
+    @property
+    def last(self) -> Tensor:
+        """That token."""
+        return self.host.parts[1]
+
+    @property
+    def k(self) -> Tensor:
+        return self.host.parts[2]
+
+    @property
+    def confidence(self) -> Tensor:
+        return self.host.parts[3]
+
+    @property
+    def u_next(self) -> Tensor:
+        """[1] float64"""
+        return self.host.parts[4]
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.host.parts[5])
+
+    @property
+    def eos(self) -> Tensor:
+        """[E] float64: the tokens that end a draft."""
+        return self.host.parts[6]
+
+    @property
+    def u_accept(self) -> Tensor:
+        """[B] float64"""
+        return self.host.parts[7]
+
+    def on_device(self) -> "VerifyInput":
+        return replace(self, host=self.host.on_device())
 
     def varied(self) -> "VerifyInput":
-        return replace(
-            self,
-            last=varied_ids(self.last),
-            drafted=varied_ids(self.drafted),
-            u_accept=varied_uniforms(self.u_accept),
-            u_next=varied_uniforms(self.u_next),
-        )
+        position, last, k, confidence, u_next, settings, eos, u_accept = self.host.parts
+        kept = (k, confidence)
+        numbers = (position, varied_ids(last), *kept, varied_uniforms(u_next), settings, eos)
+        varied = torch.cat([*numbers, varied_uniforms(u_accept)])
+        host = replace(self.host, vector=varied)
+        return replace(self, host=host, drafted=varied_ids(self.drafted))
 
 
 @dataclass(frozen=True)
 class VerifyOutput:
     verified: Packed  # a Verified
     logits: Tensor  # [B+1, V], to judge again
+
+
+@dataclass(frozen=True)
+class Judging:
+    """A round that the device verifies: what its step reads, and writes."""
+
+    read: VerifyInput
+    output: VerifyOutput
 
 
 @dataclass(frozen=True)
@@ -110,29 +148,23 @@ class Verifier:
 
     def verify(self, ids: list[int], draft: Draft, u: Uniforms) -> Verified:
         """The verdict on a draft that follows `ids`, on the host. RuntimeError when probabilities are NaN."""
+        return self.verdict(self.launch(ids, draft, u))
+
+    def launch(self, ids: list[int], draft: Draft, u: Uniforms) -> Judging:
+        """Gives the device the step that verifies, and does not wait for it."""
         rows = self.rows(draft.k)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
-        first = [len(ids) - 1, ids[-1], draft.k, self.confidence, u.next]
-        numbers = [*first, *self.sampler.numbers, *self.eos, *u.accept[:rows]]
-        on_device = to_device(numbers, torch.float64, padded.ids.device)
-        sizes = [1, 1, 1, 1, 1, len(self.sampler.numbers), len(self.eos), rows]
-        position, last, k, confidence, u_next, settings, eos, u_accept = on_device.split(sizes)
+        first = [len(ids) - 1], ids[-1:], [draft.k], [self.confidence], [u.next]
+        lists = (*first, self.sampler.numbers, self.eos, u.accept[:rows])
         value = VerifyInput(
-            position=position,
-            last=last,
-            k=k,
-            confidence=confidence,
+            host=HostNumbers.of(padded.ids.device, *lists),
             drafted=padded.ids,
             q=padded.q,
             raw_q=padded.raw_q,
             q_exact=padded.exact,
             sure=padded.raw_q.new_zeros(0) if padded.sure is None else padded.sure,
-            u_accept=u_accept,
-            u_next=u_next,
-            eos=eos,
             seen=self.sampler.seen(ids, self.target.vocab_size, padded.ids.device),
-            settings=Settings(settings),
         )
         # Which features it keeps, not only whether: two drafters of a target can need different ones.
         features = self.target.features
@@ -141,12 +173,15 @@ class Verifier:
         reported = (self.alternatives, self.wants_top)
         looked_at = (self.confidence > 0, len(value.sure))
         key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *looked_at, *reported)
-        read, output = self.run_step(key, self.step, value)
-        on_host = self._checked(output.verified)
+        return Judging(*self.run_step(key, self.step, value, self.expected))
+
+    def verdict(self, judging: Judging) -> Verified:
+        """Waits for it. No other step may have been run in between."""
+        on_host = self._checked(judging.output.verified)
         width = self.sampler.key
         while not _is_exact(on_host):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
-            on_host = self._checked(self.judge(output.logits, read))
+            on_host = self._checked(self.judge(judging.output.logits, judging.read))
         if not on_host.q_exact[: int(on_host.k)].all() and self.sampler.key == width:
             self.sampler.widen()  # for the next rounds; this one is lossless all the same
         return on_host
@@ -155,6 +190,10 @@ class Verifier:
         tokens = torch.cat([value.last.long(), value.drafted])  # [B+1]
         logits = self.target.forward(tokens, value.position[0].long())  # [B+1, V]
         return VerifyOutput(self.judge(logits, value), logits)
+
+    def expected(self, value: VerifyInput, said: VerifyOutput) -> VerifyOutput:
+        """See RunStep: the target's own logits, and the verdict on those that a graph has said."""
+        return VerifyOutput(self.judge(said.logits, value), self.step(value).logits)
 
     def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]

@@ -57,7 +57,7 @@ def pair_of(
     runner = Runner(target, drafter, capture, cudnn_attention)
     other = with_known_ids(other, models, ids)
     limits = limits_of(models, other)
-    with runner.attention():
+    with runner.gpu_settings():
         check_forwards(models, ids)
         mtp = _tried_mtp(mtp, target)
     runner.mtp = None if isinstance(mtp, str) else mtp
@@ -207,6 +207,9 @@ def pair_in_memory(
     """See `load_pair`. load_drafter: for the pair's `attach` and `detach`."""
     models = [target, drafter] if drafter else [target]
     names = [model.name_or_path or type(model).__name__ for model in models]
+    for role, model, name in zip(ROLES, models, names, strict=False):
+        if (kind := model.device.type) not in ("cpu", "cuda"):
+            raise PairError(f"device must be cpu or cuda, and {role} {name} is on {kind}")
     # A captured forward would bypass the owner's hooks and patched methods.
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     ours, theirs = _tokenizers(tokenizer)

@@ -6,10 +6,13 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 
+import torch
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
 from specdemo.errors import LoadError, load_errors
@@ -24,6 +27,15 @@ SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
 CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
+# By the names that safetensors gives them.
+FLOATS_IN_FILES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
 # Called with what is being done, and the share of it that is finished, from 0 to 1 (None where it is not
 # known).
 OnProgress = Callable[[str, float | None], None]
@@ -154,6 +166,19 @@ def check_weights(part: Part) -> None:
     names = os.listdir(folder) if folder.is_dir() else []
     if names and not {WEIGHTS_FILE, INDEX} & set(names) and any(map(PICKLED.fullmatch, names)):
         raise no_weights(part.role, part.id, names)
+
+
+def stored_dtypes(part: Part) -> set[torch.dtype]:
+    """Those of the floating-point numbers in a model's files, which are here; empty if the files cannot be
+    read, which loading them reports."""
+    folder = Path(directory_of(part))
+    names = {WEIGHTS_FILE} if (folder / WEIGHTS_FILE).is_file() else _shards(folder / INDEX)
+    found = set()
+    with suppress(OSError, SafetensorError):
+        for name in names:
+            with safe_open(folder / name, "pt") as content:
+                found |= {content.get_slice(tensor).get_dtype() for tensor in content.keys()}  # noqa: SIM118
+    return {FLOATS_IN_FILES[dtype] for dtype in found & FLOATS_IN_FILES.keys()}
 
 
 def no_weights(role: str, model_id: str, names: Iterable[str]) -> LoadError:

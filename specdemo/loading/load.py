@@ -1,6 +1,7 @@
 """Loads pairs of models. Apart from training/, no other module loads through transformers or quantises."""
 
 import os
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -43,6 +44,7 @@ from specdemo.loading.fetch import (
     folder_of,
     has_config,
     is_here,
+    stored_dtypes,
 )
 from specdemo.loading.heads import describes_assistant, describes_head
 from specdemo.loading.mtp import mtp_parameters, read_mtp
@@ -231,8 +233,9 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     options |= FROM_DISK | _version(part)
     if part.quantize:
         options["quantization_config"] = QuantoConfig(weights=part.quantize)
-    if part.quantize and part.device != "cpu":
-        options["device_map"] = {"": part.device}  # quantises the weights there; one device needs no hooks
+    if part.device != "cpu" and (part.quantize or _takes_host_memory(part, dtype)):
+        # Each tensor goes there by itself, and is quantised there. One device needs no hooks.
+        options["device_map"] = {"": part.device}
     alone = cuda.alone_on(part.device) if "device_map" in options else nullcontext()
     with load_errors(part.role, part.place, "weights", part.id), alone:
         model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
@@ -241,6 +244,15 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
         lacks = f"lacks {len(missing)} weights, first {missing[0]}"
         raise LoadError(f"{part.role} {part.id} {lacks}: its files are incomplete")
     return _placed(model, part, dtype)
+
+
+def _takes_host_memory(part: Part, dtype: torch.dtype) -> bool:
+    """Whether the weights would take memory of their own on the CPU. Else the system maps their files, and
+    `to` reads those; a device map would do the same, but it takes the GPU's memory as one block, of which
+    `join_weights` could give nothing back. On ZeroGPU only `to` knows the GPU that is not there yet."""
+    if os.environ.get("SPACES_ZERO_GPU"):
+        return False
+    return sys.platform == "win32" or stored_dtypes(part) != {dtype}
 
 
 def _placed(model: DrafterModel, part: Part, dtype: torch.dtype) -> DrafterModel:
@@ -330,7 +342,7 @@ def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | Non
         other = other_tokenizer(pair.tokenizer, _tokenizer(part), *ids)
     models = [pair.target, _load_drafter(part, pair.target.dtype, lambda *_: None)]
     check_caches(models, ids)
-    with pair.runner.attention():
+    with pair.runner.gpu_settings():
         check_forwards(models, ids)
     return models[1], with_known_ids(other, models, ids)
 

@@ -22,6 +22,9 @@ COUNTS |= {"experts": "experts"}
 PER_LAYER = {"layer", "layers", "block", "blocks", "types", "pattern"}  # lists and strings with such a word
 
 
+TENSORS_AT_ONCE = 4  # of a model that transformers brings to a GPU: it has so many threads for it
+
+
 @dataclass(frozen=True)
 class LoadPlan:
     """A request, and what follows from the configs of its models."""
@@ -29,6 +32,7 @@ class LoadPlan:
     request: PairRequest
     dtypes: tuple[torch.dtype, ...]  # of each part
     sizes: tuple[int, ...]  # of each part's weights in memory, in bytes
+    on_host: tuple[int, ...]  # bytes of the host's memory that each part takes at most on its way to a GPU
     reason: str  # why these dtypes
 
 
@@ -69,11 +73,11 @@ def plan_from(request: PairRequest, skeletons: list[DrafterModel]) -> LoadPlan:
         reason = "as requested"
     elif given:
         reason = f"{given[0]} as requested, the other {reason}"
-    sizes = (
-        bytes_of(skeleton, dtype, part.quantize)
-        for skeleton, dtype, part in zip(skeletons, dtypes, request.parts, strict=True)
-    )
-    return LoadPlan(request, dtypes, tuple(sizes), reason)
+    sizes, on_host = [], []
+    for skeleton, dtype, part in zip(skeletons, dtypes, request.parts, strict=True):
+        sizes.append(bytes_of(skeleton, dtype, part.quantize))
+        on_host.append(0 if part.device == "cpu" else bytes_on_host(skeleton, dtype))
+    return LoadPlan(request, dtypes, tuple(sizes), tuple(on_host), reason)
 
 
 def _check_quantize(part: Part, dtype: torch.dtype, skeleton: DrafterModel) -> None:
@@ -129,6 +133,15 @@ def bytes_of(skeleton: DrafterModel, dtype: torch.dtype, quantize: str | None) -
     return total
 
 
+def bytes_on_host(skeleton: DrafterModel, dtype: torch.dtype) -> int:
+    """The host's memory that the model's weights take at most on their way to a GPU, in bytes: a head is read
+    as a whole, and of a model only the tensors that are being brought there."""
+    if isinstance(skeleton, DraftHead):
+        return bytes_of(skeleton, dtype, None)
+    largest = sorted((parameter.numel() for parameter in skeleton.parameters()), reverse=True)
+    return dtype.itemsize * sum(largest[:TENSORS_AT_ONCE])
+
+
 def quantized_layers(skeleton: DrafterModel) -> list[torch.nn.Linear]:
     """The layers whose weights quanto quantises: all linear ones but the head."""
     linear = [layer for layer in skeleton.modules() if isinstance(layer, torch.nn.Linear)]
@@ -145,17 +158,30 @@ class MemoryNeed:
 
 
 def needs(planned: LoadPlan) -> list[MemoryNeed]:
-    """What each model needs, and then what those on the same device need together."""
+    """What each model needs, then what those on the same device need together, and then what the host needs
+    while a model goes to a GPU, beside what is on the CPU by then."""
     parts = list(zip(planned.request.parts, planned.sizes, strict=True))
-    found = [MemoryNeed(part.device, size, f"{part.role} {part.id} needs") for part, size in parts]
+    found = [MemoryNeed(part.device, size, f"{_named(part)} needs") for part, size in parts]
     if len(parts) > 1 and len({part.device for part, _ in parts}) == 1:
-        names = " and ".join(f"{part.role} {part.id}" for part, _ in parts)
+        names = " and ".join(_named(part) for part, _ in parts)
         found.append(MemoryNeed(planned.request.device, sum(planned.sizes), f"{names} need"))
+    stays, names = 0, ""
+    for (part, size), on_host in zip(parts, planned.on_host, strict=True):
+        if part.device == "cpu":
+            stays, names = size, f"{_named(part)} and "
+        else:
+            verb = "need" if names else "needs"
+            whose = f"{names}{_named(part)}, on its way to {part.device}, {verb}"
+            found.append(MemoryNeed("cpu", stays + on_host, whose))
     return found
 
 
+def _named(part: Part) -> str:
+    return f"{part.role} {part.id}"
+
+
 def check_memory(planned: LoadPlan) -> None:
-    """LoadError if a device has too little memory, free or not."""
+    """LoadError if a device or the host has too little memory, free or not."""
     for need in needs(planned):
         memory = memory_of(need.device)
         if need.bytes > memory:

@@ -112,10 +112,11 @@ class ModelPool:
         return self.bytes_held(device, idle=True)
 
     def _drop_one(self, device: str) -> bool:
-        """Drops the least recently used pair that is not running; False if there is none."""
+        """Drops the least recently used pair on devices of this kind that is not running; False if there is
+        none."""
         with alone_on(device):  # the pair's memory is freed here
             with self.lock:
-                idle = next((key for key, pair in self.pairs.items() if not pair.lock.locked()), None)
+                idle = next((key for key, pair in self.pairs.items() if _is_idle_on(pair, device)), None)
                 dropped = self.pairs.pop(idle, None) is not None
             _collect(device)
         return dropped
@@ -123,11 +124,19 @@ class ModelPool:
     def bytes_held(self, device: str = "cpu", idle: bool = False) -> int:
         """Bytes of weights that the loaded pairs hold on all devices of this kind. idle: only those that are
         not running."""
-        kind = device.split(":")[0]
         with self.lock:
             pairs = [pair for pair in self.pairs.values() if not (idle and pair.lock.locked())]
-        held = [pair.bytes_held for pair in pairs if pair.info.device.split(":")[0] == kind]
+        held = [pair.bytes_held for pair in pairs if _is_on(pair, device)]
         return sum(size.target + (size.drafter or 0) for size in held)
+
+
+def _is_on(pair: Pair, device: str) -> bool:
+    """Whether its target is on a device of this kind."""
+    return pair.info.device.split(":")[0] == device.split(":")[0]
+
+
+def _is_idle_on(pair: Pair, device: str) -> bool:
+    return _is_on(pair, device) and not pair.lock.locked()
 
 
 def _collect(device: str) -> None:

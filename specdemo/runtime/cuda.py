@@ -58,9 +58,10 @@ def synchronize(device: torch.device | str) -> None:
 
 
 def on_host(tensor: Tensor) -> Tensor:
-    """The tensor on the CPU. Raises RuntimeError if the GPU does not answer before DEADLINE."""
+    """A copy of the tensor on the CPU, which holds when a graph writes the tensor again. Raises RuntimeError
+    if the GPU does not answer before DEADLINE."""
     if not is_cuda(tensor.device):
-        return tensor.cpu()
+        return tensor.to("cpu", copy=True)
     copy = _pinned_like(tensor)
     copy.copy_(tensor, non_blocking=True)
     synchronize(tensor.device)

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar
 
 import torch
@@ -25,7 +26,7 @@ from transformers import PreTrainedModel
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
 from specdemo.runtime.cuda import on_host
-from specdemo.runtime.device import Clock
+from specdemo.runtime.device import Clock, for_device
 from specdemo.runtime.lm import Cached, CachedLM, context_of, logits_tolerance, windows_of
 
 # What CUDA says when a capture was ended by another thread's call, or by a call of its own that it forbids.
@@ -34,16 +35,21 @@ CAPTURE_INTERRUPTED = (
     "operation failed due to a previous error during capture",
 )
 AUTO_ROWS = (1, 2, 4, 8, 16)  # of a step, where gamma is chosen round by round: each needs a graph
+OTHERWISE = "its graph says something other than the step itself ({})"
 LOOKS = "its forward reads tensor values on the host ({})"
 PASSING = (*CAPTURE_INTERRUPTED, "out of memory")  # another time, the same capture may succeed
-# How far probabilities may be apart, which are float32 whatever the model computes in. In float32 the same
-# sums in another order move a logit by about 1e-6. In bfloat16 a logit between 8 and 16 moves by 2^-4 when it
-# is rounded the other way, which moves a probability by a quarter of that at most; float16 by less.
+CAPTURES_TRIED = 2  # of a step whose graph says something else
+# How far a graph's numbers may be from the step's. EXACT: where both are computed from the same logits.
+# ROUNDED: a head's own measure of its confidence, where a model computes in 16 bits.
 EXACT, ROUNDED = 1e-6, 2e-2
 _T = TypeVar("T")
 
 
 class StepInput(Protocol):
+    def on_device(self) -> Self:
+        """The same with the host's numbers on the device: what a step reads. (A graph's input is filled from
+        the host.)"""
+
     def varied(self) -> Self:
         """Another valid input of the same shapes, with other numbers: to try a captured step on."""
 
@@ -61,11 +67,20 @@ class RunStep(Protocol):
     def rows(self, k: int, gamma: Gamma) -> int:
         """How many rows a step should have when `k` tokens are drafted of at most `gamma`."""
 
-    def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
+    def __call__(
+        self,
+        key: tuple,
+        step: Callable[[In], Out],
+        value: In,
+        expected: Callable[[In, Out], Out] | None = None,
+    ) -> tuple[In, Out]:
         """The value that the step has read, which stays as it was until the next step, and the step's output.
 
-        key: its first entry names the step; two calls with equal keys must do the same to inputs of equal
-        shape."""
+        value: its HostNumbers may still be on the host. key: begins with the step's name and its rows; two
+        calls with equal keys must do the same to inputs of equal shape. expected: what the step should have
+        said, given its input and what a graph of it has said: logits of its own, and everything else computed
+        from the graph's logits. For logits may be rounded otherwise, and one unit of rounding can change
+        which token is drawn. None: `step` tells it."""
 
 
 def tensors_of(value: object) -> list[Tensor]:
@@ -93,14 +108,14 @@ class Packed:
     exactly."""
 
     numbers: Tensor  # [n] float64
-    layout: tuple[tuple[torch.Size, torch.dtype], ...]  # of each tensor
+    layout: tuple[tuple[str, torch.Size, torch.dtype], ...]  # of each tensor, with its field's name
 
 
 def pack(value: object) -> Packed:
     """float64 must hold the tensors' numbers exactly: bool, int64 below 2^53, or any float."""
-    tensors = tensors_of(value)
-    numbers = torch.cat([tensor.flatten().double() for tensor in tensors])
-    return Packed(numbers, tuple((tensor.shape, tensor.dtype) for tensor in tensors))
+    tensors = named_tensors(value)
+    numbers = torch.cat([tensor.flatten().double() for _, tensor in tensors])
+    return Packed(numbers, tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors))
 
 
 def to_host(packed: Packed, kind: type[_T]) -> _T:
@@ -112,8 +127,31 @@ def to_host(packed: Packed, kind: type[_T]) -> _T:
 
 def unpacked(packed: Packed) -> list[Tensor]:
     """The tensors that were packed, where the packed ones are."""
-    parts = packed.numbers.split([shape.numel() for shape, _ in packed.layout])
-    return [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, packed.layout, strict=True)]
+    parts = packed.numbers.split([shape.numel() for _, shape, _ in packed.layout])
+    return [part.view(shape).to(dtype) for part, (_, shape, dtype) in zip(parts, packed.layout, strict=True)]
+
+
+@dataclass(frozen=True)
+class HostNumbers:
+    """What the host tells a step: lists of numbers, one after another in one vector, for one copy to the
+    device. float64 holds ids, positions and uniform numbers exactly."""
+
+    vector: Tensor  # [n] float64; on the host until `on_device`
+    sizes: tuple[int, ...]  # of the lists
+    device: torch.device  # the step's
+
+    @classmethod
+    def of(cls, device: torch.device, *lists: Sequence[float]) -> Self:
+        vector = for_device([number for numbers in lists for number in numbers], torch.float64, device)
+        return cls(vector, tuple(map(len, lists)), device)
+
+    def on_device(self) -> Self:
+        return replace(self, vector=self.vector.to(self.device, non_blocking=True))
+
+    @cached_property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The lists, in their order, as views."""
+        return self.vector.split(self.sizes)
 
 
 def varied_ids(ids: Tensor) -> Tensor:
@@ -134,7 +172,14 @@ class EagerSteps:
     def rows(self, k: int, gamma: Gamma) -> int:
         return k
 
-    def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
+    def __call__(
+        self,
+        key: tuple,
+        step: Callable[[In], Out],
+        value: In,
+        expected: Callable[[In, Out], Out] | None = None,
+    ) -> tuple[In, Out]:
+        value = value.on_device()
         return value, step(value)
 
 
@@ -151,7 +196,8 @@ class Graphs:
     A step has gamma rows whenever anything is drafted, so that the last rounds of a text, which draft less,
     need no graph of their own. Where gamma is chosen round by round, it has the fewest rows of AUTO_ROWS that
     hold the draft. A graph's output holds until it, or one that was captured before it, is
-    replayed: those may use the same memory. Before a graph is used, it is compared with the step itself."""
+    replayed: those may use the same memory. Before a graph is used, it is compared with the step itself. A
+    step whose graph differs is captured once more, and then runs as it is."""
 
     captures = True
 
@@ -161,9 +207,10 @@ class Graphs:
         self.graphs: OrderedDict[tuple, Graph] = OrderedDict()
         self.warming_up: str | None = None  # what is being captured now, in words
         self.blocker: str | None = None  # why nothing is captured any more
+        self.refused: dict[tuple, str] = {}  # steps that are not captured, and why
         self._blocked_for_this_run = False  # the blocker may have passed by the next run
         self._pool: cuda.Pool | None = None
-        self._tolerance = 0.0  # for probabilities
+        self._tolerance = EXACT  # for a head's confidence
         self._weights: list = []  # their addresses at the time of capture, and the modules
         self._checked: list[Module] = []
         if os.environ.get("SPACES_ZERO_GPU"):
@@ -182,17 +229,25 @@ class Graphs:
         if weights != self._weights:
             self.drop()
             self._weights = weights
-        self._tolerance = probability_tolerance([lm.model.dtype for lm in lms])
+        self._tolerance = confidence_tolerance([lm.model.dtype for lm in lms])
 
     def rows(self, k: int, gamma: Gamma) -> int:
         if not k or self.blocker:
             return k
         return gamma if gamma != "auto" else next(rows for rows in AUTO_ROWS if rows >= k)
 
-    def __call__(self, key: tuple, step: Callable[[In], Out], value: In) -> tuple[In, Out]:
-        if self.blocker:
+    def __call__(
+        self,
+        key: tuple,
+        step: Callable[[In], Out],
+        value: In,
+        expected: Callable[[In, Out], Out] | None = None,
+    ) -> tuple[In, Out]:
+        if self.blocker or key not in self.graphs:
+            value = value.on_device()
+        if self.blocker or key in self.refused:
             return value, step(value)
-        if key not in self.graphs and not self._add(key, step, value):
+        if key not in self.graphs and not self._add(key, step, value, expected):
             return value, step(value)
         self.graphs.move_to_end(key)
         captured = self.graphs[key]
@@ -200,16 +255,28 @@ class Graphs:
         captured.graph.replay()  # on the stream that is current on the device that it was captured on
         return captured.input, captured.output
 
-    def _add(self, key: tuple, step: Callable, value: StepInput) -> bool:
-        """Captures the step and tries the graph; False, and a blocker, when either fails."""
+    @property
+    def fault(self) -> str | None:
+        """Why a step is not captured; None if all are."""
+        return self.blocker or next(iter(self.refused.values()), None)
+
+    def _add(self, key: tuple, step: Callable, value: StepInput, expected: Callable | None) -> bool:
+        """Captures the step and tries the graph. False when either fails: a capture that cannot be made is a
+        blocker, and a step whose graph differs is refused."""
         self.warming_up = f"warming up: capturing the {key[0]} step as one CUDA graph"
         device = tensors_of(value)[0].device
         try:
             with self.clock.paused(), cuda.ALONE:
                 try:
-                    captured = self._capture(key, step, value)
-                    self._compare(captured, step, value)
-                    self.graphs[key] = captured
+                    for _ in range(CAPTURES_TRIED):
+                        captured = self._capture(key, step, value)
+                        different = self._difference(captured, step, value, expected)
+                        if different is None:
+                            self.graphs[key] = captured
+                            break
+                        captured = None  # before anything else is captured
+                    else:
+                        self.refused[key] = OTHERWISE.format(different)
                 except Exception as error:  # of torch, of a model's own code, or out of memory
                     self._block(_reason(error, step, value))
                 if self.blocker:
@@ -220,7 +287,7 @@ class Graphs:
                     self.graphs.popitem(last=False)
         finally:
             self.warming_up = None
-        return not self.blocker
+        return key in self.graphs
 
     def _block(self, reason: str | None) -> None:
         self.blocker = reason
@@ -245,9 +312,11 @@ class Graphs:
             output = step(static)
         return Graph(graph, static, output)
 
-    def _compare(self, captured: Graph, step: Callable, value: StepInput) -> None:
-        """RuntimeError if the graph says something other than the step itself: on the value, on another one,
-        and on the value again, which also leaves the cache as the value asks for."""
+    def _difference(
+        self, captured: Graph, step: Callable, value: StepInput, expected: Callable | None
+    ) -> str | None:
+        """How what the graph says differs from what is expected: on the value, on another one, and on the
+        value again, which also leaves the cache as the value asks for. None if it does not."""
         given = with_tensors(value, (tensor.clone() for tensor in tensors_of(value)))
         device = tensors_of(value)[0].device
         try:
@@ -255,26 +324,28 @@ class Graphs:
                 _fill(captured.input, tried)
                 # The graph comes first: after the step, the cache would hold what the graph has to write.
                 captured.graph.replay()
-                output = with_tensors(captured.output, (t.clone() for t in tensors_of(captured.output)))
-                expected = step(captured.input)
+                said = with_tensors(captured.output, (t.clone() for t in tensors_of(captured.output)))
+                right = expected(captured.input, said) if expected else step(captured.input)
                 cuda.synchronize(device)
-                if different := disagreement(expected, output, self._tolerance):
-                    raise RuntimeError(f"what was captured gives other {different} than the step itself")
+                if different := disagreement(right, said, self._tolerance):
+                    return different
+            return None
         finally:
             _fill(captured.input, given)  # the input can be another graph's output, which is still needed
 
     def drop(self) -> None:
-        """Forgets all graphs."""
+        """Forgets all graphs, and which could not be used."""
         with cuda.ALONE:
             self.graphs.clear()
+        self.refused.clear()
         self._pool = None
 
 
 def _fill(static: object, value: object) -> None:
-    """Copies the value to where a graph reads it."""
+    """Copies the value to where a graph reads it. The host does not wait."""
     for there, given in zip(tensors_of(static), tensors_of(value), strict=True):
-        if there is not given:
-            there.copy_(given)
+        if there is not given and there.numel():
+            there.copy_(given, non_blocking=True)
 
 
 def _reason(error: Exception, step: Callable, value: StepInput) -> str:
@@ -316,37 +387,46 @@ def weights_address(model: Module) -> tuple[list, list]:
     ]
 
 
-def probability_tolerance(dtypes: list[torch.dtype]) -> float:
-    """For models that compute in these dtypes."""
+def confidence_tolerance(dtypes: list[torch.dtype]) -> float:
+    """For a head's measure of its confidence, where models compute in these dtypes."""
     fine = torch.finfo(torch.float32).eps
     return EXACT if all(torch.finfo(dtype).eps <= fine for dtype in dtypes) else ROUNDED
 
 
-def disagreement(expected: object, given: object, tolerance: float) -> str | None:
-    """What differs, in a word; None if nothing does. tolerance: for probabilities. Ids and flags must be the
-    same, even where two tokens are equally likely but for rounding."""
-    for (name, one), (_, other) in zip(_tensors(expected), _tensors(given), strict=True):
-        if one.is_floating_point():
-            if bool((other.isnan() & ~one.isnan()).any()):
-                return "NaN"
-            is_logits = name == "logits"
-            apart = logits_tolerance(one.double(), one.dtype) if is_logits else tolerance
-            if not torch.isclose(other.double(), one.double(), rtol=0.0, atol=apart, equal_nan=True).all():
-                return "logits" if is_logits else "probabilities"
-        elif not torch.equal(one, other):
-            return "ids"
+def disagreement(expected: object, given: object, confidence_apart: float) -> str | None:
+    """What differs, and by how much, in a few words; None if nothing does. Logits may be rounded otherwise;
+    ids, flags and other numbers must be the same, but for EXACT. confidence_apart: how far `sure` may be
+    apart, which a head computes beside its logits."""
+    for (name, one), (_, other) in zip(named_tensors(expected), named_tensors(given), strict=True):
+        if not one.is_floating_point():
+            if count := int((one != other).sum()):
+                return f"{name} differ in {count} of {one.numel()} places"
+            continue
+        if not torch.equal(one.isnan(), other.isnan()):
+            return f"NaN in {name}"
+        # The same infinity in both, or NaN, is no difference.
+        apart = torch.where(one == other, 0.0, (one.double() - other.double()).abs()).nan_to_num(
+            0.0, torch.inf
+        )
+        if name == "logits":
+            allowed = logits_tolerance(one.double(), one.dtype)
+        else:
+            allowed = confidence_apart if name == "sure" else EXACT
+        if (apart > allowed).any():
+            return f"{name} differ by {float(apart.max()):.2g}, allowed {allowed:.2g}"
     return None
 
 
-def _tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
+def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
     """All tensors in the value with their fields' names, packed ones as what they are."""
     if isinstance(value, Tensor):
         return [(name, value)]
     if isinstance(value, Packed):
-        return [(name, tensor) for tensor in unpacked(value)]
+        names = (name for name, _, _ in value.layout)
+        return list(zip(names, unpacked(value), strict=True))
     if is_dataclass(value):
         parts = ((field.name, getattr(value, field.name)) for field in fields(value))
-        return [pair for part_name, part in parts for pair in _tensors(part, part_name)]
+        return [pair for part_name, part in parts for pair in named_tensors(part, part_name)]
     return []
 
 

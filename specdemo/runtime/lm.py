@@ -38,6 +38,7 @@ PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
 MIN_CAPACITY = 256  # tokens that there is room for
+FINER_FROM = 16_384  # tokens: beyond them, reading twice as many as there are would take too long
 NEW_BUFFERS = count(1)  # a number for each set of buffers of a cache; none comes twice in this process
 
 
@@ -455,11 +456,12 @@ def longer(old: Tensor, length: int) -> Tensor:
 
 def kv_length_for(length: int, device: torch.device) -> int:
     """How many positions a forward attends to when the text has this length: few different numbers on a GPU,
-    where each has to be captured (256, 384, 512, 768, 1024, ...), and the next multiple of 64 on a CPU."""
+    where each has to be captured (256, 512, 1024, ..., 16384, 24576, 32768, 49152, ...), and the next
+    multiple of 64 on a CPU."""
     if device.type == "cpu":
         return -(-length // 64) * 64
     power = max(MIN_CAPACITY, 1 << (length - 1).bit_length())
-    return power * 3 // 4 if length <= power * 3 // 4 and power > MIN_CAPACITY else power
+    return power * 3 // 4 if length <= power * 3 // 4 and power > FINER_FROM else power
 
 
 def layers_of(model: PreTrainedModel) -> ModuleList:

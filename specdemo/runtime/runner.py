@@ -2,7 +2,7 @@
 know about it."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -21,6 +21,7 @@ from specdemo.runtime.lm import Cached, CachedLM, evaluating, in_training
 from specdemo.runtime.mtp import CachedMtp, follow_target
 from specdemo.runtime.native import NativeLM, can_be_native, first_layers_lm, is_small
 from specdemo.runtime.native_block import NativeDFlash, cached_head
+from specdemo.runtime.precision import full_float32
 
 # "auto": steps are captured where device and models allow it. "off": every forward runs as transformers would
 # run it. "compiled": on CUDA, the small operations of fused forwards are also compiled before they are
@@ -40,6 +41,11 @@ class RunSetup:
     drafter: CachedLM | CachedHead | CachedAssistant | CachedMtp | None
     run_step: RunStep
     run_drafting: RunStep
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the host launches both steps of a round without waiting for the device."""
+        return self.run_step.captures and self.run_drafting is self.run_step
 
     def make_room(self, length: int) -> None:
         """Where steps are captured, room for so many tokens in both caches: one that grows in the middle of a
@@ -185,20 +191,27 @@ class Runner:
 
     @contextmanager
     def torch_settings(self) -> Iterator[None]:
-        """What a run needs of torch's settings for the whole process: the number of CPU threads, and what
-        attention may be chosen from. They are put back in the end."""
+        """What a run needs of torch's settings for the whole process: the number of CPU threads, and those of
+        `gpu_settings`. They are put back in the end."""
         before = torch.get_num_threads()
         if self._one_thread:
             torch.set_num_threads(1)
         try:
-            with self.attention():
+            with self.gpu_settings():
                 yield
         finally:
             torch.set_num_threads(before)
 
-    def attention(self) -> AbstractContextManager:
-        """Where models are on a GPU, cuDNN's attention is left out meanwhile, unless it was asked for."""
-        return without_cudnn() if self._gpus and not self.cudnn_attention else nullcontext()
+    @contextmanager
+    def gpu_settings(self) -> Iterator[None]:
+        """Where models are on a GPU, cuDNN's attention is left out meanwhile, unless it was asked for, and
+        what is float32 is computed in float32."""
+        with ExitStack() as settings:
+            if self._gpus and not self.cudnn_attention:
+                settings.enter_context(without_cudnn())
+            if any(cuda.is_cuda(model.device) and model.dtype == torch.float32 for model in self._models):
+                settings.enter_context(full_float32())
+            yield
 
     @cached_property
     def _one_thread(self) -> bool:
@@ -234,6 +247,11 @@ class Runner:
             f"{what} cannot be captured, and runs step by step, which is slower: {reason}"
             for what, reason in blockers.items()
             if reason
+        ]
+        refused = {key[:2]: why for key, why in self.graphs.refused.items()}  # the latest of each length
+        notes += [
+            f"the {step} step for drafts of {rows} tokens is not captured, which is slower: {why}"
+            for (step, rows), why in refused.items()
         ]
         if self.capture == "compiled" and not self._gpus:
             notes.append('"compiled" is for CUDA: on a CPU the pair runs as with "auto"')

@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from specdemo.bench.by_count import LAUNCHES
 from specdemo.bench.shapes import SHAPES, _default_dtype
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.sampling import Sampler, uniforms
@@ -110,7 +111,8 @@ class Counted(EagerSteps):
     def rows(self, k, gamma):
         return gamma if k else 0
 
-    def __call__(self, key, step, value):
+    def __call__(self, key, step, value, expected=None):
+        value = value.on_device()
         with Launches() as launches:
             output = step(value)
         self.names[key[0]] = launches.names
@@ -185,13 +187,16 @@ def test_a_round_launches_no_more_than_it_did(name, alternatives):
     assert len(launches["verify"]) <= of_verification + of_trace
 
 
-@pytest.mark.parametrize(("shapes", "most"), [("llama-3.2-3b-1b", 1900), ("qwen3-8b-0.6b", 3600)])
-def test_a_round_of_real_shapes(shapes, most):
+@pytest.mark.parametrize("shapes", LAUNCHES)
+def test_a_round_of_real_shapes(shapes):
+    """Other versions of transformers launch a few kernels more or less than those that were counted."""
+
     def models():
         return [shape.model().eval() for shape in SHAPES[shapes]]
 
-    launches = launches_of(models, "greedy", torch.bfloat16)
-    assert len(launches["draft"]) + len(launches["verify"]) < most
+    launches = launches_of(models, "greedy", torch.bfloat16, alternatives=0)
+    for step, counted in vars(LAUNCHES[shapes]).items():
+        assert abs(len(launches[step]) - counted) <= 5
     # Products of one row or of gamma + 1 are no batches of one, but for the angles of the rotation.
     assert launches["draft"].count("bmm") <= GAMMA and launches["verify"].count("bmm") <= 1
 

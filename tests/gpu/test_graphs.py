@@ -47,7 +47,7 @@ def trace_of(pair, params, prompt=PROMPT, capture=True):
 def test_the_same_tokens_eager_and_captured(pair, kind, params):
     params = replace(params, draft_with=kind)
     captured, eager = trace_of(pair, params), trace_of(pair, params, capture=False)
-    assert pair.runner.graphs.graphs and not pair.runner.graphs.blocker
+    assert pair.runner.graphs.graphs and not pair.runner.graphs.fault
     assert captured.output_ids == eager.output_ids
     assert captured.stats.accepted == eager.stats.accepted
     lengths = [[(one.gamma, one.ended_by) for one in run.rounds] for run in (captured, eager)]
@@ -148,7 +148,7 @@ def test_quantised_weights_in_the_same_path(quantize):
     pair = load_pair(device="cuda", quantize=quantize)
     trace = trace_of(pair, GREEDY)
     assert trace.stats.tokens == 150
-    assert bool(pair.runner.graphs.blocker) == bool(pair.notes), "captured, or a note says why not"
+    assert bool(pair.runner.graphs.fault) == bool(pair.notes), "captured, or a note says why not"
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -178,7 +178,7 @@ def test_a_pair_is_loaded_while_another_is_captured_and_runs(pair):
     finally:
         ended.set()
         thread.join()
-    assert own.runner.graphs.blocker is None and len(own.runner.graphs.graphs) >= 16
+    assert own.runner.graphs.fault is None and len(own.runner.graphs.graphs) >= 16
     assert all(text == expected for text in texts)
 
 
@@ -198,7 +198,7 @@ def test_two_pairs_run_at_once(pair):
     for thread in threads:
         thread.join()
     assert texts == 2 * [4 * [expected]]
-    assert not any(one.runner.graphs.blocker for one in pairs)
+    assert not any(one.runner.graphs.fault for one in pairs)
 
 
 # Last, and each in a process of its own: what is left of a failed capture, or of a GPU that is lost, stays in
@@ -250,20 +250,20 @@ from specdemo.engine import step
 params = Params(temperature=0, max_new_tokens=20, seed=5)
 pair, on_cpu = load_pair(device="cuda"), load_pair(device="cpu")
 expected = generate(on_cpu, "Once", params).output_ids
-own = step.Verifier.verify
+own = step.Verifier.verdict
 
-def breaks(self, ids, draft, u):
+def breaks(self, judging):
     torch.zeros(4, device="cuda")[torch.tensor([10**6], device="cuda")]  # an assertion on the device
-    return own(self, ids, draft, u)
+    return own(self, judging)
 
-step.Verifier.verify = breaks
+step.Verifier.verdict = breaks
 sentences = []
 for _ in range(2):
     try:
         generate(pair, "Once", params)
     except RuntimeError as error:
         sentences.append(str(error))
-    step.Verifier.verify = own
+    step.Verifier.verdict = own
 try:
     load_pair(device="cuda")
 except LoadError as error:

@@ -2,7 +2,7 @@ import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  LINES, bandOf, bestInWords, bestMeasured, cellsOf, intervalsOf, marksOf, pathThrough, rowInWords, rowsOf, scaleOf, unclearInWords, whatIsMissing,
+  LINES, bandOf, bestInWords, bestMeasured, cellsOf, intervalsOf, marksOf, pathThrough, pointsFor, pointsInWords, rowInWords, rowsOf, scaleOf, unclearInWords, whatIsMissing,
 } from "../../specdemo/ui/static/view/chart.js";
 import { fixed } from "../../specdemo/ui/static/view/format.js";
 
@@ -45,22 +45,31 @@ test("the chart has the numbers of the table", () => {
   }
 });
 
-test("what is measured has its interval, and a wide one is cut", () => {
+test("what is measured has its interval, which the axis holds", () => {
   const scale = scaleOf(ROWS, "speedup", 600, 300);
   const [, two] = marksOf(ROWS, "speedup", "measured", scale);
   const [ofTwo, ofFour] = intervalsOf(ROWS, "speedup", scale);
   assert.ok(ofTwo.low > two.y && two.y > ofTwo.high && ofTwo.x === two.x);
-  assert.equal(ofFour.high, scale.ceiling);
+  assert.ok(scale.top >= 9 && ofFour.high === scale.y(9) && !ofFour.isCut);
   assert.equal(cellsOf(ROWS[2]).interval, "1.10–1.40");
   assert.equal(cellsOf(ROWS[0]).interval, "");
   assert.deepEqual(intervalsOf(ROWS, "tokens", scale), []);
 });
 
 test("an interval that is too wide for a value is drawn all the same", () => {
-  const rows = rowsOf(OUTCOME, [point(0, 1), point(2, null, 0.6, 1.9)], 4);
+  const rows = rowsOf(null, [point(0, 1), point(2, null, 0.6, 2.47)], 4);
   const scale = scaleOf(rows, "speedup", 600, 300);
   assert.deepEqual(marksOf(rows, "speedup", "measured", scale).map(({ gamma }) => gamma), [0]);
-  assert.deepEqual(intervalsOf(rows, "speedup", scale), [{ x: scale.x(2), low: scale.y(0.6), high: scale.y(1.9) }]);
+  const whole = { x: scale.x(2), low: scale.y(0.6), high: scale.y(2.47), isCut: false };
+  assert.deepEqual(intervalsOf(rows, "speedup", scale), [whole]);
+  assert.ok(scale.top >= 2.47);
+});
+
+test("an interval beyond measure is cut and says so, and leaves the rest its room", () => {
+  const rows = rowsOf(OUTCOME, [point(0, 1), point(2, null, 0.6, 4000)], 4);
+  const scale = scaleOf(rows, "speedup", 600, 300);
+  const [cut] = intervalsOf(rows, "speedup", scale);
+  assert.ok(cut.isCut && cut.high === scale.ceiling && scale.top <= 40 && scale.ticks.length < 10);
 });
 
 test("the axes hold all lines, and end at a tick", () => {
@@ -144,4 +153,16 @@ test("a sentence says why estimates are missing", () => {
   assert.match(missing({ outcome: dropped }), /^Leviathan’s formula gives no speed-up .* were dropped\.$/);
   const stopped = { ...UNKNOWN, no_speedup: "it was stopped" };
   assert.equal(missing({ outcome: stopped }), "No speed-up can be estimated from this run: it was stopped.");
+});
+
+test("what was measured stands beside the estimates of a run of the same pair, drafter, device and sampler only", () => {
+  assert.deepEqual(pointsFor(POINTS, "same", { conditions: "same" }), POINTS);
+  assert.deepEqual(pointsFor(POINTS, "same", { conditions: "another drafter" }), []);
+  assert.deepEqual(pointsFor(POINTS, "same", null), []);
+});
+
+test("what was measured of something else is said in words", () => {
+  assert.deepEqual(pointsInWords([point(0, 1), point(4, 1.3, 1.2, 1.4), point(8, null, 0.6, 2.47)]), [
+    "target alone: 1.00 × measured", "γ 4: 1.30 × measured (1.20–1.40)", "γ 8: 0.60–2.47 × measured",
+  ]);
 });

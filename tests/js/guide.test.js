@@ -92,7 +92,15 @@ test("the first step has the figure of the machine, named as the recorded run's 
   const recorded = runOf([rejection()]);
   assert.match(wordsOf(step("slow"), recorded), /When this run was recorded, on AMD EPYC, .* took 1\.37 ms\.$/);
   assert.match(wordsOf(step("slow"), { ...recorded, recorded: false }), /Here, on AMD EPYC, .* takes 1\.37 ms\.$/);
+  const here = { ms: "2.00 ms", machine: "a laptop" };
+  assert.match(wordsOf(step("slow"), recorded, here), /Here, on a laptop, .* takes 2\.00 ms\.$/);
   assert.doesNotMatch(wordsOf(step("slow"), runOf([rejection()], {}, {})), /EPYC/);
+});
+
+test("the second step tells what a check took, as a mean, beside a token from the target alone", () => {
+  const run = runOf([rejection(), allAccepted(2, 10, 40)]);
+  assert.match(wordsOf(step("check"), run), /a check took 30\.0 ms, and a token from the target alone 1\.37 ms\.$/);
+  assert.doesNotMatch(wordsOf(step("check"), runOf([rejection()], {}, {})), /took/);
 });
 
 test("what the run brought is told where it is known", () => {

@@ -153,19 +153,47 @@ const roundWith = (own) => {
   const top = [[1, " a", 0.5, 0.2, 0.4, 0.1], [2, " b", 0.3, 0.6, 0.35, 0.5], [3, " c", 0.1, 0.1, 0.1, 0.1]];
   const round = { index: 0, setting: { ...setting, ...own }, ended_by: null };
   const drafted = { id: 2, text: " b", p: 0.3, q: 0.6, raw_p: 0.35, raw_q: 0.5, u: 0.7, accept_prob: 0.5, fate: "rejected", top, place: 0, round };
-  const next = { id: 1, text: " a", source: "resampled", fate: "resampled", p: 0.5, q: 0.2, raw_p: 0.4, raw_q: 0.1, u: 0.2, residual_mass: 0.3, top, round };
+  const next = { id: 1, text: " a", source: "resampled", fate: "resampled", p: 0.5, q: 0.2, raw_p: 0.4, raw_q: 0.1, u: 0.2, residual_mass: 0.34, top, round };
   return Object.assign(round, { draft: [drafted], next });
 };
 
-test("a token of a run brings its p and q, with all others as one", () => {
+test("a rejection brings its p and q, with all others as two, which leave the residual its mass", () => {
   const { draft: [drafted], next } = roundWith({});
   for (const token of [drafted, next]) {
     const place = placeAt(token);
-    assert.deepEqual(place.names, ['" a"', '" b"', '" c"', null]);
-    near(place.p, [0.5, 0.3, 0.1, 0.1]);
-    near(place.q, [0.2, 0.6, 0.1, 0.1]);
+    assert.deepEqual([place.names, place.others], [['" a"', '" b"', '" c"'], ["above", "below"]]);
+    near(place.p, [0.5, 0.3, 0.1, 0.07, 0.03]);
+    near(place.q, [0.2, 0.6, 0.1, 0.03, 0.07]);
+    near([trialOf(place.p, place.q).rate], [1 - 0.34]);
     assert.deepEqual([place.draft, place.u, place.replacement, place.shaping], [1, 0.7, 0, NEUTRAL]);
   }
+});
+
+test("where the residual's mass is not told, or not that of p and q, all others are one", () => {
+  const accepted = { ...roundWith({}).draft[0], fate: "accepted" };
+  const untold = roundWith({});
+  untold.next.residual_mass = null;
+  const otherRule = roundWith({ rule: { name: "block", residual: "w·p − q" } }).draft[0];
+  const impossible = [0.2, 0.9].map((mass) => {
+    const round = roundWith({});
+    round.next.residual_mass = mass;
+    return round.draft[0];
+  });
+  for (const token of [accepted, untold.draft[0], untold.next, otherRule, ...impossible]) {
+    const place = placeAt(token);
+    assert.deepEqual(place.others, ["all"]);
+    near(place.p, [0.5, 0.3, 0.1, 0.1]);
+    near(place.q, [0.2, 0.6, 0.1, 0.1]);
+  }
+});
+
+test("others without any probability are left out, whatever the trace's rounding", () => {
+  const { draft: [drafted] } = roundWith({});
+  drafted.top = [[1, " a", 0.6, 0.299998, 0.4, 0.1], [2, " b", 0.399999, 0.7, 0.35, 0.5]];
+  Object.assign(drafted, { p: 0.399999, q: 0.7 });
+  Object.assign(drafted.round.next, { p: 0.6, q: 0.299998, residual_mass: 0.300001 });
+  assert.deepEqual(placeAt(drafted).others, []);
+  assert.deepEqual(placeAt({ ...drafted, fate: "accepted" }).others, []);
 });
 
 test("a token of a greedy run brings what its sampler got", () => {

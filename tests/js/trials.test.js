@@ -3,8 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { verdictInWords } from "../../specdemo/ui/static/runs/trials.js";
 
-const CELL = { text: "ran ran", came: 1, due: 1, others: 0 };
-const said = (more) => verdictInWords({ trial: "none", found: "fits", greedy: false, lossy: "", cells: [CELL, CELL], ...more });
+const said = (more) => verdictInWords({ trial: "none", found: "fits", greedy: false, lossy: "", ...more });
 
 test("what fits is never called right", () => {
   for (const trial of ["none", "told", "pair"]) assert.match(said({ trial }), /^So far /);
@@ -21,11 +20,17 @@ test("a difference is found, and of what", () => {
 });
 
 test("greedy has sentences of its own, where all runs are alike", () => {
-  const greedy = { greedy: true, cells: [CELL] };
+  const greedy = { greedy: true, found: "alike" };
   for (const trial of ["none", "from_p", "pair"]) assert.match(said({ ...greedy, trial }), /^Greedy: .* u cannot matter/);
   assert.match(said({ ...greedy, trial: "from_p" }), /changes nothing/);
   assert.doesNotMatch(said({ ...greedy, trial: "soft", found: "differs" }), /cannot matter/);
   assert.match(said({ greedy: true, trial: "pair" }), /^So far /, "two texts are not alike");
+});
+
+test("where only one text comes, the test is said to find nothing, and what to change", () => {
+  for (const trial of ["none", "told", "pair"]) assert.match(said({ trial, found: "alike" }), /the test can find nothing.*[Rr]aise the temperature/);
+  assert.match(said({ trial: "pair", found: "alike" }), /^So far all runs have the same first tokens.*another prompt/);
+  assert.match(said({ trial: "told", found: "alike" }), /^Nothing is left to chance here.*only one text is possible/);
 });
 
 test("little is said of few runs, and of what is between", () => {

@@ -391,8 +391,11 @@ def test_bench_of_shapes_with_sweeps_and_a_plot(capsys, tmp_path):
     file = tmp_path / "bench.png"
     sweeps = f"--gammas 4,2,2 --contexts 300,30 --plot {file}"
     result, out = run(
-        capsys, f"--shapes tiny --accept 0.5 --dtype bfloat16 --max-new-tokens 12 --seed 5 {sweeps}"
+        capsys,
+        "--shapes tiny --accept 0.5 --dtype bfloat16 --max-new-tokens 12 --seed 5 --prompt-tokens 200 "
+        f"{sweeps}",
     )
+    assert result["prompt_tokens"] == 200 and "1 prompts of 200 tokens x 1" in out
     assert result["pair"] == "shapes tiny" and result["dtype"] == "bfloat16"
     assert result["shapes"] == {"name": "tiny", "accept": 0.5, "cycle": 512}
     assert result["differing_argmaxes"]["first_at"] == [None]

@@ -208,7 +208,7 @@ ANSWERED_WITHOUT_TORCH = {
         2,
         "trace cannot be saved: there is no directory /no/such/place",
     ),
-    "bench --prompts 0": (2, "argument --prompts: must be a whole number from 1 to 1000, not '0'"),
+    "bench --prompts 0": (2, "argument --prompts: must be a whole number from 1 to 1,000, not '0'"),
     "bench --gammas 0": (2, "argument --gammas: must be whole numbers from 1 to 16"),
     "bench --top-p 0": (2, "top_p must be a number above 0 to 1, not 0"),
     "bench --accept 0.5": (2, "accept is the acceptance rate of --shapes, so it needs --shapes"),

@@ -15,10 +15,13 @@ from specdemo.loading.request import resolve
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
+from tests.block_heads import tiny_block_head
 from tests.fake_cuda import FakeCuda, install
+from tests.heads import tiny_head
 from tests.models.test_capture import PROMPT, Filled, timeless
+from tests.models.test_dflash_drafter import HEADS
 from tests.runners import run_by
-from tests.tiny import noisy, tiny
+from tests.tiny import VOCAB, noisy, tiny
 
 pytestmark = pytest.mark.slow
 ERROR = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later"
@@ -28,6 +31,7 @@ SENTENCE = (
 )
 llama = tiny("llama")
 near = noisy(llama)
+STORED, OTHER = torch.bfloat16, torch.float32  # of the embedded pair
 
 
 def rounds_of(pair, **params):
@@ -53,7 +57,7 @@ def test_a_run_over_captured_steps_is_the_run(monkeypatch, params):
     pair = run_by(llama, near, graphs)
     monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
     rounds = rounds_of(pair, **params)
-    assert graphs.blocker is None and graphs.graphs and fake.log.count("replay") > len(rounds)
+    assert graphs.fault is None and graphs.graphs and fake.log.count("replay") > len(rounds)
     assert rounds == rounds_of(run_by(llama, near, Filled()), **params)
     assert not fake.violations
 
@@ -92,14 +96,116 @@ def test_cudnns_attention_is_left_out_while_a_pairs_models_compute_and_at_no_oth
 
 
 @pytest.mark.parametrize("draft_with", ["model", "none"])
-def test_a_graph_that_does_not_write_the_cache_is_not_used(monkeypatch, draft_with):
+def test_graphs_that_do_not_write_the_cache_are_not_used(monkeypatch, draft_with):
     fake = install(monkeypatch, FakeCuda())
     fake.skipped = {"index_copy_"}
     graphs = Graphs(Clock())
-    rounds = rounds_of(run_by(llama, near, graphs), temperature=0.0, draft_with=draft_with)
-    assert "than the step itself" in graphs.blocker and not graphs.graphs
+    pair = run_by(llama, near, graphs)
+    rounds = rounds_of(pair, temperature=0.0, draft_with=draft_with)
+    steps = {key[0] for key in graphs.refused}
+    assert steps == ({"draft", "verify"} if draft_with == "model" else {"verify"})
+    assert not graphs.graphs and graphs.blocker is None
+    notes = [note for note in pair.notes if "is not captured" in note]
+    assert all(any(note.startswith(f"the {step} step for drafts of") for note in notes) for step in steps)
+    assert all("(logits differ by" in note for note in notes), notes
     plain = rounds_of(load_pair(target=llama, drafter=near), temperature=0.0, draft_with=draft_with)
     assert [this_round.emitted for this_round in rounds] == [this_round.emitted for this_round in plain]
+
+
+# A graph's logits may be rounded otherwise than the step's.
+
+
+class Rounding:
+    """Moves a share of the logits that replays compute by one unit of bfloat16."""
+
+    def __init__(self, share):
+        self.share, self.moved = share, 0
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, operation, output):
+        name = operation.overloadpacket.__name__
+        if name not in ("mm", "addmm", "linear") or output.shape[-1] != VOCAB:
+            return output
+        draw = torch.rand(output.shape, generator=self.generator)
+        towards = torch.where(draw < self.share / 2, torch.inf, -torch.inf).to(output.dtype)
+        self.moved += int((draw < self.share).sum())
+        return torch.where(draw < self.share, torch.nextafter(output, towards), output)
+
+
+def captured_with(monkeypatch, drafter, changed, params):
+    """The graphs after a run of each length of draft, whose replays are changed."""
+    graphs = Graphs(Clock())
+    with monkeypatch.context() as patch:
+        fake = install(patch, FakeCuda())
+        patch.setattr(Clock, "ms_between", lambda *_: 0.0)
+        fake.changed = changed
+        pair = run_by(target_16, drafter, graphs)
+        for gamma in (1, 2, 4):
+            rounds_of(pair, gamma=gamma, max_new_tokens=8, **params)
+    assert graphs.blocker is None
+    return graphs
+
+
+target_16 = tiny("llama").bfloat16()
+DRAFTERS_16 = {
+    "model": lambda: noisy(llama).bfloat16(),
+    "EAGLE-3": lambda: tiny_head(target_16).bfloat16(),
+    "DFlash": lambda: tiny_block_head(target_16).bfloat16(),
+    "DSpark": lambda: tiny_block_head(target_16, **HEADS["dspark, rnn"]).bfloat16(),
+}
+SAMPLED_16 = dict(temperature=0.8, top_p=0.9, alternatives=5)
+
+
+@pytest.mark.parametrize(
+    "params", [dict(temperature=0.0, alternatives=0), SAMPLED_16], ids=["greedy", "sampled"]
+)
+@pytest.mark.parametrize("share", [0.02, 0.2])
+@pytest.mark.parametrize("drafter", DRAFTERS_16)
+def test_logits_that_are_rounded_otherwise_leave_every_step_captured(monkeypatch, drafter, share, params):
+    rounding = Rounding(share)
+    graphs = captured_with(monkeypatch, DRAFTERS_16[drafter](), rounding, params)
+    assert graphs.fault is None and rounding.moved > 100
+    steps = {(step, gamma) for step in ("draft", "verify") for gamma in (1, 2, 4)}
+    assert {key[:2] for key in graphs.graphs} >= steps
+
+
+def test_compared_with_the_step_s_own_verdict_they_would_be_refused(monkeypatch):
+    """So the tests above show something."""
+    call = Graphs.__call__
+    monkeypatch.setattr(Graphs, "__call__", lambda self, key, step, value, _: call(self, key, step, value))
+    graphs = captured_with(monkeypatch, DRAFTERS_16["model"](), Rounding(0.2), SAMPLED_16)
+    assert len(graphs.refused) > 3, graphs.refused
+
+
+def wrong_logits(operation, output):
+    if operation.overloadpacket.__name__ in ("mm", "addmm", "linear") and output.shape[-1] == VOCAB:
+        output[-1, 7] += output.abs().max() / 4
+    return output
+
+
+def wrong_tokens(operation, output):
+    return (output + 1) % VOCAB if operation.overloadpacket.__name__ == "argmax" else output
+
+
+def all_accepted(operation, output):
+    return torch.ones_like(output) if operation.overloadpacket.__name__ == "cumprod" else output
+
+
+@pytest.mark.parametrize(
+    ("changed", "steps", "told"),
+    [
+        (wrong_logits, {"draft", "verify"}, "logits differ by"),
+        (wrong_tokens, {"draft", "verify"}, "ids differ in"),
+        (all_accepted, {"verify"}, "accepted differ in 1 of 1 places"),
+    ],
+    ids=["logits", "tokens", "verdict"],
+)
+@pytest.mark.parametrize("drafter", DRAFTERS_16)
+def test_wrong_logits_and_wrong_verdicts_are_found(monkeypatch, drafter, changed, steps, told):
+    graphs = captured_with(monkeypatch, DRAFTERS_16[drafter](), changed, SAMPLED_16)
+    assert {key[0] for key in graphs.refused} == steps
+    assert all(key[0] not in steps or key[1] == 0 for key in graphs.graphs)
+    assert any(told in why for why in graphs.refused.values()), graphs.refused
 
 
 def test_a_capture_that_fails_leaves_the_run_as_it_is(monkeypatch):
@@ -137,7 +243,7 @@ def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch
         raise torch.AcceleratorError(ERROR)
 
     with monkeypatch.context() as patch:
-        patch.setattr("specdemo.engine.step.Verifier.verify", breaks)
+        patch.setattr("specdemo.engine.step.Verifier.verdict", breaks)
         run = stream(pair, PROMPT, Params(seed=1))
         with pytest.raises(cuda.CudaLost) as raised:
             list(run)
@@ -169,10 +275,10 @@ def test_no_pair_is_loaded_on_a_lost_gpu(monkeypatch, device):
 
 
 def test_a_model_moves_to_a_gpu_while_nothing_is_captured(monkeypatch):
-    """Reading the files, and downloading them, waits for nobody."""
+    """Opening and downloading files waits for nobody; transformers moves weights of another dtype itself."""
     read, alone = AutoModelForCausalLM.from_pretrained, []
 
-    def reading(*args, **options):
+    def reading(*args, device_map=None, **options):
         alone.append(cuda.ALONE._is_owned())
         return read(*args, **options)
 
@@ -182,7 +288,7 @@ def test_a_model_moves_to_a_gpu_while_nothing_is_captured(monkeypatch):
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", reading)
     monkeypatch.setattr(PreTrainedModel, "to", move)
-    for device in ("cuda", "cpu"):
+    for device, dtype in (("cuda", STORED), ("cuda", OTHER), ("cpu", STORED), ("cpu", OTHER)):
         part = replace(resolve("embedded", device="cpu").parts[1], device=device)
-        load._load(part, torch.float32, lambda *_: None)
-    assert alone == [False, True, False, False]
+        load._load(part, dtype, lambda *_: None)
+    assert alone == [False, True, True, True, False, False, False, False]

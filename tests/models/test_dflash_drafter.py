@@ -226,7 +226,7 @@ def test_a_run_over_captured_steps_is_the_run(monkeypatch, params, options):
     fake = install(monkeypatch, FakeCuda())
     graphs = Graphs(Clock())
     rounds = rounds_of(run_by(target_of("llama"), head, graphs))
-    assert graphs.blocker is None and {key[0] for key in graphs.graphs} == {"draft", "verify"}
+    assert graphs.fault is None and {key[0] for key in graphs.graphs} == {"draft", "verify"}
     assert fake.log.count("replay") > len(rounds) and not fake.violations
     assert rounds == expected
 

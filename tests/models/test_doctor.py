@@ -48,11 +48,24 @@ def test_without_a_gpu_what_needs_one_is_not_run_and_nothing_fails(told):
 def test_the_embedded_pairs_rounds_are_profiled_on_a_cpu(told):
     measured = told["measured"]
     assert 0 < measured["embedded, greedy"]["roofline"] < 3 and measured["copy_gb_per_s"] > 0
-    assert len(told["tables"]) == 2
-    for table in told["tables"]:
+    profiles = [table for table in told["tables"] if table["name"].endswith("operations of a round")]
+    assert len(profiles) == 2
+    for table in profiles:
         times = [row[0] for row in table["rows"]]
         assert len(times) == 15 and times == sorted(times, reverse=True)
         assert "compiled forward" in {row[-1] for row in table["rows"]}
+
+
+@pytest.mark.slow
+def test_what_would_be_allowed_is_told_for_the_cpu_and_as_an_estimate_for_a_gpu(told):
+    [check] = [check for check in told["checks"] if "by count" in check["name"]]
+    assert (
+        check["outcome"] == "PASS" and "NVIDIA H200 by given figures, so only an estimate" in check["detail"]
+    )
+    counted = {table["name"].split(":")[0]: table["rows"] for table in told["tables"]}
+    texts = [(row[0], row[2]) for row in counted["embedded on this CPU"]]
+    assert [text for text, _ in texts] == [64, 256, 768] and texts == sorted(texts, key=lambda row: row[1])
+    assert len(counted["llama-3.2-3b-1b on NVIDIA H200"]) == 6
 
 
 @pytest.mark.slow

@@ -76,6 +76,10 @@ def test_the_end_of_a_race_s_text_can_be_told_from_other_tokens_without_a_text(m
         *others, end = [token for one in lane["rounds"] for token in tokens_of(one)]
         assert end["text"] == "" and [row[:2] for row in end["top"]] == [[end["id"], ""]]
         assert all(token["top"] == [] for token in others if token["text"])
+    alone, drafted = (lane["tokens"] for lane in last["race"]["lanes"])
+    assert alone != drafted, "or the seed has to be another one"
+    assert f"(here {alone} tokens alone and {drafted} with drafts)" in last["race"]["verdict"]
+    assert f"; for as many, the target alone needs {drafted}." in last["race"]["head"]["verdict"]
 
 
 @pytest.mark.slow
@@ -85,6 +89,7 @@ def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monk
     plain, *points = last["gammas"]
     assert (plain["gamma"], plain["speedup"], plain["low"]) == (0, 1, None)
     assert [point["gamma"] for point in points] == [2, GREEDY.gamma], "the run's own length is one of them"
+    assert "drafter model embedded/drafter" in last["whose"] and last["conditions"]
     for point in points:
         assert point["runs"] == 5 and point["low"] <= point["high"]
         assert 1 < point["tokens_per_round"] <= point["gamma"] + 1

@@ -143,6 +143,22 @@ def test_models_in_memory_are_left_as_they_are():
     assert all(torch.equal(weights, before[name]) for name, weights in target.state_dict().items())
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_a_model_in_memory_on_another_kind_of_device_is_refused(role):
+    """As mps and xpu are; the meta device stands in for them."""
+    models = {"target": tiny(**SHAPE), "drafter": tiny(**SHAPE)}
+    models[role].to("meta")
+    with pytest.raises(PairError, match=f"^device must be cpu or cuda, and {role} .* is on meta$") as error:
+        load_pair(**models)
+    assert_one_sentence(str(error.value))
+
+
+@pytest.mark.parametrize("device", ["mps", "xpu", "mps:0"])
+def test_other_devices_than_cpu_and_cuda_are_refused(device):
+    with pytest.raises(PairError, match=f"^device must be cpu, cuda or cuda:N, not '{device}'$"):
+        load_pair(device=device)
+
+
 def test_a_target_in_memory_takes_a_drafter_from_a_directory(saved):
     target = tiny(**SHAPE)
     pair = load_pair(target=target, drafter=saved / "drafter", tokenizer=tokenizer())

@@ -266,9 +266,9 @@ def test_a_captured_step_is_of_one_drafter_s_features():
     lm, keys = CachedLM(target), set()
 
     class Keyed(EagerSteps):
-        def __call__(self, key, step, value):
+        def __call__(self, key, *given):
             keys.add(key)
-            return super().__call__(key, step, value)
+            return super().__call__(key, *given)
 
     params = Params(gamma=3, temperature=0, seed=0)
     verifier = decoding(lm, NoDrafter(12, lm.device), params, PROMPT, run_step=Keyed()).decoder.verifier

@@ -19,7 +19,7 @@ from specdemo.events import RULES, Params
 from specdemo.runtime.graphs import EagerSteps, capture_blocker
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import first_layers_lm
-from tests.oracle import CPU, TableLM, decoding, random_table, settings_of
+from tests.oracle import CPU, TableLM, decoding, random_table
 from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny
 
 aten = torch.ops.aten
@@ -141,7 +141,7 @@ class Kept(EagerSteps):
     def rows(self, k, gamma):
         return gamma if k else 0
 
-    def __call__(self, key, step, value):
+    def __call__(self, key, step, value, expected=None):
         self.steps[key[0]] = (step, value)
         return value, step(value)
 
@@ -241,8 +241,8 @@ class Enough(Exception):
 class Stopped(Kept):
     """Ends a round after the verifying step: what comes then is to look at the numbers."""
 
-    def __call__(self, key, step, value):
-        result = super().__call__(key, step, value)
+    def __call__(self, key, *given):
+        result = super().__call__(key, *given)
         if key[0] == "verify":
             raise Enough
         return result
@@ -261,8 +261,7 @@ def test_the_steps_need_no_numbers(name, sampler):
             each.reserve(0, 20)
         shared, run = Sampler(params), Stopped()
         drafter = ModelDrafter(lm, 1000, shared, VOCAB, CPU, run, 4)
-        position, last, u = (torch.zeros(n, dtype=torch.float64) for n in (1, 2, 4))
-        draft = drafter.step(DraftInput(position, last, u, settings_of(shared), shared.seen([], 0, u.device)))
+        draft = drafter.step(DraftInput.of(0, [0, 0], shared, [0.0] * 4, shared.seen([], 0, CPU)))
         assert (draft.ids.shape, draft.q.shape, draft.raw_q.shape) == ((4,), (4, VOCAB), (4, VOCAB))
         verifier = decoding(target, drafter, params, TEXT, run_step=run, sampler=shared).decoder.verifier
         with pytest.raises(Enough):

@@ -148,13 +148,13 @@ def test_plain_rounds_are_spread_over_the_text_and_take_a_quarter_of_a_second(
     pair, monkeypatch, forwards_take
 ):
     forwards_take(lambda: 10.0, lambda: 2.0)
-    places, each = [], Decoder.round
+    places, each = [], Decoder._launch
 
     def spy(self, ids, index):
         places.append((len(ids), isinstance(self.drafter, NoDrafter)))
         return each(self, ids, index)
 
-    monkeypatch.setattr(Decoder, "round", spy)
+    monkeypatch.setattr(Decoder, "_launch", spy)
     params = replace(Params(**LONG), max_new_tokens=200)
     assert SHARE * 200 * 10 < LEAST_MS
     start = device.perf_counter()
@@ -177,14 +177,14 @@ def test_plain_rounds_are_spread_over_the_text_and_take_a_quarter_of_a_second(
 
 def test_a_run_that_is_closed_meanwhile_has_ended_and_has_no_speed_up(pair, monkeypatch):
     run = stream(pair, PROMPT, Params(**LONG))
-    each = Decoder.round
+    each = Decoder._launch
 
     def closes(self, ids, index):
         if isinstance(self.drafter, NoDrafter):
             run._closing.set()  # as another thread's close() does first
         return each(self, ids, index)
 
-    monkeypatch.setattr(Decoder, "round", closes)
+    monkeypatch.setattr(Decoder, "_launch", closes)
     list(run)
     run.close()
     assert run.trace.finish == "length" and run.trace.stats.speedup is None

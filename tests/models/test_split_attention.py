@@ -236,5 +236,5 @@ def test_a_captured_run_over_parts_is_the_run(gpu, monkeypatch, name, params):
     graphs = Graphs(Clock())
     rounds = rounds_of(run_by(target, drafter, graphs), **params)
     assert found and min(found) > 1, "the test must show something"
-    assert graphs.graphs and graphs.blocker is None and not gpu.violations
+    assert graphs.graphs and graphs.fault is None and not gpu.violations
     assert_nearly_the_same(rounds, unsplit)

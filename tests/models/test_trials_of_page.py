@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -9,12 +10,13 @@ import pytest
 
 from specdemo import Params, load_pair
 from specdemo.errors import PairError
+from specdemo.events.chi_square import homogeneity
 from specdemo.trials.mistakes import MISTAKES
 from specdemo.ui.runs import trials as of_page
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, trials_request, try_often
+from specdemo.ui.runs.queue import Refused, RunQueue
+from specdemo.ui.runs.trials import SHOWN_CELLS, trials_of, trials_request, try_often, verdict_of
 from tests.sentences import assert_one_sentence
 
 PROMPT = "Once upon a time, there was a little fox"
@@ -42,7 +44,7 @@ def request(trial, params=PARAMS, prompt=PROMPT):
 
 
 def counted(trial, runs, params=PARAMS, *pairs):
-    trials, _ = trials_of(request(trial, params), *pairs)
+    trials = trials_of(request(trial, params), *pairs)
     for _ in range(runs):
         trials.run(lambda: False)
     return json.loads(json.dumps(trials.so_far(), allow_nan=False))
@@ -72,6 +74,61 @@ def test_a_turn_that_is_too_long_ends_with_what_it_has():
     assert 0 < told[-1]["trials"]["runs"] < told[-1]["trials"]["most"]
 
 
+@pytest.mark.parametrize("trial", ["none", "pair"])
+def test_who_waits_has_a_turn_between_two_pieces(trial, monkeypatch):
+    monkeypatch.setattr("specdemo.ui.runs.queue.TURN_PIECE", 0.2)
+    monkeypatch.setattr(of_page, "LOOK_PERIOD", 0.05)
+    monkeypatch.setattr(of_page.OfTiny, "most", 200)
+    monkeypatch.setattr(of_page.OfPair, "most", 60)
+    models, queue = Models(USUAL), RunQueue()
+    seen, counts = [], []  # how many runs there were when another one's turn came, and as they are told
+
+    def join_another():
+        ticket = queue.join(Visitor(f"other {len(seen)}", "10.0.0.2"), "run")
+        ticket.enter(its_turn)
+
+    def its_turn():
+        seen.append(counts[-1])
+        if len(seen) < 3:
+            join_another()
+
+    async def follow_all():
+        ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
+        async with aclosing(try_often(models, ticket, request(trial))) as reports:
+            async for message in reports:
+                if "trials" in message:
+                    counts.append(message["trials"]["runs"])
+                    if len(counts) == 1:
+                        join_another()
+                        own = queue.join(Visitor("page", "10.0.0.1"), "run")  # the same visitor can run, too
+                        own.enter(lambda: None)
+        return message, own
+
+    last, own = asyncio.run(follow_all())
+    assert len(seen) == 3 and seen == sorted(seen) and seen[-1] < last["trials"]["runs"], seen
+    assert last["state"] == "ended" and last["trials"]["runs"] == last["trials"]["most"] and own.done.done()
+
+
+def test_pieces_together_take_no_longer_than_a_turn(monkeypatch):
+    ticket = RunQueue(replace(LOCAL, run_seconds=0.5)).join(Visitor("page", "10.0.0.1"), "measurement")
+    for _ in range(2):
+        ticket.enter(lambda: time.sleep(0.3))
+        ticket.done.result(10)
+        was_late = ticket.is_late
+        ticket.join_again()
+    assert was_late and ticket.had >= 0.6
+
+
+def test_a_request_that_was_stopped_between_two_pieces_is_told_so():
+    ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "measurement")
+    ticket.enter(lambda: None)
+    ticket.done.result(10)
+    ticket.stop("Stopped.")
+    ticket.join_again()
+    with pytest.raises(Refused, match="given up before its turn"):
+        ticket.done.result(10)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found_and_its_bars_tell_where(mistake):
     found = counted(mistake, 100 if mistake == "soft" else 500)
@@ -88,8 +145,28 @@ def test_a_lossy_rule_is_named_and_a_mistake_is_made_in_the_usual_rule():
 
 def test_greedy_runs_are_one_cell():
     found = counted("told", 100, replace(PARAMS, temperature=0.0))
-    assert found["greedy"] and found["found"] == "fits" and found["freedom"] == 0
+    assert found["greedy"] and found["found"] == "alike" and found["freedom"] == 0
     assert [(one["came"], one["due"]) for one in found["cells"]] == [(1.0, 1.0)]
+
+
+def test_a_sampler_that_leaves_one_text_is_said_to_leave_nothing_to_test():
+    narrow = replace(PARAMS, top_p=0.3)
+    assert counted("told", 20, narrow)["found"] == "few"
+    found = counted("told", 100, narrow)
+    assert found["found"] == "alike" and found["freedom"] == 0 and not found["greedy"]
+
+
+@pytest.mark.parametrize(
+    ("on", "off", "found"),
+    [
+        ({(1, 2): 100}, {(1, 2): 100}, "alike"),
+        ({(1, 2): 100}, {(1, 2): 98, (1, 3): 2}, "few"),
+        ({(1, 2): 60, (1, 3): 40}, {(1, 2): 58, (1, 3): 42}, "fits"),
+        ({(1, 2): 100}, {(1, 3): 100}, "differs"),
+    ],
+)
+def test_a_difference_is_tested_only_where_there_is_more_than_one_text(on, off, found):
+    assert verdict_of(homogeneity(on, off), 100, len({**on, **off})) == found
 
 
 def test_a_pair_is_tried_with_drafting_on_and_off():
@@ -97,7 +174,7 @@ def test_a_pair_is_tried_with_drafting_on_and_off():
     found = counted("pair", 50, PARAMS, pair)
     assert found["runs"] == 50 and found["found"] == "few" and 0 < found["accepted"] <= found["judged"]
     assert any(one["text"].strip() for one in found["cells"])
-    assert f"“{PROMPT}”" in trials_of(request("pair"), pair)[1]
+    assert f"“{PROMPT}”" in trials_of(request("pair"), pair).whose
 
 
 def test_few_runs_say_nothing_yet():

@@ -595,7 +595,7 @@ WRONG = {
     "--quantize-sweep none --quantize int8": "quantize: give --quantize and --quantize-drafter or",
     "--plot x.jpg": "plot must be a file that ends in .png or .svg, not x.jpg",
     "--plot /no/such/place/x.png": "plot cannot be saved: there is no directory /no/such/place",
-    "--prompts 0": "argument --prompts: must be a whole number from 1 to 1000",
+    "--prompts 0": "argument --prompts: must be a whole number from 1 to 1,000",
 }
 
 

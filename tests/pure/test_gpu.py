@@ -177,14 +177,15 @@ def cudnn(request):
 
 def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out_unless_it_was_asked_for(cudnn):
     cpu, gpu = (
-        SimpleNamespace(device=torch.device(kind), num_parameters=lambda: 1) for kind in ("cpu", "cuda")
+        SimpleNamespace(device=torch.device(kind), dtype=torch.float32, num_parameters=lambda: 1)
+        for kind in ("cpu", "cuda")
     )
     for runner, is_off in (
         (Runner(cpu, None), False),
         (Runner(cpu, gpu), True),
         (Runner(gpu, None, cudnn_attention=True), False),
     ):
-        with runner.attention():
+        with runner.gpu_settings():
             assert ("cudnn" in attention_backends()) == (cudnn and not is_off)
             assert {"flash", "efficient", "math"} <= {*attention_backends()}
         assert ("cudnn" in attention_backends()) == cudnn

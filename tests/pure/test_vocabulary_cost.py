@@ -13,8 +13,8 @@ from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier, VerifyInput
 from specdemo.events import Params
-from specdemo.runtime.graphs import EagerSteps
-from tests.oracle import CPU, settings_of
+from specdemo.runtime.graphs import EagerSteps, HostNumbers
+from tests.oracle import CPU
 
 GAMMA = 4
 LLAMA, QWEN = (128_256, 16.3e9), (151_936, 19.9e9)  # tokens; bytes of weights that a round reads in bfloat16
@@ -86,13 +86,14 @@ def cost_of_a_round(vocab_size, sampler) -> Cost:
     drafter = ModelDrafter(lm, 1000, sampler, vocab_size, CPU, EagerSteps(), GAMMA)
     verifier = Verifier(lm, sampler, speculative, EagerSteps(), GAMMA, Params().alternatives, 0)
     with FakeTensorMode(), torch.no_grad():
-        number, numbers = (torch.zeros(n, dtype=torch.float64) for n in (1, GAMMA))
-        settings, seen = settings_of(sampler), sampler.seen([0], vocab_size, CPU)
+        seen, u = sampler.seen([0], vocab_size, CPU), [0.0] * GAMMA
+        told = DraftInput.of(0, [0, 0], sampler, u, seen)
+        lists = (*[[0]] * 5, sampler.numbers, [0], u)
+        host = HostNumbers.of(CPU, *lists)
         with Cost(vocab_size) as cost:
-            draft = drafter.step(DraftInput(number, numbers[:2], numbers, settings, seen))
+            draft = drafter.step(told)
             drawn = (draft.ids, draft.q, draft.raw_q, draft.exact, draft.raw_q[:0, 0])
-            others = (numbers, number, number, seen, settings)
-            verifier.step(VerifyInput(number, number, number, number, *drawn, *others))
+            verifier.step(VerifyInput(host, *drawn, seen))
     return cost
 
 

@@ -12,7 +12,7 @@ from specdemo.engine.drafters import Draft, is_unsure
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.loop import ROW_COST, DraftLength
 from specdemo.engine.sampling import Sampler, probabilities, uniforms
-from specdemo.events import Judged, Params, Round
+from specdemo.events import Params, Round
 from specdemo.events.speedup import DraftingCost, expected_speedup
 from specdemo.runtime.graphs import AUTO_ROWS, EagerSteps, Graphs
 from tests.oracle import BROKEN, CPU, SOUND, TableLM, decoding, naive, random_table, shaped
@@ -317,15 +317,11 @@ def test_an_eos_ends_a_draft():
     assert ended["eos"] > 10 and ended["gamma"] > 10
 
 
-def judged(*fates):
-    return [Judged(1, "", 0.5, 0.5, 0.5, 0.5, None, None, fate, ()) for fate in fates]
-
-
 def test_the_length_is_the_best_one_for_what_was_seen():
     length = DraftLength("auto", DraftingCost(token=0.05))
     seen = []
     for fate in ["accepted"] * 200 + ["rejected"] * 200 + ["accepted"] * 200:
-        length.learn(judged(fate, "discarded"))
+        length.learn(int(fate == "accepted"), fate == "rejected")
         alpha = length.accepted / length.judged
         best = max(AUTO_ROWS, key=lambda gamma: expected_speedup(alpha, gamma, 0.05 + ROW_COST))
         assert length.gamma == best
@@ -348,14 +344,14 @@ def test_a_draft_that_costs_the_same_however_long_gets_longer_ones():
 @pytest.mark.parametrize("longest", [1, 7, 15, 16, 31])
 def test_no_length_is_longer_than_the_drafter_can_draft(longest):
     length = DraftLength("auto", DraftingCost(draft=0.05), longest)
-    length.learn(judged(*["accepted"] * 200))
+    length.learn(200, rejected=False)
     assert length.gamma == min(longest, 16)
 
 
 def test_a_given_length_stays():
     length = DraftLength(3)
     for _ in range(50):
-        length.learn(judged("accepted", "rejected"))
+        length.learn(1, rejected=True)
     assert length.gamma == 3
 
 
@@ -366,7 +362,8 @@ def test_a_length_depends_on_the_rounds_before_alone():
         again = DraftLength("auto", DraftingCost(token=0.1))
         for one in rounds_of(params, seed):
             assert one.gamma == again.gamma and len(one.draft) <= one.gamma
-            again.learn(one.draft)
+            fates = [token.fate for token in one.draft]
+            again.learn(fates.count("accepted"), "rejected" in fates)
 
 
 @pytest.mark.parametrize("k", range(1, 17))

@@ -2,20 +2,29 @@
 the engine's sampler and its speculative rule, on random p, q, filters and random numbers."""
 
 import json
+import math
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
 
+from specdemo.engine.detokenize import Pieces
+from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Sampler, Settings
-from specdemo.events import Judged, Params, Round, metrics
+from specdemo.events import Params, Round, metrics
+from specdemo.events.trace import Trace, round_objects
+from specdemo.session import decoder_of, prepare
+from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS, tiny_pair
+from specdemo.ui.view.feed import setting
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node on the PATH")
-SCRIPT = Path(__file__).with_name("lesson.mjs")
+HERE = Path(__file__).parent
+TRACES = HERE.parents[1] / "assets" / "traces"
 WITHIN = 1e-6
 TOKENS = 6
 
@@ -54,9 +63,9 @@ def shaped(raw: list[float], shaping: dict) -> torch.Tensor:
     return probs[0]
 
 
-def by_the_page(asked: list[dict]) -> list[dict]:
+def by_the_page(asked: list[dict], script: str = "lesson.mjs") -> list:
     done = subprocess.run(
-        ["node", SCRIPT], input=json.dumps(asked), capture_output=True, text=True, timeout=60
+        ["node", HERE / script], input=json.dumps(asked), capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -115,21 +124,54 @@ def test_what_comes_out_is_the_engines_accepted_drafts_and_replacements(both):
         assert near(found["out"], p) and found["distance"] == pytest.approx(0, abs=1e-9)
 
 
-def test_the_acceptance_rate_is_the_one_that_metrics_counts(both):
-    """Over a grid of random numbers: each draft as often as q has it, each u as often as any other."""
-    steps = 400
-    for asked, found in both[:5]:
-        stats = metrics.fresh()
-        for at in range(steps):
-            draft = int(torch.tensor(found["drawn"]).cumsum(0).gt((at + 0.5) / steps).int().argmax())
-            for step in range(20):
-                fate = "accepted" if (step + 0.5) / 20 < found["accept"][draft] else "rejected"
-                stats = metrics.after_round(stats, a_round(draft, fate))
-        assert stats.acceptance_rate == pytest.approx(found["rate"], abs=0.03), asked
+def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_recorded():
+    """Most of the vocabulary is not listed in a trace, and the figure has all of that as two tokens."""
+    traces = [Trace.load(file) for file in sorted(TRACES.glob("*.json"))]
+    asked = [as_told(one.rounds, setting(one)) for one in traces if one.params.temperature > 0]
+    places = [place for run in by_the_page(asked, "places.mjs") for place in run]
+    rejected = [place for place in places if place["fate"] == "rejected"]
+    assert len(asked) > 3 and len(rejected) > 80
+    for place in rejected:
+        assert 1 - place["rate"] == pytest.approx(place["mass"], abs=WITHIN), place
+        assert place["ofNext"] == place["p"], "the replacement brings the same"
+    assert any(place["others"] == ["above", "below"] for place in rejected)
+    assert all(place["others"] in ([], ["all"]) for place in places if place["fate"] == "accepted")
 
 
-def a_round(draft: int, fate: str) -> Round:
-    token = Judged(
-        id=draft, text="", p=None, q=None, raw_p=None, raw_q=None, u=0.5, accept_prob=None, fate=fate, top=()
-    )
-    return Round(index=0, draft=(token,), next=None, emitted=(), draft_ms=0.0, verify_ms=0.0)
+@pytest.mark.parametrize("filters", [{}, {"temperature": 0.7}, {"top_k": 6}])
+def test_the_acceptance_rate_is_the_one_that_metrics_counts(filters):
+    """At one place of the tiny pair's text the engine judges 2,000 drafts. At most five of the eight words
+    are listed."""
+    params = Params(**{"temperature": 1.0, "top_p": 1.0, "gamma": 1, "max_new_tokens": 4, **filters})
+    rounds = first_rounds(replace(params, alternatives=3), 2000)
+    counted = metrics.fresh()
+    for one in rounds:
+        counted = metrics.after_round(counted, one)
+    assert 200 < counted.rejected < 1800
+    rule = {"name": params.rule, "residual": "p − q"}
+    (places,) = by_the_page([as_told(rounds, {"greedy": False, "rule": rule})], "places.mjs")
+    spread = math.sqrt(counted.acceptance_rate * (1 - counted.acceptance_rate) / counted.rounds)
+    exact = [place["rate"] for place in places if place["fate"] == "rejected"]
+    assert exact == pytest.approx([exact[0]] * counted.rejected, abs=WITHIN)
+    assert counted.acceptance_rate == pytest.approx(exact[0], abs=4 * spread)
+    bounds = [place["rate"] for place in places if place["fate"] == "accepted"]
+    assert len(bounds) == counted.accepted and min(bounds) > exact[0] - WITHIN
+
+
+def first_rounds(params: Params, count: int) -> list[Round]:
+    """The tiny pair's first round after its prompt, with another seed each time."""
+    pair, prompt = tiny_pair(), list(TINY_PROMPT)
+    decoder = decoder_of(pair, prepare(pair, prompt, params), lambda: False)
+
+    def first_round(seed: int) -> Round:
+        stop = StopCriteria(frozenset(), (), params.max_new_tokens)
+        emitter = Emitter(Pieces(None), TINY_WORDS.__getitem__, stop, params.rule)
+        return replace(decoder, seed=seed, emitter=emitter).round(prompt, 0)
+
+    with pair.runner.active():
+        next(decoder.decode(prompt))
+        return [first_round(seed) for seed in range(count)]
+
+
+def as_told(rounds: list[Round], of_run: dict) -> dict:
+    return {"rounds": round_objects(rounds), "setting": of_run}

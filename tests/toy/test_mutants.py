@@ -33,6 +33,7 @@ ENUMERATED, SAMPLING = "tests/toy/test_rules_enumerated.py", "tests/pure/test_sa
 DRAFTERS, LM = "tests/toy/test_drafters.py", "tests/models/test_lm.py tests/models/test_greedy.py"
 EAGLE3 = "tests/models/test_eagle3_drafter.py"
 LENGTH, OTHER = "tests/toy/test_draft_length.py", "tests/toy/test_other_tokenizer.py"
+AHEAD = "tests/models/test_ahead.py"
 
 QUICK = [
     # The loop
@@ -67,7 +68,7 @@ QUICK = [
     Mutant(
         "gamma auto learns nothing",
         "engine/loop.py",
-        "        self.length.learn(emitted.draft)\n",
+        "        self.length.learn(tokens.accepted, tokens.rejected)\n",
         "",
         LENGTH,
     ),
@@ -196,8 +197,8 @@ QUICK = [
     Mutant(
         "the target reads the text one place too late",
         "engine/step.py",
-        "first = [len(ids) - 1, ids[-1],",
-        "first = [len(ids), ids[-1],",
+        "first = [len(ids) - 1], ids[-1:],",
+        "first = [len(ids)], ids[-1:],",
         f"{LOOP} {LM} tests/models/test_capture.py",
     ),
     Mutant(
@@ -330,6 +331,49 @@ QUICK = [
     ),
 ]
 SLOW = [
+    # Rounds that are launched ahead
+    Mutant(
+        "a verdict is read where the next round writes",
+        "runtime/cuda.py",
+        'return tensor.to("cpu", copy=True)',
+        'return tensor.to("cpu")',
+        AHEAD,
+    ),
+    Mutant(
+        "a round that is launched ahead has the dice of the one before",
+        "engine/loop.py",
+        "uniforms(self.seed, index + 2, LONGEST_DRAFT)",
+        "uniforms(self.seed, index + 1, LONGEST_DRAFT)",
+        AHEAD,
+    ),
+    Mutant(
+        "what the consumer does meanwhile is in a round's time",
+        "engine/loop.py",
+        " - away_ms",
+        "",
+        AHEAD,
+    ),
+    Mutant(
+        "the last record of a text is in no round's time",
+        "engine/loop.py",
+        "if is_last or self.finish is not None:",
+        "if is_last:",
+        AHEAD,
+    ),
+    Mutant(
+        "a round is launched after an eos",
+        "engine/emit.py",
+        "or not self.stop.eos.isdisjoint(emitted)",
+        "",
+        AHEAD,
+    ),
+    Mutant(
+        "an error of the round that is launched ahead comes before the last one",
+        "engine/loop.py",
+        "            return error\n",
+        "            raise\n",
+        AHEAD,
+    ),
     Mutant(
         "rows that fill a captured step are judged",
         "engine/step.py",

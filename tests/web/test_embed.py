@@ -1,5 +1,6 @@
 """The reduced page within one of another origin: what it shows, who may frame it, its use by keyboard."""
 
+import re
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -14,6 +15,8 @@ from tests.web.test_mounting import PREFIX, prefixing
 
 ASKED = {"prompt": "Once upon a time", "max_new_tokens": 20, "temperature": 0.8, "seed": 7, "gamma": 3}
 RUNNING = urlencode({**ASKED, "run": 1, "token": "1.0"})
+FOLLOWING = re.compile(r"/specdemo/runs/[0-9a-f]{32}")  # in the address of a run that was asked for
+START = "Run the frame's own prompt"
 HIDDEN = ("Generate", "Stop", "Examples", "Settings", "Instruments", "Lecture", "Save trace", "Copy link")
 
 
@@ -51,8 +54,11 @@ def tab(browser):
 
 
 def ended(page):
-    """The frame in the page, when its run has ended."""
-    page.frame_locator("iframe").locator('.run[data-state="ended"]').wait_for()
+    """The frame in the page, when the run that its address asks for was started and has ended."""
+    frame = page.frame_locator("iframe")
+    frame.get_by_role("button", name=START).click()
+    frame.locator('.run[data-state="ended"]').wait_for()
+    assert not frame.get_by_role("button", name=START).is_visible(), "it starts one"
     return page.frames[1]
 
 
@@ -120,6 +126,19 @@ def test_without_a_question_it_shows_the_recorded_run(tab, hosted):
         frame.get_by_role("button", name="Skip").click()
         frame.locator('.run[data-state="recorded"]').wait_for()
         assert frame.get_by_role("link", name="Open the page").is_visible()
+
+
+@pytest.mark.slow
+def test_nothing_runs_until_its_button_is_pressed(tab, hosted):
+    asked = []
+    tab.on("request", lambda request: asked.append(request.url) if FOLLOWING.search(request.url) else None)
+    with course(f"{hosted}/embed?{RUNNING}") as site:
+        tab.goto(site)
+        tab.frame_locator("iframe").get_by_role("button", name=START).wait_for()
+        tab.wait_for_timeout(2_000)
+        assert asked == []
+        ended(tab)
+        assert asked
 
 
 @pytest.mark.slow

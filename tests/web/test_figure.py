@@ -317,14 +317,32 @@ def test_p_and_q_are_taken_from_the_pinned_token(visit, bare):
     ranked = sorted(token.top, key=lambda row: -row[2])
     assert written["p"][0] == near(ranked[0][2]) and written["q"][0] == near(ranked[0][3])
     assert sum(written["p"]) == near(1, 0.004) and sum(written["q"]) == near(1, 0.004)
-    assert panel.get_by_role("slider", name="p of all others").count() == 1
+    others = [panel.get_by_role("slider", name=f"p of others, {which}") for which in ("p > q", "p < q")]
+    assert [one.count() for one in others] == [1, 1]
     u = panel.get_by_role("slider", name="u, which decides")
     assert float(u.get_attribute("aria-valuenow")) == near(token.u)
     threshold = panel.locator(".threshold").text_content()
     assert threshold == f"min(1, p/q) = {token.accept_prob:.3f}"
     replaced = next(one.next for one in trace.rounds if token in one.draft)
+    residual = panel.locator(".mass").text_content()
+    assert float(residual.split()[-1]) == pytest.approx(replaced.residual_mass, abs=0.0006)
+    assert not panel.locator(".bound").is_visible()
     said = panel.locator(".outcome-of-one b").text_content()
     assert token.text in said and "is rejected" in said and replaced.text in said
+    page.get_by_role("tab", name="Text").click()
+    page.keyboard.press("Escape")
+    at = next(at for at, (fate, _) in enumerate(tokens) if fate == "accepted")  # its residual is not recorded
+    page.locator(".stage [data-round]").nth(at).locator("b").click()
+    panel = shown(page)
+    take.click()
+    bound = panel.get_by_text("the acceptance rate shown is an upper bound")
+    assert panel.get_by_role("slider", name="p of all others").count() == 1 and bound.is_visible()
+    press(panel, "replace from p")
+    assert not bound.is_visible(), "it is about the right rule"
+    press(panel, "replace from p")
+    assert bound.is_visible()
+    panel.get_by_label("temperature").fill("0.5")
+    assert not bound.is_visible(), "and about this place"
     page.get_by_role("tab", name="Text").click()
     page.keyboard.press("Escape")
 

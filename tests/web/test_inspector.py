@@ -4,6 +4,7 @@ tests/js/verdict.test.js tests what it writes.
 """
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -102,6 +103,34 @@ def numbers_of(token, its_round) -> list[float]:
         share = max(token.p - token.q, 0) / mass if mass else None
         numbers = [token.p, token.q, mass, share, token.u]
     return [number for number in numbers if number is not None]
+
+
+def test_a_resampled_token_s_numbers_are_told_from_those_of_the_one_that_it_replaced(seen):
+    page, trace = seen
+    every = [(one, fate, token) for one in trace.rounds for fate, token in fates(one)]
+    at = next(at for at, (_, fate, token) in enumerate(every) if fate == "resampled" and token.text.strip())
+    one, _, token = every[at]
+    rejected = next(draft for draft in one.draft if draft.fate == "rejected")
+    page.locator(".stage [data-round]").nth(at).locator("b").hover()
+    judged, numbers = (inspector(page).locator(name) for name in (".judged", ".values-of"))
+    assert rejected.text.strip() in judged.inner_text() and token.text.strip() not in judged.inner_text()
+    assert token.text.strip() in numbers.inner_text() and rejected.text.strip() not in numbers.inner_text()
+    page.locator(".stage [data-round]").nth(at - 1).locator("b").hover()
+    assert not numbers.is_visible(), "all numbers of another token are its own"
+
+
+def test_nothing_says_u_of_a_greedy_run(visit, bare):
+    page = visit(f"{bare}?trace=greedy", still=True)
+    wait_for_state(page, "recorded")
+    for fate in ("accepted", "rejected", "resampled", "bonus"):
+        page.locator(f'.stage [data-fate="{fate}"] > b').first.hover()
+        shown = inspector(page).inner_text()
+        assert "likeliest" in shown and not re.search(r"\bu\b", shown), shown
+    inspector(page).locator("summary").click()
+    assert "u cannot matter" in inspector(page).inner_text()
+    page.get_by_role("tab", name="Exactness").click()
+    checks = page.get_by_test_id("exactness").locator(".answer, .checks")
+    assert not any(re.search(r"\bu\b", words) for words in checks.all_inner_texts())
 
 
 def test_a_token_of_the_prompt_was_given(seen):

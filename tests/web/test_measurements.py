@@ -5,7 +5,17 @@ import json
 
 import pytest
 
-from tests.web.screen import box, choose, generate, notice, run, set_field
+from tests.web.screen import (
+    box,
+    choose,
+    close_settings,
+    first_token,
+    generate,
+    notice,
+    open_examples,
+    run,
+    set_field,
+)
 
 pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time, there was a little fox"
@@ -140,3 +150,29 @@ def test_a_failed_load_leaves_the_stage_to_the_run_that_it_names(visit, url):
     assert "HF_TOKEN" in notice(page, "error")
     assert page.get_by_test_id("whose").text_content() == whose
     assert "8 tokens in" in page.get_by_test_id("verdict").text_content()
+
+
+def test_what_was_measured_with_another_drafter_is_said_and_not_drawn(visit, url):
+    page = visit(url, still=True)
+    choose(page, "Sampler", "greedy")
+    run(page, PROMPT, max_new_tokens=12)
+    close_settings(page)
+    panel = tab(page, "Gamma", "gamma")
+    panel.get_by_role("button", name="Measure some of these lengths").click()
+    wait_for_state(page, "gamma", "ended")
+    drawn, apart = panel.locator("svg .measured:not(.best)"), panel.locator(".elsewhere")
+    assert drawn.count() > 9 and not apart.is_visible()
+    assert "drafter model embedded/drafter" in panel.locator(".of").inner_text()
+    before = first_token(page)
+    open_examples(page)
+    page.get_by_role("button", name="A poor drafter").click()
+    page.wait_for_function("before => !before.isConnected", arg=before)
+    apart.wait_for()
+    assert drawn.count() == 0 and panel.locator("svg .seen:not(.best)").count() == 2, (
+        "the estimates are this run's"
+    )
+    assert set(panel.locator("td[data-column$='Measured']").all_text_contents()) == {"–"}
+    assert "Measured:" not in panel.locator(".of").inner_text()
+    said = apart.inner_text()
+    assert "drafter model embedded/drafter" in said and PROMPT[:30] in said and "γ 16:" in said
+    assert "a round in which nothing is drafted" in panel.locator(".leaves-out").inner_text()

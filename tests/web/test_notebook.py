@@ -126,6 +126,10 @@ def test_a_language_is_one_of_the_pages():
     assert 'lang="de"' in html_of(trace, language="de").replace("&quot;", '"')
     with pytest.raises(ValueError, match="language must be one of en, de, not 'xx'"):
         show(trace, language="xx")
+    with pytest.raises(ValueError, match="language must be one of"):
+        show(trace, language=["de"])
+    with pytest.raises(TypeError, match="trace must be a Trace, as generate returns it, not str"):
+        show("run.json")
 
 
 def test_the_size_that_the_readme_states():

@@ -249,7 +249,9 @@ def test_the_verdict_on_a_greedy_rejection_says_that_another_token_is_likeliest(
     at, token = removed(greedy)
     show(page, greedy, tmp_path)
     verdict = verdict_on(page, at)
-    assert "(p is 0: the target's likeliest token is another one; at temperature 1 it gave" in verdict
+    assert (
+        "the target's likeliest token is another one (p is 0; at temperature 1 it gave the draft" in verdict
+    )
     assert given(verdict) == pytest.approx(token.raw_p, rel=0.05)
     assert "This run is greedy." in choose_tab(page, "Exactness").inner_text()
     show(page, trace, tmp_path)
@@ -272,7 +274,7 @@ def verdict_on(page, at: int) -> str:
 
 def given(verdict: str) -> float:
     """What the verdict says that the target gave the token."""
-    return float(re.search(r"gave (?:it|this one) ([\d.]+)\)", verdict)[1])
+    return float(re.search(r"gave (?:it|the draft) ([\d.]+)\)", verdict)[1])
 
 
 def test_words_in_place_of_a_number_stay_in_their_place(seen, tmp_path):

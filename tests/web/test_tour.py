@@ -147,6 +147,12 @@ def test_a_token_of_the_reader_can_be_read_meanwhile(visit, bare):
     ended(page)
 
 
+def test_a_link_whose_run_is_refused_begins_all_the_same(visit, bare):
+    page = visit(f"{bare}/?tour=3&run=1&seed=x", still=True)
+    shows(page, "coin")
+    assert page.get_by_text("Seed must be").first.is_visible()
+
+
 def test_a_link_begins_at_its_step_and_a_formula_is_there_on_demand(visit, bare):
     page = visit(f"{bare}/?tour=3", still=True)
     check(page, "coin")

@@ -1,5 +1,7 @@
 """Trials in a real browser: the tiny pair with and without a mistake, and a pair with drafting on and off."""
 
+import re
+
 import pytest
 
 from tests.web.screen import choose, set_field
@@ -97,11 +99,22 @@ def test_only_one_mistake_is_switched_on(page):
     panel.get_by_role("button", name=name).click()
 
 
+def test_counts_of_other_runs_are_told_from_those_of_the_switch(page):
+    panel = opened(page)
+    start(page)
+    page.wait_for_function(FOUND, arg=["none", "fits", 100], timeout=DONE)
+    stop(page)
+    panel.get_by_role("button", name="replace from p").click()
+    assert "before this switch was moved" in panel.get_by_test_id("trials-verdict").inner_text()
+    assert panel.get_attribute("data-found") is None
+    panel.get_by_role("button", name="replace from p").click()
+
+
 def test_greedy_has_a_sentence_of_its_own(page):
     choose(page, "Sampler", "greedy")
     panel = opened(page)
     start(page)
-    page.wait_for_function(FOUND, arg=["none", "fits", 100], timeout=DONE)
+    page.wait_for_function(FOUND, arg=["none", "alike", 100], timeout=DONE)
     stop(page)
     assert "u cannot matter. All runs are alike" in panel.get_by_test_id("trials-verdict").inner_text()
     assert panel.locator("tbody tr").count() == 1
@@ -109,13 +122,34 @@ def test_greedy_has_a_sentence_of_its_own(page):
 
 
 def test_this_prompt_with_drafting_on_and_off(page):
-    set_field(page, "Prompt", "Once upon a time")
+    set_field(page, "Prompt", "Tom and")
     panel = opened(page)
     start(page, "This prompt, drafting on and off")
     page.wait_for_function(FOUND, arg=["pair", "fits", 100], timeout=DONE)
     stop(page)
     assert panel.locator("thead th").all_inner_texts() == ["first tokens", "drafting on", "drafting off"]
-    assert "“Once upon a time”" in panel.locator(".of").inner_text()
+    assert "“Tom and”" in panel.locator(".of").inner_text()
+    assert panel.locator("tbody tr").count() > 2
+    tested = panel.locator("[data-count=statistic]").locator("xpath=..").locator("dt").inner_text()
+    assert int(re.search(r"\d+", tested)[0]) > 0, "there is something to be tested"
+    assert panel.locator("[data-count=chance]").inner_text() != "–"
+
+
+def test_a_sampler_that_leaves_one_text_has_nothing_to_be_tested(page):
+    set_field(page, "Top-p", 0.1)
+    panel = opened(page)
+    panel.get_by_role("button", name="tell another q").click()
+    for button, trial, sentence in (
+        ("Run the tiny pair", "told", "Nothing is left to chance here: with these settings only one text"),
+        ("This prompt, drafting on and off", "pair", "So far all runs have the same first tokens."),
+    ):
+        start(page, button)
+        page.wait_for_function(FOUND, arg=[trial, "alike", 100], timeout=DONE)
+        stop(page)
+        assert panel.get_by_test_id("trials-verdict").inner_text().startswith(sentence)
+        assert panel.locator("[data-count=chance]").inner_text() == "–"
+    panel.get_by_role("button", name="tell another q").click()  # off again
+    set_field(page, "Top-p", 0.9)
 
 
 def test_a_hosted_page_has_its_limits(visit, hosted):

@@ -30,7 +30,8 @@ LONGEST_DRAFT = int(LIMITS["gamma"][2])  # tokens in a draft
 class Draft:
     """k drafted tokens and the distributions that they were drawn from, on the target's device and at its
     width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step. dropped:
-    how many tokens the drafter made besides these and dropped itself, because it was not sure enough."""
+    how many tokens the drafter made besides these and dropped itself, because it was not sure enough. logits:
+    what ids, q and raw_q come from, where the drafter is; None: from no model."""
 
     k: int
     ids: Tensor  # [B] int64
@@ -39,6 +40,7 @@ class Draft:
     exact: Tensor  # [B] bool: whether q is what the sampler asks for (see Sampler.shape)
     sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
     dropped: int = field(default=0, kw_only=True)
+    logits: Tensor | None = field(default=None, kw_only=True)  # [B, V]
 
     def on(self, device: torch.device) -> "Draft":
         """The same on a device."""
@@ -146,26 +148,29 @@ def draft_in_turn(
     settings: Settings,
     seen: Tensor,
     stops_below: float,
+    told: Tensor | None = None,
 ) -> Draft:
     """Drafts one token after another, each after those before it: a token for each of u [B].
 
     predict: is given the token drafted last [1], None at first, and returns the logits [1, V] of the next.
     seen: of the text before, see Sampler.seen. stops_below: the draft ends after a place at which the drafter
-    is less sure; 0 on a GPU, which would have to be waited for at each token."""
-    token, drafted, qs, raw_logits, exact = None, [], [], [], []
-    for u_token in u.split(1):
-        logits = predict(token)  # [1, V]
+    is less sure; 0 on a GPU, which would have to be waited for at each token. told [B, V]: logits that the
+    tokens are drawn from in place of those predicted, which are still the draft's."""
+    token, drafted, qs, predicted, exact = None, [], [], [], []
+    for i, u_token in enumerate(u.split(1)):
+        predicted.append(predict(token))
+        logits = predicted[i] if told is None else told[i : i + 1]  # [1, V]
         token, q, is_exact = sampler.sample(logits, u_token, settings, seen[None])  # [1], [1, V], [1]
         if sampler.penalises:
             seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
         drafted.append(token)
         qs.append(q)
-        raw_logits.append(logits)
         exact.append(is_exact)
         if stops_below and is_unsure(probabilities(logits), stops_below):
             break  # the verifier drops this token
-    raw_q = probabilities(torch.cat(raw_logits))  # [B, V]
-    return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact))
+    own = torch.cat(predicted)  # [B, V]
+    raw_q = probabilities(own if told is None else told)
+    return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact), logits=own)
 
 
 class NoDrafter(Drafter):

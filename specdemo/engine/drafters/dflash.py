@@ -63,38 +63,43 @@ class DFlashDrafter(Drafter):
         seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
         value = DraftInput.of(len(ids) - 1, ids[-1:], self.sampler, u[:rows], seen)
         buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
-        _, draft = self.run_step(
-            ("draft", rows, new, *buffers, self.sampler.key), partial(self.step, new), value
-        )
+        key = ("draft", rows, new, *buffers, self.sampler.key)
+        _, draft = self.run_step(key, partial(self.step, new), value, partial(self.expected, new))
         self.filled = len(ids) - 1
         return replace(draft.on(self.target.device), k=k)
 
-    def step(self, new: int, value: DraftInput) -> Draft:
-        """new: how many of the target's features are read before the block is drafted."""
+    def expected(self, new: int, value: DraftInput, said: Draft) -> Draft:
+        """As of ModelDrafter."""
+        return self.step(new, value, said.logits)
+
+    def step(self, new: int, value: DraftInput, told: Tensor | None = None) -> Draft:
+        """new: how many of the target's features are read before the block is drafted. told: see
+        draft_in_turn."""
         head, model = self.head, self.head.model
         position, anchor = value.position[0].long(), value.last.long()
         if new:
             head.read_from(position - new, new)
         count = len(value.u) + len(anchor) - model.config.samples_from_anchor
         if model.markov_head is not None:
-            return self._in_turn(value, head.block(anchor, position, count))
+            return self._in_turn(value, head.block(anchor, position, count), told)
         if model.confidence_head is not None:
             drafting = model.drafting_rows(head.block(anchor, position, count))  # [k, H]
-            draft = self._at_once(value, model.logits(drafting))
+            draft = self._at_once(value, model.logits(drafting), told)
             return replace(draft, sure=model.confidence_head(drafting, None))
-        return self._at_once(value, head.drafting_logits(anchor, position, count))
+        return self._at_once(value, head.drafting_logits(anchor, position, count), told)
 
-    def _at_once(self, value: DraftInput, logits: Tensor) -> Draft:
+    def _at_once(self, value: DraftInput, logits: Tensor, told: Tensor | None) -> Draft:
         """logits [k, Vd]"""
-        logits = self.head.model.for_target(logits)  # [k, V]
+        own = self.head.model.for_target(logits)  # [k, V]
         if self.sampler.penalises:
-            rows = iter(logits.split(1))
+            rows = iter(own.split(1))
             how = (self.sampler, value.settings, value.seen)
-            return draft_in_turn(lambda _: next(rows), value.u, *how, stops_below=0.0)
+            return draft_in_turn(lambda _: next(rows), value.u, *how, stops_below=0.0, told=told)
+        logits = own if told is None else told
         tokens, q, exact = self.sampler.sample(logits, value.u, value.settings)
-        return Draft(len(tokens), tokens, q, probabilities(logits), exact)
+        return Draft(len(tokens), tokens, q, probabilities(logits), exact, logits=own)
 
-    def _in_turn(self, value: DraftInput, hidden: Tensor) -> Draft:
+    def _in_turn(self, value: DraftInput, hidden: Tensor, told: Tensor | None) -> Draft:
         """One token after another, each with the Markov head's bias from the one before it. hidden [N, H]: of
         all rows."""
         model, markov = self.head.model, self.head.model.markov_head
@@ -116,5 +121,6 @@ class DFlashDrafter(Drafter):
                 sure.append(model.confidence_head(row, before))
             return model.for_target(unbiased + bias)
 
-        draft = draft_in_turn(predict, value.u, self.sampler, value.settings, value.seen, stops_below=0.0)
+        how = (self.sampler, value.settings, value.seen)
+        draft = draft_in_turn(predict, value.u, *how, stops_below=0.0, told=told)
         return replace(draft, sure=torch.cat(sure)) if sure else draft

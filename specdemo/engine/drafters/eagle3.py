@@ -64,11 +64,16 @@ class Eagle3Drafter(Drafter):
         value = DraftInput.of(start, tokens, self.sampler, u[:rows], seen)
         buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
         key = ("draft", rows, len(tokens), *buffers, self.sampler.key)
-        _, draft = self.run_step(key, self.step, value)
+        _, draft = self.run_step(key, self.step, value, self.expected)
         self.filled = len(ids) - 1
         return replace(draft.on(self.target.device), k=min(k, len(draft.ids)))
 
-    def step(self, value: DraftInput) -> Draft:
+    def expected(self, value: DraftInput, said: Draft) -> Draft:
+        """As of ModelDrafter."""
+        return self.step(value, said.logits)
+
+    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+        """told: see draft_in_turn."""
         start, last = value.position[0].long(), value.last.long()
         g = None  # [1, H]: what the head has made of the token before
 
@@ -83,4 +88,5 @@ class Eagle3Drafter(Drafter):
             g, logits = self.head.predict(y)  # [1, H], [1, V]
             return logits
 
-        return draft_in_turn(predict, value.u, self.sampler, value.settings, value.seen, self.stops_below)
+        how = (self.sampler, value.settings, value.seen, self.stops_below)
+        return draft_in_turn(predict, value.u, *how, told)

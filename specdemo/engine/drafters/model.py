@@ -12,8 +12,7 @@ from torch.nn.functional import pad
 from specdemo.engine.drafters import Draft, Drafter, Materials, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
 from specdemo.events import Gamma
-from specdemo.runtime.device import to_device
-from specdemo.runtime.graphs import RunStep, varied_ids, varied_uniforms
+from specdemo.runtime.graphs import HostNumbers, RunStep, varied_ids, varied_uniforms
 from specdemo.runtime.lm import LM
 from specdemo.runtime.states import States
 
@@ -32,25 +31,43 @@ def build(given: Materials, lm: LM, exit_layer: int | None = None) -> "ModelDraf
 
 @dataclass(frozen=True)
 class DraftInput:
-    """What drafting reads, on the drafter's device: the host's numbers, in one copy."""
+    """What drafting reads, on the drafter's device."""
 
-    position: Tensor  # [1] float64: of the first of the last tokens
-    last: Tensor  # [1 or 2] float64: the last tokens of the text
-    u: Tensor  # [B] float64
-    settings: Settings
+    host: HostNumbers  # position, last, settings and u
     seen: Tensor  # see Sampler.seen
 
     @classmethod
     def of(
         cls, position: int, last: list[int], sampler: Sampler, u: list[float], seen: Tensor
     ) -> "DraftInput":
-        device = seen.device
-        numbers = to_device([position, *last, *sampler.numbers, *u], torch.float64, device)
-        at, tokens, settings, u_draft = numbers.split([1, len(last), len(sampler.numbers), len(u)])
-        return cls(at, tokens, u_draft, Settings(settings), seen)
+        return cls(HostNumbers.of(seen.device, [position], last, sampler.numbers, u), seen)
+
+    @property
+    def position(self) -> Tensor:
+        """[1] float64: of the first of the last tokens."""
+        return self.host.parts[0]
+
+    @property
+    def last(self) -> Tensor:
+        """[1 or 2] float64: the last tokens of the text."""
+        return self.host.parts[1]
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.host.parts[2])
+
+    @property
+    def u(self) -> Tensor:
+        """[B] float64"""
+        return self.host.parts[3]
+
+    def on_device(self) -> "DraftInput":
+        return replace(self, host=self.host.on_device())
 
     def varied(self) -> "DraftInput":
-        return replace(self, last=varied_ids(self.last), u=varied_uniforms(self.u))
+        position, last, settings, u = self.host.parts
+        varied = torch.cat([position, varied_ids(last), settings, varied_uniforms(u)])
+        return replace(self, host=replace(self.host, vector=varied))
 
 
 @dataclass(eq=False)
@@ -105,19 +122,24 @@ class ModelDrafter(Drafter):
         value = DraftInput.of(start, last, self.sampler, u[:rows], self.seen(ids))
         shapes = (rows, len(last), self.lm.kv_length, self.lm.buffer_epoch)
         key = ("draft", *shapes, self.sampler.key, self.exit_layer)
-        _, draft = self.run_step(key, self.step, value)
+        _, draft = self.run_step(key, self.step, value, self.expected)
         return replace(draft.on(self.device), k=min(k, len(draft.ids)))
 
-    def step(self, value: DraftInput) -> Draft:
+    def expected(self, value: DraftInput, said: Draft) -> Draft:
+        """See RunStep: the drafter's own logits after the tokens that a graph has drawn."""
+        return self.step(value, said.logits)
+
+    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+        """told: see draft_in_turn."""
         position, last = value.position[0].long(), value.last.long()
-        if self.drafts_at_once:
+        if told is None and self.drafts_at_once:
             shaping = None if self.sampler.greedy else value.settings.numbers
             drafted = self.lm.draft(last, position, value.u, shaping)
             if drafted is not None:
                 tokens, q, logits = drafted
                 q = one_hot(tokens, self.vocab_size) if q is None else q
                 exact = torch.ones_like(tokens, dtype=torch.bool)
-                return Draft(len(tokens), tokens, q, probabilities(logits), exact)
+                return Draft(len(tokens), tokens, q, probabilities(logits), exact, logits=logits)
 
         def predict(drafted: Tensor | None) -> Tensor:
             nonlocal position
@@ -126,7 +148,8 @@ class ModelDrafter(Drafter):
             position = position + len(fed)
             return self.in_targets_ids(logits)
 
-        return draft_in_turn(predict, value.u, self.sampler, value.settings, value.seen, self.stops_below)
+        how = (self.sampler, value.settings, value.seen, self.stops_below)
+        return draft_in_turn(predict, value.u, *how, told)
 
     def seen(self, ids: list[int]) -> Tensor:
         """Of the text, as Sampler.seen gives it."""

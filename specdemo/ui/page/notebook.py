@@ -46,8 +46,11 @@ class Cell:
 
 def show(trace: Trace, language: str = "en") -> Cell:
     """Draws the run in a notebook cell, as the page draws a recorded one: text, inspector, timeline and
-    player. Nothing is loaded from anywhere. ValueError for a language that there is not."""
-    if language not in LANGUAGES:
+    player. Nothing is loaded from anywhere. ValueError for a language that there is not, TypeError for
+    what is no trace."""
+    if not isinstance(trace, Trace):
+        raise TypeError(f"trace must be a Trace, as generate returns it, not {type(trace).__name__}")
+    if not isinstance(language, str) or language not in LANGUAGES:
         raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, not {language!r}")
     with speaking(language):
         update = RunFeed(trace, recorded=True).snapshot()

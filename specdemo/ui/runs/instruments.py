@@ -40,10 +40,10 @@ from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
-from specdemo.ui.view.feed import VERDICT_IN_WORDS, cut_output, nothing_yet, tokens_of
+from specdemo.ui.view.feed import VERDICT_IN_WORDS, conditions_of, cut_output, nothing_yet, tokens_of
 from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
-from specdemo.ui.view.texts import number_texts, whose
+from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.ui.view.words import in_language, number, say, speaker_of
 from specdemo.vllm.pair import ServedPair
@@ -170,8 +170,8 @@ def _race(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
         Setting(_method("none"), pairs[0], replace(params, draft_with="none")),
         Setting(", ".join(drafting), pairs[0], params),
     ]
-    whose = say("run.one_each", whose=_in_words(pairs, request))
-    return MeasurementPlan(settings, [request.prompt], 1, whose)
+    whose = f"{_in_words(pairs, request)}, {drafter_in_words(params, pairs[0].info)}"
+    return MeasurementPlan(settings, [request.prompt], 1, say("run.one_each", whose=whose))
 
 
 def _method(name: str) -> str:
@@ -184,8 +184,8 @@ def _gammas(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
     gammas = sorted({*GAMMAS, *own})
     settings = [Setting(_method("none"), pairs[0], replace(params, draft_with="none"))]
     settings += [Setting(f"γ {gamma}", pairs[0], replace(params, gamma=gamma)) for gamma in gammas]
-    drafting = _method(params.draft_with)
-    return MeasurementPlan(settings, [request.prompt], REPEATS, f"{_in_words(pairs, request)}, {drafting}")
+    whose = f"{_in_words(pairs, request)}, {drafter_in_words(params, pairs[0].info)}"
+    return MeasurementPlan(settings, [request.prompt], REPEATS, whose)
 
 
 def _drafters(request: MeasurementRequest, pairs: list[Pair]) -> MeasurementPlan:
@@ -257,12 +257,18 @@ def found(request: MeasurementRequest, plan: MeasurementPlan, so_far: Comparison
     result: dict[str, Any] = {}
     if request.kind == "race" and len(so_far.traces) == 2:
         result["race"] = race_of([so_far.traces[each.name] for each in plan.settings], plan.settings)
-    elif request.kind == "gamma" and so_far.rows:
+    elif request.kind == "gamma" and (drafted := drafted_in(so_far)):
+        result["conditions"] = conditions_of(drafted)
         result["gammas"] = [gamma_point(row) for row in sorted(so_far.rows, key=length_of)]
     elif request.kind == "compare" and so_far.rows:
         rows = result_of(plan.settings, plan.prompts, plan.repeats, so_far.rows)
         result["comparison"] = comparison_of(rows)
     return result
+
+
+def drafted_in(so_far: Comparison) -> Trace | None:
+    """The first run with drafts; None until there is one."""
+    return next((trace for trace in so_far.traces.values() if trace.params.draft_with != "none"), None)
 
 
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
@@ -297,8 +303,9 @@ def _head(alone: Trace, drafted: Trace, measured: SpeedUp | None) -> wire.Head:
 
 
 def _of_race_in_words(key: str, **values: object) -> str:
-    """As a run's verdict, but what was measured was measured in the race."""
-    return say(f"said.{'race' if key in ('unclear', 'faster') else 'verdict'}.{key}", **values)
+    """As a run's verdict, but what was measured was measured in the race, where the target alone may have
+    written a text of another length."""
+    return say(f"said.{'race' if key in ('counted', 'unclear', 'faster') else 'verdict'}.{key}", **values)
 
 
 def _lane(trace: Trace, title: str) -> wire.Lane:
@@ -326,6 +333,9 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     if alone.params.temperature and alone.pair.server is not None:
         return say("run.texts.served")
     if alone.params.temperature:
+        lengths = {"alone": len(alone.output_ids), "drafted": len(drafted.output_ids)}
+        if lengths["alone"] != lengths["drafted"]:
+            return say("run.texts.sampled_lengths", **lengths)
         return say("run.texts.sampled")
     pairs = list(zip(alone.output_ids, drafted.output_ids, strict=False))
     equal = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))

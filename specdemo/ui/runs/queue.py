@@ -19,6 +19,8 @@ Asked = Literal["run", "measurement"]
 Needed = Callable[[], Sequence[Any] | None]
 REMEMBERED = 20  # turns, for the time that the next ones will take
 USUAL_TURN = 10.0  # s, while none has been measured
+TURN_PIECE = 2.0  # s of a turn, after which work that can be cut gives way to those who wait
+GIVEN_UP_EARLY = "The request was given up before its turn."
 CLOSING = "The server is being closed: try again in a minute"
 
 
@@ -30,9 +32,10 @@ class RunQueue:
     """Visitors who wait for the one engine. Its thread does their work, one turn after another.
 
     Each network address gets a turn before any gets a second one; requests from one address have their turns
-    in order of arrival. A session waits with one request at a time. So an address with many requests delays
-    another one by a single turn. A turn comes only when somebody has begun to read the answer. When too many
-    wait, the last one of the address with the most gives up its place.
+    in order of arrival. A session waits with one request at a time, besides one that waits for the rest of
+    its turn (see `Ticket.gives_way`). So an address with many requests delays another one by a single turn. A
+    turn comes only when somebody has begun to read the answer. When too many wait, the last one of the
+    address with the most gives up its place.
     """
 
     def __init__(self, limits: Limits = LOCAL) -> None:
@@ -73,7 +76,10 @@ class RunQueue:
             if self.is_closed:
                 raise Refused(CLOSING)
             line = self.lines.get(visitor.address, [])
-            before = next((each for each in line if each.visitor == visitor), None)
+            waits = (
+                each for each in line if each.visitor == visitor and not (each.had and each.asked != asked)
+            )
+            before = next(waits, None)
             if before and not (replaces and before.asked == asked):
                 raise Refused(
                     f"A {before.asked} of yours waits already: wait for its turn or stop it, then ask again."
@@ -193,12 +199,13 @@ class RunQueue:
             self._start()
 
     def _have_turn(self, ticket: "Ticket", needs: Sequence[Any]) -> None:
-        ticket.began = time.monotonic()
+        start = time.monotonic()
+        ticket.began = start - ticket.had
         if ticket.work is None or ticket.is_over:
-            ticket.send_away("The request was given up before its turn.")
+            ticket.send_away(GIVEN_UP_EARLY)
         else:
             fulfil(ticket.done, ticket.context.run, ticket.work, *needs)
-            self.latest.append(time.monotonic() - ticket.began)
+            self.latest.append(time.monotonic() - start)
         self._end_turn(ticket)
 
     def _end_turn(self, ticket: "Ticket") -> None:
@@ -219,7 +226,8 @@ class Ticket:
         self.is_next = False  # its turn came before it could be used
         self.is_loading = False  # its pair
         self.joined = time.monotonic()
-        self.began: float | None = None  # its turn, by the monotonic clock
+        self.began: float | None = None  # its turn, by the monotonic clock, less what it had before
+        self.had = 0.0  # s of turns that it gave back
         self.done: Future[None] = Future()
         self.cancelled = False
         self.context = copy_context()  # the visitor's, in which ZeroGPU's package finds whose quota counts
@@ -230,6 +238,25 @@ class Ticket:
         so others have their turns until this is called again, and `work` is None until then."""
         self.needed, self.work, self.is_loading = needed, work, False
         self.queue.look()
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether the turn has lasted for a TURN_PIECE and others wait. Work that can be cut then returns."""
+        if self.began is None or time.monotonic() - self.began - self.had < TURN_PIECE:
+            return False
+        return len(self.queue.tickets) > 1
+
+    def join_again(self) -> None:
+        """A place in line for another turn, at the end of its address's, after one that it gave back. `done`
+        is a new one. What it had counts as part of the turn, so `is_late` is about all together."""
+        with self.queue.changed:
+            if self.began is not None:
+                self.had, self.began = time.monotonic() - self.began, None
+            self.work, self.done, self.joined = None, Future(), time.monotonic()
+            if self.queue.is_closed or self.cancelled:
+                self.send_away(CLOSING if self.queue.is_closed else GIVEN_UP_EARLY)
+            else:
+                self.queue.lines.setdefault(self.visitor.address, []).append(self)
 
     def load(self) -> None:
         """It waits for its pair to be loaded, among a bounded number of such requests."""

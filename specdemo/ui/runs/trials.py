@@ -8,7 +8,7 @@ is enumerated; or of the chosen pair and this prompt, with drafting on and off.
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from typing import Any
 
 from specdemo import zero
 from specdemo.errors import PairError
-from specdemo.events import Params, check_prompt, is_lossy
+from specdemo.events import PairInfo, Params, check_prompt, is_lossy
 from specdemo.events.chi_square import (
     ChiSquare,
     distance_by_chance,
@@ -84,41 +84,49 @@ def trials_request(wanted: dict[str, Any], choice: Choice, prompt: str, params: 
 async def try_often(
     models: Models, ticket: Ticket, request: TrialsRequest, name: str = ""
 ) -> AsyncIterator[wire.Measurement]:
-    """Runs when the ticket's turn comes, and yields the counts so far a few times a second. Errors are
-    raised. Closing this generator stops the runs after the one that goes on. name: that it is followed by."""
+    """Runs when the ticket's turn comes, and yields the counts so far a few times a second. Where others
+    wait, it gives its turn back every TURN_PIECE seconds and goes on after them. Errors are raised. Closing
+    this generator stops the runs after the one that goes on. name: that it is followed by."""
     told = nothing_yet({"kind": "trials"}, name)
-    started: Future[str] = Future()
+    choices = [request.choice] if request.trial == "pair" else []
+    trials: OfTiny | OfPair | None = None
     latest: deque[wire.Trials] = deque(maxlen=1)
 
     def work(*pairs: AnyPair) -> None:
-        trials, whose = trials_of(request, *pairs)
-        started.set_result(whose)
-        for _ in range(trials.most):
-            if ticket.is_over:
-                break
+        nonlocal trials
+        trials = trials_of(request, *pairs) if trials is None else trials.with_pair(*pairs)
+        started.set_result(trials)
+        while trials.runs < trials.most and not (ticket.is_over or ticket.gives_way):
             trials.run(lambda: ticket.is_over)
             if not latest:  # the one before was taken
                 latest.append(trials.so_far())
         latest.append(trials.so_far())
+        trials.rest()
 
-    begun, done = awaitable(started), awaitable(ticket.done)
     try:
-        choices = [request.choice] if request.trial == "pair" else []
-        async with aclosing(turn_with(models, ticket, choices, work, begun, done)) as before:
-            async for waiting in before:
-                yield told | {"text": waiting.sentence, "share": waiting.share}
-        if done.done():
-            done.result()  # raises what went wrong before it began
-        told |= {"whose": begun.result(), "state": "running", "share": 0.0}
-        while not done.done():
-            if latest:
-                told |= {"trials": (shown := latest.pop()), "share": shown["runs"] / shown["most"]}
-            yield told
-            await asyncio.wait([done], timeout=LOOK_PERIOD)
-        told |= {"trials": latest.pop()} if latest else {}
-        done.result()
-        ending = {"state": "stopped", "text": retold(ticket.ending)} if ticket.is_late else {"state": "ended"}
-        yield told | ending | {"share": None}
+        while True:
+            started: Future[OfTiny | OfPair] = Future()
+            begun, done = awaitable(started), awaitable(ticket.done)
+            async with aclosing(turn_with(models, ticket, choices, work, begun, done)) as before:
+                async for waiting in before:
+                    yield told | {"text": waiting.sentence, "share": told["share"] or waiting.share}
+            if done.done():
+                done.result()  # raises what went wrong before it began
+            made = begun.result()
+            told |= {"whose": made.whose, "state": "running", "share": made.runs / made.most}
+            while not done.done():
+                if latest:
+                    told |= {"trials": (shown := latest.pop()), "share": shown["runs"] / shown["most"]}
+                yield told
+                await asyncio.wait([done], timeout=LOOK_PERIOD)
+            told |= {"trials": latest.pop()} if latest else {}
+            done.result()
+            if made.runs >= made.most or ticket.is_over:
+                break
+            ticket.join_again()
+        is_cut = made.runs < made.most
+        text = retold(ticket.ending) if ticket.is_late else say("run.stopped")
+        yield told | ({"state": "stopped", "text": text} if is_cut else {"state": "ended"}) | {"share": None}
     finally:
         ticket.cancel()
 
@@ -132,8 +140,18 @@ class OfTiny:
         self.request = request
         self.trials = TinyTrials(tiny_params(request.params, request.mistake), request.mistake)
 
-    def run(self, is_over: Any) -> None:
+    def with_pair(self) -> "OfTiny":
+        return self
+
+    def rest(self) -> None:
+        """Its pair is its own."""
+
+    def run(self, is_over: Callable[[], bool]) -> None:
         self.trials.run()
+
+    @property
+    def runs(self) -> int:
+        return self.trials.seen.total()
 
     @property
     def whose(self) -> str:
@@ -146,10 +164,10 @@ class OfTiny:
         trials = self.trials
         seen, p = trials.seen, trials.expected
         names = {cell: " ".join(TINY_WORDS[token_id] for token_id in cell) for cell in {**p, **seen}}
-        runs = seen.total()
+        runs = self.runs
         return {
             **_counted(self.request, trials.params, runs, self.most, trials.judged, trials.accepted),
-            **_tested(goodness_of_fit(seen, p), runs),
+            **_tested(goodness_of_fit(seen, p), runs, len(names)),
             **_compared(shares_of(seen), p, sorted(names, key=lambda cell: -p.get(cell, 0.0)), names),
             "by_chance": distance_by_chance(p, runs),
         }
@@ -168,13 +186,27 @@ class OfPair:
         self.request = request
         self.params = pair.check(request.params)
         self.trials = PairTrials(pair, request.prompt, self.params)
+        self.whose = self._in_words(pair.info)
 
-    def run(self, is_over: Any) -> None:
+    def with_pair(self, pair: AnyPair) -> "OfPair":
+        """Goes on with this one, which may have been loaded again."""
+        assert isinstance(pair, Pair)
+        self.trials.pair = pair
+        return self
+
+    def rest(self) -> None:
+        """Lets go of the pair until `with_pair`: meanwhile others may need its memory."""
+        del self.trials.pair
+
+    def run(self, is_over: Callable[[], bool]) -> None:
         self.trials.run(is_over)
 
     @property
-    def whose(self) -> str:
-        info, params = self.trials.pair.info, self.params
+    def runs(self) -> int:
+        return self.trials.drafting.total()
+
+    def _in_words(self, info: PairInfo) -> str:
+        params = self.params
         how = ", ".join([*judging_in_words(params), sampler_in_words(params), f"γ {params.gamma}"])
         where = say("run.on_device", name=info.name, device=info.device_name)
         prompt = prompt_in_words(self.request.prompt)
@@ -182,13 +214,13 @@ class OfPair:
 
     def so_far(self) -> wire.Trials:
         trials = self.trials
-        on, off, runs = trials.drafting, trials.alone, trials.drafting.total()
+        on, off, runs = trials.drafting, trials.alone, self.runs
         names = {cell: trials.texts[cell] for cell in {**on, **off}}
         both = sorted(names, key=lambda cell: -(on[cell] + off[cell]))
         pooled = shares_of(on + off)
         return {
             **_counted(self.request, self.params, runs, self.most, trials.judged, trials.accepted),
-            **_tested(homogeneity(on, off), runs),
+            **_tested(homogeneity(on, off), runs, len(names)),
             **_compared(shares_of(on), shares_of(off), both, names),
             "by_chance": distance_by_chance(
                 pooled, runs / 2
@@ -196,10 +228,9 @@ class OfPair:
         }
 
 
-def trials_of(request: TrialsRequest, *pairs: AnyPair) -> tuple[OfTiny | OfPair, str]:
-    """The trials that are asked for, of which none has been run, and what they are of, in words."""
-    trials = OfPair(request, *pairs) if request.trial == "pair" else OfTiny(request)
-    return trials, trials.whose
+def trials_of(request: TrialsRequest, *pairs: AnyPair) -> OfTiny | OfPair:
+    """The trials that are asked for, of which none has been run."""
+    return OfPair(request, *pairs) if request.trial == "pair" else OfTiny(request)
 
 
 def _counted(
@@ -216,17 +247,25 @@ def _counted(
     }
 
 
-def _tested(test: ChiSquare, runs: int) -> dict[str, Any]:
-    p_value = test.p_value
-    found: wire.TrialsVerdict = (
-        "differs" if p_value < BEYOND_CHANCE else "unclear" if p_value < UNSUSPICIOUS else "fits"
-    )
+def _tested(test: ChiSquare, runs: int, cells: int) -> dict[str, Any]:
     return {
         "statistic": None if math.isinf(test.statistic) else test.statistic,
         "freedom": test.freedom,
-        "p_value": p_value,
-        "found": "few" if runs < FEWEST_RUNS and found != "differs" else found,
+        "p_value": test.p_value,
+        "found": verdict_of(test, runs, cells),
     }
+
+
+def verdict_of(test: ChiSquare, runs: int, cells: int) -> wire.TrialsVerdict:
+    """cells: how many texts came or can come. Without a degree of freedom nothing was tested: there is one
+    text only, or all others are still too rare."""
+    if test.p_value < BEYOND_CHANCE:
+        return "differs"
+    if runs < FEWEST_RUNS or (test.freedom == 0 and cells > 1):
+        return "few"
+    if test.freedom == 0:
+        return "alike"
+    return "unclear" if test.p_value < UNSUSPICIOUS else "fits"
 
 
 def _compared(

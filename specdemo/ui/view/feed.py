@@ -2,6 +2,7 @@
 ended is compressed, as it is sent. No torch, no gradio."""
 
 import gzip
+import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -192,8 +193,27 @@ def setting(trace: Trace) -> RunSetting:
         "adjusted": in_one(adjusting_in_words(params)),
         "chat": params.chat,
         "machine": printable(trace.pair.device_name),
+        "conditions": conditions_of(trace),
         "served": server,
     }
+
+
+SAMPLING = (
+    *("temperature", "top_k", "top_p", "min_p"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
+)
+
+
+def conditions_of(trace: Trace) -> str:
+    """A digest of what two runs must share so that figures of both can stand in one chart of draft lengths:
+    pair, device, what drafts and judges, sampler and prompt; not the draft length and the seed."""
+    params, pair = trace.params, trace.pair
+    method, rule = METHODS[params.draft_with], RULES[params.rule]
+    fields = dict.fromkeys([*SAMPLING, *method.fields, *rule.fields])
+    values = {field: getattr(params, field) for field in fields if field != "gamma"}
+    models = [pair.target, pair.drafter, asdict(pair.dtype), asdict(pair.quantize)]
+    shared = [*models, pair.device, pair.device_name, method.name, rule.name, values, trace.prompt_ids]
+    return hashlib.sha256(json.dumps(shared, default=str).encode()).hexdigest()[:16]
 
 
 def how_it_drafts(trace: Trace) -> tuple[Manner | None, str]:

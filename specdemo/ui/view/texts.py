@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdemo.events import DRAFTER_KINDS, METHODS, Params, ServerInfo, Stats, metrics
+from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo, Stats, metrics
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
@@ -38,21 +38,9 @@ def whose(trace: Trace, recorded: bool = False) -> str:
     params, pair = trace.params, trace.pair
     if pair.server is not None:
         return _whose_served(trace, pair.server, recorded)
-    method = METHODS[params.draft_with]
-    drafting = words_of_row("methods", method.name, "label")
-    if method.needs == "drafter":
-        kind = pair.drafter_kind if pair.drafter_kind in DRAFTER_KINDS else None
-        # Of a hub id or a directory, the two last parts.
-        name = "/".join(Path(printable(pair.drafter or "model")).parts[-2:])
-        called = words_of_row("kinds", kind, "label") if kind else say("said.drafter")
-        drafting = f"{called} {name}"
-    elif method.needs == "first layers":
-        drafting = say("said.after_layer", method=drafting, layer=params.exit_layer)
-    elif params.draft_with == "none":
-        drafting = say("said.nothing_drafted")
     parts = [
         printable(pair.name),
-        drafting,
+        drafter_in_words(params, pair),
         *([f"γ {params.gamma}"] if params.draft_with != "none" else []),
         *judging_in_words(params),
         sampler_in_words(params),
@@ -61,6 +49,21 @@ def whose(trace: Trace, recorded: bool = False) -> str:
         *([f"{trace.date}"] if trace.date else []),
     ]
     return _joined(parts, recorded)
+
+
+def drafter_in_words(params: Params, pair: PairInfo) -> str:
+    """What drafts, by kind and name. The exit layer is named once it is chosen, as in any trace."""
+    method = METHODS[params.draft_with]
+    drafting = words_of_row("methods", method.name, "label")
+    if method.needs == "drafter":
+        kind = pair.drafter_kind if pair.drafter_kind in DRAFTER_KINDS else None
+        # Of a hub id or a directory, the two last parts.
+        name = "/".join(Path(printable(pair.drafter or "model")).parts[-2:])
+        called = words_of_row("kinds", kind, "label") if kind else say("said.drafter")
+        return f"{called} {name}"
+    if method.needs == "first layers" and params.exit_layer:
+        return say("said.after_layer", method=drafting, layer=params.exit_layer)
+    return say("said.nothing_drafted") if params.draft_with == "none" else drafting
 
 
 def _joined(parts: list[str], recorded: bool) -> str:

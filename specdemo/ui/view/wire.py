@@ -83,8 +83,9 @@ class RunSetting(TypedDict):
     empty where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches.
     top_k 0, top_p 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none,
     or where only a server knows. gamma: "auto" where it was chosen round by round. chat: whether the prompt
-    went through a chat template. machine: the device that the run was made on, as the pair named it. served:
-    None for a run of the engine here."""
+    went through a chat template. machine: the device that the run was made on, as the pair named it.
+    conditions: what a measurement must share to be drawn with this run. served: None for a run of the engine
+    here."""
 
     draft_with: str
     manner: Manner | None
@@ -102,6 +103,7 @@ class RunSetting(TypedDict):
     adjusted: str
     chat: bool
     machine: str
+    conditions: str
     served: Served | None
 
 
@@ -237,14 +239,15 @@ class TrialsCell(TypedDict):
     others: int
 
 
-TrialsVerdict = Literal["few", "fits", "unclear", "differs"]
+TrialsVerdict = Literal["few", "alike", "fits", "unclear", "differs"]
 
 
 class Trials(TypedDict):
     """Short runs so far, of `most` at the most, counted by their first two tokens. trial: "none", a mistake,
     or "pair". lossy: the rule, if it is one. judged, accepted: drafted tokens. distance: total variation;
     by_chance: what it is on average where there is no difference. statistic: of the chi-square test, None
-    where it is infinite."""
+    where it is infinite. found: "alike" where only one text came and no other can be told, so that the test
+    can find nothing."""
 
     trial: str
     runs: int
@@ -268,7 +271,8 @@ MEASUREMENT_KINDS: tuple[MeasurementKind, ...] = ("race", "gamma", "compare", "g
 
 class Measurement(TypedDict):
     """What an instrument measures: all of it so far. id: another one for each measurement. whose: what is
-    measured, in words. text: what goes on or what went wrong. share: done, from 0 to 1."""
+    measured, in words. text: what goes on or what went wrong. share: done, from 0 to 1. conditions: of
+    gammas, as in RunSetting."""
 
     id: str
     kind: MeasurementKind
@@ -278,6 +282,7 @@ class Measurement(TypedDict):
     share: float | None
     race: NotRequired[Race]
     gammas: NotRequired[list[GammaPoint]]
+    conditions: NotRequired[str]
     comparison: NotRequired[ComparisonTable]
     guess: NotRequired[Game]
     trials: NotRequired[Trials]

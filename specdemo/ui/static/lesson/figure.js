@@ -11,6 +11,7 @@ import { DEFAULTS } from "./defaults.js";
 import { compared, draw as drawInto, noCounts, randomNumbers } from "./draws.js";
 import { makeHandle } from "./handle.js";
 import { MISTAKES, isExact, pick, trialOf } from "./identity.js";
+import { MISTAKE_WORDS } from "./mistakes.js";
 import { placeAt } from "./place.js";
 import { NEUTRAL, rescaled, shaped, sumOf } from "./shaping.js";
 
@@ -18,6 +19,7 @@ import { NEUTRAL, rescaled, shaped, sumOf } from "./shaping.js";
 /** @import { Columns } from "./columns.js" */
 /** @import { Counts } from "./draws.js" */
 /** @import { Mistake, Trial } from "./identity.js" */
+/** @import { Others } from "./place.js" */
 /** @import { Shaping } from "./shaping.js" */
 /** @typedef {"p" | "q"} Which */
 
@@ -42,7 +44,8 @@ const FIGURE = `
       <div class="chart"></div>
       <div class="area" role="img"></div>
       <p class="sums"><b class="rate"></b><span class="mass"></span></p>
-      <p class="note" data-say="figure.parts.poor"></p></section>
+      <p class="bound note" data-say="figure.parts.bound"></p>
+      <p class="poor note" data-say="figure.parts.poor"></p></section>
     <section class="one"><h2 data-say="figure.one.title"></h2>
       <div class="drafting"><p class="drafted"></p><button type="button" class="draw-one" data-say="figure.one.draw"></button></div>
       <div class="judging"><p class="threshold"><span></span></p>
@@ -73,6 +76,8 @@ const TOKENS = [
   "figure.tokens.one", "figure.tokens.two", "figure.tokens.three", "figure.tokens.four", "figure.tokens.five", "figure.tokens.six",
 ];
 const ROOM = 0.2; // of a strip, which a word needs
+/** @type {Record<Others, string>} */
+const OTHERS = { above: "figure.others.above", below: "figure.others.below", all: "figure.others.all" };
 /** @type {[name: keyof Shaping, label: string, least: number, most: number, step: number][]} */
 const FILTERS = [
   ["temperature", "figure.pull.temperature", 0, 2, 0.05],
@@ -80,13 +85,6 @@ const FILTERS = [
   ["top_p", "figure.pull.top_p", 0.05, 1, 0.05],
   ["min_p", "figure.pull.min_p", 0, 0.95, 0.05],
 ];
-/** @type {Record<Mistake, [name: string, why: string]>} */
-const WORDS = {
-  from_p: ["figure.mistakes.from_p.name", "figure.mistakes.from_p.why"],
-  told: ["figure.mistakes.told.name", "figure.mistakes.told.why"],
-  soft: ["figure.mistakes.soft.name", "figure.mistakes.soft.why"],
-  likelier: ["figure.mistakes.likelier.name", "figure.mistakes.likelier.why"],
-};
 
 /**
  * The panel is filled when it is first looked at.
@@ -117,6 +115,9 @@ function fill(panel, pinned) {
   // What is chosen.
   /** @type {string[]} */
   let names = [];
+  /** The last of the names: those that stand for more than one token. @type {Others[]} */
+  let others = [];
+  let asTaken = false; // whether p and q are the pinned token's, unchanged
   /** Before the sampler. @type {Record<Which, number[]>} */
   let raw = { p: [], q: [] };
   /** @type {Shaping} */
@@ -170,6 +171,8 @@ function fill(panel, pinned) {
 
   function begin() {
     names = TOKENS.map((key) => inQuotes(say(key)));
+    others = [];
+    asTaken = false;
     raw = { p: DEFAULTS.p, q: DEFAULTS.q };
     shaping = { ...NEUTRAL };
     mistakes = new Set();
@@ -188,12 +191,15 @@ function fill(panel, pinned) {
     const token = pinned();
     const found = placeAt(token);
     if (!token || !found) return;
-    names = found.names.map((name) => name ?? say("figure.others"));
+    others = found.others;
+    names = [...found.names, ...others.map((kind) => say(OTHERS[kind]))];
+    asTaken = true;
     raw = { p: found.p, q: found.q };
     shaping = { ...found.shaping };
     mistakes = new Set();
     const where = { token: inQuotes(token.text) };
-    place = shaping.temperature === 0 ? say("figure.after_greedy", where) : say("figure.after_pinned", where);
+    const sampled = ["figure.after_pinned.listed", "figure.after_pinned.one", "figure.after_pinned.two"][others.length];
+    place = say(shaping.temperature === 0 ? "figure.after_greedy" : sampled, where);
     draft = found.draft ?? 0;
     u = found.u ?? DEFAULTS.u;
     build();
@@ -256,6 +262,7 @@ function fill(panel, pinned) {
       });
       columns.pull.names[at].replaceChildren(choice);
       for (const where of [columns.parts, columns.many]) where.names[at].replaceChildren(make("span", bare(name)));
+      for (const { names: heads } of Object.values(columns)) heads[at].classList.toggle("others", at >= tokens - others.length);
       makeBars(at);
       appendAll(columns.parts.columns[at], ["kept", "added", "due"].map((kind) => classed(make("i"), kind)));
       appendAll(columns.many.columns[at], ["kept", "added", "formula", "of-p"].map((kind) => classed(make("i"), kind)));
@@ -288,6 +295,7 @@ function fill(panel, pinned) {
         read: () => raw[which][at],
         write: (value) => {
           raw = { ...raw, [which]: rescaled(before, at, value) };
+          asTaken = false;
           change(true);
         },
         grasped: () => { before = raw[which]; },
@@ -325,7 +333,8 @@ function fill(panel, pinned) {
     panel.dataset.tone = exact ? "exact" : "differs";
     write(".answer", exact ? say("figure.exact") : say("figure.off", { share: fixed(100 * trial.distance, 1) }));
     write(".place", place);
-    part(".parts .note").hidden = !exact;
+    part(".bound").hidden = !(asTaken && others.includes("all") && mistakes.size === 0);
+    part(".poor").hidden = !exact;
   }
 
   function drawBars() {
@@ -354,6 +363,7 @@ function fill(panel, pinned) {
       range.dataset.name = name;
       range.addEventListener("input", () => {
         shaping[name] = Number(range.value);
+        asTaken = false;
         change();
       });
       part(".shaping").append(make("label", make("span", say(label)), range, make("output")));
@@ -464,7 +474,7 @@ function fill(panel, pinned) {
     part(".mistakes").setAttribute("aria-label", say("figure.mistakes.label"));
     part(".mistakes").append(make("span", say("figure.mistakes.label")));
     for (const mistake of MISTAKES) {
-      const button = make("button", say(WORDS[mistake][0]));
+      const button = make("button", say(MISTAKE_WORDS[mistake][0]));
       button.type = "button";
       button.dataset.mistake = mistake;
       button.addEventListener("click", () => turn(mistake));
@@ -477,7 +487,7 @@ function fill(panel, pinned) {
       find(panel, `[data-mistake="${mistake}"]`).setAttribute("aria-pressed", String(mistakes.has(mistake)));
     }
     const made = MISTAKES.filter((mistake) => mistakes.has(mistake));
-    const whys = made.length ? made.map((mistake) => say(WORDS[mistake][1])) : [say("figure.mistakes.none")];
+    const whys = made.length ? made.map((mistake) => say(MISTAKE_WORDS[mistake][1])) : [say("figure.mistakes.none")];
     panel.toggleAttribute("data-mistaken", made.length > 0);
     if (made.length && isExact(trial)) whys.push(say("figure.mistakes.harmless"));
     const shown = [...part(".whys").children].map(({ textContent }) => textContent).join();

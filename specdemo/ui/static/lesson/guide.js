@@ -1,6 +1,7 @@
 // @ts-check
 // The guided path: its steps, and which token of a run each of them is about. Nothing here touches the page.
 
+import { milliseconds } from "../view/format.js";
 import { isDrafted, tokensOf } from "../view/run.js";
 import { say } from "../view/words.js";
 
@@ -75,16 +76,31 @@ export function substitute({ rounds, setting }) {
 }
 
 /**
+ * What a token from the target alone takes, in words, and on which machine; null where it is not known.
+ * @typedef {{ ms: string, machine: string }} Alone
+ * @param {Shown} run
+ * @returns {Alone | null}
+ */
+export function aloneOf({ numbers: { target_step = "–" }, setting }) {
+  return target_step === "–" ? null : { ms: target_step.split(" (")[0], machine: setting?.machine ?? "" };
+}
+
+/**
  * The words of a step about this run: *so* stands around a word that they explain.
  * @param {Step} step
  * @param {Shown} run
+ * @param {Alone | null} here of a run of the visitor's own, whatever stands in for it
  */
-export function wordsOf({ name }, { numbers, setting, recorded }) {
-  const { target_step = "–", acceptance_rate = "–", mean_tokens_per_round = "–", speedup = "–" } = numbers;
-  const text = say(`tour.${name}.${setting?.greedy && GREEDY.includes(name) ? "greedy" : "text"}`);
-  if (name === "slow" && target_step !== "–") {
-    const [ms] = target_step.split(" (");
-    return `${text} ${say(recorded ? "tour.slow.recorded" : "tour.slow.here", { ms, machine: setting?.machine ?? "" })}`;
+export function wordsOf({ name }, run, here = null) {
+  const { acceptance_rate = "–", mean_tokens_per_round = "–", speedup = "–" } = run.numbers;
+  const text = say(`tour.${name}.${run.setting?.greedy && GREEDY.includes(name) ? "greedy" : "text"}`);
+  const alone = aloneOf(run);
+  const verifying = run.rounds.reduce((sum, { verify_ms }) => sum + (verify_ms ?? 0), 0);
+  if (name === "slow" && here) return `${text} ${say("tour.slow.here", { ...here })}`;
+  if (name === "slow" && alone) return `${text} ${say(run.recorded ? "tour.slow.recorded" : "tour.slow.here", { ...alone })}`;
+  if (name === "check" && alone && verifying) {
+    const check = milliseconds(verifying / run.rounds.length);
+    return `${text} ${say("tour.check.here", { check, ms: alone.ms })}`;
   }
   if ((name === "pays" || name === "costs") && ![acceptance_rate, speedup].includes("–")) {
     const values = { rate: acceptance_rate, tokens: mean_tokens_per_round, speedup };

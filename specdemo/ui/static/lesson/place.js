@@ -2,7 +2,7 @@
 // The p and q of a token of a run, for the figure.
 
 import { inQuotes } from "../view/format.js";
-import { ruleOf } from "../view/rules.js";
+import { massAt, ruleOf } from "../view/rules.js";
 import { rejectedIn } from "../view/run.js";
 import { alternativesTo } from "../view/verdict.js";
 import { NEUTRAL, normalised, sumOf } from "./shaping.js";
@@ -10,10 +10,17 @@ import { NEUTRAL, normalised, sumOf } from "./shaping.js";
 /** @import { Token } from "../view/run.js" */
 /** @import { Shaping } from "./shaping.js" */
 /**
- * names: of the tokens, null for all others together. p and q are before the figure's sampler. draft: the place of
- * what was drafted; u: what decided on it; replacement: the place of what replaced it. Null where there is none.
+ * Tokens that are not listed, taken as one: those with p > q, those with p < q, or all of them.
+ * @typedef {"above" | "below" | "all"} Others
+ */
+/** @typedef {{ kind: Others, p: number, q: number }} Group */
+/**
+ * names: of the listed tokens. others: what comes after them in p and q, which are before the figure's sampler.
+ * draft: the place of what was drafted; u: what decided on it; replacement: the place of what replaced it. Null
+ * where there is none.
  * @typedef {object} Place
- * @property {(string | null)[]} names
+ * @property {string[]} names
+ * @property {Others[]} others
  * @property {number[]} p
  * @property {number[]} q
  * @property {Shaping} shaping
@@ -23,10 +30,10 @@ import { NEUTRAL, normalised, sumOf } from "./shaping.js";
  */
 
 const LISTED = 5; // tokens by name
-const NEGLIGIBLE = 1e-9; // probability of all others that are left out
+const ROUNDING = 1e-5; // what sums of a trace's numbers, which have six digits, may be off by
 
 /**
- * The likeliest tokens at the token's place, and all others as one. Null where there is no p and q.
+ * The likeliest tokens at the token's place, and all others as one or two. Null where there is no p and q.
  * Of a sampled run, what its sampler made of p and q, which the figure then leaves as they are. Of a greedy
  * run, where those are 1 or 0, the likeliest tokens' p and q before the sampler, at temperature 0.
  * @param {Token | null} token
@@ -51,17 +58,42 @@ export function placeAt(token) {
     const found = listed.findIndex((row) => row.id === id);
     return found < 0 ? null : found;
   };
-  /** @type {(string | null)[]} */
-  const names = listed.map(({ name }) => name);
   const found = {
+    names: listed.map(({ name }) => name),
     draft: drafted ? at(drafted.id) : null,
     u: judged ? drafted.u : null,
     replacement: replaced ? at(replaced.id) : null,
   };
-  const rest = [p, q].map((some) => Math.max(0, 1 - sumOf(some)));
-  if (greedy) return { names, p: normalised(p), q: normalised(q), shaping: { ...NEUTRAL, temperature: 0 }, ...found };
-  if (rest.every((one) => one < NEGLIGIBLE)) return { names, p: normalised(p), q: normalised(q), shaping: NEUTRAL, ...found };
+  if (greedy) return { ...found, others: [], p: normalised(p), q: normalised(q), shaping: { ...NEUTRAL, temperature: 0 } };
+  const mass = ruleOf(token).name === "speculative" ? massAt(token) : null;
+  const others = othersOf(p, q, mass).filter((group) => Math.max(group.p, group.q) >= ROUNDING);
   return {
-    names: [...names, null], p: normalised([...p, rest[0]]), q: normalised([...q, rest[1]]), shaping: NEUTRAL, ...found,
+    ...found,
+    others: others.map(({ kind }) => kind),
+    p: normalised([...p, ...others.map((group) => group.p)]),
+    q: normalised([...q, ...others.map((group) => group.q)]),
+    shaping: NEUTRAL,
   };
+}
+
+/**
+ * The tokens that are not listed. As one they can hide a part of the residual, since p − q of some is above 0 and
+ * of others below. So they are two where the residual's mass is known, with as much of it as the listed tokens
+ * leave.
+ * @param {number[]} p of the listed tokens
+ * @param {number[]} q
+ * @param {number | null} mass the sum of (p − q)₊ over all tokens, which is that of (q − p)₊
+ * @returns {Group[]}
+ */
+function othersOf(p, q, mass) {
+  const [ofTarget, ofDrafter] = [p, q].map((some) => Math.max(0, 1 - sumOf(some)));
+  /** @type {Group[]} */
+  const all = [{ kind: "all", p: ofTarget, q: ofDrafter }];
+  if (mass === null) return all;
+  const missing = mass - sumOf(p.map((one, at) => Math.max(0, one - q[at])));
+  const over = mass - sumOf(p.map((one, at) => Math.max(0, q[at] - one)));
+  const shared = ofTarget - missing; // the sum of min(p, q)
+  if (Math.min(missing, over, shared) < -ROUNDING) return all; // the numbers are not those of one place
+  const [more, less, half] = [missing, over, shared / 2].map((one) => Math.max(0, one));
+  return [{ kind: "above", p: more + half, q: half }, { kind: "below", p: half, q: less + half }];
 }

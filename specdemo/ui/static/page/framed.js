@@ -9,6 +9,22 @@ export function isFramed() {
   return document.documentElement.classList.contains("reduced");
 }
 
+/**
+ * A button above the text that starts the run which the address asks for, once.
+ * @param {HTMLElement} page
+ * @param {() => void} start
+ */
+export function addStart(page, start) {
+  const button = make("button", say("keep.run"));
+  button.type = "button";
+  button.className = "start";
+  button.addEventListener("click", () => {
+    button.remove();
+    start();
+  });
+  page.append(button);
+}
+
 /** @param {HTMLElement} foot */
 export function addWayOut(foot) {
   const link = make("a", say("keep.open"));

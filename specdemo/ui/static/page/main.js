@@ -4,7 +4,7 @@
 import { makeAddress } from "./address.js";
 import { makeCompare } from "../runs/compare.js";
 import { watchControls } from "./controls.js";
-import { addWayOut, isFramed } from "./framed.js";
+import { addStart, addWayOut, isFramed } from "./framed.js";
 import { offerLanguages } from "./language.js";
 import { find, saveFile } from "../view/dom.js";
 import { makeExactness } from "../view/exactness.js";
@@ -139,7 +139,11 @@ export function start({ element, props, watch, trigger }) {
   const linked = recorded.find((name) => name === query.get("trace") && !begins) ?? RECORDED;
   if (linked !== RECORDED) unfold();
   // Only then what the address asks for, since what is wrong with it stays on the page.
-  showWhole(linked, number).then(() => trigger("submit", { query: query.toString() }));
+  showWhole(linked, number).then(() => {
+    if (!isFramed() || query.get("run") !== "1") return trigger("submit", { query: query.toString() });
+    // The page around a frame must not start runs in its visitors' names.
+    addStart(page, () => trigger("submit", { query: query.toString() }));
+  });
 
   // What the server answers to an event.
 
@@ -150,7 +154,10 @@ export function start({ element, props, watch, trigger }) {
     else if (message.measure) followMeasurement(message.measure);
     else if (message.follow) followRun(message.follow, message.at ?? 0);
     else if (message.name) showOpened(message.name);
-    else draw(message);
+    else {
+      if (message.notice?.kind === "error") isLinked = false; // the address's run does not come
+      draw(message);
+    }
   }
 
   // Shows what is hidden from a newcomer until the visitor has begun something.

@@ -2,11 +2,11 @@
 // The guided path over the page: a card with a step's words, and one thing lit. It begins by its button or by
 // link (?tour=3), and leaves everything as it was.
 
-import { STEPS, parted, stepOf, substitute, wordsOf } from "../lesson/guide.js";
+import { STEPS, aloneOf, parted, stepOf, substitute, wordsOf } from "../lesson/guide.js";
 import { find, make } from "../view/dom.js";
 import { say } from "../view/words.js";
 
-/** @import { Shown, Step } from "../lesson/guide.js" */
+/** @import { Alone, Shown, Step } from "../lesson/guide.js" */
 /** @import { Drafted, Own, Run, Token } from "../view/run.js" */
 
 const NAME = "tour"; // in the address
@@ -39,6 +39,8 @@ export function makeTour(page, stage) {
   let found = null;
   /** The recorded run that is lent to the tour. @type {string | null} */
   let lent = null;
+  /** What was measured in the visitor's own run, the latest there was. @type {Alone | null} */
+  let here = null;
   /** The recorded run in place of one that cannot show the steps. @type {string | null} */
   let standIn = null;
   /** What is lit. @type {HTMLElement | null} */
@@ -75,6 +77,7 @@ export function makeTour(page, stage) {
     if (at) return go(step);
     found = { focus: document.activeElement, tab: page.dataset.tab ?? "text", pinned: stage.pinned() };
     standIn = substitute(stage.run);
+    if (!stage.run.recorded) here = aloneOf(stage.run) ?? here;
     root.classList.add("touring");
     card.hidden = false;
     await go(step);
@@ -147,7 +150,7 @@ export function makeTour(page, stage) {
     part("title").textContent = say(`tour.${name}.title`);
     part("place").textContent = say("tour.place", { step: at, steps: STEPS.length });
     part("words").replaceChildren();
-    parted(wordsOf(step, shown)).forEach((text, place) => part("words").append(place % 2 ? make("dfn", text) : text));
+    parted(wordsOf(step, shown, here)).forEach((text, place) => part("words").append(place % 2 ? make("dfn", text) : text));
     part("lent").textContent = lent ? say("tour.lent", { name: say(`recorded.${lent}.name`) }) : "";
     const details = /** @type {HTMLDetailsElement} */ (part("details"));
     details.hidden = !formula;

@@ -3,8 +3,8 @@
 // uses one.
 
 import {
-  LINES, bandOf, bestInWords, cellsOf, intervalsOf, marksOf, nameOf, pathThrough, rowInWords, rowsOf, scaleOf,
-  unclearInWords, valueOf, whatIsMissing,
+  LINES, bandOf, bestInWords, cellsOf, intervalsOf, marksOf, nameOf, pathThrough, pointsFor, pointsInWords, rowInWords,
+  rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
 import { appendAll, escaped, find, make } from "../view/dom.js";
 import { inLanguage, say } from "../view/words.js";
@@ -21,6 +21,7 @@ const words = (/** @type {string} */ key) => escaped(say(key));
 const markup = () => `
   <div class="measuring"></div>
   <p class="missing" role="status"></p>
+  <div class="elsewhere" hidden><p></p><ul></ul></div>
   <div class="gammas">
     <div class="taking"><div class="bests"></div><p class="unclear"></p><p class="chosen" role="status"></p></div>
     <ul class="key"><li data-line="formula" data-only="engine">${words("gamma.formula")}</li>
@@ -35,6 +36,7 @@ const markup = () => `
     </div>
     <p class="readout" aria-hidden="true"></p>
     <p class="of"></p>
+    <p class="leaves-out">${words("gamma.leavesOut")}</p>
     <div class="scrolls"><table aria-label="${words("gamma.table")}">
       <thead><tr><th rowspan="2" scope="col">γ</th><th colspan="3" scope="colgroup">${words("gamma.speedup")}</th>
         <th colspan="3" scope="colgroup">${words("gamma.tokens")}</th></tr>
@@ -62,6 +64,7 @@ export function makeGamma(panel, server) {
   /** @type {GammaPoint[]} */
   let points = [];
   let measuredOf = ""; // whose points they are
+  let conditions = ""; // under which they were measured
   /** @type {Row[]} */
   let rows = [];
   let drawn = ""; // what is drawn now
@@ -87,6 +90,7 @@ export function makeGamma(panel, server) {
     if (measurement.gammas) {
       points = measurement.gammas;
       measuredOf = measurement.whose;
+      conditions = measurement.conditions ?? "";
     }
     draw();
   }
@@ -98,16 +102,23 @@ export function makeGamma(panel, server) {
     const served = run.setting?.served;
     const set = served ? served.gamma : usual;
     const own = typeof set === "number" ? set : null; // none of them where it was chosen round by round
-    const news = JSON.stringify([run.whose, run.complete, run.outcome, own, points]);
+    const news = JSON.stringify([run.whose, run.complete, run.outcome, run.setting?.conditions, own, points, conditions]);
     if (news === drawn) return;
     drawn = news;
     measuring.describe(say(served ? "gamma.whatServed" : "gamma.what"));
     measuring.foretell(run.outcome?.seconds.gamma, run.recorded);
-    rows = rowsOf(run.outcome, points, run.setting && own);
+    const ofThis = pointsFor(points, conditions, run.setting);
+    rows = rowsOf(run.outcome, ofThis, run.setting && own);
     part(".missing").textContent = whatIsMissing(run);
     part(".chosen").textContent = "";
     const estimated = run.outcome?.estimates.length ? say("gamma.estimatedFrom", { whose: run.whose }) : "";
-    const measured = points.length ? say("gamma.measuredOf", { whose: measuredOf, runs: runsInWords(points) }) : "";
+    const whatPoints = { whose: measuredOf, runs: points.length ? runsInWords(points) : "" };
+    const measured = ofThis.length ? say("gamma.measuredOf", whatPoints) : "";
+    part(".elsewhere").hidden = !run.setting || !points.length || ofThis.length > 0;
+    part(".elsewhere p").textContent = say("gamma.elsewhere", whatPoints);
+    part(".elsewhere ul").replaceChildren();
+    appendAll(part(".elsewhere ul"), pointsInWords(points).map((line) => make("li", line)));
+    part(".leaves-out").hidden = !rows.some((row) => valueOf(row, "speedup", "formula") !== null);
     part(".of").textContent = [estimated, measured].filter(Boolean).join("\n");
     part(".gammas").hidden = !rows.length;
     if (!rows.length) return; // what was drawn before keeps its place, unseen
@@ -253,8 +264,9 @@ function drawChart(rows, measure, width, height) {
   for (const line of /** @type {Line[]} */ (["formula", "seen"])) {
     chart.append(shape("path", { class: line, d: pathThrough(marksOf(rows, measure, line, scale)) }));
   }
-  for (const { x, low, high } of intervalsOf(rows, measure, scale)) {
-    chart.append(shape("path", { class: "interval", d: `M${x - 4} ${high}h8m-4 0V${low}m-4 0h8` }));
+  for (const { x, low, high, isCut } of intervalsOf(rows, measure, scale)) {
+    const end = isCut ? `M${x - 4} ${high + 7}l4 -7l4 7m-4 -7` : `M${x - 4} ${high}h8m-4 0`; // an arrow: it goes on
+    chart.append(shape("path", { class: "interval", d: `${end}V${low}m-4 0h8` }));
   }
   for (const { x, y } of marksOf(rows, measure, "measured", scale)) {
     chart.append(shape("path", { class: "measured", d: `M${x} ${y - 5}l5 5l-5 5l-5 -5z` }));

@@ -3,6 +3,7 @@
 // The server runs and tests them.
 
 import { MISTAKES } from "../lesson/identity.js";
+import { MISTAKE_WORDS } from "../lesson/mistakes.js";
 import { appendAll, escaped, find, make } from "../view/dom.js";
 import { digits, fixed, grouped, inQuotes, percent } from "../view/format.js";
 import { say } from "../view/words.js";
@@ -30,13 +31,6 @@ const markup = () => `
       <th scope="col" class="came-key"></th><th scope="col" class="due-key"></th></tr></thead><tbody></tbody></table>
     <p class="careful">${escaped(say("trials.careful"))}</p>
   </div>`;
-/** @type {Record<Mistake, [name: string, why: string]>} */
-const WORDS = {
-  from_p: ["figure.mistakes.from_p.name", "figure.mistakes.from_p.why"],
-  told: ["figure.mistakes.told.name", "figure.mistakes.told.why"],
-  soft: ["figure.mistakes.soft.name", "figure.mistakes.soft.why"],
-  likelier: ["figure.mistakes.likelier.name", "figure.mistakes.likelier.why"],
-};
 
 /**
  * @param {HTMLElement} panel
@@ -53,7 +47,7 @@ export function makeTrials(panel, server) {
     [say("trials.pair")]: { kind: "trials", trial: "pair" },
   }, say("trials.what"));
   const switches = MISTAKES.map((mistake) => {
-    const button = make("button", say(WORDS[mistake][0]));
+    const button = make("button", say(MISTAKE_WORDS[mistake][0]));
     button.type = "button";
     button.dataset.mistake = mistake;
     button.addEventListener("click", () => turn(mistake));
@@ -73,8 +67,13 @@ export function makeTrials(panel, server) {
     const on = mistake === tiny.trial ? null : mistake;
     tiny.trial = on ?? "none";
     for (const button of switches) button.setAttribute("aria-pressed", String(button.dataset.mistake === on));
-    part(".why").textContent = on ? say(WORDS[on][1]) : say("trials.none");
+    part(".why").textContent = on ? say(MISTAKE_WORDS[on][1]) : say("trials.none");
     part(".why").toggleAttribute("data-mistaken", on !== null);
+    const { trial } = panel.dataset; // of the runs that are counted
+    if (!trial || trial === "pair" || trial === tiny.trial) return;
+    delete panel.dataset.trial;
+    delete panel.dataset.found;
+    write(".result", say("trials.before"));
   }
 
   /** @param {Measurement} measurement */
@@ -100,12 +99,12 @@ export function makeTrials(panel, server) {
   }
 
   /** @param {Trials} trials */
-  function tellNumbers({ trial, runs, most, p_value, statistic, freedom, distance, by_chance, judged, accepted }) {
+  function tellNumbers({ trial, found, runs, most, p_value, statistic, freedom, distance, by_chance, judged, accepted }) {
     const count = { runs: grouped(runs), most: grouped(most) };
     /** @type {Record<string, [name: string, value: string]>} */
     const numbers = {
       runs: [say("trials.runs"), trial === "pair" ? say("trials.ofEach", count) : say("trials.ofMost", count)],
-      chance: [say("figure.many.chance"), digits(p_value, 2)],
+      chance: [say("figure.many.chance"), freedom || found === "differs" ? digits(p_value, 2) : "–"],
       statistic: [say("figure.many.statistic", { count: freedom }), statistic === null ? "∞" : fixed(statistic, 1)],
       distance: [say("figure.many.distance"), say("trials.distance", { distance: fixed(distance, 3), chance: fixed(by_chance, 3) })],
       accepted: [say("trials.accepted"), judged ? percent(accepted, judged) : "–"],
@@ -161,14 +160,17 @@ function row() {
 
 /**
  * What the counts show, in a sentence.
- * @param {Pick<Trials, "trial" | "found" | "greedy" | "lossy" | "cells">} trials
+ * @param {Pick<Trials, "trial" | "found" | "greedy" | "lossy">} trials
  */
-export function verdictInWords({ trial, found, greedy, lossy, cells }) {
+export function verdictInWords({ trial, found, greedy, lossy }) {
   const ofPair = trial === "pair";
   if (found === "few") return say("trials.few");
   if (found === "unclear") return say("trials.unclear");
+  if (found === "alike") {
+    if (!greedy) return say(ofPair ? "trials.alike.pair" : "trials.alike.tiny");
+    return say(ofPair ? "trials.greedy.pair" : trial === "none" ? "trials.greedy.tiny" : "trials.greedy.harmless");
+  }
   if (found === "fits") {
-    if (greedy && cells.length === 1) return say(ofPair ? "trials.greedy.pair" : trial === "none" ? "trials.greedy.tiny" : "trials.greedy.harmless");
     if (lossy) return say("trials.lossy.fits", { rule: lossy });
     return say(ofPair ? "trials.fits.pair" : trial === "none" ? "trials.fits.tiny" : "trials.fits.mistaken");
   }

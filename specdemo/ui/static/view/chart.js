@@ -5,7 +5,7 @@ import { fixed, times } from "./format.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
-/** @import { WireEstimate, GammaPoint, RunOutcome } from "./messages.js" */
+/** @import { WireEstimate, GammaPoint, RunOutcome, RunSetting } from "./messages.js" */
 /** @import { Round, Run } from "./run.js" */
 /**
  * A draft length: what is estimated for it, and what was measured. best: of the estimates, of what was
@@ -20,7 +20,7 @@ import { say } from "./words.js";
 /** @typedef {"formula" | "seen" | "measured"} Line */
 /** @typedef {"speedup" | "tokens"} Measure */
 /** @typedef {{ gamma: number, x: number, y: number, value: number }} Mark */
-/** @typedef {{ x: number, low: number, high: number }} Interval */
+/** @typedef {{ x: number, low: number, high: number, isCut: boolean }} Interval isCut: its end is beyond the axis */
 /** @typedef {ReturnType<typeof scaleOf>} Scale */
 
 /** @type {Line[]} */
@@ -29,6 +29,7 @@ export const LONGEST = 16; // gamma
 const NEARLY = 0.99; // of the fastest: as in specdemo/events/speedup.py
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5]; // between two ticks
 const MOST_TICKS = 6;
+const MOST_REACH = 10; // times the largest of all other ends, so that an interval beyond measure leaves them room
 const MARGIN = { left: 38, right: 10, top: 24, bottom: 38 }; // px
 
 /**
@@ -109,9 +110,31 @@ export function rowInWords(row) {
   if (cells.speedupMeasured !== "–") {
     const how = cells.interval ? "gamma.measuredSpeedupBetween" : "gamma.measuredSpeedup";
     facts.push(say(how, { speedup: cells.speedupMeasured, interval: cells.interval }));
+  } else if (cells.interval) {
+    facts.push(say("gamma.measuredBetween", { interval: cells.interval }));
   }
   if (cells.tokensSeen !== "–") facts.push(say("gamma.estimatedTokens", { tokens: cells.tokensSeen }));
   return say("gamma.row", { length: nameOf(row.gamma), facts: facts.join(", ") || say("gamma.nothing") });
+}
+
+/**
+ * What was measured, each draft length in words.
+ * @param {GammaPoint[]} points
+ */
+export function pointsInWords(points) {
+  const row = { estimate: null, best: { estimated: false, measured: false }, isOwn: false };
+  return points.map((point) => rowInWords({ ...row, gamma: point.gamma, point }));
+}
+
+/**
+ * The points that may stand beside a run's estimates: those measured with the same pair, drafter, device, sampler
+ * and prompt.
+ * @param {GammaPoint[]} points
+ * @param {string} conditions under which they were measured
+ * @param {Pick<RunSetting, "conditions"> | null} setting of the run
+ */
+export function pointsFor(points, conditions, setting) {
+  return setting?.conditions === conditions ? points : [];
 }
 
 /** @param {number} gamma */
@@ -202,8 +225,7 @@ export function scaleOf(rows, measure, width, height) {
     [point?.low ?? 0, point?.high ?? 0], estimate?.seen_interval ?? [0, 0],
   ]) : [];
   const largest = [...values, ...ends.map(([low]) => low)].reduce((most, value) => Math.max(most, value), 1);
-  // An interval may be wide beyond measure; it is cut then.
-  const reach = ends.reduce((most, [, high]) => Math.max(most, Math.min(high, 2 * largest)), largest);
+  const reach = ends.reduce((most, [, high]) => Math.max(most, Math.min(high, MOST_REACH * largest)), largest);
   const step = STEPS.find((one) => reach / one <= MOST_TICKS - 1) ?? 10;
   const count = Math.ceil(reach / step - 1e-9);
   const top = count * step;
@@ -249,7 +271,8 @@ export function intervalsOf(rows, measure, scale) {
   if (measure !== "speedup") return [];
   return rows.flatMap(({ gamma, point }) => {
     const { low = null, high = null } = point ?? {};
-    return low === null || high === null ? [] : [{ x: scale.x(gamma), low: scale.y(low), high: scale.y(high) }];
+    if (low === null || high === null) return [];
+    return [{ x: scale.x(gamma), low: scale.y(low), high: scale.y(high), isCut: high > scale.top }];
   });
 }
 

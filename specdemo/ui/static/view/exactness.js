@@ -4,13 +4,13 @@
 import { escaped, find, make } from "./dom.js";
 import { fixed, grouped, inQuotes, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
-import { keptByBoth, massAt } from "./rules.js";
+import { keptByBoth, massAt, uMatters } from "./rules.js";
 import { named } from "./textless.js";
 import { placeOf } from "./verdict.js";
 import { say } from "./words.js";
 
 /** @import { Recomputed } from "./recompute.js" */
-/** @import { Run, Token } from "./run.js" */
+/** @import { Drafted, Run, Token } from "./run.js" */
 
 const words = (/** @type {string} */ key) => escaped(say(key));
 
@@ -92,17 +92,26 @@ export function makeExactness(panel, pinned) {
    */
   function answer(found, run) {
     const { verdicts, follow } = found;
-    const recorded = run.setting?.rule.recorded ?? "";
+    const recorded = byLikeliest(run) ? say("exactness.recordedGreedy") : run.setting?.rule.recorded ?? "";
     const sentences = [say("exactness.follow", { count: verdicts, follow, recorded })];
     if (follow === verdicts && !isExact(found)) sentences.push(say("exactness.but"));
     if (run.setting?.lossy) sentences.push(say("exactness.lossy", { distance: run.numbers.distance }));
     return sentences.join(" ");
   }
 
+  /** Whether greedy decoding decided all verdicts, and u none. @param {Run} run */
+  function byLikeliest({ setting, rounds }) {
+    const isByU = (/** @type {Drafted} */ token) => token.u !== null && uMatters(token);
+    return setting?.greedy === true && setting.rule.threshold === null && !rounds.some(({ draft }) => draft.some(isByU));
+  }
+
   /** What each lossless rule would have kept of this run's drafts. @param {Run} run */
   function sameDrafts(run) {
     const kept = keptByBoth(run.rounds);
     if (!kept) return "";
+    if (run.setting?.greedy && kept.speculative === kept.block) {
+      return say("exactness.sameDraftsGreedy", { kept: fixed(kept.block) });
+    }
     const means = { speculative: fixed(kept.speculative), block: fixed(kept.block) };
     return say("exactness.sameDrafts", { count: kept.rounds, ...means });
   }
@@ -121,10 +130,11 @@ export function makeExactness(panel, pinned) {
     const rounds = { fitting: run.rounds.length - brokenRounds.length, all: run.rounds.length };
     const order = say(rule?.judges_whole_draft ? "exactness.orderOfBlock" : "exactness.order", rounds);
     const isCut = own < run.rounds.length && !brokenRounds.length;
+    const howAccepted = byLikeliest(run) ? "exactness.acceptedIfLikeliest" : "exactness.acceptedExactly";
     const sum = `${grouped(accepted)} + ${grouped(own)} = ${grouped(accepted + own)}`;
     /** @type {[holds: boolean, what: string][]} */
     const checks = [
-      [!differences.length, say("exactness.acceptedExactly", { when: rule?.accepted ?? "", fates: fates.join(", ") })],
+      [!differences.length, say(howAccepted, { when: rule?.accepted ?? "", fates: fates.join(", ") })],
       [!brokenRounds.length, isCut ? `${order} ${say("exactness.cut")}` : order],
       [!brokenText, say("exactness.text", { sum })],
     ];

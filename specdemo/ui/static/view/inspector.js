@@ -4,7 +4,7 @@
 
 import { escaped, find, make } from "./dom.js";
 import { apart, digits, inQuotes, short } from "./format.js";
-import { isBlock, ruleOf } from "./rules.js";
+import { isBlock, ruleOf, uMatters } from "./rules.js";
 import { isDrafted } from "./run.js";
 import { isServed, isUnknown } from "./served.js";
 import { explained, named } from "./textless.js";
@@ -29,6 +29,7 @@ const excess = (/** @type {string} */ x) =>
 
 // The rule, and why the text is distributed as the target's own. No data is ever written in here.
 const formulas = () => `
+  <p class="greedy">${words("inspector.formula.greedy")}</p>
   <p>${words("inspector.formula.rule")}</p>
   <math display="block"><mi>min</mi><mo>(</mo><mn>1</mn><mo>,</mo>
     <mfrac><mrow>${applied("p", "x")}</mrow><mrow>${applied("q", "x")}</mrow></mfrac><mo>)</mo></math>
@@ -67,6 +68,7 @@ const markup = () => `
       <div class="sides"><span></span><span></span></div>
       <p class="u"><span></span></p>
     </div>
+    <p class="values-of"></p>
     <dl class="values"></dl>
     <table class="likely"><caption></caption><thead></thead><tbody></tbody></table>
     <p class="raw">${words("inspector.raw")}</p>
@@ -139,6 +141,7 @@ export function makeInspector(panel, setting, copied) {
     part(".where").textContent = [placeOf(token), ...ofRound].filter(Boolean).join(", ");
     part(".verdict").textContent = verdictOn(token, setting(), known);
     part(".drafting").textContent = draftingOf(token);
+    part(".formulas .greedy").hidden = !setting()?.greedy;
     showJudgement(token, known);
     showValues(token, known);
     showLikely(token, known);
@@ -164,8 +167,10 @@ export function makeInspector(panel, setting, copied) {
     const judged = replaced ?? token;
     const bar = part(".judgement");
     const usesU = ruleOf(judged).threshold === null;
-    const wasJudged = isDrafted(judged) && usesU && judged.u !== null && judged.accept_prob !== null;
+    const wasJudged = isDrafted(judged) && usesU && uMatters(judged) && judged.u !== null && judged.accept_prob !== null;
     bar.hidden = !isJudged(known) || !wasJudged;
+    const isOfOther = replaced !== undefined && !bar.hidden; // so what is whose has to be said
+    part(".values-of").textContent = isOfOther ? say("inspector.valuesOf", { token: named(token) }) : "";
     if (!isDrafted(judged) || judged.u === null || judged.accept_prob === null) return;
     const { u, accept_prob: threshold } = judged;
     const [writtenU, writtenThreshold] = apart(u, threshold);

@@ -133,8 +133,8 @@
  * where nothing is drafted or a server does not tell. ngram: the most tokens that lookup matches. top_k 0, top_p
  * 1 and min_p 0 are off. adjusted: penalties and biases in words; empty where there are none, or where only a
  * server knows. gamma: "auto" where it was chosen round by round. chat: whether the prompt went through a chat
- * template. machine: the device that the run was made on, as the pair named it. served: null for a run of the
- * engine here.
+ * template. machine: the device that the run was made on, as the pair named it. conditions: what a measurement
+ * must share to be drawn with this run. served: null for a run of the engine here.
  * @typedef {object} RunSetting
  * @property {string} draft_with
  * @property {"chain" | "block" | "block and chain" | "copy" | null} manner
@@ -152,6 +152,7 @@
  * @property {string} adjusted
  * @property {boolean} chat
  * @property {string} machine
+ * @property {string} conditions
  * @property {Served | null} served
  */
 
@@ -318,7 +319,7 @@
  * Short runs so far, of `most` at the most, counted by their first two tokens. trial: "none", a mistake, or
  * "pair". lossy: the rule, if it is one. judged, accepted: drafted tokens. distance: total variation; by_chance:
  * what it is on average where there is no difference. statistic: of the chi-square test, null where it is
- * infinite.
+ * infinite. found: "alike" where only one text came and no other can be told, so that the test can find nothing.
  * @typedef {object} Trials
  * @property {string} trial
  * @property {number} runs
@@ -333,12 +334,13 @@
  * @property {number | null} statistic
  * @property {number} freedom
  * @property {number} p_value
- * @property {"few" | "fits" | "unclear" | "differs"} found
+ * @property {"few" | "alike" | "fits" | "unclear" | "differs"} found
  */
 
 /**
  * What an instrument measures: all of it so far. id: another one for each measurement. whose: what is measured,
- * in words. text: what goes on or what went wrong. share: done, from 0 to 1.
+ * in words. text: what goes on or what went wrong. share: done, from 0 to 1. conditions: of gammas, as in
+ * RunSetting.
  * @typedef {object} Measurement
  * @property {string} id
  * @property {"race" | "gamma" | "compare" | "guess" | "trials"} kind
@@ -348,6 +350,7 @@
  * @property {number | null} share
  * @property {Race} [race]
  * @property {Array<GammaPoint>} [gammas]
+ * @property {string} [conditions]
  * @property {ComparisonTable} [comparison]
  * @property {Game} [guess]
  * @property {Trials} [trials]

@@ -3,7 +3,7 @@
 // a rejection. What is said of a rule comes with the run (events/choices.py).
 
 /** @import { PromptToken, WireRule } from "./messages.js" */
-/** @import { Drafted, Round, Token } from "./run.js" */
+/** @import { Drafted, Own, Round, Token } from "./run.js" */
 
 /** Where no run tells its rule. @type {WireRule} */
 const UNKNOWN = {
@@ -46,6 +46,16 @@ export function isBlock({ setting }) {
 export function partsOf({ residual }) {
   const [of = "", over = ""] = (residual ?? "").split(" − ");
   return { of, over };
+}
+
+/**
+ * Whether u can decide about a token. In greedy decoding p and q are 1 or 0, so it cannot, whatever it is. Of a
+ * greedy trace with other numbers it can.
+ * @param {Drafted | Own} token
+ */
+export function uMatters(token) {
+  const probability = "accept_prob" in token ? token.accept_prob : token.p;
+  return !(token.round.setting?.greedy && (probability === 0 || probability === 1));
 }
 
 /** How many drafts a round's verdicts keep. @param {Round} round */

@@ -4,7 +4,7 @@
 // judged, and what was drafted after the last of these is dropped; then the round's own token is drawn.
 
 import { digits } from "./format.js";
-import { isBlock, ruleOf } from "./rules.js";
+import { isBlock, ruleOf, uMatters } from "./rules.js";
 import { acceptedIn, comesAtOnce, rejectedIn, tokensOf } from "./run.js";
 import { isFromServer, isServed, nameOf, servedDrawn, servedRoundDone } from "./served.js";
 import { named } from "./textless.js";
@@ -298,6 +298,7 @@ function drawnInWords(token) {
   if (isServed(token)) return servedDrawn(token);
   const drawn = { token: named(token), u: digits(token.u) };
   const why = whyNoMore(token.round);
+  if (!uMatters(token)) return likeliestInWords(token, why);
   if (token.fate === "sampled") return say(why ? "player.sampledWhy" : "player.sampled", { ...drawn, why });
   if (token.fate === "bonus") return say("player.bonus", drawn);
   const replaced = rejectedIn(token.round);
@@ -305,6 +306,20 @@ function drawnInWords(token) {
   if (!replaced) return say(isFromP ? "player.resampledFromP" : "player.resampled", drawn);
   const instead = { ...drawn, replaced: named(replaced) };
   return say(isFromP ? "player.resampledFromPInstead" : "player.resampledInstead", instead);
+}
+
+/**
+ * The same in greedy decoding.
+ * @param {Own} own
+ * @param {string} why nothing was drafted, if that is known
+ */
+function likeliestInWords(own, why) {
+  const token = named(own);
+  if (own.fate === "sampled") return say(why ? "player.sampledWhyGreedy" : "player.sampledGreedy", { token, why });
+  if (own.fate === "bonus") return say("player.bonusGreedy", { token });
+  const replaced = rejectedIn(own.round);
+  if (!replaced) return say("player.resampledGreedy", { token });
+  return say("player.resampledInsteadGreedy", { token, replaced: named(replaced) });
 }
 
 /** @param {string[]} parts some of them empty */

@@ -2,7 +2,7 @@
 // What the inspector says about a token: what decided its fate, in a sentence and in numbers.
 
 import { apart, digits, milliseconds } from "./format.js";
-import { isBlock, keptIn, massAt, partsOf, ruleOf, shareAt } from "./rules.js";
+import { isBlock, keptIn, massAt, partsOf, ruleOf, shareAt, uMatters } from "./rules.js";
 import { acceptedIn, comesAtOnce, isDrafted, rejectedIn } from "./run.js";
 import {
   isFromServer, isServed, isUnknown, isUntold, roundOf, servedRoundInWords, servedValues, servedVerdict,
@@ -72,13 +72,14 @@ export function verdictOn(token, setting = null, known = "all") {
       return `${rejected} ${instead}`;
     }
     case "discarded": {
+      const rejected = rejectedIn(token.round);
       if (isBlock(token.round) && token.place >= keptIn(token.round)) {
+        if (rejected && !uMatters(token)) return say("inspector.verdict.droppedAfter", draftNamed(rejected));
         return say("inspector.verdict.failed", { why: judgement(token) });
       }
       if (token.u !== null) return say("inspector.verdict.afterEnd", { why: judgement(token) });
-      const rejected = rejectedIn(token.round);
       return rejected
-        ? say("inspector.verdict.unjudged", { draft: rejected.place + 1, token: named(rejected) })
+        ? say("inspector.verdict.unjudged", draftNamed(rejected))
         : say("inspector.verdict.unjudgedUnknown");
     }
     case "resampled": {
@@ -86,19 +87,31 @@ export function verdictOn(token, setting = null, known = "all") {
       const why = replaced
         ? say("inspector.verdict.resampled", { token: named(replaced), why: judgement(replaced, setting) })
         : say("inspector.verdict.resampledUnknown");
+      if (!uMatters(token)) return `${why} ${say("inspector.verdict.likeliestInstead")}`;
       const u = digits(token.u);
       const how = ruleOf(token).residual === null
         ? say("inspector.verdict.fromP", { u })
         : say("inspector.verdict.fromResidual", { ...partsOf(ruleOf(token)), u });
       return `${why} ${how}`;
     }
-    case "bonus":
-      return say("inspector.verdict.bonus", { count: token.round.draft.length, u: digits(token.u) });
+    case "bonus": {
+      const count = token.round.draft.length;
+      if (!uMatters(token)) return say("inspector.verdict.bonusGreedy", { count });
+      return say("inspector.verdict.bonus", { count, u: digits(token.u) });
+    }
     case "sampled": {
       const why = whyNoMore(token.round);
+      if (!uMatters(token)) {
+        return say(why ? "inspector.verdict.sampledWhyGreedy" : "inspector.verdict.sampledGreedy", { why });
+      }
       return say(why ? "inspector.verdict.sampledWhy" : "inspector.verdict.sampled", { why, u: digits(token.u) });
     }
   }
+}
+
+/** @param {Drafted} rejected */
+function draftNamed(rejected) {
+  return { draft: rejected.place + 1, token: named(rejected) };
 }
 
 /** Whether the token's verdict is known. @param {Known} known */
@@ -116,13 +129,14 @@ function waitingInWords(token) {
 }
 
 /**
- * How u compares with what decides.
+ * How u compares with what decides; in greedy decoding, what decides without it.
  * @param {Drafted} token one that was judged
  * @param {RunSetting | null} setting
  */
 export function judgement(token, setting = null) {
   const { accept_prob, p, raw_p, round, place } = token;
   if (ruleOf(token).threshold !== null || accept_prob === null) return comparison(token);
+  if (byLikeliest(token)) return likeliestInWords(token, setting);
   const words = comparison(token);
   if (isBlock(round)) {
     const isKept = place < keptIn(round) && !passes(token);
@@ -131,6 +145,25 @@ export function judgement(token, setting = null) {
   const { over: least } = partsOf(ruleOf(token));
   if (p === 0) return neverInWords(words, raw_p, setting);
   return accept_prob === 1 && least ? say("inspector.judged.always", { comparison: words, least }) : words;
+}
+
+/** Whether greedy decoding decided it: by whether it is the target's likeliest token. @param {Drafted} token */
+function byLikeliest(token) {
+  const { p, accept_prob } = token;
+  return p === accept_prob && !uMatters(token) && ruleOf(token).threshold === null;
+}
+
+/**
+ * Why greedy decoding keeps a draft, or does not.
+ * @param {Drafted} token
+ * @param {RunSetting | null} setting
+ */
+function likeliestInWords({ p, raw_p }, setting) {
+  if (p === 1) return say("inspector.judged.likeliestOnly");
+  if (!setting || raw_p === null || raw_p === 0) return say("inspector.judged.notLikeliestAtAll");
+  const { adjusted } = setting;
+  const before = digits(raw_p, 2);
+  return say(adjusted ? "inspector.judged.notLikeliestWith" : "inspector.judged.notLikeliestBefore", { adjusted, before });
 }
 
 /** @param {Drafted} token */
@@ -148,8 +181,6 @@ function neverInWords(comparison, raw_p, setting) {
   if (!setting || raw_p === 0) return say("inspector.judged.never", { comparison });
   const { adjusted } = setting;
   const known = { comparison, before: digits(raw_p, 2) };
-  if (setting.greedy && adjusted) return say("inspector.judged.notLikeliestWith", { ...known, adjusted });
-  if (setting.greedy) return say("inspector.judged.notLikeliest", known);
   const filters = [...filtersOf(setting), ...(adjusted ? [adjusted] : [])];
   if (!filters.length) return say("inspector.judged.tooCold", { ...known, temperature: written(setting.temperature) });
   const either = filters.reduce((one, other) => say("inspector.judged.either", { one, other }));
@@ -184,6 +215,7 @@ export function comparison(token) {
   if (threshold !== null) {
     return say(accept_prob ? "inspector.judged.above" : "inspector.judged.notAbove", { p: digits(p), threshold });
   }
+  if (byLikeliest(token)) return say(accept_prob ? "inspector.judged.likeliest" : "inspector.judged.notLikeliest");
   const [drawn, least] = apart(u, accept_prob);
   return say(passes(token) ? "inspector.judged.below" : "inspector.judged.notBelow", { u: drawn, symbol, least });
 }
@@ -210,7 +242,7 @@ export function valuesOf(token, known = "all") {
     rows.push([`Σ (${residual})₊`, say("inspector.meaning.mass"), massAt(token)]);
     if (!isDrafted(token)) rows.push([`r = (${residual})₊ / Σ`, say("inspector.meaning.share"), shareAt(token, p, q)]);
   }
-  rows.push(["u", say("inspector.meaning.u"), u]);
+  if (uMatters(token)) rows.push(["u", say("inspector.meaning.u"), u]);
   const values = rows.filter(/** @returns {row is [string, string, number]} */ (row) => row[2] !== null);
   return known === "draft" ? values.filter(([symbol]) => symbol === "q") : values;
 }

@@ -1,0 +1,148 @@
+"""How long a round would take, by count: of the bytes that it must read, of the kernels that it launches, and
+with figures that are taken, not measured. The roofline and the doctor count bytes by the same function."""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from specdemo.bench.shapes import SHAPES, ModelShape
+from specdemo.events.speedup import expected_tokens
+from specdemo.runtime.attention import number_of_parts
+from specdemo.runtime.lm import kv_length_for
+
+COUNTED_GAMMA, COUNTED_ACCEPTANCE = 4, 0.75
+TEXTS = (512, 4096, 32_768)  # tokens
+ITEMSIZE = 2  # bfloat16
+# Taken, not measured: by reading others' measurements on an H100.
+PRODUCTS_REACH = 0.68  # of the bandwidth, when few rows are multiplied with a weight
+KEYS_AT_ONCE, KEYS_US = 128, 2.6  # how many keys one block of torch's attention reads at a time, and how long
+HOST_US = 1200.0  # between two rounds: 1.0 to 1.4 ms with the embedded pair, measured on a CPU
+COMBINING = 4  # launches of an attention that is split over the keys, besides its own
+
+
+@dataclass(frozen=True)
+class CountedLaunches:
+    """Kernels of the two steps of a round with COUNTED_GAMMA drafts, greedy, without alternatives."""
+
+    draft: int
+    verify: int
+
+
+# By name in SHAPES, counted without a GPU (torch 2.13, transformers 5.24); tests/gpu/test_fake_device.py does
+# it again.
+LAUNCHES = {
+    "llama-3.2-3b-1b": CountedLaunches(1044, 563),
+    "qwen3-8b-0.6b": CountedLaunches(2076, 800),
+}
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    bandwidth: float  # bytes per second
+    node_us: float  # of an empty kernel in a graph
+    processors: int
+
+
+# Nine tenths of the bandwidth that NVIDIA publishes, as copies reach; a node as others have measured it on an
+# H100.
+GIVEN = {"NVIDIA H200": Accelerator(0.9 * 4.8e12, 1.3, 132)}
+
+
+@dataclass(frozen=True)
+class ForwardBytes:
+    """What one forward of few tokens reads."""
+
+    weights: int
+    position: int = 0  # keys and values of one position of the text, in all layers
+    layers: int = 0
+    key_heads: int = 0
+
+
+def bytes_of_shape(shape: ModelShape) -> ForwardBytes:
+    with torch.device("meta"):
+        parameters = shape.model().num_parameters()
+    of_keys = 2 * shape.num_key_value_heads * shape.head_dim * shape.num_hidden_layers
+    table = shape.vocab_size * shape.hidden_size  # of embeddings, of which only some rows are read
+    layers = shape.num_hidden_layers, shape.num_key_value_heads
+    return ForwardBytes(ITEMSIZE * (parameters - table), ITEMSIZE * of_keys, *layers)
+
+
+def bytes_of_model(model: PreTrainedModel, weights: int) -> ForwardBytes:
+    """weights: bytes of them that a forward reads."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    layers = config.num_hidden_layers
+    return ForwardBytes(weights, 2 * heads * width * layers * model.dtype.itemsize, layers, heads)
+
+
+def round_bytes(target: ForwardBytes, drafter: ForwardBytes | None, gamma: int, text: int = 0) -> int:
+    """What a round must read: the target's weights once and the drafter's `gamma` times, and each time the
+    keys and values of `text` positions."""
+    once = [target] + [drafter] * (gamma if drafter is not None else 0)
+    return sum(model.weights + model.position * text for model in once if model is not None)
+
+
+@dataclass(frozen=True)
+class CountedRound:
+    """Microseconds. The limit: what must be read, at the memory's bandwidth."""
+
+    limit: float
+    products: float
+    attention: float
+    launches: float
+    host: float
+
+    @property
+    def us(self) -> float:
+        return self.products + self.attention + self.launches + self.host
+
+    @property
+    def share(self) -> float:
+        return self.limit / self.us
+
+
+def counted_round(
+    name: str, machine: Accelerator, text: int, gamma: int = COUNTED_GAMMA, split: bool = True
+) -> CountedRound:
+    """A round of SHAPES[name] behind `text` tokens. gamma 0: a round of the target alone. split: whether
+    attention over a long cache is split over the keys, as it is."""
+    target, drafter = (bytes_of_shape(shape) for shape in SHAPES[name])
+    per_us = machine.bandwidth / 1e6  # bytes
+    weights = round_bytes(target, drafter, gamma)
+    launches = LAUNCHES[name].draft * gamma / COUNTED_GAMMA + LAUNCHES[name].verify
+    return CountedRound(
+        limit=round_bytes(target, drafter, gamma, text) / per_us,
+        products=weights / per_us / PRODUCTS_REACH,
+        attention=sum(_attention_us(model, machine, text, split) for model in [target, *[drafter] * gamma]),
+        launches=launches * machine.node_us,
+        host=HOST_US,
+    )
+
+
+def _attention_us(model: ForwardBytes, machine: Accelerator, text: int, split: bool) -> float:
+    """Of one forward. It reads as many keys as the captured forward has, masked ones as well: a block those
+    of its part one after the other, and all together no faster than the memory."""
+    keys = kv_length_for(text + COUNTED_GAMMA + 1, torch.device("cuda"))
+    parts = number_of_parts(keys, model.key_heads, machine.processors) if split else 1
+    of_blocks = model.layers * keys / parts / KEYS_AT_ONCE * KEYS_US
+    combining = model.layers * COMBINING * machine.node_us if parts > 1 else 0.0
+    return max(of_blocks, model.position * keys * 1e6 / machine.bandwidth) + combining
+
+
+COUNT_COLUMNS = ["keys", "text", "limit", "products", "attention", "launches", "host", "round"]
+COUNT_COLUMNS += ["of the limit", "tokens/s", "x plain"]
+
+
+def count_rows(name: str, machine: Accelerator) -> list[list[str | float | None]]:
+    """A table by COUNT_COLUMNS, times in us, with COUNTED_GAMMA and COUNTED_ACCEPTANCE."""
+    tokens, rows = expected_tokens(COUNTED_ACCEPTANCE, COUNTED_GAMMA), []
+    for how, split in (("in parts", True), ("unsplit", False)):
+        for text in TEXTS:
+            one = counted_round(name, machine, text, split=split)
+            plain = counted_round(name, machine, text, gamma=0, split=split)
+            times = (one.limit, one.products, one.attention, one.launches, one.host, one.us)
+            speed = (f"{one.share:.0%}", round(tokens * 1e6 / one.us), f"{tokens * plain.us / one.us:.2f}")
+            rows.append([how, text, *map(round, times), *speed])
+    return rows

@@ -1,0 +1,139 @@
+"""python -m tests.gpu.micro: small measurements that decide what is worth a kernel of its own. Attention by
+length, products of few rows, and small kernels, beside what the memory's bandwidth allows."""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import torch
+from optimum.quanto import QLinear, qint8
+from torch import Tensor
+from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+
+from specdemo.bench.hardware import copy_bandwidth
+from specdemo.bench.shapes import SHAPES, ModelShape
+from specdemo.doctor.machine import device, replayed_us
+from specdemo.runtime.attention import grouped_attention, masking, without_cudnn
+
+GAMMA = 4
+LENGTHS = (512, 768, 4096, 6144, 32_768, 49_152)
+WEIGHTS_AT_LEAST = 2**28  # bytes that products read in turns: more than a GPU's cache holds
+ROWS = (1, 2, GAMMA + 1)
+PAIR = "llama-3.2-3b-1b"
+
+
+def microseconds(step: Callable[[], object], times: int) -> float:
+    """Of one step. On a CPU of one call."""
+    if device() == "cuda":
+        return replayed_us(step, times)
+    step()
+    start = perf_counter()
+    step()
+    return 1e6 * (perf_counter() - start)
+
+
+def attention(shape: ModelShape, rows: int, length: int, bandwidth: float) -> str:
+    """As in a captured forward, against one call of torch's attention and float64."""
+    where, dtype = device(), torch.bfloat16 if device() == "cuda" else torch.float32
+    groups, width = shape.num_key_value_heads, shape.head_dim
+    query = torch.randn(1, shape.num_attention_heads, rows, width, device=where, dtype=dtype)
+    key, value = torch.randn(2, 1, groups, length, width, device=where, dtype=dtype)
+    mask = torch.zeros(1, 1, rows, length, device=where, dtype=dtype)
+    mask[..., length - length // 8 :] = masking(dtype)
+    grouped = query.reshape(1, groups, -1, width)  # [1, G, H/G * N, d]
+    wide = mask.repeat(1, 1, shape.num_attention_heads // groups, 1)
+
+    def in_a_run() -> Tensor:
+        return grouped_attention(torch.nn.Module(), query, key, value, mask, scaling=width**-0.5)[0]
+
+    def once() -> Tensor:
+        return scaled_dot_product_attention(grouped, key, value, attn_mask=wide)
+
+    exact = scaled_dot_product_attention(*(each.double() for each in (grouped, key, value)), wide.double())
+    exact = exact.reshape(1, -1, rows, width).transpose(1, 2)
+    error = (in_a_run().double() - exact).norm() / exact.norm()
+    floor = 2 * key.nbytes / bandwidth * 1e6
+    times = f"in a run {microseconds(in_a_run, 20):.1f}, unsplit {microseconds(once, 20):.1f}"
+    return f"{times}, memory {floor:.1f} us; error {error:.0e}"
+
+
+def products(rows: int, outputs: int, inputs: int, int8: bool, bandwidth: float) -> str:
+    """Through as many weights in turns as no cache holds."""
+    where, dtype = device(), torch.bfloat16 if device() == "cuda" else torch.float32
+    weight_bytes = outputs * inputs * (1 if int8 else dtype.itemsize)
+    count = 1 if where == "cpu" else max(1, -(-WEIGHTS_AT_LEAST // weight_bytes))
+    x = torch.randn(rows, inputs, device=where, dtype=dtype)
+    layers = [
+        torch.nn.Linear(inputs, outputs, bias=False, device=where, dtype=dtype).requires_grad_(False)
+        for _ in range(count)
+    ]
+    if int8:
+        layers = [QLinear.from_module(layer, weights=qint8) for layer in layers]
+        for layer in layers:
+            layer.freeze()
+
+    def all_of_them() -> None:
+        for layer in layers:
+            layer(x) if int8 else linear(x, layer.weight)
+
+    us = microseconds(all_of_them, 4) / count
+    return f"{us:.1f} us, {weight_bytes / us / 1e3:,.0f} GB/s, {weight_bytes / us * 1e6 / bandwidth:.0%}"
+
+
+def small_kernels(hidden: int) -> dict[str, Callable[[], object]]:
+    where, dtype = device(), torch.bfloat16 if device() == "cuda" else torch.float32
+    x = torch.randn(GAMMA + 1, hidden, device=where, dtype=dtype)
+    weight, number = torch.ones(hidden, device=where, dtype=dtype), torch.zeros((), device=where)
+    return {
+        "an empty one": lambda: number.add_(1),
+        "a sum": lambda: x + x,
+        "rms_norm": lambda: rms_norm(x, (hidden,), weight, 1e-5),
+        "silu and product": lambda: silu(x) * x,
+    }
+
+
+def options() -> ArgumentParser:
+    parser = ArgumentParser(prog="python -m tests.gpu.micro", description=__doc__)
+    about = "only one of each, also on a CPU, where the times say nothing"
+    parser.add_argument("--small", action="store_true", help=about)
+    return parser
+
+
+@torch.no_grad()
+@without_cudnn()  # as in a run
+def main(arguments: Sequence[str] | None = None) -> int:
+    small = options().parse_args(arguments).small
+    if device() == "cpu" and not small:
+        options().error("there is no CUDA device: on a CPU it runs with --small")
+    bandwidth = copy_bandwidth(device())
+    print(f"{device()}: memory is copied at {bandwidth / 1e9:,.1f} GB/s")
+    target, drafter = SHAPES[PAIR]
+    torch.manual_seed(0)
+    for name, shape, rows in (("verifying", target, GAMMA + 1), ("drafting", drafter, 1)):
+        for length in LENGTHS[:1] if small else LENGTHS:
+            print(
+                f"attention, {name}, {length:,} keys: {attention(shape, rows, length, bandwidth)}", flush=True
+            )
+    every = [*matrices(target), *matrices(drafter)]
+    for int8 in (False, True):
+        for rows in ROWS[:1] if small else ROWS:
+            for outputs, inputs in every[-2:-1] if small else dict.fromkeys(every):
+                kind = "int8" if int8 else "bfloat16" if device() == "cuda" else "float32"
+                told = products(rows, outputs, inputs, int8, bandwidth)
+                print(f"product, {kind}, {rows} x {inputs} x {outputs}: {told}", flush=True)
+    for name, step in small_kernels(target.hidden_size).items():
+        print(f"small kernel, {name}: {microseconds(step, 200):.2f} us", flush=True)
+    return 0
+
+
+def matrices(shape: ModelShape) -> list[tuple[int, int]]:
+    """Outputs and inputs of a layer's products as a fused forward does them, and of the output layer."""
+    queries, keys = (shape.head_dim * n for n in (shape.num_attention_heads, shape.num_key_value_heads))
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    of_layer = [(queries + 2 * keys, hidden), (hidden, queries), (2 * inner, hidden), (hidden, inner)]
+    return [*of_layer, (shape.vocab_size, hidden)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""What a round would take by count, and that the README says the same."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdemo.bench import by_count
+from specdemo.bench.by_count import (
+    COUNT_COLUMNS,
+    GIVEN,
+    Accelerator,
+    ForwardBytes,
+    bytes_of_model,
+    bytes_of_shape,
+    count_rows,
+    counted_round,
+    round_bytes,
+)
+from specdemo.bench.shapes import SHAPES, TINY_TARGET
+from specdemo.loading.pair import weight_bytes
+from specdemo.runtime.lm import CachedLM
+from tests.tiny import tiny
+
+H200 = GIVEN["NVIDIA H200"]
+README = Path(by_count.__file__).with_name("README.md")
+
+
+def test_the_bytes_of_a_round_are_counted_by_hand():
+    target, drafter = ForwardBytes(1000, 10), ForwardBytes(100, 1)
+    assert round_bytes(target, drafter, 4) == 1000 + 4 * 100
+    assert round_bytes(target, drafter, 4, 50) == 1000 + 50 * 10 + 4 * (100 + 50)
+    assert round_bytes(target, drafter, 0, 50) == round_bytes(target, None, 4, 50) == 1500
+
+
+def test_a_shape_reads_what_a_model_of_it_reads():
+    model = TINY_TARGET.model().to(torch.bfloat16)
+    counted, read = bytes_of_shape(TINY_TARGET), bytes_of_model(model, weight_bytes(model))
+    assert replace(counted, weights=0) == replace(read, weights=0)
+    assert counted.weights == pytest.approx(
+        read.weights, rel=1e-3
+    )  # which has the angles of the rotation, too
+    published = {"llama-3.2-3b-1b": (3.21e9, 1.24e9), "qwen3-8b-0.6b": (7.57e9, 0.596e9)}
+    for name, parameters in published.items():  # those that a forward reads
+        read = [bytes_of_shape(shape).weights / 2 for shape in SHAPES[name]]
+        assert read == pytest.approx(parameters, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gemma2"])
+def test_the_bytes_of_a_position_are_those_that_the_cache_takes(name):
+    model = tiny(name)
+    lm = CachedLM(model)
+    lm.prefill(torch.arange(8))
+    held = [
+        tensor.nbytes // tensor.shape[-2]
+        for layer in lm._cache.layers
+        for tensor in (layer.keys, layer.values)
+    ]
+    assert sum(held) == bytes_of_model(model, 0).position
+
+
+def test_a_round_takes_longer_than_its_limit_and_a_split_helps_long_texts_only():
+    for name in by_count.LAUNCHES:
+        for text in by_count.TEXTS:
+            once, split = (counted_round(name, H200, text, split=split) for split in (False, True))
+            assert once.limit == split.limit < min(once.us, split.us)
+            assert (split.attention < once.attention) == (text > 1000)
+
+
+def test_faster_memory_and_launches_make_a_round_shorter():
+    slow = counted_round("llama-3.2-3b-1b", Accelerator(1e12, 2.6, 132), 512)
+    fast = counted_round("llama-3.2-3b-1b", Accelerator(2e12, 1.3, 132), 512)
+    assert slow.limit == pytest.approx(2 * fast.limit) and slow.launches == pytest.approx(2 * fast.launches)
+    assert slow.attention == fast.attention and slow.us > fast.us
+
+
+def test_the_readme_has_the_table():
+    lines = [line.strip("| ").split(" | ") for line in README.read_text(encoding="utf-8").splitlines()]
+    at = lines.index(COUNT_COLUMNS)
+    expected = [
+        [f"{cell:,}" if isinstance(cell, int) else cell for cell in row]
+        for row in count_rows("llama-3.2-3b-1b", H200)
+    ]
+    assert lines[at + 2 : at + 2 + len(expected)] == expected

@@ -1,0 +1,174 @@
+"""The host's memory that loading onto a GPU takes: what the plan says of it, and how the weights go there.
+Without a GPU: torch's meta device stands in for it, and memory is as large as a test says."""
+
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from specdemo.errors import LoadError
+from specdemo.loading import load
+from specdemo.loading import plan as plan_module
+from specdemo.loading.fetch import stored_dtypes
+from specdemo.loading.plan import bytes_on_host, check_free_memory, check_memory, needs, plan_from
+from specdemo.loading.pool import ModelPool
+from specdemo.loading.request import Part, resolve
+from tests.heads import tiny_head
+from tests.sentences import assert_one_sentence
+from tests.tiny import tiny
+
+GIGABYTE = 10**9
+SIZES = {  # of Qwen3's target of 8B and drafter of 0.6B, in embeddings, layers and feed-forward layers
+    "target": dict(
+        hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, tie_word_embeddings=False
+    ),
+    "drafter": dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, tie_word_embeddings=True),
+}
+HEADS = dict(num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=151_936)
+
+
+def skeleton(role: str):
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(LlamaConfig(**SIZES[role], **HEADS))
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """`planned(memory, device, **how)`: the plan of such a pair, on a machine with so many GB."""
+    skeletons = [skeleton("target"), skeleton("drafter")]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+
+    def make(memory: dict[str, float], device, **how):
+        in_bytes = lambda device: int(memory[device] * GIGABYTE)  # noqa: E731
+        monkeypatch.setattr(plan_module, "memory_of", in_bytes)
+        monkeypatch.setattr(plan_module, "free_memory", in_bytes)
+        return plan_from(resolve(target="big", drafter="small", device=device, **how), skeletons)
+
+    return make
+
+
+def test_a_small_host_loads_a_model_that_is_larger_than_its_memory(planned):
+    plan = planned({"cuda": 24, "cpu": 15}, "cuda")
+    check_memory(plan), check_free_memory(plan)
+    assert plan.sizes[0] > 15 * GIGABYTE > 5 * plan.on_host[0] > 5 * plan.on_host[1] > 0
+
+
+def test_one_sentence_names_what_is_short(planned):
+    for memory, sentence in (
+        (
+            {"cuda": 24, "cpu": 2},
+            "target big, on its way to cuda, needs about 2.7 GB of memory, but 2.0 GB of 2.0 GB are free "
+            "on cpu",
+        ),
+        (
+            {"cuda": 12, "cpu": 2},
+            "target big needs about 16.4 GB of memory, but 12.0 GB of 12.0 GB are free on cuda",
+        ),
+        (
+            {"cuda": 17, "cpu": 15},
+            "target big and drafter small need about 17.8 GB of memory, but 17.0 GB of 17.0 GB are free "
+            "on cuda",
+        ),
+    ):
+        plan = planned(memory, "cuda")
+        with pytest.raises(LoadError) as error:
+            check_free_memory(plan)
+        assert_one_sentence(str(error.value))
+        assert str(error.value) == sentence
+        with pytest.raises(LoadError, match=f", but {sentence.split()[-1]} has "):
+            check_memory(plan)
+
+
+def test_a_target_on_the_cpu_is_there_while_its_drafter_goes_to_the_gpu(planned):
+    plan = planned({"cuda": 2, "cpu": 16.5}, {"target": "cpu", "drafter": "cuda"}, dtype="bfloat16")
+    of_host = needs(plan)[-1]
+    assert of_host.device == "cpu" and of_host.bytes == plan.sizes[0] + plan.on_host[1]
+    with pytest.raises(
+        LoadError, match="^target big and drafter small, on its way to cuda, need about 16.7 GB"
+    ):
+        check_free_memory(plan)
+    other = planned({"cuda": 17, "cpu": 3}, {"target": "cuda", "drafter": "cpu"}, dtype="bfloat16")
+    check_free_memory(other)  # the drafter comes to the host when the target has left it
+
+
+def test_on_a_cpu_nothing_is_on_its_way(planned):
+    plan = planned({"cpu": 100}, "cpu")
+    assert plan.on_host == (0, 0) and [need.models for need in needs(plan)] == [
+        "target big needs",
+        "drafter small needs",
+        "target big and drafter small need",
+    ]
+
+
+def test_what_a_pool_drops_for_a_device_is_on_that_device():
+    pool = ModelPool()
+    for name, device in (("oldest", "cuda:0"), ("older", "cpu"), ("newest", "cuda:0")):
+        info = SimpleNamespace(device=device)
+        pool.pairs[name,] = SimpleNamespace(info=info, lock=threading.Lock())
+    assert pool._drop_one("cpu") and list(pool.pairs) == [("oldest",), ("newest",)]
+    assert not pool._drop_one("cpu")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Directories of one model by the dtype of its files."""
+    for dtype in (torch.float32, torch.bfloat16):
+        tiny("llama").to(dtype).save_pretrained(tmp_path / str(dtype), max_shard_size="30KB")
+    return lambda dtype, device: Part("target", "own", str(tmp_path / str(dtype)), device, None, None)
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """`loaded(part, dtype)`: the model, and where transformers had put it."""
+    devices = []
+    own = load.AutoModelForCausalLM.from_pretrained
+
+    def from_pretrained(*args, **options):
+        model, info = own(*args, **options)
+        devices.append(model.device.type)
+        return model, info
+
+    monkeypatch.setattr(load.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    return lambda part, dtype: (load._load(part, dtype, lambda *_: None), devices.pop())
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16], ids=str)
+def test_weights_of_another_dtype_go_straight_to_the_gpu(saved, loaded, monkeypatch, stored):
+    part = saved(stored, "meta")
+    assert stored_dtypes(part) == {stored}
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        model, by_transformers = loaded(part, dtype)
+        assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+        assert by_transformers == ("cpu" if dtype == stored else "meta"), dtype
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    assert loaded(part, torch.float16)[1] == "cpu", "that follows the calls of `to` alone"
+    monkeypatch.delenv("SPACES_ZERO_GPU")
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert load._takes_host_memory(part, stored), "transformers maps no files there"
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+def test_weights_of_the_same_dtype_are_the_files_themselves(saved):
+    """Which take no memory of their own, on their way to a GPU or on a CPU."""
+    part = saved(torch.bfloat16, "cpu")
+    model = AutoModelForCausalLM.from_pretrained(part.place, dtype=torch.bfloat16)
+    mapped = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith(".safetensors") and part.place in line:
+            start, end = (int(at, 16) for at in line.split()[0].split("-"))
+            mapped.append(range(start, end))
+    assert len(mapped) > 1 and all(
+        any(parameter.data_ptr() in file for file in mapped) for parameter in model.parameters()
+    )
+
+
+def test_a_head_passes_through_the_host_as_a_whole():
+    head = tiny_head(tiny("llama"))
+    weights = sum(parameter.numel() for parameter in head.parameters())
+    assert bytes_on_host(head, torch.float32) >= 4 * weights

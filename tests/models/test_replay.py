@@ -1,0 +1,240 @@
+"""Runs over CUDA graphs that are replayed as strictly as CUDA's memory is used (tests/strict_replay.py),
+drawn at random: their texts are those of the same steps uncaptured. And faults that must be found."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+import pytest
+import torch
+from torch import Tensor
+
+from specdemo import Params, Round, stream
+from specdemo.engine.drafters.eagle3 import Eagle3Drafter
+from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.events import RULES
+from specdemo.runtime import attention, heads, lm
+from specdemo.runtime import graphs as graphs_module
+from specdemo.runtime.device import Clock
+from specdemo.runtime.graphs import AUTO_ROWS, EagerSteps, Graphs
+from specdemo.runtime.lm import CachedLM
+from tests.block_heads import tiny_block_head
+from tests.heads import tiny_head
+from tests.models.test_capture import timeless
+from tests.models.test_dflash_drafter import HEADS
+from tests.runners import cached, run_by
+from tests.strict_replay import install_strict
+from tests.tiny import VOCAB, noisy, tiny
+
+pytestmark = pytest.mark.slow
+DRAFTERS = {
+    "model": noisy,
+    "EAGLE-3": tiny_head,
+    "DFlash": tiny_block_head,
+    "DSpark": partial(tiny_block_head, **HEADS["dspark, rnn"]),
+}
+
+
+class Filled(EagerSteps):
+    """Every step as it is, with as many rows as a graph has."""
+
+    def rows(self, k, gamma):
+        if not k or gamma != "auto":
+            return gamma if k else 0
+        return next(rows for rows in AUTO_ROWS if rows >= k)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Caches begin as small as they can, so that they often grow; attention to few keys is split, too; and no
+    drafter looks at its numbers to stop early, as on a GPU."""
+    monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
+    for module in (lm, heads):
+        monkeypatch.setattr(module, "MIN_CAPACITY", 1)
+    monkeypatch.setattr(attention, "SPLIT_FROM", 64)
+    monkeypatch.setattr(attention, "SMALLEST_PART", 32)
+    for kind in (ModelDrafter, Eagle3Drafter):
+        waits_for_nothing(monkeypatch, kind)
+    return install_strict(monkeypatch)
+
+
+def waits_for_nothing(monkeypatch, kind):
+    own = kind.__post_init__
+
+    def as_on_gpu(self):
+        own(self)
+        self.stops_below = 0.0
+
+    monkeypatch.setattr(kind, "__post_init__", as_on_gpu)
+
+
+def rounds_of(pair, prompt, params):
+    return timeless(
+        [event for event in stream(pair, prompt, params, measure=False) if isinstance(event, Round)]
+    )
+
+
+def settings_from(draw: Random, has_head: bool) -> dict:
+    return dict(
+        draft_with=draw.choice(
+            ["model", "model", "lookup", "ngram", "none", *(["early-exit"] * (not has_head))]
+        ),
+        gamma=draw.choice([1, 2, 4, "auto"]),
+        temperature=draw.choice([0.0, 0.7, 1.2]),
+        top_p=draw.choice([1.0, 0.9]),
+        top_k=draw.choice([0, 20]),
+        min_p=draw.choice([0.0, 0.05]),
+        rule=draw.choice([*RULES]),
+        confidence=draw.choice([0.0, 0.4]),
+        presence_penalty=draw.choice([0.0, 0.0, 0.5]),
+        alternatives=draw.choice([0, 3]),
+        ngram=1,
+        ignore_eos=draw.random() < 0.5,
+    )
+
+
+def moved(pair, draw):
+    """What their owner may do to models in memory between two runs."""
+    if draw.random() < 0.15:
+        for parameter in pair.target.parameters():
+            parameter.data = parameter.data.clone()
+    if draw.random() < 0.15:  # moved there and back: the caches are made anew
+        pair.runner.lms = tuple(
+            model and cached(model, pair.target, False) for model in (pair.target, pair.drafter)
+        )
+        pair.runner._exits.clear()
+
+
+def difference(pair, plain, prompt, params):
+    """What a run has other than its uncaptured steps, or the error that it ends with; None if nothing."""
+    try:
+        same = rounds_of(pair, prompt, params) == rounds_of(plain, prompt, params)
+        return None if same else "another text"
+    except (RuntimeError, IndexError) as error:
+        return str(error)
+
+
+def wrong_runs(seed, runs=6):
+    """Random runs of one pair, of two settings in turns: what was wrong with which; and the graphs."""
+    draw, kind = Random(seed), [*DRAFTERS][seed % len(DRAFTERS)]
+    target = tiny(draw.choice(["llama", "gpt2", "gemma3", "mistral", "qwen3", "phi3"]))
+    drafter = DRAFTERS[kind](target)
+    graphs = Graphs(Clock(), draw.choice([2, 3, 4, 64]))
+    pair, plain = run_by(target, drafter, graphs), run_by(target, drafter, Filled())
+    settings = [settings_from(draw, kind != "model") for _ in range(2)]
+    wrong = []
+    for _ in range(runs):
+        changes = dict(seed=draw.randrange(99), max_new_tokens=draw.choice([8, 30, 90]))
+        params = Params(**draw.choice(settings), **changes)
+        prompt = [draw.randrange(2, VOCAB) for _ in range(draw.choice([1, 2, 7, 70]))]
+        moved(pair, draw)
+        if draw.random() < 0.3:
+            graphs.most = draw.choice([2, 3, 64])
+        if how := difference(pair, plain, prompt, params):
+            wrong.append((how, kind, graphs.most, prompt, params))
+    return wrong, graphs
+
+
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 60))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_texts_are_those_of_uncaptured_steps(fake, seed):
+    wrong, graphs = wrong_runs(seed)
+    assert not wrong and not fake.faults and not fake.violations
+    assert graphs.fault is None and fake.replays > 0
+
+
+# Faults that are planted, and must be found.
+
+
+def short_long_short(drafter="model", **params):
+    """A text, one for which the caches grow, and the first one again: the graphs, and what was wrong."""
+    target, graphs, wrong = tiny("llama"), Graphs(Clock()), set()
+    drafter = DRAFTERS[drafter](target)
+    pair, plain = run_by(target, drafter, graphs), run_by(target, drafter, Filled())
+    for length in (20, 90, 20):
+        run = Params(max_new_tokens=length, gamma=4, seed=3, **({"temperature": 0.7} | params))
+        wrong.add(difference(pair, plain, [5, 17, 3], run))
+    return graphs, wrong - {None}
+
+
+def test_nothing_is_found_where_nothing_is_planted(fake):
+    graphs, wrong = short_long_short(confidence=0.3)
+    assert not wrong and not fake.faults and graphs.fault is None and fake.replays > 20
+    noted = [each[0] for kept in graphs.graphs.values() for each in kept.graph.operations.noted]
+    assert "_scaled_dot_product_efficient_attention" in {each.overloadpacket.__name__ for each in noted}
+
+
+def test_a_key_without_the_epoch_of_its_buffers_is_found(fake, monkeypatch):
+    always = property(lambda self: 0, lambda self, epoch: None)
+    monkeypatch.setattr(CachedLM, "buffer_epoch", always, raising=False)
+    _, wrong = short_long_short()
+    assert set(fake.faults) == {"use after free"} and all("use after free" in how for how in wrong)
+
+
+def test_an_output_that_is_a_part_of_an_input_is_found(fake, monkeypatch):
+    step = ModelDrafter.step
+
+    def giving_its_input_back(self, value, *told):
+        return replace(step(self, value, *told), sure=value.u)
+
+    monkeypatch.setattr(ModelDrafter, "step", giving_its_input_back)
+    graphs, wrong = short_long_short(confidence=0.3)
+    assert set(fake.faults) == {"an output outside of the graph's own memory"} and wrong == {"another text"}
+
+
+@pytest.mark.parametrize("drafter", ["model", "DFlash"])
+def test_a_cache_that_is_written_after_it_was_read_is_found(fake, drafter):
+    """By the comparison, so the text is right: as if the write ran on a stream of its own."""
+    fake.late = {"index_copy_"}
+    graphs, wrong = short_long_short(drafter)
+    assert not wrong and not fake.faults
+    assert {key[0] for key in graphs.refused} == {"draft", "verify"}
+    assert all("logits differ by" in why for why in graphs.refused.values())
+
+
+def test_an_input_that_is_written_after_the_replay_is_found(fake, monkeypatch):
+    """In the runs alone, where the comparison does not see it."""
+    fill, compare, comparing = graphs_module._fill, Graphs._difference, []
+
+    def late(static, value):
+        if comparing:
+            fill(static, value)
+        else:
+            fake.after_replay = partial(fill, static, value)
+
+    def difference(*given):
+        comparing.append(True)
+        try:
+            return compare(*given)
+        finally:
+            comparing.pop()
+
+    monkeypatch.setattr(graphs_module, "_fill", late)
+    monkeypatch.setattr(Graphs, "_difference", difference)
+    graphs, wrong = short_long_short()
+    assert wrong and graphs.fault is None
+
+
+@dataclass(frozen=True)
+class Numbers:
+    x: Tensor
+
+    def varied(self):
+        return Numbers(self.x + 1)
+
+
+def test_what_a_replay_spoils(fake):
+    """Outputs of later graphs and inputs of others; neither its own, nor outputs of earlier ones."""
+    graphs, given, read, output = Graphs(Clock()), Numbers(torch.ones(3)), {}, {}
+    for name in ("first", "second", "first", "second"):
+        before = {other: each.x.clone() for other, each in output.items()}
+        read[name], output[name] = graphs((name, 0), lambda value: Numbers(2 * value.x), given)
+        assert output[name].x.tolist() == [2.0] * 3 and read[name].x.tolist() == [1.0] * 3
+        other = {"first": "second", "second": "first"}[name]
+        if other in output:
+            assert read[other].x.isnan().all()
+            assert output[other].x.isnan().all() == (name == "first")
+            assert name == "first" or torch.equal(output[other].x, before[other])
+    assert graphs.fault is None

@@ -1,0 +1,69 @@
+"""What a measurement and a run must share for their figures to stand in one chart."""
+
+from dataclasses import replace
+
+import pytest
+
+from specdemo.events import ByModel, PairInfo, Params
+from specdemo.events.trace import SCHEMA, Trace
+from specdemo.ui.view.feed import conditions_of, setting
+from specdemo.ui.view.texts import drafter_in_words
+
+INFO = PairInfo(
+    "toy", "target", "org/some/drafter", "cpu", "a CPU", ByModel("float32", "float32"), ByModel(None, None)
+)
+
+
+def conditions(info: PairInfo = INFO, prompt_ids: tuple[int, ...] = (1, 2), **params) -> str:
+    trace = Trace(SCHEMA, info, {}, Params(**params), "Once", prompt_ids)
+    assert setting(trace)["conditions"] == conditions_of(trace)
+    return conditions_of(trace)
+
+
+@pytest.mark.parametrize(
+    "other", [{"gamma": 9}, {"seed": 8}, {"max_new_tokens": 9}, {"alternatives": 0}, {"lenience": 0.1}]
+)
+def test_lengths_seeds_and_what_has_no_effect_do_not_count(other):
+    assert conditions(**other) == conditions()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"info": replace(INFO, drafter="poor")},
+        {"info": replace(INFO, target="larger")},
+        {"info": replace(INFO, device="cuda")},
+        {"info": replace(INFO, device_name="another CPU")},
+        {"info": replace(INFO, dtype=ByModel("bfloat16", "bfloat16"))},
+        {"info": replace(INFO, quantize=ByModel("int8", None))},
+        {"prompt_ids": (1, 3)},
+        {"draft_with": "lookup"},
+        {"temperature": 0},
+        {"top_p": 0.5},
+        {"top_k": 40},
+        {"min_p": 0.1},
+        {"confidence": 0.5},
+        {"repetition_penalty": 1.2},
+        {"presence_penalty": 1.0},
+        {"frequency_penalty": 1.0},
+        {"logit_bias": {3: 1.0}},
+        {"rule": "block"},
+    ],
+)
+def test_another_pair_drafter_device_sampler_rule_or_prompt_counts(other):
+    assert conditions(**other) != conditions()
+
+
+def test_what_only_one_method_or_rule_uses_counts_with_it():
+    lookup = {"draft_with": "lookup"}
+    assert conditions(ngram=5) == conditions() and conditions(**lookup, ngram=5) != conditions(**lookup)
+    lenient = {"rule": "lenient"}
+    assert conditions(**lenient, lenience=0.1) != conditions(**lenient)
+
+
+def test_what_drafts_is_named():
+    assert drafter_in_words(Params(), replace(INFO, drafter_kind="model")) == "drafter model some/drafter"
+    assert drafter_in_words(Params(draft_with="lookup"), INFO) == "lookup"
+    early = Params(draft_with="early-exit")
+    assert drafter_in_words(replace(early, exit_layer=2), INFO) == "early exit after layer 2"
+    assert drafter_in_words(early, INFO) == "early exit", "which layer it is has not been told"
