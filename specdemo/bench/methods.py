@@ -7,7 +7,7 @@ from io import StringIO
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner
 from specdemo.events.metrics import ratio
-from specdemo.events.phrases import Speak, speaker
+from specdemo.events.phrases import Numeral, Speak, numeral, speaker
 from specdemo.events.speedup import SHORTEST, is_wide
 from specdemo.events.verdict import IN_ENGLISH, speedup_in_words
 
@@ -88,8 +88,8 @@ def cells(row: MethodRow) -> dict[str, str]:
     return {column: text(row) for column, text in COLUMNS.items()}
 
 
-def rounded(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+def rounded(value: float | None, digits: int = 2) -> Numeral:
+    return Numeral("–") if value is None else numeral(value, f".{digits}f")
 
 
 def size(count: int) -> str:
@@ -247,7 +247,8 @@ class _Judge:
         if row.draft_ms_per_round is None:
             return f" {self.speak('keeps', **of)}"
         share = _shown(row.draft_ms_per_round) / (_round_ms(row) or 1)
-        return f" {self.speak('keeps_and_takes', **of, share=f'{share:.0%}')}"
+        of |= {"share": numeral(share, ".0%")}
+        return f" {self.speak('keeps_and_takes', **of)}"
 
     def _speed(self, row: MethodRow, key: str) -> str:
         assert row.speedup is not None and row.speedup_interval is not None
@@ -259,7 +260,7 @@ class _Judge:
         return self.speak("the", name=row.name) if row.name.startswith(labels) else row.name
 
 
-def _tokens(row: MethodRow) -> str:
+def _tokens(row: MethodRow) -> Numeral:
     return rounded(row.tokens_per_second, 1)
 
 

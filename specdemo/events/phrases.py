@@ -2,7 +2,8 @@
 
 Each stands in a table by its key, with {{name}} for a value, and with the endings _one and _other where the
 number `count` chooses the form. What composes them takes a Speak. The command line and the API leave it out
-and get English. The page gives its own, which reads the catalogues in specdemo/ui/words.
+and get English. The page gives its own, which reads the catalogues in specdemo/ui/words, and which writes a
+Numeral as its language does.
 """
 
 import re
@@ -10,6 +11,15 @@ from collections.abc import Callable, Mapping
 
 Speak = Callable[..., str]  # called with a key and the values by name
 _VALUE = re.compile(r"\{\{(\w+)\}\}")
+
+
+class Numeral(str):
+    """A number as English writes it: "1,234.5", "76%"."""
+
+
+def numeral(value: float, form: str) -> Numeral:
+    """form: of Python's format(), such as ",.1f"."""
+    return Numeral(format(value, form))
 
 
 def speaker(table: Mapping[str, str]) -> Speak:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specdemo.events import Finish, Round, Stats
-from specdemo.events.phrases import Speak, speaker
+from specdemo.events.phrases import Speak, numeral, speaker
 from specdemo.events.speedup import SHORTEST, break_even, is_wide
 
 Tone = Literal["neutral", "faster", "slower", "lossy"]
@@ -66,13 +66,13 @@ def verdict(
     if not stats.tokens:
         return Verdict(speak("none") if finish else "", "neutral")
     counts = {
-        "tokens": speak("tokens", count=stats.tokens, shown=f"{stats.tokens:,}"),
-        "forwards": speak("forwards", count=stats.rounds, shown=f"{stats.rounds:,}"),
+        "tokens": speak("tokens", count=stats.tokens, shown=numeral(stats.tokens, ",")),
+        "forwards": speak("forwards", count=stats.rounds, shown=numeral(stats.rounds, ",")),
     }
     if finish is None:
         return Verdict(speak("so_far", **counts), "neutral")
     if stats.drafted or (stats.drafted is None and stats.accepted):  # None: of a server
-        counted = speak("counted", **counts, alone=f"{stats.tokens:,}")
+        counted = speak("counted", **counts, alone=numeral(stats.tokens, ","))
     elif stats.drafted is None:
         counted = speak("none_accepted", **counts)
     elif _all_dropped(stats, rounds):
@@ -83,7 +83,8 @@ def verdict(
     both = f"{text} {counted}" if tone == "slower" else f"{counted} {text}"
     if stats.distance is None:
         return Verdict(both, tone)
-    return Verdict(f"{speak('lossy', distance=f'{stats.distance:.3f}')} {both}", "lossy")
+    lossy = speak("lossy", distance=numeral(stats.distance, ".3f"))
+    return Verdict(f"{lossy} {both}", "lossy")
 
 
 def _all_dropped(stats: Stats, rounds: Sequence[Round]) -> bool:
@@ -118,10 +119,10 @@ def speedup_in_words(
 
 
 def _factor(key: str, interval: tuple[float, float], speedup: float, speak: Speak) -> str:
-    low, high = (f"{end:.2f}" for end in interval)
+    low, high = (numeral(end, ".2f") for end in interval)
     if is_wide(interval):
         return speak(f"{key}_wide", low=low, high=high)
-    return speak(key, value=f"{speedup:.2f}", low=low, high=high)
+    return speak(key, value=numeral(speedup, ".2f"), low=low, high=high)
 
 
 def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_ENGLISH) -> str:
@@ -138,15 +139,15 @@ def why_none(stats: Stats, finish: Finish | None, speak: Speak = IN_ENGLISH) -> 
 def _why_slower(stats: Stats, speak: Speak) -> str:
     assert stats.draft_ms is not None, "it is compared with plain rounds of this engine"
     run_ms = stats.run_ms
-    share = f"{stats.draft_ms / run_ms:.0%}"
+    share = numeral(stats.draft_ms / run_ms, ".0%")
     if not stats.drafted:
         return speak("drafting_takes", share=share)
     assert stats.target_step_ms is not None and stats.acceptance_rate is not None
-    shares = {"share": share, "rate": f"{stats.acceptance_rate:.0%}"}
+    shares = {"share": share, "rate": numeral(stats.acceptance_rate, ".0%")}
     needed = break_even(stats.drafted / stats.rounds, run_ms / stats.rounds / stats.target_step_ms)
     if needed is None:
         return speak("hopeless", **shares)
     # The formula takes drafts to be accepted independently, and can be off by a little.
     if round(needed, 2) <= round(stats.acceptance_rate, 2):
         return speak("why_slower", **shares)
-    return speak("needs_more", **shares, needed=f"{needed:.0%}")
+    return speak("needs_more", **shares, needed=numeral(needed, ".0%"))

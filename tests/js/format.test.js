@@ -1,9 +1,10 @@
-import "./words.js";
+import { catalogue } from "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
   apart, codeOf, digits, fixed, grouped, inQuotes, milliseconds, percent, roundedUp, short, times,
 } from "../../specdemo/ui/static/view/format.js";
+import { say, speak } from "../../specdemo/ui/static/view/words.js";
 
 test("a number has four significant digits, and 0 and 1 only where they are exact", () => {
   const written = [0, 1, 0.99999, 0.5, 0.12345678, 0.001].map((value) => digits(value));
@@ -70,3 +71,18 @@ test("thousands are apart", () => {
 });
 
 test("a speed-up has two decimals", () => assert.equal(times(1.834), "1.83 ×"));
+
+test("German writes numbers its own way", () => {
+  speak("de", catalogue("de"));
+  const written = [
+    digits(0.12345678), digits(0.00012345), short(0.0004), ...apart(0.25, 0.5), fixed(1.5), times(2.25), milliseconds(0.24),
+    grouped(12345), grouped(1234.56, 1), percent(81, 121),
+  ];
+  const scale = say("timeline.scale", { ms: 0.5 });
+  speak("en", catalogue("en"));
+  assert.deepEqual(written, [
+    "0,1235", "1,234 × 10⁻⁴", "<,001", "0,2500", "0,5000", "1,50", "2,25 ×", "0,2 ms", "12.345", "1.234,6", "67\u00a0%",
+  ]);
+  assert.ok(scale.includes("0,5 ms"));
+  assert.equal(grouped(12345), "12,345");
+});

@@ -96,7 +96,7 @@ test("the text is the accepted tokens and the target's own", () => {
   const outcome = { estimates: [], best_gamma: null, text: " a d something else" };
   assert.equal(broken({}), null);
   assert.equal(broken({ outcome }), "the tokens do not join to the recorded text");
-  assert.equal(broken({ numbers: { tokens: "1,003" } }), "the rounds bring 3 tokens, but the text has 1003");
+  assert.equal(broken({ numbers: { tokens: "1,003" } }), "the rounds bring 3 tokens, but the text has 1,003");
   assert.equal(broken({ numbers: { tokens: "9" }, complete: false }), null, "a run that goes on is ahead");
 });
 

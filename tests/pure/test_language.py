@@ -173,7 +173,7 @@ def test_a_trace_that_is_opened_is_told_in_both_languages():
 def test_a_refusal_names_the_control_as_the_page_does():
     sentence = "temperature must be a number from 0 to 10, not -1"
     with speaking("de"):
-        assert in_labels(sentence) == "Temperatur must be a number from 0 to 10, not -1"
+        assert in_labels(sentence) == "Temperatur: erlaubt ist eine Zahl von 0 bis 10, nicht -1"
     assert in_labels(sentence) == "Temperature must be a number from 0 to 10, not -1"
 
 
@@ -189,7 +189,7 @@ def test_the_english_words_are_those_of_the_tables():
     assert choices["kinds"] == {
         name: {"label": one.label, "sentence": one.sentence} for name, one in DRAFTER_KINDS.items()
     }
-    fields = ("label", "meaning", "accepted", "recorded", "about")
+    fields = ("name", "label", "meaning", "accepted", "recorded", "about")
     assert choices["rules"] == {
         name: {field: getattr(one, field) for field in fields} for name, one in RULES.items()
     }

@@ -27,7 +27,7 @@ def reader(browser, url: str, locale: str):
 @pytest.mark.parametrize(("locale", "query"), [("de-AT", ""), ("en-US", "?lang=de")])
 def test_a_run_is_told_in_the_visitors_language(browser, url, locale, query):
     with reader(browser, f"{url}{query}", locale) as page:
-        assert page.title() == "Spekulatives Decodieren, Token für Token"
+        assert page.title() == "Spekulatives Dekodieren, Token für Token"
         assert page.locator("html").get_attribute("lang") == "de"
         assert page.get_by_test_id("whose").text_content().startswith("Aufgezeichneter Lauf: ")
         assert "kleines Modell" in page.locator(".intro").text_content()
@@ -57,7 +57,9 @@ def test_a_warning_and_a_refusal_name_the_control_as_it_is_called(browser, url):
         page.get_by_text("0 ist greedy").wait_for()
         page.get_by_role("button", name="Erzeugen").click()
         page.locator('.notice[data-kind="error"]').wait_for()
-        assert page.get_by_test_id("notice").text_content().startswith("Seed must be ")
+        refused = "Seed: erlaubt ist eine ganze Zahl von 0 bis 9.007.199.254.740.991, nicht 'x'"
+        assert page.get_by_test_id("notice").text_content() == refused
+        assert seed.get_by_text("⚠").text_content().startswith("⚠ erlaubt ist eine ganze Zahl von 0 bis ")
         assert seed.locator("[aria-invalid]").count() == 1
 
 

@@ -1,6 +1,7 @@
 """The page's words in another language: German, and one in which every message of the scripts is marked."""
 
 import json
+import re
 
 import pytest
 
@@ -9,14 +10,17 @@ from tests.web.screen import generate, wait_for_state
 
 pytestmark = pytest.mark.slow
 
-TABS = ("text", "positions", "gamma", "race", "compare", "exactness")
+TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
 # What has words that are not in the scripts' messages. Each element is left out with all in it.
 NOT_OURS = {
-    "what a model or a visitor wrote": (".stage [data-token]", "code", ".turns", "textarea"),
+    "what a model or a visitor wrote": (
+        *(".stage [data-token]", "code", ".turns", "textarea"),
+        *("[data-testid=guess-stage] [data-token]", ".suggested button", "[data-testid=trials] tbody th"),
+    ),
     "formulas": ("math", ".identity h2", ".identity thead"),
     "what the server writes, in the language of the request": (
         *(".intro", ".notice", ".metrics", ".verdict-line", ".tabs", ".unfold", ".legend", ".keep", ".whose"),
-        *(".playing .of", ".drafting", ".about", ".language option", ".replay .keys"),
+        *(".playing .of", ".counted .of", ".drafting", ".about", ".language option", ".replay .keys"),
     ),
 }
 # Elements around what is the scripts' own, with symbols or words of the server: only their own are left out.
@@ -68,6 +72,14 @@ def unmarked(page) -> list[list[str]]:
     )
 
 
+def without_marks(text: str) -> str:
+    """What is left of a text in marks, of which some can stand in others."""
+    before = None
+    while before != text:
+        before, text = text, re.sub("⟦[^⟦⟧]*⟧", " ", text)
+    return " ".join(re.findall(r"[^\W\d_]{3,}", text))
+
+
 def is_gradios(error: str) -> bool:
     """Whether it is what Gradio says as its page is left: its connection ends."""
     return "AbortError" in error or "Connection errored out" in error
@@ -106,6 +118,45 @@ def test_all_words_of_the_scripts_stand_in_the_catalogue(pseudo):
     for tab in TABS:
         page.locator(f'[role=tab][data-tab="{tab}"]').click()
         assert unmarked(page) == [], tab
+
+
+def test_what_can_be_opened_has_its_words_in_the_catalogue(pseudo):
+    page = pseudo
+    page.locator('.run:not([data-state="running"])').wait_for()
+    menu = page.locator(".save-as")
+    menu.locator("summary").click()
+    assert menu.locator("button").count() == 3 and without_marks(menu.inner_text()) == ""
+    page.keyboard.press("Escape")
+    page.locator(".show-how").click()
+    for step in range(1, 9):
+        card = page.locator(".tour:not([hidden])")
+        card.get_by_text(f"⟦{step} of 8⟧").wait_for()
+        said = card.inner_text()
+        for tab in catalogue("en")["page"]["tabs"].values():  # which the server writes
+            said = said.replace(f"\n{tab}", "")
+        assert without_marks(said) == "", step
+        if step < 8:
+            card.get_by_role("button", name="⟦Next⟧").click()
+    page.keyboard.press("Escape")
+
+
+def test_trials_and_the_game_have_their_words_in_the_catalogue(pseudo):
+    page = pseudo
+    page.locator('[role=tab][data-tab="trials"]').click()
+    trials = page.get_by_test_id("trials")
+    trials.locator(".mistakes button").first.click()
+    trials.get_by_role("button", name="⟦Run the tiny pair⟧").click()
+    trials.locator(".counted .result").get_by_text("⟦").wait_for(timeout=120_000)
+    assert unmarked(page) == []
+    trials.get_by_role("button", name="⟦Stop⟧").click()
+    page.locator('[data-testid=trials][data-state="stopped"]').wait_for(timeout=60_000)
+    page.locator('[role=tab][data-tab="guess"]').click()
+    game = page.get_by_test_id("guess")
+    game.get_by_role("button", name="⟦Begin a game⟧").click()
+    game.locator(".suggested button").first.click()
+    game.get_by_role("button", name="⟦Send⟧").click()
+    game.get_by_test_id("guess-verdict").get_by_text("⟦").wait_for(timeout=60_000)
+    assert unmarked(page) == []
 
 
 def test_the_page_is_german_where_the_address_asks_for_it(visit, url):

@@ -96,13 +96,17 @@ class Handlers:
         self.board.put(one)
         return ticket
 
-    def open_link(self, event: gr.EventData) -> tuple:
+    def open_link(self, event: gr.EventData, request: gr.Request | None = None) -> tuple:
         """What the page's address says, in the controls; what is wrong with it, on the stage; and the address
         again, if it asks for a run.
 
         The other controls are skipped, since the visitor may have changed them meanwhile.
         """
-        skipped, query = gr.skip(), told(event).get("query", "")
+        with spoken_by(request):
+            return self._open_link(told(event).get("query", ""))
+
+    def _open_link(self, query: str) -> tuple:
+        skipped = gr.skip()
         try:
             link = links.read_link(query, self.models.names, self.limits)
         except ValueError as error:

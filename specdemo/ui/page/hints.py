@@ -9,6 +9,7 @@ from specdemo.events import DRAFTER_KINDS, LIMITS, METHODS, Method, allowed, che
 from specdemo.loading.catalog import CATALOGUE
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.choices import words_of_row
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import (
     AS_STARTED,
     CONTROL_NAMES,
@@ -22,7 +23,7 @@ from specdemo.ui.view.settings import (
     usual_text,
     visible,
 )
-from specdemo.ui.view.words import say
+from specdemo.ui.view.words import number, say
 from specdemo.vllm.client import server_address
 from specdemo.vllm.pair import NO_MIN_P, ServedPair
 
@@ -40,7 +41,7 @@ def hints(
     impossible or pointless. needs: of the chosen pair. pair: the chosen pair if it is loaded."""
     texts = {name: usual_text(name) for name in CONTROL_NAMES}
     if limits.hosted:
-        most, usual = f"{limits.max_new_tokens:,}", texts["max_new_tokens"]
+        most, usual = number(limits.max_new_tokens), texts["max_new_tokens"]
         texts["max_new_tokens"] = say("settings.most_here", most=most, usual=usual)
     texts |= {"prompt": "", "pair": needs.server or _pair_line(values["pair"], needs)}
     if values["vllm"] and needs.server:
@@ -54,9 +55,9 @@ def hints(
     for name, size in (("quantize", needs.target_bytes), ("quantize_drafter", needs.drafter_bytes)):
         if size:
             key = "settings.takes" if needs.loaded else "settings.would_take"
-            texts[name] = say(key, usual=texts[name], size=f"{size / 1e6:,.1f}")
+            texts[name] = say(key, usual=texts[name], size=number(size / 1e6, ",.1f"))
     if pair is not None and not texts["dtype"]:
-        texts["dtype"] = pair.dtype_reason
+        texts["dtype"] = retold(pair.dtype_reason)
     return texts
 
 
@@ -72,18 +73,19 @@ def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
 
 def _pair_line(name: str, needs: "Needs") -> str:
     """What it is; what has to be known before it is loaded; and that it will be slow, where it will."""
-    about = CATALOGUE[name].about if name in CATALOGUE else ""
+    about = retold(CATALOGUE[name].about) if name in CATALOGUE else ""
     sentences = [f"{about[0].upper()}{about[1:]}."] if about else []
     if not needs.loaded:
-        amount = f"{needs.total / 1e9:,.1f} GB" if needs.total >= 1e9 else f"{needs.total / 1e6:,.0f} MB"
-        where = {"memory": f"{needs.memory / 1e9:,.0f}", "device": needs.device_name}
+        total = needs.total / 1e6
+        amount = f"{number(total / 1e3, ',.1f')} GB" if total >= 1e3 else f"{number(total, ',.0f')} MB"
+        where = {"memory": number(needs.memory / 1e9, ",.0f"), "device": needs.device_name}
         sentences.append(say("settings.needs_memory", amount=amount, **where))
     if not needs.loaded and needs.gated:
         sentences.append(say("settings.gated"))
     if not needs.loaded and needs.tried.startswith("not "):
         sentences.append(say("settings.untried"))
     if needs.total >= SLOW_ON_CPU and needs.device == "cpu":
-        sentences.append(say("settings.slow", why=needs.why))
+        sentences.append(say("settings.slow", why=retold(needs.why)))
     return " ".join(sentences)
 
 
@@ -94,14 +96,14 @@ def _warnings(
     here = pair if pair and pair.runs_here else None
     vocabulary = pair.vocab_size if pair else None
     context = pair.context if pair else None
-    context_end = say("settings.context_end", context=f"{context or 0:,.0f}")
+    context_end = say("settings.context_end", context=number(context or 0, ",.0f"))
     filters = SAMPLERS[values["sampler"]]
     if "temperature" in filters and values["temperature"] == 0:
         yield "temperature", say("settings.temperature_0")
     if "top_k" in filters and values["top_k"] in (0, 1):
         yield "top_k", say("settings.off" if values["top_k"] == 0 else "settings.keeps_one")
     if "top_k" in filters and vocabulary and _whole(values["top_k"]) and values["top_k"] >= vocabulary:
-        yield "top_k", say("settings.whole_vocabulary", size=f"{vocabulary:,}")
+        yield "top_k", say("settings.whole_vocabulary", size=number(vocabulary))
     if "top_p" in filters and values["top_p"] == 1:
         yield "top_p", say("settings.off_at_1")
     if "min_p" in filters and values["min_p"] == 0:
@@ -113,7 +115,7 @@ def _warnings(
         yield "max_new_tokens", context_end
     length = _length(prompt, here) if here and not values["chat"] else None
     if length and length >= context:
-        counts = {"most": f"{context - 1:,.0f}", "length": f"{length:,}"}
+        counts = {"most": number(context - 1, ",.0f"), "length": number(length)}
         yield "prompt", say("settings.prompt_is_long", **counts)
     elif length and _whole(values["max_new_tokens"]) and length + values["max_new_tokens"] > context:
         yield "max_new_tokens", context_end
@@ -147,7 +149,7 @@ def _warnings(
     shown = visible(values)
     for name in LIMITS:
         if shown.get(name, True) and is_wrong_number(name, values[name], limits.largest(name)):
-            yield name, f"must be {allowed(name, limits.largest(name))}"
+            yield name, retold(f"must be {allowed(name, limits.largest(name))}")
     if address := typed_address(values):
         try:
             server_address(address)
@@ -162,7 +164,7 @@ def _warnings(
         if len(text) > limits.prompt_characters:
             # The prompt's hint does not stand at its label.
             key = "settings.prompt_characters" if name == "prompt" else "settings.many_characters"
-            yield name, say(key, most=f"{limits.prompt_characters:,}")
+            yield name, say(key, most=number(limits.prompt_characters))
     if not prompt:
         yield "prompt", say("settings.no_prompt")  # why is said when a run is asked for
 

@@ -21,6 +21,7 @@ from specdemo.ui.runs.limits import Limits, Shares
 from specdemo.ui.runs.queue import Refused, Ticket
 from specdemo.ui.runs.run import RunProgress, Waiting, sentence
 from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, nothing_yet, notice, with_update
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_labels, values_of
 from specdemo.ui.view.texts import describe_pair, describe_recorded
 from specdemo.ui.view.wire import Measurement, Message, Notice
@@ -189,7 +190,7 @@ class FollowedRun(Followed):
             self.described = state
             self.said = lambda: notice("note", *self.remarks, *describe_pair(report.pair, self.params))
         if report.note:
-            self.said = lambda: notice("note", report.note)
+            self.said = lambda: notice("note", retold(report.note))
 
     def _fail(self, error: Exception) -> None:
         if self.feed:
@@ -197,8 +198,9 @@ class FollowedRun(Followed):
         if str(error) == STOPPED_EARLY:
             self.said = lambda: notice("note", say("run.stopped_early"))
             return
-        made = notice("error", words_of(error))
-        self.said = lambda: made
+        told = sentence(error)
+        made = notice("error", told)
+        self.said = lambda: {**made, "text": in_labels(told)}
 
     async def _end(self) -> None:
         await super()._end()

@@ -29,6 +29,7 @@ from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
 from specdemo.ui.view.feed import nothing_yet, prompt_tokens, rounds_to_draw, setting
+from specdemo.ui.view.retold import retold
 
 LONGEST_GUESS = 500  # characters
 IDS = re.compile(r"([0-9]{1,9}(,[0-9]{1,9})*)?", re.ASCII)
@@ -123,7 +124,7 @@ async def play(
         if played:
             yield told | {"state": "ended", "guess": played[0]}
         else:
-            yield told | {"state": "stopped", "text": ticket.ending if ticket.is_late else ""}
+            yield told | {"state": "stopped", "text": retold(ticket.ending) if ticket.is_late else ""}
     finally:
         ticket.cancel()
 

@@ -28,7 +28,7 @@ from specdemo.bench.compare import (
 from specdemo.bench.methods import COLUMNS, MethodRow, MethodsResult, cells, comparison_csv, winner
 from specdemo.bench.prompts import prompts_for
 from specdemo.errors import PairError
-from specdemo.events import METHODS, Params, check_prompt, is_lossy
+from specdemo.events import DRAFTER_KINDS, METHODS, Params, check_prompt, is_lossy
 from specdemo.events.speedup import SpeedUp, after_plain_rounds, is_wide, speed_up, timed
 from specdemo.events.trace import Trace, round_objects
 from specdemo.events.verdict import speedup_in_words, verdict
@@ -41,10 +41,11 @@ from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
 from specdemo.ui.view.feed import VERDICT_IN_WORDS, conditions_of, cut_output, nothing_yet, tokens_of
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
-from specdemo.ui.view.words import say, speaker_of
+from specdemo.ui.view.words import in_language, number, say, speaker_of
 from specdemo.vllm.pair import ServedPair
 
 SERVERS_LENGTH = "A server drafts as it was started, so other draft lengths cannot be measured on it"
@@ -126,7 +127,7 @@ async def measure(
             if latest and latest[0] is not shown:
                 shown = latest[0]
                 if shown.rows and shown.measuring:
-                    told["text"] = say("run.measuring", name=shown.measuring)
+                    told["text"] = say("run.measuring", name=name_in_words(shown.measuring))
                 told["share"] = shown.done / shown.total
                 told |= found(request, plan, shown)
                 yield told
@@ -136,8 +137,8 @@ async def measure(
             yield told  # what came before it failed
         done.result()
         is_cut = ticket.is_late and (not latest or latest[0].done < latest[0].total)
-        ending = {"state": "stopped", "text": ticket.ending} if is_cut else {"state": "ended", "text": ""}
-        yield told | ending | {"share": None}
+        ending = ("stopped", retold(ticket.ending)) if is_cut else ("ended", "")
+        yield told | {"state": ending[0], "text": ending[1], "share": None}
     finally:
         ticket.cancel()
 
@@ -328,7 +329,7 @@ def _lane(trace: Trace, title: str) -> wire.Lane:
 def same_text(alone: Trace, drafted: Trace) -> str:
     """In what sense the two texts of a race are the same."""
     if is_lossy(drafted.params):
-        return say("run.texts.lossy", rule=drafted.params.rule)
+        return say("run.texts.lossy", rule=words_of_row("rules", drafted.params.rule, "name"))
     if alone.params.temperature and alone.pair.server is not None:
         return say("run.texts.served")
     if alone.params.temperature:
@@ -340,8 +341,8 @@ def same_text(alone: Trace, drafted: Trace) -> str:
     equal = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
     length = max(len(alone.output_ids), len(drafted.output_ids))
     if equal == length:
-        return say("run.texts.identical", equal=f"{equal:,}", length=f"{length:,}")
-    place = f"{equal + 1:,}"
+        return say("run.texts.identical", equal=number(equal), length=number(length))
+    place = number(equal + 1)
     if alone.pair.server is not None:
         return say("run.texts.differ_served", place=place)
     return say("run.texts.differ", place=place, dtype=alone.pair.dtype.target)
@@ -368,11 +369,35 @@ def gamma_point(row: MethodRow) -> wire.GammaPoint:
 
 
 def comparison_of(result: MethodsResult) -> wire.ComparisonTable:
-    rows = result.rows
+    rows = [replace(row, name=name_in_words(row.name)) for row in result.rows]
     return {
-        "columns": list(COLUMNS),
-        "rows": [list(cells(row).values()) for row in rows],
+        "columns": [say(f"compare.columns.{column}") for column in COLUMNS],
+        "rows": [list(cells_in_words(row).values()) for row in rows],
         "winner": winner(rows, WINNER_IN_WORDS, VERDICT_IN_WORDS),
-        "csv": comparison_csv(rows),
+        "csv": comparison_csv(result.rows),
         "json": json.dumps(asdict(result), indent=1),
     }
+
+
+def name_in_words(name: str) -> str:
+    """What a row of the comparison is called, which begins with the label of its method or of its kind of
+    drafter."""
+    for table, rows in (("methods", METHODS), ("kinds", DRAFTER_KINDS)):
+        for one in rows.values():
+            if name == one.label or name.startswith(f"{one.label} ("):
+                return words_of_row(table, one.name, "label") + name.removeprefix(one.label)
+    return name
+
+
+def cells_in_words(row: MethodRow) -> dict[str, str]:
+    """The row's texts, its numbers and words as the visitor's language has them."""
+    texts = cells(row)
+    texts |= {
+        column: in_language(text) for column, text in texts.items() if column not in ("drafter", "same text")
+    }
+    if row.manner:
+        texts["drafts as"] = say(f"compare.manners.{row.manner}")
+    if row.texts_equal:
+        equal, _, of = row.texts_equal.partition(" of ")
+        texts["same text"] = say("compare.same", equal=equal, of=of)
+    return texts

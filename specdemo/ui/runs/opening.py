@@ -27,7 +27,6 @@ from specdemo.ui.view.feed import (
     start_of,
     without_words,
 )
-from specdemo.ui.view.settings import about_file
 from specdemo.ui.view.wire import Message
 from specdemo.ui.view.words import spoken
 
@@ -39,7 +38,7 @@ class Opened:
     """A trace that has been read. head: without rounds, output ids, the text of what is no chat, and most of
     a very long prompt's tokens. words: by language, the JSON of the words of the page's update. update,
     file: the JSON of the update but for its words and its prompt, and of the trace. All are compressed.
-    wrong: the sentence about a file that is no trace."""
+    wrong: why a file is no trace, in the trace's own words."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -54,9 +53,9 @@ def opened(body: bytes) -> Opened:
     try:
         trace = Trace.from_json(body.decode())
     except UnicodeDecodeError:
-        return Opened(None, b"", b"", about_file("this is not a file: it is not UTF-8 text"))
+        return Opened(None, b"", b"", "this is not a file: it is not UTF-8 text")
     except ValueError as error:
-        return Opened(None, b"", b"", about_file(str(error)))
+        return Opened(None, b"", b"", str(error))
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
     text = trace.text if trace.params.chat else ""
     head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)

@@ -23,7 +23,7 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.opening import message_of, read_file
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.view.feed import COMPRESSED, KeptRun, conversation, file_name, notice
-from specdemo.ui.view.settings import Values, values_of, weights_of
+from specdemo.ui.view.settings import Values, about_file, values_of, weights_of
 from specdemo.ui.view.texts import describe_recorded
 from specdemo.ui.view.wire import Message
 from specdemo.ui.view.words import say, spoken
@@ -139,7 +139,8 @@ class Desk:
             if name not in self.reading:
                 self.reading[name] = asyncio.create_task(self._read(name, body, owner))
             if wrong := await asyncio.shield(self.reading[name]):  # others may wait for it, too
-                return JSONResponse({"wrong": wrong})  # browsers would log another status as an error
+                # Browsers would log another status as an error.
+                return JSONResponse({"wrong": about_file(wrong)})
             opened = self.board.get(name)
         if not (opened and opened.kept):
             again = {"Retry-After": str(OPEN_AGAIN_SECONDS)}

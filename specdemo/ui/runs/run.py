@@ -19,6 +19,7 @@ from specdemo.loading.pair import AnyPair
 from specdemo.session import Run
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, Ticket, fulfil
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.words import say
 from specdemo.zero import start_run
 
@@ -40,7 +41,8 @@ class Waiting(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return say(self.key, **self.values)
+        doing = {"doing": retold(str(self.values["doing"]))} if "doing" in self.values else {}
+        return say(self.key, **self.values | doing)
 
 
 class RunProgress(NamedTuple):

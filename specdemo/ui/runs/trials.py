@@ -35,7 +35,9 @@ from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Ticket
 from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
+from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.feed import nothing_yet
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.words import say
 
@@ -123,7 +125,7 @@ async def try_often(
                 break
             ticket.join_again()
         is_cut = made.runs < made.most
-        text = ticket.ending if ticket.is_late else say("run.stopped")
+        text = retold(ticket.ending) if ticket.is_late else say("run.stopped")
         yield told | ({"state": "stopped", "text": text} if is_cut else {"state": "ended"}) | {"share": None}
     finally:
         ticket.cancel()
@@ -241,7 +243,7 @@ def _counted(
         "judged": judged,
         "accepted": accepted,
         "greedy": params.temperature == 0,
-        "lossy": params.rule if is_lossy(params) else "",
+        "lossy": words_of_row("rules", params.rule, "name") if is_lossy(params) else "",
     }
 
 

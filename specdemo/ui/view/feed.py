@@ -45,7 +45,7 @@ from specdemo.ui.view.wire import (
     WireEstimate,
     WireRule,
 )
-from specdemo.ui.view.words import LANGUAGES, say, speaker_of, speaking
+from specdemo.ui.view.words import LANGUAGES, number, say, speaker_of, speaking
 from specdemo.vllm.pair import messages_of
 
 VERDICT_IN_WORDS = speaker_of("said.verdict")
@@ -266,7 +266,7 @@ def no_speedup(trace: Trace) -> str:
     if stats.speedup_interval is None:
         return why_none(stats, trace.finish, VERDICT_IN_WORDS)
     if is_wide(stats.speedup_interval):
-        low, high = (f"{end:.2f}" for end in stats.speedup_interval)
+        low, high = (number(end, ".2f") for end in stats.speedup_interval)
         return say("said.own_is_wide", low=low, high=high)
     return ""
 

@@ -6,7 +6,7 @@ Without torch and without Gradio. What a server does not tell is left out or cal
 from specdemo.events import PairInfo, ServerInfo, Stats
 from specdemo.events.trace import Trace
 from specdemo.ui.view.wire import Counted, Served
-from specdemo.ui.view.words import say
+from specdemo.ui.view.words import number, say
 
 # Numbers that only the engine here can know: they are not shown for a server's run.
 ENGINE_ONLY = (
@@ -62,7 +62,7 @@ def served_numbers(trace: Trace) -> dict[str, str]:
         "total_ms": server and server.total_ms,
     }
     not_told = say("served.not_told")
-    numbers = {name: not_told if ms is None else f"{ms:,.0f} ms" for name, ms in times.items()}
+    numbers = {name: not_told if ms is None else f"{number(ms, ',.0f')} ms" for name, ms in times.items()}
     return numbers | ({"acceptance_rate": not_told} if stats.rejected is None else {})
 
 

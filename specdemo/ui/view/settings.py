@@ -19,7 +19,9 @@ from specdemo.events import (
     is_lossy,
 )
 from specdemo.loading import catalog
-from specdemo.ui.view.words import say
+from specdemo.ui.view.choices import words_of_row
+from specdemo.ui.view.retold import retold
+from specdemo.ui.view.words import number, say
 from specdemo.vllm.pair import SERVERS_OWN
 
 Values = dict[str, Any]  # what each control holds, by its name
@@ -167,12 +169,11 @@ def judging_in_words(params: Params) -> list[str]:
     """The rule and the confidence, where they are not the usual ones and have an effect."""
     words = []
     if params.rule != "speculative" and params.draft_with != "none":
-        values = "".join(f" {getattr(params, field):g}" for field in RULES[params.rule].fields)
-        words.append(
-            say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=f"{params.rule}{values}")
-        )
+        values = "".join(f" {number(getattr(params, field), 'g')}" for field in RULES[params.rule].fields)
+        rule = words_of_row("rules", params.rule, "name") + values
+        words.append(say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=rule))
     if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
-        words.append(say("said.confidence", value=f"{params.confidence:g}"))
+        words.append(say("said.confidence", value=number(params.confidence, "g")))
     return words
 
 
@@ -183,7 +184,8 @@ def sampler_in_words(params: Params) -> str:
         return ", ".join([say("said.greedy"), *last])
     on = [field for field, off in OFF.items() if field != "temperature" and getattr(params, field) != off]
     words = [
-        say(f"said.filters.{field}", value=f"{getattr(params, field):g}") for field in ("temperature", *on)
+        say(f"said.filters.{field}", value=number(getattr(params, field), "g"))
+        for field in ("temperature", *on)
     ]
     return ", ".join([*words, *last])
 
@@ -198,7 +200,7 @@ def adjusting_in_words(params: Params) -> list[str]:
     }
     off = {"repetition": 1.0, "presence": 0.0, "frequency": 0.0}
     words = [
-        say(f"said.penalties.{name}", value=f"{value:g}")
+        say(f"said.penalties.{name}", value=number(value, "g"))
         for name, value in given.items()
         if value != off[name]
     ]
@@ -266,13 +268,20 @@ def is_lossy_choice(values: Values) -> bool:
 
 
 def in_labels(sentence: str) -> str:
-    """A sentence about a wrong request as the page says it: a field's name at its start becomes the label of
-    the field's control. The rest stays English, as the API and the command line say it."""
-    field, space, rest = sentence.partition(" ")
-    if field not in ("prompt", *CONTROL_NAMES):
+    """A sentence about a wrong request as the page says it: in the visitor's language, and with the label of
+    the field's control in place of a field's name at its start."""
+    if (said := retold(sentence)) != sentence:
+        return said
+    field, _, rest = sentence.partition(" ")
+    if field in ("prompt", *CONTROL_NAMES):
+        label = say("page.prompt") if field == "prompt" else label_of(field)
+    elif re.fullmatch(r"[a-z_]+", field):
+        label = field
+    else:
         return sentence
-    label = say("page.prompt") if field == "prompt" else label_of(field)
-    return f"{label}{space}{re.sub(r', not None$', ', and the box is empty', rest)}"
+    what = re.sub(r", not None$", ", and the box is empty", rest)
+    known = retold(what)
+    return f"{label} {what}".strip() if known == what else say("settings.of_control", label=label, what=known)
 
 
 def about_file(sentence: str) -> str:
@@ -281,13 +290,14 @@ def about_file(sentence: str) -> str:
     where, _, what = problem.partition(": ")
     place = re.match(r"rounds\.(\d+)", where)
     if "Value error, " in what:
-        return f"The file cannot be opened: {in_labels(what.partition('Value error, ')[2])}"
+        return say("traces.wrong", what=in_labels(what.partition("Value error, ")[2]))
     if "UTF-8" in problem or (where == "it" and "JSON" in what):
-        return "The file is not a trace: it is not JSON text, or only a part of it"
+        return say("traces.no_json")
     if where in ("it", "schema"):
-        return "The file is not a trace that this version of SpecDemo can read"
-    part = f"round {int(place[1]) + 1}" if place else where.partition(".")[0].replace("_", " ")
-    return f"The file cannot be opened: something is wrong in its {part}"
+        return say("traces.other_version")
+    if place:
+        return say("traces.wrong_round", round=int(place[1]) + 1)
+    return say("traces.wrong_part", part=where.partition(".")[0].replace("_", " "))
 
 
 def choice_of(values: Values) -> dict[str, str | None]:

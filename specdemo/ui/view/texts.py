@@ -11,9 +11,10 @@ from specdemo.events import DRAFTER_KINDS, METHODS, PairInfo, Params, ServerInfo
 from specdemo.events.speedup import is_wide
 from specdemo.events.trace import Trace
 from specdemo.ui.view.choices import words_of_row
+from specdemo.ui.view.retold import retold
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
-from specdemo.ui.view.words import say
+from specdemo.ui.view.words import in_language, number, say
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair
@@ -91,7 +92,7 @@ def number_texts(trace: Trace) -> dict[str, str]:
     spread = stats.target_step_spread if stats.speedup_interval is not None else None
 
     def write(value: float | None, pattern: str) -> str:
-        return "–" if value is None else pattern.format(value)
+        return "–" if value is None else in_language(pattern.format(value))
 
     numbers = {
         "tokens": write(stats.tokens, "{:,}"),
@@ -99,18 +100,20 @@ def number_texts(trace: Trace) -> dict[str, str]:
         "acceptance_rate": write(stats.acceptance_rate, "{:.0%}"),
         "mean_tokens_per_round": write(stats.mean_tokens_per_round, "{:.2f}"),
         "rounds": write(stats.rounds, "{:,}"),
-        "target_forwards": f"{stats.rounds:,} + {metrics.other_forwards(stats):,}",
+        "target_forwards": f"{number(stats.rounds)} + {number(metrics.other_forwards(stats))}",
         "saved": write(stats.tokens - stats.rounds, "{:,}"),
         "distance": write(stats.distance, "{:.3f}"),
         "speedup": _speedup(stats),
-        "target_step": f"{stats.target_step_ms:.2f} ms ({spread[0]:.2f}–{spread[1]:.2f})" if spread else "–",
+        "target_step": write(stats.target_step_ms, f"{{:.2f}} ms ({spread[0]:.2f}–{spread[1]:.2f})")
+        if spread
+        else "–",
         "drafter_step": write(stats.drafter_step_ms, "{:.2f} ms"),
         "cost_ratio": write(stats.cost_ratio if spread else None, "{:.3f}"),
         "ttft_ms": write(stats.ttft_ms, "{:,.0f} ms"),
         "draft_ms": write(stats.draft_ms, "{:,.0f} ms"),
         "verify_ms": write(stats.verify_ms, "{:,.0f} ms"),
         "seed": str(trace.params.seed) if trace.params.temperature else "–",
-        "finish": trace.finish or "…",
+        "finish": say(f"run.finishes.{trace.finish}") if trace.finish else "…",
     }
     return numbers if trace.pair.server is None else numbers | served_numbers(trace)
 
@@ -119,7 +122,7 @@ def _speedup(stats: Stats) -> str:
     if stats.speedup is None or stats.speedup_interval is None:
         return "–"
     low, high = stats.speedup_interval
-    return f"{low:.2f}–{high:.2f} ×" if is_wide((low, high)) else f"{stats.speedup:.2f} ×"
+    return in_language(f"{low:.2f}–{high:.2f} ×" if is_wide((low, high)) else f"{stats.speedup:.2f} ×")
 
 
 def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
@@ -133,18 +136,19 @@ def describe_pair(pair: "AnyPair", params: Params) -> Iterator[str]:
     dtypes = in_one(list(dict.fromkeys(filter(None, (info.dtype.target, info.dtype.drafter)))))
     where = {"device": info.device, "device_name": info.device_name}
     yield say("said.on_device", name=info.name, **where, dtypes=dtypes)
-    megabytes = {"target": f"{held.target / 1e6:,.1f}"}
+    megabytes = {"target": number(held.target / 1e6, ",.1f")}
     if held.drafter:
-        yield say("said.held_both", **megabytes, drafter=f"{held.drafter / 1e6:,.1f}")
+        yield say("said.held_both", **megabytes, drafter=number(held.drafter / 1e6, ",.1f"))
     else:
         yield say("said.held", **megabytes)
     copied = pair.bytes_copied
     if both := copied.target + (copied.drafter or 0):
-        yield say("said.copies", size=f"{both / 1e6:,.1f}")
+        yield say("said.copies", size=number(both / 1e6, ",.1f"))
     if params.draft_with == "none":
         yield say("said.drafting_is_off")
     for note in (*pair.notes, *((pair.warming_up,) if pair.warming_up else ())):
-        yield note[:1].upper() + note[1:] + "."
+        said = retold(note)
+        yield said[:1].upper() + said[1:] + "."
 
 
 def describe_recorded(trace: Trace) -> str:

@@ -13,10 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specdemo.events.phrases import Speak, filled, form_of
+from specdemo.events.phrases import Numeral, Speak, filled, form_of
 
 WORDS = Path(__file__).parents[1] / "words"
 LANGUAGES = {"en": "English", "de": "Deutsch"}  # each by its own name; the first where no other is asked for
+# Of each language: its signs in numbers for those of English. The scripts ask Intl.NumberFormat for them.
+NUMBER_SIGNS = {"en": {}, "de": str.maketrans({",": ".", ".": ",", "%": "\u00a0%"})}
 _spoken: ContextVar[str] = ContextVar("language", default="en")
 
 
@@ -50,7 +52,21 @@ def say(key: str, **values: object) -> str:
     found = part.get(form_of(last, values, part)) if isinstance(part, dict) else None
     if not isinstance(found, str):
         raise KeyError(key)
-    return filled(found, values)
+    return filled(found, {name: _own(value) for name, value in values.items()})
+
+
+def _own(value: object) -> object:
+    return in_language(value) if isinstance(value, Numeral) else value
+
+
+def in_language(written: str) -> str:
+    """A number as the visitor's language writes it. written: as English does, such as "1,234.5" or "76%"."""
+    return written.translate(NUMBER_SIGNS[spoken()])
+
+
+def number(value: float, form: str = ",") -> str:
+    """The same of a number. form: of Python's format(), for English."""
+    return in_language(format(value, form))
 
 
 def speaker_of(section: str) -> Speak:

@@ -5,7 +5,7 @@
 import { appendAll, find, make } from "../view/dom.js";
 import { digits, fixed, inQuotes } from "../view/format.js";
 import { addends } from "../view/recompute.js";
-import { say } from "../view/words.js";
+import { inLanguage, say } from "../view/words.js";
 import { classed, makeColumns, setNumber } from "./columns.js";
 import { DEFAULTS } from "./defaults.js";
 import { compared, draw as drawInto, noCounts, randomNumbers } from "./draws.js";
@@ -347,7 +347,7 @@ function fill(panel, pinned) {
       outline.hidden = !differs;
       setNumber(handle, "value", value);
       handle.setAttribute("aria-valuenow", value.toFixed(3));
-      const text = differs ? say("figure.pull.shaped", { value: value.toFixed(3), shaped: result.toFixed(3) }) : value.toFixed(3);
+      const text = differs ? say("figure.pull.shaped", { value: fixed(value, 3), shaped: fixed(result, 3) }) : fixed(value, 3);
       handle.setAttribute("aria-valuetext", text);
     }
     part(".raw-key").hidden = bars.every(({ raw: outline }) => outline.hidden);
@@ -422,7 +422,7 @@ function fill(panel, pinned) {
     });
     const drafted = { token: names[at] };
     write(".drafted", greedilyDrafted ? say("figure.one.drafted_greedy", drafted) : say("figure.one.drafted", drafted));
-    const threshold = accept[at].toFixed(3);
+    const threshold = fixed(accept[at], 3);
     const plain = mistakes.size === 0;
     write(".threshold span", plain ? say("figure.one.threshold", { value: threshold }) : say("figure.one.threshold_off", { value: threshold }));
     panel.dataset.verdict = isNever ? "never" : isAccepted ? "accepted" : "rejected";
@@ -432,7 +432,7 @@ function fill(panel, pinned) {
     write(".verdicts .accept", accept[at] > ROOM ? say("figure.one.accept") : "");
     write(".verdicts .reject", 1 - accept[at] > ROOM ? say("figure.one.reject") : "");
     handles.u.hidden = part(".u-value").hidden = greedy;
-    const short = u.toFixed(3);
+    const short = fixed(u, 3);
     tellValue(handles.u, u, isAccepted ? say("figure.one.u_accepted", { value: short }) : say("figure.one.u_rejected", { value: short }));
     write(".u-value span", say("figure.one.u", { value: short }));
     write(".greedy", greedy ? say("figure.one.greedy") : "");
@@ -447,7 +447,7 @@ function fill(panel, pinned) {
       piece.hidden = replacement[index] === 0;
       piece.classList.toggle("drawn", index === replaces);
     });
-    tellValue(handles.other, other, say("figure.one.other_value", { value: other.toFixed(3), token: names[replaces] }));
+    tellValue(handles.other, other, say("figure.one.other_value", { value: fixed(other, 3), token: names[replaces] }));
 
     const words = { token: names[at], other: names[replaces], threshold };
     write(".outcome-of-one b", outcome());
@@ -463,8 +463,8 @@ function fill(panel, pinned) {
     function reason() {
       if (greedy) return say("figure.one.greedy_reason");
       const [due, proposed] = [judged[at], told[at]];
-      const [p_, missing] = [due.toFixed(3), (due - proposed).toFixed(3)];
-      const numbers = { p: p_, q: proposed.toFixed(3), missing };
+      const [p_, missing] = [fixed(due, 3), fixed(due - proposed, 3)];
+      const numbers = { p: p_, q: fixed(proposed, 3), missing };
       if (Math.abs(due - proposed) < 1e-9) return say("figure.one.same");
       return p[at] > proposed ? say("figure.one.more", numbers) : say("figure.one.less", numbers);
     }
@@ -505,14 +505,14 @@ function fill(panel, pinned) {
       find(column, ".formula").hidden = out[at] < 0.0005;
       setNumber(column, "due", p[at]);
     });
-    columns.many.write(0, say("figure.many.share"), out.map((_, at) => (counts ? ((counts.accepted[at] + counts.replaced[at]) / DRAWS).toFixed(3) : "–")));
+    columns.many.write(0, say("figure.many.share"), out.map((_, at) => (counts ? fixed((counts.accepted[at] + counts.replaced[at]) / DRAWS, 3) : "–")));
     columns.many.write(1, say("figure.many.target"), inColumn(p));
   }
 
   /** @param {Counts | null} drawn all of them, or nothing yet */
   function tellFound(drawn) {
     const found = drawn && sumOf([...drawn.accepted, ...drawn.replaced]) ? compared(drawn, trial.p) : null;
-    write(".distance", found ? found.distance.toFixed(3) : "–");
+    write(".distance", found ? fixed(found.distance, 3) : "–");
     write(".statistic-name", say("figure.many.statistic", { count: found?.freedom ?? Math.max(0, names.length - 1) }));
     write(".statistic", found ? (found.statistic === Infinity ? "∞" : fixed(found.statistic, 1)) : "–");
     write(".chance", found ? digits(found.chance, 2) : "–");
@@ -569,11 +569,11 @@ function middleOf(weights, index) {
 
 /** @param {number[]} values */
 function inColumn(values) {
-  return values.map((value) => value.toFixed(3));
+  return values.map((value) => fixed(value, 3));
 }
 
 /** Without the 0 before the point, which would take the sign's room. @param {number} value */
 function signed(value) {
   const written = Math.abs(value).toFixed(3);
-  return Number(written) === 0 ? "0" : `${value > 0 ? "+" : "−"}${written.replace(/^0/, "")}`;
+  return Number(written) === 0 ? "0" : `${value > 0 ? "+" : "−"}${inLanguage(written.replace(/^0/, ""))}`;
 }

@@ -79,7 +79,7 @@ export function watchControls({ copy, asked, stop, save, reply, open, record }) 
   function markWrong(sentence) {
     for (const old of document.querySelectorAll("[aria-invalid]")) old.removeAttribute("aria-invalid");
     const named = [...document.querySelectorAll(LABELS)].find((label) =>
-      sentence.startsWith(`${label.textContent?.trim()} `));
+      [" ", ":"].some((after) => sentence.startsWith(`${label.textContent?.trim()}${after}`)));
     const control = named?.closest("#prompt, [id^=set-]");
     if (!control) return;
     for (const input of control.querySelectorAll("input, textarea")) input.setAttribute("aria-invalid", "true");

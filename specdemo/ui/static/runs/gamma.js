@@ -7,7 +7,7 @@ import {
   rowsOf, scaleOf, unclearInWords, valueOf, whatIsMissing,
 } from "../view/chart.js";
 import { appendAll, escaped, find, make } from "../view/dom.js";
-import { say } from "../view/words.js";
+import { inLanguage, say } from "../view/words.js";
 import { makeMeasuring } from "./measuring.js";
 
 /** @import { Line, Measure, Row, Scale } from "../view/chart.js" */
@@ -287,7 +287,7 @@ function drawAxes(chart, scale, measure) {
     const isOne = measure === "speedup" && tick === 1;
     chart.append(shape("path", { class: isOne ? "one" : "grid", d: `M${left} ${scale.y(tick)}H${right}` }));
     const at = { x: left - 6, y: scale.y(tick) + 4, "text-anchor": "end" };
-    chart.append(shape("text", at, tick === 0 ? "0" : String(tick)));
+    chart.append(shape("text", at, inLanguage(String(tick))));
   }
   for (let gamma = 0; gamma * scale.column < right - left - 1; gamma += scale.column < 22 ? 2 : 1) {
     chart.append(shape("text", { x: scale.x(gamma), y: floor + 16, "text-anchor": "middle" }, String(gamma)));

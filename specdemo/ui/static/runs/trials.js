@@ -130,8 +130,8 @@ export function makeTrials(panel, server) {
       head.textContent = others ? say("trials.others", { count: others }) : quoted ? inQuotes(text) : text;
       bars.style.setProperty("--came", (came / top).toFixed(4));
       bars.style.setProperty("--due", (due / top).toFixed(4));
-      numbers[0].textContent = came.toFixed(3);
-      numbers[1].textContent = due.toFixed(3);
+      numbers[0].textContent = fixed(came, 3);
+      numbers[1].textContent = fixed(due, 3);
     });
   }
 

@@ -1,6 +1,7 @@
 // @ts-check
 // What the server keeps: runs that have ended, and traces that are opened.
 
+import { fixed } from "../view/format.js";
 import { say } from "../view/words.js";
 
 /** @import { Message } from "../view/messages.js" */
@@ -32,7 +33,7 @@ export function chooseTrace({ largest, opened, refused }) {
     if (!file) return;
     const megabytes = (/** @type {number} */ bytes) => bytes / 2 ** 20;
     if (file.size > largest) {
-      const size = megabytes(file.size).toFixed(1);
+      const size = fixed(megabytes(file.size), 1);
       return refused(say("traces.tooLarge", { size, most: megabytes(largest) }));
     }
     try {

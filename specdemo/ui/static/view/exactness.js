@@ -2,7 +2,7 @@
 // The tab on exactness: every verdict recomputed, and how two ways to a token add up to the target's p.
 
 import { escaped, find, make } from "./dom.js";
-import { inQuotes, roundedUp } from "./format.js";
+import { fixed, grouped, inQuotes, roundedUp } from "./format.js";
 import { addends, differenceInWords, identityAt, isExact, recomputed, tokenToDraw } from "./recompute.js";
 import { keptByBoth, massAt, uMatters } from "./rules.js";
 import { named } from "./textless.js";
@@ -110,9 +110,9 @@ export function makeExactness(panel, pinned) {
     const kept = keptByBoth(run.rounds);
     if (!kept) return "";
     if (run.setting?.greedy && kept.speculative === kept.block) {
-      return say("exactness.sameDraftsGreedy", { kept: kept.block.toFixed(2) });
+      return say("exactness.sameDraftsGreedy", { kept: fixed(kept.block) });
     }
-    const means = { speculative: kept.speculative.toFixed(2), block: kept.block.toFixed(2) };
+    const means = { speculative: fixed(kept.speculative), block: fixed(kept.block) };
     return say("exactness.sameDrafts", { count: kept.rounds, ...means });
   }
 
@@ -131,7 +131,7 @@ export function makeExactness(panel, pinned) {
     const order = say(rule?.judges_whole_draft ? "exactness.orderOfBlock" : "exactness.order", rounds);
     const isCut = own < run.rounds.length && !brokenRounds.length;
     const howAccepted = byLikeliest(run) ? "exactness.acceptedIfLikeliest" : "exactness.acceptedExactly";
-    const sum = `${accepted} + ${own} = ${accepted + own}`;
+    const sum = `${grouped(accepted)} + ${grouped(own)} = ${grouped(accepted + own)}`;
     /** @type {[holds: boolean, what: string][]} */
     const checks = [
       [!differences.length, say(howAccepted, { when: rule?.accepted ?? "", fates: fates.join(", ") })],

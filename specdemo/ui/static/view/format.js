@@ -1,7 +1,7 @@
 // @ts-check
 // Numbers and texts as the page writes them.
 
-import { say } from "./words.js";
+import { inLanguage, say } from "./words.js";
 
 /**
  * Significant digits; 0 and 1 are written only where they are exact.
@@ -12,8 +12,8 @@ export function digits(value, count = 4) {
   if (value === 0 || value === 1) return String(value);
   const written = value < 0.001 ? value.toExponential(count - 1) : value.toPrecision(count);
   const [number, exponent] = written.split("e");
-  if (!exponent) return number;
-  return `${number} × 10${[...exponent].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
+  if (!exponent) return inLanguage(number);
+  return `${inLanguage(number)} × 10${[...exponent].map((sign) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(sign)]).join("")}`;
 }
 
 /**
@@ -23,7 +23,7 @@ export function digits(value, count = 4) {
 export function short(value) {
   if (value === null) return "–";
   if (value === 0 || value === 1) return String(value);
-  return value < 0.0005 ? "<.001" : value.toFixed(3);
+  return inLanguage(value < 0.0005 ? "<.001" : value.toFixed(3));
 }
 
 /**
@@ -36,7 +36,7 @@ export function apart(a, b) {
     const differ = Number(a.toPrecision(count)) !== Number(b.toPrecision(count));
     if (a === b || differ) return [digits(a, count), digits(b, count)];
   }
-  return [String(a), String(b)];
+  return [inLanguage(String(a)), inLanguage(String(b))];
 }
 
 /**
@@ -48,7 +48,7 @@ export function percent(part, whole) {
   const value = (part / whole) * 100;
   const down = Math.floor(value);
   const up = value - down === 0.5 ? down % 2 === 1 : value - down > 0.5;
-  return `${up ? down + 1 : down}%`;
+  return inLanguage(`${up ? down + 1 : down}%`);
 }
 
 /**
@@ -56,9 +56,9 @@ export function percent(part, whole) {
  * @param {number} value
  */
 export function grouped(value, decimals = 0) {
-  const [whole, fraction] = fixed(value, decimals).split(".");
+  const [whole, fraction] = rounded(value, decimals).split(".");
   const apart = whole.replace(/\B(?=(\d{3})+$)/g, ",");
-  return fraction ? `${apart}.${fraction}` : apart;
+  return inLanguage(fraction ? `${apart}.${fraction}` : apart);
 }
 
 /**
@@ -67,6 +67,14 @@ export function grouped(value, decimals = 0) {
  * @param {number} value
  */
 export function fixed(value, decimals = 2) {
+  return inLanguage(rounded(value, decimals));
+}
+
+/**
+ * @param {number} value
+ * @param {number} decimals
+ */
+function rounded(value, decimals) {
   const halves = value * 2 ** (decimals + 1); // only a whole number of these is exactly between two
   if (!Number.isInteger(halves) || halves % 2 === 0) return value.toFixed(decimals);
   const below = Math.floor(value * 10 ** decimals);
@@ -83,7 +91,7 @@ export function times(value) {
 
 /** @param {number} value */
 export function milliseconds(value) {
-  return `${value < 100 ? value.toFixed(1) : value.toFixed(0)} ms`;
+  return `${inLanguage(value < 100 ? value.toFixed(1) : value.toFixed(0))} ms`;
 }
 
 // Control characters, what Unicode calls ignorable (joiners, bidi marks, soft hyphens), line and paragraph

@@ -4,7 +4,7 @@
 import { countedInWords, fillCounters } from "../runs/counters.js";
 import { deathsIn, inWords } from "./deaths.js";
 import { find, make } from "./dom.js";
-import { percent } from "./format.js";
+import { grouped, percent } from "./format.js";
 import { isUntold } from "./served.js";
 import { say } from "./words.js";
 
@@ -178,9 +178,9 @@ function fillCells(line, { tokens, accepted, rejected }, most) {
   const share = judged ? rejected / judged : 0;
   /** @type {[name: string, written: string, bar: number][]} */
   const cells = [
-    ["judged", String(judged), judged / most],
-    ["accepted", String(accepted), accepted / most],
-    ["rejected", String(rejected), rejected / most],
+    ["judged", grouped(judged), judged / most],
+    ["accepted", grouped(accepted), accepted / most],
+    ["rejected", grouped(rejected), rejected / most],
     ["share", judged ? percent(rejected, judged) : "–", most < Infinity ? share : 0],
   ];
   for (const [name, written, bar] of cells) {

@@ -1,11 +1,11 @@
 // @ts-check
 // Every verdict of a run once more, from the p, q and u that the engine sent.
 
-import { apart, digits } from "./format.js";
+import { apart, digits, grouped } from "./format.js";
 import { isBlock, keptIn, probabilityOf, ruleOf } from "./rules.js";
 import { acceptedIn, rejectedIn, tokensOf } from "./run.js";
 import { alternativesTo, judgement, placeOf } from "./verdict.js";
-import { say } from "./words.js";
+import { inLanguage, say } from "./words.js";
 
 /** @import { Drafted, Round, Run, Token } from "./run.js" */
 /** @typedef {{ token: Drafted, what: string }} Difference */
@@ -77,7 +77,7 @@ function wrongVerdict(token) {
   const off = Math.abs((accept_prob ?? Infinity) - probability);
   if (off > ROUNDING * probability) {
     const { symbol } = ruleOf(token);
-    if (accept_prob === null) return say("exactness.differs.none", { symbol, is: String(probability) });
+    if (accept_prob === null) return say("exactness.differs.none", { symbol, is: inLanguage(String(probability)) });
     const [is, was] = apart(probability, accept_prob);
     return say("exactness.differs.other", { symbol, is, was });
   }
@@ -130,8 +130,8 @@ function wrongRound(round, isLast) {
 function wrongText({ rounds, numbers, outcome, complete }) {
   if (!complete) return null;
   const tokens = rounds.reduce((sum, round) => sum + acceptedIn(round) + (round.next ? 1 : 0), 0);
-  const said = Number((numbers.tokens ?? "").replaceAll(",", ""));
-  if (said !== tokens) return say("exactness.differs.count", { tokens, said });
+  const said = numbers.tokens ?? grouped(0);
+  if (said !== grouped(tokens)) return say("exactness.differs.count", { tokens: grouped(tokens), said });
   if (!outcome) return null;
   const inText = rounds.flatMap(tokensOf).filter(({ fate }) => fate !== "rejected" && fate !== "discarded");
   const joined = inText.map(({ text }) => text).join("");
@@ -174,7 +174,7 @@ export function identityAt(token) {
  */
 export function addends(whole, part) {
   const [all, first] = [Math.round(1000 * whole), Math.round(1000 * part)];
-  return [first, all - first, all].map((thousandths) => (thousandths / 1000).toFixed(3));
+  return [first, all - first, all].map((thousandths) => inLanguage((thousandths / 1000).toFixed(3)));
 }
 
 /** @param {Difference} difference */

@@ -2,7 +2,7 @@
 // The replay: which rounds are visible when. It goes by the engine's own times, stretched; this module has no
 // clock of its own and is given the time (ms) at every call.
 
-import { grouped, percent } from "./format.js";
+import { fixed, grouped, percent } from "./format.js";
 import { acceptedIn, msOf, rejectedIn } from "./run.js";
 import { say } from "./words.js";
 
@@ -101,7 +101,7 @@ export function numbersAfter(rounds, count) {
   const untold = rounds.slice(0, count).some(({ drafts_told }) => drafts_told === false);
   if (untold) numbers.acceptance_rate = say("player.notTold");
   else if (judged) numbers.acceptance_rate = percent(accepted, judged);
-  if (count) numbers.mean_tokens_per_round = (tokens / count).toFixed(2);
+  if (count) numbers.mean_tokens_per_round = fixed(tokens / count);
   return numbers;
 }
 

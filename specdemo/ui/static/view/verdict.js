@@ -8,7 +8,7 @@ import {
   isFromServer, isServed, isUnknown, isUntold, roundOf, servedRoundInWords, servedValues, servedVerdict,
 } from "./served.js";
 import { named } from "./textless.js";
-import { say } from "./words.js";
+import { inLanguage, say } from "./words.js";
 
 /** @import { RunSetting } from "./messages.js" */
 /** @import { Drafted, Own, Round, Token } from "./run.js" */
@@ -201,7 +201,7 @@ function filtersOf({ top_k, top_p, min_p }) {
 
 /** @param {number} value of a control, as the line above the run has it */
 function written(value) {
-  return String(Number(value.toPrecision(6)));
+  return inLanguage(String(Number(value.toPrecision(6))));
 }
 
 /**

@@ -8,6 +8,7 @@
 /** @type {Catalogue} */
 let words = {};
 let plurals = new Intl.PluralRules("en");
+let signs = signsOf("en");
 
 /**
  * From now on, says everything in this language.
@@ -16,6 +17,7 @@ let plurals = new Intl.PluralRules("en");
  */
 export function speak(tag, catalogue) {
   words = catalogue;
+  signs = signsOf(tag);
   plurals = new Intl.PluralRules(tag);
 }
 
@@ -31,8 +33,28 @@ export function say(key, values = {}) {
   if (typeof found !== "string") throw new Error(`no words for ${key}`);
   return found.replace(/\{\{(\w+)\}\}/g, (_, name) => {
     if (!(name in values)) throw new Error(`no ${name} for ${key}`);
-    return String(values[name]);
+    const value = String(values[name]);
+    return typeof values[name] === "number" ? inLanguage(value) : value;
   });
+}
+
+/**
+ * A number as this language writes it; its digits stay as they are.
+ * @param {string} written as English writes it: "1,234.5", "76%"
+ */
+export function inLanguage(written) {
+  return written.replace(/[,.%]/g, (sign) => signs[sign]);
+}
+
+/**
+ * A language's signs by those of English.
+ * @param {string} tag
+ * @returns {Record<string, string>}
+ */
+function signsOf(tag) {
+  const parts = new Intl.NumberFormat(tag, { style: "percent", minimumFractionDigits: 1 }).formatToParts(12345);
+  const sign = (/** @type {string} */ type) => parts.find((part) => part.type === type)?.value ?? "";
+  return { ",": sign("group"), ".": sign("decimal"), "%": sign("literal") + sign("percentSign") };
 }
 
 /** @param {string} key */

@@ -1,0 +1,81 @@
+"""What the server writes, in a language in which every message is marked: no word comes from elsewhere."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from specdemo.events.params import LIMITS
+from specdemo.loading.plan import automatic_dtype
+from specdemo.ui.page.frame import frame
+from specdemo.ui.page.hints import hints
+from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
+from specdemo.ui.view import words
+from specdemo.ui.view.feed import RunFeed
+from specdemo.ui.view.settings import FIRST
+from specdemo.ui.view.words import catalogue
+from tests.pure.test_settings import NEEDS, SmallPair, holding
+
+NAMES = {"aria-label", "title", "placeholder", "alt"}
+OTHERS = {"English", "Deutsch"}  # each language by its own name
+
+
+def marked(part):
+    return {key: marked(one) for key, one in part.items()} if isinstance(part, dict) else f"⟦{part}⟧"
+
+
+def unmarked(text: str) -> str:
+    before = None
+    while before != text:
+        before, text = text, re.sub("⟦[^⟦⟧]*⟧", " ", text)
+    return " ".join(word for word in re.findall(r"[^\W\d_]{3,}", text) if word not in OTHERS)
+
+
+@pytest.fixture(autouse=True)
+def pseudo(monkeypatch):
+    said = marked(catalogue("en"))
+    monkeypatch.setattr(words, "catalogue", lambda tag: said)
+
+
+class Written(HTMLParser):
+    """Texts and names in a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [value or "" for name, value in attrs if name in NAMES]
+
+    def handle_data(self, data):
+        self.found.append(data)
+
+
+def test_the_frame_of_the_page_has_no_words_of_its_own():
+    page = Written()
+    page.feed(frame(0))
+    assert len(page.found) > 50
+    assert unmarked("\n".join(page.found)) == ""
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_what_is_told_of_a_run_is_in_the_catalogue(name):
+    told = RunFeed(recorded_trace(name), recorded=True).snapshot()
+    assert told["verdict"].startswith("⟦") or told["verdict"] == ""
+    assert unmarked(told["verdict"]) == ""
+    assert {key: value for key, value in told["numbers"].items() if unmarked(value)} == {}
+    rule = told["setting"]["rule"]
+    assert unmarked("\n".join(rule[part] for part in ("meaning", "recorded", "about"))) == ""
+
+
+def test_hints_and_warnings_are_in_the_catalogue():
+    pair = SmallPair(dtype_reason=automatic_dtype("cpu", 1_000)[1])
+    wrong = {name: 10**9 for name in LIMITS if name in FIRST} | {"vllm": "x", "sampler": "all filters"}
+    for values in (
+        holding(),
+        holding(chat=True, rule="typical"),
+        holding(**wrong),
+        holding(draft_with="none"),
+    ):
+        told = hints(values, "", NEEDS, pair)
+        assert {name: text for name, text in told.items() if unmarked(text)} == {}
