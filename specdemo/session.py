@@ -326,7 +326,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost, longest_draft)
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
-    clock, ahead = pair.runner.clock, setup.runs_ahead
+    clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)
 
 

@@ -135,7 +135,8 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
         share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
         if device() == "cuda" and name in LAUNCHES:
             length = len(prompts[0]) + SPEED_TOKENS["cuda"]
-            by_count = counted_round(name, this_gpu(), length, params.gamma)
+            engine = "now" if cuda.has_triton("cuda") else "without Triton"
+            by_count = counted_round(name, this_gpu(), length, params.gamma, engine)
             numbers["counted_round_ms"] = by_count.us / 1000
             share += f", by count {by_count.us / 1000:.2f} ms"
         ms = "no full round" if numbers["round_ms"] is None else f"{numbers['round_ms']:.2f} ms a round"

@@ -214,8 +214,8 @@ class CachedHead(Cached):
         capacity = self.keys.shape[-2]
         if kv_length > capacity:
             capacity = max(kv_length, 2 * capacity, MIN_CAPACITY)
-            self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
             self._ruler_buffer = torch.arange(capacity, device=self.device)
+            self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
             self.buffer_epoch = next(NEW_BUFFERS)
         self.kv_ruler = self._ruler_buffer[:kv_length]
 

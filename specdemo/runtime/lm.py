@@ -285,11 +285,12 @@ class CachedLM(Cached):
         self._next = start
         kv_length = kv_length_for(length, self.device)
         if kv_length > self._capacity:
-            self._capacity = max(kv_length, 2 * self._capacity, MIN_CAPACITY)
-            self._ruler_buffer = torch.arange(self._capacity, device=self.device)
+            capacity = max(kv_length, 2 * self._capacity, MIN_CAPACITY)
             self.buffer_epoch = next(NEW_BUFFERS)
             for layer in self.layers:
-                layer.grow(self._capacity)
+                layer.grow(capacity)
+            self._ruler_buffer = torch.arange(capacity, device=self.device)
+            self._capacity = capacity  # last: without memory for all layers, there is no room
         if self.features is not None:
             self.features.reserve(self._capacity)
         # [kv_length]: 0, 1, ... A captured forward can follow the length of a tensor, but not an int.
@@ -408,7 +409,9 @@ class PositionalLayer(DynamicLayer):
         self.grow(self.lm._capacity)
 
     def grow(self, capacity: int) -> None:
-        self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
+        """It may be longer already, where memory ran out before the next layer could grow."""
+        if capacity > self.keys.shape[-2]:
+            self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object

@@ -129,11 +129,12 @@ class CachedMtp(Cached):
     def reserve(self, slots: int) -> None:
         """Call before forwards of which none reaches this slot."""
         if slots > self._capacity:
-            self._capacity = max(slots, 2 * self._capacity, MIN_CAPACITY)
-            self._ruler = torch.arange(self._capacity, device=self.device)
+            capacity = max(slots, 2 * self._capacity, MIN_CAPACITY)
             for layer in self.cache.layers:
                 if layer.is_initialized:
-                    layer.grow(self._capacity)
+                    layer.grow(capacity)
+            self._ruler = torch.arange(capacity, device=self.device)
+            self._capacity = capacity  # last, as in CachedLM.reserve
 
     def hidden(self, start: int, end: int) -> Tensor:
         """The target's last hidden states at its positions from `start` to before `end`: [N, H]."""

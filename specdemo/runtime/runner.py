@@ -2,7 +2,7 @@
 know about it."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -49,10 +49,12 @@ class RunSetup:
 
     def make_room(self, length: int) -> None:
         """Where steps are captured, room for so many tokens in both caches: one that grows in the middle of a
-        text needs all its graphs again."""
+        text needs all its graphs again. Where there is no memory for that, they grow with the text, which may
+        end early."""
         for lm in (self.target, self.drafter):
             if self.run_step.captures and lm is not None and lm.is_captured:
-                lm.make_room(length)
+                with suppress(torch.OutOfMemoryError):
+                    lm.make_room(length)
 
 
 class Runner:

@@ -180,6 +180,33 @@ def test_ids_that_the_model_does_not_know_are_taken_without_a_crash():
 
 
 @modes
+@pytest.mark.parametrize("grown", [0, 1, 3])  # keys and values of two layers
+@torch.no_grad()
+def test_a_cache_that_found_no_memory_to_grow_still_holds_what_it_held(mode, grown, monkeypatch):
+    model, text = tiny(), greedy(tiny(), [3, 1, 4], 60)
+    lm = lm_of(model, mode)
+    at(lm, 0, text)
+    really, calls = specdemo.runtime.lm.longer, []
+
+    def longer(old, length):
+        if len(calls) == grown:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        calls.append(length)
+        return really(old, length)
+
+    with monkeypatch.context() as full:
+        full.setattr(specdemo.runtime.lm, "longer", longer)
+        with pytest.raises(torch.OutOfMemoryError):
+            lm.reserve(0, 400)
+    assert len(calls) == grown
+    for rows in (1, 5):
+        assert_close(at(lm, len(text) - rows, text[-rows:]), fresh(model, text)[-rows:])
+    for reach in (300, 400):  # and it grows when there is memory again
+        assert_close(at(lm, len(text) - 2, text[-2:], reach), fresh(model, text)[-2:])
+    assert {layer.keys.shape[-2] for layer in lm.layers} == {layer.values.shape[-2] for layer in lm.layers}
+
+
+@modes
 @torch.no_grad()
 def test_the_cache_lies_where_it_lay_while_there_is_room(mode):
     """A recording reads it there; and when it does move, what it held goes with it."""

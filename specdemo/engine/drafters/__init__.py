@@ -65,6 +65,7 @@ class Drafter:
     nothing."""
 
     wants_top = 0
+    waits = False  # whether `propose` waits for the device
 
     @property
     def states(self) -> States | None:

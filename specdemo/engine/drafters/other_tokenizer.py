@@ -92,6 +92,7 @@ class OtherTokenizerDrafter(Drafter):
         self.encoded = GrowingText(self.own_tokenizer)
         self.held: list[int] = []  # the drafter's ids in its cache
         self.drafted = 0  # tokens that the last draft fed, after `held`; not known here which
+        self.waits = self.through_text
 
     @property
     def states(self) -> States | None:
