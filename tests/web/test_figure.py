@@ -371,4 +371,4 @@ def test_it_speaks_german(visit, bare):
     page.locator("[data-tab=figure][role=tab]").click()
     assert "genau dem p des Zielmodells" in panel.locator(".answer").inner_text()
     panel.get_by_role("button", name="aus p ersetzen").click()
-    assert "landen 11.5 % der Wahrscheinlichkeit" in panel.locator(".answer").inner_text()
+    assert "landen 11,5\xa0% der Wahrscheinlichkeit" in panel.locator(".answer").inner_text()

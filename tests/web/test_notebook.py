@@ -32,9 +32,10 @@ def cells(browser, tmp_path):
         page.on("console", lambda said: broken.append(said.text) if said.type == "error" else None)
         page.on("dialog", lambda dialog: (broken.append(dialog.message), dialog.dismiss()))
         page.goto(file.as_uri())
-        frames = [frame for frame in page.frames if frame.url == "about:srcdoc"]
+        frames = [element.content_frame() for element in page.query_selector_all("iframe")]
         for frame in frames:
             frame.locator(SHOWN).wait_for()
+            assert frame.url == "about:srcdoc"
         return page, frames
 
     yield open_cells
