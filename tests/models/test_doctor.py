@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from specdemo.bench.by_count import ENGINES, TEXTS
 from specdemo.doctor import capture, texts
 from specdemo.doctor.trials import Failed
 from tests.fake_cuda import FakeCuda, install
@@ -65,7 +66,7 @@ def test_what_would_be_allowed_is_told_for_the_cpu_and_as_an_estimate_for_a_gpu(
     counted = {table["name"].split(":")[0]: table["rows"] for table in told["tables"]}
     texts = [(row[0], row[2]) for row in counted["embedded on this CPU"]]
     assert [text for text, _ in texts] == [64, 256, 768] and texts == sorted(texts, key=lambda row: row[1])
-    assert len(counted["llama-3.2-3b-1b on NVIDIA H200"]) == 6
+    assert len(counted["llama-3.2-3b-1b on NVIDIA H200"]) == len(ENGINES) * len(TEXTS)
 
 
 @pytest.mark.slow
