@@ -196,6 +196,16 @@ def test_by_touch_on_a_phone(visit, browser, bare):
     phone.close()
 
 
+@pytest.mark.parametrize("step", range(1, 9))
+def test_by_link_on_a_phone_what_is_lit_is_above_the_card(visit, browser, bare, step):
+    phone = browser.new_context(**PHONE)
+    page = visit(f"{bare}/?lang=de&tour={step}", still=True, context=phone, first=True)
+    page.locator(f'.tour:not([hidden])[data-step="{NAMES[step - 1]}"]').wait_for()
+    page.wait_for_timeout(300)
+    is_lit(page, NAMES[step - 1])
+    phone.close()
+
+
 def test_a_greedy_run_has_its_own_sentence(visit, bare):
     page = visit(f"{bare}/?trace=greedy&tour=3", still=True)
     check(page, "coin")

@@ -182,6 +182,7 @@ export function makeTour(page, stage) {
   // Scrolls so that what is lit is seen, on a narrow screen above the card.
   function reveal() {
     if (!lit) return;
+    makeRoom();
     lit.scrollIntoView({ block: "nearest", inline: "center", behavior: "instant" }); // a tab can be beside the screen
     const box = lit.getBoundingClientRect();
     const room = innerHeight - (matchMedia(NARROW).matches ? card.offsetHeight : 0);
@@ -208,6 +209,11 @@ export function makeTour(page, stage) {
       left: `${left - GAP / 2}px`, top: `${top - GAP / 2}px`, width: `${width + GAP}px`, height: `${height + GAP}px`,
     });
     card.dataset.side = left > innerWidth / 2 ? "left" : "right";
+    makeRoom();
+  }
+
+  // On a narrow screen the page ends above the card.
+  function makeRoom() {
     root.style.setProperty("--tour-card", `${card.offsetHeight}px`);
   }
 
