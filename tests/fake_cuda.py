@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager
 
 import torch
+from torch import library
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specdemo.runtime import attention, cuda, probe
@@ -156,7 +157,7 @@ def efficient_attention(query, key, value, bias, with_logsumexp, dropout=0.0, ca
     )
 
 
-KERNELS = torch.library.Library("aten", "IMPL")
+KERNELS = library.Library("aten", "IMPL")
 KERNELS.impl("_scaled_dot_product_efficient_attention", efficient_attention, "CPU")  # which has none
 
 

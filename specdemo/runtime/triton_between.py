@@ -8,11 +8,11 @@ of a model. Nothing is tuned by timing, so a call can be captured after that."""
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, library
 
 from specdemo.runtime.cuda import device_of
 
-_LIBRARY = torch.library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
+_LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
 _LIBRARY.define(
     "to_attention(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, Tensor? cos, "
     "Tensor? sin, Tensor rows, Tensor(a!) keys, Tensor(b!) values) -> Tensor"

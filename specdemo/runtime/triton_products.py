@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, library
 
 from specdemo.runtime.cuda import device_of
 
-_LIBRARY = torch.library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
+_LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
 _LIBRARY.define("few_rows_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias) -> Tensor")
 _LIBRARY.define(
     "add_few_rows_int8(Tensor(a!) stream, Tensor x, Tensor weight, Tensor scale, Tensor? bias) -> Tensor(a!)"
