@@ -128,7 +128,7 @@ class CountedRound:
 def counted_round(
     name: str, machine: Accelerator, text: int, gamma: int = COUNTED_GAMMA, engine: str = "now"
 ) -> CountedRound:
-    """A round of SHAPES[name] behind `text` tokens. gamma 0: a round of the target alone. engine: one of
+    """A round of SHAPES[name] after `text` tokens. gamma 0: a round of the target alone. engine: one of
     ENGINES."""
     target, drafter = (bytes_of_shape(shape) for shape in SHAPES[name])
     per_us = machine.bandwidth / 1e6  # bytes

@@ -1,6 +1,7 @@
 """What the target computes in a round: one forward over the draft, the verdict, and the numbers of the trace,
 which come home in one copy. Nothing in the step waits for the device, so that it can be captured."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -54,7 +55,7 @@ class VerifyInput:
     """What verifying a round reads, on the target's device. B rows, of which the first `k` are drafts, or
     fewer, if the drafter was not sure enough; the others only fill a captured step."""
 
-    host: HostNumbers  # the properties below, in their order
+    host: HostNumbers  # the properties below, by their names
     drafted: Tensor  # [B] int64
     q: Tensor  # [B, V] float32
     raw_q: Tensor  # [B, V] float32
@@ -65,49 +66,46 @@ class VerifyInput:
     @property
     def position(self) -> Tensor:
         """[1] float64, like the next three: of the last token of the text."""
-        return self.host.parts[0]
+        return self.host.parts["position"]
 
     @property
     def last(self) -> Tensor:
         """That token."""
-        return self.host.parts[1]
+        return self.host.parts["last"]
 
     @property
     def k(self) -> Tensor:
-        return self.host.parts[2]
+        return self.host.parts["k"]
 
     @property
     def confidence(self) -> Tensor:
-        return self.host.parts[3]
+        return self.host.parts["confidence"]
 
     @property
     def u_next(self) -> Tensor:
         """[1] float64"""
-        return self.host.parts[4]
+        return self.host.parts["u_next"]
 
     @property
     def settings(self) -> Settings:
-        return Settings(self.host.parts[5])
+        return Settings(self.host.parts["settings"])
 
     @property
     def eos(self) -> Tensor:
         """[E] float64: the tokens that end a draft."""
-        return self.host.parts[6]
+        return self.host.parts["eos"]
 
     @property
     def u_accept(self) -> Tensor:
         """[B] float64"""
-        return self.host.parts[7]
+        return self.host.parts["u_accept"]
 
     def on_device(self) -> "VerifyInput":
         return replace(self, host=self.host.on_device())
 
     def varied(self) -> "VerifyInput":
-        position, last, k, confidence, u_next, settings, eos, u_accept = self.host.parts
-        kept = (k, confidence)
-        numbers = (position, varied_ids(last), *kept, varied_uniforms(u_next), settings, eos)
-        varied = torch.cat([*numbers, varied_uniforms(u_accept)])
-        host = replace(self.host, vector=varied)
+        uniforms = {"u_next": varied_uniforms(self.u_next), "u_accept": varied_uniforms(self.u_accept)}
+        host = self.host.with_parts(last=varied_ids(self.last), **uniforms)
         return replace(self, host=host, drafted=varied_ids(self.drafted))
 
 
@@ -155,10 +153,18 @@ class Verifier:
         rows = self.rows(draft.k)
         padded = draft.padded(rows)
         self.target.reserve(len(ids) - 1, len(ids) + rows)
-        first = [len(ids) - 1], ids[-1:], [draft.k], [self.confidence], [u.next]
-        lists = (*first, self.sampler.numbers, self.eos, u.accept[:rows])
+        numbers: dict[str, Sequence[float]] = {
+            "position": [len(ids) - 1],
+            "last": ids[-1:],
+            "k": [draft.k],
+            "confidence": [self.confidence],
+            "u_next": [u.next],
+            "settings": self.sampler.numbers,
+            "eos": self.eos,
+            "u_accept": u.accept[:rows],
+        }
         value = VerifyInput(
-            host=HostNumbers.of(padded.ids.device, *lists),
+            host=HostNumbers.of(padded.ids.device, **numbers),
             drafted=padded.ids,
             q=padded.q,
             raw_q=padded.raw_q,

@@ -133,25 +133,30 @@ def unpacked(packed: Packed) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class HostNumbers:
-    """What the host tells a step: lists of numbers, one after another in one vector, for one copy to the
-    device. float64 holds ids, positions and uniform numbers exactly."""
+    """What the host tells a step: lists of numbers by name, one after another in one vector, for one copy to
+    the device. float64 holds ids, positions and uniform numbers exactly."""
 
     vector: Tensor  # [n] float64; on the host until `on_device`
-    sizes: tuple[int, ...]  # of the lists
+    sizes: dict[str, int]  # of the lists, in their order
     device: torch.device  # the step's
 
     @classmethod
-    def of(cls, device: torch.device, *lists: Sequence[float]) -> Self:
-        vector = for_device([number for numbers in lists for number in numbers], torch.float64, device)
-        return cls(vector, tuple(map(len, lists)), device)
+    def of(cls, device: torch.device, **lists: Sequence[float]) -> Self:
+        numbers = [number for one in lists.values() for number in one]
+        sizes = {name: len(one) for name, one in lists.items()}
+        return cls(for_device(numbers, torch.float64, device), sizes, device)
 
     def on_device(self) -> Self:
         return replace(self, vector=self.vector.to(self.device, non_blocking=True))
 
     @cached_property
-    def parts(self) -> tuple[Tensor, ...]:
-        """The lists, in their order, as views."""
-        return self.vector.split(self.sizes)
+    def parts(self) -> dict[str, Tensor]:
+        """The lists, as views."""
+        return dict(zip(self.sizes, self.vector.split(tuple(self.sizes.values())), strict=True))
+
+    def with_parts(self, **others: Tensor) -> Self:
+        """The same with some lists replaced by others of their sizes."""
+        return replace(self, vector=torch.cat([*(self.parts | others).values()]))
 
 
 def varied_ids(ids: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class TinyTrials:
         self.decoder = decoder if self.mistake is None else MISTAKES[self.mistake](decoder)
 
     def run(self) -> None:
-        """One run more, until its first TOKENS tokens stand. It begins behind the prompt, in the caches of
+        """One run more, until its first TOKENS tokens stand. It begins after the prompt, in the caches of
         the run before: keys and values are written by position."""
         stop = StopCriteria(frozenset(), (), ROOM)
         emitter = Emitter(Pieces(None), lambda token_id: "", stop, self.params.rule)

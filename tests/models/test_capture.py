@@ -488,7 +488,9 @@ def test_only_what_a_recording_gives_out_is_read_where_it_lies():
     graphs.graphs["draft",] = Graph(None, None, output)
     same_memory = output.view(3)
     drawn = (same_memory, output, same_memory, same_memory, same_memory)
-    static = graphs._static_input(VerifyInput(HostNumbers(same_memory, (3,), CPU), *drawn, same_memory))
+    static = graphs._static_input(
+        VerifyInput(HostNumbers(same_memory, {"last": 3}, CPU), *drawn, same_memory)
+    )
     assert static.q is output
     assert len({tensor.data_ptr() for tensor in tensors_of(static)}) == 7
 

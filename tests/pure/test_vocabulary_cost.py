@@ -88,8 +88,8 @@ def cost_of_a_round(vocab_size, sampler) -> Cost:
     with FakeTensorMode(), torch.no_grad():
         seen, u = sampler.seen([0], vocab_size, CPU), [0.0] * GAMMA
         told = DraftInput.of(0, [0, 0], sampler, u, seen)
-        lists = (*[[0]] * 5, sampler.numbers, [0], u)
-        host = HostNumbers.of(CPU, *lists)
+        single = dict.fromkeys(("position", "last", "k", "confidence", "u_next", "eos"), [0])
+        host = HostNumbers.of(CPU, **single, settings=sampler.numbers, u_accept=u)
         with Cost(vocab_size) as cost:
             draft = drafter.step(told)
             drawn = (draft.ids, draft.q, draft.raw_q, draft.exact, draft.raw_q[:0, 0])

@@ -33,41 +33,41 @@ def build(given: Materials, lm: LM, exit_layer: int | None = None) -> "ModelDraf
 class DraftInput:
     """What drafting reads, on the drafter's device."""
 
-    host: HostNumbers  # position, last, settings and u
+    host: HostNumbers  # the properties below, by their names
     seen: Tensor  # see Sampler.seen
 
     @classmethod
     def of(
         cls, position: int, last: list[int], sampler: Sampler, u: list[float], seen: Tensor
     ) -> "DraftInput":
-        return cls(HostNumbers.of(seen.device, [position], last, sampler.numbers, u), seen)
+        numbers = {"position": [position], "last": last, "settings": sampler.numbers, "u": u}
+        return cls(HostNumbers.of(seen.device, **numbers), seen)
 
     @property
     def position(self) -> Tensor:
         """[1] float64: of the first of the last tokens."""
-        return self.host.parts[0]
+        return self.host.parts["position"]
 
     @property
     def last(self) -> Tensor:
         """[1 or 2] float64: the last tokens of the text."""
-        return self.host.parts[1]
+        return self.host.parts["last"]
 
     @property
     def settings(self) -> Settings:
-        return Settings(self.host.parts[2])
+        return Settings(self.host.parts["settings"])
 
     @property
     def u(self) -> Tensor:
         """[B] float64"""
-        return self.host.parts[3]
+        return self.host.parts["u"]
 
     def on_device(self) -> "DraftInput":
         return replace(self, host=self.host.on_device())
 
     def varied(self) -> "DraftInput":
-        position, last, settings, u = self.host.parts
-        varied = torch.cat([position, varied_ids(last), settings, varied_uniforms(u)])
-        return replace(self, host=replace(self.host, vector=varied))
+        host = self.host.with_parts(last=varied_ids(self.last), u=varied_uniforms(self.u))
+        return replace(self, host=host)
 
 
 @dataclass(eq=False)
