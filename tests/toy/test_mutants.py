@@ -197,8 +197,8 @@ QUICK = [
     Mutant(
         "the target reads the text one place too late",
         "engine/step.py",
-        "first = [len(ids) - 1], ids[-1:],",
-        "first = [len(ids)], ids[-1:],",
+        '"position": [len(ids) - 1],',
+        '"position": [len(ids)],',
         f"{LOOP} {LM} tests/models/test_capture.py",
     ),
     Mutant(
