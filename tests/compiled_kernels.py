@@ -9,16 +9,18 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from specdemo.runtime import triton_between, triton_products
+from specdemo.runtime import attention, triton_attention, triton_between, triton_products
+from specdemo.runtime.linear import MOST_BY_TRITON
 from tests.kernel_shapes import DTYPES, MODELS, products_of
 
 TRITON_TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 OTHERS = ("SmolLM2-135M", "Llama-3.2-1B")  # of which other number formats than bfloat16 are compiled, too
+GAMMA, PROCESSORS = 4, 132
 Call = tuple[object, dict[str, str], dict[str, object], dict[str, int]]  # kernel, types, constants, options
 
 
 def calls(dtype: torch.dtype) -> Iterator[Call]:
-    """As the two modules launch them."""
+    """As the modules launch them."""
     number = f"*{TRITON_TYPES[dtype]}"
     models = MODELS if dtype == torch.bfloat16 else {name: MODELS[name] for name in OTHERS}
     for outputs, inputs in sorted({each for model in models.values() for each in products_of(model)}):
@@ -32,13 +34,24 @@ def calls(dtype: torch.dtype) -> Iterator[Call]:
             yield triton_products.int8_kernel, types, constants, options
     for model in models.values():
         heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
-        names = ("q", "k", "v", "q_norm", "k_norm", "cos", "sin", "queries", "keys", "values")
-        types = dict.fromkeys(names, number) | {"eps": "fp32", "rows": "*i64"}
-        types |= dict.fromkeys(("q_stride", "k_stride", "v_stride", "cache_stride"), "i32")
-        sizes = {"HEADS": heads, "GROUPS": groups, "D": d, "BLOCK": triton.next_power_of_2(d)}
-        for norms, rotates in ((False, True), (True, True), (False, False)):
-            constants = {**sizes, "NORMS": norms, "ROTATES": rotates}
-            yield triton_between.head_kernel, types, constants, {"num_warps": 1}
+        names = ("q", "k", "v", "q_norm", "k_norm", "turns", "keys", "values")
+        types = dict.fromkeys(names, number) | dict.fromkeys(("outputs", "logsumexp"), "*fp32")
+        types |= dict.fromkeys(("eps", "scale", "softcap"), "fp32") | {"rows": "*i64"}
+        types |= dict.fromkeys(("q_stride", "k_stride", "v_stride", "cache_stride", "tokens"), "i32")
+        for tokens in (1, GAMMA + 1, MOST_BY_TRITON):
+            how = triton_attention.division_for(heads // groups * tokens, tokens, d, dtype)
+            sizes = {"SHARED": heads // groups, "D": d, "WIDTH": how.width, "ROWS": how.rows}
+            sizes |= {"KEYS": how.keys, "NEW": how.new}
+            for window, caps, norms, rotates in ((0, False, False, True), (1024, True, True, True)):
+                constants = {**sizes, "WINDOW": window, "CAPS": caps, "NORMS": norms, "ROTATES": rotates}
+                options = {"num_warps": how.warps, "num_stages": how.stages}
+                yield triton_attention.attend_kernel, types, constants, options
+        parts = attention.blocks_for(32_768, groups, PROCESSORS)
+        sizes = {"HEADS": heads, "PARTS": parts, "PADDED": triton.next_power_of_2(parts), "D": d}
+        sizes["AT_ONCE"] = triton_attention.COMBINED
+        types = {"outputs": "*fp32", "logsumexp": "*fp32", "y": number, "tokens": "i32"}
+        constants = {**sizes, "WIDTH": how.width}
+        yield triton_attention.combine_kernel, types, constants, {"num_warps": 2}
         sizes = {"WIDTH": model.intermediate_size, "BLOCK": triton_between.GATE_BLOCK}
         types = {"gate_up": number, "output": number}
         yield triton_between.gate_kernel, types, {**sizes, "GELU": model.kind == "gemma3"}, {}

@@ -264,7 +264,7 @@ def install(monkeypatch, fake):
         "_cuda_releasePool": fake.release,
     }.items():
         monkeypatch.setattr(torch._C, name, stand_in, raising=False)
-    attention._processors.cache_clear()
+    attention.processors_of.cache_clear()
     monkeypatch.setattr(torch, "__version__", "2.13.0")
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
     monkeypatch.setattr(cuda, "has_triton", lambda device: False)

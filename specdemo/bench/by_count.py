@@ -2,13 +2,14 @@
 with figures that are taken, not measured. The roofline and the doctor count bytes by the same function."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel
 
 from specdemo.bench.shapes import SHAPES, ModelShape
 from specdemo.events.speedup import expected_tokens
-from specdemo.runtime.attention import number_of_parts
+from specdemo.runtime.attention import KEYS_AT_ONCE, blocks_for, number_of_parts
 from specdemo.runtime.lm import kv_length_for
 
 COUNTED_GAMMA, COUNTED_ACCEPTANCE = 4, 0.75
@@ -16,11 +17,11 @@ TEXTS = (512, 4096, 32_768)  # tokens
 ITEMSIZE = 2  # bfloat16
 # Taken, not measured: by reading others' measurements on an H100.
 PRODUCTS_REACH = 0.68  # of the bandwidth, when few rows are multiplied with a weight
-KEYS_AT_ONCE, KEYS_US = 128, 2.6  # how many keys one block of torch's attention reads at a time, and how long
+KEY_US = 2.6 / 128  # how long a block of torch's attention takes for a key, of which it reads 128 at a time
 # Between two rounds, processor time with the embedded pair on a CPU: 0.70 to 0.84 ms while the host wrote a
 # round down before it launched the next one, 0.17 to 0.29 ms since.
 HOST_US, HOST_AHEAD_US = 770.0, 230.0
-COMBINING = 4  # launches of an attention that is split over the keys, besides its own
+COMBINING = 4  # launches of torch's attention where it is split over the keys, besides its own
 
 
 @dataclass(frozen=True)
@@ -38,24 +39,25 @@ LAUNCHES = {
     "qwen3-8b-0.6b": CountedLaunches(2076, 800),
 }
 LAUNCHES_WITH_TRITON = {
-    "llama-3.2-3b-1b": CountedLaunches(708, 395),
+    "llama-3.2-3b-1b": CountedLaunches(629, 355),
     "qwen3-8b-0.6b": CountedLaunches(1152, 476),
 }
 
 
 @dataclass(frozen=True)
 class CountedEngine:
-    """split: whether attention over a long cache is split over the keys. host_us: between two rounds."""
+    """attention: over a long cache by our own kernel ("kernel"), by torch's, split over the keys ("split"),
+    or by torch's unsplit ("whole"). host_us: between two rounds."""
 
     launches: dict[str, CountedLaunches]
-    split: bool
+    attention: Literal["kernel", "split", "whole"]
     host_us: float
 
 
 ENGINES = {
-    "now": CountedEngine(LAUNCHES_WITH_TRITON, True, HOST_AHEAD_US),
-    "without Triton": CountedEngine(LAUNCHES, True, HOST_AHEAD_US),
-    "before": CountedEngine(LAUNCHES, False, HOST_US),
+    "now": CountedEngine(LAUNCHES_WITH_TRITON, "kernel", HOST_AHEAD_US),
+    "without Triton": CountedEngine(LAUNCHES, "split", HOST_AHEAD_US),
+    "before": CountedEngine(LAUNCHES, "whole", HOST_US),
 }
 
 
@@ -138,19 +140,27 @@ def counted_round(
     return CountedRound(
         limit=round_bytes(target, drafter, gamma, text) / per_us,
         products=weights / per_us / PRODUCTS_REACH,
-        attention=sum(_attention_us(model, machine, text, how.split) for model in attentions),
+        attention=sum(_attention_us(model, machine, text, how.attention) for model in attentions),
         launches=launches * machine.node_us,
         host=how.host_us,
     )
 
 
-def _attention_us(model: ForwardBytes, machine: Accelerator, text: int, split: bool) -> float:
-    """Of one forward. It reads as many keys as the captured forward has, masked ones as well: a block those
-    of its part one after the other, and all together no faster than the memory."""
+def _attention_us(model: ForwardBytes, machine: Accelerator, text: int, how: str) -> float:
+    """Of one forward. A block reads the keys of its part one after the other, and all together are no faster
+    than the memory. Our own kernel reads what the text has, and then the forward's tokens; torch's reads as
+    many keys as the captured forward has, masked ones as well."""
     keys = kv_length_for(text + COUNTED_GAMMA + 1, torch.device("cuda"))
-    parts = number_of_parts(keys, model.key_heads, machine.processors) if split else 1
-    of_blocks = model.layers * keys / parts / KEYS_AT_ONCE * KEYS_US
-    combining = model.layers * COMBINING * machine.node_us if parts > 1 else 0.0
+    combining = 0.0
+    if how == "kernel":
+        steps = -(-text // KEYS_AT_ONCE)
+        one_block = -(-steps // blocks_for(keys, model.key_heads, machine.processors)) + 1
+        of_block, keys = one_block * KEYS_AT_ONCE, text
+    else:
+        parts = number_of_parts(keys, model.key_heads, machine.processors) if how == "split" else 1
+        of_block = keys // parts
+        combining = model.layers * COMBINING * machine.node_us if parts > 1 else 0.0
+    of_blocks = model.layers * of_block * KEY_US
     return max(of_blocks, model.position * keys * 1e6 / machine.bandwidth) + combining
 
 

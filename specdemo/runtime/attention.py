@@ -31,7 +31,8 @@ MAX_GROUPED_QUERIES = 32  # beyond that (a prefill) a mask for every group costs
 # block reads 128 keys in some 2.6 us.
 SPLIT_FROM = 1024
 SMALLEST_PART = 128  # keys: torch's kernel reads as many at a time, or 64
-BLOCKS_A_PROCESSOR = 2  # of torch's kernel, which fit on one at the same time
+BLOCKS_A_PROCESSOR = 2  # of either kernel, which fit on one at the same time
+KEYS_AT_ONCE = 64  # that a block of triton_attention.py reads
 ALIGNED = 8  # head_dim and the keys of a part are multiples of it, or that kernel refuses them
 
 
@@ -109,14 +110,14 @@ def parts_of(keys: Tensor) -> int:
     _, groups, length, d = keys.shape
     if length < SPLIT_FROM or d % ALIGNED:
         return 1
-    processors, capability = _processors(keys.device)
+    processors, capability = processors_of(keys.device)
     if keys.dtype == torch.bfloat16 and capability < 8:
         return 1
     return number_of_parts(length, groups, processors)
 
 
 @cache
-def _processors(device: torch.device) -> tuple[int, int]:
+def processors_of(device: torch.device) -> tuple[int, int]:
     """The GPU's multiprocessors, and the first number of its compute capability."""
     properties = torch.cuda.get_device_properties(device)
     return properties.multi_processor_count, properties.major
@@ -133,6 +134,12 @@ def number_of_parts(length: int, groups: int, processors: int) -> int:
     ):
         parts *= 2
     return parts
+
+
+def blocks_for(capacity: int, groups: int, processors: int) -> int:
+    """Among how many blocks triton_attention.py divides the keys of a text in a cache of this capacity: as
+    many as the GPU runs at the same time, but no more than there would be work for if the cache were full."""
+    return max(1, min(capacity // KEYS_AT_ONCE, BLOCKS_A_PROCESSOR * processors // groups))
 
 
 def split_attention(

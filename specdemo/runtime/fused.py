@@ -7,7 +7,7 @@ only where it predicts what the model itself does (see CachedLM)."""
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from specdemo.runtime.attention import additive, masked_attention
-from specdemo.runtime.linear import Product
+from specdemo.runtime.linear import MOST_BY_TRITON, Product
 
 # The classes of transformers that are built like this: RMS norms, rotary positions, a gated MLP, and causal
 # attention; and which of their layers have a sliding window. A class that is not here is run by
@@ -100,6 +100,8 @@ class FusedForward:
             )
         ]
         self.norm = Norm(base.norm, functions.kernels)
+        self.kernels = functions.kernels
+        self._turned: tuple[int, dict[str | None, Tensor]] | None = None  # by the cache's capacity
         self.shared_heads = config.num_attention_heads // config.num_key_value_heads
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
 
@@ -131,26 +133,40 @@ class FusedForward:
     def __call__(
         self,
         ids: Tensor,
-        positions: Tensor,
         rows: Tensor,
         keys: Tensor,
         cache: Cache,
+        last_position: float,
         keep: Callable[[int, Tensor, Tensor], None] | None,
     ) -> Tensor:
-        """ids [N] at positions [N], in the cache's rows [N], over its first keys [L] = 0, 1, ... -> logits
-        [N, V]. keep: takes each layer's index, its input and the rows, and last the output."""
+        """ids [N] at consecutive positions `rows` [N], over the cache's first keys [L] = 0, 1, ... -> logits
+        [N, V]. Rows that only fill a captured step may lie beyond the model's last position. keep: takes each
+        layer's index, its input and the rows, and last the output."""
         base = self.model.model
         x = base.embed_tokens(ids)  # [N, H]
-        turned = rotations(base, x, positions, self.layers)
-        shared = Shared(cache, turned, self._masks(rows, keys, x), rows, keys)
+        if self.kernels is not None and len(ids) <= MOST_BY_TRITON:
+            turns = self._turns(x, len(keys), last_position)
+            attention: Attention = KernelAttention(cache, rows, turns)
+        else:
+            turned = rotations(base, x, rows.clamp(max=last_position), self.layers)
+            attention = TorchAttention(cache, turned, self._masks(rows, keys, x))
         for index, layer in enumerate(self.layers):
             if keep is not None:
                 keep(index, x, rows)
-            x = layer(x, shared)
+            x = layer(x, attention)
         if keep is not None:
             keep(len(self.layers), x, rows)
         logits = self.model.lm_head(self.norm(x))  # [N, V]
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
+
+    def _turns(self, x: Tensor, capacity: int, last_position: float) -> "dict[str | None, Tensor]":
+        """The rotations at all positions of the cache, [C, 2, d] as attention's kernel reads them. They are
+        made when the cache has grown, which no captured step outlives."""
+        if self._turned is None or self._turned[0] != capacity:
+            positions = torch.arange(capacity, device=x.device).clamp(max=last_position)
+            found = rotations(self.model.model, x, positions, self.layers)
+            self._turned = capacity, {kind: torch.cat(both, 1) for kind, both in found.items()}
+        return self._turned[1]
 
     def _masks(self, rows: Tensor, keys: Tensor, x: Tensor) -> dict[int | None, Tensor]:
         """For each width of a sliding window (None: without one) the mask of the rows that attention makes of
@@ -200,17 +216,6 @@ def rotations(
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         found[layer_type] = cos[0, :, None], sin[0, :, None]
     return found
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What all layers of a forward read."""
-
-    cache: Cache
-    rotations: dict[str | None, Rotation]
-    masks: dict[int | None, Tensor]
-    rows: Tensor  # [N]: where the cache is written
-    keys: Tensor  # [L]: what is read of it
 
 
 # In what follows sizes are those of the config, not of tensors: a capture on a CPU works those out in every
@@ -317,9 +322,9 @@ class Layer:
         for part in (self.qkv, self.out, self.gate_up, self.down, *self.norms):
             part.begin_run()
 
-    def __call__(self, x: Tensor, shared: Shared) -> Tensor:
+    def __call__(self, x: Tensor, attention: "Attention") -> Tensor:
         """x [N, H] -> [N, H], in the same memory."""
-        attended = self._attention(_normed(self.before_attention, x), shared)  # [N, heads * d]
+        attended = attention(self, self.qkv(_normed(self.before_attention, x)))  # [N, heads * d]
         x = self._add(x, self.out, attended, self.after_attention)
         hidden = self._gated(self.gate_up(_normed(self.before_mlp, x)))  # [N, I]
         return self._add(x, self.down, hidden, self.after_mlp)
@@ -333,58 +338,83 @@ class Layer:
             return self.functions.kernels.gate(gate_up, self.gelu)
         return self.functions.gated(gate_up, self.mlp_width, self.activation)
 
-    def _attention(self, x: Tensor, shared: Shared) -> Tensor:
-        by_kernel = self.functions.kernels is not None and shared.cache.layers[self.index].is_initialized
-        place = self._placed_by_kernel if by_kernel else self._placed
-        return self._attend(*place(self.qkv(x), shared), shared.masks[self.window])
-
-    def _placed(self, qkv: Tensor, shared: Shared) -> tuple[Tensor, Tensor, Tensor]:
-        """qkv [N, (heads + 2 groups) * d] -> the queries as rows (see as_rows), and the cache's keys and
-        values [1, groups, L, d] with those of these tokens."""
-        heads, groups, d = self.heads, self.groups, self.head_dim
-        qk, v = qkv.split([(heads + groups) * d, groups * d], -1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = qk.split([heads * d, groups * d], -1)
-            if self.norms_each_head:
-                q, k = q.view(-1, heads, d), k.view(-1, groups, d)
-            qk = torch.cat([self.q_norm(q), self.k_norm(k)], 1)
-        qk = qk.view(-1, heads + groups, d)
-        if self.rotates:
-            qk = self.functions.rotated(qk, *shared.rotations[self.layer_type], d // 2)
-        q, k = qk.split([heads, groups], 1)  # [N, heads, d], [N, groups, d]
-        v = v.view(-1, groups, d)
-        keys, values = shared.cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], self.index)
-        return as_rows(q, heads, groups, d), keys, values
-
-    def _placed_by_kernel(self, qkv: Tensor, shared: Shared) -> tuple[Tensor, Tensor, Tensor]:
-        """The same in one launch."""
-        sizes = [self.heads * self.head_dim, *[self.groups * self.head_dim] * 2]
-        q, k, v = qkv.split(sizes, -1)
-        q_norm = k_norm = None
-        eps = 0.0
-        if self.q_norm is not None and self.k_norm is not None:
-            if self.norms_each_head and self.q_norm.eps == self.k_norm.eps:
-                q_norm, k_norm, eps = self.q_norm.weight, self.k_norm.weight, self.q_norm.eps
-            else:
-                q, k = self.q_norm(q), self.k_norm(k)
-        cos, sin = shared.rotations[self.layer_type] if self.rotates else (None, None)
-        cache = shared.cache.layers[self.index]
-        rows = self.functions.kernels.to_attention(
-            q, k, v, q_norm, k_norm, eps, cos, sin, shared.rows, cache.keys, cache.values
-        )
-        length = len(shared.keys)
-        return rows, cache.keys[:, :, :length], cache.values[:, :, :length]
-
-    def _attend(self, rows: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """rows [1, groups, R, d], keys and values [1, groups, L, d] -> [N, heads * d]. mask [1, 1, R, L]."""
-        if self.softcap is None:
-            output = masked_attention(rows, keys, values, mask, self.scaling)
-        else:
-            scores = rows @ keys.transpose(2, 3) * self.scaling  # [1, groups, R, L]
-            scores = torch.tanh(scores / self.softcap) * self.softcap + mask
-            output = scores.softmax(-1, dtype=torch.float32).to(rows.dtype) @ values
-        return as_heads(output, self.heads, self.groups, self.head_dim)
-
 
 def _normed(norm: Norm | None, x: Tensor) -> Tensor:
     return x if norm is None else norm(x)
+
+
+class Attention(Protocol):
+    """How the layers of one forward attend."""
+
+    def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        """The layer's queries, keys and values [N, (heads + 2 groups) * d] of the forward's tokens, not yet
+        normed or rotated -> [N, heads * d]. Writes the keys and values to the cache."""
+
+
+@dataclass(frozen=True)
+class TorchAttention:
+    """By torch's operations, over the cache's first keys."""
+
+    cache: Cache
+    rotations: dict[str | None, Rotation]
+    masks: dict[int | None, Tensor]  # see FusedForward._masks
+
+    def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        rows, keys, values = self._placed(layer, qkv)
+        output = self._attended(layer, rows, keys, values)  # [1, groups, R, d]
+        return as_heads(output, layer.heads, layer.groups, layer.head_dim)
+
+    def _placed(self, layer: Layer, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries as rows (see as_rows), and the cache's keys and values [1, groups, L, d] with those of
+        these tokens."""
+        heads, groups, d = layer.heads, layer.groups, layer.head_dim
+        qk, v = qkv.split([(heads + groups) * d, groups * d], -1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = qk.split([heads * d, groups * d], -1)
+            if layer.norms_each_head:
+                q, k = q.view(-1, heads, d), k.view(-1, groups, d)
+            qk = torch.cat([layer.q_norm(q), layer.k_norm(k)], 1)
+        qk = qk.view(-1, heads + groups, d)
+        if layer.rotates:
+            qk = layer.functions.rotated(qk, *self.rotations[layer.layer_type], d // 2)
+        q, k = qk.split([heads, groups], 1)  # [N, heads, d], [N, groups, d]
+        v = v.view(-1, groups, d)
+        keys, values = self.cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], layer.index)
+        return as_rows(q, heads, groups, d), keys, values
+
+    def _attended(self, layer: Layer, rows: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        mask = self.masks[layer.window]  # [1, 1, R, L]
+        if layer.softcap is None:
+            return masked_attention(rows, keys, values, mask, layer.scaling)
+        scores = rows @ keys.transpose(2, 3) * layer.scaling  # [1, groups, R, L]
+        scores = torch.tanh(scores / layer.softcap) * layer.softcap + mask
+        return scores.softmax(-1, dtype=torch.float32).to(rows.dtype) @ values
+
+
+@dataclass(frozen=True)
+class KernelAttention:
+    """By triton_attention.py, over what the text has so far, wherever the cache ends."""
+
+    cache: Cache
+    rows: Tensor  # [N]: where the cache is written
+    turns: dict[str | None, Tensor]  # see FusedForward._turns
+
+    def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        heads, groups, d = layer.heads, layer.groups, layer.head_dim
+        q, k, v = qkv.split([heads * d, groups * d, groups * d], -1)
+        cached = self.cache.layers[layer.index]
+        if not cached.is_initialized:
+            cached.lazy_initialization(*(x.view(1, -1, groups, d).transpose(1, 2) for x in (k, v)))
+        q_norm = k_norm = None
+        eps = 0.0
+        if layer.q_norm is not None and layer.k_norm is not None:
+            if layer.norms_each_head and layer.q_norm.eps == layer.k_norm.eps:
+                q_norm, k_norm, eps = layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps
+            else:
+                q, k = layer.q_norm(q), layer.k_norm(k)
+        turns = self.turns[layer.layer_type] if layer.rotates else None
+        of_layer = (layer.scaling, layer.softcap or 0.0, layer.window or 0)
+        norms = (q_norm, k_norm, eps)
+        return layer.functions.kernels.attend(
+            q, k, v, *norms, turns, self.rows, cached.keys, cached.values, *of_layer
+        )

@@ -36,6 +36,7 @@ from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.states import StateLayer, States
 
 WARM_UP_FORWARDS = 3
+TRIED_AFTER = 200  # tokens: see CachedLM._check_fused
 PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt takes
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
@@ -236,15 +237,21 @@ class CachedLM(Cached):
 
     @torch.no_grad()
     def _check_fused(self) -> None:
-        """ValueError if the fused forward predicts something other than the model, tried on a few tokens."""
+        """ValueError if the fused forward predicts something other than the model, tried on a few tokens;
+        with kernels after so many others that attention's has several parts to combine."""
         triton = self.fused is not None and self.fused.triton
-        n = int(min(MOST_BY_TRITON if triton else 12, self.last_position + 1))
-        ids = torch.arange(n, device=self.device)
+        most = MOST_BY_TRITON if triton else 12
+        n = int(min(TRIED_AFTER + most if triton else most, self.last_position + 1))
+        few = min(n, most)
+        positions = torch.arange(n, device=self.device)
+        ids = positions % self.known_ids
         self.reserve(0, n)
-        expected = self._plain_forward(ids).double()  # [n, V]
-        for rows in (n, min(5, n), 1) if triton else (n, 1):
+        if n > few:
+            self._plain_forward(ids[:-few], **self._prefill_arguments)
+        expected = self._plain_forward(ids[-few:]).double()  # [few, V]
+        for rows in (few, min(5, few), 1) if triton else (few, 1):
             self.reserve(n - rows, n)
-            logits = self.static_forward(ids[-rows:], ids[-rows]).double()
+            logits = self.static_forward(ids[-rows:], positions[-rows]).double()
             if not (logits - expected[-rows:]).abs().max() <= logits_tolerance(expected, self.dtype):
                 raise ValueError("its fused forward predicts something other than the model")
 
@@ -291,6 +298,8 @@ class CachedLM(Cached):
                 layer.grow(capacity)
             self._ruler_buffer = torch.arange(capacity, device=self.device)
             self._capacity = capacity  # last: without memory for all layers, there is no room
+        if self.static and self.fused is not None and self.fused.kernels is not None:
+            kv_length = self._capacity  # they read what the text has, and one capture serves all lengths
         if self.features is not None:
             self.features.reserve(self._capacity)
         # [kv_length]: 0, 1, ... A captured forward can follow the length of a tensor, but not an int.
@@ -315,12 +324,12 @@ class CachedLM(Cached):
 
     def static_forward(self, ids: Tensor, start: Tensor) -> Tensor:
         self.start = start
-        # Rows that only fill a captured step may lie beyond the model's last position.
-        positions = self._write_positions(ids).clamp(max=self.last_position)
+        rows = self._write_positions(ids)
         if self.fused is not None:
             keep = None if self.features is None else self.features.keep
-            ids, rows = self._known(ids), self.positions
-            return self.fused(ids, positions, rows, self.kv_ruler, self._cache, keep)
+            return self.fused(self._known(ids), rows, self.kv_ruler, self._cache, self.last_position, keep)
+        # Rows that only fill a captured step may lie beyond the model's last position.
+        positions = rows.clamp(max=self.last_position)
         arguments = {
             "position_ids": positions[None],
             "attention_mask": torch.ones_like(self.kv_ruler)[None],  # nothing is padding
@@ -353,7 +362,7 @@ class CachedLM(Cached):
     def _write_positions(self, ids: Tensor) -> Tensor:
         """Where the next forward's keys and values go: positions [N]."""
         self._next += len(ids)
-        self.positions = self.start + torch.arange(len(ids), device=self.device)
+        self.positions = self.start + self.kv_ruler[: len(ids)]
         self.visible = self.kv_ruler.shape[0]
         return self.positions
 

@@ -200,7 +200,7 @@ def test_what_the_kernel_would_refuse_is_not_split(gpu, monkeypatch):
     assert parts_of(keys_of(4096)) == 32
     assert parts_of(keys_of(4096, d=20)) == 1
     monkeypatch.setattr(Properties, "major", 7)
-    attention._processors.cache_clear()
+    attention.processors_of.cache_clear()
     assert parts_of(keys_of(4096)) == 1 and parts_of(keys_of(4096, dtype=torch.float16)) == 32
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from transformers.activations import ACT2FN
 from specdemo.loading.pair import held_bytes
 from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock
-from specdemo.runtime.fused import as_rows, rotated
+from specdemo.runtime.fused import rotated
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.linear import MOST_BY_TRITON, Product, int8_of, join_weights
 from specdemo.runtime.lm import CachedLM
@@ -84,12 +85,12 @@ def exact(x, weight, scale, bias=None):
     return result if bias is None else result + bias.double()
 
 
-def assert_exact(y, expected, dtype):
-    """Within one rounding to the dtype, and that of sums in float32."""
+def assert_exact(y, expected, dtype, roundings=1.0):
+    """Within so many roundings to the dtype, and that of sums in float32."""
     assert y.dtype == dtype and y.shape == expected.shape
     size = expected.abs() + 1e-2 * expected.abs().max()
     off = ((y.double() - expected).abs() / size).max().item()
-    assert off <= ROUNDED[dtype], off
+    assert off <= roundings * ROUNDED[dtype], off
 
 
 def check_product(rows, outputs, inputs, dtype, bias=True):
@@ -339,41 +340,170 @@ def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
     captured = rounds(graphs)
     assert graphs.blocker is None and fake.log.count("replay") > len(captured) and not fake.violations
     noted = {str(each[0]) for graph in graphs.graphs.values() for each in graph.graph.operations.noted}
-    assert {
-        f"specdemo.{name}.default" for name in ("few_rows_int8", "add_few_rows_int8", "to_attention")
-    } <= noted
+    assert {f"specdemo.{name}.default" for name in ("few_rows_int8", "add_few_rows_int8", "attend")} <= noted
     assert captured == rounds(Filled())
+
+
+@pytest.mark.slow
+def test_one_capture_of_each_step_serves_texts_of_any_length(monkeypatch):
+    from specdemo import Params, stream
+    from tests.models.test_capture import PROMPT
+    from tests.runners import run_by
+
+    install(monkeypatch, FakeCuda())
+    monkeypatch.setattr(cuda, "has_triton", lambda device: True)
+    model = tiny("llama", max_position_embeddings=1024)
+    graphs = Graphs(Clock())
+    pair = run_by(model, noisy(model, 0.001), graphs)
+    texts = [PROMPT * 60, PROMPT, PROMPT * 30]  # the first one makes room for 512 tokens
+    captures = []
+    for text in texts:
+        for _ in stream(pair, text, Params(temperature=0.0, gamma=2, max_new_tokens=6), measure=False):
+            pass
+        captures.append([key[0] for key in graphs.graphs])
+    assert captures == [["draft", "verify"]] * 3
+
+
+@dataclass(frozen=True)
+class Attending:
+    """What attention's kernels are given: random numbers, in a cache whose rows from `first` on are NaN."""
+
+    q: torch.Tensor  # [N, heads * d]
+    k: torch.Tensor  # [N, groups * d]
+    v: torch.Tensor
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    eps: float
+    turns: torch.Tensor | None  # [C, 2, d]
+    rows: torch.Tensor  # [N]
+    keys: torch.Tensor  # [1, groups, C, d]
+    values: torch.Tensor
+    scale: float
+    softcap: float
+    window: int
+
+
+def attending(
+    heads, groups, d, dtype, n=5, first=700, capacity=1024, how="rotated", softcap=0.0, window=0
+) -> Attending:
+    qkv = randn(n, (heads + 2 * groups) * d, dtype=dtype)
+    keys, values = (randn(1, groups, capacity, d, dtype=dtype, seed=seed) for seed in (3, 4))
+    for cached in (keys, values):
+        cached[:, :, first:] = torch.nan
+    norms = [randn(d, dtype=dtype, seed=seed) for seed in (5, 6)] if "normed" in how else [None, None]
+    angles = randn(capacity, 1, d // 2, seed=7)
+    turns = [*[angles.cos()] * 2, -angles.sin(), angles.sin()]
+    turns = torch.cat(turns, -1).view(capacity, 2, d).to(dtype) if "rotated" in how else None
+    rows = torch.arange(first, first + n, device=DEVICE)
+    parts = qkv.split([heads * d, groups * d, groups * d], -1)
+    return Attending(*parts, *norms, 1e-6, turns, rows, keys, values, 2 * d**-0.5, softcap, window)
+
+
+def attended(given: Attending) -> torch.Tensor:
+    return triton_between.attend(*vars(given).values())
+
+
+def attended_exactly(given: Attending) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """In float64: the output [N, heads * d], and the tokens' keys and values [groups, N, d]. Queries, keys
+    and values are rounded to the cache's dtype first."""
+    n, groups, d = len(given.rows), given.keys.shape[1], given.keys.shape[3]
+    first = int(given.rows[0])
+
+    def one(x, norm):
+        x = x.double().view(n, -1, d)
+        if norm is not None:
+            x = nn.functional.rms_norm(x, (d,), norm.double(), given.eps)
+        if given.turns is not None:
+            cos, sin = given.turns[given.rows].double().split(1, 1)
+            x = rotated(x, cos, sin, d // 2)
+        return x.to(given.keys.dtype).double()
+
+    queries, new_keys = one(given.q, given.q_norm), one(given.k, given.k_norm).transpose(0, 1)
+    new_values = given.v.double().view(n, groups, d).transpose(0, 1)
+    shared = queries.shape[1] // groups
+    keys = torch.cat([given.keys[0, :, :first].double(), new_keys], 1).repeat_interleave(shared, 0)
+    values = torch.cat([given.values[0, :, :first].double(), new_values], 1).repeat_interleave(shared, 0)
+    scores = given.scale * queries.transpose(0, 1) @ keys.transpose(1, 2)  # [heads, N, L]
+    if given.softcap:
+        scores = given.softcap * (scores / given.softcap).tanh()
+    position = torch.arange(first + n, device=DEVICE)
+    hidden = position > given.rows[:, None]
+    if given.window:
+        hidden |= position <= given.rows[:, None] - given.window
+    output = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
+    return output.transpose(0, 1).reshape(n, -1), new_keys, new_values
+
+
+def check_attention(given: Attending) -> float:
+    """The largest error of the output, by the size of a value."""
+    n, dtype, first = len(given.rows), given.keys.dtype, int(given.rows[0])
+    expected, new_keys, new_values = attended_exactly(given)
+    output = attended(given)
+    there = slice(first, first + n)
+    # A number that is rounded on its way may become the next one.
+    assert_exact(given.keys[0, :, there], new_keys, dtype, 2.0)
+    assert torch.equal(given.values[0, :, there].double(), new_values)
+    for cached in (given.keys, given.values):
+        assert cached[:, :, first + n :].isnan().all() and not cached[:, :, : first + n].isnan().any()
+    assert output.dtype == dtype
+    error = ((output.double() - expected).abs().max() / new_values.abs().max()).item()
+    assert error <= 4 * ROUNDED[dtype], error
+    return error
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize(("heads", "groups", "d"), [(6, 2, 16), (3, 1, 20), (2, 2, 64)])
 @pytest.mark.parametrize("how", ["rotated", "normed and rotated", "normed", "as it is"])
-def test_the_way_to_attention(how, heads, groups, d, dtype):
-    n, capacity, rows = 5, 12, torch.tensor([2, 3, 4, 5, 11], device=DEVICE)
-    qkv = randn(n, (heads + 2 * groups) * d, dtype=dtype)
-    q, k, v = qkv.split([heads * d, groups * d, groups * d], -1)
-    keys, values = (randn(1, groups, capacity, d, dtype=dtype, seed=seed) for seed in (3, 4))
-    norms = [randn(d, dtype=dtype, seed=seed) for seed in (5, 6)] if "normed" in how else [None, None]
-    angles = randn(n, 1, d // 2, seed=7)
-    cos, sin = (
-        torch.cat([angles.cos()] * 2, -1).to(dtype),
-        torch.cat([-angles.sin(), angles.sin()], -1).to(dtype),
+def test_attention_from_product_to_product(how, heads, groups, d, dtype):
+    check_attention(attending(heads, groups, d, dtype, how=how))
+
+
+@pytest.mark.parametrize("first", [0, 1, 15, 63, 64, 65, 130, 251])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_attention_after_texts_of_any_length(n, first):
+    """In a cache of 256 places: where a part of the keys is empty, or full, or one key short of it."""
+    check_attention(attending(4, 2, 16, torch.float32, n, first, 256))
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 17, 64, 100, 699, 5000])
+def test_attention_within_a_window(window):
+    check_attention(attending(4, 2, 16, torch.float32, window=window))
+    check_attention(attending(4, 2, 16, torch.float32, MOST_BY_TRITON, 2, window=window))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_attention_with_capped_scores(dtype):
+    capped = attending(4, 2, 16, dtype, softcap=2.0)
+    check_attention(capped)
+    assert not torch.allclose(attended(capped), attended(replace(capped, softcap=0.0)), atol=0.05)
+
+
+@pytest.mark.parametrize(("heads", "groups", "d"), [(28, 4, 16), (7, 1, 256), (4, 4, 16)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_attention_of_the_longest_draft(heads, groups, d, dtype):
+    """17 tokens, whose heads are more rows than one block makes."""
+    check_attention(
+        attending(heads, groups, d, dtype, MOST_BY_TRITON, 90, 256, "normed and rotated", window=70)
     )
-    turned = (cos, sin) if "rotated" in how else (None, None)
-    expected_keys, expected_values = keys.double(), values.double()
 
-    def one(x, count, norm):
-        x = x.double().view(n, count, d)
-        if norm is not None:
-            x = nn.functional.rms_norm(x, (d,), norm.double(), 1e-6)
-        return rotated(x, cos.double(), sin.double(), d // 2) if "rotated" in how else x
 
-    expected_keys[:, :, rows] = one(k, groups, norms[1]).transpose(0, 1)[None]
-    expected_values[:, :, rows] = v.double().view(n, groups, d).transpose(0, 1)[None]
-    queries = triton_between.to_attention(q, k, v, *norms, 1e-6, *turned, rows, keys, values)
-    assert_exact(queries, as_rows(one(q, heads, norms[0]), heads, groups, d), dtype)
-    assert_exact(keys, expected_keys, dtype)
-    assert torch.equal(values.double(), expected_values)
+def test_attention_does_not_read_what_no_row_sees():
+    """Keys before the window are NaN, too, and those of other places of the cache already were."""
+    given = attending(4, 2, 16, torch.float32, window=64)
+    for cached in (given.keys, given.values):
+        cached[:, :, : 700 - 63] = torch.nan
+    assert not attended(given).isnan().any()
+
+
+def test_a_token_attends_alike_in_any_cache():
+    """Its number of parts differs, and nothing else."""
+    small, large = (
+        attending(4, 2, 16, torch.float32, first=90, capacity=capacity) for capacity in (128, 4096)
+    )
+    for name in ("keys", "values"):
+        getattr(large, name)[:, :, :90] = getattr(small, name)[:, :, :90]
+    large = replace(large, turns=torch.cat([small.turns, large.turns[128:]]))
+    assert torch.allclose(attended(small), attended(large), atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)

@@ -1,0 +1,325 @@
+"""Attention of a fused forward on CUDA in two launches, for few rows: all that lies between the product that
+makes queries, keys and values, and the next product. Norms, rotation, the cache, a sliding window and a cap
+on the scores are part of it.
+
+The keys that a text has so far are divided among many blocks, whose outputs are combined by their log-sum-exp
+(flash-decoding, Dao et al. 2023). Each block keeps a running softmax (FlashAttention, Dao et al. 2022). Where
+the text ends is read on the device, so one captured graph serves a text of any length, and nothing is read
+that no row sees. Scores, sums and rotations are float32; queries, keys and a softmax's numbers are rounded to
+the cache's dtype before they are multiplied.
+
+Imports Triton, which comes with torch's CUDA builds. The kernels are compiled at their first call for the
+sizes of a model. Nothing is tuned by timing, so a call can be captured after that."""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, library
+
+from specdemo.runtime.attention import KEYS_AT_ONCE, blocks_for, processors_of
+from specdemo.runtime.cuda import device_of
+
+_LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
+_LIBRARY.define(
+    "attend(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, Tensor? turns, "
+    "Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, int window) -> Tensor"
+)
+SMALLEST = 16  # rows or columns that a tensor core multiplies at once
+COMBINED = 16  # parts at a time
+INTERPRETED = 16  # multiprocessors that Triton's interpreter stands for
+MOST_BYTES = 16_384  # of the keys that a block reads at a time, and as many of values
+
+
+@dataclass(frozen=True)
+class Division:
+    """How attention is divided: a block makes `rows` rows of the queries that share a key head, and reads
+    `keys` keys at a time."""
+
+    rows: int
+    keys: int
+    width: int  # of a head, padded
+    new: int  # tokens of the forward, padded
+    warps: int
+    stages: int  # reads of keys and values that are on their way
+
+
+def division_for(queries: int, tokens: int, d: int, dtype: torch.dtype) -> Division:
+    """queries: rows that share a key head. So large that a block's numbers fit into its registers, or nearly
+    (what compilers for capabilities 8.6 and 9.0 said). Nothing here has been timed."""
+    width = max(SMALLEST, triton.next_power_of_2(d))
+    most_rows = 32 if width * dtype.itemsize <= 256 else SMALLEST
+    rows = min(max(SMALLEST, triton.next_power_of_2(queries)), most_rows)
+    return Division(
+        rows=rows,
+        keys=max(SMALLEST, min(KEYS_AT_ONCE, MOST_BYTES // (width * dtype.itemsize))),
+        width=width,
+        new=max(SMALLEST, triton.next_power_of_2(tokens)),
+        warps=4 if width <= 128 else 8,
+        stages=2,
+    )
+
+
+@triton.jit
+def turned(
+    place,  # [M] pointers: where each row begins
+    norm,  # [D], read if NORMS
+    eps,
+    turn,  # [M] pointers to the rotation at each position: D cosines, then D sines, half of them negative
+    is_row,  # [M]
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    NORMS: tl.constexpr,
+    ROTATES: tl.constexpr,
+):
+    """Rows of queries or keys, normed and rotated: [M, WIDTH] float32."""
+    i = tl.arange(0, WIDTH)
+    partner = tl.where(i < D // 2, i + D // 2, i - D // 2)
+    known = is_row[:, None] & (i < D)[None, :]
+    x = tl.load(place[:, None] + i[None, :], known, other=0.0).to(tl.float32)
+    if ROTATES:
+        other = tl.load(place[:, None] + partner[None, :], known, other=0.0).to(tl.float32)
+    if NORMS:
+        size = 1.0 / tl.sqrt(tl.sum(x * x, 1) / D + eps)
+        x *= size[:, None] * tl.load(norm + i, i < D, other=0.0).to(tl.float32)[None, :]
+        if ROTATES:
+            other *= size[:, None] * tl.load(norm + partner, i < D, other=0.0).to(tl.float32)[None, :]
+    if ROTATES:
+        by_cos = tl.load(turn[:, None] + i[None, :], known, other=0.0).to(tl.float32)
+        by_sin = tl.load(turn[:, None] + D + i[None, :], known, other=0.0).to(tl.float32)
+        x = x * by_cos + other * by_sin
+    return x
+
+
+@triton.jit
+def scored(q, k, visible, scale, softcap, CAPS: tl.constexpr):
+    """q [M, WIDTH], k [WIDTH, L] -> scores [M, L], -inf where nothing is visible."""
+    scores = tl.dot(q, k, input_precision="ieee") * scale
+    if CAPS:  # softcap * tanh(scores / softcap), with tanh z = 2 sigmoid(2 z) - 1
+        scores = softcap * (2.0 * tl.sigmoid(2.0 / softcap * scores) - 1.0)
+    return tl.where(visible, scores, float("-inf"))
+
+
+@triton.jit
+def with_more(output, total, most, scores, v):
+    """The running softmax with more scores [M, L] and values [L, WIDTH]: output [M, WIDTH] and total [M] are
+    sums of exp(score - most)."""
+    higher = tl.maximum(most, tl.max(scores, 1))
+    reference = tl.where(higher == float("-inf"), 0.0, higher)  # of a row that has seen nothing yet
+    weights = tl.exp(scores - reference[:, None])
+    before = tl.exp(most - reference)
+    output = output * before[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+    return output, total * before + tl.sum(weights, 1), higher
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def attend_kernel(
+    q,  # [N, HEADS, D], rows `q_stride` numbers apart
+    k,  # [N, GROUPS, D]
+    v,
+    q_norm,  # [D], read if NORMS
+    k_norm,
+    eps,
+    turns,  # [capacity, 2, D], read if ROTATES
+    rows,  # [N]: where keys and values go, one after the other
+    keys,  # [GROUPS, capacity, D], heads `cache_stride` numbers apart
+    values,
+    outputs,  # [parts, GROUPS, SHARED * N, D] float32
+    logsumexp,  # [parts, GROUPS, SHARED * N] float32
+    q_stride,
+    k_stride,
+    v_stride,
+    cache_stride,
+    tokens,  # N
+    scale,
+    softcap,  # read if CAPS
+    SHARED: tl.constexpr,  # heads that share a key head
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    NEW: tl.constexpr,
+    WINDOW: tl.constexpr,  # of the tokens that each sees, its own included; 0: all before it
+    CAPS: tl.constexpr,
+    NORMS: tl.constexpr,
+    ROTATES: tl.constexpr,
+):
+    """Some rows of one key head's queries over one part of the text's keys. The last part has those of this
+    forward's tokens, too, and writes them to the cache."""
+    part, group, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    parts = tl.num_programs(0)
+    first = tl.load(rows).to(tl.int64)  # position
+    i = tl.arange(0, WIDTH)
+    keys += group.to(tl.int64) * cache_stride
+    values += group.to(tl.int64) * cache_stride
+
+    row = block * ROWS + tl.arange(0, ROWS)
+    is_row = row < SHARED * tokens
+    head, token = group * SHARED + row // tokens, row % tokens
+    places, turn = q + token * q_stride + head * D, turns + (first + token) * 2 * D
+    queries = turned(places, q_norm, eps, turn, is_row, D, WIDTH, NORMS, ROTATES).to(keys.dtype.element_ty)
+
+    output = tl.zeros((ROWS, WIDTH), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    most = tl.full((ROWS,), float("-inf"), tl.float32)
+    lowest = tl.maximum(first - WINDOW + 1, 0) if WINDOW else first * 0  # that any row sees
+    share = tl.cdiv(tl.cdiv(first - lowest, KEYS), parts) * KEYS
+    begin = lowest + part * share
+    end = tl.minimum(begin + share, first)
+    for at in range(begin, end, KEYS):
+        position = at + tl.arange(0, KEYS)
+        is_key = position < end
+        known = is_key[None, :] & (i < D)[:, None]
+        old_keys = tl.load(keys + position[None, :] * D + i[:, None], known, other=0.0)  # [WIDTH, KEYS]
+        visible = is_key[None, :] & is_row[:, None]
+        if WINDOW:
+            visible = visible & (position[None, :] > first + token[:, None] - WINDOW)
+        scores = scored(queries, old_keys, visible, scale, softcap, CAPS)
+        known = is_key[:, None] & (i < D)[None, :]
+        old_values = tl.load(values + position[:, None] * D + i[None, :], known, other=0.0)
+        output, total, most = with_more(output, total, most, scores, old_values)
+
+    if part == parts - 1:
+        new = tl.arange(0, NEW)
+        is_new = new < tokens
+        of_new = is_new[:, None] & (i < D)[None, :]
+        new_turn = turns + (first + new) * 2 * D
+        new_keys = turned(
+            k + new * k_stride + group * D, k_norm, eps, new_turn, is_new, D, WIDTH, NORMS, ROTATES
+        ).to(keys.dtype.element_ty)  # [NEW, WIDTH]
+        new_places = v + new[:, None] * v_stride + group * D + i[None, :]
+        new_values = tl.load(new_places, of_new, other=0.0).to(values.dtype.element_ty)
+        if block == 0:
+            there = (first + new)[:, None] * D + i[None, :]
+            tl.store(keys + there, new_keys, of_new)
+            tl.store(values + there, new_values, of_new)
+        sees = is_new[None, :] & is_row[:, None] & (new[None, :] <= token[:, None])
+        if WINDOW:
+            sees = sees & (new[None, :] > token[:, None] - WINDOW)
+        new_scores = scored(queries, tl.trans(new_keys), sees, scale, softcap, CAPS)
+        output, total, most = with_more(output, total, most, new_scores, new_values)
+
+    place = (part * tl.num_programs(1) + group) * SHARED * tokens + row
+    has_seen = total > 0  # else `most` is -inf
+    total = tl.where(has_seen, total, 1.0)
+    tl.store(logsumexp + place, most + tl.log(total), is_row)
+    output /= total[:, None]
+    known = (is_row & has_seen)[:, None] & (i < D)[None, :]
+    tl.store(outputs + place[:, None] * D + i[None, :], output, known)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def combine_kernel(
+    outputs,  # [parts, rows, D] float32, with rows by key head, by the heads that share it, by token
+    logsumexp,  # [parts, rows] float32
+    y,  # [N, HEADS, D]
+    tokens,  # N
+    HEADS: tl.constexpr,
+    PARTS: tl.constexpr,
+    PADDED: tl.constexpr,
+    AT_ONCE: tl.constexpr,  # parts
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """One head of one token."""
+    head, token = tl.program_id(0), tl.program_id(1)
+    row, rows = head * tokens + token, HEADS * tokens
+    i = tl.arange(0, WIDTH)
+    every = tl.arange(0, PADDED)
+    by_part = tl.load(logsumexp + every * rows + row, every < PARTS, other=float("-inf"))
+    most = tl.max(by_part, 0)
+    total = tl.sum(tl.exp(by_part - most), 0)
+    result = tl.zeros((WIDTH,), tl.float32)
+    for at in range(0, PARTS, AT_ONCE):
+        part = at + tl.arange(0, AT_ONCE)
+        weights = tl.exp(tl.load(logsumexp + part * rows + row, part < PARTS, other=float("-inf")) - most)
+        known = (weights > 0)[:, None] & (i < D)[None, :]  # a part that has seen nothing has written nothing
+        each = tl.load(outputs + (part * rows + row)[:, None] * D + i[None, :], known, other=0.0)
+        result += tl.sum(each * weights[:, None], 0)
+    tl.store(y + (token * HEADS + head) * D + i, (result / total).to(y.dtype.element_ty), i < D)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    turns: Tensor | None,
+    rows: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scale: float,
+    softcap: float,
+    window: int,
+) -> Tensor:
+    """q [N, heads * d], k and v [N, groups * d], of rows that may lie apart. keys and values [1, groups, C,
+    d]: the cache, which is read below rows[0], and written at the positions rows [N], each one more than the
+    last. turns [C, 2, d]: see `turned`. softcap and window: 0 where there is none. -> [N, heads * d]"""
+    _, groups, capacity, d = keys.shape
+    n, heads = len(q), q.shape[1] // d
+    shared = heads // groups
+    how = division_for(shared * n, n, d, keys.dtype)
+    processors = processors_of(keys.device)[0] if keys.is_cuda else INTERPRETED
+    parts = blocks_for(capacity, groups, processors)
+    outputs = q.new_empty(parts, heads * n, d, dtype=torch.float32)
+    logsumexp = q.new_empty(parts, heads * n, dtype=torch.float32)
+    y = torch.empty_like(q, memory_format=torch.contiguous_format)
+    with device_of(q):
+        attend_kernel[(parts, groups, triton.cdiv(shared * n, how.rows))](
+            q,
+            k,
+            v,
+            q if q_norm is None else q_norm,
+            k if k_norm is None else k_norm,
+            eps,
+            q if turns is None else turns,
+            rows,
+            keys,
+            values,
+            outputs,
+            logsumexp,
+            q.stride(0),
+            k.stride(0),
+            v.stride(0),
+            keys.stride(1),
+            n,
+            scale,
+            softcap,
+            SHARED=shared,
+            D=d,
+            WIDTH=how.width,
+            ROWS=how.rows,
+            KEYS=how.keys,
+            NEW=how.new,
+            WINDOW=window,
+            CAPS=softcap > 0,
+            NORMS=q_norm is not None,
+            ROTATES=turns is not None,
+            num_warps=how.warps,
+            num_stages=how.stages,
+        )
+        combine_kernel[(heads, n)](
+            outputs,
+            logsumexp,
+            y,
+            n,
+            HEADS=heads,
+            PARTS=parts,
+            PADDED=triton.next_power_of_2(parts),
+            AT_ONCE=COMBINED,
+            D=d,
+            WIDTH=how.width,
+            num_warps=2,
+        )
+    return y
+
+
+# As an operation of torch, so that tensors without numbers have their shapes. The CPU is for Triton's
+# interpreter.
+for backend in ("CUDA", "CPU"):
+    _LIBRARY.impl("attend", _attend, backend)
+_LIBRARY.impl("attend", lambda q, *_: torch.empty_like(q, memory_format=torch.contiguous_format), "Meta")
+attend = torch.ops.specdemo.attend
