@@ -67,7 +67,7 @@ def test_a_round_takes_longer_than_its_limit_and_a_split_helps_long_texts_only()
             once, split, now = (counted_round(name, H200, text, engine=engine) for engine in ENGINES_IN_TURN)
             assert once.limit == split.limit == now.limit < now.us < split.us < once.us
             assert (split.attention < once.attention) == (text > 500), "whose cache has 1,024 places"
-            assert split.attention == now.attention and now.launches < split.launches == once.launches
+            assert now.attention < split.attention and now.launches < split.launches == once.launches
 
 
 def test_faster_memory_and_launches_make_a_round_shorter():
