@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +17,6 @@ from transformers.activations import ACT2FN
 from specdemo.loading.pair import held_bytes
 from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock
-from specdemo.runtime.fused import rotated
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.linear import MOST_BY_TRITON, Product, int8_of, join_weights
 from specdemo.runtime.lm import CachedLM
@@ -31,6 +30,16 @@ triton = pytest.importorskip(
 )
 
 from specdemo.runtime import triton_between, triton_products  # noqa: E402
+from tests.kernel_errors import (  # noqa: E402
+    Attending,
+    attended,
+    attended_exactly,
+    attending,
+    exact,
+    int8_layer,
+    randn,
+    round_as_a_gpu,
+)
 
 TEXT = torch.arange(20) * 37 % VOCAB  # longer than the sliding windows
 ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of a result, by its own size
@@ -38,51 +47,10 @@ ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}  #
 
 @pytest.fixture(autouse=True)
 def everywhere(monkeypatch):
-    """Triton counts as usable on a CPU, too. Its interpreter keeps bfloat16 as bits, which it cannot make of
-    integers, does not round to the nearest, and multiplies as if they were numbers; here it does as a GPU."""
+    """Triton counts as usable on a CPU, too."""
     monkeypatch.setattr(cuda, "has_triton", lambda device: True)
-    if DEVICE == "cuda":
-        yield
-        return
-    from triton.language import bfloat16, float32
-    from triton.runtime import interpreter
-
-    kind = interpreter.InterpreterBuilder
-    cast, dot = kind.cast_impl, kind.create_dot
-
-    def rounded(self, source, to):
-        if to.scalar != bfloat16 or source.dtype.scalar == bfloat16:
-            return cast(self, source, to)
-        numbers = torch.from_numpy(cast(self, source, float32).data.copy()).to(torch.bfloat16)
-        return interpreter.TensorHandle(numbers.view(torch.int16).numpy().view("uint16"), to.scalar)
-
-    def of_numbers(self, a, b, *others):
-        a, b = (cast(self, each, float32) if each.dtype.scalar == bfloat16 else each for each in (a, b))
-        return dot(self, a, b, *others)
-
-    monkeypatch.setattr(kind, "cast_impl", rounded)
-    monkeypatch.setattr(kind, "create_dot", of_numbers)
-    yield
-
-
-def int8_layer(outputs, inputs, dtype, bias=True, seed=0):
-    """(weight, scale, bias) as optimum-quanto keeps them."""
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, generator=generator)
-    scale = (torch.rand(outputs, generator=generator) + 0.1) / (127 * inputs**0.5)
-    added = torch.randn(outputs, generator=generator) if bias else None
-    return weight.to(DEVICE), scale.to(DEVICE, dtype), None if added is None else added.to(DEVICE, dtype)
-
-
-def randn(*shape, dtype=torch.float32, seed=1):
-    numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-    return numbers.to(DEVICE, dtype)
-
-
-def exact(x, weight, scale, bias=None):
-    """The product in float64."""
-    result = x.double() @ (weight.double() * scale.double()[:, None]).t()
-    return result if bias is None else result + bias.double()
+    if DEVICE == "cpu":
+        round_as_a_gpu(monkeypatch.setattr)
 
 
 def assert_exact(y, expected, dtype, roundings=1.0):
@@ -362,76 +330,6 @@ def test_one_capture_of_each_step_serves_texts_of_any_length(monkeypatch):
             pass
         captures.append([key[0] for key in graphs.graphs])
     assert captures == [["draft", "verify"]] * 3
-
-
-@dataclass(frozen=True)
-class Attending:
-    """What attention's kernels are given: random numbers, in a cache whose rows from `first` on are NaN."""
-
-    q: torch.Tensor  # [N, heads * d]
-    k: torch.Tensor  # [N, groups * d]
-    v: torch.Tensor
-    q_norm: torch.Tensor | None
-    k_norm: torch.Tensor | None
-    eps: float
-    turns: torch.Tensor | None  # [C, 2, d]
-    rows: torch.Tensor  # [N]
-    keys: torch.Tensor  # [1, groups, C, d]
-    values: torch.Tensor
-    scale: float
-    softcap: float
-    window: int
-
-
-def attending(
-    heads, groups, d, dtype, n=5, first=700, capacity=1024, how="rotated", softcap=0.0, window=0
-) -> Attending:
-    qkv = randn(n, (heads + 2 * groups) * d, dtype=dtype)
-    keys, values = (randn(1, groups, capacity, d, dtype=dtype, seed=seed) for seed in (3, 4))
-    for cached in (keys, values):
-        cached[:, :, first:] = torch.nan
-    norms = [randn(d, dtype=dtype, seed=seed) for seed in (5, 6)] if "normed" in how else [None, None]
-    angles = randn(capacity, 1, d // 2, seed=7)
-    turns = [*[angles.cos()] * 2, -angles.sin(), angles.sin()]
-    turns = torch.cat(turns, -1).view(capacity, 2, d).to(dtype) if "rotated" in how else None
-    rows = torch.arange(first, first + n, device=DEVICE)
-    parts = qkv.split([heads * d, groups * d, groups * d], -1)
-    return Attending(*parts, *norms, 1e-6, turns, rows, keys, values, 2 * d**-0.5, softcap, window)
-
-
-def attended(given: Attending) -> torch.Tensor:
-    return triton_between.attend(*vars(given).values())
-
-
-def attended_exactly(given: Attending) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """In float64: the output [N, heads * d], and the tokens' keys and values [groups, N, d]. Queries, keys
-    and values are rounded to the cache's dtype first."""
-    n, groups, d = len(given.rows), given.keys.shape[1], given.keys.shape[3]
-    first = int(given.rows[0])
-
-    def one(x, norm):
-        x = x.double().view(n, -1, d)
-        if norm is not None:
-            x = nn.functional.rms_norm(x, (d,), norm.double(), given.eps)
-        if given.turns is not None:
-            cos, sin = given.turns[given.rows].double().split(1, 1)
-            x = rotated(x, cos, sin, d // 2)
-        return x.to(given.keys.dtype).double()
-
-    queries, new_keys = one(given.q, given.q_norm), one(given.k, given.k_norm).transpose(0, 1)
-    new_values = given.v.double().view(n, groups, d).transpose(0, 1)
-    shared = queries.shape[1] // groups
-    keys = torch.cat([given.keys[0, :, :first].double(), new_keys], 1).repeat_interleave(shared, 0)
-    values = torch.cat([given.values[0, :, :first].double(), new_values], 1).repeat_interleave(shared, 0)
-    scores = given.scale * queries.transpose(0, 1) @ keys.transpose(1, 2)  # [heads, N, L]
-    if given.softcap:
-        scores = given.softcap * (scores / given.softcap).tanh()
-    position = torch.arange(first + n, device=DEVICE)
-    hidden = position > given.rows[:, None]
-    if given.window:
-        hidden |= position <= given.rows[:, None] - given.window
-    output = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
-    return output.transpose(0, 1).reshape(n, -1), new_keys, new_values
 
 
 def check_attention(given: Attending) -> float:

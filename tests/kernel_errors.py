@@ -1,0 +1,184 @@
+"""What the tests give to kernels written in Triton, and what comes of it in float64.
+
+python -m tests.kernel_errors prints how far the kernels are from that, beside torch's own operations on the
+same numbers: the largest error, by the largest number of the result. Without a GPU it needs
+TRITON_INTERPRET=1."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+
+from specdemo.runtime import triton_between, triton_products
+from specdemo.runtime.fused import rotated
+from tests.kernel_shapes import DEVICE, DTYPES
+
+
+def round_as_a_gpu(replace: Callable[[object, str, object], None]) -> None:
+    """Triton's interpreter keeps bfloat16 as bits, which it cannot make of integers, does not round to the
+    nearest, and multiplies as if they were numbers; from now on it does as a GPU."""
+    from triton.language import bfloat16, float32
+    from triton.runtime import interpreter
+
+    kind = interpreter.InterpreterBuilder
+    cast, dot = kind.cast_impl, kind.create_dot
+
+    def rounded(self, source, to):
+        if to.scalar != bfloat16 or source.dtype.scalar == bfloat16:
+            return cast(self, source, to)
+        numbers = torch.from_numpy(cast(self, source, float32).data.copy()).to(torch.bfloat16)
+        return interpreter.TensorHandle(numbers.view(torch.int16).numpy().view("uint16"), to.scalar)
+
+    def of_numbers(self, a, b, *others):
+        a, b = (cast(self, each, float32) if each.dtype.scalar == bfloat16 else each for each in (a, b))
+        return dot(self, a, b, *others)
+
+    replace(kind, "cast_impl", rounded)
+    replace(kind, "create_dot", of_numbers)
+
+
+def int8_layer(outputs, inputs, dtype, bias=True, seed=0):
+    """(weight, scale, bias) as optimum-quanto keeps them."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, generator=generator)
+    scale = (torch.rand(outputs, generator=generator) + 0.1) / (127 * inputs**0.5)
+    added = torch.randn(outputs, generator=generator) if bias else None
+    return weight.to(DEVICE), scale.to(DEVICE, dtype), None if added is None else added.to(DEVICE, dtype)
+
+
+def randn(*shape, dtype=torch.float32, seed=1):
+    numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return numbers.to(DEVICE, dtype)
+
+
+def exact(x, weight, scale, bias=None):
+    """The product in float64."""
+    result = x.double() @ (weight.double() * scale.double()[:, None]).t()
+    return result if bias is None else result + bias.double()
+
+
+@dataclass(frozen=True)
+class Attending:
+    """What attention's kernels are given: random numbers, in a cache whose rows from `first` on are NaN."""
+
+    q: Tensor  # [N, heads * d]
+    k: Tensor  # [N, groups * d]
+    v: Tensor
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    eps: float
+    turns: Tensor | None  # [C, 2, d]
+    rows: Tensor  # [N]
+    keys: Tensor  # [1, groups, C, d]
+    values: Tensor
+    scale: float
+    softcap: float
+    window: int
+
+
+def attending(
+    heads, groups, d, dtype, n=5, first=700, capacity=1024, how="rotated", softcap=0.0, window=0
+) -> Attending:
+    qkv = randn(n, (heads + 2 * groups) * d, dtype=dtype)
+    keys, values = (randn(1, groups, capacity, d, dtype=dtype, seed=seed) for seed in (3, 4))
+    for cached in (keys, values):
+        cached[:, :, first:] = torch.nan
+    norms = [randn(d, dtype=dtype, seed=seed) for seed in (5, 6)] if "normed" in how else [None, None]
+    angles = randn(capacity, 1, d // 2, seed=7)
+    turns = [*[angles.cos()] * 2, -angles.sin(), angles.sin()]
+    turns = torch.cat(turns, -1).view(capacity, 2, d).to(dtype) if "rotated" in how else None
+    rows = torch.arange(first, first + n, device=DEVICE)
+    parts = qkv.split([heads * d, groups * d, groups * d], -1)
+    return Attending(*parts, *norms, 1e-6, turns, rows, keys, values, 2 * d**-0.5, softcap, window)
+
+
+def attended(given: Attending) -> Tensor:
+    return triton_between.attend(*vars(given).values())
+
+
+def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:
+    """In float64: the output [N, heads * d], and the tokens' keys and values [groups, N, d]. Queries, keys
+    and values are rounded to the cache's dtype first."""
+    n, groups, d = len(given.rows), given.keys.shape[1], given.keys.shape[3]
+    first = int(given.rows[0])
+
+    def one(x, norm):
+        x = x.double().view(n, -1, d)
+        if norm is not None:
+            x = nn.functional.rms_norm(x, (d,), norm.double(), given.eps)
+        if given.turns is not None:
+            cos, sin = given.turns[given.rows].double().split(1, 1)
+            x = rotated(x, cos, sin, d // 2)
+        return x.to(given.keys.dtype).double()
+
+    queries, new_keys = one(given.q, given.q_norm), one(given.k, given.k_norm).transpose(0, 1)
+    new_values = given.v.double().view(n, groups, d).transpose(0, 1)
+    shared = queries.shape[1] // groups
+    keys = torch.cat([given.keys[0, :, :first].double(), new_keys], 1).repeat_interleave(shared, 0)
+    values = torch.cat([given.values[0, :, :first].double(), new_values], 1).repeat_interleave(shared, 0)
+    scores = given.scale * queries.transpose(0, 1) @ keys.transpose(1, 2)  # [heads, N, L]
+    if given.softcap:
+        scores = given.softcap * (scores / given.softcap).tanh()
+    position = torch.arange(first + n, device=DEVICE)
+    hidden = position > given.rows[:, None]
+    if given.window:
+        hidden |= position <= given.rows[:, None] - given.window
+    output = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
+    return output.transpose(0, 1).reshape(n, -1), new_keys, new_values
+
+
+def errors(dtype: torch.dtype) -> Iterator[tuple[str, float, float]]:
+    """What is computed, the kernel's error and that of torch's operations."""
+
+    def apart(result: Tensor, expected: Tensor) -> float:
+        return ((result.double() - expected).abs().max() / expected.abs().max()).item()
+
+    for rows in (1, 5, 17):
+        x, (weight, scale, _) = randn(rows, 2048, dtype=dtype), int8_layer(256, 2048, dtype, bias=False)
+        of_torch = linear(x, weight.to(dtype) * scale[:, None])
+        expected = exact(x, weight, scale)
+        ours = triton_products.few_rows_int8(x, weight, scale, None)
+        yield f"int8 product, rows: {rows}", apart(ours, expected), apart(of_torch, expected)
+    for n, first in ((1, 500), (5, 500), (17, 500), (5, 4000)):
+        given = attending(8, 2, 64, dtype, n, first, 8192)
+        expected, new_keys, new_values = attended_exactly(given)
+        ours = attended(given)
+        keys, values = (
+            torch.cat([cached[0, :, :first], new.to(dtype)], 1)[None]
+            for cached, new in ((given.keys, new_keys), (given.values, new_values))
+        )
+        cos, sin = given.turns[given.rows].split(1, 1)
+        query = rotated(given.q.view(n, 8, 64), cos, sin, 32).transpose(0, 1)[None]
+        visible = torch.arange(first + n, device=DEVICE) <= given.rows[:, None]
+        of_torch = scaled_dot_product_attention(
+            query, keys, values, visible, scale=given.scale, enable_gqa=True
+        )
+        of_torch = of_torch[0].transpose(0, 1).reshape(n, -1)
+        about = f"attention, rows: {n}, after {first:,} tokens"
+        yield about, apart(ours, expected), apart(of_torch, expected)
+    gate_up = 4 * randn(5, 2 * 1500, dtype=dtype)
+    gate, up = gate_up.chunk(2, -1)
+    expected = silu(gate.double()) * up.double()
+    yield "gate", apart(triton_between.gate(gate_up, False), expected), apart(silu(gate) * up, expected)
+    x, weight = 5 * randn(5, 2048, dtype=dtype), randn(2048, dtype=dtype, seed=2)
+    expected = rms_norm(x.double(), (2048,), weight.double(), 1e-6)
+    of_torch = rms_norm(x, (2048,), weight, 1e-6)
+    yield "norm", apart(triton_between.normed(x, weight, 1e-6), expected), apart(of_torch, expected)
+
+
+def main() -> int:
+    if DEVICE == "cpu":
+        round_as_a_gpu(setattr)
+    columns = [list(errors(dtype)) for dtype in DTYPES.values()]
+    print("| |", " | ".join(f"{name}, ours and torch's" for name in DTYPES), "|")
+    print("|---" * (1 + len(columns)) + "|")
+    for row in zip(*columns, strict=True):
+        print(f"| {row[0][0]} |", " | ".join(f"{ours:.1e}, {its:.1e}" for _, ours, its in row), "|")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
