@@ -1,17 +1,20 @@
 """Whole runs over the real capturing code, without a GPU (tests/fake_cuda.py), and what a pair says when its
 GPU is lost."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.errors import LoadError
 from specdemo.loading import load
 from specdemo.loading.pool import ModelPool
-from specdemo.loading.request import resolve
+from specdemo.loading.request import Part, resolve
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
@@ -20,7 +23,9 @@ from tests.fake_cuda import FakeCuda, install
 from tests.heads import tiny_head
 from tests.models.test_capture import PROMPT, Filled, timeless
 from tests.models.test_dflash_drafter import HEADS
+from tests.pure.test_cuda_calls import inputs, new_graphs, step
 from tests.runners import run_by
+from tests.small import small_model
 from tests.tiny import VOCAB, noisy, tiny
 
 pytestmark = pytest.mark.slow
@@ -274,21 +279,58 @@ def test_no_pair_is_loaded_on_a_lost_gpu(monkeypatch, device):
     assert generate(pair, "Once", Params(max_new_tokens=5)).finish == "length"
 
 
-def test_a_model_moves_to_a_gpu_while_nothing_is_captured(monkeypatch):
-    """Opening and downloading files waits for nobody; transformers moves weights of another dtype itself."""
-    read, alone = AutoModelForCausalLM.from_pretrained, []
+class Operations(TorchDispatchMode):
+    """Whether operations ran while nothing could be captured: those that draw random numbers, and others."""
 
-    def reading(*args, device_map=None, **options):
-        alone.append(cuda.ALONE._is_owned())
-        return read(*args, **options)
+    def __init__(self):
+        super().__init__()
+        self.alone = {"random": set(), "other": set()}
 
-    def move(model, device):
-        alone.append(cuda.ALONE._is_owned())
-        return model
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        kind = "random" if torch.Tag.nondeterministic_seeded in operation.tags else "other"
+        self.alone[kind].add(cuda.ALONE._is_owned())
+        return operation(*args, **(kwargs or {}))
 
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", reading)
-    monkeypatch.setattr(PreTrainedModel, "to", move)
-    for device, dtype in (("cuda", STORED), ("cuda", OTHER), ("cpu", STORED), ("cpu", OTHER)):
-        part = replace(resolve("embedded", device="cpu").parts[1], device=device)
-        load._load(part, dtype, lambda *_: None)
-    assert alone == [False, True, True, True, False, False, False, False]
+
+@pytest.mark.parametrize(("dtype", "quantize"), [(STORED, None), (OTHER, None), (STORED, "int8")], ids=str)
+def test_a_step_is_captured_while_another_thread_reads_a_model(monkeypatch, dtype, quantize):
+    """The meta device stands for the GPU that the model goes to."""
+    part = replace(resolve("embedded", device="cpu").parts[1], device="meta", quantize=quantize)
+    fake = install(monkeypatch, FakeCuda())
+    reading, captured = threading.Event(), threading.Event()
+
+    def waiting(own):
+        def wait(*args, **options):
+            reading.set()
+            assert captured.wait(10), "the capture waits for the files"
+            return own(*args, **options)
+
+        return wait
+
+    if dtype == STORED and quantize is None:  # the files are read when the weights move
+        monkeypatch.setattr(PreTrainedModel, "to", waiting(PreTrainedModel.to))
+    else:
+        by_transformers = waiting(AutoModelForCausalLM.from_pretrained)
+        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", by_transformers)
+    graphs = new_graphs()
+    with ThreadPoolExecutor(1) as loader:
+        loading = loader.submit(load._load, part, dtype, lambda *_: None)
+        assert reading.wait(10)
+        graphs(("step",), step, inputs())
+        captured.set()
+        assert loading.result().device.type == "meta"
+    assert graphs.graphs and graphs.fault is None and not fake.violations
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_on_a_gpu_only_random_numbers_and_joining_weights_wait_for_a_capture(tmp_path, monkeypatch, device):
+    """The meta device stands for a GPU. transformers draws random numbers for this kind of model."""
+    small_model("qwen3_next").save_pretrained(tmp_path)
+    joined_alone = []
+    monkeypatch.setattr(cuda, "is_cuda", lambda device: str(device) == "meta")
+    monkeypatch.setattr(load, "join_weights", lambda model: joined_alone.append(cuda.ALONE._is_owned()))
+    part = Part("target", "own", str(tmp_path), device, None, None)
+    with Operations() as operations:
+        load._load(part, torch.bfloat16, lambda *_: None)
+    on_gpu = device == "meta"
+    assert operations.alone == {"random": {on_gpu}, "other": {False}} and joined_alone == [on_gpu]
