@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from huggingface_hub import constants, get_token
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -236,14 +237,32 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     if part.device != "cpu" and (part.quantize or _takes_host_memory(part, dtype)):
         # Each tensor goes there by itself, and is quantised there. One device needs no hooks.
         options["device_map"] = {"": part.device}
-    alone = cuda.alone_on(part.device) if "device_map" in options else nullcontext()
-    with load_errors(part.role, part.place, "weights", part.id), alone:
+    cuda.free_cache(part.device)  # while another thread captures, torch frees nothing to make room
+    on_gpu = "device_map" in options and cuda.is_cuda(part.device)
+    drawing = RandomNumbersAlone() if on_gpu else nullcontext()
+    with load_errors(part.role, part.place, "weights", part.id), drawing:
         model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         lacks = f"lacks {len(missing)} weights, first {missing[0]}"
         raise LoadError(f"{part.role} {part.id} {lacks}: its files are incomplete")
     return _placed(model, part, dtype)
+
+
+class RandomNumbersAlone(TorchDispatchMode):
+    """While this thread draws random numbers, nothing is captured: during a capture a GPU's generator gives
+    none to other threads. transformers draws some for models with recurrent layers, and does not use them.
+
+    The rest of loading allocates memory, copies on the default stream, and waits for that stream. None of
+    this ends another thread's capture, which is in the mode "thread_local" and on a stream that does not wait
+    for the default stream."""
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        is_random = torch.Tag.nondeterministic_seeded in operation.tags
+        with cuda.ALONE if is_random else nullcontext():
+            return operation(*args, **(kwargs or {}))
 
 
 def _takes_host_memory(part: Part, dtype: torch.dtype) -> bool:
@@ -257,10 +276,11 @@ def _takes_host_memory(part: Part, dtype: torch.dtype) -> bool:
 
 def _placed(model: DrafterModel, part: Part, dtype: torch.dtype) -> DrafterModel:
     """On its device, with its weights as the engine multiplies them."""
-    with load_errors(part.role, part.place, "weights", part.id), cuda.alone_on(part.device):
+    with load_errors(part.role, part.place, "weights", part.id):
         model = model.to(part.device)  # after a device map: only quanto's unused scales move
-        join_weights(model)
-        cuda.free_cache(part.device)  # where the weights were before they were joined
+        with cuda.alone_on(part.device):
+            join_weights(model)
+            cuda.free_cache(part.device)  # where the weights were before they were joined
     if part.device == "cpu" and dtype == torch.float32 and not part.quantize:
         use_skinny_linear(model)
     return model

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 from specdemo.errors import in_short, is_out_of_memory, without_directories
 from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, folder_of, has_config, is_here
 from specdemo.loading.request import Part
-from specdemo.runtime import cuda
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.mtp import (
     MtpModel,
@@ -95,8 +94,7 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
     owner.config.name_or_path, owner.config.dtype = str(folder), target.dtype
     device = target.get_input_embeddings().weight.device
     try:
-        with cuda.alone_on(device):
-            layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
+        layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
     except RuntimeError as error:
         raise _in_our_words(error) from None
     mtp_cache_layers(layers, None)

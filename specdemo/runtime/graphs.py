@@ -42,6 +42,9 @@ CAPTURES_TRIED = 2  # of a step whose graph says something else
 # How far a graph's numbers may be from the step's. EXACT: where both are computed from the same logits.
 # ROUNDED: a head's own measure of its confidence, where a model computes in 16 bits.
 EXACT, ROUNDED = 1e-6, 2e-2
+# How far logits may be apart, in units of rounding of the largest. A graph runs the step's kernels on the
+# step's shapes, so no more than the order of sums can differ. In 16 bits a sum is rounded at its end only.
+UNITS_IN_16_BITS, UNITS_IN_MORE = 4, 100
 _T = TypeVar("T")
 
 
@@ -215,7 +218,7 @@ class Graphs:
         self.refused: dict[tuple, str] = {}  # steps that are not captured, and why
         self._blocked_for_this_run = False  # the blocker may have passed by the next run
         self._pool: cuda.Pool | None = None
-        self._tolerance = EXACT  # for a head's confidence
+        self._dtypes: list[torch.dtype] = []  # that the models compute in
         self._weights: list = []  # their addresses at the time of capture, and the modules
         self._checked: list[Module] = []
         if os.environ.get("SPACES_ZERO_GPU"):
@@ -234,7 +237,7 @@ class Graphs:
         if weights != self._weights:
             self.drop()
             self._weights = weights
-        self._tolerance = confidence_tolerance([lm.model.dtype for lm in lms])
+        self._dtypes = [lm.model.dtype for lm in lms]
 
     def rows(self, k: int, gamma: Gamma) -> int:
         if not k or self.blocker:
@@ -332,7 +335,7 @@ class Graphs:
                 said = with_tensors(captured.output, (t.clone() for t in tensors_of(captured.output)))
                 right = expected(captured.input, said) if expected else step(captured.input)
                 cuda.synchronize(device)
-                if different := disagreement(right, said, self._tolerance):
+                if different := disagreement(right, said, self._dtypes):
                     return different
             return None
         finally:
@@ -399,16 +402,31 @@ def _places(tensor: Tensor) -> list:
     return [place for name in inner for place in _places(getattr(tensor, name))]
 
 
-def confidence_tolerance(dtypes: list[torch.dtype]) -> float:
+def confidence_tolerance(dtypes: Sequence[torch.dtype]) -> float:
     """For a head's measure of its confidence, where models compute in these dtypes."""
-    fine = torch.finfo(torch.float32).eps
-    return EXACT if all(torch.finfo(dtype).eps <= fine for dtype in dtypes) else ROUNDED
+    return ROUNDED if any(map(is_16_bits, dtypes)) else EXACT
 
 
-def disagreement(expected: object, given: object, confidence_apart: float) -> str | None:
-    """What differs, and by how much, in a few words; None if nothing does. Logits may be rounded otherwise;
-    ids, flags and other numbers must be the same, but for EXACT. confidence_apart: how far `sure` may be
-    apart, which a head computes beside its logits."""
+def order_tolerance(logits: Tensor, dtypes: Sequence[torch.dtype]) -> float:
+    """For logits whose sums are made in another order, where models compute in these dtypes."""
+    finest = min(dtypes, key=unit_of, default=logits.dtype)
+    dtype = max(logits.dtype, finest, key=unit_of)  # some models of 16 bits give logits of 32
+    units = UNITS_IN_16_BITS if is_16_bits(dtype) else UNITS_IN_MORE
+    return units * unit_of(dtype) * float(logits.double().nan_to_num(0.0, 0.0, 0.0).abs().max())
+
+
+def is_16_bits(dtype: torch.dtype) -> bool:
+    return torch.finfo(dtype).bits == 16
+
+
+def unit_of(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps
+
+
+def disagreement(expected: object, given: object, dtypes: Sequence[torch.dtype]) -> str | None:
+    """What differs, and by how much, in a few words; None if nothing does. Logits may be rounded otherwise,
+    and so may `sure`, which a head computes beside its logits; ids, flags and other numbers must be the same,
+    but for EXACT. dtypes: that the models compute in."""
     for (name, one), (_, other) in zip(named_tensors(expected), named_tensors(given), strict=True):
         if not one.is_floating_point():
             if count := int((one != other).sum()):
@@ -421,9 +439,9 @@ def disagreement(expected: object, given: object, confidence_apart: float) -> st
             0.0, torch.inf
         )
         if name == "logits":
-            allowed = logits_tolerance(one.double(), one.dtype)
+            allowed = order_tolerance(one, dtypes)
         else:
-            allowed = confidence_apart if name == "sure" else EXACT
+            allowed = confidence_tolerance(dtypes) if name == "sure" else EXACT
         if (apart > allowed).any():
             return f"{name} differ by {float(apart.max()):.2g}, allowed {allowed:.2g}"
     return None

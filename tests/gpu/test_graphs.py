@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -162,12 +163,15 @@ def test_another_gpu_than_the_current_one(pair, devices):
 
 
 def test_a_pair_is_loaded_while_another_is_captured_and_runs(pair):
-    """Two threads: one loads pairs, and the other captures anew with each gamma."""
+    """Two threads: one loads pairs, and the other captures anew with each gamma. Weights that are not of the
+    stored dtype go to the GPU in another way."""
     ended = threading.Event()
 
     def load():
-        while not ended.is_set():
-            load_pair(device="cuda")
+        for dtype in cycle(("bfloat16", "float32")):
+            if ended.is_set():
+                return
+            load_pair(device="cuda", dtype=dtype)
 
     expected = trace_of(pair, GREEDY, capture=False).output_ids
     own = pair.with_capture("auto")

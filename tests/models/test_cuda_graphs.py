@@ -1,26 +1,33 @@
 """Whole runs over the real capturing code, without a GPU (tests/fake_cuda.py), and what a pair says when its
 GPU is lost."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.errors import LoadError
 from specdemo.loading import load
 from specdemo.loading.pool import ModelPool
-from specdemo.loading.request import resolve
+from specdemo.loading.request import Part, resolve
 from specdemo.runtime import cuda, probe
+from specdemo.runtime import graphs as graphs_module
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
+from specdemo.runtime.lm import logits_tolerance
 from tests.block_heads import tiny_block_head
 from tests.fake_cuda import FakeCuda, install
 from tests.heads import tiny_head
 from tests.models.test_capture import PROMPT, Filled, timeless
 from tests.models.test_dflash_drafter import HEADS
+from tests.pure.test_cuda_calls import inputs, new_graphs, step
 from tests.runners import run_by
+from tests.small import small_model
 from tests.tiny import VOCAB, noisy, tiny
 
 pytestmark = pytest.mark.slow
@@ -34,10 +41,10 @@ near = noisy(llama)
 STORED, OTHER = torch.bfloat16, torch.float32  # of the embedded pair
 
 
-def rounds_of(pair, **params):
+def rounds_of(pair, prompt=PROMPT, **params):
     params = Params(**{"seed": 3, "max_new_tokens": 30} | params)
     return timeless(
-        [event for event in stream(pair, PROMPT, params, measure=False) if isinstance(event, Round)]
+        [event for event in stream(pair, prompt, params, measure=False) if isinstance(event, Round)]
     )
 
 
@@ -132,16 +139,17 @@ class Rounding:
         return torch.where(draw < self.share, torch.nextafter(output, towards), output)
 
 
-def captured_with(monkeypatch, drafter, changed, params):
-    """The graphs after a run of each length of draft, whose replays are changed."""
+def captured_with(monkeypatch, drafter, changed, params, target=None, prompt=PROMPT):
+    """The graphs after a run of each length of draft, whose replays are changed. target: None is the tiny
+    one."""
     graphs = Graphs(Clock())
     with monkeypatch.context() as patch:
         fake = install(patch, FakeCuda())
         patch.setattr(Clock, "ms_between", lambda *_: 0.0)
         fake.changed = changed
-        pair = run_by(target_16, drafter, graphs)
+        pair = run_by(target or target_16, drafter, graphs)
         for gamma in (1, 2, 4):
-            rounds_of(pair, gamma=gamma, max_new_tokens=8, **params)
+            rounds_of(pair, prompt, gamma=gamma, max_new_tokens=8, **params)
     assert graphs.blocker is None
     return graphs
 
@@ -206,6 +214,54 @@ def test_wrong_logits_and_wrong_verdicts_are_found(monkeypatch, drafter, changed
     assert {key[0] for key in graphs.refused} == steps
     assert all(key[0] not in steps or key[1] == 0 for key in graphs.graphs)
     assert any(told in why for why in graphs.refused.values()), graphs.refused
+
+
+def wrong_positions(operation, output):
+    """Keys and queries are rotated by the next position."""
+    if operation.overloadpacket.__name__ != "_to_copy" or output.dtype != torch.float32:
+        return output
+    is_of_positions = output.dim() == 3 and output.numel() == max(output.shape)
+    return output + 1 if is_of_positions else output
+
+
+def stale_mask(operation, output):
+    """Hides one token of the prompt. A forward on a CPU attends to 64 keys of so short a text."""
+    if operation.overloadpacket.__name__ == "gt" and output.shape[1:] == (64,):
+        output[:, 5] = True
+    return output
+
+
+def wrong_token(operation, output):
+    if operation.overloadpacket.__name__ == "embedding" and len(output) > 1:
+        output[-1] = output[0]
+    return output
+
+
+@pytest.fixture(scope="module")
+def embedded_16():
+    parts = resolve("embedded", device="cpu").parts
+    models = [AutoModelForCausalLM.from_pretrained(part.place, dtype=STORED).eval() for part in parts]
+    return models, load_pair("embedded", device="cpu").tokenizer(STORY).input_ids
+
+
+STORY = "Once upon a time there was a little fox who lived in the forest"
+
+
+@pytest.mark.parametrize(
+    ("changed", "nearly_right"),
+    [(wrong_positions, {("draft", 4)}), (stale_mask, {("verify", 4)}), (wrong_token, set())],
+)
+def test_a_trained_pair_s_graph_that_reads_something_wrong_is_found(
+    monkeypatch, embedded_16, changed, nearly_right
+):
+    """nearly_right: steps whose logits are as near to the right ones as two forwards' have to be."""
+    (target, drafter), prompt = embedded_16
+    how = (drafter, changed, dict(temperature=0.0, alternatives=0), target, prompt)
+    refused = {key[:2] for key in captured_with(monkeypatch, *how).refused}
+    assert refused >= {("draft", 4), ("verify", 4)}
+    between_forwards = lambda logits, dtypes: logits_tolerance(logits.double(), logits.dtype)  # noqa: E731
+    monkeypatch.setattr(graphs_module, "order_tolerance", between_forwards)
+    assert {key[:2] for key in captured_with(monkeypatch, *how).graphs} >= nearly_right
 
 
 def test_a_capture_that_fails_leaves_the_run_as_it_is(monkeypatch):
@@ -274,21 +330,58 @@ def test_no_pair_is_loaded_on_a_lost_gpu(monkeypatch, device):
     assert generate(pair, "Once", Params(max_new_tokens=5)).finish == "length"
 
 
-def test_a_model_moves_to_a_gpu_while_nothing_is_captured(monkeypatch):
-    """Opening and downloading files waits for nobody; transformers moves weights of another dtype itself."""
-    read, alone = AutoModelForCausalLM.from_pretrained, []
+class Operations(TorchDispatchMode):
+    """Whether operations ran while nothing could be captured: those that draw random numbers, and others."""
 
-    def reading(*args, device_map=None, **options):
-        alone.append(cuda.ALONE._is_owned())
-        return read(*args, **options)
+    def __init__(self):
+        super().__init__()
+        self.alone = {"random": set(), "other": set()}
 
-    def move(model, device):
-        alone.append(cuda.ALONE._is_owned())
-        return model
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        kind = "random" if torch.Tag.nondeterministic_seeded in operation.tags else "other"
+        self.alone[kind].add(cuda.ALONE._is_owned())
+        return operation(*args, **(kwargs or {}))
 
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", reading)
-    monkeypatch.setattr(PreTrainedModel, "to", move)
-    for device, dtype in (("cuda", STORED), ("cuda", OTHER), ("cpu", STORED), ("cpu", OTHER)):
-        part = replace(resolve("embedded", device="cpu").parts[1], device=device)
-        load._load(part, dtype, lambda *_: None)
-    assert alone == [False, True, True, True, False, False, False, False]
+
+@pytest.mark.parametrize(("dtype", "quantize"), [(STORED, None), (OTHER, None), (STORED, "int8")], ids=str)
+def test_a_step_is_captured_while_another_thread_reads_a_model(monkeypatch, dtype, quantize):
+    """The meta device stands for the GPU that the model goes to."""
+    part = replace(resolve("embedded", device="cpu").parts[1], device="meta", quantize=quantize)
+    fake = install(monkeypatch, FakeCuda())
+    reading, captured = threading.Event(), threading.Event()
+
+    def waiting(own):
+        def wait(*args, **options):
+            reading.set()
+            assert captured.wait(10), "the capture waits for the files"
+            return own(*args, **options)
+
+        return wait
+
+    if dtype == STORED and quantize is None:  # the files are read when the weights move
+        monkeypatch.setattr(PreTrainedModel, "to", waiting(PreTrainedModel.to))
+    else:
+        by_transformers = waiting(AutoModelForCausalLM.from_pretrained)
+        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", by_transformers)
+    graphs = new_graphs()
+    with ThreadPoolExecutor(1) as loader:
+        loading = loader.submit(load._load, part, dtype, lambda *_: None)
+        assert reading.wait(10)
+        graphs(("step",), step, inputs())
+        captured.set()
+        assert loading.result().device.type == "meta"
+    assert graphs.graphs and graphs.fault is None and not fake.violations
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_on_a_gpu_only_random_numbers_and_joining_weights_wait_for_a_capture(tmp_path, monkeypatch, device):
+    """The meta device stands for a GPU. transformers draws random numbers for this kind of model."""
+    small_model("qwen3_next").save_pretrained(tmp_path)
+    joined_alone = []
+    monkeypatch.setattr(cuda, "is_cuda", lambda device: str(device) == "meta")
+    monkeypatch.setattr(load, "join_weights", lambda model: joined_alone.append(cuda.ALONE._is_owned()))
+    part = Part("target", "own", str(tmp_path), device, None, None)
+    with Operations() as operations:
+        load._load(part, torch.bfloat16, lambda *_: None)
+    on_gpu = device == "meta"
+    assert operations.alone == {"random": {on_gpu}, "other": {False}} and joined_alone == [on_gpu]

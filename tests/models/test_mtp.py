@@ -4,6 +4,7 @@ everything is computed anew."""
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,8 +24,10 @@ from specdemo.engine.drafters import NoDrafter, one_hot_draft
 from specdemo.engine.drafters.mtp import MtpDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.loading.load import plan
+from specdemo.loading.mtp import read_mtp
 from specdemo.loading.pair import held_bytes
 from specdemo.loading.request import resolve
+from specdemo.runtime import cuda
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.mtp import CachedMtp, own_parameters
@@ -330,6 +333,15 @@ def test_they_are_loaded_with_the_target_and_counted(tmp_path):
         "prediction"
     )
     assert generate(without, "the cat", Params(draft_with="none", max_new_tokens=5)).stats.tokens
+
+
+def test_they_are_read_while_another_thread_captures(monkeypatch):
+    """The CPU stands for the GPU that the target is on."""
+    target = loaded(saved("deepseek_v3"))
+    monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
+    with ThreadPoolExecutor(1) as loader, cuda.ALONE:
+        layers = loader.submit(read_mtp, target).result(30)
+    assert isinstance(layers, MtpModel)
 
 
 def test_in_a_checkpoint_that_also_sees_as_qwen_publishes_them(tmp_path):
