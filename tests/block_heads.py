@@ -25,8 +25,8 @@ def tiny_block_head(
     head_dim=8,
     **options,
 ) -> DFlashHead:
-    """A head with random weights. draft_ids: the tokens that it can draft, None for all. options: of
-    DFlashConfig."""
+    """A head with random weights in the default dtype. draft_ids: the tokens that it can draft, None for all.
+    options: of DFlashConfig."""
     config = target.config.get_text_config()
     width = logits_width(target)
     layer = Qwen3Config(
@@ -41,7 +41,10 @@ def tiny_block_head(
     )
     options = dict(sights=(Sight(),) * LAYERS, layer_ids=(0, 1)) | options
     drafts = width if draft_ids is None else len(draft_ids)
-    head = DFlashHead(DFlashConfig(layer, block_size, mask_token_id=1, draft_vocab_size=drafts, **options))
+    head = DFlashHead(
+        DFlashConfig(layer, block_size, mask_token_id=1, draft_vocab_size=drafts, **options),
+        torch.get_default_dtype(),
+    )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in head.parameters():

@@ -18,8 +18,8 @@ LAYER_IDS = (0, 1)
 def tiny_head(
     target: PreTrainedModel, seed: int = 3, layer: str = "llama", draft_ids=None, **options
 ) -> Eagle3Head:
-    """A head with random weights. draft_ids: the tokens that it can draft, None for all. options: of
-    Eagle3Config; layers, shape: of its layers' config."""
+    """A head with random weights in the default dtype. draft_ids: the tokens that it can draft, None for all.
+    options: of Eagle3Config; layers, shape: of its layers' config."""
     config = target.config.get_text_config()
     width = logits_width(target)
     shape = dict(
@@ -39,7 +39,8 @@ def tiny_head(
             (Qwen3Config if layer == "qwen3" else LlamaConfig)(**shape),
             draft_vocab_size=width if draft_ids is None else len(draft_ids),
             **options,
-        )
+        ),
+        torch.get_default_dtype(),
     )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

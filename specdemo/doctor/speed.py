@@ -14,7 +14,6 @@ from specdemo.bench.by_count import (
     COUNTED_ACCEPTANCE,
     COUNTED_GAMMA,
     GIVEN,
-    LAUNCHES,
     Accelerator,
     bytes_of_model,
     count_rows,
@@ -85,7 +84,7 @@ def count_tables(machines: Mapping[str, Accelerator]) -> list[Table]:
     return [
         Table(f"{name} on {on}: a round by count, {about}", COUNT_COLUMNS, count_rows(name, machine))
         for on, machine in machines.items()
-        for name in LAUNCHES
+        for name in SPEED_SHAPES
     ]
 
 
@@ -133,7 +132,7 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
         params = replace(SAMPLER_PARAMS[sampler], **run)
         measured[f"{name}, {sampler}"] = numbers = medians(pair, prompts, params)
         share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
-        if device() == "cuda" and name in LAUNCHES:
+        if device() == "cuda" and name in SPEED_SHAPES:
             length = len(prompts[0]) + SPEED_TOKENS["cuda"]
             engine = "now" if cuda.has_triton("cuda") else "without Triton"
             by_count = counted_round(name, this_gpu(), length, params.gamma, engine)

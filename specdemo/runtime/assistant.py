@@ -70,7 +70,7 @@ class CachedAssistant(Cached):
 
     def hidden(self, position: int) -> Tensor:
         """The target's last hidden state at a position: [1, H]."""
-        row = torch.tensor([position], device=self.features.states.device)
+        row = torch.full((1,), position, device=self.features.states.device)
         return self.norm(self.features.at(row))
 
     def keys_and_values(self, lm: CachedLM, length: int) -> dict[str, tuple[Tensor, Tensor]]:
@@ -91,7 +91,7 @@ class CachedAssistant(Cached):
         x = torch.cat([self.embeddings(token), hidden], -1).to(self.device, self.dtype)  # [1, 2H]
         output = self.model(
             inputs_embeds=x[None],
-            position_ids=torch.tensor([[position]], device=self.device),
+            position_ids=torch.full((1, 1), position, device=self.device),
             shared_kv_states=shared,
             use_cache=False,
         )

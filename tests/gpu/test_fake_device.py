@@ -1,25 +1,33 @@
-"""Both steps of a round on a CUDA device that is not there: torch's CUDA build computes every operation's
-shape, dtype and device without one. It shows what would fail on a GPU (a tensor left on the CPU, a look at
-numbers) and how many kernels a round launches, which is most of what a round costs there."""
+"""Both steps of a round on a CUDA device that is not there (see counting.py): what would fail on a GPU (a
+tensor left on the CPU, a look at numbers), and how many kernels and copies a round takes, which is most of
+what it costs there.
+
+`python -m tests.gpu.test_fake_device` counts everything anew. It prints the tables of this file,
+COUNTED_PAIRS of specdemo/bench/by_count.py and the rows of specdemo/runtime/README.md, to be copied there."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 import torch
 from optimum.quanto import WeightQBytesTensor, qint8
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn import Module
+from transformers import AutoModelForCausalLM, Glm4MoeConfig
 
-from specdemo.bench.by_count import LAUNCHES, LAUNCHES_WITH_TRITON
-from specdemo.bench.shapes import SHAPES, _default_dtype
-from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.events import Params
+from specdemo.bench.by_count import COUNTED_GAMMA, COUNTED_PAIRS, CountedLaunches, CountedPair
+from specdemo.events import DRAFTER_KINDS, METHODS, RULES, Params
 from specdemo.runtime import cuda
-from specdemo.runtime.graphs import EagerSteps
-from specdemo.runtime.linear import join_weights
-from specdemo.runtime.lm import CachedLM
-from tests.oracle import decoding
-from tests.tiny import ARCHITECTURES, tiny
+from specdemo.runtime.dflash import Markov
+from specdemo.runtime.mtp import CachedMtp, MtpModel, as_mtp_owner
+from tests.block_heads import tiny_block_head
+from tests.checkpoints import gemma4, gemma4_assistant
+from tests.fake_cuda import Properties
+from tests.gpu.counting import FROM_HOST, Counted, Models, count_round, operation_rows
+from tests.gpu.published import PAIRS
+from tests.heads import tiny_head
+from tests.small import small_config
+from tests.tiny import ARCHITECTURES, VOCAB, tiny
 
 pytestmark = [
     pytest.mark.fakecuda,
@@ -28,76 +36,209 @@ pytestmark = [
         reason="needs torch's CUDA build: pip install torch==2.11.0 in an environment of its own (4.9 GB)",
     ),
 ]
-CUDA = torch.device("cuda:0")
-GAMMA = 4
-TEXT = [3, 1, 4, 1, 5, 9, 3, 1]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+GREEDY = dict(temperature=0.0)
 SAMPLERS = {
-    "greedy": dict(temperature=0.0),
+    "greedy": GREEDY,
     "all filters": dict(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
-}
-# Operations that only look at memory in another way.
-VIEWS = {
-    "_reshape_alias",
-    "_unsafe_view",
-    "alias",
-    "as_strided",
-    "detach",
-    "device",
-    "expand",
-    "lift_fresh",
-    "permute",
-    "select",
-    "slice",
-    "split",
-    "split_with_sizes",
-    "squeeze",
-    "t",
-    "transpose",
-    "unsqueeze",
-    "view",
+    "penalties, a bias and a least confidence": dict(
+        repetition_penalty=1.1,
+        presence_penalty=0.5,
+        frequency_penalty=0.5,
+        logit_bias={5: 1.0},
+        confidence=0.3,
+    ),
 }
 
+# The tables below are the most that was counted: by models of two layers in bfloat16, with COUNTED_GAMMA
+# drafts, in a run without alternatives.
 
-class Launches(TorchDispatchMode):
-    """Counts the kernels that would be launched on the device. Attention is one, which without a device is
-    computed from its parts."""
+# Greedy. What the trace tells of alternatives, and what block verification would keep, takes some more.
+ARCHITECTURE_LAUNCHES = {
+    "llama": CountedLaunches(draft=228, verify=124),
+    "qwen2": CountedLaunches(draft=228, verify=124),
+    "qwen3": CountedLaunches(draft=252, verify=130),
+    "mistral": CountedLaunches(draft=240, verify=127),
+    "gemma2": CountedLaunches(draft=444, verify=178),
+    "gemma3": CountedLaunches(draft=460, verify=182),
+    "gpt2": CountedLaunches(draft=258, verify=130),
+    "gpt_neox": CountedLaunches(draft=326, verify=147),
+    "opt": CountedLaunches(draft=230, verify=123),
+    "phi3": CountedLaunches(draft=240, verify=127),
+    "smollm3": CountedLaunches(draft=216, verify=121),
+    "olmo2": CountedLaunches(draft=268, verify=134),
+}
+FOR_THE_TRACE = 40
 
-    def __init__(self):
-        super().__init__()
-        self.names = []
-        self.attention = Attention(self)
-        self.paused = False
-
-    def __enter__(self):
-        self.attention.__enter__()
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        super().__exit__(*error)
-        self.attention.__exit__(*error)
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.overloadpacket.__name__
-        if name not in VIEWS and not self.paused:
-            self.names.append(name)
-        return function(*args, **(kwargs or {}))
+# Launches of the verification by "llama".
+RULE_LAUNCHES = {
+    "speculative": {"greedy": 124, "all filters": 159},
+    "block": {"greedy": 153, "all filters": 188},
+    "typical": {"greedy": 136, "all filters": 171},
+    "lenient": {"greedy": 142, "all filters": 177},
+}
 
 
-class Attention(TorchFunctionMode):
-    def __init__(self, launches):
-        super().__init__()
-        self.launches = launches
+@dataclass(frozen=True)
+class Ceilings:
+    """As of Counted."""
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if getattr(function, "__name__", "") != "scaled_dot_product_attention":
-            return function(*args, **kwargs)
-        self.launches.names.append("scaled_dot_product_attention")
-        query, _, value = args[:3]
-        self.launches.paused = True
-        output = query.new_empty(*query.shape[:-1], value.shape[-1])
-        self.launches.paused = False
-        return output
+    draft: int
+    verify: int
+    from_host: int
+    on_device: int
+    others: int
+
+
+# Greedy; of "llama" where the way of drafting allows it.
+DRAFTER_CEILINGS = {
+    "model": Ceilings(draft=228, verify=124, from_host=2, on_device=0, others=0),
+    "eagle3": Ceilings(draft=218, verify=126, from_host=2, on_device=0, others=0),
+    "eagle3, some tokens": Ceilings(draft=226, verify=126, from_host=2, on_device=0, others=0),
+    "dflash": Ceilings(draft=121, verify=126, from_host=2, on_device=0, others=0),
+    "dspark": Ceilings(draft=214, verify=126, from_host=2, on_device=0, others=0),
+    "assistant": Ceilings(draft=658, verify=508, from_host=2, on_device=4, others=0),
+    "mtp": Ceilings(draft=514, verify=229, from_host=2, on_device=4, others=0),
+    "lookup": Ceilings(draft=0, verify=124, from_host=2, on_device=4, others=3),
+    "ngram": Ceilings(draft=0, verify=127, from_host=2, on_device=4, others=3),
+    "ngram-one-level": Ceilings(draft=0, verify=127, from_host=2, on_device=4, others=3),
+    "early-exit": Ceilings(draft=168, verify=124, from_host=2, on_device=0, others=0),
+    "none": Ceilings(draft=0, verify=94, from_host=1, on_device=0, others=0),
+}
+
+
+def params(**settings) -> Params:
+    return Params(**dict(alternatives=0, gamma=COUNTED_GAMMA, max_new_tokens=40, ngram=2, seed=1) | settings)
+
+
+def pair_of(name: str) -> Models:
+    return lambda: (tiny(name), tiny(name, seed=1))
+
+
+def llama_with(head: Callable[..., Module], **options) -> Models:
+    def models():
+        target = tiny()
+        return target, head(target, **options)
+
+    return models
+
+
+def with_assistant():
+    target = gemma4()
+    return target, gemma4_assistant(target)
+
+
+def with_mtp():
+    target = AutoModelForCausalLM.from_config(small_config(Glm4MoeConfig, 2)).eval()
+    return target, CachedMtp(MtpModel(as_mtp_owner(target, 1), 1).eval(), target)
+
+
+def alone():
+    return tiny(), None
+
+
+# A row of METHODS, or of DRAFTER_KINDS: the models, and what Params say.
+DRAFTERS: dict[str, tuple[Models, dict]] = {
+    "model": (pair_of("llama"), {}),
+    "eagle3": (llama_with(tiny_head), {}),
+    "eagle3, some tokens": (llama_with(tiny_head, draft_ids=list(range(0, VOCAB, 3))), {}),
+    "dflash": (llama_with(tiny_block_head), {}),
+    "dspark": (llama_with(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True), {}),
+    "assistant": (with_assistant, {}),
+    "mtp": (with_mtp, dict(draft_with="mtp")),
+    "lookup": (alone, dict(draft_with="lookup")),
+    "ngram": (alone, dict(draft_with="ngram")),
+    "ngram-one-level": (alone, dict(draft_with="ngram-one-level")),
+    "early-exit": (alone, dict(draft_with="early-exit", exit_layer=1)),
+    "none": (alone, dict(draft_with="none")),
+}
+
+
+@contextmanager
+def hopper(triton: bool = False) -> Iterator[None]:
+    """What the device can do, which a driver would tell."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+        patch.setattr(torch.cuda, "get_device_properties", lambda device=None: Properties())
+        patch.setattr(cuda, "has_triton", lambda device: triton)
+        yield
+
+
+def of_architecture(name: str, dtype: torch.dtype = torch.bfloat16, **settings) -> Counted:
+    with hopper():
+        return count_round(pair_of(name), params(**settings), dtype)
+
+
+def of_rule(rule: str, sampler: str) -> Counted:
+    return of_architecture("llama", rule=rule, **SAMPLERS[sampler])
+
+
+def of_drafter(name: str, **settings) -> Counted:
+    if name == "mtp" and MtpModel is None:
+        pytest.skip("this version of transformers cannot run such layers")
+    models, of_method = DRAFTERS[name]
+    with hopper():
+        return count_round(models, params(**of_method, **settings))
+
+
+def of_pair(name: str, triton: bool) -> Counted:
+    with hopper(triton):
+        return count_round(PAIRS[name], params(**GREEDY))
+
+
+def check_all_is_there(counted: Counted) -> None:
+    """What a step finds on the CPU raises, or is copied there, for which the host would wait."""
+    assert counted.verify and FROM_HOST not in [*counted.draft, *counted.verify]
+
+
+@pytest.mark.parametrize("alternatives", [0, 5])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_round_launches_no_more_than_it_did(name, alternatives):
+    counted, most = of_architecture(name, **GREEDY, alternatives=alternatives), ARCHITECTURE_LAUNCHES[name]
+    assert len(counted.draft) <= most.draft
+    assert len(counted.verify) <= most.verify + (FOR_THE_TRACE if alternatives else 0)
+
+
+@pytest.mark.parametrize("sampler", ["greedy", "all filters"])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_launches_no_more_than_it_did(rule, sampler):
+    counted = of_rule(rule, sampler)
+    check_all_is_there(counted)
+    assert len(counted.verify) <= RULE_LAUNCHES[rule][sampler]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_way_of_drafting_takes_no_more_than_it_did(name):
+    counted, most = of_drafter(name, **GREEDY), DRAFTER_CEILINGS[name]
+    check_all_is_there(counted)
+    for what, count in vars(ceilings(counted)).items():
+        assert count <= getattr(most, what), what
+
+
+def test_no_way_of_drafting_is_left_out():
+    assert METHODS.keys() | DRAFTER_KINDS.keys() == DRAFTERS.keys() - {"eagle3, some tokens"}
+    assert DRAFTERS.keys() == DRAFTER_CEILINGS.keys()
+
+
+@pytest.mark.parametrize("triton", [False, True], ids=["plain", "triton"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_round_of_real_shapes(name, triton):
+    """Other versions of transformers launch a few kernels more or less than those that were counted."""
+    counted, expected = of_pair(name, triton), COUNTED_PAIRS[name]
+    check_all_is_there(counted)
+    of_steps = expected.triton if triton else expected.plain
+    assert abs(len(counted.draft) - of_steps.draft) <= 5
+    assert abs(len(counted.verify) - of_steps.verify) <= 5
+    assert (counted.from_host, counted.on_device) == (expected.from_host, expected.on_device)
+    assert counted.others == 0
+    # Products of one row or of gamma + 1 are no batches of one, but for the angles of the rotations.
+    rotations = 2 if name.startswith("gemma-3") else 1
+    assert counted.draft.count("bmm") <= COUNTED_GAMMA * rotations
+    assert counted.verify.count("bmm") <= rotations
+
+
+def test_the_pairs_are_those_that_are_shown():
+    assert PAIRS.keys() == COUNTED_PAIRS.keys()
 
 
 class Int8Linear(torch.nn.Linear):
@@ -115,132 +256,72 @@ def as_int8(model):
     return model
 
 
-class Judged(Exception):
-    """The verdict is on the device; what follows would bring it home."""
-
-
-class Counted(EagerSteps):
-    """Runs the steps, with rows as a captured step has them, and counts their launches."""
-
-    def __init__(self):
-        self.names = {}
-
-    def rows(self, k, gamma):
-        return gamma if k else 0
-
-    def __call__(self, key, step, value, expected=None):
-        value = value.on_device()
-        with Launches() as launches:
-            output = step(value)
-        self.names[key[0]] = launches.names
-        if key[0] == "verify":
-            raise Judged
-        return value, output
-
-
-@pytest.fixture(autouse=True)
-def no_driver(monkeypatch):
-    """Pinning memory needs a driver, and so does finding out what a device can do."""
-    monkeypatch.setattr(cuda, "has_triton", lambda device: False)
-    tensor = torch.tensor
-    monkeypatch.setattr(torch, "tensor", lambda *args, pin_memory=False, **kwargs: tensor(*args, **kwargs))
-
-
-def static(model):
-    join_weights(model)
-    lm = CachedLM(model)
-    lm._check_fused = lambda: None  # numbers cannot be compared here
-    lm.begin_run(static=True)
-    return lm
-
-
-def launches_of(models, sampler, dtype, alternatives=5):
-    """The operations of one round's two steps, by name. models: makes target and drafter."""
-    common = dict(gamma=GAMMA, max_new_tokens=40, seed=1)
-    params = Params(alternatives=alternatives, **common, **SAMPLERS[sampler])
-    run = Counted()
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), CUDA, _default_dtype(dtype):
-        target, drafter = (static(model) for model in models())
-        shared = Sampler(params)
-        drafting = ModelDrafter(drafter, 1000, shared, target.vocab_size, CUDA, run, GAMMA)
-        verifier = decoding(target, drafting, params, TEXT, run_step=run, sampler=shared).decoder.verifier
-        for lm in (target, drafter):  # the caches come into being
-            lm.static = False
-            lm.reserve(0, len(TEXT))
-            lm._plain_forward(torch.tensor(TEXT, device=CUDA))
-            lm.static = True
-        u = uniforms(1, 0, GAMMA)
-        draft = drafting.propose(TEXT, GAMMA, u.draft)
-        with pytest.raises(Judged):
-            verifier.verify(TEXT, draft, u)
-    return run.names
-
-
-# The most launches of a draft of 4 tokens and of its verification, for models of two layers, in a run without
-# alternatives. Those of the trace, and what block verification would keep, take some more.
-CEILINGS = {
-    "llama": (232, 130),
-    "qwen2": (232, 130),
-    "qwen3": (256, 136),
-    "mistral": (244, 133),
-    "gemma2": (448, 184),
-    "gemma3": (464, 188),
-    "gpt2": (262, 136),
-    "gpt_neox": (330, 153),
-    "opt": (234, 129),
-    "phi3": (244, 133),
-    "smollm3": (220, 127),
-    "olmo2": (272, 140),
-}
-FOR_THE_TRACE = 35
-
-
-@pytest.mark.parametrize("alternatives", [0, 5])
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_round_launches_no_more_than_it_did(name, alternatives):
-    launches = launches_of(lambda: (tiny(name), tiny(name, seed=1)), "greedy", torch.bfloat16, alternatives)
-    of_draft, of_verification = CEILINGS[name]
-    of_trace = FOR_THE_TRACE if alternatives else 0
-    assert len(launches["draft"]) <= of_draft
-    assert len(launches["verify"]) <= of_verification + of_trace
-
-
-@pytest.mark.parametrize("counted", [LAUNCHES, LAUNCHES_WITH_TRITON], ids=["plain", "triton"])
-@pytest.mark.parametrize("shapes", LAUNCHES)
-def test_a_round_of_real_shapes(monkeypatch, shapes, counted):
-    """Other versions of transformers launch a few kernels more or less than those that were counted."""
-    monkeypatch.setattr(cuda, "has_triton", lambda device: counted is LAUNCHES_WITH_TRITON)
-
-    def models():
-        return [shape.model().eval() for shape in SHAPES[shapes]]
-
-    launches = launches_of(models, "greedy", torch.bfloat16, alternatives=0)
-    for step, count in vars(counted[shapes]).items():
-        assert abs(len(launches[step]) - count) <= 5
-    # Products of one row or of gamma + 1 are no batches of one, but for the angles of the rotation.
-    assert launches["draft"].count("bmm") <= GAMMA and launches["verify"].count("bmm") <= 1
-
-
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "phi3"])
-def test_int8_weights_take_one_launch_a_product(monkeypatch, name):
-    """optimum-quanto's own are one operation here, and two launches on a device: the weight in bfloat16,
-    and the product."""
+def test_int8_weights_take_one_launch_a_product(name):
+    """optimum-quanto's own take two: the weight in bfloat16, and the product."""
 
     def models():
         return [as_int8(tiny(name)), as_int8(tiny(name))]  # two layers
 
-    before = launches_of(models, "greedy", torch.bfloat16, alternatives=0)["verify"]
-    monkeypatch.setattr(cuda, "has_triton", lambda device: True)
-    after = launches_of(models, "greedy", torch.bfloat16, alternatives=0)["verify"]
+    with hopper():
+        before = count_round(models, params(**GREEDY)).verify
+    with hopper(triton=True):
+        after = count_round(models, params(**GREEDY)).verify
     products = [name for name in after if name in ("few_rows_int8", "add_few_rows_int8")]
     assert len(products) == 2 * 4 and after.count("mm") == 1  # the output matrix, which is not quantised
-    assert before.count("qbytes_mm") == 2 * (4 if name == "phi3" else 7) and "qbytes_mm" not in after
+    assert before.count("qbytes_mm") == 2 * 2 * (4 if name == "phi3" else 7) and "qbytes_mm" not in after
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("sampler", ["greedy", "all filters"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_nothing_is_left_on_the_cpu(name, dtype, sampler):
-    """An operation over tensors of two devices raises, and so does a look at numbers."""
-    launches = launches_of(lambda: (tiny(name), tiny(name, seed=1)), sampler, dtype)
-    assert launches["draft"] and launches["verify"]
+    counted = of_architecture(name, DTYPES[dtype], alternatives=5, **SAMPLERS[sampler])
+    check_all_is_there(counted)
+    assert counted.draft
+
+
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "greedy"])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_nothing_is_left_on_the_cpu_by_any_way_of_drafting(name, sampler):
+    """Without a draft there are no alternatives: without a device torch cannot split a tensor of no rows."""
+    alternatives = 0 if name == "none" else 5
+    check_all_is_there(of_drafter(name, alternatives=alternatives, **SAMPLERS[sampler]))
+
+
+def ceilings(counted: Counted) -> Ceilings:
+    of_steps = len(counted.draft), len(counted.verify)
+    return Ceilings(*of_steps, counted.from_host, counted.on_device, counted.others)
+
+
+def launches(counted: Counted) -> CountedLaunches:
+    return CountedLaunches(len(counted.draft), len(counted.verify))
+
+
+def counted_pair(name: str) -> CountedPair:
+    plain, triton = of_pair(name, triton=False), of_pair(name, triton=True)
+    return CountedPair(launches(plain), launches(triton), plain.from_host, plain.on_device)
+
+
+def print_table(name: str, rows: dict[str, object]) -> None:
+    print(f"{name} = {{")
+    for key, row in rows.items():
+        print(f'    "{key}": {row},')
+    print("}", flush=True)
+
+
+def print_tables() -> None:
+    of_each = {name: launches(of_architecture(name, **GREEDY)) for name in ARCHITECTURES}
+    print_table("ARCHITECTURE_LAUNCHES", of_each)
+    samplers = ("greedy", "all filters")
+    of_rules = {rule: {one: len(of_rule(rule, one).verify) for one in samplers} for rule in RULES}
+    print_table("RULE_LAUNCHES", of_rules)
+    known = [name for name in DRAFTERS if name != "mtp" or MtpModel is not None]
+    print_table("DRAFTER_CEILINGS", {name: ceilings(of_drafter(name, **GREEDY)) for name in known})
+    pairs = {name: counted_pair(name) for name in PAIRS}
+    print_table("COUNTED_PAIRS", pairs)
+    print(*operation_rows(pairs), sep="\n")
+
+
+if __name__ == "__main__":
+    print_tables()

@@ -21,11 +21,13 @@ from specdemo.bench.by_count import (
 from specdemo.bench.shapes import SHAPES, TINY_TARGET
 from specdemo.loading.pair import weight_bytes
 from specdemo.runtime.lm import CachedLM
+from tests.gpu.counting import OPERATION_COLUMNS, operation_rows
 from tests.tiny import tiny
 
 H200 = GIVEN["NVIDIA H200"]
 ENGINES_IN_TURN = ("before", "without Triton", "now")
 README = Path(by_count.__file__).with_name("README.md")
+OF_RUNTIME = README.parents[1] / "runtime" / "README.md"
 
 
 def test_the_bytes_of_a_round_are_counted_by_hand():
@@ -62,7 +64,7 @@ def test_the_bytes_of_a_position_are_those_that_the_cache_takes(name):
 
 
 def test_a_round_takes_longer_than_its_limit_and_a_split_helps_long_texts_only():
-    for name in by_count.LAUNCHES:
+    for name in (name for name in by_count.COUNTED_PAIRS if name in SHAPES):
         for text in by_count.TEXTS:
             once, split, now = (counted_round(name, H200, text, engine=engine) for engine in ENGINES_IN_TURN)
             assert once.limit == split.limit == now.limit < now.us < split.us < once.us
@@ -84,4 +86,11 @@ def test_the_readme_has_the_table():
         [f"{cell:,}" if isinstance(cell, int) else cell for cell in row]
         for row in count_rows("llama-3.2-3b-1b", H200)
     ]
+    assert lines[at + 2 : at + 2 + len(expected)] == expected
+
+
+def test_the_runtimes_readme_has_the_operations():
+    lines = OF_RUNTIME.read_text(encoding="utf-8").splitlines()
+    at = lines.index(f"| {' | '.join(OPERATION_COLUMNS)} |")
+    expected = operation_rows(by_count.COUNTED_PAIRS)
     assert lines[at + 2 : at + 2 + len(expected)] == expected

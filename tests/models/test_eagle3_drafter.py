@@ -20,7 +20,7 @@ from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
 from specdemo.runtime.torchscript import TorchScriptLM
 from tests.fake_cuda import FakeCuda, install
-from tests.gpu.test_fake_device import VIEWS
+from tests.gpu.counting import VIEWS
 from tests.heads import fitted, logits_without_cache, tiny_head
 from tests.models.test_capture import Filled, timeless
 from tests.models.test_exact_stream import RUNS, check, tiny_llama
