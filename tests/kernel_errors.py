@@ -96,7 +96,7 @@ def attending(
 
 
 def attended(given: Attending) -> Tensor:
-    return triton_between.attend(*vars(given).values())
+    return triton_between.few_rows_attention(*vars(given).values())
 
 
 def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:

@@ -415,6 +415,6 @@ class KernelAttention:
         turns = self.turns[layer.layer_type] if layer.rotates else None
         of_layer = (layer.scaling, layer.softcap or 0.0, layer.window or 0)
         norms = (q_norm, k_norm, eps)
-        return layer.functions.kernels.attend(
+        return layer.functions.kernels.few_rows_attention(
             q, k, v, *norms, turns, self.rows, cached.keys, cached.values, *of_layer
         )

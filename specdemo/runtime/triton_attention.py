@@ -23,8 +23,9 @@ from specdemo.runtime.cuda import device_of
 
 _LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
 _LIBRARY.define(
-    "attend(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, Tensor? turns, "
-    "Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, int window) -> Tensor"
+    "few_rows_attention(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, "
+    "Tensor? turns, Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, int window) "
+    "-> Tensor"
 )
 SMALLEST = 16  # rows or columns that a tensor core multiplies at once
 COMBINED = 16  # parts at a time
@@ -240,7 +241,7 @@ def combine_kernel(
     tl.store(y + (token * HEADS + head) * D + i, (result / total).to(y.dtype.element_ty), i < D)
 
 
-def _attend(
+def _few_rows_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -320,6 +321,8 @@ def _attend(
 # As an operation of torch, so that tensors without numbers have their shapes. The CPU is for Triton's
 # interpreter.
 for backend in ("CUDA", "CPU"):
-    _LIBRARY.impl("attend", _attend, backend)
-_LIBRARY.impl("attend", lambda q, *_: torch.empty_like(q, memory_format=torch.contiguous_format), "Meta")
-attend = torch.ops.specdemo.attend
+    _LIBRARY.impl("few_rows_attention", _few_rows_attention, backend)
+_LIBRARY.impl(
+    "few_rows_attention", lambda q, *_: torch.empty_like(q, memory_format=torch.contiguous_format), "Meta"
+)
+few_rows_attention = torch.ops.specdemo.few_rows_attention

@@ -57,7 +57,7 @@ VIEWS = {
     "view",
 }
 NOTHING_WRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
-SEVERAL_KERNELS = {"attend": 2, "qbytes_mm": 2}  # operations that launch more than one
+SEVERAL_KERNELS = {"few_rows_attention": 2, "qbytes_mm": 2}  # operations that launch more than one
 FROM_HOST, ON_DEVICE = "from the host", "copy_"
 
 

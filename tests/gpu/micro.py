@@ -59,12 +59,12 @@ def attention(shape: ModelShape, rows: int, length: int, bandwidth: float) -> st
 
     ways = {"torch's": whole, "over parts": over_parts}
     if cuda.has_triton(where):
-        from specdemo.runtime.triton_attention import attend  # imports Triton
+        from specdemo.runtime.triton_attention import few_rows_attention  # imports Triton
 
         new = (each[0, :, first : first + rows].transpose(0, 1).flatten(1) for each in (key, value))
         given = query[0].transpose(0, 1).flatten(1), *(each.contiguous() for each in new)
         others = None, None, 0.0, None, position, key, value, width**-0.5, 0.0, 0
-        ways["ours"] = lambda: attend(*given, *others).view(1, rows, heads, width)
+        ways["ours"] = lambda: few_rows_attention(*given, *others).view(1, rows, heads, width)
 
     exact = scaled_dot_product_attention(*(each.double() for each in (grouped, key, value)), wide.double())
     exact = exact.reshape(1, heads, rows, width).transpose(1, 2)

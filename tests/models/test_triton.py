@@ -308,7 +308,9 @@ def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
     captured = rounds(graphs)
     assert graphs.blocker is None and fake.log.count("replay") > len(captured) and not fake.violations
     noted = {str(each[0]) for graph in graphs.graphs.values() for each in graph.graph.operations.noted}
-    assert {f"specdemo.{name}.default" for name in ("few_rows_int8", "add_few_rows_int8", "attend")} <= noted
+    assert {
+        f"specdemo.{name}.default" for name in ("few_rows_int8", "add_few_rows_int8", "few_rows_attention")
+    } <= noted
     assert captured == rounds(Filled())
 
 
