@@ -15,6 +15,8 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -246,7 +248,21 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
         missing = sorted(info["missing_keys"])
         lacks = f"lacks {len(missing)} weights, first {missing[0]}"
         raise LoadError(f"{part.role} {part.id} {lacks}: its files are incomplete")
+    model = _text_alone(model)
     return _placed(model, part, dtype)
+
+
+def _text_alone(model: PreTrainedModel) -> PreTrainedModel:
+    """Gemma 3 from 4B on comes with a part for pictures. Its text model, made of the same modules, is of the
+    class that the smaller ones have, which has a fused forward; the rest gives its memory back."""
+    if type(model) is not Gemma3ForConditionalGeneration:
+        return model
+    with torch.device("meta"):
+        text = Gemma3ForCausalLM(model.config.text_config)
+    text.model, text.lm_head = model.model.language_model, model.lm_head
+    text.generation_config = model.generation_config
+    text.config._name_or_path = model.config._name_or_path
+    return text.eval()
 
 
 class RandomNumbersAlone(TorchDispatchMode):

@@ -18,7 +18,12 @@ import torch
 from huggingface_hub import constants
 from optimum.quanto.nn import QModuleMixin
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -125,6 +130,28 @@ def test_a_target_alone(saved):
     with pytest.raises(ValueError, match='^draft_with must not be "model"') as error:
         stream(pair, PROMPT, GREEDY)
     assert_one_sentence(str(error.value))
+
+
+def test_the_text_model_of_gemma_3_is_loaded_without_its_part_for_pictures(tmp_path):
+    """As google/gemma-3-4b-pt is on the hub: its config names a text model and one for pictures."""
+    sizes = dict(hidden_size=32, intermediate_size=64, num_attention_heads=4)
+    text = dict(sizes, vocab_size=304, num_hidden_layers=6, num_key_value_heads=2, head_dim=8)
+    text |= dict(model_type="gemma3_text", sliding_window=16, query_pre_attn_scalar=8)
+    pictures = dict(sizes, num_hidden_layers=1, image_size=28, patch_size=14)
+    config = AutoConfig.for_model("gemma3", text_config=text, vision_config=pictures, mm_tokens_per_image=4)
+    whole = random_weights(AutoModelForCausalLM.from_config(config)).eval()
+    assert type(whole) is Gemma3ForConditionalGeneration
+    whole.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    pair = load_pair(target=tmp_path)
+    assert type(pair.target) is Gemma3ForCausalLM and not pair.notes
+    assert sum(p.numel() for p in pair.target.parameters()) < sum(p.numel() for p in whole.parameters())
+    with torch.no_grad():
+        ids = torch.arange(40)[None]
+        assert torch.equal(pair.target(ids).logits, whole(ids).logits)
+    trace = text_of(pair, draft_with="lookup")
+    ids = tokenizer()(PROMPT).input_ids
+    assert trace.output_ids == greedy(whole, ids, 20)[: len(trace.output_ids)]
 
 
 def test_models_in_memory_are_left_as_they_are():
