@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, Verified
+from specdemo.engine.step import ALTERNATIVES, DRAFTED, NEXT, VerifiedOnHost
 from specdemo.events import RULES, Alternative, Fate, Finish, Judged, Kept, Next, Round, Source
 
 
@@ -58,31 +58,30 @@ class Emitter:
     rule: str = "speculative"
     is_lossy: bool = False
 
-    def tokens(self, verified: Verified, k: int) -> Tokens:
+    def tokens(self, verdict: VerifiedOnHost, k: int) -> Tokens:
         """Of a verified draft of k tokens."""
-        drafted_ids = self._drafted(verified, k)
-        accepted = int(verified.accepted)
-        emitted = (*drafted_ids[:accepted], int(verified.token_ids[accepted, NEXT]))
+        drafted_ids = self._drafted(verdict, k)
+        accepted = verdict.accepted
+        emitted = (*drafted_ids[:accepted], verdict.token_ids[accepted][NEXT])
         ends = 0 < self.stop.room <= len(emitted) or not self.stop.eos.isdisjoint(emitted)
         return Tokens(accepted, accepted < len(drafted_ids), emitted, ends)
 
-    def _drafted(self, verified: Verified, k: int) -> list[int]:
+    def _drafted(self, verdict: VerifiedOnHost, k: int) -> list[int]:
         """A draft ends with an eos. A drafter on the device cannot know that it has drafted one, so the rest,
         which was not judged, is cut here."""
-        drafted_ids = verified.token_ids[:k, DRAFTED].tolist()
+        drafted_ids = verdict.drafted(k)
         k = next((i + 1 for i, token_id in enumerate(drafted_ids) if token_id in self.stop.eos), k)
         return drafted_ids[:k]
 
-    def emit(self, index: int, verified: Verified, k: int) -> Round:
+    def emit(self, index: int, verdict: VerifiedOnHost, k: int) -> Round:
         """Round `index`, of a verified draft of k tokens, without its times; `stop.finish` then says whether
         the text has ended."""
-        drafted_ids = self._drafted(verified, k)
-        k = len(drafted_ids)
-        table = _Table(verified, k, self)
-        accepted = table.accepted
+        drafted_ids = self._drafted(verdict, k)
+        k, accepted = len(drafted_ids), verdict.accepted
+        events = _Events(verdict, k, self)
         draft: list[Judged] = []
         for i, token_id in enumerate(drafted_ids[:accepted]):
-            draft.append(table.judged(i, self._push(token_id), "accepted"))
+            draft.append(events.judged(i, self._push(token_id), "accepted"))
             if self.stop.finish:
                 break
         emitted = tuple(drafted_ids[: len(draft)])
@@ -90,14 +89,14 @@ class Emitter:
         # The rest was rejected, follows the rejection, or follows the end of the text.
         rest = range(len(draft), k)
         for i, piece in zip(rest, self.pieces.preview(drafted_ids[len(draft) : k]), strict=True):
-            fate: Fate = "rejected" if i == table.accepted else "discarded"
-            draft.append(table.judged(i, piece, fate))
+            fate: Fate = "rejected" if i == accepted else "discarded"
+            draft.append(events.judged(i, piece, fate))
 
         next_token = None
         if not self.stop.finish:
-            next_id = table.token_ids[accepted][NEXT]
+            next_id = verdict.token_ids[accepted][NEXT]
             source: Source = "resampled" if accepted < k else "bonus" if k else "sampled"
-            next_token = table.next(self._push(next_id), source)
+            next_token = events.next(self._push(next_id), source)
             emitted = (*emitted, next_id)
         return Round(
             index=index,
@@ -106,7 +105,7 @@ class Emitter:
             emitted=emitted,
             draft_ms=None,
             verify_ms=None,
-            kept=table.kept(),
+            kept=events.kept(),
         )
 
     def _push(self, token_id: int) -> str:
@@ -114,36 +113,28 @@ class Emitter:
         return piece + (self.pieces.flush() if self.stop.add(token_id, piece) else "")
 
 
-class _Table:
-    """A verdict as plain numbers, and the events that are made of them."""
+class _Events:
+    """Those that are made of a verdict on a draft of k tokens."""
 
-    def __init__(self, verified: Verified, k: int, emitter: Emitter):
+    def __init__(self, verdict: VerifiedOnHost, k: int, emitter: Emitter):
+        self.verdict = verdict
         self.k = k
         self.judges_whole_draft = RULES[emitter.rule].judges_whole_draft
         self.is_lossy = emitter.is_lossy
         self.token_text = emitter.token_text
-        self.accepted = int(verified.accepted)
-        self.residual_mass = verified.residual_mass.item()
-        self.u_next = verified.u_next.item()
-        self.accept_prob: list[float] = verified.accept_prob.tolist()
-        self.block_prob: list[float] = verified.block_prob.tolist()
-        self.distance: list[float] = verified.distance.tolist()
-        self.u_accept: list[float] = verified.u_accept.tolist()
-        self.token_ids: list[list[int]] = verified.token_ids.tolist()
-        self.p, self.raw_p = verified.p.tolist(), verified.raw_p.tolist()
-        self.q, self.raw_q = verified.q.tolist(), verified.raw_q.tolist()
 
     def judged(self, i: int, text: str, fate: Fate) -> Judged:
-        was_judged = i <= self.accepted or self.judges_whole_draft
-        u, accept_prob = (self.u_accept[i], self.accept_prob[i]) if was_judged else (None, None)
-        distance = self.distance[i] if was_judged and self.is_lossy else None
+        verdict = self.verdict
+        was_judged = i <= verdict.accepted or self.judges_whole_draft
+        u, accept_prob = (verdict.u_accept[i], verdict.accept_prob[i]) if was_judged else (None, None)
+        distance = verdict.distance[i] if was_judged and self.is_lossy else None
         return Judged(
-            id=self.token_ids[i][DRAFTED],
+            id=verdict.token_ids[i][DRAFTED],
             text=text,
-            p=self.p[i][DRAFTED],
-            q=self.q[i][DRAFTED],
-            raw_p=self.raw_p[i][DRAFTED],
-            raw_q=self.raw_q[i][DRAFTED],
+            p=verdict.p[i][DRAFTED],
+            q=verdict.q[i][DRAFTED],
+            raw_p=verdict.raw_p[i][DRAFTED],
+            raw_q=verdict.raw_q[i][DRAFTED],
             u=u,
             accept_prob=accept_prob,
             fate=fate,
@@ -153,33 +144,41 @@ class _Table:
 
     def kept(self) -> Kept | None:
         """How much of this draft each lossless rule keeps with these uniform numbers, if that is known."""
-        if not self.k or not self.block_prob:
+        verdict = self.verdict
+        if not self.k or not verdict.block_prob:
             return None
-        probs = [self.p[i][DRAFTED] / self.q[i][DRAFTED] for i in range(self.k)]
-        refused = (i for i, (u, prob) in enumerate(zip(self.u_accept, probs, strict=False)) if not u < prob)
-        by_block = [i + 1 for i in range(self.k) if self.u_accept[i] < self.block_prob[i]]
+        probs = [verdict.p[i][DRAFTED] / verdict.q[i][DRAFTED] for i in range(self.k)]
+        refused = (
+            i for i, (u, prob) in enumerate(zip(verdict.u_accept, probs, strict=False)) if not u < prob
+        )
+        by_block = [i + 1 for i in range(self.k) if verdict.u_accept[i] < verdict.block_prob[i]]
         return Kept(speculative=next(refused, self.k), block=max(by_block, default=0))
 
     def next(self, text: str, source: Source) -> Next:
-        i = self.accepted
-        q, raw_q = (self.q[i][NEXT], self.raw_q[i][NEXT]) if i < self.k else (None, None)
+        verdict = self.verdict
+        i = verdict.accepted
+        q, raw_q = (verdict.q[i][NEXT], verdict.raw_q[i][NEXT]) if i < self.k else (None, None)
         return Next(
-            id=self.token_ids[i][NEXT],
+            id=verdict.token_ids[i][NEXT],
             text=text,
             source=source,
-            p=self.p[i][NEXT],
+            p=verdict.p[i][NEXT],
             q=q,
-            raw_p=self.raw_p[i][NEXT],
+            raw_p=verdict.raw_p[i][NEXT],
             raw_q=raw_q,
-            u=self.u_next,
-            residual_mass=self.residual_mass if source == "resampled" else None,
+            u=verdict.u_next,
+            residual_mass=verdict.residual_mass if source == "resampled" else None,
             top=self.top(i),
         )
 
     def top(self, i: int) -> tuple[Alternative, ...]:
         """The alternatives at position i; after the last draft there is no q."""
-        columns = (self.token_ids, self.p, self.q, self.raw_p, self.raw_q)
-        rows = zip(*(column[i][ALTERNATIVES] for column in columns), strict=True)
-        if i < self.k:
-            return tuple((t, self.token_text(t), p, q, raw_p, raw_q) for t, p, q, raw_p, raw_q in rows)
-        return tuple((t, self.token_text(t), p, None, raw_p, None) for t, p, _, raw_p, _ in rows)
+        verdict = self.verdict
+        tokens = ((t, self.token_text(t)) for t in verdict.token_ids[i][ALTERNATIVES])
+        p, raw_p = verdict.p[i][ALTERNATIVES], verdict.raw_p[i][ALTERNATIVES]
+        if i == self.k:
+            rows = zip(tokens, p, raw_p, strict=True)
+            return tuple((*token, p, None, raw_p, None) for token, p, raw_p in rows)
+        q, raw_q = verdict.q[i][ALTERNATIVES], verdict.raw_q[i][ALTERNATIVES]
+        rows = zip(tokens, p, q, raw_p, raw_q, strict=True)
+        return tuple((*token, p, q, raw_p, raw_q) for token, p, q, raw_p, raw_q in rows)

@@ -13,7 +13,7 @@ from specdemo.engine.detokenize import Pieces
 from specdemo.engine.drafters import LONGEST_DRAFT, Draft, Drafter, NoDrafter
 from specdemo.engine.emit import Emitter, StopCriteria, Tokens
 from specdemo.engine.sampling import Uniforms, uniforms
-from specdemo.engine.step import DRAFTED, Judging, Verified, Verifier
+from specdemo.engine.step import Judging, VerifiedOnHost, Verifier
 from specdemo.events import EndedBy, Finish, Gamma, Round, Stats
 from specdemo.events.speedup import FEWEST_PLAIN, NO_COST, SHORTEST, DraftingCost, expected_speedup
 from specdemo.runtime.device import Clock, Timestamp
@@ -96,12 +96,12 @@ class Decoder:
         while launched is not None:
             if isinstance(launched, Exception):
                 raise launched
-            verified, tokens = self._verdict(ids, launched)
+            verdict, tokens = self._verdict(ids, launched)
             home, ahead = self.clock.timestamp(), None
             if self.ahead and not tokens.ends and (text := following(tokens.emitted)) is not None:
                 ids, ahead = text, self._launched(text, index + 1, u)
                 u = uniforms(self.seed, index + 2, LONGEST_DRAFT)
-            this_round = self._record(launched, verified, home, is_last=ahead is None, away_ms=away_ms)
+            this_round = self._record(launched, verdict, home, is_last=ahead is None, away_ms=away_ms)
             away = self.clock.timestamp()
             yield this_round
             if self.finish is not None:
@@ -158,25 +158,24 @@ class Decoder:
             after_verify=self.clock.timestamp(device),
         )
 
-    @torch.no_grad()
-    def _verdict(self, ids: list[int], launched: Launched) -> tuple[Verified, Tokens]:
+    def _verdict(self, ids: list[int], launched: Launched) -> tuple[VerifiedOnHost, Tokens]:
         """Waits for it, and learns from it what the next draft depends on. ids: the text before the round."""
-        verified = self.verifier.verdict(launched.judging)
-        kept = int(verified.k)
-        tokens = self.emitter.tokens(verified, kept)
+        verdict = self.verifier.verdict(launched.judging)
+        kept = int(verdict.k)
+        tokens = self.emitter.tokens(verdict, kept)
         if self.drafter.wants_top:
-            drafted_ids = verified.token_ids[:kept, DRAFTED].tolist()
-            self.drafter.learn(ids, drafted_ids, verified.likely(kept))
+            self.drafter.learn(ids, verdict.drafted(kept), verdict.likely(kept))
         self.length.learn(tokens.accepted, tokens.rejected)
-        return verified, tokens
+        return verdict, tokens
 
     def _record(
-        self, launched: Launched, verified: Verified, home: Timestamp, is_last: bool, away_ms: float
+        self, launched: Launched, verdict: VerifiedOnHost, home: Timestamp, is_last: bool, away_ms: float
     ) -> Round:
         """home: when the verdict had come. is_last: whether no other round has been launched since."""
         clock, draft = self.clock, launched.draft
-        began, kept = clock.timestamp(), int(verified.k)
-        emitted = self.emitter.emit(launched.index, verified, kept)  # fates, text, and whether that ends it
+        began, kept = clock.timestamp(), int(verdict.k)
+        verdict.check()
+        emitted = self.emitter.emit(launched.index, verdict, kept)  # fates, text, and whether that ends it
         ended_by = self._ended_by(launched.gamma, launched.k, draft, kept, emitted)
         round_ms = clock.ms_between(launched.start, home) - away_ms
         if is_last or self.finish is not None:  # else it is in the time of the next round

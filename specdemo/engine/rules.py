@@ -69,9 +69,9 @@ def block_probs(p: Tensor, q: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
     if not len(drafted):
         return weight[1:], weight
     after = torch.addcmul(-q[1:], p[1:-1], weight[1:-1, None].to(p.dtype))  # [K-1, V]: w_i p - q
-    residual_mass = pad(after.clamp(min=0.0).sum(-1, dtype=torch.float64), (0, 1))  # [K]
-    goes_on = pad(q[1:].gather(1, drafted[1:, None])[:, 0] > 0, (0, 1))  # [K]: another draft follows
-    residual_mass = torch.where(goes_on, residual_mass, weight[1:])
+    residual_mass = after.clamp(min=0.0).sum(-1, dtype=torch.float64)  # [K-1]
+    goes_on = q[1:].gather(1, drafted[1:, None])[:, 0] > 0  # [K-1]: another draft follows
+    residual_mass = torch.cat([torch.where(goes_on, residual_mass, weight[1:-1]), weight[-1:]])  # [K]
     whole = residual_mass + (1.0 - weight[1:])
     return torch.where(whole > 0, residual_mass / whole, 1.0), weight  # 0/0: p = q at the next place
 
@@ -129,7 +129,7 @@ def rule_of(params: Params) -> Judge:
 def _ratio(p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
     """p(x)/q(x) of the drafted tokens: [K] float64; not a number in rows without a draft."""
     p_drafted = p[: len(drafted)].gather(1, drafted[:, None])[:, 0].double()
-    return p_drafted / q.gather(1, drafted[:, None])[:, 0].double()
+    return p_drafted / q.gather(1, drafted[:, None])[:, 0]
 
 
 def _until_first(passed: Tensor) -> Tensor:

@@ -31,28 +31,28 @@ class Settings:
 
     @property
     def temperature(self) -> Tensor:
-        """[1] float64, like the next ones."""
-        return self.numbers[:1]
+        """[] float64, like the next ones: logits of float32 stay so when they are combined with it."""
+        return self.numbers[0]
 
     @property
     def top_p(self) -> Tensor:
-        return self.numbers[2:3]
+        return self.numbers[2]
 
     @property
     def min_p(self) -> Tensor:
-        return self.numbers[3:4]
+        return self.numbers[3]
 
     @property
     def repetition(self) -> Tensor:
-        return self.numbers[4:5]
+        return self.numbers[4]
 
     @property
     def presence(self) -> Tensor:
-        return self.numbers[5:6]
+        return self.numbers[5]
 
     @property
     def frequency(self) -> Tensor:
-        return self.numbers[6:7]
+        return self.numbers[6]
 
     @property
     def biased(self) -> Tensor:
@@ -113,36 +113,37 @@ class Sampler:
         adjusts = self.biased, self.counts_repeated, self.counts_generated
         return self.greedy, self.top_k, self.has_min_p, *adjusts, self.nucleus is not None, width
 
-    def seen(self, ids: list[int], vocab_size: int, device: torch.device) -> Tensor:
-        """How often each token of a text was generated, and a half more if it is in the prompt: [V] float32,
-        or [0] where nothing is penalised. So a token is in the text where this is above 0, and was generated
+    def seen(self, ids: list[int], vocab_size: int, device: torch.device) -> Tensor | None:
+        """How often each token of a text was generated, and a half more if it is in the prompt: [V] float32;
+        None where nothing is penalised. So a token is in the text where this is above 0, and was generated
         as often as it says without the half. One more token adds 1."""
         if not self.penalises:
-            return torch.zeros(0, dtype=torch.float32, device=device)
+            return None
         on_device = to_device(ids, torch.long, device)
         prompt, generated = on_device[: self.prompt_tokens], on_device[self.prompt_tokens :]
         seen = torch.zeros(vocab_size, dtype=torch.float32, device=device).index_fill_(0, prompt, 0.5)
         return seen.index_add_(0, generated, torch.ones_like(generated, dtype=seen.dtype))
 
-    def shape(self, logits: Tensor, settings: Settings, seen: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """logits [N, V] -> probabilities [N, V], float32, and whether each row is exact [N], bool. seen:
-        [N, V], of the text before each row (see `seen`); not read where nothing is penalised.
+    def shape(
+        self, logits: Tensor, settings: Settings, seen: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """logits [N, V] -> probabilities [N, V], float32, and whether each row is exact [N], bool; None: all
+        are. seen: [N, V], or [V] for all rows, of the text before each row (see `seen`).
 
         A row is inexact where the nucleus has more tokens than top-p looks at: the row then has the likeliest
         of them only. `widen` makes top-p look at more."""
-        exact = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
-        logits = self._adjusted(logits, settings, seen)
+        logits, exact = self._adjusted(logits, settings, seen), None
         if self.greedy:
             return one_hot(logits.argmax(-1), logits.shape[-1]), exact
         logits = logits.float()
         # The largest logit becomes 0, so that a tiny temperature overflows to -inf only, never to inf - inf.
-        logits = (logits - logits.amax(-1, keepdim=True)) / settings.temperature.float()
+        logits = (logits - logits.amax(-1, keepdim=True)) / settings.temperature
         if 0 < self.top_k < logits.shape[-1]:
             logits = _at_least(logits, logits.topk(self.top_k).values[:, -1:])
         if self.nucleus:
             logits, exact = self.nucleus.filter(logits, settings.top_p)
         if self.has_min_p:  # p >= min_p * max p, as the largest logit is 0
-            logits = _at_least(logits, settings.min_p.log().float())
+            logits = _at_least(logits, settings.min_p.log())
         return logits.softmax(-1), exact
 
     def _adjusted(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
@@ -160,7 +161,7 @@ class Sampler:
         assert seen is not None, "which tokens are in the text"
         logits = logits.float()
         if self.counts_repeated:
-            penalty = settings.repetition.float()
+            penalty = settings.repetition
             lower = torch.where(logits < 0, logits * penalty, logits / penalty)
             logits = torch.where(seen > 0, lower, logits)
         if self.counts_generated:
@@ -171,12 +172,12 @@ class Sampler:
 
     def sample(
         self, logits: Tensor, u: Tensor, settings: Settings, seen: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """For each row of logits [N, V] a token [N], drawn with u [N], the probabilities [N, V] that it was
-        drawn from, and whether those are exact [N]. seen: see `shape`."""
+        drawn from, and whether those are exact [N]. The probabilities are None where they are one-hot. seen,
+        and None in place of exact: see `shape`."""
         if self.greedy:  # whatever u is
-            tokens = self._adjusted(logits, settings, seen).argmax(-1)
-            return tokens, one_hot(tokens, logits.shape[-1]), torch.ones_like(tokens, dtype=torch.bool)
+            return self._adjusted(logits, settings, seen).argmax(-1), None, None
         probs, exact = self.shape(logits, settings, seen)
         return draw(probs, u), probs, exact
 
@@ -207,9 +208,10 @@ class Nucleus:
     def widen(self) -> None:
         self.width = next(self._wider, None)
 
-    def filter(self, logits: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
-        """logits [N, V], top_p [1] -> the same with -inf outside of the nucleus, and whether that is the
-        whole nucleus [N], bool. Where it is not, the `width` likeliest tokens stay, which are a part of it.
+    def filter(self, logits: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor | None]:
+        """logits [N, V], top_p [] -> the same with -inf outside of the nucleus, and whether that is the whole
+        nucleus [N], bool; None: it is. Where it is not, the `width` likeliest tokens stay, which are a part
+        of it.
 
         The sum over the likeliest is float64, and of the whole width V only if `width` is None."""
         vocab_size = logits.shape[-1]
@@ -217,13 +219,13 @@ class Nucleus:
         top = logits.topk(width).values  # [N, width]
         p = (top.double() - logits.logsumexp(-1, keepdim=True)).exp()
         inside = p.cumsum(-1) - p < top_p  # the likelier tokens sum to less than top_p
-        edge = top.masked_fill(~inside, torch.inf).amin(-1, keepdim=True)  # [N, 1]: the least likely inside
+        edge = torch.where(inside, top, torch.inf).amin(-1, keepdim=True)  # [N, 1]: the least likely inside
         at_edge = logits == edge
         room = (inside & (top == edge)).sum(-1, keepdim=True)  # [N, 1]: how many of the equally likely stay
         higher_ids = at_edge.sum(-1, keepdim=True) - at_edge.cumsum(-1, dtype=torch.int32)  # [N, V]
         kept = (logits > edge) | (at_edge & (higher_ids < room))
-        whole = ~inside[:, -1] if width < vocab_size else torch.ones_like(inside[:, -1])
-        return logits.masked_fill(~kept, -torch.inf), whole
+        whole = ~inside[:, -1] if width < vocab_size else None
+        return torch.where(kept, logits, -torch.inf), whole
 
 
 def one_hot(ids: Tensor, vocab_size: int) -> Tensor:

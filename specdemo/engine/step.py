@@ -3,6 +3,7 @@ which come home in one copy. Nothing in the step waits for the device, so that i
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 
 import torch
 from torch import Tensor
@@ -12,7 +13,16 @@ from specdemo.engine.drafters import Draft, is_unsure
 from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
 from specdemo.events import Gamma
-from specdemo.runtime.graphs import HostNumbers, Packed, RunStep, pack, to_host, varied_ids, varied_uniforms
+from specdemo.runtime.graphs import (
+    HostNumbers,
+    OnHost,
+    Packed,
+    RunStep,
+    pack,
+    to_host,
+    varied_ids,
+    varied_uniforms,
+)
 from specdemo.runtime.lm import LM
 
 NAN = "the {}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow"
@@ -23,30 +33,65 @@ DRAFTED, NEXT, ALTERNATIVES = 0, 1, slice(2, None)
 
 @dataclass(frozen=True)
 class Verified:
-    """A verified round of B rows, the first of which are drafts: tensors, on the device or on the host. Each
-    of the B+1 positions has 2+A tokens, in the columns above. q and raw_q are 0 in rows without a draft."""
+    """A verified round of B rows, the first of which are drafts, on the device. Each of the B+1 positions has
+    2+A tokens, in the columns above. q and raw_q are 0 in rows without a draft."""
 
-    k: Tensor  # [1] float64 or int64: how many rows are drafts
     accepted: Tensor  # [] int64: how many drafted tokens are accepted
+    k: Tensor  # [] float64 or int64: how many rows are drafts
     accept_prob: Tensor  # [B] float64
     block_prob: Tensor  # [B] float64: what block verification would compare u with; [0] if not recorded
     distance: Tensor  # [B] float64; [0] of a lossless rule
     u_accept: Tensor  # [B] float64; infinite in rows without a draft
-    u_next: Tensor  # [1] float64
+    u_next: Tensor  # [] float64
     residual_mass: Tensor  # [] float64
-    p_exact: Tensor  # [B+1] bool: whether p is what the sampler asks for (see Sampler.shape)
-    q_exact: Tensor  # [B] bool
     token_ids: Tensor  # [B+1, 2+A] int64
-    p: Tensor  # [B+1, 2+A] float64, like the next three: float32 numbers, unrounded
-    q: Tensor
-    raw_p: Tensor
-    raw_q: Tensor
+    p: Tensor  # [B+1, 2+A] float32
+    q: Tensor  # [B, 2+A] float32
+    raw_p: Tensor  # as p
+    raw_q: Tensor  # as q
     likely_ids: Tensor  # [B+1, F] int64: the target's likeliest tokens, for the drafter to learn from
-    likely_p: Tensor  # [B+1, F] float64: their raw_p
+    likely_p: Tensor  # [B+1, F] float32: their raw_p
+    p_exact: Tensor  # [B+1] bool: whether p is what the sampler asks for (see Sampler.shape); [0]: it is
+    q_exact: Tensor  # [B] bool; [0]: q is
+
+
+class VerifiedOnHost(OnHost):
+    """A Verified on the host."""
+
+    accepted: int
+    k: float
+    accept_prob: list[float]
+    block_prob: list[float]
+    distance: list[float]
+    u_accept: list[float]
+    u_next: float
+    residual_mass: float
+    token_ids: list[list[int]]
+    p: list[list[float]]
+    q: list[list[float]]
+    raw_p: list[list[float]]
+    raw_q: list[list[float]]
+    likely_ids: list[list[int]]
+    likely_p: list[list[float]]
+    p_exact: list[bool]
+    q_exact: list[bool]
+
+    def check(self) -> None:
+        """RuntimeError when probabilities are NaN."""
+        k = int(self.k)
+        # One NaN in the logits makes all of a softmax NaN.
+        if any(isnan(row[DRAFTED]) for row in self.raw_q[:k]):
+            raise RuntimeError(NAN.format("drafter"))
+        if any(isnan(row[DRAFTED]) for row in self.raw_p[: k + 1]):
+            raise RuntimeError(NAN.format("target"))
+
+    def drafted(self, k: int) -> list[int]:
+        """The tokens of the first k rows."""
+        return [row[DRAFTED] for row in self.token_ids[:k]]
 
     def likely(self, k: int) -> list[list[tuple[int, float]]]:
         """The target's likeliest (token, raw_p) at each of the k+1 positions of a draft of k tokens."""
-        rows = zip(self.likely_ids[: k + 1].tolist(), self.likely_p[: k + 1].tolist(), strict=True)
+        rows = zip(self.likely_ids[: k + 1], self.likely_p[: k + 1], strict=True)
         return [list(zip(token_ids, probs, strict=True)) for token_ids, probs in rows]
 
 
@@ -59,9 +104,9 @@ class VerifyInput:
     drafted: Tensor  # [B] int64
     q: Tensor  # [B, V] float32
     raw_q: Tensor  # [B, V] float32
-    q_exact: Tensor  # [B] bool
+    q_exact: Tensor | None  # [B] bool, see Draft
     sure: Tensor  # [B] float32, see Draft; [0] where the drafter has none
-    seen: Tensor  # see Sampler.seen
+    seen: Tensor | None  # see Sampler.seen
 
     @property
     def position(self) -> Tensor:
@@ -144,8 +189,8 @@ class Verifier:
         """How many rows the steps of a round with k drafts have."""
         return self.run_step.rows(k, self.gamma)
 
-    def verify(self, ids: list[int], draft: Draft, u: Uniforms) -> Verified:
-        """The verdict on a draft that follows `ids`, on the host. RuntimeError when probabilities are NaN."""
+    def verify(self, ids: list[int], draft: Draft, u: Uniforms) -> VerifiedOnHost:
+        """The verdict on a draft that follows `ids`."""
         return self.verdict(self.launch(ids, draft, u))
 
     def launch(self, ids: list[int], draft: Draft, u: Uniforms) -> Judging:
@@ -177,20 +222,20 @@ class Verifier:
         kept = None if features is None else features.buffer_epoch
         shapes = (rows, self.target.kv_length, self.target.buffer_epoch, kept)
         reported = (self.alternatives, self.wants_top)
-        looked_at = (self.confidence > 0, len(value.sure))
+        looked_at = (self.confidence > 0, len(value.sure), value.q_exact is None)
         key = ("verify", *shapes, self.sampler.key, self.rule, len(self.eos), *looked_at, *reported)
         return Judging(*self.run_step(key, self.step, value, self.expected))
 
-    def verdict(self, judging: Judging) -> Verified:
+    def verdict(self, judging: Judging) -> VerifiedOnHost:
         """Waits for it. No other step may have been run in between."""
-        on_host = self._checked(judging.output.verified)
+        verdict = to_host(judging.output.verified, VerifiedOnHost)
         width = self.sampler.key
-        while not _is_exact(on_host):  # rare: the nucleus of p is wider than what top-p looked at
+        while not _is_exact(verdict):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
-            on_host = self._checked(self.judge(judging.output.logits, judging.read))
-        if not on_host.q_exact[: int(on_host.k)].all() and self.sampler.key == width:
+            verdict = to_host(self.judge(judging.output.logits, judging.read), VerifiedOnHost)
+        if not all(verdict.q_exact[: int(verdict.k)]) and self.sampler.key == width:
             self.sampler.widen()  # for the next rounds; this one is lossless all the same
-        return on_host
+        return verdict
 
     def step(self, value: VerifyInput) -> VerifyOutput:
         tokens = torch.cat([value.last.long(), value.drafted])  # [B+1]
@@ -203,18 +248,19 @@ class Verifier:
 
     def judge(self, logits: Tensor, value: VerifyInput) -> Packed:
         ends = (value.drafted[:, None] == value.eos).any(1)  # [B]
-        after_end = ends.cumsum(0) > ends.long()
-        is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~after_end  # [B]
-        k = value.k
+        up_to_end = ends.cumsum(0) <= ends
+        is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & up_to_end  # [B]
+        k = value.k[0]
         if self.confidence > 0:  # up to the first unsure place
             sure = value.sure if len(value.sure) else None
             is_draft &= is_unsure(value.raw_q, value.confidence, sure).cumsum(0) == 0
-            k = is_draft.sum(0, keepdim=True)
+            k = is_draft.sum()
         q = torch.where(is_draft[:, None], value.q, 0.0)
         raw_q = torch.where(is_draft[:, None], value.raw_q, 0.0)
         # Rejects what is no draft; as q is 0 there, the next token is drawn from p.
         u_accept = torch.where(is_draft, value.u_accept, torch.inf)
-        seen = self._seen_by_row(value) if self.sampler.penalises else None
+        seen = None if value.seen is None else self._seen_by_row(value.drafted, value.seen)
+        logits = logits.float()
         p, exact = self.sampler.shape(logits, value.settings, seen)  # [B+1, V], [B+1]
         raw_p = probabilities(logits)
         decision = self.rule(p, q, value.drafted, u_accept, value.u_next)
@@ -234,24 +280,24 @@ class Verifier:
                 block_prob=self._block_prob(decision, p, q, value.drafted),
                 distance=decision.accept_prob[:0] if decision.distance is None else decision.distance,
                 u_accept=u_accept,
-                u_next=value.u_next,
+                u_next=value.u_next[0],
                 residual_mass=decision.residual_mass,
-                p_exact=exact,
-                q_exact=value.q_exact,
                 token_ids=token_ids,
-                p=p.gather(1, token_ids).double(),
-                q=pad(q.gather(1, token_ids[:rows]), (0, 0, 0, 1)).double(),
-                raw_p=raw_p.gather(1, token_ids).double(),
-                raw_q=pad(raw_q.gather(1, token_ids[:rows]), (0, 0, 0, 1)).double(),
+                p=p.gather(1, token_ids),
+                q=q.gather(1, token_ids[:rows]),
+                raw_p=raw_p.gather(1, token_ids),
+                raw_q=raw_q.gather(1, token_ids[:rows]),
                 likely_ids=likely.indices,
-                likely_p=likely.values.double(),
+                likely_p=likely.values,
+                p_exact=is_draft[:0] if exact is None else exact,
+                q_exact=is_draft[:0] if value.q_exact is None else value.q_exact,
             )
         )
 
-    def _seen_by_row(self, value: VerifyInput) -> Tensor:
+    def _seen_by_row(self, drafted: Tensor, seen: Tensor) -> Tensor:
         """[B+1, V]: of the text and of the drafts before each row, see Sampler.seen."""
-        drafted = one_hot(value.drafted, self.target.vocab_size).cumsum(0)  # [B, V]
-        return value.seen + pad(drafted, (0, 0, 1, 0))
+        before = one_hot(drafted, self.target.vocab_size).cumsum(0)  # [B, V]
+        return seen + pad(before, (0, 0, 1, 0))
 
     def _block_prob(self, decision: Decision, p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
         """h of block verification [B], whatever the rule; [0] in a run without alternatives, since h takes a
@@ -260,21 +306,11 @@ class Verifier:
             return decision.accept_prob
         return block_probs(p, q, drafted)[0] if self.alternatives else decision.accept_prob[:0]
 
-    @staticmethod
-    def _checked(packed: Packed) -> Verified:
-        on_host = to_host(packed, Verified)
-        k = int(on_host.k)
-        # One NaN in the logits makes all of a softmax NaN.
-        if on_host.raw_q[:k, DRAFTED].isnan().any():
-            raise RuntimeError(NAN.format("drafter"))
-        if on_host.raw_p[: k + 1, DRAFTED].isnan().any():
-            raise RuntimeError(NAN.format("target"))
-        return on_host
 
-
-def _is_exact(on_host: Verified) -> bool:
+def _is_exact(verdict: VerifiedOnHost) -> bool:
     """At each position that the verdict depends on: those of the draft, and that of the next token."""
-    return bool(on_host.p_exact[: int(on_host.k)].all() and on_host.p_exact[on_host.accepted])
+    exact = verdict.p_exact
+    return not exact or (all(exact[: int(verdict.k)]) and exact[verdict.accepted])
 
 
 def _likeliest(p: Tensor, raw_p: Tensor, q: Tensor, raw_q: Tensor, count: int) -> Tensor:
@@ -283,5 +319,5 @@ def _likeliest(p: Tensor, raw_p: Tensor, q: Tensor, raw_q: Tensor, count: int) -
     if count == 0:
         return torch.empty(len(p), 0, dtype=torch.long, device=p.device)
     weight = torch.add(p, raw_p, alpha=1e-9)
-    weight[:-1] += torch.add(q, raw_q, alpha=1e-9)
+    weight[:-1].add_(torch.add(q, raw_q, alpha=1e-9))
     return weight.topk(count).indices

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -105,33 +105,79 @@ def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
     return value
 
 
+class Placed(NamedTuple):
+    """Where a tensor is in a vector of numbers."""
+
+    start: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
 @dataclass(frozen=True)
 class Packed:
     """A value's tensors in one vector, for one copy to the host. float64 holds ids, flags and probabilities
     exactly."""
 
     numbers: Tensor  # [n] float64
-    layout: tuple[tuple[str, torch.Size, torch.dtype], ...]  # of each tensor, with its field's name
+    layout: dict[str, Placed]  # by the tensors' names, in their order
 
 
 def pack(value: object) -> Packed:
-    """float64 must hold the tensors' numbers exactly: bool, int64 below 2^53, or any float."""
-    tensors = named_tensors(value)
-    numbers = torch.cat([tensor.flatten().double() for _, tensor in tensors])
-    return Packed(numbers, tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors))
+    """float64 must hold the tensors' numbers exactly: bool, int64 below 2^53, or any float. Those of a dtype
+    are cast together."""
+    by_dtype: dict[torch.dtype, dict[str, Tensor]] = {}
+    for name, tensor in named_tensors(value):
+        by_dtype.setdefault(tensor.dtype, {})[name] = tensor
+    layout, end = {}, 0
+    for dtype, tensors in by_dtype.items():
+        for name, tensor in tensors.items():
+            layout[name] = Placed(end, tensor.shape, dtype)
+            end += tensor.numel()
+    joined = [
+        torch.cat([tensor.flatten() for tensor in same.values()]).double() for same in by_dtype.values()
+    ]
+    return Packed(torch.cat(joined), layout)
 
 
-def to_host(packed: Packed, kind: type[_T]) -> _T:
-    """The packed value on the CPU, in one copy, which waits for the device (RuntimeError if it does not
-    answer). `kind`: its class, whose fields are all tensors."""
-    tensors = unpacked(Packed(on_host(packed.numbers), packed.layout))
-    return kind(**{field.name: tensor for field, tensor in zip(fields(kind), tensors, strict=True)})
+class OnHost:
+    """A packed value on the host: each tensor is an attribute, in plain numbers, as `Tensor.tolist` gives
+    them. It is made when it is first asked for, because the next step waits for some of them only."""
+
+    def __init__(self, numbers: list[float], layout: dict[str, Placed]):
+        self._numbers = numbers
+        self._layout = layout
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in vars(self).get("_layout", ()):
+            raise AttributeError(name)
+        start, shape, dtype = self._layout[name]
+        flat = self._numbers[start : start + shape.numel()]
+        if not dtype.is_floating_point:
+            flat = list(map(bool if dtype == torch.bool else int, flat))
+        plain: Any = flat if shape else flat[0]
+        if len(shape) == 2:
+            rows, width = shape
+            plain = [flat[row * width : (row + 1) * width] for row in range(rows)]
+        setattr(self, name, plain)
+        return plain
+
+
+Home = TypeVar("Home", bound=OnHost)
+
+
+def to_host(packed: Packed, kind: type[Home]) -> Home:
+    """The packed value on the host, in one copy, which waits for the device (RuntimeError if it does not
+    answer). kind: names the attributes."""
+    return kind(on_host(packed.numbers).tolist(), packed.layout)
 
 
 def unpacked(packed: Packed) -> list[Tensor]:
     """The tensors that were packed, where the packed ones are."""
-    parts = packed.numbers.split([shape.numel() for _, shape, _ in packed.layout])
-    return [part.view(shape).to(dtype) for part, (_, shape, dtype) in zip(parts, packed.layout, strict=True)]
+    parts = packed.numbers.split([part.shape.numel() for part in packed.layout.values()])
+    return [
+        numbers.view(part.shape).to(part.dtype)
+        for numbers, part in zip(parts, packed.layout.values(), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -452,8 +498,7 @@ def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         return [(name, value)]
     if isinstance(value, Packed):
-        names = (name for name, _, _ in value.layout)
-        return list(zip(names, unpacked(value), strict=True))
+        return list(zip(value.layout, unpacked(value), strict=True))
     if is_dataclass(value):
         parts = ((field.name, getattr(value, field.name)) for field in fields(value))
         return [pair for part_name, part in parts for pair in named_tensors(part, part_name)]

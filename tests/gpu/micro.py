@@ -1,22 +1,30 @@
 """python -m tests.gpu.micro: small measurements that decide what is worth a kernel of its own. Attention by
-length, products of few rows, and small kernels, beside what the memory's bandwidth allows."""
+length, products of few rows, and small kernels, beside what the memory's bandwidth allows; and what the host
+does between two rounds."""
 
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from dataclasses import replace
+from statistics import median
+from time import perf_counter, thread_time_ns
+from unittest.mock import patch
 
 import torch
 from optimum.quanto import QLinear, qint8
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
+from specdemo import Params, load_pair
 from specdemo.bench.hardware import copy_bandwidth
 from specdemo.bench.shapes import SHAPES, ModelShape
 from specdemo.doctor.machine import device, replayed_us
-from specdemo.runtime import cuda
+from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.runtime import cuda, graphs
 from specdemo.runtime.attention import additive, grouped_attention, without_cudnn
+from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.linear import Product
+from specdemo.session import decoder_of, prepare
 
 GAMMA = 4
 LENGTHS = (512, 1024, 4096, 8192, 32_768, 49_152)  # of a cache on a GPU
@@ -24,6 +32,7 @@ WEIGHTS_AT_LEAST = 2**28  # bytes that products read in turns: more than a GPU's
 ROWS = (1, 2, GAMMA + 1)
 PAIR = "llama-3.2-3b-1b"
 BY_TRITON = "int8 by Triton"
+RUNS = 4  # of 200 tokens, between whose rounds the host is timed
 
 
 def microseconds(step: Callable[[], object], times: int) -> float:
@@ -120,9 +129,58 @@ def small_kernels(hidden: int) -> dict[str, Callable[[], object]]:
     }
 
 
+class DraftsTimed:
+    """A RunStep of drafts. gaps: the host's processor time, in us, from when a verdict's numbers are there
+    until the next draft is launched: until its graph has been replayed, or its step begins."""
+
+    captures = True
+
+    def __init__(self, run_step: RunStep):
+        self.run_step = run_step
+        self.rows = run_step.rows
+        self.home: int | None = None
+        self.gaps: list[float] = []
+
+    def on_host(self, tensor: Tensor) -> Tensor:
+        copy = cuda.on_host(tensor)
+        self.home = thread_time_ns()
+        return copy
+
+    def launched(self) -> None:
+        if self.home is not None:
+            self.gaps.append((thread_time_ns() - self.home) / 1000)
+            self.home = None
+
+    def __call__(self, key: tuple, step: Callable, value: object, expected: Callable | None = None) -> tuple:
+        def begins(*arguments: object) -> object:
+            self.launched()
+            return step(*arguments)
+
+        output = self.run_step(key, begins, value, expected)
+        self.launched()
+        return output
+
+
+def between_rounds(temperature: float) -> str:
+    """With the embedded pair, each round launched ahead as on a GPU."""
+    pair, gaps = load_pair(device=device()), []
+    for seed in range(RUNS):
+        params = Params(temperature=temperature, max_new_tokens=200, ignore_eos=True, seed=seed)
+        started = prepare(pair, "Once upon a time", params)
+        with pair.runner.active():
+            decoder = replace(decoder_of(pair, started, lambda: False), ahead=True)
+            assert isinstance(decoder.drafter, ModelDrafter)
+            timed = decoder.drafter.run_step = DraftsTimed(decoder.drafter.run_step)
+            with patch.object(graphs, "on_host", timed.on_host):
+                for _ in decoder.decode(list(started.prompt_ids)):
+                    pass
+        gaps += timed.gaps
+    return f"{median(gaps):.0f} us, median of {len(gaps)}"
+
+
 def options() -> ArgumentParser:
     parser = ArgumentParser(prog="python -m tests.gpu.micro", description=__doc__)
-    about = "only one of each, also on a CPU, where the times say nothing"
+    about = "only one of each, also on a CPU, where the times say nothing, but for the last ones"
     parser.add_argument("--small", action="store_true", help=about)
     return parser
 
@@ -150,6 +208,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"product, {kind}, {rows} x {inputs} x {outputs}: {told}", flush=True)
     for name, step in small_kernels(target.hidden_size).items():
         print(f"small kernel, {name}: {microseconds(step, 200):.2f} us", flush=True)
+    for temperature in (0.0, 0.9):
+        print(
+            f"host between two rounds, temperature {temperature}: {between_rounds(temperature)}", flush=True
+        )
     return 0
 
 

@@ -13,6 +13,7 @@ import specdemo.runtime.lm
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.engine.drafters.dflash import DFlashDrafter
 from specdemo.engine.sampling import Sampler, uniforms
+from specdemo.engine.step import NEXT
 from specdemo.runtime.device import Clock
 from specdemo.runtime.dflash import CachedDFlash, Markov, Sight
 from specdemo.runtime.graphs import EagerSteps, Graphs
@@ -124,9 +125,9 @@ def test_rounds_that_draft_nothing_leave_no_hole():
             if draft.k:
                 anew = block_logits(head, target, text, draft.ids.tolist()).softmax(-1)
                 torch.testing.assert_close(draft.raw_q, anew.float(), rtol=0, atol=1e-5)
-            verified = verifier.verify(text, draft, u)
-            text += draft.ids[: verified.accepted].tolist()
-            text.append(int(verified.token_ids[verified.accepted, 1]))
+            verdict = verifier.verify(text, draft, u)
+            text += verdict.drafted(verdict.accepted)
+            text.append(verdict.token_ids[verdict.accepted][NEXT])
     assert len(text) >= len(TEXT) + 12
 
 

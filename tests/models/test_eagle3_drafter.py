@@ -12,6 +12,7 @@ import specdemo.runtime.lm
 from specdemo import Params, Round, generate, stream
 from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.sampling import Sampler, uniforms
+from specdemo.engine.step import NEXT
 from specdemo.runtime import runner
 from specdemo.runtime.device import Clock
 from specdemo.runtime.eagle3 import CachedEagle3
@@ -148,9 +149,9 @@ def test_rounds_that_draft_nothing_leave_no_hole():
             if draft.k:
                 anew = logits_without_cache(head, target, text, draft.ids.tolist())[:-1].softmax(-1)
                 torch.testing.assert_close(draft.raw_q, anew, rtol=0, atol=1e-5)
-            verified = verifier.verify(text, draft, u)
-            text += draft.ids[: verified.accepted].tolist()
-            text.append(int(verified.token_ids[verified.accepted, 1]))
+            verdict = verifier.verify(text, draft, u)
+            text += verdict.drafted(verdict.accepted)
+            text.append(verdict.token_ids[verdict.accepted][NEXT])
     assert len(text) >= len(TEXT) + 12
 
 

@@ -60,4 +60,4 @@ def test_the_scripts_run_on_a_cpu(capsys):
     assert soak_main(["--seconds", "1", "--device", "cpu"]) == 0
     assert "each equal to itself uncaptured" in capsys.readouterr().out
     assert micro_main(["--small"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 9
+    assert len(capsys.readouterr().out.splitlines()) == 11

@@ -23,6 +23,7 @@ from specdemo.cli.main import main
 from specdemo.engine.drafters import NoDrafter, one_hot_draft
 from specdemo.engine.drafters.mtp import MtpDrafter
 from specdemo.engine.sampling import Sampler, uniforms
+from specdemo.engine.step import NEXT
 from specdemo.loading.load import plan
 from specdemo.loading.mtp import read_mtp
 from specdemo.loading.pair import held_bytes
@@ -231,9 +232,9 @@ def test_rounds_that_draft_little_or_nothing_leave_no_hole(long):
             if draft.k:
                 anew = formula.says(text, draft.ids.tolist())
                 torch.testing.assert_close(draft.raw_q.double(), anew, rtol=0, atol=1e-5)
-            verified = verifier.verify(text, draft, u)
-            text += draft.ids[: verified.accepted].tolist()
-            text.append(int(verified.token_ids[verified.accepted, 1]))
+            verdict = verifier.verify(text, draft, u)
+            text += verdict.drafted(verdict.accepted)
+            text.append(verdict.token_ids[verdict.accepted][NEXT])
     assert len(text) >= len(PROMPT) + 12
 
 

@@ -261,7 +261,7 @@ def test_the_steps_need_no_numbers(name, sampler):
             each.reserve(0, 20)
         shared, run = Sampler(params), Stopped()
         drafter = ModelDrafter(lm, 1000, shared, VOCAB, CPU, run, 4)
-        draft = drafter.step(DraftInput.of(0, [0, 0], shared, [0.0] * 4, shared.seen([], 0, CPU)))
+        draft = drafter.step(DraftInput.of(CPU, 0, [0, 0], shared, [0.0] * 4, shared.seen([], 0, CPU)))
         assert (draft.ids.shape, draft.q.shape, draft.raw_q.shape) == ((4,), (4, VOCAB), (4, VOCAB))
         verifier = decoding(target, drafter, params, TEXT, run_step=run, sampler=shared).decoder.verifier
         with pytest.raises(Enough):

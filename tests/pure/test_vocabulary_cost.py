@@ -87,7 +87,7 @@ def cost_of_a_round(vocab_size, sampler) -> Cost:
     verifier = Verifier(lm, sampler, speculative, EagerSteps(), GAMMA, Params().alternatives, 0)
     with FakeTensorMode(), torch.no_grad():
         seen, u = sampler.seen([0], vocab_size, CPU), [0.0] * GAMMA
-        told = DraftInput.of(0, [0, 0], sampler, u, seen)
+        told = DraftInput.of(CPU, 0, [0, 0], sampler, u, seen)
         single = dict.fromkeys(("position", "last", "k", "confidence", "u_next", "eos"), [0])
         host = HostNumbers.of(CPU, **single, settings=sampler.numbers, u_accept=u)
         with Cost(vocab_size) as cost:

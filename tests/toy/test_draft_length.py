@@ -69,7 +69,7 @@ def test_block_verification_keeps_the_distribution_of_drafts_that_were_ended():
 
 
 def cut(draft: Draft, k: int) -> Draft:
-    return Draft(k, draft.ids[:k], draft.q[:k], draft.raw_q[:k], draft.exact[:k])
+    return Draft(k, draft.ids[:k], draft.q[:k], draft.raw_q[:k])
 
 
 class DropsUnlikelyTokens(ModelDrafter):

@@ -61,8 +61,8 @@ QUICK = [
     Mutant(
         "the drafter learns after the wrong text",
         "engine/loop.py",
-        "self.drafter.learn(ids, drafted_ids,",
-        "self.drafter.learn(ids[:-1], drafted_ids,",
+        "self.drafter.learn(ids, verdict.drafted(kept),",
+        "self.drafter.learn(ids[:-1], verdict.drafted(kept),",
         f"{DRAFTERS} {LOOP}",
     ),
     Mutant(
@@ -76,8 +76,8 @@ QUICK = [
     Mutant(
         "accepted by q/p",
         "engine/rules.py",
-        "return p_drafted / q.gather(1, drafted[:, None])[:, 0].double()",
-        "return q.gather(1, drafted[:, None])[:, 0].double() / p_drafted",
+        "return p_drafted / q.gather(1, drafted[:, None])[:, 0]",
+        "return q.gather(1, drafted[:, None])[:, 0] / p_drafted",
         RULES,
     ),
     Mutant(
@@ -147,8 +147,8 @@ QUICK = [
     Mutant(
         "no temperature",
         "engine/sampling.py",
-        " / settings.temperature.float()",
-        "",
+        " / settings.temperature\n",
+        "\n",
         SAMPLING,
     ),
     Mutant(
@@ -182,16 +182,16 @@ QUICK = [
     Mutant(
         "min-p is half of what was asked for",
         "engine/sampling.py",
-        "settings.min_p.log().float()",
-        "(settings.min_p / 2).log().float()",
+        "settings.min_p.log()",
+        "(settings.min_p / 2).log()",
         SAMPLING,
     ),
     # The target's step
     Mutant(
         "what follows a drafted end of the text is judged",
         "engine/step.py",
-        "after_end = ends.cumsum(0) > ends.long()",
-        "after_end = ends.cumsum(0) < 0",
+        "up_to_end = ends.cumsum(0) <= ends",
+        "up_to_end = ends.cumsum(0) >= 0",
         LOOP,
     ),
     Mutant(
@@ -212,7 +212,7 @@ QUICK = [
     Mutant(
         "no token is called rejected",
         "engine/emit.py",
-        'fate: Fate = "rejected" if i == table.accepted else "discarded"',
+        'fate: Fate = "rejected" if i == accepted else "discarded"',
         'fate: Fate = "discarded"',
         LOOP,
     ),
@@ -226,8 +226,8 @@ QUICK = [
     Mutant(
         "the rejected token shows no u",
         "engine/emit.py",
-        "was_judged = i <= self.accepted or",
-        "was_judged = i < self.accepted or",
+        "was_judged = i <= verdict.accepted or",
+        "was_judged = i < verdict.accepted or",
         LOOP,
     ),
     Mutant(
@@ -269,8 +269,8 @@ QUICK = [
     Mutant(
         "q is that of another temperature",
         "engine/drafters/__init__.py",
-        "        qs.append(q)\n",
-        "        qs.append(q if sampler.greedy else probabilities(logits))\n",
+        "qs.append(q)",
+        "qs.append(probabilities(logits))",
         EXACT,
     ),
     Mutant(
@@ -377,8 +377,8 @@ SLOW = [
     Mutant(
         "rows that fill a captured step are judged",
         "engine/step.py",
-        "is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & ~after_end",
-        "is_draft = ~after_end",
+        "is_draft = (torch.arange(len(value.drafted), device=logits.device) < value.k) & up_to_end",
+        "is_draft = up_to_end",
         "tests/models/test_capture.py",
     ),
 ]

@@ -37,23 +37,34 @@ class Draft:
     ids: Tensor  # [B] int64
     q: Tensor  # [B, V] float32: ids[i] was drawn from q[i]
     raw_q: Tensor  # [B, V] float32: the same at temperature 1, unfiltered
-    exact: Tensor  # [B] bool: whether q is what the sampler asks for (see Sampler.shape)
+    exact: Tensor | None = None  # [B] bool: whether q is what the sampler asks for; None: see Sampler.shape
     sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
     dropped: int = field(default=0, kw_only=True)
     logits: Tensor | None = field(default=None, kw_only=True)  # [B, V]
 
+    @classmethod
+    def drawn(
+        cls, ids: Tensor, q: Tensor | None, exact: Tensor | None, own: Tensor, told: Tensor | None = None
+    ) -> "Draft":
+        """Of what Sampler.sample gives for the drafter's own logits [B, V], or for those told in their
+        place."""
+        q = one_hot(ids, own.shape[-1]) if q is None else q
+        return cls(len(ids), ids, q, probabilities(own if told is None else told), exact, logits=own)
+
     def on(self, device: torch.device) -> "Draft":
         """The same on a device."""
-        moved = {name: getattr(self, name).to(device) for name in ("ids", "q", "raw_q", "exact")}
-        return replace(self, **moved, sure=None if self.sure is None else self.sure.to(device))
+        names = ("ids", "q", "raw_q", "exact", "sure")
+        parts = ((name, getattr(self, name)) for name in names)
+        return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
 
     def padded(self, rows: int) -> "Draft":
         """The same with `rows` rows; each new one drafts token 0, with q = 0."""
         new = rows - len(self.ids)
         if new == 0:
             return self
-        ids, exact = pad(self.ids, (0, new)), pad(self.exact, (0, new), value=True)
+        ids = pad(self.ids, (0, new))
         q, raw_q = (pad(probs, (0, 0, 0, new)) for probs in (self.q, self.raw_q))
+        exact = None if self.exact is None else pad(self.exact, (0, new), value=True)
         sure = None if self.sure is None else pad(self.sure, (0, new), value=1.0)
         return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact, sure=sure)
 
@@ -139,7 +150,7 @@ def one_hot_draft(ids: list[int], vocab_size: int, device: torch.device) -> Draf
     """A draft without a distribution: q is one-hot, so that no rule has to know."""
     tensor = to_device(ids, torch.long, device)
     q = one_hot(tensor, vocab_size)
-    return Draft(len(ids), tensor, q, q, torch.ones_like(tensor, dtype=torch.bool))
+    return Draft(len(ids), tensor, q, q)
 
 
 def draft_in_turn(
@@ -147,7 +158,7 @@ def draft_in_turn(
     u: Tensor,
     sampler: Sampler,
     settings: Settings,
-    seen: Tensor,
+    seen: Tensor | None,
     stops_below: float,
     told: Tensor | None = None,
 ) -> Draft:
@@ -157,21 +168,22 @@ def draft_in_turn(
     seen: of the text before, see Sampler.seen. stops_below: the draft ends after a place at which the drafter
     is less sure; 0 on a GPU, which would have to be waited for at each token. told [B, V]: logits that the
     tokens are drawn from in place of those predicted, which are still the draft's."""
-    token, drafted, qs, predicted, exact = None, [], [], [], []
+    token, drafted, qs, predicted, exacts = None, [], [], [], []
     for i, u_token in enumerate(u.split(1)):
         predicted.append(predict(token))
         logits = predicted[i] if told is None else told[i : i + 1]  # [1, V]
-        token, q, is_exact = sampler.sample(logits, u_token, settings, seen[None])  # [1], [1, V], [1]
-        if sampler.penalises:
+        token, q, is_exact = sampler.sample(logits, u_token, settings, seen)  # [1], [1, V], [1]
+        if seen is not None:
             seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
         drafted.append(token)
-        qs.append(q)
-        exact.append(is_exact)
+        if q is not None:
+            qs.append(q)
+        if is_exact is not None:
+            exacts.append(is_exact)
         if stops_below and is_unsure(probabilities(logits), stops_below):
             break  # the verifier drops this token
-    own = torch.cat(predicted)  # [B, V]
-    raw_q = probabilities(own if told is None else told)
-    return Draft(len(drafted), torch.cat(drafted), torch.cat(qs), raw_q, torch.cat(exact), logits=own)
+    q, exact = (torch.cat(parts) if parts else None for parts in (qs, exacts))
+    return Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), told)
 
 
 class NoDrafter(Drafter):

@@ -43,7 +43,7 @@ class AssistantDrafter(Drafter):
             return one_hot_draft([], self.target.vocab_size, self.target.device)
         rows = self.run_step.rows(k, self.gamma)
         seen = self.sampler.seen(ids, self.target.vocab_size, self.assistant.device)
-        value = DraftInput.of(len(ids) - 1, ids[-1:], self.sampler, u[:rows], seen)
+        value = DraftInput.of(self.assistant.device, len(ids) - 1, ids[-1:], self.sampler, u[:rows], seen)
         self.position = len(ids) - 1
         _, draft = self.run_step(("draft", rows), self.step, value)
         return replace(draft.on(self.target.device), k=min(k, len(draft.ids)))

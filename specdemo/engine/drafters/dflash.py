@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdemo.engine.drafters import LONGEST_DRAFT, Draft, Drafter, Materials, draft_in_turn, one_hot_draft
 from specdemo.engine.drafters.model import DraftInput
-from specdemo.engine.sampling import Sampler, probabilities
+from specdemo.engine.sampling import Sampler
 from specdemo.events import Gamma
 from specdemo.runtime.dflash import CachedDFlash
 from specdemo.runtime.graphs import RunStep
@@ -61,7 +61,7 @@ class DFlashDrafter(Drafter):
         self._fill(ids, len(ids) - 1 - new)  # nothing, unless rounds have drafted nothing
         self.head.reserve(len(ids) + rows)
         seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
-        value = DraftInput.of(len(ids) - 1, ids[-1:], self.sampler, u[:rows], seen)
+        value = DraftInput.of(self.head.device, len(ids) - 1, ids[-1:], self.sampler, u[:rows], seen)
         buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
         key = ("draft", rows, new, *buffers, self.sampler.key)
         _, draft = self.run_step(key, partial(self.step, new), value, partial(self.expected, new))
@@ -96,8 +96,7 @@ class DFlashDrafter(Drafter):
             how = (self.sampler, value.settings, value.seen)
             return draft_in_turn(lambda _: next(rows), value.u, *how, stops_below=0.0, told=told)
         logits = own if told is None else told
-        tokens, q, exact = self.sampler.sample(logits, value.u, value.settings)
-        return Draft(len(tokens), tokens, q, probabilities(logits), exact, logits=own)
+        return Draft.drawn(*self.sampler.sample(logits, value.u, value.settings), own, told)
 
     def _in_turn(self, value: DraftInput, hidden: Tensor, told: Tensor | None) -> Draft:
         """One token after another, each with the Markov head's bias from the one before it. hidden [N, H]: of

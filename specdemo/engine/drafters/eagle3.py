@@ -61,7 +61,7 @@ class Eagle3Drafter(Drafter):
         self._fill(ids, start)  # nothing, unless rounds have drafted nothing
         self.head.reserve(len(ids) - 2 + rows)
         seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
-        value = DraftInput.of(start, tokens, self.sampler, u[:rows], seen)
+        value = DraftInput.of(self.head.device, start, tokens, self.sampler, u[:rows], seen)
         buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
         key = ("draft", rows, len(tokens), *buffers, self.sampler.key)
         _, draft = self.run_step(key, self.step, value, self.expected)

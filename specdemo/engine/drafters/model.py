@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdemo.engine.drafters import Draft, Drafter, Materials, draft_in_turn, one_hot_draft
-from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
+from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Gamma
 from specdemo.runtime.graphs import HostNumbers, RunStep, varied_ids, varied_uniforms
 from specdemo.runtime.lm import LM
@@ -34,14 +34,20 @@ class DraftInput:
     """What drafting reads, on the drafter's device."""
 
     host: HostNumbers  # the properties below, by their names
-    seen: Tensor  # see Sampler.seen
+    seen: Tensor | None  # see Sampler.seen
 
     @classmethod
     def of(
-        cls, position: int, last: list[int], sampler: Sampler, u: list[float], seen: Tensor
+        cls,
+        device: torch.device,
+        position: int,
+        last: list[int],
+        sampler: Sampler,
+        u: list[float],
+        seen: Tensor | None,
     ) -> "DraftInput":
         numbers = {"position": [position], "last": last, "settings": sampler.numbers, "u": u}
-        return cls(HostNumbers.of(seen.device, **numbers), seen)
+        return cls(HostNumbers.of(device, **numbers), seen)
 
     @property
     def position(self) -> Tensor:
@@ -119,7 +125,7 @@ class ModelDrafter(Drafter):
         last = ids[-2:] if self.exit_layer is None else ids[-1:]
         start = len(ids) - len(last)
         self.lm.reserve(start, len(ids) + rows)
-        value = DraftInput.of(start, last, self.sampler, u[:rows], self.seen(ids))
+        value = DraftInput.of(self.lm.device, start, last, self.sampler, u[:rows], self.seen(ids))
         shapes = (rows, len(last), self.lm.kv_length, self.lm.buffer_epoch)
         key = ("draft", *shapes, self.sampler.key, self.exit_layer)
         _, draft = self.run_step(key, self.step, value, self.expected)
@@ -137,9 +143,7 @@ class ModelDrafter(Drafter):
             drafted = self.lm.draft(last, position, value.u, shaping)
             if drafted is not None:
                 tokens, q, logits = drafted
-                q = one_hot(tokens, self.vocab_size) if q is None else q
-                exact = torch.ones_like(tokens, dtype=torch.bool)
-                return Draft(len(tokens), tokens, q, probabilities(logits), exact, logits=logits)
+                return Draft.drawn(tokens, q, None, logits)
 
         def predict(drafted: Tensor | None) -> Tensor:
             nonlocal position
@@ -151,7 +155,7 @@ class ModelDrafter(Drafter):
         how = (self.sampler, value.settings, value.seen, self.stops_below)
         return draft_in_turn(predict, value.u, *how, told)
 
-    def seen(self, ids: list[int]) -> Tensor:
+    def seen(self, ids: list[int]) -> Tensor | None:
         """Of the text, as Sampler.seen gives it."""
         return self.sampler.seen(ids, self.vocab_size, self.lm.device)
 

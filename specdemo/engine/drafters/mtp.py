@@ -64,7 +64,9 @@ class MtpDrafter(Drafter):
         rows = self.run_step.rows(k, self.gamma)
         self.layers.reserve(len(ids) + rows)
         seen = self.sampler.seen(ids, self.target.vocab_size, self.layers.device)
-        value = DraftInput.of(self.filled, ids[self.filled + 1 :], self.sampler, u[:rows], seen)
+        value = DraftInput.of(
+            self.layers.device, self.filled, ids[self.filled + 1 :], self.sampler, u[:rows], seen
+        )
         _, draft = self.run_step(("draft", rows), self.step, value)
         if len(draft.ids) >= self.used:
             self.filled = max(self.filled, len(ids) - self.used)

@@ -57,11 +57,11 @@ class SharedTokensDrafter(ModelDrafter):
         super().__init__(*arguments)
         self.own_ids = own_ids
 
-    def seen(self, ids: list[int]) -> Tensor:
+    def seen(self, ids: list[int]) -> Tensor | None:
         """By the target's ids, of a text in the drafter's."""
         seen = self.sampler.seen(ids, self.lm.vocab_size, self.lm.device)
-        if not self.sampler.penalises:
-            return seen
+        if seen is None:
+            return None
         return seen.index_select(0, self.own_ids.clamp(min=0)) * (self.own_ids >= 0)
 
     def in_targets_ids(self, logits: Tensor) -> Tensor:
