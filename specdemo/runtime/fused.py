@@ -100,7 +100,8 @@ class FusedForward:
             )
         ]
         self.norm = Norm(base.norm, functions.kernels)
-        self.kernels = functions.kernels
+        # Its table of rotations holds for texts of any length.
+        self.attends_by_kernel = functions.kernels is not None and not rotates_by_length(base.rotary_emb)
         self._turned: tuple[int, dict[str | None, Tensor]] | None = None  # by the cache's capacity
         self.shared_heads = config.num_attention_heads // config.num_key_value_heads
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
@@ -144,7 +145,7 @@ class FusedForward:
         layer's index, its input and the rows, and last the output."""
         base = self.model.model
         x = base.embed_tokens(ids)  # [N, H]
-        if self.kernels is not None and len(ids) <= MOST_BY_TRITON:
+        if self.attends_by_kernel and len(ids) <= MOST_BY_TRITON:
             turns = self._turns(x, len(keys), last_position)
             attention: Attention = KernelAttention(cache, rows, turns)
         else:
@@ -197,6 +198,12 @@ def _layer_types(model: PreTrainedModel) -> list[str | None]:
     """The argument by which a model with several rotary embeddings chooses among them."""
     count, several = len(model.model.layers), type(model).__name__ == "Gemma3ForCausalLM"
     return model.config.layer_types[:count] if several else [None] * count
+
+
+def rotates_by_length(rotary: Module) -> bool:
+    """Whether its angles depend on the length of the text."""
+    kinds = rotary.rope_type.values() if isinstance(rotary.rope_type, dict) else [rotary.rope_type]
+    return any(kind in ("dynamic", "longrope") for kind in kinds)
 
 
 Rotation = tuple[Tensor, Tensor]  # cos and sin, each [N, 1, d]; the first half of sin is negative

@@ -298,8 +298,8 @@ class CachedLM(Cached):
                 layer.grow(capacity)
             self._ruler_buffer = torch.arange(capacity, device=self.device)
             self._capacity = capacity  # last: without memory for all layers, there is no room
-        if self.static and self.fused is not None and self.fused.kernels is not None:
-            kv_length = self._capacity  # they read what the text has, and one capture serves all lengths
+        if self.static and self.fused is not None and self.fused.attends_by_kernel:
+            kv_length = self._capacity  # it reads what the text has, and one capture serves all lengths
         if self.features is not None:
             self.features.reserve(self._capacity)
         # [kv_length]: 0, 1, ... A captured forward can follow the length of a tensor, but not an int.

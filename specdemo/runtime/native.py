@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from specdemo.runtime.device import Clock, free_memory
 from specdemo.runtime.early_exit import FirstLayersLM
-from specdemo.runtime.fused import FusedForward, Layer, Norm, rotations
+from specdemo.runtime.fused import FusedForward, Layer, Norm, rotates_by_length, rotations
 from specdemo.runtime.graphs import one_line
 from specdemo.runtime.linear import int8_of, is_plain
 from specdemo.runtime.lm import CachedLM, logits_tolerance
@@ -37,7 +37,6 @@ MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward
 TRIED_ROWS = 10  # tokens that a forward is tried on
 GELU = ("gelu_pytorch_tanh", "gelu_new")
 NO_SHAPING = torch.zeros(4, dtype=torch.float64)  # the shaping of a greedy draft
-NOT_FIXED = ("dynamic", "longrope")  # rotary positions that depend on the text's length
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
 
 _cache_fault: str | None = None  # why compiled functions are not kept
@@ -182,8 +181,7 @@ class NativeForward:
     def _check(self) -> None:
         model = self.fused.model
         embeddings, rotary = model.model.embed_tokens, model.model.rotary_emb
-        kinds = rotary.rope_type.values() if isinstance(rotary.rope_type, dict) else [rotary.rope_type]
-        if any(kind in NOT_FIXED for kind in kinds):
+        if rotates_by_length(rotary):
             raise ValueError("its rotary positions depend on the length of the text")
         if activation_of(model) not in ("silu", *GELU):
             raise ValueError(f"its activation is {activation_of(model)}")

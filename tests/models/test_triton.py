@@ -185,6 +185,19 @@ def test_fused_forwards_with_kernels_predict_the_model_s_own_logits(name, monkey
     assert_same(our_logits(lm, 7), own_logits(model))
 
 
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_rotations_that_depend_on_the_text_s_length_follow_it(kind):
+    """The cache has room for 256 tokens, which is beyond what the short factors are for."""
+    half = 4  # of a head
+    rope = {"rope_type": kind, "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 32}
+    if kind == "longrope":
+        rope |= {"short_factor": [1.0] * half, "long_factor": [4.0] * half}
+    model = tiny("llama", rope_parameters=rope, max_position_embeddings=32 if kind == "dynamic" else 256)
+    lm = static_on(model.to(DEVICE))
+    assert lm.fused is not None and not lm.fused.attends_by_kernel
+    assert_same(our_logits(lm, 7), own_logits(model))
+
+
 @pytest.mark.parametrize("joined", [False, True], ids=["separate", "joined"])
 @pytest.mark.parametrize("name", ["qwen2", "gemma3"])
 def test_int8_weights_are_read_as_they_lie_in_memory(name, joined):
