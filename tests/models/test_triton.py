@@ -41,6 +41,7 @@ from tests.kernel_errors import (  # noqa: E402
     round_as_a_gpu,
 )
 
+with_stand_ins = pytest.mark.skipif(DEVICE == "cuda", reason="a stand-in for CUDA needs models on the CPU")
 TEXT = torch.arange(20) * 37 % VOCAB  # longer than the sliding windows
 ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of a result, by its own size
 
@@ -298,6 +299,7 @@ def test_an_int8_product_that_differs_with_17_rows_only_is_found(monkeypatch):
 
 
 @pytest.mark.slow
+@with_stand_ins
 def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
     """Over the real capturing code. What is captured has each kernel as one operation."""
     from specdemo import Params, Round, stream
@@ -328,6 +330,7 @@ def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
 
 
 @pytest.mark.slow
+@with_stand_ins
 def test_one_capture_of_each_step_serves_texts_of_any_length(monkeypatch):
     from specdemo import Params, stream
     from tests.models.test_capture import PROMPT
