@@ -241,8 +241,8 @@ QUICK = [
     Mutant(
         "keys and values go one place too far",
         "runtime/lm.py",
-        "self.positions = self.start + torch.arange(len(ids), device=self.device)",
-        "self.positions = self.start + 1 + torch.arange(len(ids), device=self.device)",
+        "self.positions = self.start + self.kv_ruler[: len(ids)]",
+        "self.positions = self.start + 1 + self.kv_ruler[: len(ids)]",
         LM,
     ),
     Mutant(
