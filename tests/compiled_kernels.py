@@ -3,20 +3,37 @@ catalogue's models. In a process without Triton's interpreter."""
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from specdemo.runtime import attention, triton_attention, triton_between, triton_products
+from specdemo.runtime import triton_attention, triton_between, triton_products
 from specdemo.runtime.linear import MOST_BY_TRITON
 from tests.kernel_shapes import DTYPES, MODELS, products_of
 
 TRITON_TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 OTHERS = ("SmolLM2-135M", "Llama-3.2-1B")  # of which other number formats than bfloat16 are compiled, too
-GAMMA, PROCESSORS = 4, 132
+GAMMA = 4
 Call = tuple[object, dict[str, str], dict[str, object], dict[str, int]]  # kernel, types, constants, options
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the layers of a model attend. types: of the kernel's arguments."""
+
+    types: dict[str, str]
+    window: int = 0
+    caps: bool = False
+    norms: bool = False
+    rotates: bool = True
+
+    @property
+    def constants(self) -> dict[str, object]:
+        flags = {"CAPS": self.caps, "NORMS": self.norms, "ROTATES": self.rotates}
+        return {"WINDOW": self.window, **flags}
 
 
 def calls(dtype: torch.dtype) -> Iterator[Call]:
@@ -38,20 +55,19 @@ def calls(dtype: torch.dtype) -> Iterator[Call]:
         types = dict.fromkeys(names, number) | dict.fromkeys(("outputs", "logsumexp"), "*fp32")
         types |= dict.fromkeys(("eps", "scale", "softcap"), "fp32") | {"rows": "*i64"}
         types |= dict.fromkeys(("q_stride", "k_stride", "v_stride", "cache_stride", "tokens"), "i32")
+        of_gemma = types | dict.fromkeys(("q_norm", "k_norm"), "*fp32")
+        ways = [Way(types), Way(of_gemma, window=1024, caps=True, norms=True)]
         for tokens in (1, GAMMA + 1, MOST_BY_TRITON):
             how = triton_attention.division_for(heads // groups * tokens, tokens, d, dtype)
             sizes = {"SHARED": heads // groups, "D": d, "WIDTH": how.width, "ROWS": how.rows}
             sizes |= {"KEYS": how.keys, "NEW": how.new}
-            for window, caps, norms, rotates in ((0, False, False, True), (1024, True, True, True)):
-                constants = {**sizes, "WINDOW": window, "CAPS": caps, "NORMS": norms, "ROTATES": rotates}
+            others = [Way(types, norms=True), Way(types, rotates=False)] if tokens == GAMMA + 1 else []
+            for way in [*ways, *others]:
                 options = {"num_warps": how.warps, "num_stages": how.stages}
-                yield triton_attention.attend_kernel, types, constants, options
-        parts = attention.blocks_for(32_768, groups, PROCESSORS)
-        sizes = {"HEADS": heads, "PARTS": parts, "PADDED": triton.next_power_of_2(parts), "D": d}
-        sizes["AT_ONCE"] = triton_attention.COMBINED
-        types = {"outputs": "*fp32", "logsumexp": "*fp32", "y": number, "tokens": "i32"}
-        constants = {**sizes, "WIDTH": how.width}
-        yield triton_attention.combine_kernel, types, constants, {"num_warps": 2}
+                yield triton_attention.attend_kernel, way.types, sizes | way.constants, options
+        sizes = {"HEADS": heads, "AT_ONCE": triton_attention.COMBINED, "D": d, "WIDTH": how.width}
+        types = {"outputs": "*fp32", "logsumexp": "*fp32", "y": number, "tokens": "i32", "parts": "i32"}
+        yield triton_attention.combine_kernel, types, sizes, {"num_warps": 2}
         sizes = {"WIDTH": model.intermediate_size, "BLOCK": triton_between.GATE_BLOCK}
         types = {"gate_up": number, "output": number}
         yield triton_between.gate_kernel, types, {**sizes, "GELU": model.kind == "gemma3"}, {}

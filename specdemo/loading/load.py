@@ -294,9 +294,8 @@ def _placed(model: DrafterModel, part: Part, dtype: torch.dtype) -> DrafterModel
     """On its device, with its weights as the engine multiplies them."""
     with load_errors(part.role, part.place, "weights", part.id):
         model = model.to(part.device)  # after a device map: only quanto's unused scales move
-        with cuda.alone_on(part.device):
-            join_weights(model)
-            cuda.free_cache(part.device)  # where the weights were before they were joined
+        join_weights(model)
+        cuda.free_cache(part.device)  # where the weights were before they were joined
     if part.device == "cpu" and dtype == torch.float32 and not part.quantize:
         use_skinny_linear(model)
     return model
@@ -307,6 +306,7 @@ def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Dr
         return _load(part, dtype, on_progress)
     on_progress(_loading_weights(part), None)
     head = read_head(folder_of(part, offline=True), _speculator(part), dtype, part.id)
+    cuda.free_cache(part.device)  # as in _load
     return _placed(head, part, dtype)
 
 

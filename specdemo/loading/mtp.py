@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from specdemo.errors import in_short, is_out_of_memory, without_directories
 from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, folder_of, has_config, is_here
 from specdemo.loading.request import Part
+from specdemo.runtime import cuda
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.mtp import (
     MtpModel,
@@ -93,6 +94,7 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
     )
     owner.config.name_or_path, owner.config.dtype = str(folder), target.dtype
     device = target.get_input_embeddings().weight.device
+    cuda.free_cache(device)  # as in load._load
     try:
         layers = MtpModel.from_pretrained(owner, device_map={"": str(device)}).eval()
     except RuntimeError as error:

@@ -19,10 +19,10 @@ DEADLINE = 60.0  # seconds that a GPU may take to answer
 NO_ANSWER = f"the GPU has not answered for {DEADLINE:.0f} s: it hangs, or other programs keep it busy"
 LOST = "CUDA is lost ({}): restart SpecDemo to use the GPU again; pairs on the CPU go on working"
 
-# Held for a capture, for freeing a GPU's memory, and for what else would end another thread's capture or be
-# refused during it: drawing random numbers while a model is loaded, and joining its weights. CUDA allows one
-# capture at a time in a process, and ends it with an error when another thread waits for the whole device, as
-# freeing memory does.
+# Held for a capture, and for what would end another thread's capture or be refused during it: freeing a GPU's
+# memory, the first forwards of a pair, at which libraries set themselves up, and drawing random numbers while
+# a model is loaded. CUDA allows one capture at a time in a process, and ends it with an error when another
+# thread waits for the whole device, as freeing memory does.
 ALONE = threading.RLock()
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -52,7 +52,7 @@ def device_of(tensor: Tensor) -> AbstractContextManager:
 
 
 def alone_on(device: torch.device | str) -> AbstractContextManager:
-    """Nothing else is captured, moved to a GPU or freed there meanwhile; nothing for a CPU."""
+    """Nothing else is captured or freed there meanwhile; nothing for a CPU."""
     return ALONE if is_cuda(device) else nullcontext()
 
 

@@ -3,8 +3,8 @@ of a model.
 
 No keys and values are ever rewound: a forward is told the position of its first token, and what the cache
 held from there on is overwritten or masked. Where a layer keeps a state in their place, one that was saved is
-put back (states.py). A forward runs in one of two modes: *plain*, as transformers would run it with a
-cache of its own; or *static*, so that it can be captured: positions are tensors, attention covers more of the
+put back (states.py). A forward runs in one of two modes: *plain*, as transformers would run it with a cache
+of its own; or *static*, so that it can be captured: positions are tensors, attention is given more of the
 cache than is filled, and nothing waits for the device."""
 
 import inspect
@@ -125,7 +125,7 @@ class LM(Protocol):
 
     @property
     def kv_length(self) -> int:
-        """How many positions of the cache a forward attends to."""
+        """How many positions of the cache a forward is given to attend to."""
 
     def reserve(self, start: int, length: int) -> None:
         """Call before consecutive forwards: the first begins at position `start`, none reaches position
@@ -249,7 +249,7 @@ class CachedLM(Cached):
         if n > few:
             self._plain_forward(ids[:-few], **self._prefill_arguments)
         expected = self._plain_forward(ids[-few:]).double()  # [few, V]
-        for rows in (few, min(5, few), 1) if triton else (few, 1):
+        for rows in (few, min(9, few), 1) if triton else (few, 1):
             self.reserve(n - rows, n)
             logits = self.static_forward(ids[-rows:], positions[-rows]).double()
             if not (logits - expected[-rows:]).abs().max() <= logits_tolerance(expected, self.dtype):
@@ -481,7 +481,7 @@ def longer(old: Tensor, length: int) -> Tensor:
 
 
 def kv_length_for(length: int, device: torch.device) -> int:
-    """How many positions a forward attends to when the text has this length: few different numbers on a GPU,
+    """How many positions a forward is given when the text has this length: few different numbers on a GPU,
     where each has to be captured (256, 512, 1024, ..., 16384, 24576, 32768, 49152, ...), and the next
     multiple of 64 on a CPU."""
     if device.type == "cpu":

@@ -202,7 +202,7 @@ def attend_kernel(
         output, total, most = with_more(output, total, most, new_scores, new_values)
 
     place = (part * tl.num_programs(1) + group) * SHARED * tokens + row
-    has_seen = total > 0  # else `most` is -inf
+    has_seen = total != 0  # else `most` is -inf. NaN goes on
     total = tl.where(has_seen, total, 1.0)
     tl.store(logsumexp + place, most + tl.log(total), is_row)
     output /= total[:, None]
@@ -210,15 +210,14 @@ def attend_kernel(
     tl.store(outputs + place[:, None] * D + i[None, :], output, known)
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit(do_not_specialize=["tokens", "parts"])
 def combine_kernel(
     outputs,  # [parts, rows, D] float32, with rows by key head, by the heads that share it, by token
     logsumexp,  # [parts, rows] float32
     y,  # [N, HEADS, D]
     tokens,  # N
+    parts,
     HEADS: tl.constexpr,
-    PARTS: tl.constexpr,
-    PADDED: tl.constexpr,
     AT_ONCE: tl.constexpr,  # parts
     D: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -227,18 +226,24 @@ def combine_kernel(
     head, token = tl.program_id(0), tl.program_id(1)
     row, rows = head * tokens + token, HEADS * tokens
     i = tl.arange(0, WIDTH)
-    every = tl.arange(0, PADDED)
-    by_part = tl.load(logsumexp + every * rows + row, every < PARTS, other=float("-inf"))
-    most = tl.max(by_part, 0)
-    total = tl.sum(tl.exp(by_part - most), 0)
-    result = tl.zeros((WIDTH,), tl.float32)
-    for at in range(0, PARTS, AT_ONCE):
+    highest = tl.full((AT_ONCE,), float("-inf"), tl.float32)
+    for at in range(0, parts, AT_ONCE):
         part = at + tl.arange(0, AT_ONCE)
-        weights = tl.exp(tl.load(logsumexp + part * rows + row, part < PARTS, other=float("-inf")) - most)
-        known = (weights > 0)[:, None] & (i < D)[None, :]  # a part that has seen nothing has written nothing
+        by_part = tl.load(logsumexp + part * rows + row, part < parts, other=float("-inf"))
+        highest = tl.maximum(highest, by_part)
+    most = tl.max(highest, 0)
+    total = tl.zeros((AT_ONCE,), tl.float32)
+    result = tl.zeros((WIDTH,), tl.float32)
+    for at in range(0, parts, AT_ONCE):
+        part = at + tl.arange(0, AT_ONCE)
+        by_part = tl.load(logsumexp + part * rows + row, part < parts, other=float("-inf"))
+        weights = tl.exp(by_part - most)
+        total += weights
+        known = (weights != 0)[:, None] & (i < D)[None, :]  # a part that has seen nothing has written nothing
         each = tl.load(outputs + (part * rows + row)[:, None] * D + i[None, :], known, other=0.0)
         result += tl.sum(each * weights[:, None], 0)
-    tl.store(y + (token * HEADS + head) * D + i, (result / total).to(y.dtype.element_ty), i < D)
+    result /= tl.sum(total, 0)
+    tl.store(y + (token * HEADS + head) * D + i, result.to(y.dtype.element_ty), i < D)
 
 
 def _few_rows_attention(
@@ -307,9 +312,8 @@ def _few_rows_attention(
             logsumexp,
             y,
             n,
+            parts,
             HEADS=heads,
-            PARTS=parts,
-            PADDED=triton.next_power_of_2(parts),
             AT_ONCE=COMBINED,
             D=d,
             WIDTH=how.width,

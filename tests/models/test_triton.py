@@ -333,6 +333,7 @@ def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
 @with_stand_ins
 def test_one_capture_of_each_step_serves_texts_of_any_length(monkeypatch):
     from specdemo import Params, stream
+    from specdemo.events.speedup import SHORTEST
     from tests.models.test_capture import PROMPT
     from tests.runners import run_by
 
@@ -342,12 +343,17 @@ def test_one_capture_of_each_step_serves_texts_of_any_length(monkeypatch):
     graphs = Graphs(Clock())
     pair = run_by(model, noisy(model, 0.001), graphs)
     texts = [PROMPT * 60, PROMPT, PROMPT * 30]  # the first one makes room for 512 tokens
+    params = Params(temperature=0.0, gamma=2, max_new_tokens=6)
     captures = []
     for text in texts:
-        for _ in stream(pair, text, Params(temperature=0.0, gamma=2, max_new_tokens=6), measure=False):
+        for _ in stream(pair, text, params, measure=False):
             pass
-        captures.append([key[0] for key in graphs.graphs])
-    assert captures == [["draft", "verify"]] * 3
+        captures.append([key[:2] for key in graphs.graphs])
+    both = [("draft", 2), ("verify", 2)]
+    assert captures == [both] * 3
+    for _ in stream(pair, PROMPT, replace(params, max_new_tokens=SHORTEST)):  # and plain rounds
+        pass
+    assert [key[:2] for key in graphs.graphs] == [*both, ("verify", 0)]
 
 
 def check_attention(given: Attending) -> float:
@@ -409,6 +415,18 @@ def test_attention_does_not_read_what_no_row_sees():
     for cached in (given.keys, given.values):
         cached[:, :, : 700 - 63] = torch.nan
     assert not attended(given).isnan().any()
+
+
+@pytest.mark.parametrize("place", [10, 350, 699])
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf], ids=str)
+def test_a_key_that_is_no_number_is_not_hidden(monkeypatch, place, number):
+    """A row that sees it is NaN, as with torch's attention, and not what memory held before."""
+    empty = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *args, **named: empty(*args, **named).fill_(7777.0))
+    given = attending(4, 2, 16, torch.float32)
+    given.keys[0, 0, place] = number
+    output = attended(given).view(5, 4, 16)  # [N, heads, d]
+    assert output[:, :2].isnan().all() and output[:, 2:].abs().max() < 10
 
 
 def test_a_token_attends_alike_in_any_cache():
