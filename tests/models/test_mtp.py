@@ -337,7 +337,7 @@ def test_they_are_loaded_with_the_target_and_counted(tmp_path):
 
 
 def test_they_are_read_while_another_thread_captures(monkeypatch):
-    """The CPU stands for the GPU that the target is on. Only giving unused memory back waits for the capture."""
+    """The CPU stands for the GPU that the target is on. Only giving unused memory back waits."""
     target = loaded(saved("deepseek_v3"))
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
     monkeypatch.setattr(cuda, "free_cache", lambda device: None)
