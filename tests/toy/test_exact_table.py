@@ -173,7 +173,7 @@ def run_with(params):
 )
 def test_a_penalty_that_forgets_the_drafts_before_is_found(sampler, adjusted, monkeypatch):
     monkeypatch.setattr(
-        Verifier, "_seen_by_row", lambda self, value: value.seen.expand(len(value.drafted) + 1, -1)
+        Verifier, "_seen_by_row", lambda self, drafted, seen: seen.expand(len(drafted) + 1, -1)
     )
     params = replace(SAMPLERS[sampler], gamma=3, **adjusted)
     prompts = EVERY_PROMPT if sampler == "greedy" else None
