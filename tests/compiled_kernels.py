@@ -51,7 +51,7 @@ def calls(dtype: torch.dtype) -> Iterator[Call]:
             yield triton_products.int8_kernel, types, constants, options
     for model in models.values():
         heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
-        names = ("q", "k", "v", "q_norm", "k_norm", "turns", "keys", "values")
+        names = ("q", "k", "v", "q_norm", "k_norm", "rotation_table", "keys", "values")
         types = dict.fromkeys(names, number) | dict.fromkeys(("outputs", "logsumexp"), "*fp32")
         types |= dict.fromkeys(("eps", "scale", "softcap"), "fp32") | {"rows": "*i64"}
         types |= dict.fromkeys(("q_stride", "k_stride", "v_stride", "cache_stride", "tokens"), "i32")

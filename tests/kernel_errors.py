@@ -70,7 +70,7 @@ class Attending:
     q_norm: Tensor | None
     k_norm: Tensor | None
     eps: float
-    turns: Tensor | None  # [C, 2, d]
+    rotation_table: Tensor | None  # [C, 2, d]
     rows: Tensor  # [N]
     keys: Tensor  # [1, groups, C, d]
     values: Tensor
@@ -88,11 +88,13 @@ def attending(
         cached[:, :, first:] = torch.nan
     norms = [randn(d, dtype=dtype, seed=seed) for seed in (5, 6)] if "normed" in how else [None, None]
     angles = randn(capacity, 1, d // 2, seed=7)
-    turns = [*[angles.cos()] * 2, -angles.sin(), angles.sin()]
-    turns = torch.cat(turns, -1).view(capacity, 2, d).to(dtype) if "rotated" in how else None
+    rotation_table = [*[angles.cos()] * 2, -angles.sin(), angles.sin()]
+    rotation_table = (
+        torch.cat(rotation_table, -1).view(capacity, 2, d).to(dtype) if "rotated" in how else None
+    )
     rows = torch.arange(first, first + n, device=DEVICE)
     parts = qkv.split([heads * d, groups * d, groups * d], -1)
-    return Attending(*parts, *norms, 1e-6, turns, rows, keys, values, 2 * d**-0.5, softcap, window)
+    return Attending(*parts, *norms, 1e-6, rotation_table, rows, keys, values, 2 * d**-0.5, softcap, window)
 
 
 def attended(given: Attending) -> Tensor:
@@ -109,8 +111,8 @@ def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:
         x = x.double().view(n, -1, d)
         if norm is not None:
             x = nn.functional.rms_norm(x, (d,), norm.double(), given.eps)
-        if given.turns is not None:
-            cos, sin = given.turns[given.rows].double().split(1, 1)
+        if given.rotation_table is not None:
+            cos, sin = given.rotation_table[given.rows].double().split(1, 1)
             x = rotated(x, cos, sin, d // 2)
         return x.to(given.keys.dtype).double()
 
@@ -150,7 +152,7 @@ def errors(dtype: torch.dtype) -> Iterator[tuple[str, float, float]]:
             torch.cat([cached[0, :, :first], new.to(dtype)], 1)[None]
             for cached, new in ((given.keys, new_keys), (given.values, new_values))
         )
-        cos, sin = given.turns[given.rows].split(1, 1)
+        cos, sin = given.rotation_table[given.rows].split(1, 1)
         query = rotated(given.q.view(n, 8, 64), cos, sin, 32).transpose(0, 1)[None]
         visible = torch.arange(first + n, device=DEVICE) <= given.rows[:, None]
         of_torch = scaled_dot_product_attention(

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from specdemo.bench.shapes import SHAPES, ModelShape
 from specdemo.events.speedup import expected_tokens
-from specdemo.runtime.attention import KEYS_AT_ONCE, blocks_for, number_of_parts
+from specdemo.runtime.attention import KEYS_AT_ONCE, number_of_parts, parts_of_text
 from specdemo.runtime.lm import kv_length_for
 
 COUNTED_GAMMA, COUNTED_ACCEPTANCE = 4, 0.75
@@ -197,7 +197,7 @@ def _attention_us(model: ForwardBytes, machine: Accelerator, text: int, how: str
     combining = 0.0
     if how == "kernel":
         steps = -(-text // KEYS_AT_ONCE)
-        one_block = -(-steps // blocks_for(keys, model.key_heads, machine.processors)) + 1
+        one_block = -(-steps // parts_of_text(keys, model.key_heads, machine.processors)) + 1
         of_block, keys = one_block * KEYS_AT_ONCE, text
     else:
         parts = number_of_parts(keys, model.key_heads, machine.processors) if how == "split" else 1

@@ -136,9 +136,9 @@ def number_of_parts(length: int, groups: int, processors: int) -> int:
     return parts
 
 
-def blocks_for(capacity: int, groups: int, processors: int) -> int:
-    """Among how many blocks triton_attention.py divides the keys of a text in a cache of this capacity: as
-    many as the GPU runs at the same time, but no more than there would be work for if the cache were full."""
+def parts_of_text(capacity: int, groups: int, processors: int) -> int:
+    """Into how many parts triton_attention.py divides the keys of a text in a cache of this capacity: as many
+    as the GPU reads at the same time, but no more than there would be keys for if the cache were full."""
     return max(1, min(capacity // KEYS_AT_ONCE, BLOCKS_A_PROCESSOR * processors // groups))
 
 

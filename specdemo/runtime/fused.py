@@ -102,7 +102,8 @@ class FusedForward:
         self.norm = Norm(base.norm, functions.kernels)
         # Its table of rotations holds for texts of any length.
         self.attends_by_kernel = functions.kernels is not None and not rotates_by_length(base.rotary_emb)
-        self._turned: tuple[int, dict[str | None, Tensor]] | None = None  # by the cache's capacity
+        self._tables: dict[str | None, Tensor] = {}  # see _rotation_tables
+        self._tables_for = 0  # the cache's capacity
         self.shared_heads = config.num_attention_heads // config.num_key_value_heads
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
 
@@ -146,8 +147,8 @@ class FusedForward:
         base = self.model.model
         x = base.embed_tokens(ids)  # [N, H]
         if self.attends_by_kernel and len(ids) <= MOST_BY_TRITON:
-            turns = self._turns(x, len(keys), last_position)
-            attention: Attention = KernelAttention(cache, rows, turns)
+            tables = self._rotation_tables(x, len(keys), last_position)
+            attention: Attention = KernelAttention(cache, rows, tables)
         else:
             turned = rotations(base, x, rows.clamp(max=last_position), self.layers)
             attention = TorchAttention(cache, turned, self._masks(rows, keys, x))
@@ -160,14 +161,15 @@ class FusedForward:
         logits = self.model.lm_head(self.norm(x))  # [N, V]
         return logits if self.softcap is None else torch.tanh(logits / self.softcap) * self.softcap
 
-    def _turns(self, x: Tensor, capacity: int, last_position: float) -> "dict[str | None, Tensor]":
+    def _rotation_tables(self, x: Tensor, capacity: int, last_position: float) -> dict[str | None, Tensor]:
         """The rotations at all positions of the cache, [C, 2, d] as attention's kernel reads them. They are
         made when the cache has grown, which no captured step outlives."""
-        if self._turned is None or self._turned[0] != capacity:
+        if self._tables_for != capacity:
             positions = torch.arange(capacity, device=x.device).clamp(max=last_position)
             found = rotations(self.model.model, x, positions, self.layers)
-            self._turned = capacity, {kind: torch.cat(both, 1) for kind, both in found.items()}
-        return self._turned[1]
+            self._tables = {kind: torch.cat(both, 1) for kind, both in found.items()}
+            self._tables_for = capacity
+        return self._tables
 
     def _masks(self, rows: Tensor, keys: Tensor, x: Tensor) -> dict[int | None, Tensor]:
         """For each width of a sliding window (None: without one) the mask of the rows that attention makes of
@@ -404,7 +406,7 @@ class KernelAttention:
 
     cache: Cache
     rows: Tensor  # [N]: where the cache is written
-    turns: dict[str | None, Tensor]  # see FusedForward._turns
+    rotation_tables: dict[str | None, Tensor]  # see FusedForward._rotation_tables
 
     def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
         heads, groups, d = layer.heads, layer.groups, layer.head_dim
@@ -419,9 +421,9 @@ class KernelAttention:
                 q_norm, k_norm, eps = layer.q_norm.weight, layer.k_norm.weight, layer.q_norm.eps
             else:
                 q, k = layer.q_norm(q), layer.k_norm(k)
-        turns = self.turns[layer.layer_type] if layer.rotates else None
+        table = self.rotation_tables[layer.layer_type] if layer.rotates else None
         of_layer = (layer.scaling, layer.softcap or 0.0, layer.window or 0)
         norms = (q_norm, k_norm, eps)
         return layer.functions.kernels.few_rows_attention(
-            q, k, v, *norms, turns, self.rows, cached.keys, cached.values, *of_layer
+            q, k, v, *norms, table, self.rows, cached.keys, cached.values, *of_layer
         )

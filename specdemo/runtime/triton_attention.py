@@ -18,14 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
-from specdemo.runtime.attention import KEYS_AT_ONCE, blocks_for, processors_of
+from specdemo.runtime.attention import KEYS_AT_ONCE, parts_of_text, processors_of
 from specdemo.runtime.cuda import device_of
 
 _LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
 _LIBRARY.define(
     "few_rows_attention(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, "
-    "Tensor? turns, Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, int window) "
-    "-> Tensor"
+    "Tensor? rotation_table, Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, "
+    "int window) -> Tensor"
 )
 SMALLEST = 16  # rows or columns that a tensor core multiplies at once
 COMBINED = 16  # parts at a time
@@ -63,11 +63,11 @@ def division_for(queries: int, tokens: int, d: int, dtype: torch.dtype) -> Divis
 
 
 @triton.jit
-def turned(
+def normed_and_rotated(
     place,  # [M] pointers: where each row begins
     norm,  # [D], read if NORMS
     eps,
-    turn,  # [M] pointers to the rotation at each position: D cosines, then D sines, half of them negative
+    rotation,  # [M] pointers to the rotation at each position: D cosines, then D sines, half of them negative
     is_row,  # [M]
     D: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -87,8 +87,8 @@ def turned(
         if ROTATES:
             other *= size[:, None] * tl.load(norm + partner, i < D, other=0.0).to(tl.float32)[None, :]
     if ROTATES:
-        by_cos = tl.load(turn[:, None] + i[None, :], known, other=0.0).to(tl.float32)
-        by_sin = tl.load(turn[:, None] + D + i[None, :], known, other=0.0).to(tl.float32)
+        by_cos = tl.load(rotation[:, None] + i[None, :], known, other=0.0).to(tl.float32)
+        by_sin = tl.load(rotation[:, None] + D + i[None, :], known, other=0.0).to(tl.float32)
         x = x * by_cos + other * by_sin
     return x
 
@@ -122,7 +122,7 @@ def attend_kernel(
     q_norm,  # [D], read if NORMS
     k_norm,
     eps,
-    turns,  # [capacity, 2, D], read if ROTATES
+    rotation_table,  # [capacity, 2, D], read if ROTATES
     rows,  # [N]: where keys and values go, one after the other
     keys,  # [GROUPS, capacity, D], heads `cache_stride` numbers apart
     values,
@@ -158,8 +158,10 @@ def attend_kernel(
     row = block * ROWS + tl.arange(0, ROWS)
     is_row = row < SHARED * tokens
     head, token = group * SHARED + row // tokens, row % tokens
-    places, turn = q + token * q_stride + head * D, turns + (first + token) * 2 * D
-    queries = turned(places, q_norm, eps, turn, is_row, D, WIDTH, NORMS, ROTATES).to(keys.dtype.element_ty)
+    places, rotation = q + token * q_stride + head * D, rotation_table + (first + token) * 2 * D
+    queries = normed_and_rotated(places, q_norm, eps, rotation, is_row, D, WIDTH, NORMS, ROTATES).to(
+        keys.dtype.element_ty
+    )
 
     output = tl.zeros((ROWS, WIDTH), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
@@ -185,9 +187,9 @@ def attend_kernel(
         new = tl.arange(0, NEW)
         is_new = new < tokens
         of_new = is_new[:, None] & (i < D)[None, :]
-        new_turn = turns + (first + new) * 2 * D
-        new_keys = turned(
-            k + new * k_stride + group * D, k_norm, eps, new_turn, is_new, D, WIDTH, NORMS, ROTATES
+        new_rotation = rotation_table + (first + new) * 2 * D
+        new_keys = normed_and_rotated(
+            k + new * k_stride + group * D, k_norm, eps, new_rotation, is_new, D, WIDTH, NORMS, ROTATES
         ).to(keys.dtype.element_ty)  # [NEW, WIDTH]
         new_places = v + new[:, None] * v_stride + group * D + i[None, :]
         new_values = tl.load(new_places, of_new, other=0.0).to(values.dtype.element_ty)
@@ -253,7 +255,7 @@ def _few_rows_attention(
     q_norm: Tensor | None,
     k_norm: Tensor | None,
     eps: float,
-    turns: Tensor | None,
+    rotation_table: Tensor | None,
     rows: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -261,15 +263,16 @@ def _few_rows_attention(
     softcap: float,
     window: int,
 ) -> Tensor:
-    """q [N, heads * d], k and v [N, groups * d], of rows that may lie apart. keys and values [1, groups, C,
-    d]: the cache, which is read below rows[0], and written at the positions rows [N], each one more than the
-    last. turns [C, 2, d]: see `turned`. softcap and window: 0 where there is none. -> [N, heads * d]"""
+    """q [N, heads * d], k and v [N, groups * d], of rows that may lie apart. keys and values
+    [1, groups, C, d]: the cache, which is read below rows[0], and written at the consecutive positions
+    rows [N]. rotation_table [C, 2, d]: see `normed_and_rotated`. softcap and window: 0 where there is none.
+    -> [N, heads * d]"""
     _, groups, capacity, d = keys.shape
     n, heads = len(q), q.shape[1] // d
     shared = heads // groups
     how = division_for(shared * n, n, d, keys.dtype)
     processors = processors_of(keys.device)[0] if keys.is_cuda else INTERPRETED
-    parts = blocks_for(capacity, groups, processors)
+    parts = parts_of_text(capacity, groups, processors)
     outputs = q.new_empty(parts, heads * n, d, dtype=torch.float32)
     logsumexp = q.new_empty(parts, heads * n, dtype=torch.float32)
     y = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -281,7 +284,7 @@ def _few_rows_attention(
             q if q_norm is None else q_norm,
             k if k_norm is None else k_norm,
             eps,
-            q if turns is None else turns,
+            q if rotation_table is None else rotation_table,
             rows,
             keys,
             values,
@@ -303,7 +306,7 @@ def _few_rows_attention(
             WINDOW=window,
             CAPS=softcap > 0,
             NORMS=q_norm is not None,
-            ROTATES=turns is not None,
+            ROTATES=rotation_table is not None,
             num_warps=how.warps,
             num_stages=how.stages,
         )

@@ -1,4 +1,5 @@
-"""Pairs that people use, built from their publishers' config.json."""
+"""Pairs that people use. The sizes are those of their published configs as far as they are known here: no hub
+was asked."""
 
 from collections.abc import Callable
 from functools import partial

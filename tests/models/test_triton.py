@@ -436,7 +436,7 @@ def test_a_token_attends_alike_in_any_cache():
     )
     for name in ("keys", "values"):
         getattr(large, name)[:, :, :90] = getattr(small, name)[:, :, :90]
-    large = replace(large, turns=torch.cat([small.turns, large.turns[128:]]))
+    large = replace(large, rotation_table=torch.cat([small.rotation_table, large.rotation_table[128:]]))
     assert torch.allclose(attended(small), attended(large), atol=1e-6)
 
 
