@@ -66,12 +66,11 @@ class Norm:
         return self.derived["weight"] if self.around_one else self.module.weight
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.kernels is not None:
+            return self.kernels.normed(x, self.weight, self.eps)
         if self.around_one:  # in float32
-            weight = self.derived["weight"]
-            if self.kernels is not None:
-                return self.kernels.normed(x, weight, self.eps)
-            return rms_norm(x.float(), weight.shape, weight, self.eps).to(x.dtype)
-        return rms_norm(x, self.module.weight.shape, self.module.weight, self.eps)
+            return rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
+        return rms_norm(x, self.weight.shape, self.weight, self.eps)
 
     def plus(self, x: Tensor, stream: Tensor) -> Tensor:
         """The norm of x, added to `stream`, whose memory is reused."""

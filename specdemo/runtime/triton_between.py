@@ -1,6 +1,5 @@
 """What lies between the products of a fused forward on CUDA, for few rows: attention (triton_attention.py),
-and as one launch each the gate of an MLP, and norms that torch has no single operation for. Sums and products
-are float32, and rounded once.
+and as one launch each the gate of an MLP, and norms. Sums and products are float32, and rounded once.
 
 Imports Triton, which comes with torch's CUDA builds. Each kernel is compiled at its first call for the sizes
 of a model. Nothing is tuned by timing, so a call can be captured after that."""
@@ -75,12 +74,16 @@ def _norm(x: Tensor, weight: Tensor, eps: float, y: Tensor, adds: bool) -> Tenso
     return y
 
 
+def _contiguous_like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 # As operations of torch, so that tensors without numbers have their shapes. The CPU is for Triton's
 # interpreter.
 for backend in ("CUDA", "CPU"):
     _LIBRARY.impl("gate", _gate, backend)
     _LIBRARY.impl(
-        "normed", lambda x, weight, eps: _norm(x, weight, eps, torch.empty_like(x), adds=False), backend
+        "normed", lambda x, weight, eps: _norm(x, weight, eps, _contiguous_like(x), adds=False), backend
     )
     _LIBRARY.impl(
         "add_normed", lambda stream, x, weight, eps: _norm(x, weight, eps, stream, adds=True), backend
@@ -88,7 +91,7 @@ for backend in ("CUDA", "CPU"):
 
 
 _LIBRARY.impl("gate", lambda gate_up, gelu: gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2), "Meta")
-_LIBRARY.impl("normed", lambda x, weight, eps: torch.empty_like(x), "Meta")
+_LIBRARY.impl("normed", lambda x, weight, eps: _contiguous_like(x), "Meta")
 _LIBRARY.impl("add_normed", lambda stream, x, weight, eps: stream, "Meta")
 gate = torch.ops.specdemo.gate
 normed = torch.ops.specdemo.normed
