@@ -6,7 +6,7 @@ from time import perf_counter
 
 import torch
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile
 
 from specdemo.bench.by_count import ForwardBytes, round_bytes
 from specdemo.bench.results import Bound, DeviceIdle, Roofline
@@ -17,7 +17,7 @@ from specdemo.runtime.cuda import synchronize
 from specdemo.session import stream
 
 COPIED = {"cuda": 2**30, "cpu": 2**28}  # bytes: far more than any cache holds
-ROUND = "specdemo round"  # the profiler's label of a round
+TO_HOST = "Memcpy DtoH"  # how the profiler's names of copies to the host begin
 
 Interval = tuple[float, float]  # start and end, both in the same unit
 
@@ -64,34 +64,33 @@ def device_idle(pair: Pair, prompt: list[int], params: Params) -> DeviceIdle | N
     run = stream(pair, prompt, params, measure=False)
     next(run), next(run)  # Started, and the round that comes with the prefill
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        while run.trace.finish is None:
-            with record_function(ROUND):
-                next(run)
+        for _ in run:
+            pass
         synchronize(pair.info.device)
     run.close()
-    starts, work = [], []  # microseconds
+    work, copies = [], []  # microseconds
     for event in profiler.events():
-        time = event.time_range
-        if event.name == ROUND and event.device_type == DeviceType.CPU:
-            starts.append(time.start)
-        elif event.name != ROUND and event.device_type == DeviceType.CUDA:
-            work.append((time.start, time.end))
-    return idle_per_round(by_round(sorted(work), sorted(starts)), scale=1e-3)
+        if event.device_type == DeviceType.CUDA:
+            interval = (event.time_range.start, event.time_range.end)
+            (copies if event.name.startswith(TO_HOST) else work).append(interval)
+    return idle_per_round(by_round(sorted(work), sorted(copies)), scale=1e-3)
 
 
-def by_round(work: list[Interval], starts: list[float]) -> list[list[Interval]]:
-    """The device's intervals by the round in which they start. Those before the first round are left out."""
-    ends = [*starts[1:], float("inf")]
-    return [[one for one in work if start <= one[0] < end] for start, end in zip(starts, ends, strict=True)]
+def by_round(work: list[Interval], copies: list[Interval]) -> list[list[Interval]]:
+    """The device's work, in order, by round. A round ends with the copy of its verdict to the host, which is
+    its last interval. What ran before the first copy is left out: the profiler has not seen all of it."""
+    return [
+        [*(one for one in work if before[1] <= one[0] < copy[1]), copy]
+        for before, copy in zip(copies, copies[1:], strict=False)
+    ]
 
 
 def idle_per_round(rounds: list[list[Interval]], scale: float = 1.0) -> DeviceIdle | None:
-    """Medians over the rounds but the last, from each round's first start to the next round's first start."""
-    rounds = [sorted(intervals) for intervals in rounds if intervals]
+    """Medians over the rounds but the last, from each round's first start to the next round's first start.
+    Between rounds: from the end of the copy to the host on."""
     between, in_all = [], []
     for intervals, following in zip(rounds, rounds[1:], strict=False):
-        whole = (intervals[0][0], max(end for _, end in intervals))
-        between.append(idle([whole, following[0]]))
+        between.append(idle([intervals[-1], following[0]]))
         in_all.append(idle([*intervals, following[0]]))
     return DeviceIdle(scale * median(between), scale * median(in_all)) if between else None
 

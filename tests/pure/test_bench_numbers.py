@@ -108,12 +108,12 @@ def test_idle_is_the_time_that_no_interval_covers():
 
 
 def test_idle_time_between_rounds_and_in_total():
-    starts = [10.0, 100.0, 200.0, 300.0]
+    copies = [(5.0, 10.0), (96.0, 98.0), (190.0, 192.0), (298.0, 300.0)]
     first, second, third = [(12.0, 20.0), (30.0, 95.0), (40.0, 50.0)], [(103.0, 190.0)], [(204.0, 298.0)]
-    rounds = by_round([(1.0, 2.0), *first, *second, *third, (301.0, 302.0)], starts)
-    assert rounds == [first, second, third, [(301.0, 302.0)]], "without what ran before the first round"
-    assert idle_per_round(rounds) == DeviceIdle(median([8, 14, 3]), median([18, 14, 3]))
-    assert idle_per_round(rounds, scale=1e-3).between == pytest.approx(0.008)
+    rounds = by_round([(1.0, 2.0), *first, *second, *third, (301.0, 302.0)], copies)
+    assert rounds == [[*first, copies[1]], [*second, copies[2]], [*third, copies[3]]]
+    assert idle_per_round(rounds) == DeviceIdle(median([103 - 98, 204 - 192]), median([16, 12]))
+    assert idle_per_round(rounds, scale=1e-3).between == pytest.approx(0.0085)
     assert idle_per_round(rounds[:1]) is None and idle_per_round([]) is None
 
 
