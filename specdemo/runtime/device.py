@@ -80,14 +80,16 @@ def cpu_name() -> str:
 
 def to_device(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The numbers as a tensor on the device, by one copy, for which the host does not wait."""
-    return for_device(numbers, dtype, device).to(device, non_blocking=True)
+    return cuda.send(for_device(numbers, dtype, device), device)
 
 
 def for_device(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The numbers as a tensor on the host, which is to be copied to the device. The host would wait for a
     copy from unpinned memory."""
-    is_pinned = device.type == "cuda" and cuda.can_pin()
-    return torch.tensor(numbers, dtype=dtype, pin_memory=is_pinned)
+    tensor = torch.tensor(numbers, dtype=dtype)
+    if device.type != "cuda" or not cuda.can_pin():
+        return tensor
+    return cuda.pinned(tensor.shape, dtype).copy_(tensor)
 
 
 def has_bfloat16(device: torch.device | str) -> bool:

@@ -196,7 +196,7 @@ class HostNumbers:
         return cls(for_device(numbers, torch.float64, device), sizes, device)
 
     def on_device(self) -> Self:
-        return replace(self, vector=self.vector.to(self.device, non_blocking=True))
+        return replace(self, vector=cuda.send(self.vector, self.device))
 
     @cached_property
     def parts(self) -> dict[str, Tensor]:
@@ -400,6 +400,7 @@ def _fill(static: object, value: object) -> None:
     for there, given in zip(tensors_of(static), tensors_of(value), strict=True):
         if there is not given and there.numel():
             there.copy_(given, non_blocking=True)
+            cuda.keep_until_copied(given, there.device)
 
 
 def _reason(error: Exception, step: Callable, value: StepInput) -> str:

@@ -289,4 +289,4 @@ def test_in_a_process_of_its_own(program):
         text=True,
         timeout=300,
     )
-    assert "done" in done.stdout, done.stderr[-3000:]
+    assert "done" in done.stdout and done.returncode == 0, done.stderr[-3000:]
