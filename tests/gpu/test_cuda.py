@@ -12,7 +12,7 @@ from specdemo.runtime import cuda
 from specdemo.runtime.attention import masked_attention, parts_of
 from specdemo.runtime.device import attention_backends, for_device
 from tests.models.test_split_attention import SHAPES, errors, exact, inputs
-from tests.tiny import tiny, tokenizer
+from tests.tiny import WIDE, tiny, tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -79,7 +79,7 @@ def test_quantised_weights_run_and_take_less():
 
 
 def test_int4_weights_compute_what_they_compute_on_a_cpu(tmp_path):
-    tiny(vocab_size=304, hidden_size=256, intermediate_size=512, head_dim=64).save_pretrained(tmp_path)
+    tiny(**WIDE).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     how = {"target": tmp_path, "dtype": "bfloat16"}
     dense, cpu = load_pair(**how, device="cuda"), load_pair(**how, device="cpu", quantize="int4")
