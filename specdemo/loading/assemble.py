@@ -58,7 +58,7 @@ def pair_of(
     runner = Runner(target, drafter, capture, cudnn_attention)
     other = with_known_ids(other, models, ids)
     limits = limits_of(models, other)
-    with runner.gpu_settings():
+    with runner.torch_settings():
         check_forwards(models, ids)
         mtp = _tried_mtp(mtp, target)
     runner.mtp = None if isinstance(mtp, str) else mtp
