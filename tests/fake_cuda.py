@@ -6,6 +6,7 @@ Everything is noted in `FakeCuda.log`, and what CUDA forbids during a capture en
 import math
 import threading
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import library
@@ -250,7 +251,7 @@ def install(monkeypatch, fake):
         "Event": Event,
         "Stream": new_stream,
         "stream": using,
-        "current_stream": lambda device: Stream(f"current {device}"),
+        "current_stream": cache(lambda device: Stream(f"current {device}")),
         "graph_pool_handle": lambda: (0, 1 + len(fake.users)),
         "empty_cache": lambda: fake.device_wide("empty cache"),
         "synchronize": lambda *_: fake.device_wide("synchronize"),
@@ -269,7 +270,9 @@ def install(monkeypatch, fake):
     monkeypatch.setattr(cuda, "is_cuda", lambda device: True)
     monkeypatch.setattr(cuda, "has_triton", lambda device: False)
     monkeypatch.setattr(probe, "difference", lambda device, write: None)
-    monkeypatch.setattr(cuda, "_pinned_like", torch.empty_like)
+    monkeypatch.setattr(cuda, "_pinned_bytes", lambda size: torch.empty(size, dtype=torch.uint8))
+    monkeypatch.setattr(cuda, "_copying", {})
+    monkeypatch.setattr(cuda, "_never_copied", [])
     monkeypatch.setattr(cuda, "_streams", {})
     monkeypatch.setattr(cuda, "_failed", [])
     monkeypatch.setattr(cuda, "_lost", None)

@@ -23,6 +23,7 @@ COMMON = dict(
     pad_token_id=1,
 )
 SHAPE = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+WIDE = dict(vocab_size=304, hidden_size=256, intermediate_size=512, head_dim=64)  # as int4 needs it on CUDA
 GROUPED = dict(SHAPE, num_key_value_heads=2)
 MIXED = ["sliding_attention", "full_attention"]
 SLIDING = dict(GROUPED, head_dim=8, sliding_window=WINDOW)

@@ -18,6 +18,7 @@ from specdemo.runtime import cuda
 from specdemo.runtime.assistant import ASSISTANTS, is_assistant, shared_layers
 from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.eagle3 import Eagle3Config
+from specdemo.runtime.graphs import stored
 from specdemo.runtime.heads import DrafterModel, DraftHead, HeadConfig
 from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
 from specdemo.runtime.mtp import own_modules
@@ -57,7 +58,7 @@ def pair_of(
     runner = Runner(target, drafter, capture, cudnn_attention)
     other = with_known_ids(other, models, ids)
     limits = limits_of(models, other)
-    with runner.gpu_settings():
+    with runner.torch_settings():
         check_forwards(models, ids)
         mtp = _tried_mtp(mtp, target)
     runner.mtp = None if isinstance(mtp, str) else mtp
@@ -149,11 +150,12 @@ def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
 
 
 def _not_finite(model: Module) -> str | None:
-    """The first of its weights with NaN or infinity."""
+    """The first of its weights with NaN or infinity. Of quantised ones the scales are looked at."""
     for name, weight in model.named_parameters():
-        values = getattr(weight, "_scale", weight)  # quanto's weights cannot be looked at, their scales can
-        if values.numel() and values.dtype in FLOATS and not torch.stack(values.aminmax()).isfinite().all():
-            return name
+        for values in stored(weight):
+            is_float = values.numel() and values.dtype in FLOATS
+            if is_float and not torch.stack(values.aminmax()).isfinite().all():
+                return name
     return None
 
 

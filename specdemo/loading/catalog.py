@@ -15,8 +15,9 @@ DTYPES = ("float32", "bfloat16", "float16")  # names in torch
 QUANTIZE = {"int8": 8, "int4": 4, "int2": 2, "float8": 8}  # bits per weight of a linear layer
 # Where each of them can be chosen; `runtime.device.quantized_kinds` decides.
 QUANTIZE_WHERE = (
-    f"{', '.join(QUANTIZE)} on a CPU; on CUDA only what needs no compiler: int8, int4 in bfloat16 (from "
-    "capability 8.0 on, for layers whose widths are multiples of 128), float8 in float32 or below 8.0"
+    f"{', '.join(QUANTIZE)} on a CPU; on CUDA only without kernels that optimum-quanto compiles at their "
+    "first use: int8, int4 in bfloat16 (from capability 8.0 on, for layers whose widths are multiples of "
+    "128), float8 in float32 or below 8.0"
 )
 
 

@@ -378,7 +378,7 @@ def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | Non
         other = other_tokenizer(pair.tokenizer, _tokenizer(part), *ids)
     models = [pair.target, _load_drafter(part, pair.target.dtype, lambda *_: None)]
     check_caches(models, ids)
-    with pair.runner.gpu_settings():
+    with pair.runner.torch_settings():
         check_forwards(models, ids)
     return models[1], with_known_ids(other, models, ids)
 

@@ -35,7 +35,7 @@ from specdemo.runtime import cuda, probe
 from specdemo.runtime.assistant import is_assistant
 from specdemo.runtime.dflash import DFlashHead
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
-from specdemo.runtime.graphs import is_dense
+from specdemo.runtime.graphs import stored
 from specdemo.runtime.heads import DrafterModel, DraftHead
 from specdemo.runtime.lm import context_of, logits_width
 from specdemo.runtime.runner import Capture, Runner
@@ -383,14 +383,11 @@ def held_bytes(*models: DrafterModel) -> int:
     """Bytes of the models' parameters and buffers. A quantised weight consists of inner tensors; tied and
     shared ones count once."""
     storages = {}
-    todo: list[Tensor] = [one for model in models for one in (*model.parameters(), *model.buffers())]
-    while todo:
-        tensor = todo.pop()
-        if hasattr(tensor, "__tensor_flatten__") and not is_dense(tensor):
-            todo += [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-        else:
-            storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
+    for model in models:
+        for tensor in (*model.parameters(), *model.buffers()):
+            for part in stored(tensor):
+                storage = part.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
 
 

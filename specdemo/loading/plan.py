@@ -91,7 +91,7 @@ def _check_quantize(part: Part, dtype: torch.dtype, skeleton: DrafterModel) -> N
         where = f"for {part.role} {part.id} on {part.device} in {dtype_name(dtype)}"
         raise PairError(
             f"quantize must be one of {', '.join(['none', *kinds])} {where}, not {part.quantize}: "
-            "there it would need a CUDA compiler"
+            "there it would need kernels that optimum-quanto compiles at their first use, which takes minutes"
         )
 
 

@@ -25,8 +25,13 @@ LOST = "CUDA is lost ({}): restart SpecDemo to use the GPU again; pairs on the C
 # thread waits for the whole device, as freeing memory does.
 ALONE = threading.RLock()
 
+HEADER = 64  # bytes before what `pinned` gives
+
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 _failed: list[torch.cuda.CUDAGraph] = []
+_copying: dict[torch.cuda.Stream, list[Tensor]] = {}  # pinned memory that copies on the stream may still use
+_copying_lock = threading.Lock()
+_never_copied: list[list[Tensor]] = []  # the same, of streams that have not answered
 _lost: str | None = None
 
 
@@ -66,10 +71,18 @@ def free_cache(device: torch.device | str) -> None:
 def synchronize(device: torch.device | str) -> None:
     """Waits until the device has done what this thread has given it; nothing for a CPU. Raises RuntimeError
     after DEADLINE."""
-    if is_cuda(device):
+    if not is_cuda(device):
+        return
+    stream = torch.cuda.current_stream(device)
+    with _copying_lock:
+        copying = _copying.pop(stream, [])  # copies that were launched before the event
+    try:
         event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(device))
+        event.record(stream)
         _wait(event)
+    except BaseException:
+        _never_copied.append(copying)  # a GPU that hangs may still do it
+        raise
 
 
 def on_host(tensor: Tensor) -> Tensor:
@@ -77,14 +90,43 @@ def on_host(tensor: Tensor) -> Tensor:
     if the GPU does not answer before DEADLINE."""
     if not is_cuda(tensor.device):
         return tensor.to("cpu", copy=True)
-    copy = _pinned_like(tensor)
+    copy = pinned(tensor.shape, tensor.dtype)
     copy.copy_(tensor, non_blocking=True)
+    keep_until_copied(copy, tensor.device)
     synchronize(tensor.device)
     return copy
 
 
-def _pinned_like(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device. The host does not wait for a copy from pinned memory."""
+    sent = tensor.to(device, non_blocking=True)
+    keep_until_copied(tensor, device)
+    return sent
+
+
+def pinned(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Memory on the host that a GPU copies from or to while the host goes on. `keep_until_copied` must follow
+    each such copy.
+
+    torch's allocator of pinned memory notes the streams of such copies, and records an event on each of them
+    when the memory is freed (`record_event` and `free` in CachingHostAllocator.h). Once the GPU is lost, that
+    raises an error in a destructor, which ends the process. The allocator finds memory by the address of its
+    first byte, or by its storage. So this tensor has another storage, which begins later: nothing is noted
+    for it, and freeing it makes no CUDA call."""
+    block = _pinned_bytes(HEADER + shape.numel() * dtype.itemsize)
+    return torch.from_numpy(block.numpy()[HEADER:]).view(dtype).view(shape)
+
+
+def _pinned_bytes(size: int) -> Tensor:
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def keep_until_copied(tensor: Tensor, device: torch.device) -> None:
+    """To be called when a copy between memory on the host and the device has been launched. Holds the tensor
+    until somebody has waited for the stream; nothing for one that is on a device."""
+    if tensor.device.type == "cpu" and is_cuda(device) and can_pin():
+        with _copying_lock:
+            _copying.setdefault(torch.cuda.current_stream(device), []).append(tensor)
 
 
 def can_pin() -> bool:

@@ -80,14 +80,16 @@ def cpu_name() -> str:
 
 def to_device(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The numbers as a tensor on the device, by one copy, for which the host does not wait."""
-    return for_device(numbers, dtype, device).to(device, non_blocking=True)
+    return cuda.send(for_device(numbers, dtype, device), device)
 
 
 def for_device(numbers: list, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The numbers as a tensor on the host, which is to be copied to the device. The host would wait for a
     copy from unpinned memory."""
-    is_pinned = device.type == "cuda" and cuda.can_pin()
-    return torch.tensor(numbers, dtype=dtype, pin_memory=is_pinned)
+    tensor = torch.tensor(numbers, dtype=dtype)
+    if device.type != "cuda" or not cuda.can_pin():
+        return tensor
+    return cuda.pinned(tensor.shape, dtype).copy_(tensor)
 
 
 def has_bfloat16(device: torch.device | str) -> bool:
@@ -111,15 +113,15 @@ def attention_backends() -> list[str]:
 def quantized_kinds(
     device: torch.device | str, dtype: torch.dtype, layers: Iterable[torch.nn.Linear]
 ) -> list[str]:
-    """The kinds of quantised weights that these layers can have on a CUDA device without a CUDA compiler.
+    """The kinds of quantised weights that these layers can have on a CUDA device without optimum-quanto's own
+    CUDA code. That is compiled when it is first used (0.2.7, library/extensions/cuda), which takes minutes.
 
-    optimum-quanto 0.2.7 compiles its own CUDA code when that is first used (library/extensions/cuda):
-
-    int8     writes the whole weight anew in the dtype for each product (library/qbytes_mm.py); no compiler
+    int8     writes the whole weight anew in the dtype for each product (library/qbytes_mm.py)
     float8   the same in float32, and on devices before capability 8.0. Else 16-bit floats take Marlin
              (tensor/weights/qbytes.py), which is compiled; issue 409 reports that its output is wrong, too
     int4     from 8.0 on bfloat16 takes torch's own kernel (tensor/weights/qbits.py) if the layer has groups
-             of 128 (nn/qmodule.py); the kernel has rows in eights. All else takes compiled code
+             of 128 (nn/qmodule.py); the kernel has rows in eights. All else takes compiled code, and so does
+             any operation on such a weight that is not a product
     int2     is unpacked by compiled code
     """
     kinds, modern = ["int8"], has_bfloat16(device)

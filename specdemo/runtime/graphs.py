@@ -196,7 +196,7 @@ class HostNumbers:
         return cls(for_device(numbers, torch.float64, device), sizes, device)
 
     def on_device(self) -> Self:
-        return replace(self, vector=self.vector.to(self.device, non_blocking=True))
+        return replace(self, vector=cuda.send(self.vector, self.device))
 
     @cached_property
     def parts(self) -> dict[str, Tensor]:
@@ -400,6 +400,7 @@ def _fill(static: object, value: object) -> None:
     for there, given in zip(tensors_of(static), tensors_of(value), strict=True):
         if there is not given and there.numel():
             there.copy_(given, non_blocking=True)
+            cuda.keep_until_copied(given, there.device)
 
 
 def _reason(error: Exception, step: Callable, value: StepInput) -> str:
@@ -436,16 +437,16 @@ def weights_address(model: Module) -> tuple[list, list]:
     """The model's modules, and where its weights are in memory: equal while a captured graph may read
     them."""
     tensors = [*model.parameters(), *model.buffers()]
-    return list(model.modules()), [(id(tensor), _places(tensor)) for tensor in tensors]
+    places = [(id(tensor), [part.data_ptr() for part in stored(tensor)]) for tensor in tensors]
+    return list(model.modules()), places
 
 
-def _places(tensor: Tensor) -> list:
-    """Where its numbers are. Those of a quantised weight are in inner tensors, which are replaced when it
-    moves."""
-    if is_dense(tensor):
-        return [tensor.data_ptr()]
-    inner = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ()
-    return [place for name in inner for place in _places(getattr(tensor, name))]
+def stored(tensor: Tensor) -> list[Tensor]:
+    """The tensor, or of a quantised weight the inner tensors that it consists of. Those are replaced when it
+    moves. An operation on the weight itself can make optimum-quanto compile code for that."""
+    if is_dense(tensor) or not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    return [part for name in tensor.__tensor_flatten__()[0] for part in stored(getattr(tensor, name))]
 
 
 def confidence_tolerance(dtypes: Sequence[torch.dtype]) -> float:

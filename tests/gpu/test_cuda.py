@@ -8,10 +8,11 @@ import torch
 from specdemo import Params, generate, load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
+from specdemo.runtime import cuda
 from specdemo.runtime.attention import masked_attention, parts_of
-from specdemo.runtime.device import attention_backends
+from specdemo.runtime.device import attention_backends, for_device
 from tests.models.test_split_attention import SHAPES, errors, exact, inputs
-from tests.tiny import tiny, tokenizer
+from tests.tiny import WIDE, tiny, tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -78,7 +79,7 @@ def test_quantised_weights_run_and_take_less():
 
 
 def test_int4_weights_compute_what_they_compute_on_a_cpu(tmp_path):
-    tiny(vocab_size=304, hidden_size=256, intermediate_size=512, head_dim=64).save_pretrained(tmp_path)
+    tiny(**WIDE).save_pretrained(tmp_path)
     tokenizer().save_pretrained(tmp_path)
     how = {"target": tmp_path, "dtype": "bfloat16"}
     dense, cpu = load_pair(**how, device="cuda"), load_pair(**how, device="cpu", quantize="int4")
@@ -87,6 +88,22 @@ def test_int4_weights_compute_what_they_compute_on_a_cpu(tmp_path):
     ids = torch.arange(5, 37)[None]  # [1, 32]
     theirs, ours = cpu.target(ids).logits.float(), gpu.target(ids.cuda()).logits.cpu().float()
     assert (ours - theirs).abs().max() < 0.1 * theirs.abs().max()
+
+
+def test_memory_for_copies_is_pinned_and_torchs_allocator_notes_no_copy_of_it():
+    """It would give the memory out again only after an event that it records when the memory is freed. That
+    ends the process when the GPU is lost."""
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    torch.zeros(1, device=gpu)
+    numbers = for_device([1, 2, 3], torch.long, gpu)
+    assert numbers.is_pinned() and cuda.on_host(cuda.send(numbers, gpu)).tolist() == [1, 2, 3]
+    first = numbers.data_ptr()
+    cuda.synchronize(gpu)
+    torch.cuda._sleep(10**9)  # about half a second, in which no event is reached
+    cuda.send(numbers, gpu)
+    cuda._copying.clear()
+    del numbers
+    assert for_device([1, 2, 3], torch.long, gpu).data_ptr() == first
 
 
 def test_draft_and_verify_times_add_up_to_the_rounds():

@@ -800,7 +800,7 @@ def test_a_loaded_pair_writes_the_same_traced(which, params, embedded, on_disk):
 
 @pytest.fixture(scope="module")
 def embedded():
-    return load_pair()
+    return load_pair(device="cpu")
 
 
 def listened(pair, part, how, calls):

@@ -260,7 +260,7 @@ def test_pairs_says_what_each_needs(capsys):
         for name, kind in DRAFTER_KINDS.items()
         if any(entry.drafter_kind == name for entry in CATALOGUE.values())
     }
-    assert "quantised weights: int8, int4, int2, float8 on a CPU; on CUDA only what needs no compiler" in out
+    assert "quantised weights: int8, int4, int2, float8 on a CPU; on CUDA only without kernels that" in out
 
 
 def on_a_terminal(**environment: str) -> str:

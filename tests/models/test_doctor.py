@@ -17,6 +17,14 @@ from tests.fake_cuda import FakeCuda, install
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def told() -> dict:
     """By one run, with no GPU, whether there is one or not."""
@@ -43,6 +51,16 @@ def test_without_a_gpu_what_needs_one_is_not_run_and_nothing_fails(told):
         for check in told["checks"]
         if check["section"] == "capture"
     )
+
+
+def test_transformers_text_is_made_with_one_thread_as_a_run_is(monkeypatch, three_threads):
+    seen = []
+    monkeypatch.setattr(
+        texts, "theirs", lambda *_: lambda ids: (seen.append(torch.get_num_threads()) or [5, 6], None)
+    )
+    monkeypatch.setattr(texts, "on_the_cpu", lambda: [5, 6])
+    assert texts.cpu_and_transformers() == "all 2 tokens"
+    assert seen == [1] and torch.get_num_threads() == 3
 
 
 @pytest.mark.slow

@@ -283,6 +283,19 @@ def test_the_attention_that_is_asked_for_reaches_every_kind_of_pair(saved, wante
         assert pair.runner.cudnn_attention == pair.with_capture("off").runner.cudnn_attention == wanted
 
 
+def test_small_models_are_tried_with_one_thread():
+    """With more it takes ten times as long on a busy machine."""
+    target, drafter, before, seen = tiny(**SHAPE), shorter(tiny(**SHAPE)), torch.get_num_threads(), []
+    for model in (target, drafter):
+        model.register_forward_pre_hook(lambda *_: seen.append(torch.get_num_threads()))
+    torch.set_num_threads(3)
+    try:
+        load_pair(target=target, drafter=drafter)
+        assert set(seen) == {1} and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_tokenizers_that_differ_by_ids_at_the_end_only(saved, broken):
     longer = broken(lambda path: tokenizer(extra=4).save_pretrained(path))
     for target, drafter in ((saved / "target", longer), (longer, saved / "drafter")):

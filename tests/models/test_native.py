@@ -388,7 +388,7 @@ def test_a_forward_that_lies_for_other_rows_is_caught_in_the_run(monkeypatch):
 
 @pytest.fixture(scope="module")
 def pair():
-    return load_pair()
+    return load_pair(device="cpu")
 
 
 def text_of(pair, **params):
@@ -509,7 +509,7 @@ def test_without_numba(pair, monkeypatch):
     monkeypatch.delitem(sys.modules, "specdemo.runtime.kernels")
     monkeypatch.delattr("specdemo.runtime.kernels")
     monkeypatch.setitem(sys.modules, "numba", None)
-    without = load_pair()
+    without = load_pair(device="cpu")
     notes = noted(without)
     assert len(notes) == 2 and all("twice as long" in note and "numba" in note for note in notes)
     assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
@@ -519,7 +519,7 @@ def test_without_a_place_for_compiled_code(pair, monkeypatch):
     native.compile_function.cache_clear()
     monkeypatch.setattr(native, "_cache_fault", None)
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
-    without = load_pair()
+    without = load_pair(device="cpu")
     (note,) = noted(without)
     assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
     assert "deleted" not in note
@@ -532,7 +532,7 @@ import json
 from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
 from specdemo.loading.pair import weight_bytes
-pair = load_pair()
+pair = load_pair(device="cpu")
 text = generate(pair, {PROMPT!r}, Params(max_new_tokens=60, temperature=0.0), measure=False).text
 notes = [note for note in pair.notes if note not in pair.limits]
 print(json.dumps([text, notes, [lm.native is not None for lm in pair.runner.lms]]))

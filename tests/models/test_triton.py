@@ -487,7 +487,7 @@ def test_a_pair_on_a_cpu_does_not_import_the_kernels():
     code = """
 import sys
 from specdemo import Params, generate, load_pair
-generate(load_pair(), "Once", Params(max_new_tokens=4, seed=1), measure=False)
+generate(load_pair(device="cpu"), "Once", Params(max_new_tokens=4, seed=1), measure=False)
 print([name for name in sys.modules if name.startswith("specdemo.runtime.triton")])
 """
     assert in_a_process(code).split() == ["[]"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from specdemo.engine.drafters import Draft
 from specdemo.runtime import cuda
@@ -452,6 +453,84 @@ def test_to_host_waits_for_an_event_but_not_for_ever(fake, monkeypatch):
     monkeypatch.setattr(cuda, "DEADLINE", 0.05)
     with pytest.raises(RuntimeError, match="the GPU has not answered for 60 s"):
         to_host(pack(numbers), OnHost)
+
+
+@dataclass(frozen=True)
+class Block:
+    storage: StorageWeakRef
+    begin: int  # its address
+    size: int
+
+    def is_held(self):
+        gc.collect()
+        return not self.storage.expired()
+
+
+@pytest.fixture
+def blocks(fake, monkeypatch):
+    """What the allocator of pinned memory has given, without keeping it from being freed."""
+    given, allocate = [], cuda._pinned_bytes
+
+    def noting(size):
+        block = allocate(size)
+        given.append(Block(StorageWeakRef(block.untyped_storage()), block.data_ptr(), size))
+        return block
+
+    monkeypatch.setattr(cuda, "_pinned_bytes", noting)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((2, 3), torch.float64), ((), torch.long), ((3,), torch.bfloat16), ((0,), torch.int)]
+)
+def test_pinned_memory_is_unknown_to_the_allocator_that_it_comes_from(blocks, shape, dtype):
+    """That finds a block by its first byte, or by the storage of the tensor."""
+    tensor = cuda.pinned(torch.Size(shape), dtype)
+    assert tensor.shape == shape and tensor.dtype == dtype
+    (block,) = blocks
+    if tensor.numel():
+        assert tensor.untyped_storage().data_ptr() == tensor.data_ptr() == block.begin + cuda.HEADER
+    assert block.size == cuda.HEADER + tensor.numel() * dtype.itemsize
+    view = tensor.view(-1)
+    del tensor
+    assert block.is_held(), "a view holds it, too"
+    del view
+    assert not block.is_held()
+
+
+def test_what_is_copied_to_a_gpu_is_held_until_its_stream_has_been_waited_for(blocks):
+    graphs = new_graphs()
+    graphs(("step",), step, inputs())  # captured
+    graphs(("step",), step, replace(inputs(), x=cuda.pinned(torch.Size([3]), torch.long).fill_(1)))
+    cuda.send(cuda.pinned(torch.Size([3]), torch.long), CPU)
+    assert [block.is_held() for block in blocks] == [True, True]
+    cuda.synchronize("cuda:1")
+    assert [block.is_held() for block in blocks] == [True, True], "another stream knows nothing of the copies"
+    cuda.synchronize(CPU)
+    assert [block.is_held() for block in blocks] == [False, False]
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_pinned_memory_stays_where_a_gpu_that_does_not_answer_may_still_write(
+    fake, blocks, monkeypatch, broken
+):
+    fake.broken, fake.answers = broken, False
+    monkeypatch.setattr(cuda, "DEADLINE", 0.05)
+    with pytest.raises(RuntimeError):
+        cuda.on_host(torch.arange(3))
+    assert [block.is_held() for block in blocks] == [True]
+
+
+def test_only_one_function_allocates_pinned_memory():
+    """Tensors that torch itself pins must not be copied: see `cuda.pinned`."""
+    found = []
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(syntax_tree(file)):
+            if isinstance(node, ast.keyword) and node.arg in ("pin_memory", "non_blocking"):
+                found.append((file.relative_to(PACKAGE).as_posix(), node.arg))
+    waits_not = [("runtime/cuda.py", "non_blocking"), ("runtime/graphs.py", "non_blocking")]
+    assert sorted(set(found)) == [waits_not[0], ("runtime/cuda.py", "pin_memory"), waits_not[1]]
 
 
 def test_an_error_after_which_nothing_works_is_a_lost_gpu(fake):

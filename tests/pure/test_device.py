@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from specdemo.runtime.device import memory_of, to_device
+from specdemo.runtime import cuda
+from specdemo.runtime.device import for_device, memory_of
 
 
 def test_memory_is_known_where_there_is_no_sysconf(monkeypatch):
@@ -20,17 +21,13 @@ def test_memory_is_pinned_only_once_cuda_has_been_used(monkeypatch, is_used):
     """Pinning needs a driver, which ZeroGPU's server has not while it loads a pair."""
     pinned = []
 
-    class OnHost:
-        def to(self, device, non_blocking):
-            return device, non_blocking
+    def allocate(size):
+        pinned.append(size)
+        return torch.empty(size, dtype=torch.uint8)
 
-    def tensor(numbers, dtype, pin_memory):
-        pinned.append(pin_memory)
-        return OnHost()
-
-    monkeypatch.setattr(torch, "tensor", tensor)
+    monkeypatch.setattr(cuda, "_pinned_bytes", allocate)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_used)
-    cuda = torch.device("cuda")
-    assert to_device([1, 2], torch.long, cuda) == (cuda, True)
-    to_device([1, 2], torch.long, torch.device("cpu"))
-    assert pinned == [is_used, False]
+    assert for_device([1, 2], torch.long, torch.device("cuda")).tolist() == [1, 2]
+    assert pinned == ([cuda.HEADER + 16] if is_used else [])
+    assert for_device([1, 2], torch.long, torch.device("cpu")).tolist() == [1, 2]
+    assert len(pinned) == is_used

@@ -114,7 +114,7 @@ def allowed(dtype: str, model, device: str = "cuda") -> set[str]:
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_quantised_weights_that_need_no_compiler_are_allowed(cards, card):
+def test_quantised_weights_that_need_no_compiled_kernels_are_allowed(cards, card):
     cards(card)
     model = skeleton()
     old = {dtype: {"int8", "float8"} for dtype in DTYPES}
@@ -128,7 +128,7 @@ def test_a_refusal_names_the_field_the_model_the_device_and_what_is_allowed(card
     model = skeleton()
     assert refusal("float8", "auto", model) == (
         "quantize must be one of none, int8, int4 for target own/target on cuda in bfloat16, not float8: "
-        "there it would need a CUDA compiler"
+        "there it would need kernels that optimum-quanto compiles at their first use, which takes minutes"
     )
     assert refusal("float8", "auto", model, "cuda:1") is None, "the card that is asked for decides"
     assert refusal("int2", "auto", model, "cuda:1").startswith(
