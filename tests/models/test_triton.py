@@ -396,6 +396,13 @@ def test_attention_with_capped_scores(dtype):
     assert not torch.allclose(attended(capped), attended(replace(capped, softcap=0.0)), atol=0.05)
 
 
+def test_a_high_cap_costs_no_digits():
+    """Scores that are small beside the cap are where a tanh through a sigmoid would cost some."""
+    given = attending(8, 2, 64, torch.float32, 1, 500, softcap=50.0)
+    expected, _, _ = attended_exactly(given)
+    assert (attended(given) - expected).abs().max() <= 2.5e-6 * expected.abs().max()
+
+
 @pytest.mark.parametrize(("heads", "groups", "d"), [(28, 4, 16), (7, 1, 256), (4, 4, 16)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_attention_of_the_longest_draft(heads, groups, d, dtype):
