@@ -144,8 +144,8 @@ def errors(dtype: torch.dtype) -> Iterator[tuple[str, float, float]]:
         expected = exact(x, weight, scale)
         ours = triton_products.few_rows_int8(x, weight, scale, None)
         yield f"int8 product, rows: {rows}", apart(ours, expected), apart(of_torch, expected)
-    for n, first in ((1, 500), (5, 500), (17, 500), (5, 4000)):
-        given = attending(8, 2, 64, dtype, n, first, 8192)
+    for n, first, softcap in ((1, 500, 0.0), (5, 500, 0.0), (17, 500, 0.0), (5, 4000, 0.0), (5, 500, 50.0)):
+        given = attending(8, 2, 64, dtype, n, first, 8192, softcap=softcap)
         expected, new_keys, new_values = attended_exactly(given)
         ours = attended(given)
         keys, values = (
@@ -155,11 +155,19 @@ def errors(dtype: torch.dtype) -> Iterator[tuple[str, float, float]]:
         cos, sin = given.rotation_table[given.rows].split(1, 1)
         query = rotated(given.q.view(n, 8, 64), cos, sin, 32).transpose(0, 1)[None]
         visible = torch.arange(first + n, device=DEVICE) <= given.rows[:, None]
-        of_torch = scaled_dot_product_attention(
-            query, keys, values, visible, scale=given.scale, enable_gqa=True
-        )
+        if softcap:
+            scores = query @ keys.repeat_interleave(4, 1).transpose(2, 3) * given.scale
+            scores = ((scores / softcap).tanh() * softcap).masked_fill(~visible, -torch.inf)
+            weights = scores.softmax(-1, dtype=torch.float32).to(dtype)
+            of_torch = weights @ values.repeat_interleave(4, 1)
+        else:
+            of_torch = scaled_dot_product_attention(
+                query, keys, values, visible, scale=given.scale, enable_gqa=True
+            )
         of_torch = of_torch[0].transpose(0, 1).reshape(n, -1)
         about = f"attention, rows: {n}, after {first:,} tokens"
+        if softcap:
+            about += f", capped at {softcap:.0f}"
         yield about, apart(ours, expected), apart(of_torch, expected)
     gate_up = 4 * randn(5, 2 * 1500, dtype=dtype)
     gate, up = gate_up.chunk(2, -1)

@@ -34,7 +34,11 @@ ARCHITECTURES = {
     "qwen2": ("qwen2", GROUPED),
     "qwen3": ("qwen3", dict(GROUPED, head_dim=8)),
     "mistral": ("mistral", SLIDING),
-    "gemma2": ("gemma2", dict(SLIDING, layer_types=MIXED, query_pre_attn_scalar=8)),
+    # eager, as it is loaded: transformers before 5.21 would choose an attention that ignores its softcap
+    "gemma2": (
+        "gemma2",
+        dict(SLIDING, layer_types=MIXED, query_pre_attn_scalar=8, attn_implementation="eager"),
+    ),
     "gemma3": ("gemma3_text", dict(SLIDING, layer_types=MIXED, query_pre_attn_scalar=8)),
     "gpt2": ("gpt2", dict(n_embd=32, n_layer=2, n_head=4, n_positions=256)),
     "gpt_neox": ("gpt_neox", SHAPE),

@@ -249,6 +249,7 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
         lacks = f"lacks {len(missing)} weights, first {missing[0]}"
         raise LoadError(f"{part.role} {part.id} {lacks}: its files are incomplete")
     model = _text_alone(model)
+    _keep_score_cap(model)
     return _placed(model, part, dtype)
 
 
@@ -263,6 +264,14 @@ def _text_alone(model: PreTrainedModel) -> PreTrainedModel:
     text.generation_config = model.generation_config
     text.config._name_or_path = model.config._name_or_path
     return text.eval()
+
+
+def _keep_score_cap(model: PreTrainedModel) -> None:
+    """For models that cap attention's scores (Gemma 2), transformers before 5.21 chooses torch's attention,
+    which ignores the cap."""
+    config = model.config.get_text_config()
+    if getattr(config, "attn_logit_softcapping", None) and config._attn_implementation == "sdpa":
+        model.set_attn_implementation("eager")
 
 
 class RandomNumbersAlone(TorchDispatchMode):

@@ -26,6 +26,7 @@ from transformers import (
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.gemma2.modeling_gemma2 import Gemma2PreTrainedModel
 
 from specdemo import PairError, Params, load_pair, stream
 from specdemo.bench.shapes import shaped_pair
@@ -152,6 +153,22 @@ def test_the_text_model_of_gemma_3_is_loaded_without_its_part_for_pictures(tmp_p
     trace = text_of(pair, draft_with="lookup")
     ids = tokenizer()(PROMPT).input_ids
     assert trace.output_ids == greedy(whole, ids, 20)[: len(trace.output_ids)]
+
+
+def test_a_cap_on_attention_scores_is_not_left_out(tmp_path, monkeypatch):
+    """transformers before 5.21 chooses an attention for Gemma 2 that ignores it."""
+    capped = tiny("gemma2", vocab_size=304)
+    uncapped = tiny("gemma2", vocab_size=304, attn_logit_softcapping=None)
+    capped.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    monkeypatch.setattr(Gemma2PreTrainedModel, "_supports_sdpa", True)  # as before 5.21
+    pair = load_pair(target=tmp_path, device="cpu", dtype="float32")
+    with torch.no_grad():
+        ids = torch.arange(40)[None]
+        assert not torch.allclose(uncapped(ids).logits, capped(ids).logits, atol=0.01)
+        torch.testing.assert_close(pair.target(ids).logits, capped(ids).logits)
+    text_of(pair, draft_with="lookup")
+    assert not pair.notes
 
 
 def test_models_in_memory_are_left_as_they_are():
