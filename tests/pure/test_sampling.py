@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.sampling import Nucleus, Sampler, draw, one_hot, probabilities, uniforms
+from specdemo.engine.sampling import Nucleus, Sampler, draw, most_likely, one_hot, probabilities, uniforms
 from specdemo.events import Params, Round
 from specdemo.runtime.graphs import EagerSteps
 from tests.oracle import (
@@ -370,6 +370,19 @@ def test_tiny_temperatures_do_not_overflow(temperature):
 def test_greedy_is_one_hot_at_the_first_of_the_largest():
     greedy = Sampler(params(temperature=0.0, top_k=3, top_p=0.5, min_p=0.5))  # filters change nothing
     assert shaped_by(greedy, torch.tensor([[1.0, 4.0, 4.0, -torch.inf]]))[0].tolist() == [[0, 1, 0, 0]]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("width", [1, 127, 128, 129, 256, 700])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_likeliest_is_the_first_of_the_largest(dtype, width):
+    """In rows of a few different numbers, which have many equal ones, and of NaN and -inf."""
+    logits = torch.randint(-3, 2, (60, width), generator=torch.Generator().manual_seed(width)).to(dtype)
+    logits[10:20, ::3] = -torch.inf
+    logits[20] = -torch.inf
+    logits[30:40, width // 2 :: 5] = torch.nan
+    expected = logits.float().nan_to_num(nan=10.0).numpy().argmax(-1)  # NaN counts as the largest
+    assert most_likely(logits).tolist() == expected.tolist()
 
 
 def test_every_row_is_shaped_by_itself():
