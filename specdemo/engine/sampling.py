@@ -209,15 +209,15 @@ class Nucleus:
         self.width = next(self._wider, None)
 
     def filter(self, logits: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor | None]:
-        """logits [N, V], top_p [] -> the same with -inf outside of the nucleus, and whether that is the whole
-        nucleus [N], bool; None: it is. Where it is not, the `width` likeliest tokens stay, which are a part
-        of it.
+        """logits [N, V], the largest of each row 0, and top_p [] -> the same with -inf outside of the nucleus,
+        and whether that is the whole nucleus [N], bool; None: it is. Where it is not, the `width` likeliest
+        tokens stay, which are a part of it.
 
         The sum over the likeliest is float64, and of the whole width V only if `width` is None."""
         vocab_size = logits.shape[-1]
         width = min(self.width or vocab_size, vocab_size)
         top = logits.topk(width).values  # [N, width]
-        p = (top.double() - logits.logsumexp(-1, keepdim=True)).exp()
+        p = (top.double() - logits.exp().sum(-1, keepdim=True).log()).exp()
         inside = p.cumsum(-1) - p < top_p  # the likelier tokens sum to less than top_p
         edge = torch.where(inside, top, torch.inf).amin(-1, keepdim=True)  # [N, 1]: the least likely inside
         at_edge = logits == edge
