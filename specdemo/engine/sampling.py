@@ -222,8 +222,8 @@ class Nucleus:
         edge = torch.where(inside, top, torch.inf).amin(-1, keepdim=True)  # [N, 1]: the least likely inside
         at_edge = logits == edge
         room = (inside & (top == edge)).sum(-1, keepdim=True)  # [N, 1]: how many of the equally likely stay
-        higher_ids = at_edge.sum(-1, keepdim=True) - at_edge.cumsum(-1, dtype=torch.int32)  # [N, V]
-        kept = (logits > edge) | (at_edge & (higher_ids < room))
+        up_to = _counts(at_edge)  # [N, V]
+        kept = (logits > edge) | (at_edge & (up_to > up_to[:, -1:] - room))
         whole = ~inside[:, -1] if width < vocab_size else None
         return torch.where(kept, logits, -torch.inf), whole
 
@@ -243,6 +243,17 @@ def _in_chunks(numbers: Tensor, padding: float) -> Tensor:
     if missing := -numbers.shape[-1] % CHUNK:
         numbers = pad(numbers, (0, missing), value=padding)
     return numbers.unflatten(-1, (-1, CHUNK))
+
+
+def _counts(flags: Tensor) -> Tensor:
+    """flags [N, V] -> how many there are up to each place [N, V], int32. Those of a large vocabulary are
+    counted by chunks, because a GPU has one block make a running sum."""
+    if flags.shape[-1] <= SMALL_VOCABULARY:
+        return flags.cumsum(-1, dtype=torch.int32)
+    inside = _in_chunks(flags, 0).cumsum(-1, dtype=torch.int32)  # [N, C, CHUNK]
+    sums = inside[..., -1]
+    before = sums.cumsum(-1, dtype=torch.int32) - sums  # [N, C]
+    return (inside + before[..., None]).flatten(1)[:, : flags.shape[-1]]
 
 
 def most_likely(logits: Tensor) -> Tensor:
