@@ -5,6 +5,7 @@ float64: the uniform numbers, running sums, and (in rules.py) p and q of the tok
 number holds a float32 probability exactly, so anybody can repeat every verdict from the numbers in a trace.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -19,7 +20,10 @@ from specdemo.runtime.device import to_device
 def probabilities(logits: Tensor) -> Tensor:
     """logits [N, V] of any float type -> raw probabilities [N, V], float32: temperature 1, nothing
     filtered."""
-    return logits.float().softmax(-1)
+    logits = logits.float()
+    if not _one_block_is_slow(logits):
+        return logits.softmax(-1)
+    return _normalised((logits - _reduced(torch.amax, logits, -torch.inf)).exp())
 
 
 @dataclass(frozen=True)
@@ -137,14 +141,15 @@ class Sampler:
             return one_hot(most_likely(logits), logits.shape[-1]), exact
         logits = logits.float()
         # The largest logit becomes 0, so that a tiny temperature overflows to -inf only, never to inf - inf.
-        logits = (logits - logits.amax(-1, keepdim=True)) / settings.temperature
+        logits = (logits - _reduced(torch.amax, logits, -torch.inf)) / settings.temperature
         if 0 < self.top_k < logits.shape[-1]:
             logits = _at_least(logits, logits.topk(self.top_k).values[:, -1:])
         if self.nucleus:
             logits, exact = self.nucleus.filter(logits, settings.top_p)
         if self.has_min_p:  # p >= min_p * max p, as the largest logit is 0
             logits = _at_least(logits, settings.min_p.log())
-        return logits.softmax(-1), exact
+        probs = _normalised(logits.exp()) if _one_block_is_slow(logits) else logits.softmax(-1)
+        return probs, exact
 
     def _adjusted(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
         """Adds the bias and applies the penalties.
@@ -209,7 +214,7 @@ class Nucleus:
         self.width = next(self._wider, None)
 
     def filter(self, logits: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor | None]:
-        """logits [N, V], the largest of each row 0, and top_p [] -> the same with -inf outside of the nucleus,
+        """logits [N, V], the largest of each row 0, top_p [] -> the same with -inf outside of the nucleus,
         and whether that is the whole nucleus [N], bool; None: it is. Where it is not, the `width` likeliest
         tokens stay, which are a part of it.
 
@@ -217,7 +222,7 @@ class Nucleus:
         vocab_size = logits.shape[-1]
         width = min(self.width or vocab_size, vocab_size)
         top = logits.topk(width).values  # [N, width]
-        p = (top.double() - logits.exp().sum(-1, keepdim=True).log()).exp()
+        p = (top.double() - _reduced(torch.sum, logits.exp(), 0.0).log()).exp()
         inside = p.cumsum(-1) - p < top_p  # the likelier tokens sum to less than top_p
         edge = torch.where(inside, top, torch.inf).amin(-1, keepdim=True)  # [N, 1]: the least likely inside
         at_edge = logits == edge
@@ -254,6 +259,23 @@ def _counts(flags: Tensor) -> Tensor:
     sums = inside[..., -1]
     before = sums.cumsum(-1, dtype=torch.int32) - sums  # [N, C]
     return (inside + before[..., None]).flatten(1)[:, : flags.shape[-1]]
+
+
+def _one_block_is_slow(numbers: Tensor) -> bool:
+    """numbers [N, V]: whether they are on a GPU, which sums up each row with one block, and V is large."""
+    return numbers.is_cuda and numbers.shape[-1] > SMALL_VOCABULARY
+
+
+def _reduced(reduce: Callable[..., Tensor], numbers: Tensor, padding: float) -> Tensor:
+    """numbers [N, V] -> their sums or largest numbers [N, 1]."""
+    if _one_block_is_slow(numbers):
+        numbers = reduce(_in_chunks(numbers, padding), -1)  # [N, C]
+    return reduce(numbers, -1, keepdim=True)
+
+
+def _normalised(weights: Tensor) -> Tensor:
+    """Divides in place."""
+    return weights.div_(_reduced(torch.sum, weights, 0.0))
 
 
 def most_likely(logits: Tensor) -> Tensor:
