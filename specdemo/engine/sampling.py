@@ -316,7 +316,7 @@ def _index_beyond(cumulative: Tensor, weights: Tensor, point: Tensor) -> Tensor:
     cumulative = cumulative.masked_fill(weights <= 0, -torch.inf)
     # A point that has been rounded up to the largest sum is exceeded by none.
     beyond = (cumulative > point) | (cumulative == cumulative.amax(-1, keepdim=True))
-    return beyond.int().argmax(-1, keepdim=True)  # the first
+    return beyond.view(torch.uint8).argmax(-1, keepdim=True)  # the first
 
 
 @dataclass(frozen=True)
