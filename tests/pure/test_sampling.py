@@ -512,7 +512,7 @@ ODD_NUMBERS = torch.tensor(
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", [1, 2, 255, 256, 257, 511, 512, 4096, 10_000])
+@pytest.mark.parametrize("width", [1, 2, 127, 128, 129, 255, 256, 4096, 10_000])
 def test_drawing_in_chunks_is_drawing_in_one_sum(width):
     """Flat rows and peaked ones, most of their weights 0 or not, whole chunks of zeros at either end."""
     generator = torch.Generator().manual_seed(width)
@@ -535,13 +535,13 @@ def test_drawing_in_chunks_is_drawing_in_one_sum(width):
             assert ((reached - right).abs() < 1e-14).all()
             assert (rows.gather(-1, ids[:, None]) > 0).all()
             shown |= set(ids.tolist())
-    assert len(shown) >= min(width, 200)
+    assert len(shown) >= min(width, 100)
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", [1, 255, 256, 257, 1000, 10_000])
+@pytest.mark.parametrize("width", [1, 127, 128, 129, 1000, 10_000])
 def test_drawing_from_one_hot_rows_and_specks(width):
-    places = torch.tensor([place for place in (0, 254, 255, 256, 257, 511, 512, width - 1) if place < width])
+    places = torch.tensor([place for place in (0, 126, 127, 128, 129, 255, 256, width - 1) if place < width])
     for weight in (1.0, 1e-30, 1e-45):
         rows = one_hot(places, width) * weight
         for u in ODD_NUMBERS:
