@@ -5,6 +5,7 @@ float64: the uniform numbers, running sums, and (in rules.py) p and q of the tok
 number holds a float32 probability exactly, so anybody can repeat every verdict from the numbers in a trace.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -19,7 +20,10 @@ from specdemo.runtime.device import to_device
 def probabilities(logits: Tensor) -> Tensor:
     """logits [N, V] of any float type -> raw probabilities [N, V], float32: temperature 1, nothing
     filtered."""
-    return logits.float().softmax(-1)
+    logits = logits.float()
+    if not _one_block_is_slow(logits):
+        return logits.softmax(-1)
+    return _normalised((logits - _reduced(torch.amax, logits, -torch.inf)).exp())
 
 
 @dataclass(frozen=True)
@@ -134,17 +138,18 @@ class Sampler:
         of them only. `widen` makes top-p look at more."""
         logits, exact = self._adjusted(logits, settings, seen), None
         if self.greedy:
-            return one_hot(logits.argmax(-1), logits.shape[-1]), exact
+            return one_hot(most_likely(logits), logits.shape[-1]), exact
         logits = logits.float()
         # The largest logit becomes 0, so that a tiny temperature overflows to -inf only, never to inf - inf.
-        logits = (logits - logits.amax(-1, keepdim=True)) / settings.temperature
+        logits = (logits - _reduced(torch.amax, logits, -torch.inf)) / settings.temperature
         if 0 < self.top_k < logits.shape[-1]:
             logits = _at_least(logits, logits.topk(self.top_k).values[:, -1:])
         if self.nucleus:
             logits, exact = self.nucleus.filter(logits, settings.top_p)
         if self.has_min_p:  # p >= min_p * max p, as the largest logit is 0
             logits = _at_least(logits, settings.min_p.log())
-        return logits.softmax(-1), exact
+        probs = _normalised(logits.exp()) if _one_block_is_slow(logits) else logits.softmax(-1)
+        return probs, exact
 
     def _adjusted(self, logits: Tensor, settings: Settings, seen: Tensor | None) -> Tensor:
         """Adds the bias and applies the penalties.
@@ -177,7 +182,7 @@ class Sampler:
         drawn from, and whether those are exact [N]. The probabilities are None where they are one-hot. seen,
         and None in place of exact: see `shape`."""
         if self.greedy:  # whatever u is
-            return self._adjusted(logits, settings, seen).argmax(-1), None, None
+            return most_likely(self._adjusted(logits, settings, seen)), None, None
         probs, exact = self.shape(logits, settings, seen)
         return draw(probs, u), probs, exact
 
@@ -209,21 +214,21 @@ class Nucleus:
         self.width = next(self._wider, None)
 
     def filter(self, logits: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor | None]:
-        """logits [N, V], top_p [] -> the same with -inf outside of the nucleus, and whether that is the whole
-        nucleus [N], bool; None: it is. Where it is not, the `width` likeliest tokens stay, which are a part
-        of it.
+        """logits [N, V], the largest of each row 0, top_p [] -> the same with -inf outside of the nucleus,
+        and whether that is the whole nucleus [N], bool; None: it is. Where it is not, the `width` likeliest
+        tokens stay, which are a part of it.
 
         The sum over the likeliest is float64, and of the whole width V only if `width` is None."""
         vocab_size = logits.shape[-1]
         width = min(self.width or vocab_size, vocab_size)
         top = logits.topk(width).values  # [N, width]
-        p = (top.double() - logits.logsumexp(-1, keepdim=True)).exp()
+        p = (top.double() - _reduced(torch.sum, logits.exp(), 0.0).log()).exp()
         inside = p.cumsum(-1) - p < top_p  # the likelier tokens sum to less than top_p
         edge = torch.where(inside, top, torch.inf).amin(-1, keepdim=True)  # [N, 1]: the least likely inside
         at_edge = logits == edge
         room = (inside & (top == edge)).sum(-1, keepdim=True)  # [N, 1]: how many of the equally likely stay
-        higher_ids = at_edge.sum(-1, keepdim=True) - at_edge.cumsum(-1, dtype=torch.int32)  # [N, V]
-        kept = (logits > edge) | (at_edge & (higher_ids < room))
+        up_to = _counts(at_edge)  # [N, V]
+        kept = (logits > edge) | (at_edge & (up_to > up_to[:, -1:] - room))
         whole = ~inside[:, -1] if width < vocab_size else None
         return torch.where(kept, logits, -torch.inf), whole
 
@@ -234,23 +239,67 @@ def one_hot(ids: Tensor, vocab_size: int) -> Tensor:
     return zeros.scatter_(-1, ids[..., None], 1.0)
 
 
-CHUNK = 256  # tokens
-SMALL_VOCABULARY = 8192  # tokens: up to here, one long sum takes less time than the additional operations
+CHUNK = 128  # tokens: the vocabularies of Llama 3 and Qwen need no padding
+SMALL_VOCABULARY = 8192  # tokens: up to here, one long operation takes less time than several short ones
+
+
+def _in_chunks(numbers: Tensor, padding: float) -> Tensor:
+    """numbers [N, V] -> [N, C, CHUNK], the last chunk of a row filled up with `padding`."""
+    if missing := -numbers.shape[-1] % CHUNK:
+        numbers = pad(numbers, (0, missing), value=padding)
+    return numbers.unflatten(-1, (-1, CHUNK))
+
+
+def _counts(flags: Tensor) -> Tensor:
+    """flags [N, V] -> how many there are up to each place [N, V], int32. Those of a large vocabulary are
+    counted by chunks, because a GPU has one block make a running sum."""
+    if flags.shape[-1] <= SMALL_VOCABULARY:
+        return flags.cumsum(-1, dtype=torch.int32)
+    inside = _in_chunks(flags, 0).cumsum(-1, dtype=torch.int32)  # [N, C, CHUNK]
+    sums = inside[..., -1]
+    before = sums.cumsum(-1, dtype=torch.int32) - sums  # [N, C]
+    return (inside + before[..., None]).flatten(1)[:, : flags.shape[-1]]
+
+
+def _one_block_is_slow(numbers: Tensor) -> bool:
+    """numbers [N, V]: whether they are on a GPU, which sums up each row with one block, and V is large."""
+    return numbers.is_cuda and numbers.shape[-1] > SMALL_VOCABULARY
+
+
+def _reduced(reduce: Callable[..., Tensor], numbers: Tensor, padding: float) -> Tensor:
+    """numbers [N, V] -> their sums or largest numbers [N, 1]."""
+    if _one_block_is_slow(numbers):
+        numbers = reduce(_in_chunks(numbers, padding), -1)  # [N, C]
+    return reduce(numbers, -1, keepdim=True)
+
+
+def _normalised(weights: Tensor) -> Tensor:
+    """Divides in place."""
+    return weights.div_(_reduced(torch.sum, weights, 0.0))
+
+
+def most_likely(logits: Tensor) -> Tensor:
+    """logits [N, V] -> ids [N]: the first of the largest, or the first that is NaN. In a large vocabulary it
+    finds the token's chunk first: a GPU has one block look through a row, and a CPU finds the largest number
+    faster than its place."""
+    if logits.shape[-1] <= SMALL_VOCABULARY:
+        return logits.argmax(-1)
+    chunks = _in_chunks(logits, -torch.inf)
+    chunk = chunks.amax(-1).argmax(-1, keepdim=True)  # [N, 1]
+    inside = chunks.take_along_dim(chunk[..., None], 1)[:, 0].argmax(-1)
+    return inside.add(chunk[:, 0], alpha=CHUNK)
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
     """The token at `u` of the cumulative distribution, in the order of ids. weights [N, V] need not be
     normalised, u [N] in [0, 1), float64 -> ids [N]. Never a token of weight 0, whatever u is."""
-    vocab_size = weights.shape[-1]
-    if vocab_size <= SMALL_VOCABULARY:
+    if weights.shape[-1] <= SMALL_VOCABULARY:
         weights = weights.double()
         cumulative = weights.cumsum(-1)
         return _index_beyond(cumulative, weights, u[:, None] * cumulative[:, -1:])[:, 0]
     # The token's chunk first, and then the token inside of it, so that no float64 running sum is as long as a
     # large vocabulary.
-    if missing := -vocab_size % CHUNK:
-        weights = pad(weights, (0, missing))
-    chunks = weights.unflatten(-1, (-1, CHUNK))  # [N, C, CHUNK]
+    chunks = _in_chunks(weights, 0.0)
     sums = chunks.sum(-1, dtype=torch.float64)  # [N, C]
     ends = sums.cumsum(-1)
     point = u[:, None] * ends[:, -1:]
@@ -267,7 +316,7 @@ def _index_beyond(cumulative: Tensor, weights: Tensor, point: Tensor) -> Tensor:
     cumulative = cumulative.masked_fill(weights <= 0, -torch.inf)
     # A point that has been rounded up to the largest sum is exceeded by none.
     beyond = (cumulative > point) | (cumulative == cumulative.amax(-1, keepdim=True))
-    return beyond.int().argmax(-1, keepdim=True)  # the first
+    return beyond.view(torch.uint8).argmax(-1, keepdim=True)  # the first
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.sampling import Nucleus, Sampler, draw, one_hot, probabilities, uniforms
+from specdemo.engine.sampling import Nucleus, Sampler, draw, most_likely, one_hot, probabilities, uniforms
 from specdemo.events import Params, Round
 from specdemo.runtime.graphs import EagerSteps
 from tests.oracle import (
@@ -53,9 +53,10 @@ SHAPES = [
 
 @pytest.fixture(params=["in one sum", "in chunks"])
 def small(request, monkeypatch):
-    """Also makes small vocabularies go the way of large ones."""
+    """Also makes small vocabularies go the way of large ones on a GPU."""
     if request.param == "in chunks":
         monkeypatch.setattr("specdemo.engine.sampling.SMALL_VOCABULARY", 0)
+        monkeypatch.setattr("specdemo.engine.sampling._one_block_is_slow", lambda numbers: True)
 
 
 def params(**shape):
@@ -80,6 +81,7 @@ def by_transformers(logits, p):
     return logits.softmax(-1)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_as_transformers_shapes(shape, dtype):
@@ -104,6 +106,7 @@ def test_a_repetition_penalty_is_transformers_own(penalty):
     assert torch.equal(greedy.shape(logits, settings_of(greedy), seen)[0], one_hot(tokens, 50))
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("shape", [*SHAPES, {"temperature": 0.0}, {"temperature": 0.01, "top_k": 3}], ids=str)
 def test_as_plain_numpy_shapes(shape):
     logits = random_logits(2)
@@ -127,6 +130,7 @@ def asked(sampler, logits):
         sampler.widen()
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.9, 0.999])
 @pytest.mark.parametrize("sharpness", [0.1, 1.0, 4.0, "mixed"])
 def test_top_p_of_wide_vocabularies(sharpness, top_p):
@@ -142,6 +146,7 @@ def test_top_p_of_wide_vocabularies(sharpness, top_p):
     assert nearly_equal(got, expected)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("width", [50, 2000])
 @pytest.mark.parametrize(
     "shape", [{"top_p": 0.9}, {"top_p": 0.5}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.1}], ids=str
@@ -165,6 +170,7 @@ WIDTHS = [*Nucleus.WIDTHS, None]  # None: the whole vocabulary
 mixed = torch.cat(
     [wide_logits(sharpness, width=WIDE) for sharpness in (0.2, 1.0, 1.5, 2.0, 4.0)]
 )  # [120, WIDE]
+mixed -= mixed.amax(-1, keepdim=True)
 
 
 def filtered(logits, top_p, width):
@@ -189,6 +195,7 @@ def by_stable_sort(logits, top_p):
     return torch.tensor(stays)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
 def test_a_nucleus_is_whole_exactly_where_it_is_narrower_than_the_width(top_p, width):
@@ -208,7 +215,7 @@ def test_a_nucleus_is_whole_exactly_where_it_is_narrower_than_the_width(top_p, w
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
 def test_equal_tokens_are_kept_alike_by_every_width(top_p, width):
-    logits = (mixed + 20).to(torch.bfloat16).double()
+    logits = (mixed + 20).to(torch.bfloat16).double() - 20
     (got, whole), expected = filtered(logits, top_p, width), by_stable_sort(logits, top_p)
     assert whole.any() and torch.equal(kept(got)[whole], expected[whole])
     of_transformers = TopPLogitsWarper(top_p)(None, logits)
@@ -220,6 +227,7 @@ def test_equal_tokens_are_kept_alike_by_every_width(top_p, width):
     assert sum(bool(row.any()) for row in split) > 20
 
 
+@pytest.mark.usefixtures("small")
 def test_every_token_alike():
     """The most equal tokens that there can be."""
     level = torch.zeros(2, WIDE, dtype=torch.float64)
@@ -239,12 +247,15 @@ def test_each_width_has_captured_steps_of_its_own():
     assert [key[-1] for key in keys] == WIDTHS and len(set(keys)) == len(keys)
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_row_of_nan_is_shaped_to_nan(width):
     logits = wide_logits(4.0)
     logits[3, 7] = torch.nan
-    got, _ = filtered(logits, 0.9, width)
-    assert got.softmax(-1).isnan().any(-1).nonzero()[:, 0].tolist() == [3]
+    sampler = Sampler(params(temperature=1.0, top_p=0.9))
+    sampler.nucleus.width = width
+    got, _ = shaped_by(sampler, logits)
+    assert got.isnan().all(-1).nonzero()[:, 0].tolist() == [3]
 
 
 # Through the engine: a vocabulary of 600 in which some contexts need more than 256 tokens for their nucleus.
@@ -352,6 +363,7 @@ def test_a_broken_model_is_an_error_and_no_endless_round(broken):
         list(decoding(target, drafter, p, [3, 1, 4]))
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_small_types_are_widened_before_anything_else(dtype):
     """65,000 is close to the end of float16: there, dividing by a small temperature would overflow."""
@@ -360,6 +372,7 @@ def test_small_types_are_widened_before_anything_else(dtype):
     assert probabilities(logits).dtype == torch.float32
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-12])
 def test_tiny_temperatures_do_not_overflow(temperature):
     logits = torch.tensor([[1.0, 3.0, -2.0], [-900.0, -1000.0, -1e30], [2.0, 2.0, 0.0]])
@@ -367,11 +380,26 @@ def test_tiny_temperatures_do_not_overflow(temperature):
     assert got.tolist() == [[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]]
 
 
+@pytest.mark.usefixtures("small")
 def test_greedy_is_one_hot_at_the_first_of_the_largest():
     greedy = Sampler(params(temperature=0.0, top_k=3, top_p=0.5, min_p=0.5))  # filters change nothing
     assert shaped_by(greedy, torch.tensor([[1.0, 4.0, 4.0, -torch.inf]]))[0].tolist() == [[0, 1, 0, 0]]
 
 
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("width", [1, 127, 128, 129, 256, 700])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_the_likeliest_is_the_first_of_the_largest(dtype, width):
+    """In rows of a few different numbers, which have many equal ones, and of NaN and -inf."""
+    logits = torch.randint(-3, 2, (60, width), generator=torch.Generator().manual_seed(width)).to(dtype)
+    logits[10:20, ::3] = -torch.inf
+    logits[20] = -torch.inf
+    logits[30:40, width // 2 :: 5] = torch.nan
+    expected = logits.float().nan_to_num(nan=10.0).numpy().argmax(-1)  # NaN counts as the largest
+    assert most_likely(logits).tolist() == expected.tolist()
+
+
+@pytest.mark.usefixtures("small")
 def test_every_row_is_shaped_by_itself():
     logits = random_logits(3)
     sampler = Sampler(params(temperature=1.3, top_k=20, top_p=0.8, min_p=0.05))
@@ -387,9 +415,12 @@ def test_logits_are_left_as_they_were():
     assert torch.equal(logits, before)
 
 
+@pytest.mark.usefixtures("small")
 def test_raw_probabilities_know_no_temperature():
     logits = random_logits(5)
     assert nearly_equal(probabilities(logits), logits.softmax(-1))
+    logits[3, 7] = torch.nan
+    assert probabilities(logits).isnan().all(-1).nonzero()[:, 0].tolist() == [3]
 
 
 def test_one_hot():
@@ -481,7 +512,7 @@ ODD_NUMBERS = torch.tensor(
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", [1, 2, 255, 256, 257, 511, 512, 4096, 10_000])
+@pytest.mark.parametrize("width", [1, 2, 127, 128, 129, 255, 256, 4096, 10_000])
 def test_drawing_in_chunks_is_drawing_in_one_sum(width):
     """Flat rows and peaked ones, most of their weights 0 or not, whole chunks of zeros at either end."""
     generator = torch.Generator().manual_seed(width)
@@ -504,13 +535,13 @@ def test_drawing_in_chunks_is_drawing_in_one_sum(width):
             assert ((reached - right).abs() < 1e-14).all()
             assert (rows.gather(-1, ids[:, None]) > 0).all()
             shown |= set(ids.tolist())
-    assert len(shown) >= min(width, 200)
+    assert len(shown) >= min(width, 100)
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", [1, 255, 256, 257, 1000, 10_000])
+@pytest.mark.parametrize("width", [1, 127, 128, 129, 1000, 10_000])
 def test_drawing_from_one_hot_rows_and_specks(width):
-    places = torch.tensor([place for place in (0, 254, 255, 256, 257, 511, 512, width - 1) if place < width])
+    places = torch.tensor([place for place in (0, 126, 127, 128, 129, 255, 256, width - 1) if place < width])
     for weight in (1.0, 1e-30, 1e-45):
         rows = one_hot(places, width) * weight
         for u in ODD_NUMBERS:
