@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from specdemo.engine.drafters import Materials
 from specdemo.engine.drafters.model import ModelDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Params
+from specdemo.runtime import cuda
 from specdemo.runtime.assistant import CachedAssistant, is_assistant
 from specdemo.runtime.device import Clock
 from specdemo.runtime.early_exit import FirstLayersLM
@@ -178,7 +180,8 @@ Models = Callable[[], Sequence[Any]]  # makes a target, and a drafter or None
 def count_round(models: Models, params: Params, dtype: torch.dtype = torch.bfloat16) -> Counted:
     """The second round of a text, whose steps the first one has captured."""
     launches = Launches()
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    unpinned = patch.object(cuda, "can_pin", lambda: False)  # fake tensors have no memory to look at
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), unpinned:
         # The device is the default one here only, so that what a round leaves on the CPU is found there.
         with CUDA, _default_dtype(dtype):
             target, drafter = models()
