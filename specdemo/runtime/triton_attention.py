@@ -94,9 +94,9 @@ def normed_and_rotated(
 
 
 @triton.jit
-def tanh(z):
-    """Between -1 and 1 by Lambert's continued fraction, whose first 5 terms are right to 1e-7. A sigmoid,
-    from which it could be made, is near 1/2 there, so that digits would be lost."""
+def softly_bounded(z):
+    """tanh(z): between -1 and 1 by Lambert's continued fraction, whose first 5 terms are right to 1e-7. A
+    sigmoid, from which it could be made, is near 1/2 there, so that digits would be lost."""
     square = z * z
     fraction = z * (945.0 + square * (105.0 + square)) / (945.0 + square * (420.0 + square * 15.0))
     return tl.where(square < 1.0, fraction, 2.0 * tl.sigmoid(2.0 * z) - 1.0)
@@ -107,7 +107,7 @@ def scored(q, k, visible, scale, softcap, CAPS: tl.constexpr):
     """q [M, WIDTH], k [WIDTH, L] -> scores [M, L], -inf where nothing is visible."""
     scores = tl.dot(q, k, input_precision="ieee") * scale
     if CAPS:
-        scores = softcap * tanh(scores / softcap)
+        scores = softcap * softly_bounded(scores / softcap)
     return tl.where(visible, scores, float("-inf"))
 
 
