@@ -49,6 +49,12 @@ def calls(dtype: torch.dtype) -> Iterator[Call]:
             options = {"num_warps": tiling.warps, "num_stages": tiling.stages}
             constants = {**sizes, "HAS_BIAS": not adds, "ADDS": adds}
             yield triton_products.int8_kernel, types, constants, options
+        for kind in (number, "*i8"):
+            types = dict.fromkeys(("x", "scale", "bias", "y"), number) | {"weight": kind, "outputs": "i32"}
+            step = min(triton_products.ROW_STEP, triton.next_power_of_2(inputs))
+            sizes = {"INPUTS": inputs, "TILE": triton_products.ROW_TILE, "STEP": step}
+            constants = {**sizes, "SCALES": kind == "*i8", "HAS_BIAS": True, "ADDS": False}
+            yield triton_products.row_kernel, types, constants, {"num_warps": triton_products.ROW_WARPS}
     for model in models.values():
         heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
         names = ("q", "k", "v", "q_norm", "k_norm", "rotation_table", "keys", "values")
@@ -58,8 +64,8 @@ def calls(dtype: torch.dtype) -> Iterator[Call]:
         of_gemma = types | dict.fromkeys(("q_norm", "k_norm"), "*fp32")
         ways = [Way(types), Way(of_gemma, window=1024, caps=True, norms=True)]
         for tokens in (1, GAMMA + 1, MOST_BY_TRITON):
-            how = triton_attention.division_for(heads // groups * tokens, tokens, d, dtype)
-            sizes = {"SHARED": heads // groups, "D": d, "WIDTH": how.width, "ROWS": how.rows}
+            how = triton_attention.division_for(tokens, d, dtype)
+            sizes = {"SHARED": heads // groups, "D": d, "WIDTH": how.width, "ROWS": triton_attention.SMALLEST}
             sizes |= {"KEYS": how.keys, "NEW": how.new}
             others = [Way(types, norms=True), Way(types, rotates=False)] if tokens == GAMMA + 1 else []
             for way in [*ways, *others]:
@@ -67,7 +73,7 @@ def calls(dtype: torch.dtype) -> Iterator[Call]:
                 yield triton_attention.attend_kernel, way.types, sizes | way.constants, options
         sizes = {"HEADS": heads, "AT_ONCE": triton_attention.COMBINED, "D": d, "WIDTH": how.width}
         types = {"outputs": "*fp32", "logsumexp": "*fp32", "y": number, "tokens": "i32", "parts": "i32"}
-        yield triton_attention.combine_kernel, types, sizes, {"num_warps": 2}
+        yield triton_attention.combine_kernel, types, sizes, {"num_warps": 1}
         sizes = {"WIDTH": model.intermediate_size, "BLOCK": triton_between.GATE_BLOCK}
         types = {"gate_up": number, "output": number}
         yield triton_between.gate_kernel, types, {**sizes, "GELU": model.kind == "gemma3"}, {}

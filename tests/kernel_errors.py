@@ -142,8 +142,12 @@ def errors(dtype: torch.dtype) -> Iterator[tuple[str, float, float]]:
         x, (weight, scale, _) = randn(rows, 2048, dtype=dtype), int8_layer(256, 2048, dtype, bias=False)
         of_torch = linear(x, weight.to(dtype) * scale[:, None])
         expected = exact(x, weight, scale)
-        ours = triton_products.few_rows_int8(x, weight, scale, None)
+        ours = triton_products.few_rows_product(x, weight, scale, None)
         yield f"int8 product, rows: {rows}", apart(ours, expected), apart(of_torch, expected)
+    x, weight = randn(1, 2048, dtype=dtype), randn(256, 2048, dtype=dtype, seed=2)
+    ours = triton_products.few_rows_product(x, weight, None, None)
+    expected = x.double() @ weight.double().T
+    yield "product of a row", apart(ours, expected), apart(linear(x, weight), expected)
     for n, first, softcap in ((1, 500, 0.0), (5, 500, 0.0), (17, 500, 0.0), (5, 4000, 0.0), (5, 500, 50.0)):
         given = attending(8, 2, 64, dtype, n, first, 8192, softcap=softcap)
         expected, new_keys, new_values = attended_exactly(given)

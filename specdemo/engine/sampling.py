@@ -284,10 +284,9 @@ def most_likely(logits: Tensor) -> Tensor:
     faster than its place."""
     if logits.shape[-1] <= SMALL_VOCABULARY:
         return logits.argmax(-1)
-    chunks = _in_chunks(logits, -torch.inf)
-    chunk = chunks.amax(-1).argmax(-1, keepdim=True)  # [N, 1]
-    inside = chunks.take_along_dim(chunk[..., None], 1)[:, 0].argmax(-1)
-    return inside.add(chunk[:, 0], alpha=CHUNK)
+    largest = _in_chunks(logits, -torch.inf).max(-1)  # [N, C]
+    chunk = largest.values.argmax(-1, keepdim=True)  # [N, 1]
+    return largest.indices.take_along_dim(chunk, 1).add(chunk, alpha=CHUNK)[:, 0]
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:

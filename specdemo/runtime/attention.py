@@ -138,8 +138,10 @@ def number_of_parts(length: int, groups: int, processors: int) -> int:
 
 def parts_of_text(capacity: int, groups: int, processors: int) -> int:
     """Into how many parts triton_attention.py divides the keys of a text in a cache of this capacity: as many
-    as the GPU reads at the same time, but no more than there would be keys for if the cache were full."""
-    return max(1, min(capacity // KEYS_AT_ONCE, BLOCKS_A_PROCESSOR * processors // groups))
+    as the GPU reads at the same time, but no more than there would be keys for if the cache were full. Powers
+    of two, because so many are combined at a time."""
+    parts = max(1, min(capacity // KEYS_AT_ONCE, BLOCKS_A_PROCESSOR * processors // groups))
+    return 2 ** (parts.bit_length() - 1)
 
 
 def split_attention(

@@ -66,7 +66,8 @@ class Product:
     """Linear layers of the same input. Where their weights lie one after the other in memory (see
     `join_weights`), they are one product.
 
-    triton: few rows are multiplied with int8 weights as these lie in memory (triton_products.py)."""
+    triton: a single row, and few rows with int8 weights, are multiplied by triton_products.py with weights
+    as these lie in memory."""
 
     def __init__(self, *layers: Module, triton: bool = False):
         self.layers = layers
@@ -76,30 +77,32 @@ class Product:
             from specdemo.runtime import triton_products  # imports Triton
 
             self.kernels = triton_products
-        self.int8: list[Int8] = []  # what its kernels read: all layers as one, or each
+        self.stored: list[Stored] = []  # what the kernels read: all layers as one, or each
+        self.most_rows = 0  # that the kernels multiply
         self.begin_run()
 
     def begin_run(self) -> None:
         self.joined.clear()
-        self.int8.clear()
-        if is_plain(*self.layers):
-            whole = _as_one_each([(layer.weight, layer.bias) for layer in self.layers])
-            if whole is not None and len(self.layers) > 1:
-                named = zip(("weight", "bias"), whole, strict=True)
-                self.joined.update((name, tensor) for name, tensor in named if tensor is not None)
-        elif self.kernels is not None:
-            each = [quantised for layer in self.layers if (quantised := int8_of(layer)) is not None]
-            if len(each) == len(self.layers):
-                whole = _as_one_each(each)
-                self.int8 += each if whole is None else [Int8(*whole)]
+        self.stored, self.most_rows = [], 0
+        plain = is_plain(*self.layers)
+        each = [found for layer in self.layers if (found := (plain_of if plain else int8_of)(layer))]
+        if len(each) < len(self.layers):
+            return
+        whole = _as_one_each(each)
+        if plain and whole is not None and len(self.layers) > 1:
+            named = (("weight", whole.weight), ("bias", whole.bias))
+            self.joined.update((name, tensor) for name, tensor in named if tensor is not None)
+        if self.kernels is not None:
+            self.stored = each if whole is None else [whole]
+            self.most_rows = 1 if plain else MOST_BY_TRITON
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [N, in] -> [N, sum of the layers' outputs]"""
-        if self.joined:
+        if len(x) <= self.most_rows:
+            outputs = [self.kernels.few_rows_product(x, *each) for each in self.stored]
+        elif self.joined:
             product = skinny_linear if type(self.layers[0]) is SkinnyLinear else linear
             return product(x, self.joined["weight"], self.joined.get("bias"))
-        if self.int8 and len(x) <= MOST_BY_TRITON:
-            outputs = [self.kernels.few_rows_int8(x, *each) for each in self.int8]
         else:
             outputs = [layer(x) for layer in self.layers]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
@@ -107,8 +110,8 @@ class Product:
     def plus(self, x: Tensor, stream: Tensor) -> Tensor:
         """The product of a single layer, added to `stream`, whose memory is reused."""
         (layer,) = self.layers
-        if self.int8 and len(x) <= MOST_BY_TRITON:
-            return self.kernels.add_few_rows_int8(stream, x, *self.int8[0])
+        if len(x) <= self.most_rows:
+            return self.kernels.add_few_rows_product(stream, x, *self.stored[0])
         if type(layer) is SkinnyLinear and layer.bias is None and len(x) in FEW:
             return stream.add_(torch.mm(layer.weight, x.t()).t())
         if is_plain(layer) and layer.bias is None:
@@ -121,15 +124,22 @@ def is_plain(*layers: object) -> bool:
     return all(type(layer) in (Linear, SkinnyLinear) for layer in layers)
 
 
-class Int8(NamedTuple):
-    """A linear layer that optimum-quanto has quantised to int8."""
+class Stored(NamedTuple):
+    """A linear layer's numbers as they lie in memory: torch's own, or quantised to int8 by optimum-quanto."""
 
     weight: Tensor  # [out, in]
-    scale: Tensor  # [out]: what each row of the weight is multiplied by
+    scale: Tensor | None  # [out]: what each row of a weight in int8 is multiplied by
     bias: Tensor | None  # [out]
 
 
-def int8_of(layer: Module) -> Int8 | None:
+def plain_of(layer: Module) -> Stored | None:
+    """None for a layer whose numbers do not lie in order."""
+    weight, bias = layer.weight, layer.bias
+    in_order = weight.is_contiguous() and (bias is None or bias.is_contiguous())
+    return Stored(weight, None, bias) if in_order else None
+
+
+def int8_of(layer: Module) -> Stored | None:
     """None for a layer that is something else."""
     weight = getattr(layer, "weight", None)
     data, scale = (getattr(weight, name, None) for name in INT8_PARTS)
@@ -140,17 +150,17 @@ def int8_of(layer: Module) -> Int8 | None:
     if not fits or not in_order or getattr(layer, "activation_qtype", None) is not None:
         return None
     bias = None if layer.bias is None else layer.bias.detach()
-    return Int8(data.detach(), scale.detach().flatten(), bias)
+    return Stored(data.detach(), scale.detach().flatten(), bias)
 
 
-def _as_one_each(layers: Sequence[tuple[Tensor | None, ...]]) -> list[Tensor | None] | None:
-    """Of layers' weights, biases and so on, each kind as one tensor. None if one of them cannot be."""
+def _as_one_each(layers: Sequence[Stored]) -> Stored | None:
+    """All layers as one. None if they cannot be."""
     wholes: list[Tensor | None] = []
     for parts in zip(*layers, strict=True):
         wholes.append(_as_one(parts))
         if wholes[-1] is None and any(part is not None for part in parts):
             return None
-    return wholes
+    return Stored(*wholes)
 
 
 def _as_one(parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -1,10 +1,13 @@
-"""The product of few rows with a weight that is quantised to int8, on CUDA. What limits it is how fast the
-weight is read, so its bytes are read once, as optimum-quanto keeps them, and nothing else is written than the
-result. (optimum-quanto's own product writes the whole weight in the dtype first.)
+"""Products of few rows on CUDA. What limits them is how fast the weight is read, so its bytes are read once,
+as they are kept, and nothing else is written than the result.
 
-Imports Triton, which comes with torch's CUDA builds. The kernel is compiled at its first call for each shape
-of a weight. Nothing is tuned by timing, so a call can be captured after that, and the same numbers always
-give the same sums."""
+A weight that is quantised to int8 is multiplied with 1 to 17 rows (optimum-quanto's own product writes the
+whole weight in the dtype first), another one with a single row. For those of more rows, BLAS libraries are as
+fast.
+
+Imports Triton, which comes with torch's CUDA builds. A kernel is compiled at its first call for each shape
+of a weight. Nothing is tuned by timing in a run, so a call can be captured after that, and the same numbers
+always give the same sums."""
 
 from dataclasses import dataclass
 
@@ -16,10 +19,14 @@ from torch import Tensor, library
 from specdemo.runtime.cuda import device_of
 
 _LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
-_LIBRARY.define("few_rows_int8(Tensor x, Tensor weight, Tensor scale, Tensor? bias) -> Tensor")
+_LIBRARY.define("few_rows_product(Tensor x, Tensor weight, Tensor? scale, Tensor? bias) -> Tensor")
 _LIBRARY.define(
-    "add_few_rows_int8(Tensor(a!) stream, Tensor x, Tensor weight, Tensor scale, Tensor? bias) -> Tensor(a!)"
+    "add_few_rows_product(Tensor(a!) stream, Tensor x, Tensor weight, Tensor? scale, Tensor? bias) "
+    "-> Tensor(a!)"
 )
+# Of a product with a single row: outputs of a program, inputs at a time, and warps. They took the least time
+# of all that were timed on an NVIDIA H100 (2026-11-26, ten weights of Llama 3.2 1B and 3B in bfloat16).
+ROW_TILE, ROW_STEP, ROW_WARPS = 4, 1024, 8
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Tiling:
 
 
 # By the fewest outputs of a weight. So a weight of 2048 rows keeps some 130 processors busy. Estimates: they
-# have never been timed.
+# have not been compared by timing.
 TILINGS = ((16_384, 64, 128, 4), (4096, 32, 256, 2), (0, 16, 256, 1))  # outputs, inputs, warps
 PADDED_ROWS = (16, 32)  # a tensor core multiplies whole tiles
 
@@ -89,38 +96,88 @@ def int8_kernel(
     tl.store(places, result.to(y.dtype.element_ty), known)
 
 
-def _launch(y: Tensor, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, adds: bool) -> None:
+@triton.jit
+def row_kernel(
+    x,  # [INPUTS]
+    weight,  # [outputs, INPUTS]
+    scale,  # [outputs], read if SCALES
+    bias,  # [outputs], read if HAS_BIAS
+    y,  # [outputs]; if ADDS, the result is added to what is there
+    outputs,
+    INPUTS: tl.constexpr,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    SCALES: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ADDS: tl.constexpr,
+):
+    """Without tensor cores, which multiply 8 rows or more: what is on its way from memory fills the
+    registers."""
+    output, step = tl.program_id(0) * TILE + tl.arange(0, TILE), tl.arange(0, STEP)
+    is_output = output < outputs
+    places = weight + output.to(tl.int64)[:, None] * INPUTS + step[None, :]
+    sums = tl.zeros((TILE, STEP), tl.float32)
+    for at in range(0, INPUTS, STEP):
+        of_x, of_weight = step < INPUTS - at, is_output[:, None]
+        if INPUTS % STEP:
+            of_weight = of_weight & of_x[None, :]
+        w = tl.load(places + at, of_weight, other=0, eviction_policy="evict_first").to(tl.float32)
+        sums += w * tl.load(x + at + step, of_x, other=0.0).to(tl.float32)[None, :]
+    result = tl.sum(sums, 1)
+    if SCALES:
+        result *= tl.load(scale + output, is_output, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        result += tl.load(bias + output, is_output, other=0.0).to(tl.float32)
+    if ADDS:
+        result += tl.load(y + output, is_output, other=0.0).to(tl.float32)
+    tl.store(y + output, result.to(y.dtype.element_ty), is_output)
+
+
+def _launch(
+    y: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, adds: bool
+) -> None:
+    """scale: None for a weight that is not quantised, which takes a single row."""
     (rows, inputs), outputs = x.shape, len(weight)
-    padded = next(padded for padded in PADDED_ROWS if rows <= padded)
-    tiling = tiling_for(outputs, inputs, padded, x.dtype)
+    given = x.contiguous(), weight, y if scale is None else scale, y if bias is None else bias, y
+    flags = {"HAS_BIAS": bias is not None, "ADDS": adds}
     with device_of(x):
+        if rows == 1:
+            row_kernel[(triton.cdiv(outputs, ROW_TILE),)](
+                *given,
+                outputs,
+                INPUTS=inputs,
+                TILE=ROW_TILE,
+                STEP=min(ROW_STEP, triton.next_power_of_2(inputs)),
+                SCALES=scale is not None,
+                **flags,
+                num_warps=ROW_WARPS,
+            )
+            return
+        assert scale is not None, "more rows are for weights in int8"
+        padded = next(padded for padded in PADDED_ROWS if rows <= padded)
+        tiling = tiling_for(outputs, inputs, padded, x.dtype)
         int8_kernel[(triton.cdiv(outputs, tiling.outputs),)](
-            x.contiguous(),
-            weight,
-            scale,
-            scale if bias is None else bias,
-            y,
+            *given,
             rows,
             outputs,
             INPUTS=inputs,
             ROWS=padded,
             TILE=tiling.outputs,
             STEP=tiling.inputs,
-            HAS_BIAS=bias is not None,
-            ADDS=adds,
+            **flags,
             num_warps=tiling.warps,
             num_stages=tiling.stages,
         )
 
 
-def _few_rows_int8(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+def _few_rows_product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
     y = x.new_empty(len(x), len(weight))
     _launch(y, x, weight, scale, bias, adds=False)
     return y
 
 
-def _add_few_rows_int8(
-    stream: Tensor, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None
+def _add_few_rows_product(
+    stream: Tensor, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
 ) -> Tensor:
     _launch(stream, x, weight, scale, bias, adds=True)
     return stream
@@ -129,9 +186,9 @@ def _add_few_rows_int8(
 # As operations of torch, so that tensors without numbers have their shapes. The CPU is for Triton's
 # interpreter.
 for backend in ("CUDA", "CPU"):
-    _LIBRARY.impl("few_rows_int8", _few_rows_int8, backend)
-    _LIBRARY.impl("add_few_rows_int8", _add_few_rows_int8, backend)
-_LIBRARY.impl("few_rows_int8", lambda x, weight, *_: x.new_empty(len(x), len(weight)), "Meta")
-_LIBRARY.impl("add_few_rows_int8", lambda stream, *_: stream, "Meta")
-few_rows_int8 = torch.ops.specdemo.few_rows_int8
-add_few_rows_int8 = torch.ops.specdemo.add_few_rows_int8
+    _LIBRARY.impl("few_rows_product", _few_rows_product, backend)
+    _LIBRARY.impl("add_few_rows_product", _add_few_rows_product, backend)
+_LIBRARY.impl("few_rows_product", lambda x, weight, *_: x.new_empty(len(x), len(weight)), "Meta")
+_LIBRARY.impl("add_few_rows_product", lambda stream, *_: stream, "Meta")
+few_rows_product = torch.ops.specdemo.few_rows_product
+add_few_rows_product = torch.ops.specdemo.add_few_rows_product

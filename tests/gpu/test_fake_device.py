@@ -267,7 +267,7 @@ def test_int8_weights_take_one_launch_a_product(name):
         before = count_round(models, params(**GREEDY)).verify
     with hopper(triton=True):
         after = count_round(models, params(**GREEDY)).verify
-    products = [name for name in after if name in ("few_rows_int8", "add_few_rows_int8")]
+    products = [name for name in after if name in ("few_rows_product", "add_few_rows_product")]
     assert len(products) == 2 * 4 and after.count("mm") == 1  # the output matrix, which is not quantised
     assert before.count("qbytes_mm") == 2 * 2 * (4 if name == "phi3" else 7) and "qbytes_mm" not in after
 

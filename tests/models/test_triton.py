@@ -65,9 +65,9 @@ def assert_exact(y, expected, dtype, roundings=1.0):
 def check_product(rows, outputs, inputs, dtype, bias=True):
     layer, x = int8_layer(outputs, inputs, dtype, bias), randn(rows, inputs, dtype=dtype)
     expected = exact(x, *layer)
-    assert_exact(triton_products.few_rows_int8(x, *layer), expected, dtype)
+    assert_exact(triton_products.few_rows_product(x, *layer), expected, dtype)
     stream = randn(rows, outputs, dtype=dtype, seed=2)
-    added = triton_products.add_few_rows_int8(there := stream.clone(), x, *layer)
+    added = triton_products.add_few_rows_product(there := stream.clone(), x, *layer)
     assert added.data_ptr() == there.data_ptr()
     assert_exact(there, stream.double() + expected, dtype)
 
@@ -83,6 +83,21 @@ def test_each_number_of_rows(rows, dtype):
 def test_sizes_that_are_no_multiples_of_a_tile(outputs, inputs, dtype):
     for rows in (1, 6, 17):
         check_product(rows, outputs, inputs, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [(1, 1), (15, 17), (33, 63), (16, 257), (6, 1024), (9, 1030), (5, 4864)]
+)
+def test_a_row_with_a_weight_that_is_not_quantised(outputs, inputs, dtype):
+    weight, x = randn(outputs, inputs, dtype=dtype), randn(1, inputs, dtype=dtype, seed=3)
+    bias, stream = randn(outputs, dtype=dtype, seed=4), randn(1, outputs, dtype=dtype, seed=2)
+    expected = x.double() @ weight.double().T
+    how = {"dtype": dtype, "roundings": 3 if dtype == torch.float32 else 1}  # sums of up to 4864 numbers
+    assert_exact(triton_products.few_rows_product(x, weight, None, None), expected, **how)
+    assert_exact(triton_products.few_rows_product(x, weight, None, bias), expected + bias.double(), **how)
+    triton_products.add_few_rows_product(there := stream.clone(), x, weight, None, bias)
+    assert_exact(there, stream.double() + expected + bias.double(), **how)
 
 
 def scaled(outputs, inputs, rows, dtype):
@@ -131,11 +146,11 @@ def test_whole_weights_of_the_catalogue(model):
 
 
 def test_a_product_is_the_same_in_any_company():
-    """A row's numbers do not depend on how many rows there are, up to 16."""
+    """A row's numbers do not depend on how many rows there are, from 2 to 16."""
     layer, x = int8_layer(40, 160, torch.bfloat16), randn(16, 160, dtype=torch.bfloat16)
-    whole = triton_products.few_rows_int8(x, *layer)
-    for rows in (1, 2, 5):
-        assert torch.equal(triton_products.few_rows_int8(x[:rows], *layer), whole[:rows])
+    whole = triton_products.few_rows_product(x, *layer)
+    for rows in (2, 5):
+        assert torch.equal(triton_products.few_rows_product(x[:rows], *layer), whole[:rows])
 
 
 def test_large_numbers_do_not_overflow_on_the_way():
@@ -143,7 +158,7 @@ def test_large_numbers_do_not_overflow_on_the_way():
     weight = torch.full((16, 64), 127, dtype=torch.int8, device=DEVICE)
     scale = torch.full((16,), 2.0**-14, dtype=torch.float16, device=DEVICE)
     x = torch.full((2, 64), 60_000.0, dtype=torch.float16, device=DEVICE)
-    assert_exact(triton_products.few_rows_int8(x, weight, scale, None), exact(x, weight, scale), x.dtype)
+    assert_exact(triton_products.few_rows_product(x, weight, scale, None), exact(x, weight, scale), x.dtype)
 
 
 def quantised(model, kind=qint8):
@@ -284,12 +299,12 @@ def test_kernels_that_fail_or_predict_otherwise_are_not_used(monkeypatch, fault)
 
 
 def test_an_int8_product_that_differs_with_17_rows_only_is_found(monkeypatch):
-    product = triton_products.few_rows_int8
+    product = triton_products.few_rows_product
 
     def wrong(x, *layer):
         return product(x, *layer) * (1.5 if len(x) == MOST_BY_TRITON else 1.0)
 
-    monkeypatch.setattr(triton_products, "few_rows_int8", wrong)
+    monkeypatch.setattr(triton_products, "few_rows_product", wrong)
     lm = static_on(quantised(tiny()))
     assert lm.fused is not None and not lm.fused.triton and "predicts something other" in lm.not_triton
 
@@ -320,7 +335,8 @@ def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
     assert graphs.blocker is None and fake.log.count("replay") > len(captured) and not fake.violations
     noted = {str(each[0]) for graph in graphs.graphs.values() for each in graph.graph.operations.noted}
     assert {
-        f"specdemo.{name}.default" for name in ("few_rows_int8", "add_few_rows_int8", "few_rows_attention")
+        f"specdemo.{name}.default"
+        for name in ("few_rows_product", "add_few_rows_product", "few_rows_attention")
     } <= noted
     assert captured == rounds(Filled())
 
@@ -472,7 +488,7 @@ def test_nothing_is_read_or_written_beyond_the_rows():
     layer = int8_layer(17, 65, torch.float32)
     around, x = torch.full((7, 17), 3.0, device=DEVICE), torch.full((7, 65), float("nan"), device=DEVICE)
     x[1:4] = randn(3, 65)
-    triton_products.add_few_rows_int8(around[1:4], x[1:4], *layer)
+    triton_products.add_few_rows_product(around[1:4], x[1:4], *layer)
     assert (around[[0, 4, 5, 6]] == 3).all() and not around.isnan().any()
 
 
