@@ -76,7 +76,7 @@ def counted_rounds() -> Finding:
 
 
 def this_gpu() -> Accelerator:
-    return Accelerator(bandwidth(), node_us(), torch.cuda.get_device_properties(0).multi_processor_count)
+    return Accelerator(bandwidth(), node_us())
 
 
 def count_tables(machines: Mapping[str, Accelerator]) -> list[Table]:
@@ -134,7 +134,7 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
         share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
         if device() == "cuda" and name in SPEED_SHAPES:
             length = len(prompts[0]) + SPEED_TOKENS["cuda"]
-            engine = "now" if cuda.has_triton("cuda") else "without Triton"
+            engine = "with Triton" if cuda.has_triton("cuda") else "without"
             by_count = counted_round(name, this_gpu(), length, params.gamma, engine)
             numbers["counted_round_ms"] = by_count.us / 1000
             share += f", by count {by_count.us / 1000:.2f} ms"
