@@ -13,6 +13,7 @@ from specdemo import Params
 from specdemo.errors import PairError
 from specdemo.ui.page import links
 from specdemo.ui.page.hints import hints
+from specdemo.ui.runs.board import FollowedRun
 from specdemo.ui.runs.instruments import measure, measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Given, Models, Servers
@@ -22,7 +23,8 @@ from specdemo.ui.view import settings
 from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair
 from specdemo.vllm.client import ServerError
-from tests.stand_ins.vllm import ROUNDS, StandIn, slowly
+from tests.pure.test_following import messages
+from tests.stand_ins.vllm import ROUNDS, BreakOff, StandIn, slowly
 
 USUAL = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
 ALONE = [(id_,) for id_ in range(5, 13)]
@@ -152,6 +154,40 @@ def test_a_visitors_run_on_a_server(two):
     *_, last = followed(models_with(urls[0]), Choice(), GREEDY)
     assert isinstance(last, RunProgress) and last.ended
     assert last.run.trace.finish == "length" and last.run.trace.stats.accepted == 3
+
+
+def breaks_off(number, write):
+    if number == 3:
+        raise BreakOff
+
+
+def unseen_ticket(monkeypatch, asked):
+    """A ticket whose turn is over before the event loop, which is busy until then, has seen that it came."""
+    ticket = RunQueue().join(Visitor("page", "10.0.0.1"), asked)
+    enter = ticket.enter
+
+    def enter_and_wait(*given):
+        enter(*given)
+        ticket.done.exception(60)
+
+    monkeypatch.setattr(ticket, "enter", enter_and_wait)
+    return ticket
+
+
+def test_what_came_of_a_run_that_failed_at_once_is_told_with_its_error(two, monkeypatch):
+    (drafting, _), urls = two
+    models = models_with(urls[0])
+    models.get()
+    drafting.before_chunk = breaks_off
+
+    async def play():
+        run, ticket = FollowedRun(LOCAL, GREEDY, lambda trace: ""), unseen_ticket(monkeypatch, "run")
+        run.begin(follow(models, ticket, Choice(), "Once", GREEDY))
+        return await messages(run)
+
+    [told] = asyncio.run(play())
+    assert "broke off" in told["notice"]["text"] and told["ended"]
+    assert len(told["update"]["rounds"]) == 3 and told["update"]["finish"] == "error"
 
 
 def measured(models, wanted, params=GREEDY) -> dict:
