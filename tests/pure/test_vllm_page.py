@@ -200,6 +200,24 @@ def measured(models, wanted, params=GREEDY) -> dict:
     return asyncio.run(play())[-1]
 
 
+def test_a_measurement_that_failed_at_once_says_what_was_measured(two, monkeypatch):
+    (drafting, _), urls = two
+    models = models_with(*urls)
+    models.get()
+    drafting.before_chunk = breaks_off
+    told = []
+
+    async def play():
+        request = measurement_request({"kind": "race"}, Choice(), "Once", GREEDY)
+        async with aclosing(measure(models, unseen_ticket(monkeypatch, "measurement"), request)) as reports:
+            async for report in reports:
+                told.append({**report})
+
+    with pytest.raises(ServerError, match="broke off"):
+        asyncio.run(play())
+    assert told and told[-1]["state"] == "running" and host(urls[0]) in told[-1]["whose"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["drafting chosen", "alone chosen"])
 def test_two_servers_of_one_model_race(two, order):
