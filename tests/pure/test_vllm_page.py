@@ -13,6 +13,7 @@ from specdemo import Params
 from specdemo.errors import PairError
 from specdemo.ui.page import links
 from specdemo.ui.page.hints import hints
+from specdemo.ui.runs.board import FollowedRun
 from specdemo.ui.runs.instruments import measure, measurement_request
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Given, Models, Servers
@@ -22,7 +23,8 @@ from specdemo.ui.view import settings
 from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair
 from specdemo.vllm.client import ServerError
-from tests.stand_ins.vllm import ROUNDS, StandIn, slowly
+from tests.pure.test_following import messages
+from tests.stand_ins.vllm import ROUNDS, BreakOff, StandIn, slowly
 
 USUAL = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
 ALONE = [(id_,) for id_ in range(5, 13)]
@@ -154,6 +156,40 @@ def test_a_visitors_run_on_a_server(two):
     assert last.run.trace.finish == "length" and last.run.trace.stats.accepted == 3
 
 
+def breaks_off(number, write):
+    if number == 3:
+        raise BreakOff
+
+
+def unseen_ticket(monkeypatch, asked):
+    """A ticket whose turn is over before the event loop, which is busy until then, has seen that it came."""
+    ticket = RunQueue().join(Visitor("page", "10.0.0.1"), asked)
+    enter = ticket.enter
+
+    def enter_and_wait(*given):
+        enter(*given)
+        ticket.done.exception(60)
+
+    monkeypatch.setattr(ticket, "enter", enter_and_wait)
+    return ticket
+
+
+def test_what_came_of_a_run_that_failed_at_once_is_told_with_its_error(two, monkeypatch):
+    (drafting, _), urls = two
+    models = models_with(urls[0])
+    models.get()
+    drafting.before_chunk = breaks_off
+
+    async def play():
+        run, ticket = FollowedRun(LOCAL, GREEDY, lambda trace: ""), unseen_ticket(monkeypatch, "run")
+        run.begin(follow(models, ticket, Choice(), "Once", GREEDY))
+        return await messages(run)
+
+    [told] = asyncio.run(play())
+    assert "broke off" in told["notice"]["text"] and told["ended"]
+    assert len(told["update"]["rounds"]) == 3 and told["update"]["finish"] == "error"
+
+
 def measured(models, wanted, params=GREEDY) -> dict:
     async def play():
         request = measurement_request(wanted, Choice(), "Once", params)
@@ -162,6 +198,24 @@ def measured(models, wanted, params=GREEDY) -> dict:
             return [json.loads(json.dumps(message)) async for message in measurements]
 
     return asyncio.run(play())[-1]
+
+
+def test_a_measurement_that_failed_at_once_says_what_was_measured(two, monkeypatch):
+    (drafting, _), urls = two
+    models = models_with(*urls)
+    models.get()
+    drafting.before_chunk = breaks_off
+    told = []
+
+    async def play():
+        request = measurement_request({"kind": "race"}, Choice(), "Once", GREEDY)
+        async with aclosing(measure(models, unseen_ticket(monkeypatch, "measurement"), request)) as reports:
+            async for report in reports:
+                told.append({**report})
+
+    with pytest.raises(ServerError, match="broke off"):
+        asyncio.run(play())
+    assert told and told[-1]["state"] == "running" and host(urls[0]) in told[-1]["whose"]
 
 
 @pytest.mark.slow

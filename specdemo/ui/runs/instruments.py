@@ -117,7 +117,7 @@ async def measure(
         async with aclosing(turn_with(models, ticket, choices, work, begun, done)) as before:
             async for waiting in before:
                 yield told | {"text": waiting.sentence, "share": waiting.share}
-        if done.done():
+        if not begun.done():
             done.result()  # raises what went wrong before it began
         plan = begun.result()
         told |= {"whose": plan.whose, "state": "running", "text": say("run.warming_up"), "share": 0.0}

@@ -264,8 +264,9 @@ class Ticket:
         self.queue.look()
 
     def check(self) -> None:
-        """Refused if it has been sent away, or if nobody listens any more."""
-        if self.done.done():
+        """Refused if it has been sent away before its turn, or if nobody listens any more. What goes wrong in
+        its turn is told by `done` alone."""
+        if self.done.done() and self.began is None:
             self.done.result()
         elif not self.visitor.listens():
             raise Refused("Nobody waits for this any more.")

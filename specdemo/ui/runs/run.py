@@ -63,7 +63,8 @@ async def follow(
 
     Yields Waiting when something changes while the pair loads and while others have their turns. Then yields
     RunProgress when the run has begun, at most every REPORT_PERIOD when there are new rounds, and when it has
-    ended. Errors are raised. Closing or cancelling this generator closes the run or leaves the line.
+    ended or failed. Errors are raised. Closing or cancelling this generator closes the run or leaves the
+    line.
     """
     started: Future[tuple[AnyPair, Run]] = Future()
 
@@ -79,16 +80,19 @@ async def follow(
         async with aclosing(turn_with(models, ticket, [choice], work, begun, done)) as before:
             async for waiting in before:
                 yield waiting
+        if not begun.done():
+            done.result()  # raises what went wrong before it began
+        pair, run = begun.result()
         reported = None
         while not done.done():
-            pair, run = begun.result()
             state = (len(run.trace.rounds), pair.warming_up)
             if state != reported:
                 reported = state
                 yield RunProgress(pair, run, state[0], False)
             await asyncio.wait([done], timeout=REPORT_PERIOD)
-        done.result()  # raises what went wrong
-        pair, run = started.result()
+        if done.exception():
+            yield RunProgress(pair, run, len(run.trace.rounds), False)  # what came before it failed
+        done.result()
         is_cut = run.trace.finish == "cancelled" and ticket.is_late
         yield RunProgress(pair, run, len(run.trace.rounds), True, ticket.ending if is_cut else "")
     finally:
