@@ -12,11 +12,10 @@ from specdemo.events.speedup import expected_tokens
 COUNTED_GAMMA, COUNTED_ACCEPTANCE = 4, 0.75
 TEXTS = (512, 4096, 32_768)  # tokens
 ITEMSIZE = 2  # bfloat16
-# Microseconds, measured on an NVIDIA H100 (2026-11-26, torch 2.11, `python -m tests.gpu.micro`, bfloat16).
+# Microseconds, measured on an NVIDIA H100 (2026-11-26, torch 2.11, bfloat16; see the README).
 LIBRARY_US, ROW_US = 3.5, 1.0  # of a product beyond reading its weight: by cuBLAS, and of a row by our kernel
 SMALL_KERNEL_US = 0.9  # of a norm, a gate or a step of the sampler, beyond an empty kernel
-# Between two rounds, `python -m tests.gpu.micro`.
-HOST_US = 130.0
+HOST_US = 130.0  # between two rounds
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,7 @@ class Accelerator:
     node_us: float  # of an empty kernel in a graph
 
 
-# Of the H100 as measured on it. Of the H200 nine tenths of the bandwidth that NVIDIA publishes, as copies
-# reach.
-GIVEN = {"NVIDIA H100": Accelerator(2.88e12, 1.1), "NVIDIA H200": Accelerator(0.9 * 4.8e12, 1.1)}
+GIVEN = {"NVIDIA H200": Accelerator(3.78e12, 0.91)}  # as measured on one (2026-11-26, `doctor`)
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,8 @@ def counted_round(
     forwards = [target, *[drafter] * gamma]
     products = sum(model.products for model in forwards)
     layers = sum(model.layers for model in forwards)
-    rows = gamma * drafter.products if gamma else target.products  # products with a single row
+    # Products with a single row, which are not the output layers'. The first draft's forward has two rows.
+    rows = 4 * ((gamma - 1) * drafter.layers if gamma else target.layers)
     keys_and_values = sum(model.position for model in forwards) * text
     return CountedRound(
         limit=round_bytes(target, drafter, gamma, text) / per_us,

@@ -221,8 +221,8 @@ def test_int8_weights_are_read_as_they_lie_in_memory(name, joined):
     lm = static_on(model)
     products = [p for layer in lm.fused.layers for p in (layer.qkv, layer.gate_up, layer.out, layer.down)]
     for product in products:
-        assert len(product.int8) == (1 if joined else len(product.layers))
-        ours = {int8.weight.untyped_storage().data_ptr() for int8 in product.int8}
+        assert len(product.stored) == (1 if joined else len(product.layers))
+        ours = {each.weight.untyped_storage().data_ptr() for each in product.stored}
         assert ours == {layer.weight._data.untyped_storage().data_ptr() for layer in product.layers}
     for rows in (17, 20):  # 20 are no few rows
         assert_same(our_logits(lm, rows), own_logits(model))
@@ -247,7 +247,7 @@ def test_int8_weights_on_a_cpu_stay_where_they_are(monkeypatch):
     join_weights(model)
     lm = static_on(model)
     now = [parameter._data.data_ptr() for parameter in model.parameters() if hasattr(parameter, "_data")]
-    assert places and now == places and not lm.fused.triton and not lm.fused.layers[0].qkv.int8
+    assert places and now == places and not lm.fused.triton and not lm.fused.layers[0].qkv.stored
 
 
 def test_int8_weights_that_moved_are_found_again():
@@ -262,7 +262,7 @@ def test_int8_weights_that_moved_are_found_again():
                 1.5 * module.weight._scale,
             )
     lm.begin_run(static=True)
-    assert len(lm.fused.layers[0].qkv.int8) == 3
+    assert len(lm.fused.layers[0].qkv.stored) == 3
     assert not torch.allclose(our_logits(lm, 5), expected, atol=1e-2)
     assert_same(our_logits(lm, 5), own_logits(model))
 
@@ -270,15 +270,15 @@ def test_int8_weights_that_moved_are_found_again():
 def test_other_quantised_weights_are_multiplied_as_before():
     model = quantised(tiny(), qfloat8)
     lm = static_on(model)
-    assert lm.fused.triton and not lm.fused.layers[0].qkv.int8
+    assert lm.fused.triton and not lm.fused.layers[0].qkv.stored
     assert_same(our_logits(lm, 5), own_logits(model))
 
 
 def test_quantised_activations_are_left_to_optimum_quanto():
     layer = quantised(nn.Sequential(nn.Linear(32, 48)))[0]
-    assert Product(layer, triton=True).int8
+    assert Product(layer, triton=True).stored
     layer.activation_qtype = qint8
-    assert not Product(layer, triton=True).int8
+    assert not Product(layer, triton=True).stored
 
 
 @pytest.mark.parametrize("fault", ["raises", "differs"])
