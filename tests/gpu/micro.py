@@ -31,7 +31,7 @@ LENGTHS = (512, 1024, 4096, 8192, 32_768, 49_152)  # of a cache on a GPU
 WEIGHTS_AT_LEAST = 2**28  # bytes that products read in turns: more than a GPU's cache holds
 ROWS = (1, 2, GAMMA + 1)
 PAIR = "llama-3.2-3b-1b"
-BY_TRITON = "int8 by Triton"
+BY_TRITON = " by Triton"
 RUNS = 4  # of 200 tokens, between whose rounds the host is timed
 
 
@@ -101,7 +101,7 @@ def products(rows: int, outputs: int, inputs: int, kind: str, bandwidth: float) 
         for layer in layers:
             layer.freeze()
 
-    calls = [Product(layer, triton=kind == BY_TRITON) for layer in layers]
+    calls = [Product(layer, triton=kind.endswith(BY_TRITON)) for layer in layers]
 
     def all_of_them() -> None:
         for call in calls:
@@ -112,9 +112,14 @@ def products(rows: int, outputs: int, inputs: int, kind: str, bandwidth: float) 
 
 
 def kinds() -> list[str]:
-    """Of products, here. The last is this engine's own kernel, where there is Triton."""
-    plain = "bfloat16" if device() == "cuda" else "float32"
-    return [plain, "int8"] + [BY_TRITON] * cuda.has_triton(device())
+    """Of products, here. The last are this engine's own kernels, where there is Triton."""
+    kinds = ["bfloat16" if device() == "cuda" else "float32", "int8"]
+    return kinds + [kind + BY_TRITON for kind in kinds] * cuda.has_triton(device())
+
+
+def rows_of(kind: str) -> tuple[int, ...]:
+    """A single one where our own kernel multiplies no more with weights that are not quantised."""
+    return ROWS if kind.startswith("int8") or not kind.endswith(BY_TRITON) else ROWS[:1]
 
 
 def small_kernels(hidden: int) -> dict[str, Callable[[], object]]:
@@ -202,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
     every = [*matrices(target), *matrices(drafter)]
     for kind in kinds():
-        for rows in ROWS[:1] if small else ROWS:
+        for rows in ROWS[:1] if small else rows_of(kind):
             for outputs, inputs in every[-2:-1] if small else dict.fromkeys(every):
                 told = products(rows, outputs, inputs, kind, bandwidth)
                 print(f"product, {kind}, {rows} x {inputs} x {outputs}: {told}", flush=True)
