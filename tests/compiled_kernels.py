@@ -49,12 +49,12 @@ def calls(dtype: torch.dtype) -> Iterator[Call]:
             options = {"num_warps": tiling.warps, "num_stages": tiling.stages}
             constants = {**sizes, "HAS_BIAS": not adds, "ADDS": adds}
             yield triton_products.int8_kernel, types, constants, options
-        for kind in (number, "*i8"):
-            types = dict.fromkeys(("x", "scale", "bias", "y"), number) | {"weight": kind, "outputs": "i32"}
-            step = min(triton_products.ROW_STEP, triton.next_power_of_2(inputs))
-            sizes = {"INPUTS": inputs, "TILE": triton_products.ROW_TILE, "STEP": step}
-            constants = {**sizes, "SCALES": kind == "*i8", "HAS_BIAS": True, "ADDS": False}
-            yield triton_products.row_kernel, types, constants, {"num_warps": triton_products.ROW_WARPS}
+        types = dict.fromkeys(("x", "weight", "bias", "y"), number) | {"outputs": "i32"}
+        step = min(triton_products.ROW_STEP, triton.next_power_of_2(inputs))
+        sizes = {"INPUTS": inputs, "TILE": triton_products.ROW_TILE, "STEP": step}
+        for adds in (False, True):
+            options = {"num_warps": triton_products.ROW_WARPS}
+            yield triton_products.row_kernel, types, {**sizes, "HAS_BIAS": not adds, "ADDS": adds}, options
     for model in models.values():
         heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
         names = ("q", "k", "v", "q_norm", "k_norm", "rotation_table", "keys", "values")
@@ -79,8 +79,8 @@ def calls(dtype: torch.dtype) -> Iterator[Call]:
         yield triton_between.gate_kernel, types, {**sizes, "GELU": model.kind == "gemma3"}, {}
         size = model.hidden_size
         sizes = {"SIZE": size, "BLOCK": triton.next_power_of_2(size)}
-        for adds in (False, True):
-            types = {"x": number, "weight": "*fp32", "y": number, "eps": "fp32"}
+        for adds in (False, True):  # the weights of Gemma's norms are float32
+            types = {"x": number, "weight": "*fp32" if adds else number, "y": number, "eps": "fp32"}
             yield triton_between.norm_kernel, types, {**sizes, "ADDS": adds}, {"num_warps": 8}
 
 

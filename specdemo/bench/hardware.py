@@ -58,8 +58,9 @@ def roofline(
 
 
 def device_idle(pair: Pair, prompt: list[int], params: Params) -> DeviceIdle | None:
-    """How long the device has nothing to do; None on a CPU. Profiling slows the host: an upper bound."""
-    if pair.info.device == "cpu":
+    """How long the device has nothing to do; None on a CPU, and for a drafter with another tokenizer, which
+    copies more than verdicts to the host. Profiling slows the host: an upper bound."""
+    if pair.info.device == "cpu" or pair.other_tokenizer is not None:
         return None
     run = stream(pair, prompt, params, measure=False)
     next(run), next(run)  # Started, and the round that comes with the prefill

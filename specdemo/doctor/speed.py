@@ -71,7 +71,7 @@ def counted_rounds() -> Finding:
     if device() == "cuda":
         machines = {torch.cuda.get_device_name(): this_gpu()}
         return Finding("counted with this machine's bandwidth and launches", tables=count_tables(machines))
-    how = f"this CPU by its bandwidth; {' and '.join(GIVEN)} by given figures, so only an estimate"
+    how = f"this CPU by its bandwidth; {' and '.join(GIVEN)} by what was measured on one"
     return Finding(how, tables=[embedded_table(), *count_tables(GIVEN)])
 
 
@@ -132,7 +132,7 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
         params = replace(SAMPLER_PARAMS[sampler], **run)
         measured[f"{name}, {sampler}"] = numbers = medians(pair, prompts, params)
         share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
-        if device() == "cuda" and name in SPEED_SHAPES:
+        if device() == "cuda" and name in SPEED_SHAPES and sampler == "greedy":
             length = len(prompts[0]) + SPEED_TOKENS["cuda"]
             engine = "with Triton" if cuda.has_triton("cuda") else "without"
             by_count = counted_round(name, this_gpu(), length, params.gamma, engine)

@@ -251,9 +251,9 @@ def _in_chunks(numbers: Tensor, padding: float) -> Tensor:
 
 
 def _counts(flags: Tensor) -> Tensor:
-    """flags [N, V] -> how many there are up to each place [N, V], int32. Those of a large vocabulary are
-    counted by chunks, because a GPU has one block make a running sum."""
-    if flags.shape[-1] <= SMALL_VOCABULARY:
+    """flags [N, V] -> how many there are up to each place [N, V], int32. A GPU counts those of a large
+    vocabulary by chunks, because it has one block make a running sum."""
+    if not _one_block_is_slow(flags):
         return flags.cumsum(-1, dtype=torch.int32)
     inside = _in_chunks(flags, 0).cumsum(-1, dtype=torch.int32)  # [N, C, CHUNK]
     sums = inside[..., -1]
@@ -280,8 +280,8 @@ def _normalised(weights: Tensor) -> Tensor:
 
 def most_likely(logits: Tensor) -> Tensor:
     """logits [N, V] -> ids [N]: the first of the largest, or the first that is NaN. In a large vocabulary it
-    finds the token's chunk first: a GPU has one block look through a row, and a CPU finds the largest number
-    faster than its place."""
+    finds the token's chunk first: a GPU may have one block look through a row (it does with 128,256 tokens,
+    not with 151,936), and a CPU finds the largest number faster than its place."""
     if logits.shape[-1] <= SMALL_VOCABULARY:
         return logits.argmax(-1)
     largest = _in_chunks(logits, -torch.inf).max(-1)  # [N, C]

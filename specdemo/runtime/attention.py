@@ -27,12 +27,11 @@ LOCK = threading.RLock()
 CUDNN_LOCK = threading.Lock()
 MAX_GROUPED_QUERIES = 32  # beyond that (a prefill) a mask for every group costs more than repeated keys
 
-# Keys from which on attention is split: combining the parts takes four launches, some 8 us by estimate, and a
-# block reads 128 keys in some 2.6 us.
+# Keys from which on attention is split: combining the parts takes four launches. On an NVIDIA H100 1,024 keys
+# took 44 us as a whole and 27 in parts, 512 took 24 and 29 (2026-11-26, `python -m tests.gpu.micro`).
 SPLIT_FROM = 1024
 SMALLEST_PART = 128  # keys: torch's kernel reads as many at a time, or 64
 BLOCKS_A_PROCESSOR = 2  # of either kernel, which fit on one at the same time
-KEYS_AT_ONCE = 64  # that a block of triton_attention.py reads
 ALIGNED = 8  # head_dim and the keys of a part are multiples of it, or that kernel refuses them
 
 
@@ -134,14 +133,6 @@ def number_of_parts(length: int, groups: int, processors: int) -> int:
     ):
         parts *= 2
     return parts
-
-
-def parts_of_text(capacity: int, groups: int, processors: int) -> int:
-    """Into how many parts triton_attention.py divides the keys of a text in a cache of this capacity: as many
-    as the GPU reads at the same time, but no more than there would be keys for if the cache were full. Powers
-    of two, because so many are combined at a time."""
-    parts = max(1, min(capacity // KEYS_AT_ONCE, BLOCKS_A_PROCESSOR * processors // groups))
-    return 2 ** (parts.bit_length() - 1)
 
 
 def split_attention(

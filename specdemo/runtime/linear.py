@@ -136,7 +136,7 @@ def plain_of(layer: Module) -> Stored | None:
     """None for a layer whose numbers do not lie in order."""
     weight, bias = layer.weight, layer.bias
     in_order = weight.is_contiguous() and (bias is None or bias.is_contiguous())
-    return Stored(weight, None, bias) if in_order else None
+    return Stored(weight.detach(), None, bias if bias is None else bias.detach()) if in_order else None
 
 
 def int8_of(layer: Module) -> Stored | None:

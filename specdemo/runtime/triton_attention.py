@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
-from specdemo.runtime.attention import KEYS_AT_ONCE, parts_of_text, processors_of
+from specdemo.runtime.attention import BLOCKS_A_PROCESSOR, processors_of
 from specdemo.runtime.cuda import device_of
 
 _LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined through it
@@ -28,6 +28,7 @@ _LIBRARY.define(
     "int window) -> Tensor"
 )
 SMALLEST = 16  # rows or columns that a tensor core multiplies at once
+KEYS_AT_ONCE = 64  # that a block reads, at most
 COMBINED = 32  # parts at a time
 INTERPRETED = 16  # multiprocessors that Triton's interpreter stands for
 MOST_BYTES = 16_384  # of the keys that a block reads at a time, and as many of values
@@ -47,8 +48,8 @@ class Division:
 
 def division_for(tokens: int, d: int, dtype: torch.dtype) -> Division:
     """So large that a block's numbers fit into its registers, or nearly (what compilers for capabilities 8.6
-    and 9.0 said), and of what was timed on an NVIDIA H100 (2026-11-26; heads of 64 and 128 numbers in
-    bfloat16 after 512, 4,096 and 32,768 tokens) within a few percent of the best."""
+    and 9.0 said). With heads of 64 and 128 numbers in bfloat16, near the least time over 512, 4,096 and
+    32,768 tokens of what was timed on an NVIDIA H100 (2026-11-26)."""
     width = max(SMALLEST, triton.next_power_of_2(d))
     return Division(
         keys=max(SMALLEST, min(KEYS_AT_ONCE, MOST_BYTES // (width * dtype.itemsize))),
@@ -57,6 +58,14 @@ def division_for(tokens: int, d: int, dtype: torch.dtype) -> Division:
         warps=4 if width <= 128 else 8,
         stages=3 if width * dtype.itemsize <= 128 else 2,
     )
+
+
+def parts_of_text(capacity: int, groups: int, processors: int) -> int:
+    """Into how many parts the keys of a text in a cache of this capacity are divided: as many as the GPU
+    reads at the same time, but no more than there would be keys for if the cache were full. Above COMBINED a
+    multiple of it, because so many are combined at a time."""
+    parts = max(1, min(capacity // KEYS_AT_ONCE, BLOCKS_A_PROCESSOR * processors // groups))
+    return parts - parts % COMBINED if parts > COMBINED else parts
 
 
 @triton.jit

@@ -100,14 +100,12 @@ def int8_kernel(
 def row_kernel(
     x,  # [INPUTS]
     weight,  # [outputs, INPUTS]
-    scale,  # [outputs], read if SCALES
     bias,  # [outputs], read if HAS_BIAS
     y,  # [outputs]; if ADDS, the result is added to what is there
     outputs,
     INPUTS: tl.constexpr,
     TILE: tl.constexpr,
     STEP: tl.constexpr,
-    SCALES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ADDS: tl.constexpr,
 ):
@@ -124,8 +122,6 @@ def row_kernel(
         w = tl.load(places + at, of_weight, other=0, eviction_policy="evict_first").to(tl.float32)
         sums += w * tl.load(x + at + step, of_x, other=0.0).to(tl.float32)[None, :]
     result = tl.sum(sums, 1)
-    if SCALES:
-        result *= tl.load(scale + output, is_output, other=0.0).to(tl.float32)
     if HAS_BIAS:
         result += tl.load(bias + output, is_output, other=0.0).to(tl.float32)
     if ADDS:
@@ -138,26 +134,31 @@ def _launch(
 ) -> None:
     """scale: None for a weight that is not quantised, which takes a single row."""
     (rows, inputs), outputs = x.shape, len(weight)
-    given = x.contiguous(), weight, y if scale is None else scale, y if bias is None else bias, y
-    flags = {"HAS_BIAS": bias is not None, "ADDS": adds}
+    assert y.is_contiguous() and (rows == 1 or scale is not None), (x.shape, y.stride())
+    x, flags = x.contiguous(), {"HAS_BIAS": bias is not None, "ADDS": adds}
     with device_of(x):
-        if rows == 1:
+        if scale is None:
             row_kernel[(triton.cdiv(outputs, ROW_TILE),)](
-                *given,
+                x,
+                weight,
+                weight if bias is None else bias,
+                y,
                 outputs,
                 INPUTS=inputs,
                 TILE=ROW_TILE,
                 STEP=min(ROW_STEP, triton.next_power_of_2(inputs)),
-                SCALES=scale is not None,
                 **flags,
                 num_warps=ROW_WARPS,
             )
             return
-        assert scale is not None, "more rows are for weights in int8"
         padded = next(padded for padded in PADDED_ROWS if rows <= padded)
         tiling = tiling_for(outputs, inputs, padded, x.dtype)
         int8_kernel[(triton.cdiv(outputs, tiling.outputs),)](
-            *given,
+            x,
+            weight,
+            scale,
+            scale if bias is None else bias,
+            y,
             rows,
             outputs,
             INPUTS=inputs,

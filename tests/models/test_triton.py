@@ -29,7 +29,7 @@ triton = pytest.importorskip(
     "triton", reason="needs Triton, which comes with torch's CUDA builds, or from pip"
 )
 
-from specdemo.runtime import triton_between, triton_products  # noqa: E402
+from specdemo.runtime import triton_attention, triton_between, triton_products  # noqa: E402
 from tests.kernel_errors import (  # noqa: E402
     Attending,
     attended,
@@ -146,10 +146,10 @@ def test_whole_weights_of_the_catalogue(model):
 
 
 def test_a_product_is_the_same_in_any_company():
-    """A row's numbers do not depend on how many rows there are, from 2 to 16."""
+    """A row's numbers do not depend on how many rows there are, up to 16."""
     layer, x = int8_layer(40, 160, torch.bfloat16), randn(16, 160, dtype=torch.bfloat16)
     whole = triton_products.few_rows_product(x, *layer)
-    for rows in (2, 5):
+    for rows in (1, 2, 5):
         assert torch.equal(triton_products.few_rows_product(x[:rows], *layer), whole[:rows])
 
 
@@ -195,6 +195,35 @@ def test_fused_forwards_with_kernels_predict_the_model_s_own_logits(name):
     lm = static_on(model)
     assert lm.fused is not None and lm.fused.triton and not lm.notes_as("target")
     assert_same(our_logits(lm, 7), own_logits(model))
+
+
+def test_a_single_row_is_multiplied_by_our_kernel(monkeypatch):
+    """Two joined products and two that are added in each of two layers."""
+    launched = []
+    for name in ("few_rows_product", "add_few_rows_product"):
+        own = getattr(triton_products, name)
+
+        def counted(*given, own=own, name=name):
+            launched.append(name)
+            return own(*given)
+
+        monkeypatch.setattr(triton_products, name, counted)
+    model = tiny().to(DEVICE)
+    join_weights(model)
+    lm = static_on(model)
+    launched.clear()
+    assert_same(our_logits(lm, 1), own_logits(model))
+    assert launched == len(TEXT) * 2 * 2 * ["few_rows_product", "add_few_rows_product"]
+    launched.clear()
+    our_logits(lm, 5)
+    assert not launched, "torch's product of more rows is as fast"
+
+
+def test_the_parts_of_a_text_keep_a_gpu_busy_and_are_combined_at_once():
+    parts = triton_attention.parts_of_text
+    assert parts(256, 8, 132) == 4 and parts(32, 8, 132) == 1, "no part without keys"
+    assert parts(49_152, 8, 132) == 32 and parts(49_152, 2, 132) == 128, "whole passes"
+    assert parts(49_152, 8, 108) == 27 and parts(49_152, 8, 58) == 14, "as many as run at the same time"
 
 
 @pytest.mark.parametrize("kind", ["longrope", "dynamic"])
@@ -490,6 +519,8 @@ def test_nothing_is_read_or_written_beyond_the_rows():
     x[1:4] = randn(3, 65)
     triton_products.add_few_rows_product(around[1:4], x[1:4], *layer)
     assert (around[[0, 4, 5, 6]] == 3).all() and not around.isnan().any()
+    triton_products.add_few_rows_product(around[5:6], x[1:2], randn(17, 65), None, None)
+    assert (around[[0, 4, 6]] == 3).all() and (around[5] != 3).any() and not around.isnan().any()
 
 
 # In processes of their own: the interpreter is chosen when Triton is imported.
