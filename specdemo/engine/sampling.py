@@ -315,7 +315,7 @@ def _index_beyond(cumulative: Tensor, weights: Tensor, point: Tensor) -> Tensor:
     cumulative = cumulative.masked_fill(weights <= 0, -torch.inf)
     # A point that has been rounded up to the largest sum is exceeded by none.
     beyond = (cumulative > point) | (cumulative == cumulative.amax(-1, keepdim=True))
-    return beyond.view(torch.uint8).argmax(-1, keepdim=True)  # the first
+    return beyond.max(-1, keepdim=True).indices  # the first
 
 
 @dataclass(frozen=True)
