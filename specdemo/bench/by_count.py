@@ -93,8 +93,12 @@ class CountedEngine:
 
 
 ENGINES = {
-    "with Triton": CountedEngine(True, ROW_US, attention_us=6.0, attention_launches=2, attention_reach=1.0),
-    "without": CountedEngine(False, LIBRARY_US, attention_us=27.0, attention_launches=1, attention_reach=0.6),
+    "with Triton": CountedEngine(
+        triton=True, row_us=ROW_US, attention_us=6.0, attention_launches=2, attention_reach=1.0
+    ),
+    "without Triton": CountedEngine(
+        triton=False, row_us=LIBRARY_US, attention_us=27.0, attention_launches=1, attention_reach=0.6
+    ),
 }
 
 

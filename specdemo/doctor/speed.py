@@ -134,7 +134,7 @@ def rounds(name: str, pair: Pair, prompts: list[list[int]]) -> Finding:
         share = "" if numbers["roofline"] is None else f" ({numbers['roofline']:.0%} of the roofline)"
         if device() == "cuda" and name in SPEED_SHAPES and sampler == "greedy":
             length = len(prompts[0]) + SPEED_TOKENS["cuda"]
-            engine = "with Triton" if cuda.has_triton("cuda") else "without"
+            engine = "with Triton" if cuda.has_triton("cuda") else "without Triton"
             by_count = counted_round(name, this_gpu(), length, params.gamma, engine)
             numbers["counted_round_ms"] = by_count.us / 1000
             share += f", by count {by_count.us / 1000:.2f} ms"

@@ -25,7 +25,7 @@ from tests.gpu.counting import OPERATION_COLUMNS, operation_rows
 from tests.tiny import tiny
 
 H200 = GIVEN["NVIDIA H200"]
-ENGINES_IN_TURN = ("with Triton", "without")
+ENGINES_IN_TURN = ("with Triton", "without Triton")
 README = Path(by_count.__file__).with_name("README.md")
 OF_RUNTIME = README.parents[1] / "runtime" / "README.md"
 
