@@ -24,9 +24,9 @@ _LIBRARY.define(
     "add_few_rows_product(Tensor(a!) stream, Tensor x, Tensor weight, Tensor? scale, Tensor? bias) "
     "-> Tensor(a!)"
 )
-# Of a product with a single row: outputs of a program, inputs at a time, and warps. Of the divisions that were
-# timed with each of ten weights of Llama 3.2 1B and 3B in bfloat16, these took the least time in all (NVIDIA
-# H100, 2026-11-26).
+# Of a product with a single row: outputs of a program, inputs at a time, and warps. Of the divisions that
+# were timed with each of ten weights of Llama 3.2 1B and 3B in bfloat16, these took the least time in all
+# (NVIDIA H100, 2026-11-26).
 ROW_TILE, ROW_STEP, ROW_WARPS = 4, 1024, 8
 
 
