@@ -96,32 +96,32 @@ def widened(builder, address, kind: int, lanes: int):
 
 
 def totals(builder, vectors: list):
-    """1, 2 or 4 vectors -> one vector with the sum of each. Takes fewer operations than sum by sum."""
+    """1, 2 or 4 vectors -> one vector with the sum of each. Takes fewer operations than sum by sum.
 
-    def shuffled(a, b, mask):
-        return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(mask)), mask))
+    The numbers of a vector are added in the same order whatever the count: so a row's result does not depend
+    on the block that it is computed in."""
+    count, lanes = len(vectors), vectors[0].type.count
 
-    def joined(a, b, low, high):
-        """low, high: of each four numbers, in both vectors side by side, which are added."""
-        lanes = a.type.count
-        masks = [
-            [four + i if i < 4 else lanes + four + i - 4 for four in range(0, lanes, 4) for i in part]
-            for part in (low, high)
-        ]
-        return builder.fadd(*(shuffled(a, b, mask) for mask in masks))
+    def added(a, b, low, high):
+        """The numbers at `low` and those at `high`, in both vectors side by side."""
+        masks = (ir.Constant(ir.VectorType(ir.IntType(32), len(part)), list(part)) for part in (low, high))
+        return builder.fadd(*(builder.shuffle_vector(a, b, mask) for mask in masks))
 
-    count = len(vectors)
-    if count > 1:
-        vectors = [
-            joined(a, b, (0, 4, 1, 5), (2, 6, 3, 7)) for a, b in zip(vectors[::2], vectors[1::2], strict=True)
-        ]
-    if count > 2:
-        vectors = [joined(*vectors, (0, 1, 4, 5), (2, 3, 6, 7))]
-    (vector,) = vectors
-    while (lanes := vector.type.count) > count:
-        vector = builder.fadd(
-            *(shuffled(vector, vector, list(half)) for half in (range(lanes // 2), range(lanes // 2, lanes)))
-        )
+    def of_fours(*places):
+        """Of each four numbers of a (0 to 3) and of b (4 to 7)."""
+        return [four + i if i < 4 else lanes + four + i - 4 for four in range(0, lanes, 4) for i in places]
+
+    if count == 1:
+        (vector,) = vectors
+        vector = added(vector, vector, of_fours(0, 1), of_fours(2, 3))
+        vector = added(vector, vector, range(0, lanes // 2, 2), range(1, lanes // 2, 2))
+    else:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        joined = [added(a, b, of_fours(0, 4, 1, 5), of_fours(2, 6, 3, 7)) for a, b in pairs]
+        both = (of_fours(0, 1), of_fours(2, 3)) if count == 2 else (of_fours(0, 1, 4, 5), of_fours(2, 3, 6, 7))
+        vector = added(joined[0], joined[-1], *both)
+    while (width := vector.type.count) > count:
+        vector = added(vector, vector, range(width // 2), range(width // 2, width))
     return vector
 
 
