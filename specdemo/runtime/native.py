@@ -421,6 +421,7 @@ class NativeLM(TorchScriptLM):
         self.native: NativeForward | None = None
         self.not_native: str | None = None
         self.blocks: set[int] = set()  # rows that the products take at once, of those that were tried
+        self.refused: dict[int, str] = {}  # of those that are not used, with the reason
         self.is_small = is_small(model)
         super().__init__(model, *arguments)
 
@@ -458,6 +459,7 @@ class NativeLM(TorchScriptLM):
         assert self.fused is not None
         self.fused.begin_run()
         self.blocks.clear()
+        self.refused.clear()
         native = self.native = NativeForward(self.fused, self._shared_copies())
         n = int(min(TRIED_ROWS, self.last_position + 1))
         ids = torch.arange(n)
@@ -483,27 +485,26 @@ class NativeLM(TorchScriptLM):
             return super().forward(ids, start)
         rows = len(ids)
         block = native.block_for(rows)
-        if block not in self.blocks:
+        if block not in self.blocks and block not in self.refused:
             shape = self._shape(rows)
             self._seen[shape] += 1
             if self._seen[shape] >= self.CAPTURE_AFTER:
-                return self._first_forward(native, block, ids, start)
+                self._try_in_run(native, block, ids, start)
+        if block not in self.blocks:
             block = self._cover(rows)
-        self._next += rows
         return native(self, ids, start, block)
 
-    def _first_forward(self, native: NativeForward, block: int, ids: Tensor, start: Tensor) -> Tensor:
-        """Tries a new block on this forward."""
+    def _try_in_run(self, native: NativeForward, block: int, ids: Tensor, start: Tensor) -> None:
+        """Tries a new block on this forward. Nothing that it computes is kept: the forward that is used comes
+        after it, writes the same rows of the cache, and says the same in any block."""
         self.warming_up = f"warming up: compiling the forward of {len(ids)} rows"
         try:
             with self.clock.paused():
-                logits = self.static_forward(ids, start)
-                self._trying(lambda: self._try(native, block, ids, start, logits))
+                self._try(native, block, ids, start, self.static_forward(ids, start))
+        except Exception as error:  # of numba, among others
+            self.refused[block] = one_line(error) or type(error).__name__
         finally:
             self.warming_up = None
-        if self.native is None:
-            super().begin_run(static=self.is_small)
-        return logits
 
     def draft(
         self, ids: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
@@ -514,7 +515,6 @@ class NativeLM(TorchScriptLM):
         block = native.block_for(len(ids))
         if block not in self.blocks:
             block = self._cover(len(ids))
-        self._next += len(ids) + len(u) - 1
         return native.draft(self, ids, start, block, u, shaping)
 
     def _cover(self, rows: int) -> int:
@@ -526,7 +526,6 @@ class NativeLM(TorchScriptLM):
         if not self.static or native is None or not 0 < len(ids) <= MOST_PREFILLED or is_over():
             return super().prefill(ids, is_over)
         self.reserve(0, len(ids))
-        self._next += len(ids)
         native(self, ids, torch.zeros((), dtype=torch.long), self._cover(len(ids)), with_logits=False)
         return 1
 
@@ -544,6 +543,8 @@ class NativeLM(TorchScriptLM):
         if self.not_native:
             longer = "takes twice as long" if self.is_small else "is slower"
             notes.append(f"the {role} runs operation by operation, which {longer}: {self.not_native}")
+        for block, reason in self.refused.items():
+            notes.append(f"the {role}'s products do not take {block} rows at once, which is slower: {reason}")
         if self.native is not None and _cache_fault and role == "target":
             notes.append(
                 "what numba compiles cannot be kept on disk, so that each start takes some 3 seconds longer: "
