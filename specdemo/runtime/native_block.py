@@ -12,7 +12,7 @@ from specdemo.runtime.dflash import CachedDFlash, DFlashHead, Sight
 from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.graphs import one_line
 from specdemo.runtime.heads import CachedHead, DraftHead
-from specdemo.runtime.lm import logits_tolerance
+from specdemo.runtime.lm import Features, logits_tolerance
 from specdemo.runtime.native import NativeForward, compile_function, float32
 
 TRIED_BEFORE = 8  # rows of the cache before the block that is tried
@@ -53,8 +53,10 @@ class NativeDFlash(CachedDFlash):
 
     def read_from(self, start: Tensor, count: int) -> None:
         native = self.native
-        if native is None or not native.forward.read(native, self.features.states, start, count):
+        if native is None or self.features.states.dtype != torch.float32:
             super().read_from(start, count)
+        else:
+            native.forward.read(native, self.features, start, count)
 
     def drafting_logits(self, anchor: Tensor, start: Tensor, count: int) -> Tensor:
         if self.native is None:
@@ -107,14 +109,13 @@ class BlockForward(NativeForward):
         for block in range(1, self.products.MOST_BLOCK + 1):
             self.compile(block)
 
-    def read(self, lm: "NativeBlock", features: Tensor, start: Tensor, rows: int) -> bool:
-        """Keys and values of the features [C, A * H] at `rows` positions from start [] on. False if there are
-        too few rows of features for whole blocks, and nothing is done."""
+    def read(self, lm: "NativeBlock", features: Features, start: Tensor, rows: int) -> None:
+        """Keys and values of the features, float32, at `rows` positions from start [] on. It reads whole
+        blocks."""
         block = self.block_for(rows)
         padded = -(-rows // block) * block
         first = int(start)
-        if features.dtype != torch.float32 or not features.is_contiguous() or first + padded > len(features):
-            return False
+        features.reserve(first + padded)
         self._find_cache(lm)
         size, _, groups, d, _ = self._sizes
         scratch = float32(padded * (size + 2 * groups * d))
@@ -123,7 +124,7 @@ class BlockForward(NativeForward):
             self._layers.ctypes.data,
             self._layer_numbers.ctypes.data,
             self._products[block][0].ctypes.data,
-            features[first].data_ptr(),
+            features.states[first].data_ptr(),
             self._fc.ctypes.data,
             self.head.hidden_norm.weight.data_ptr(),
             self._eps.ctypes.data,
@@ -132,7 +133,6 @@ class BlockForward(NativeForward):
             block,
             scratch.data_ptr(),
         )
-        return True
 
 
 class NativeBlock:
@@ -191,7 +191,7 @@ class NativeBlock:
             cached.read(torch.arange(before_it))
             expected = cached.model.logits(cached.block(anchor, start, self.rows))
             cached.keys.zero_()
-            self.forward.read(self, cached.features.states, before, before_it)
+            self.forward.read(self, cached.features, before, before_it)
             said = self.logits(anchor, start, self.rows)
         finally:
             cached.features.states = states

@@ -323,6 +323,20 @@ def test_compiled_blocks_say_what_the_head_says(options):
                 )
 
 
+def test_features_read_at_the_end_of_their_memory_say_the_same():
+    """A block of rows would reach beyond it. How much memory there is depends on the texts before."""
+    target = tiny(**WIDE)
+    head = tiny_block_head(target, intermediate_size=64, head_dim=16)
+    short, long = NativeDFlash(head, target), NativeDFlash(head, target)
+    states = torch.randn(9, short.features.states.shape[1], generator=torch.Generator().manual_seed(0))
+    for cached, room in ((short, 9), (long, 64)):
+        cached.begin_run(static=True)
+        cached.reserve(64)
+        cached.features.states = states if room == 9 else torch.cat([states, torch.zeros(55, states.shape[1])])
+        cached.read_from(torch.tensor(0), 9)
+    assert torch.equal(short.keys[..., :9, :], long.keys[..., :9, :])
+
+
 def test_what_cannot_be_compiled_is_said():
     target = tiny(**WIDE)
     pair = load_pair(target=target)
