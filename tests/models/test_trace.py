@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import pickle
 import random
 import struct
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdemo import Params, Trace, load_pair, stream
+from specdemo import Params, Trace, generate, load_pair, stream
 from specdemo.events import ByModel, Finished, Judged, Kept, Next, PairInfo, Round, Started, metrics
 from specdemo.events.trace import SCHEMA
 
@@ -163,6 +164,60 @@ def test_every_verdict_follows_exactly_from_the_numbers_in_the_file(dtype, sampl
                 assert (token["fate"] == "accepted") == (token["u"] < probability)
                 between += 0 < probability < 1
     assert min(fates[fate] for fate in ("accepted", "rejected", "discarded")) > 10 and between > 20
+
+
+def without_times(trace):
+    rounds = [replace(one, draft_ms=None, verify_ms=None) for one in trace.rounds]
+    return rounds, trace.output_ids, trace.text, trace.finish
+
+
+def traces_of(pair, requests):
+    """By request. Each is a method and a seed, of which the draft length and the sampler follow."""
+    return {
+        (method, seed): without_times(
+            generate(
+                pair,
+                "Once upon a time there was a little fox who",
+                Params(
+                    draft_with=method,
+                    seed=seed,
+                    gamma=1 + seed % 8,
+                    temperature=(0.0, 0.8, 1.2)[seed % 3],
+                    max_new_tokens=24,
+                ),
+                measure=seed % 2 == 0,
+            )
+        )
+        for method, seed in requests
+    }
+
+
+def test_a_request_has_one_trace_whatever_ran_before():
+    """Forwards of other numbers of rows are tried for the first time in some of them, and the cache grows."""
+    requests = [(("model", "lookup", "early-exit", "none")[seed % 4], seed) for seed in range(12)]
+    pair = load_pair(device="cpu")
+    first, again = traces_of(pair, requests), traces_of(pair, requests)
+    assert again == first
+    assert traces_of(load_pair(device="cpu"), requests[::-1]) == first
+
+
+@pytest.mark.long
+def test_a_request_has_one_trace_in_any_process(tmp_path):
+    """200 of them, in two processes, in another order in each."""
+    script = (
+        "import pickle, random, sys\n"
+        "from specdemo import load_pair\n"
+        "from tests.models.test_trace import traces_of\n"
+        "methods = ('model', 'lookup', 'ngram', 'early-exit', 'none')\n"
+        "requests = [(methods[seed % 5], seed) for seed in range(200)]\n"
+        "random.Random(int(sys.argv[1])).shuffle(requests)\n"
+        "open(sys.argv[2], 'wb').write(pickle.dumps(traces_of(load_pair(device='cpu'), requests)))\n"
+    )
+    files = [tmp_path / "one", tmp_path / "other"]
+    for order, file in enumerate(files):
+        subprocess.run([sys.executable, "-c", script, str(order), str(file)], cwd=ROOT, check=True)
+    one, other = (pickle.loads(file.read_bytes()) for file in files)
+    assert one == other
 
 
 def test_the_keys_are_those_of_the_schema():
