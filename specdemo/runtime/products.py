@@ -118,8 +118,8 @@ def totals(builder, vectors: list):
     else:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         joined = [added(a, b, of_fours(0, 4, 1, 5), of_fours(2, 6, 3, 7)) for a, b in pairs]
-        both = (of_fours(0, 1), of_fours(2, 3)) if count == 2 else (of_fours(0, 1, 4, 5), of_fours(2, 3, 6, 7))
-        vector = added(joined[0], joined[-1], *both)
+        low, high = ((0, 1), (2, 3)) if count == 2 else ((0, 1, 4, 5), (2, 3, 6, 7))
+        vector = added(joined[0], joined[-1], of_fours(*low), of_fours(*high))
     while (width := vector.type.count) > count:
         vector = added(vector, vector, range(width // 2), range(width // 2, width))
     return vector

@@ -332,7 +332,7 @@ def test_features_read_at_the_end_of_their_memory_say_the_same():
     for cached, room in ((short, 9), (long, 64)):
         cached.begin_run(static=True)
         cached.reserve(64)
-        cached.features.states = states if room == 9 else torch.cat([states, torch.zeros(55, states.shape[1])])
+        cached.features.states = torch.cat([states, states.new_zeros(room - 9, states.shape[1])])
         cached.read_from(torch.tensor(0), 9)
     assert torch.equal(short.keys[..., :9, :], long.keys[..., :9, :])
 
