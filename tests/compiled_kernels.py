@@ -66,7 +66,7 @@ def calls(dtype: torch.dtype) -> Iterator[Call]:
         for tokens in (1, GAMMA + 1, MOST_BY_TRITON):
             how = triton_attention.division_for(tokens, d, dtype)
             sizes = {"SHARED": heads // groups, "D": d, "WIDTH": how.width, "ROWS": triton_attention.SMALLEST}
-            sizes |= {"KEYS": how.keys, "NEW": how.new}
+            sizes |= {"KEYS": how.keys, "LEAST": triton_attention.KEYS_AT_ONCE, "NEW": how.new}
             others = [Way(types, norms=True), Way(types, rotates=False)] if tokens == GAMMA + 1 else []
             for way in [*ways, *others]:
                 options = {"num_warps": how.warps, "num_stages": how.stages}

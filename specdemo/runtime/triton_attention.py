@@ -63,7 +63,7 @@ def division_for(tokens: int, d: int, dtype: torch.dtype) -> Division:
 def parts_of_text(capacity: int, groups: int, processors: int) -> int:
     """Into how many parts the keys of a text in a cache of this capacity are divided: as many as the GPU
     reads at the same time, but no more than there would be keys for if the cache were full. Above COMBINED a
-    multiple of it, because so many are combined at a time."""
+    multiple of it, because so many are combined at a time (as cache capacities of so many parts are)."""
     parts = max(1, min(capacity // KEYS_AT_ONCE, BLOCKS_A_PROCESSOR * processors // groups))
     return parts - parts % COMBINED if parts > COMBINED else parts
 
@@ -155,14 +155,18 @@ def attend_kernel(
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
+    LEAST: tl.constexpr,  # keys of a part, a multiple of KEYS
     NEW: tl.constexpr,
     WINDOW: tl.constexpr,  # of the tokens that each sees, its own included; 0: all before it
     CAPS: tl.constexpr,
     NORMS: tl.constexpr,
     ROTATES: tl.constexpr,
 ):
-    """Some rows of one key head's queries over one part of the text's keys. The last part has those of this
-    forward's tokens, too, and writes them to the cache."""
+    """Some rows of one key head's queries over one part of the text's keys. The first part has those of this
+    forward's tokens, too, and writes them to the cache.
+
+    A part has the same keys whatever the cache's capacity: where there is room for fewer parts than the GPU
+    reads at once, each has LEAST keys, and those that a larger cache has in addition have none."""
     part, group, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     parts = tl.num_programs(0)
     first = tl.load(rows).to(tl.int64)  # position
@@ -182,7 +186,7 @@ def attend_kernel(
     total = tl.zeros((ROWS,), tl.float32)
     most = tl.full((ROWS,), float("-inf"), tl.float32)
     lowest = tl.maximum(first - WINDOW + 1, 0) if WINDOW else first * 0  # that any row sees
-    share = tl.cdiv(tl.cdiv(first - lowest, KEYS), parts) * KEYS
+    share = tl.cdiv(tl.cdiv(first - lowest, LEAST), parts) * LEAST
     begin = lowest + part * share
     end = tl.minimum(begin + share, first)
     for at in range(begin, end, KEYS):
@@ -198,7 +202,7 @@ def attend_kernel(
         old_values = tl.load(values + position[:, None] * D + i[None, :], known, other=0.0)
         output, total, most = with_more(output, total, most, scores, old_values)
 
-    if part == parts - 1:
+    if part == 0:
         new = tl.arange(0, NEW)
         is_new = new < tokens
         of_new = is_new[:, None] & (i < D)[None, :]
@@ -317,6 +321,7 @@ def _few_rows_attention(
             WIDTH=how.width,
             ROWS=SMALLEST,
             KEYS=how.keys,
+            LEAST=KEYS_AT_ONCE,
             NEW=how.new,
             WINDOW=window,
             CAPS=softcap > 0,
