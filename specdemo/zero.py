@@ -23,7 +23,7 @@ from specdemo.errors import PairError, failure, redacted, without_directories
 from specdemo.events import Finish, Finished, Params, Prompt, Round, Started, Stats
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import AnyPair, Pair
-from specdemo.runtime import attention, cuda, precision
+from specdemo.runtime import attention, cuda, shared
 
 PREPARE_SECONDS = 5  # for the models to reach the GPU, and for the prompt
 TOKEN_SECONDS = 0.05  # for a token; a pair of 8 billion parameters needs about half of it
@@ -104,8 +104,7 @@ def seconds_for(params: Params) -> int:
 
 
 def _in_fork(pair: Pair, started: Started, measure: bool) -> Iterator[News | str]:
-    cuda.ALONE, attention.LOCK = threading.RLock(), threading.RLock()
-    attention.CUDNN_LOCK, precision.PRECISION_LOCK = threading.Lock(), threading.Lock()
+    cuda.ALONE, attention.LOCK, shared.SHARED_LOCK = threading.RLock(), threading.RLock(), threading.Lock()
     torch.set_num_threads(1)  # OpenMP's threads are gone after a fork, and more than one would wait for them
     pair = replace(pair.with_capture("off"), lock=threading.Lock())
     pair.lock.acquire()  # a Run gives it back

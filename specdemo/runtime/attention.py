@@ -11,7 +11,7 @@ registries, under one name."""
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
 import torch
@@ -21,10 +21,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, PretrainedC
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from specdemo.runtime import cuda
+from specdemo.runtime.shared import PutBack, Shared
 
 ATTENTION_NAME = "specdemo"
 LOCK = threading.RLock()
-CUDNN_LOCK = threading.Lock()
 MAX_GROUPED_QUERIES = 32  # beyond that (a prefill) a mask for every group costs more than repeated keys
 
 # Keys from which on attention is split: combining the parts takes four launches. On an NVIDIA H100 1,024 keys
@@ -173,32 +173,20 @@ def _attend_each(
     return found[0], found[1]
 
 
-_without_cudnn = 0  # how many need torch's setting to be off now
-_cudnn_before = True  # what it was before them
-
-
-@contextmanager
-def without_cudnn() -> Iterator[None]:
+def without_cudnn() -> AbstractContextManager:
     """torch's attention leaves out cuDNN's meanwhile. It prefers that on some GPUs, but cuDNN builds a plan
-    for each new length of the cache, which takes tens of milliseconds.
-
-    The setting is torch's own, for the whole process. So the first of several threads switches it off, and
-    the last puts back what was there."""
-    global _without_cudnn, _cudnn_before
-    with CUDNN_LOCK:
-        if not _without_cudnn:
-            _cudnn_before = torch.backends.cuda.cudnn_sdp_enabled()
-            torch.backends.cuda.enable_cudnn_sdp(False)
-        _without_cudnn += 1
-    try:
-        yield
-    finally:
-        with CUDNN_LOCK:
-            _without_cudnn -= 1
-            if not _without_cudnn:
-                torch.backends.cuda.enable_cudnn_sdp(_cudnn_before)
+    for each new length of the cache, which takes tens of milliseconds."""
+    return _without_cudnn.held()
 
 
+def _leave_out_cudnn(_: object) -> PutBack:
+    enable = torch.backends.cuda.enable_cudnn_sdp
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    enable(False)
+    return lambda: enable(before)
+
+
+_without_cudnn = Shared(_leave_out_cudnn)
 AttentionInterface.register(ATTENTION_NAME, grouped_attention)
 AttentionMaskInterface.register(ATTENTION_NAME, additive_mask)
 

@@ -10,7 +10,7 @@ cache than is filled, and nothing waits for the device."""
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import count, pairwise
 from threading import get_ident
 from typing import Protocol
@@ -33,6 +33,7 @@ from specdemo.runtime.attention import static_attention
 from specdemo.runtime.device import to_device
 from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.linear import MOST_BY_TRITON
+from specdemo.runtime.shared import PutBack, Shared
 from specdemo.runtime.states import StateLayer, States
 
 WARM_UP_FORWARDS = 3
@@ -584,18 +585,23 @@ def _by_position(layer: object, lm: CachedLM | None) -> object:
 
 
 def in_training(*models: Module | None) -> list[Module]:
-    """Their modules that are in training mode."""
-    return [module for model in models if model for module in model.modules() if module.training]
+    """Their modules that are in training mode, or would be, if no run had put them to rest."""
+    modules = (module for model in models if model for module in model.modules())
+    return [module for module in modules if module.training or _evaluating.is_held(module)]
 
 
-@contextmanager
-def evaluating(modules: list[Module]) -> Iterator[None]:
+def evaluating(modules: list[Module]) -> AbstractContextManager:
     """Modules that are in training mode are in evaluation mode meanwhile: a model in memory is left as it
     was."""
-    for module in modules:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.training = True
+    return _evaluating.held(*modules) if modules else nullcontext()
+
+
+def _put_to_rest(module: Module) -> PutBack:
+    def put_back() -> None:
+        module.training = True
+
+    module.training = False
+    return put_back
+
+
+_evaluating = Shared(_put_to_rest)

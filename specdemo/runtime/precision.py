@@ -4,33 +4,17 @@ On CUDA torch may round what they multiply to TF32, with 10 bits of fraction: pr
 for it, or a container does (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE), and cuDNN's convolutions without being asked.
 Two forwards that should be equal can then differ by a thousandth, since not every kernel rounds."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 
-PRECISION_LOCK = threading.Lock()
-_users = 0  # how many need full precision now
-_before = ExitStack()  # puts back what was there before them
+from specdemo.runtime.shared import Shared
 
 
-@contextmanager
-def full_float32() -> Iterator[None]:
-    """Nothing rounds float32 meanwhile. The settings are torch's own, for the whole process. So the first of
-    several threads changes them, and the last puts back what was there."""
-    global _users
-    with PRECISION_LOCK:
-        if not _users:
-            _before.callback(_set_full())
-        _users += 1
-    try:
-        yield
-    finally:
-        with PRECISION_LOCK:
-            _users -= 1
-            if not _users:
-                _before.close()
+def full_float32() -> AbstractContextManager:
+    """Nothing rounds float32 meanwhile."""
+    return _full.held()
 
 
 def _set_full() -> Callable[[], None]:
@@ -60,3 +44,6 @@ def _old_setting(new: str) -> str:
         return torch.get_float32_matmul_precision()
     except RuntimeError:
         return "highest" if new == "tf32" else "high"
+
+
+_full = Shared(lambda _: _set_full())

@@ -2,9 +2,10 @@
 know about it."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from threading import get_ident
 from typing import Literal
 
 import torch
@@ -22,6 +23,7 @@ from specdemo.runtime.mtp import CachedMtp, follow_target
 from specdemo.runtime.native import NativeLM, can_be_native, first_layers_lm, is_small
 from specdemo.runtime.native_block import NativeDFlash, cached_head
 from specdemo.runtime.precision import full_float32
+from specdemo.runtime.shared import PutBack, Shared
 
 # "auto": steps are captured where device and models allow it. "off": every forward runs as transformers would
 # run it. "compiled": on CUDA, the small operations of fused forwards are also compiled before they are
@@ -195,14 +197,8 @@ class Runner:
     def torch_settings(self) -> Iterator[None]:
         """What a run needs of torch's settings for the whole process: the number of CPU threads, and those of
         `gpu_settings`. They are put back in the end."""
-        before = torch.get_num_threads()
-        if self._one_thread:
-            torch.set_num_threads(1)
-        try:
-            with self.gpu_settings():
-                yield
-        finally:
-            torch.set_num_threads(before)
+        with _one_thread.held(get_ident()) if self._one_thread else nullcontext(), self.gpu_settings():
+            yield
 
     @contextmanager
     def gpu_settings(self) -> Iterator[None]:
@@ -290,3 +286,20 @@ def has_hooks(model: DrafterModel) -> bool:
         module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
         for module in model.modules()
     )
+
+
+def _take_one_thread(_: object) -> PutBack:
+    """torch has a number of threads for each thread, and gives a new one that which was set last in any. So
+    where a run goes on, a 1 is that run's."""
+    global _usual_threads
+    before = torch.get_num_threads()
+    if _one_thread.is_held():
+        before = _usual_threads if before == 1 else before
+    else:
+        _usual_threads = before
+    torch.set_num_threads(1)
+    return lambda: torch.set_num_threads(before)
+
+
+_usual_threads = 1  # as the first of several runs found it
+_one_thread = Shared(_take_one_thread)

@@ -4,6 +4,7 @@ import gc
 import threading
 
 import pytest
+import torch
 
 from specdemo import PairError, Params, load_pair, stream
 from tests.sentences import assert_one_sentence
@@ -182,3 +183,35 @@ def test_a_rejected_prompt_leaves_the_pair_free(pair):
             stream(pair, prompt, GREEDY)
         assert_one_sentence(str(error.value))
     assert_free(pair)
+
+
+def test_runs_that_overlap_leave_torchs_threads_as_they_were(pair):
+    """Each thread has a number of its own, and a new one takes that which was set last."""
+    other, before = load_pair(target=tiny()), torch.get_num_threads()
+    inside, go_on, seen = threading.Event(), threading.Event(), []
+
+    def compute():
+        with other.runner.torch_settings():
+            inside.set()
+            assert go_on.wait(60)
+            seen.append(torch.get_num_threads())
+        seen.append(torch.get_num_threads())
+
+    torch.set_num_threads(3)
+    try:
+        with pair.runner.torch_settings():
+            thread = threading.Thread(target=compute)
+            thread.start()
+            assert inside.wait(60)
+            with other.runner.torch_settings():
+                pass
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+        go_on.set()
+        thread.join(60)
+        new = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        new.start()
+        new.join(60)
+        assert seen == [1, 3, 3] and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import specdemo.runtime.lm
-from specdemo import Params, load_pair, stream
+from specdemo import Params, generate, load_pair, stream
 from specdemo.runtime.lm import cache_argument
 from tests.tiny import (
     ARCHITECTURES,
@@ -395,3 +395,24 @@ def test_a_part_in_training_mode_is_put_to_rest_too():
     trace = run_of(target, draft_with="none")
     assert_same(target_of("gpt2"), trace.output_ids, expected_of("gpt2"))
     assert target.transformer.training and not target.training
+
+
+def test_two_runs_of_a_model_in_training_mode_that_overlap():
+    """The second one begins while a step of the first has put the model to rest, and goes on after it."""
+    target = tiny("gpt2").train()
+    one, other = load_pair(target=target), load_pair(target=target)
+    params = Params(draft_with="none", temperature=0, max_new_tokens=NEW, ignore_eos=True)
+    second = []
+
+    def begins(*_):
+        handle.remove()
+        second.append(stream(other, PROMPT, params))
+        next(second[0]), next(second[0])
+
+    handle = target.register_forward_pre_hook(begins)
+    first = generate(one, PROMPT, params)
+    for _ in second[0]:
+        pass
+    assert first.output_ids == second[0].trace.output_ids
+    assert_same(target_of("gpt2"), first.output_ids, expected_of("gpt2"))
+    assert all(module.training for module in target.modules())
