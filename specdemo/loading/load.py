@@ -58,7 +58,8 @@ from specdemo.loading.speculator import Speculator, read_head, read_speculator
 from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.heads import DrafterModel
-from specdemo.runtime.linear import join_weights, use_skinny_linear
+from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
+from specdemo.runtime.native import is_small
 from specdemo.vllm.pair import connect
 
 FROM_DISK = {"local_files_only": True}
@@ -303,6 +304,8 @@ def _placed(model: DrafterModel, part: Part, dtype: torch.dtype) -> DrafterModel
     """On its device, with its weights as the engine multiplies them."""
     with load_errors(part.role, part.place, "weights", part.id):
         model = model.to(part.device)  # after a device map: only quanto's unused scales move
+        if is_small(model):
+            align_weights(model)
         join_weights(model)
         cuda.free_cache(part.device)  # where the weights were before they were joined
     if part.device == "cpu" and dtype == torch.float32 and not part.quantize:

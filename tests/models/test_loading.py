@@ -34,6 +34,7 @@ from specdemo.errors import LoadError, failure, no_mistakes
 from specdemo.loading.load import _load, load_planned, plan
 from specdemo.loading.plan import check_depth
 from specdemo.loading.request import Part, resolve
+from specdemo.runtime.linear import CACHE_LINE
 from specdemo.runtime.runner import has_hooks
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, random_weights, shorter, tiny, tokenizer
@@ -62,6 +63,11 @@ def saved(tmp_path_factory):
 @pytest.fixture(scope="module")
 def unquantised(saved):
     return load_pair(target=saved / "target", drafter=saved / "drafter")
+
+
+def test_weights_of_small_models_begin_with_a_cache_line(unquantised):
+    for model in (unquantised.target, unquantised.drafter):
+        assert not [name for name, weight in model.named_parameters() if weight.data_ptr() % CACHE_LINE]
 
 
 @pytest.fixture
