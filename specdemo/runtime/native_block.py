@@ -100,7 +100,7 @@ class BlockForward(NativeForward):
         self._fc = np.zeros(self.kernels.PRODUCT_FIELDS, np.int64)
         self._product(self._fc, 0, self.head.fc, 0, self._sizes[0])
         self._check_weight(norm.weight, self._sizes[0])
-        self._hold(norm.weight)
+        self._norm_weight = self._wide(norm.weight)
         self._eps = np.array([norm.eps], np.float32)
 
     def compile_all(self) -> None:
@@ -126,7 +126,7 @@ class BlockForward(NativeForward):
             self._products[block][0].ctypes.data,
             features.states[first].data_ptr(),
             self._fc.ctypes.data,
-            self.head.hidden_norm.weight.data_ptr(),
+            self._norm_weight,
             self._eps.ctypes.data,
             start.data_ptr(),
             rows,
