@@ -53,6 +53,13 @@ ARCHITECTURES = {
 SLIDING_ARCHITECTURES = ("mistral", "gemma2", "gemma3", "phi3")
 
 
+def longrope(end: int, short: float = 1.0, long: float = 4.0) -> dict:
+    """For a config: rotary factors that are short up to `end` tokens and long beyond, for heads of 8."""
+    rope = {"rope_type": "longrope", "rope_theta": 100.0, "factor": 4.0}
+    rope |= {"short_factor": [short] * 4, "long_factor": [long] * 4, "original_max_position_embeddings": end}
+    return {"rope_parameters": rope, "original_max_position_embeddings": end}  # Phi-3 reads the second
+
+
 def tiny(name: str = "llama", seed: int = 0, scale: float = 2.0, **changes) -> PreTrainedModel:
     """A model of some ten thousand parameters, at rest, in float32. `changes` go into its config."""
     model_type, shape = ARCHITECTURES[name]

@@ -37,7 +37,7 @@ from specdemo.runtime.dflash import DFlashHead
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import stored
 from specdemo.runtime.heads import DrafterModel, DraftHead
-from specdemo.runtime.lm import context_of, logits_width
+from specdemo.runtime.lm import context_of, logits_width, longrope_end, positions_of
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.vllm.pair import ServedPair, messages_of
 
@@ -357,8 +357,20 @@ def encode(
         raise ValueError(NO_PROMPT)
     if len(ids) >= pair.context:
         most = f"at most {pair.context - 1:,.0f} tokens for this target"
-        raise ValueError(f"prompt must have {most}, but has {len(ids):,}")
+        why = longrope_note(pair.target) if pair.runs_here else None
+        raise ValueError(f"prompt must have {most}, but has {len(ids):,}" + (f": {why}" if why else ""))
     return ids
+
+
+def longrope_note(target: PreTrainedModel) -> str | None:
+    """Why its context ends before its config says, where it does."""
+    end, named = longrope_end(target), positions_of(target)
+    if end >= named:
+        return None
+    return (
+        f"the target's context ends at {end:,.0f} of its {named:,.0f} tokens: beyond that its rotary factors "
+        "change (longrope), and the keys in the cache would no longer be right"
+    )
 
 
 def _is_token_id(value: object, known: int) -> bool:

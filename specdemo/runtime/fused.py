@@ -99,8 +99,7 @@ class FusedForward:
             )
         ]
         self.norm = Norm(base.norm, functions.kernels)
-        # Its table of rotations holds for texts of any length.
-        self.attends_by_kernel = functions.kernels is not None and not rotates_by_length(base.rotary_emb)
+        self.attends_by_kernel = functions.kernels is not None
         self._tables: dict[str | None, Tensor] = {}  # see _rotation_tables
         self._tables_for = 0  # the cache's capacity
         self.shared_heads = config.num_attention_heads // config.num_key_value_heads
@@ -164,8 +163,7 @@ class FusedForward:
         """The rotations at all positions of the cache, [C, 2, d] as attention's kernel reads them. They are
         made when the cache has grown, which no captured step outlives."""
         if self._tables_for != capacity:
-            positions = torch.arange(capacity, device=x.device).clamp(max=last_position)
-            found = rotations(self.model.model, x, positions, self.layers)
+            found = rotations_up_to(capacity, last_position, self.model.model, x, self.layers)
             self._tables = {kind: torch.cat(both, 1) for kind, both in found.items()}
             self._tables_for = capacity
         return self._tables
@@ -201,12 +199,6 @@ def _layer_types(model: PreTrainedModel) -> list[str | None]:
     return model.config.layer_types[:count] if several else [None] * count
 
 
-def rotates_by_length(rotary: Module) -> bool:
-    """Whether its angles depend on the length of the text."""
-    kinds = rotary.rope_type.values() if isinstance(rotary.rope_type, dict) else [rotary.rope_type]
-    return any(kind in ("dynamic", "longrope") for kind in kinds)
-
-
 Rotation = tuple[Tensor, Tensor]  # cos and sin, each [N, 1, d]; the first half of sin is negative
 
 
@@ -224,6 +216,17 @@ def rotations(
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         found[layer_type] = cos[0, :, None], sin[0, :, None]
     return found
+
+
+def rotations_up_to(
+    capacity: int, last_position: float, base: Module, x: Tensor, layers: "list[Layer]"
+) -> dict[str | None, Rotation]:
+    """Those at all positions of a cache, [C, 1, d]. They hold for texts of any length, since a text ends
+    where they would depend on it (see `context_of`)."""
+    positions = torch.arange(capacity, device=x.device).clamp(max=last_position)
+    # A short forward brings "dynamic" frequencies back that a longer text of the model's owner has left.
+    rotations(base, x, positions[:1], layers)
+    return rotations(base, x, positions, layers)
 
 
 # In what follows sizes are those of the config, not of tensors: a capture on a CPU works those out in every

@@ -512,7 +512,32 @@ def logits_width(model: PreTrainedModel) -> int:
 
 def context_of(model: Module) -> float:
     """The most tokens that a text can have; infinite where the config names no limit."""
+    return min(positions_of(model), longrope_end(model))
+
+
+def positions_of(model: Module) -> float:
+    """How many positions its config names; infinite where it names no limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+
+
+def longrope_end(model: Module) -> float:
+    """The length beyond which "longrope" has other factors: transformers rotates all tokens of a forward by
+    the long ones if a single one lies there, but keys that are cached were rotated by the short ones. So what
+    a token is predicted from would depend on how the text was cut into forwards. Infinite without such
+    factors, and for a drafting head, which rotates each token by its own position alone."""
+    if not isinstance(model, PreTrainedModel):
+        return float("inf")
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, dict))]  # or one for each layer type
+    ends = [kind["original_max_position_embeddings"] for kind in kinds if _has_two_lengths(kind)]
+    return min(ends, default=float("inf"))
+
+
+def _has_two_lengths(rope: dict) -> bool:
+    by_length = ("factor", "mscale")
+    return rope.get("rope_type") == "longrope" and any(
+        rope.get(f"short_{name}") != rope.get(f"long_{name}") for name in by_length
+    )
 
 
 def windows_of(model: PreTrainedModel) -> list[int]:

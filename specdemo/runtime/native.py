@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from specdemo.runtime.device import Clock, free_memory
 from specdemo.runtime.early_exit import FirstLayersLM
-from specdemo.runtime.fused import FusedForward, Layer, Norm, rotates_by_length, rotations
+from specdemo.runtime.fused import FusedForward, Layer, Norm, rotations_up_to
 from specdemo.runtime.graphs import one_line
 from specdemo.runtime.linear import int8_of, is_plain
 from specdemo.runtime.lm import CachedLM, logits_tolerance
@@ -180,9 +180,7 @@ class NativeForward:
 
     def _check(self) -> None:
         model = self.fused.model
-        embeddings, rotary = model.model.embed_tokens, model.model.rotary_emb
-        if rotates_by_length(rotary):
-            raise ValueError("its rotary positions depend on the length of the text")
+        embeddings = model.model.embed_tokens
         if activation_of(model) not in ("silu", *GELU):
             raise ValueError(f"its activation is {activation_of(model)}")
         if not isinstance(embeddings, Embedding) or self.dtype not in NATIVE_DTYPES:
@@ -376,8 +374,8 @@ class NativeForward:
             self._cached = [(layer.keys, layer.values) for layer in lm.layers]
             capacity = self._cached[0][0].shape[2]
             self._model[k.CAPACITY] = capacity
-            base, positions = self.fused.model.model, torch.arange(capacity).clamp(max=lm.last_position)
-            found = rotations(base, float32(1), positions, self.fused.layers)
+            base, layers = self.fused.model.model, self.fused.layers
+            found = rotations_up_to(capacity, lm.last_position, base, float32(1), layers)
             self._rotations = {
                 kind: tuple(part.contiguous() for part in parts) for kind, parts in found.items()
             }

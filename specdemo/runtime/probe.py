@@ -1,10 +1,11 @@
 """What is tried before it is trusted: a model, whose forwards over a cache that is written by position must
 predict what its own forward without a cache does; and a GPU, which must write what the CPU writes."""
 
+import inspect
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import pairwise
@@ -38,7 +39,8 @@ _agreed: WeakKeyDictionary[PreTrainedModel, tuple] = WeakKeyDictionary()
 
 def agrees_with_itself(model: PreTrainedModel) -> bool:
     """Whether a cache that is written by position changes nothing in what the model predicts, also where
-    rejected drafts were, and beyond the widest sliding window for which trying it costs little.
+    rejected drafts were, beyond the widest sliding window for which trying it costs little, and where its
+    rotary positions may change with the length of the text.
 
     A model that also attends to later tokens (a BERT that is no decoder), or that counts positions in its own
     way, would verify drafts by wrong logits. A model that has agreed is tried again only when its device, its
@@ -46,7 +48,7 @@ def agrees_with_itself(model: PreTrainedModel) -> bool:
     how = (model.device, model.dtype, model.config._attn_implementation)
     if _agreed.get(model) != how:
         with torch.no_grad(), evaluating(in_training(model)):
-            if not _try(model):
+            if not (_is_causal_at_any_length(model) and _try(model)):
                 return False
         _agreed[model] = how
     return True
@@ -119,9 +121,7 @@ def mtp_agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> 
         agrees += [_alike(*pair, target.dtype) for pair in zip(expected, said, strict=True)]
         for each in (lm, cached, whole):
             each.free()
-    # As of models: in 16 bits, rounding can make a router choose another expert.
-    off = sum(int((~rows).sum()) for rows in agrees)
-    return off <= (0 if target.dtype == torch.float32 else sum(map(len, agrees)) // 2)
+    return _mostly(torch.cat(agrees), target.dtype)
 
 
 def assistant_agrees(assistant: PreTrainedModel, target: PreTrainedModel) -> bool:
@@ -171,6 +171,34 @@ def _of_pairs(cached: CachedEagle3, ids: Tensor, start: int, end: int) -> Tensor
     return cached.predict(cached.forward_true(tokens, torch.tensor(start, device=cached.device)))[1]
 
 
+def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
+    """Whether a token is predicted the same with and without others after it, where its config says that
+    rotary positions may change. Few tokens show that, however long the text would be."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return True
+    for length in dict.fromkeys(_lengths_in(model.config.get_text_config().to_dict())):
+        end = int(min(length + COMPARED, context_of(model)))
+        positions = torch.arange(max(0, end - 2 * COMPARED), end, device=model.device)  # [n]
+        ids, kept = (7 * positions + 3) % model.get_input_embeddings().weight.shape[0], len(positions) // 2
+        # The shorter one first: a longer text leaves "dynamic" frequencies behind.
+        said, expected = (
+            model(input_ids=ids[None, :n], position_ids=positions[None, :n], use_cache=False).logits[0, :kept]
+            for n in (kept, len(positions))
+        )
+        if not _mostly(_alike(expected, said, model.dtype), model.dtype):
+            return False
+    return True
+
+
+def _lengths_in(settings: dict) -> Iterator[int]:
+    """The lengths in a config up to which a model was trained before its rotary positions were scaled."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _lengths_in(value)
+        elif key == "original_max_position_embeddings" and isinstance(value, int):
+            yield value
+
+
 def _try(model: PreTrainedModel) -> bool:
     """With layers that keep a state, also finds out how many rows its forwards may have."""
     lm = CachedLM(model)
@@ -208,18 +236,23 @@ def _compare(lm: CachedLM, n: int) -> bool:
     kept = min(COMPARED, n)
     before, rest = ids[:-kept], ids[-kept:]
     only_rest = {"logits_to_keep": kept} if "logits_to_keep" in lm.parameters else {}
+    # First: a shorter forward brings "dynamic" frequencies back that a longer text of its owner has left.
+    lm.prefill(before)
     output = lm.model(input_ids=ids[None], use_cache=False, **only_rest)
     expected = output.logits[0, -kept:]  # [kept, V]
 
-    lm.prefill(before)
     logits = []
     for start, end in pairwise(STOPS):
         if start < kept:
             _forward(lm, rest[start:].flip(0), n - kept + start)  # a rejected draft
             logits.append(_forward(lm, rest[start:end], n - kept + start))
-    off = ~_alike(expected, torch.cat(logits), lm.dtype)  # [kept]
-    # In 16 bits, rounding can make a router choose another expert.
-    return int(off.sum()) <= (0 if lm.dtype == torch.float32 else kept // 2)
+    return _mostly(_alike(expected, torch.cat(logits), lm.dtype), lm.dtype)
+
+
+def _mostly(same: Tensor, dtype: torch.dtype) -> bool:
+    """Of rows [N] bool, all; in 16 bits half of them, where rounding can make a router choose another
+    expert."""
+    return int((~same).sum()) <= (0 if dtype == torch.float32 else len(same) // 2)
 
 
 def _forward(lm: CachedLM, ids: Tensor, position: int) -> Tensor:

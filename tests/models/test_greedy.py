@@ -10,12 +10,14 @@ import torch
 import specdemo.runtime.lm
 from specdemo import Params, generate, load_pair, stream
 from specdemo.runtime.lm import cache_argument
+from tests.sentences import assert_one_sentence
 from tests.tiny import (
     ARCHITECTURES,
     SLIDING_ARCHITECTURES,
     VOCAB,
     WINDOW,
     greedy,
+    longrope,
     noisy,
     shorter,
     tiny,
@@ -304,6 +306,34 @@ def test_the_context_is_the_limit(name, draft_with):
     for this_round in trace.rounds:
         assert length + len(this_round.draft) + 1 <= 40
         length += len(this_round.emitted)
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3"])
+def test_a_text_ends_where_longrope_would_rotate_all_of_a_forward_anew(name):
+    target = tiny(name, **longrope(40))
+    text = greedy(target, PROMPT, 40 - len(PROMPT))
+    lookup, early = dict(draft_with="lookup", ngram=1), dict(draft_with="early-exit")
+    for how in (dict(draft_with="none"), dict(gamma=4), dict(gamma=8), dict(lookup, gamma=8), early):
+        trace = run_of(target, noisy(target), measure=False, **how)
+        assert_same(target, trace.output_ids, text)
+        assert trace.finish == "length"
+    pair = load_pair(target=target)
+    why = (
+        "the target's context ends at 40 of its 256 tokens: beyond that its rotary factors change "
+        "(longrope), and the keys in the cache would no longer be right"
+    )
+    assert pair.notes == [why] and pair.context == 40
+    with pytest.raises(ValueError) as refused:
+        generate(pair, (PROMPT * 4)[:40])
+    assert str(refused.value) == f"prompt must have at most 39 tokens for this target, but has 40: {why}"
+    assert_one_sentence(str(refused.value))
+
+
+def test_with_equal_factors_of_longrope_it_goes_on():
+    target = tiny("llama", **longrope(40, short=4.0))
+    assert load_pair(target=target).notes == []
+    trace = run_of(target, noisy(target), gamma=8, measure=False)
+    assert_same(target, trace.output_ids, greedy(target, PROMPT, NEW))
 
 
 @pytest.mark.parametrize("limit", [8, 13, 28])

@@ -12,7 +12,7 @@ from specdemo import PairError, Params, load_pair, stream
 from specdemo.runtime.attention import MAX_GROUPED_QUERIES
 from specdemo.runtime.graphs import capture_blocker
 from specdemo.runtime.lm import CachedLM, positional_cache
-from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, random_weights, tiny, tokenizer
+from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, longrope, random_weights, tiny, tokenizer
 
 
 def fresh(model, ids):
@@ -223,8 +223,9 @@ def test_the_cache_lies_where_it_lay_while_there_is_room(mode):
 @torch.no_grad()
 def test_rows_after_the_models_last_position():
     """They only fill a recording up, and what they say does not count; those before them do."""
-    for name in ("gpt2", "opt", "llama"):
-        model = tiny(name, **({"n_positions": 32} if name == "gpt2" else {"max_position_embeddings": 32}))
+    ends = {"max_position_embeddings": 32}
+    for name, end in {"gpt2": {"n_positions": 32}, "opt": ends, "llama": ends, "phi3": longrope(32)}.items():
+        model = tiny(name, **end)
         lm, ids = lm_of(model, "static"), random.Random(6).choices(range(VOCAB), k=32)
         at(lm, 0, ids[:30])
         assert_close(at(lm, 29, [*ids[29:], 0, 0, 0, 0, 0])[:3], fresh(model, ids)[29:])

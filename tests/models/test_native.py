@@ -23,15 +23,17 @@ from specdemo.engine.sampling import Nucleus, Sampler
 from specdemo.loading.pair import weight_bytes
 from specdemo.runtime import kernels, native, products
 from specdemo.runtime.device import Clock
+from specdemo.runtime.fused import FusedForward, rotations_up_to
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM, Features
 from specdemo.runtime.native import NativeForward, NativeLM
 from specdemo.ui.view.texts import describe_pair
 from tests.oracle import settings_of
-from tests.tiny import ARCHITECTURES, VOCAB, tiny
+from tests.tiny import ARCHITECTURES, VOCAB, longrope, tiny
 
 FUSED = [name for name in ARCHITECTURES if name not in ("gpt2", "gpt_neox", "opt")]
 TEXT = torch.arange(60) * 37 % VOCAB  # longer than the sliding windows
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
 ROWS = [*range(1, 18), 40]
 PROMPT = "Once upon a time there was a little fox who"
 
@@ -193,6 +195,8 @@ def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them():
             },
         ),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}}),
+        ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}),
+        ("phi3", longrope(64)),
         ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
         ("gemma2", {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 0.5}),
         ("gemma3", {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
@@ -208,11 +212,6 @@ def test_what_a_config_asks_for(name, changes):
     [
         ("llama", {"hidden_act": "relu"}, "its activation is relu"),
         ("llama", {"intermediate_size": 40}, "a product of 40 numbers to 32"),
-        (
-            "llama",
-            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}},
-            "its rotary positions depend on the length of the text",
-        ),
     ],
     ids=str,
 )
@@ -354,6 +353,17 @@ def test_forwards_after_the_cache_has_grown():
         right = model(ids[None]).logits[0, 100:]
     assert lm.buffer_epoch > before
     torch.testing.assert_close(torch.cat(logits), right, rtol=1e-5, atol=1e-4)
+
+
+@torch.no_grad()
+def test_rotations_are_the_model_s_own_after_a_longer_text_of_its_owner():
+    found = []
+    for owners in (10, 80):  # tokens; "dynamic" frequencies change beyond 64
+        model = tiny(rope_parameters=DYNAMIC, max_position_embeddings=64)
+        layers = FusedForward(model).layers
+        model(torch.arange(owners)[None])
+        found.append(rotations_up_to(256, 63, model.model, torch.zeros(1), layers)[None])
+    assert all(map(torch.equal, *found))
 
 
 def test_no_id_reads_memory_outside_of_the_embeddings():

@@ -13,7 +13,7 @@ from specdemo import PairError, Params, generate, load_pair
 from specdemo.runtime.lm import PositionalLayer
 from specdemo.runtime.probe import agrees_with_itself
 from tests.sentences import assert_one_sentence
-from tests.tiny import VOCAB, noisy, random_weights, tiny
+from tests.tiny import VOCAB, longrope, noisy, random_weights, tiny
 
 
 def refused(**models) -> str:
@@ -54,6 +54,25 @@ def test_it_is_tried_beyond_its_sliding_window():
 def test_a_window_that_would_take_long_is_left_out(monkeypatch):
     monkeypatch.setattr("specdemo.runtime.probe.MOST_WORK", 1e5)
     assert agrees_with_itself(wrong_from(tiny("mistral", sliding_window=40), 40))
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3"])
+def test_it_is_tried_where_its_rotary_factors_change(monkeypatch, name):
+    model = tiny(name, **longrope(100))
+    assert agrees_with_itself(model)
+    monkeypatch.setattr("specdemo.runtime.probe.context_of", lambda model: 256)
+    assert not agrees_with_itself(tiny(name, **longrope(100)))
+    assert agrees_with_itself(tiny(name, **longrope(100, short=4.0)))
+
+
+@pytest.mark.parametrize("shape", [("llama", 16, {}), ("mistral", 40, {"sliding_window": 36})], ids=str)
+def test_frequencies_that_its_owner_s_longer_text_has_left_are_not_its_own(shape):
+    name, end, window = shape
+    rope = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0}
+    model = tiny(name, rope_parameters=rope, max_position_embeddings=end, **window)
+    with torch.no_grad():
+        model(torch.arange(80)[None])
+    assert agrees_with_itself(model)
 
 
 def off_at(model, *forwards: int):
@@ -138,7 +157,7 @@ def test_memory_for_a_wide_window_is_not_asked_for_twice():
         return own(*args, input_ids=input_ids, past_key_values=past_key_values, **kwargs)
 
     model.forward = forward
-    assert agrees_with_itself(model) and longest[:2] == [48, 16]
+    assert agrees_with_itself(model) and longest[:3] == [42, 10, 16]
 
 
 def test_a_model_is_tried_once_and_left_as_it_was():

@@ -90,6 +90,9 @@ SAID = {
     "no memory": "The run failed: MemoryError: there was not enough memory for it: try a shorter text, or a "
     "smaller pair",
     "a context": "prompt must have at most 255 tokens for this target, but has 1,300",
+    "a context that longrope ends": "prompt must have at most 39 tokens for this target, but has 40: the "
+    "target's context ends at 40 of its 256 tokens: beyond that its rotary factors change (longrope), and "
+    "the keys in the cache would no longer be right",
     "no chat template": "chat must be false for this pair: its tokenizer has no chat template",
     "a pair's note": "the target runs operation by operation, which takes twice as long: no numba",
 }
