@@ -1,16 +1,13 @@
 """Reads the layers for multi-token prediction (MTP) that a target's checkpoint carries beside the layers of
 the model itself, which transformers leaves out when it loads the model."""
 
-import json
 import re
-from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from specdemo.errors import in_short, is_out_of_memory, without_directories
-from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, folder_of, has_config, is_here
+from specdemo.loading.fetch import folder_of, has_config, is_here, stored_tensors
 from specdemo.loading.request import Part
 from specdemo.runtime import cuda
 from specdemo.runtime.linear import join_weights, use_skinny_linear
@@ -40,7 +37,7 @@ def mtp_parameters(part: Part, skeleton: PreTrainedModel) -> int:
     count = _declared(skeleton)
     try:
         if is_here(part):
-            names = _tensor_names(folder_of(part, offline=True))
+            names = set(stored_tensors(folder_of(part, offline=True)))
             count = 0 if count is None else len(_prefixes(names, skeleton))
         if not count or MtpModel is None or count > MOST_MTP_LAYERS:
             return 0
@@ -69,7 +66,7 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
     if part is None:
         return NONE
     folder = folder_of(part, offline=True)
-    names = _tensor_names(folder)
+    names = set(stored_tensors(folder))
     prefixes, kind = _prefixes(names, target), target.config.get_text_config().model_type
     if not prefixes and not any(NAMED.search(name) for name in names):
         return NONE
@@ -140,13 +137,6 @@ def _prefixes(names: set[str], model: PreTrainedModel) -> list[str]:
         for prefixes in (behind, apart)
     )
     return behind or apart
-
-
-def _tensor_names(folder: Path) -> set[str]:
-    if (folder / INDEX).is_file():
-        return set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"])
-    with safe_open(folder / WEIGHTS_FILE, "pt") as content:
-        return set(content.keys())
 
 
 def _part_of(target: PreTrainedModel) -> Part | None:

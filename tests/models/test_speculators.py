@@ -125,12 +125,16 @@ def test_a_head_is_no_target(saved):
     )
 
 
-def test_the_fit_is_checked_again_when_the_weights_are_here(saved, tmp_path):
-    """Before, a head counts as one with embeddings of its own."""
+@pytest.mark.parametrize("file", ["model.safetensors", "model.safetensors-1-of-1.safetensors"])
+def test_the_fit_is_checked_again_when_the_weights_are_here(saved, tmp_path, file):
+    """Before, a head counts as one with embeddings of its own. An index comes before what it names."""
     head = save_head(tiny_head(tiny(**SHAPE), hidden_size=32, own_embeddings=False), tmp_path / "head")
     weights = (head / "model.safetensors").rename(tmp_path / "later")
+    if file != "model.safetensors":
+        index = json.dumps({"metadata": {}, "weight_map": {"fc.weight": file}})
+        (head / "model.safetensors.index.json").write_text(index)
     planned = plan(resolve(target=saved / "target", drafter=head))
-    weights.rename(head / "model.safetensors")
+    weights.rename(head / file)
     assert "it has no embeddings of its own and a hidden size of 32" in rejected(
         lambda: load_planned(planned)
     )
