@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -48,11 +49,13 @@ from specdemo.loading.fetch import (
     has_config,
     is_here,
     stored_dtypes,
+    stored_tensors,
 )
 from specdemo.loading.heads import describes_assistant, describes_head
 from specdemo.loading.mtp import mtp_parameters, read_mtp
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
+from specdemo.loading.quantised import check_scales, check_stored, has_method
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
 from specdemo.loading.speculator import Speculator, read_head, read_speculator
 from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
@@ -170,6 +173,7 @@ def read_skeleton(part: Part, offline: bool = False) -> DrafterModel:
         how = {"local_files_only": offline or part.code, **_version(part)}
         check_depth(PreTrainedConfig.get_config_dict(place, **how)[0])
         config = AutoConfig.from_pretrained(place, **how)
+        has_method(config)
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
         model.mtp_parameters = mtp_parameters(part, model) if part.role == "target" else 0
         return model
@@ -242,12 +246,17 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     cuda.free_cache(part.device)  # while another thread captures, torch frees nothing to make room
     on_gpu = "device_map" in options and cuda.is_cuda(part.device)
     drawing = RandomNumbersAlone() if on_gpu else nullcontext()
+    where = f"{part.role} {part.id}"
     with load_errors(part.role, part.place, "weights", part.id), drawing:
+        stored = stored_tensors(Path(directory_of(part)))
+        if not has_method(AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK)):
+            check_stored(where, stored)
         model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
+    check_scales(where, stored, info["unexpected_keys"], model)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         lacks = f"lacks {len(missing)} weights, first {missing[0]}"
-        raise LoadError(f"{part.role} {part.id} {lacks}: its files are incomplete")
+        raise LoadError(f"{where} {lacks}: its files are incomplete")
     model = _text_alone(model)
     _keep_score_cap(model)
     return _placed(model, part, dtype)

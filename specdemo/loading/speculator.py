@@ -161,6 +161,8 @@ def _check_values(
     tensors: dict[str, Tensor], expected: dict[str, Tensor], head: DraftHead, where: str
 ) -> None:
     for name, value in tensors.items():
+        if value.is_floating_point() and value.itemsize == 1:  # float8, which needs a scale
+            raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
         if value.is_floating_point() and not value.isfinite().all():
             raise LoadError(f"{where}: its tensor {name} holds values that are not finite")
         if name in expected and value.is_floating_point() is (name in MAPS):

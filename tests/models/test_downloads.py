@@ -481,6 +481,18 @@ def test_only_pickled_weights(hub, models):
     assert f"{directory} has only pickled weights" in said and "only safetensors are loaded" in said
 
 
+def test_weights_of_a_method_that_is_not_known_are_refused_before_the_download(hub, models):
+    shutil.copytree(models / "target", models / "modelopt")
+    config = json.loads((models / "modelopt" / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    (models / "modelopt" / "config.json").write_text(json.dumps(config))
+    for request in (dict(target="own/modelopt"), dict(target="own/target", drafter="own/modelopt")):
+        assert "knows, not 'modelopt'" in refused(ModelPool(), **request)
+    with pytest.raises(LoadError, match="knows, not 'modelopt'"):
+        load_pair(target=tiny(vocab_size=304)).attach("own/modelopt")
+    assert not any(file.endswith(".safetensors") for file in hub.sent)
+
+
 def test_too_little_free_memory_is_told_before_the_download(hub, monkeypatch):
     monkeypatch.setattr(plan, "free_memory", lambda device: 100_000)
     said = refused(ModelPool())

@@ -413,8 +413,46 @@ def not_finite(value):
     return change
 
 
+def scaled(dtype, name="weight_scale", method=None):
+    """The weights of linear layers become numbers of this dtype, each with a scale beside it that a program
+    has to know of; no scale for None, and for another dtype than 8 bits nothing else."""
+
+    def change(path):
+        tensors = load_file(path / "model.safetensors")
+        for weight in [one for one in tensors if one.endswith("_proj.weight")]:
+            scale = tensors[weight].abs().max() / (448 if dtype.is_floating_point else 127)
+            if dtype.itemsize == 1:
+                tensors[weight] = (tensors[weight] / scale).to(dtype)
+            if name is not None:
+                tensors[weight.removesuffix("weight") + name] = scale
+        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+        if method is not None:
+            config_with(quantization_config={"quant_method": method})(path)
+
+    return change
+
+
+FLOAT8 = torch.float8_e4m3fn
+NO_METHOD = "its config.json names no method to scale it by that this version of transformers knows"
 # What was done to it, and words that the message must hold.
 BROKEN = {
+    "weights of a method that is not known": (
+        scaled(FLOAT8, method="modelopt"),
+        "quant_method must be one that this version of transformers knows, not 'modelopt'",
+    ),
+    "a method that is no word": (scaled(FLOAT8, method=["fp8"]), "quant_method must be one that"),
+    "weights of no method": (
+        config_with(quantization_config={"bits": 8}),
+        "quant_method must be one that this version of transformers knows, not None",
+    ),
+    "scaled weights": (scaled(FLOAT8), NO_METHOD),
+    "scaled weights in integers": (scaled(torch.int8, "scale_weight"), NO_METHOD),
+    "weights of few bits": (scaled(torch.float8_e5m2, None), NO_METHOD),
+    "scales that nothing multiplies": (
+        scaled(torch.float32),
+        "its tensor model.layers.0.mlp.down_proj.weight_scale scales weights, and this version of",
+    ),
+    "scales that a known method calls by another name": (scaled(FLOAT8, method="fp8"), "weight_scale"),
     "a config that is cut off": (cut_in_half("config.json"), "config"),
     "a config that is a list": (written("config.json", b"[]"), "config"),
     "a config that is no text": (written("config.json", b"\xff\xfe\x00"), "config"),
@@ -492,6 +530,26 @@ def test_broken_directories(saved, broken, role, what):
     message = rejected(**{"target": saved / "target", role: path}, kind=kind)
     assert message.startswith(role) and str(path) in message
     assert words in message.replace(str(path), "")
+
+
+def test_scales_of_a_method_that_is_known_are_used(saved, broken):
+    """Those of activations, keys and values may be left out: they are not quantised here."""
+    method = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+    def change(path):
+        scaled(FLOAT8)(path)
+        tensors = load_file(path / "model.safetensors")
+        for name in [name for name in tensors if name.endswith("weight_scale")]:
+            tensors[f"{name}_inv"] = torch.full((-(-tensors[name[:-6]].shape[0] // 128), 1), tensors[name])
+            tensors[f"{name}_inv"] = tensors[f"{name}_inv"].repeat(1, -(-tensors[name[:-6]].shape[1] // 128))
+            tensors[name.replace("weight_scale", "input_scale")] = tensors.pop(name)
+        tensors["model.layers.0.self_attn.k_proj.k_scale"] = torch.ones(1)
+        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+        config_with(quantization_config=method)(path)
+
+    name = "model.layers.1.mlp.up_proj.weight"
+    loaded, plain = load_pair(target=broken(change)), load_file(saved / "target" / "model.safetensors")
+    torch.testing.assert_close(loaded.target.get_parameter(name), plain[name], atol=0.05, rtol=0.1)
 
 
 def test_the_usual_sizes_of_every_architecture_are_allowed():

@@ -397,6 +397,7 @@ def set_to(name, value):
     return lambda tensors: tensors.__setitem__(name, value)
 
 
+FLOAT8 = torch.float8_e4m3fn
 # What was done to it, the kind of error, and words that the message must hold.
 BROKEN = {
     "another type": (config_with(speculators_model_type="mlp"), LoadError, "mlp"),
@@ -457,6 +458,12 @@ BROKEN = {
         "layers.0.mlp.up_proj.weight",
     ),
     "NaN": (tensors_with(set_to("norm.weight", torch.full((64,), torch.nan))), LoadError, "norm.weight"),
+    "numbers that need a scale": (
+        tensors_with(lambda tensors: tensors.update({"fc.weight": tensors["fc.weight"].to(FLOAT8)})),
+        LoadError,
+        "its tensor fc.weight cannot be of torch.float8_e4m3fn",
+    ),
+    "a scale": (tensors_with(set_to("fc.weight_scale", torch.ones(1))), LoadError, "fc.weight_scale"),
     "cut in half": (cut, LoadError, "model.safetensors"),
     "a pickle": (pickled, LoadError, "pytorch_model.bin"),
     "a config that is cut off": (
