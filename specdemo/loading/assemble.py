@@ -12,6 +12,7 @@ from specdemo.events import ByModel, PairInfo
 from specdemo.loading.generation import ignored_processors
 from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
 from specdemo.loading.pair import LoadDrafter, Pair, kind_of, longest_draft_of
+from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
@@ -89,6 +90,8 @@ def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple
     """See Pair. models: the target, and the drafter if there is one. other: see `pair_of`."""
     target, drafter = _both(models)
     limits = [*ignored_processors(target.generation_config), *_emulated_bfloat16(models)]
+    for role, model in zip(ROLES, models, strict=False):
+        limits += little_quantised(role, model)
     if drafter is not None and (context := context_of(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
     if other is not None:

@@ -55,7 +55,7 @@ from specdemo.loading.heads import describes_assistant, describes_head
 from specdemo.loading.mtp import mtp_parameters, read_mtp
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
-from specdemo.loading.quantised import check_scales, check_stored, has_method
+from specdemo.loading.quantised import check_scales, check_stored, has_method, quantise_transposed
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
 from specdemo.loading.speculator import Speculator, read_head, read_speculator
 from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
@@ -259,6 +259,8 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
         raise LoadError(f"{where} {lacks}: its files are incomplete")
     model = _text_alone(model)
     _keep_score_cap(model)
+    if part.quantize:
+        quantise_transposed(model, part.quantize)
     return _placed(model, part, dtype)
 
 

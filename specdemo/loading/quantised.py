@@ -1,18 +1,27 @@
-"""Checkpoints whose weights are stored in few bits: which of them would be loaded without their scales, as
-noise. transformers converts such weights to the dtype that is asked for, whatever they mean."""
+"""Weights in few bits: those of checkpoints, which would be noise where they were loaded without their scales
+(transformers converts them to the dtype that is asked for, whatever they mean), and what becomes of a model's
+weights when they are quantised."""
 
+import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
+from torch.nn import Linear, Module, Parameter
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 
 from specdemo.errors import LoadError
+from specdemo.loading.catalog import QUANTIZE
+from specdemo.loading.request import dtype_name
 
 KNOWN_METHOD = "that this version of transformers knows"
 INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
 # Of activations, and of keys and values in a cache, which are not quantised here.
 NOT_OF_WEIGHTS = re.compile(r"(input|output|act\w*|[qkv]|kv)_scales?|scale_(input|output)")
+
+# It would say of a GPT-2 that nothing in it is quantised.
+logging.getLogger("transformers.integrations.quanto").setLevel(logging.ERROR)
 
 
 def has_method(config: PreTrainedConfig) -> bool:
@@ -68,3 +77,49 @@ def check_scales(
                 f"{where}: its tensor {name} scales weights, and this version of transformers does not use "
                 f"it: {INSTEAD}"
             )
+
+
+def quantized_layers(skeleton: PreTrainedModel) -> list[Linear]:
+    """The layers whose weights are quantised: all linear ones but the head."""
+    linear = [layer for layer in skeleton.modules() if isinstance(layer, Linear)]
+    transposed = [layer for layer in skeleton.modules() if isinstance(layer, Conv1D)]
+    own = [layer for layer in linear if layer is not skeleton.get_output_embeddings()]
+    return [*own, *map(_as_linear, transposed)]
+
+
+def quantise_transposed(model: Module, kind: str) -> None:
+    """Quantises the layers of the class Conv1D (GPT-2's), which QuantoConfig leaves out: linear ones whose
+    weights are transposed. kind: as in QUANTIZE."""
+    names = [name for name, layer in model.named_modules() if isinstance(layer, Conv1D)]
+    if not names:
+        return
+    from optimum.quanto import qtypes
+    from optimum.quanto.nn import QLinear
+
+    for name in names:
+        layer = QLinear.from_module(_as_linear(model.get_submodule(name)), weights=qtypes[f"q{kind}"])
+        layer.freeze()
+        model.set_submodule(name, layer.requires_grad_(False).eval())
+
+
+def _as_linear(layer: Conv1D) -> Linear:
+    """A layer with the same output, up to rounding."""
+    linear = Linear(layer.nx, layer.nf, device="meta", dtype=layer.weight.dtype)
+    linear.weight = Parameter(layer.weight.detach().t().contiguous(), requires_grad=False)  # [out, in]
+    linear.bias = layer.bias
+    return linear
+
+
+def little_quantised(role: str, model: Module) -> Iterator[str]:
+    """What a user should know of a model less than half of whose weights are quantised, if some are."""
+    quantised = [one for one in model.parameters() if hasattr(one, "qtype")]  # by optimum-quanto
+    count, total = (sum(one.numel() for one in ones) for ones in (quantised, model.parameters()))
+    if not 0 < 2 * count < total:
+        return
+    rest = {name: one for name, one in model.named_parameters() if not hasattr(one, "qtype")}
+    largest = max(rest, key=lambda name: rest[name].numel())
+    kind = next(kind for kind in QUANTIZE if kind in quantised[0].qtype.name)
+    yield (
+        f"{kind} holds {100 * count / total:.2g} % of the {role}'s weights: the rest, such as {largest}, "
+        f"stays in {dtype_name(rest[largest].dtype)}"
+    )

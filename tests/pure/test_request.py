@@ -270,6 +270,17 @@ def test_a_small_pair_on_a_cpu_is_float32_if_nothing_else_is_requested(skeletons
     assert plan.dtypes == (torch.float32,) * 2 and plan.reason.startswith("float32: ")
 
 
+def test_weights_of_which_none_can_be_quantised_are_refused(skeletons):
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=0, vocab_size=304))
+    with pytest.raises(
+        PairError, match="^quantize must be none for drafter own/drafter, not int8: "
+    ) as error:
+        planned([skeletons[0], empty], quantize="int8")
+    assert_one_sentence(str(error.value))
+    assert planned([skeletons[0], empty], quantize={"target": "int8"})
+
+
 def test_bytes_are_counted_from_shapes(skeletons):
     target = skeletons[0]
     linear = sum(weights.numel() for name, weights in target.named_parameters() if "_proj" in name)
