@@ -21,9 +21,14 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     Gemma3ForCausalLM,
     Gemma3ForConditionalGeneration,
+    LlamaModel,
+    LlamaPreTrainedModel,
 )
+from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.gemma2.modeling_gemma2 import Gemma2PreTrainedModel
@@ -349,6 +354,44 @@ def test_things_that_are_no_models(saved):
     for target in (5, object(), torch.nn.Linear(2, 2), ["x"]):
         assert rejected(target=target).startswith("target must be ")
     assert rejected(target=model, tokenizer="gpt2").startswith("tokenizer must be ")
+
+
+HEADLESS = {
+    "no head": lambda config: LlamaModel(config),
+    "a head that classifies texts": AutoModelForSequenceClassification.from_config,
+    "a head that classifies tokens": AutoModelForTokenClassification.from_config,
+}
+
+
+@pytest.mark.parametrize("make", HEADLESS.values(), ids=HEADLESS)
+@pytest.mark.parametrize("role", ROLES)
+def test_models_without_a_head_for_language(saved, broken, role, make):
+    """In memory and in a directory. A classifier could take its embeddings for a head."""
+    for tied in (False, True):
+        model = make(tiny(**SHAPE, tie_word_embeddings=tied).config).eval()
+        kind, path = type(model).__name__, broken(model.save_pretrained, f"{role}-{tied}")
+        said = rejected(**{"target": tiny(**SHAPE)} | {role: model})
+        assert said.startswith(f"{role} {kind} ({kind}) cannot be used: it has no output layer")
+        if not tied or kind != "LlamaModel":
+            said = rejected(**{"target": saved / "target"} | {role: path})
+            assert said.startswith(f"{role}") and str(path) in said and kind in said
+            assert said.endswith("predicts no next token: give a causal language model")
+    base = load_pair(**{"target": saved / "target"} | {role: path}) if kind == "LlamaModel" else None
+    assert base is None or text_of(base, draft_with="none").stats.tokens  # its embeddings are its head
+
+
+def test_a_class_that_does_not_generate_is_no_target():
+    class Own(LlamaPreTrainedModel):
+        def __init__(self, config):
+            super().__init__(config)
+            self.model, self.lm_head = LlamaModel(config), torch.nn.Linear(64, 304)
+
+        def forward(self, input_ids=None, past_key_values=None, **options):
+            states = self.model(input_ids, past_key_values=past_key_values, **options)[0]
+            return CausalLMOutput(logits=self.lm_head(states))
+
+    said = rejected(target=Own(tiny(**SHAPE).config).eval())
+    assert said.endswith("it has no generation_config, which classes have that inherit GenerationMixin")
 
 
 # What a directory can get wrong
