@@ -12,10 +12,11 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
-from specdemo.errors import LoadError, load_errors
+from specdemo.errors import LoadError, load_errors, no_config, other_kind
 from specdemo.loading.heads import describes_assistant, describes_head, read_config
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
@@ -63,13 +64,17 @@ def is_here(part: Part) -> bool:
 
 def folder_of(part: Part, offline: bool) -> Path:
     """Where the model's config.json is on the disk. offline: it is taken from the hub's cache, or else asked
-    of the hub. Raises the hub's errors."""
+    of the hub. Raises the hub's errors, and PairError if the hub has none."""
     if os.path.isdir(part.place):
         return Path(part.place)
     revision = part.revision or "main"
-    return Path(
-        hf_hub_download(part.place, "config.json", revision=revision, local_files_only=offline)
-    ).parent
+    try:
+        config = hf_hub_download(part.place, "config.json", revision=revision, local_files_only=offline)
+    except EntryNotFoundError as error:
+        if isinstance(error, LocalEntryNotFoundError):
+            raise
+        raise no_config(part.role, part.id, _sizes(part)) from None
+    return Path(config).parent
 
 
 def has_config(part: Part) -> bool:
@@ -141,11 +146,7 @@ def _is_text(name: str) -> bool:
 def _missing(part: Part, code_only: bool) -> dict[str, int]:
     """The files that loading the model needs and the cache lacks, with their bytes; the weights last, so that
     a model whose weights are there is complete. code_only: see `fetch`."""
-    with load_errors(part.role, part.place, "list of files", part.id):
-        found = HfApi().model_info(
-            part.place, revision=part.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
-        )
-    sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
+    sizes = _sizes(part)
     if not {WEIGHTS_FILE, INDEX} & sizes.keys():
         raise no_weights(part.role, part.id, sizes)
     weights = [WEIGHTS_FILE]
@@ -163,6 +164,15 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
     texts = filter(_is_text if part.code else DATA.fullmatch, sizes)
     names = [*sorted(texts), *(() if code_only else weights)]
     return {name: sizes[name] for name in names if _cached(part, name) is None}
+
+
+def _sizes(part: Part) -> dict[str, int]:
+    """All files that the hub has of the model, with their bytes."""
+    with load_errors(part.role, part.place, "list of files", part.id):
+        found = HfApi().model_info(
+            part.place, revision=part.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
+    return {file.rfilename: file.size or 0 for file in found.siblings or []}
 
 
 def _is_one_layer(part: Part) -> bool:
@@ -220,6 +230,8 @@ def stored_dtypes(part: Part) -> set[torch.dtype]:
 
 def no_weights(role: str, model_id: str, names: Iterable[str]) -> LoadError:
     """names: of the model's files."""
+    if kind := other_kind(names):
+        return LoadError(f"{role}: {model_id} {kind}")
     pickled = next(filter(PICKLED.fullmatch, sorted(names)), None)
     if pickled is None:
         neither = f"neither {WEIGHTS_FILE} nor {INDEX}"

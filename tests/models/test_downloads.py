@@ -481,6 +481,32 @@ def test_only_pickled_weights(hub, models):
     assert f"{directory} has only pickled weights" in said and "only safetensors are loaded" in said
 
 
+@pytest.mark.parametrize("file", ["adapter_config.json", "small-Q4_K_M.gguf", "notes.txt"])
+@pytest.mark.parametrize("config", [False, True])
+def test_a_repository_that_is_no_checkpoint_is_named_for_what_it_is(hub, models, file, config):
+    folder = models / f"other-{config}-{file[:5]}"
+    folder.mkdir()
+    (folder / file).write_text("{}")
+    if file == "adapter_config.json":
+        (folder / "adapter_model.bin").write_bytes(b"x")
+    if config:
+        shutil.copy(models / "target" / "config.json", folder)
+    words = {
+        "adapter_config.json": "is a PEFT adapter (adapter_config.json), and adapters cannot be run yet",
+        "small-Q4_K_M.gguf": "has weights in the format GGUF (small-Q4_K_M.gguf), which is not loaded",
+        "notes.txt": "has neither model.safetensors"
+        if config
+        else "has no config.json, so there is no model",
+    }
+    for role in ("target", "drafter"):
+        with pytest.raises(PairError) as error:
+            ModelPool().get(resolve(**{"target": "own/target", role: f"own/{folder.name}"}))
+        assert str(error.value).startswith(f"{role}: own/{folder.name} {words[file]}")
+        assert_one_sentence(str(error.value))
+    with pytest.raises(PairError, match=re.escape(words[file])):
+        load_pair(target=tiny(vocab_size=304)).attach(f"own/{folder.name}")
+
+
 def test_weights_of_a_method_that_is_not_known_are_refused_before_the_download(hub, models):
     shutil.copytree(models / "target", models / "modelopt")
     config = json.loads((models / "modelopt" / "config.json").read_text())

@@ -407,6 +407,30 @@ def test_directories_without_a_model(saved, tmp_path, role):
     assert "config.json" in rejected(target=tmp_path / "empty")
 
 
+MERGE = (
+    "is a PEFT adapter (adapter_config.json), and adapters cannot be run yet: merge it into its base model"
+)
+OTHER_KINDS = {
+    "adapter_config.json": MERGE,
+    "small-Q4_K_M.gguf": "has weights in the format GGUF (small-Q4_K_M.gguf), which is not loaded",
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("file, words", OTHER_KINDS.items(), ids=OTHER_KINDS)
+def test_what_is_no_checkpoint_is_named_for_what_it_is(saved, broken, tmp_path, file, words, role):
+    """Alone, beside a config, and for GGUF by the file itself."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / file).write_text("{}")
+    beside = broken(lambda path: (path / "model.safetensors").rename(path / file), name="beside")
+    places = [tmp_path / "other", beside]
+    places += [tmp_path / "other" / file, "owner/name/x.gguf"] if file.endswith(".gguf") else []
+    for place in places:
+        said = rejected(**{"target": saved / "target"} | {role: place}, kind=(PairError, LoadError))
+        assert said.startswith(role) and str(place) in said
+        assert words in said or "is a file in the format GGUF, which is not loaded: give a check" in said
+
+
 @pytest.mark.parametrize("what", [".", "config.json", "model.safetensors", "tokenizer.json"])
 def test_no_permission(broken, what):
     path = broken(lambda path: (path / what).chmod(0))

@@ -229,7 +229,7 @@ def test_paths_relative_and_from_home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "place", ["", ".", "./nowhere", "no such", "a\nb", "a/b/c/d", "/", "\0", "n" * 300 + "/b/c"]
+    "place", ["", ".", "./nowhere", "no such", "a\nb", "a/b/c/d", "/", "\0", "n" * 300 + "/b/c", "a\nb.gguf"]
 )
 def test_places_where_no_model_can_be(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
