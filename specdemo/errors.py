@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,6 +96,28 @@ def gated_error(role: str, model_id: str) -> LoadError:
     return LoadError(f"{role}: {model_id} is gated: {accept}")
 
 
+NOT_LOADED = "which is not loaded: give a checkpoint in safetensors format"
+
+
+def other_kind(names: Iterable[str]) -> str | None:
+    """What files are that are no checkpoint of a model, and what to do with them, as the end of a sentence;
+    None where their names do not tell."""
+    names = sorted(names)
+    if "adapter_config.json" in names:
+        return (
+            "is a PEFT adapter (adapter_config.json), and adapters cannot be run yet: merge it into its base "
+            "model with PEFT's merge_and_unload, save the result, and give that"
+        )
+    gguf = next((name for name in names if re.fullmatch(r"[\w./-]+\.gguf", name, re.IGNORECASE)), None)
+    return gguf and f"has weights in the format GGUF ({gguf}), {NOT_LOADED}"
+
+
+def no_config(role: str, shown: str, names: Iterable[str]) -> PairError:
+    """names: of the files that are there in its place."""
+    end = other_kind(names) or "has no config.json, so there is no model in it"
+    return PairError(f"{role}: {shown} {end}")
+
+
 @contextmanager
 def load_errors(role: str, place: str, part: str = "config.json", shown: str | None = None) -> Iterator[None]:
     """Turns the libraries' errors into one sentence that names the model and the part of it that was being
@@ -110,9 +132,11 @@ def load_errors(role: str, place: str, part: str = "config.json", shown: str | N
         if not os.access(path, os.R_OK | os.X_OK):
             raise PairError(f"{role}: the directory {shown} cannot be read: permission denied")
         if not (path / "config.json").is_file():
-            raise PairError(f"{role}: the directory {shown} has no config.json, so there is no model in it")
+            raise no_config(role, f"the directory {shown}", os.listdir(place))
+    elif place.lower().endswith(".gguf"):
+        raise PairError(f"{role}: {_printable(shown)} is a file in the format GGUF, {NOT_LOADED}")
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", place) or place.startswith("."):
-        shown = shown if shown.isprintable() and shown else ascii(shown)
+        shown = _printable(shown)
         raise PairError(f"{role}: there is no directory {shown}, and a hub id has the form owner/name")
     try:
         yield
@@ -121,6 +145,10 @@ def load_errors(role: str, place: str, part: str = "config.json", shown: str | N
     except Exception as error:
         told = _sentence(error, role, place, part)
         raise type(told)(str(told).replace(place, shown)) from None
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() and text else ascii(text)
 
 
 def _sentence(error: Exception, role: str, model_id: str, part: str) -> PairError:

@@ -12,6 +12,7 @@ from specdemo.events import ByModel, PairInfo
 from specdemo.loading.generation import ignored_processors
 from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
 from specdemo.loading.pair import LoadDrafter, Pair, kind_of, longest_draft_of, longrope_note
+from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
@@ -67,8 +68,8 @@ def pair_of(
 
 
 def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
-    """PairError if a model has no cache that can be written by position, or if the hidden states that a head
-    needs cannot be found in the target."""
+    """PairError if a model has no output layer, or no cache that can be written by position, or if the hidden
+    states that a head needs cannot be found in the target."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
             if is_assistant(model):
@@ -80,9 +81,20 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
                 role, model_id, model = ROLES[0], ids[0], models[0]
                 layers_of(models[0])
             else:
+                _check_head(model, role)
                 positional_cache(model)
         except ValueError as error:
             raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
+
+
+def _check_head(model: PreTrainedModel, role: str) -> None:
+    """ValueError for a model in memory that is of another class than those that write text."""
+    if model.get_output_embeddings() is None:
+        raise ValueError(
+            "it has no output layer over a vocabulary, as those have that AutoModelForCausalLM loads"
+        )
+    if role == ROLES[0] and not hasattr(model, "generation_config"):
+        raise ValueError("it has no generation_config, which classes have that inherit GenerationMixin")
 
 
 def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple[str, ...]:
@@ -91,6 +103,8 @@ def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple
     limits = [*ignored_processors(target.generation_config), *_emulated_bfloat16(models)]
     if why := longrope_note(target):
         limits.append(why)
+    for role, model in zip(ROLES, models, strict=False):
+        limits += little_quantised(role, model)
     if drafter is not None and (context := context_of(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
     if other is not None:

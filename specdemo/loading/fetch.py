@@ -5,17 +5,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 
 import torch
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
-from specdemo.errors import LoadError, load_errors
+from specdemo.errors import LoadError, load_errors, no_config, other_kind
 from specdemo.loading.heads import describes_assistant, describes_head, read_config
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
@@ -23,7 +24,7 @@ from specdemo.runtime.device import amount
 WEIGHTS_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
-SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names it
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
 CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
@@ -56,18 +57,24 @@ def is_here(part: Part) -> bool:
     if _cached(part, WEIGHTS_FILE):
         return True
     index = _cached(part, INDEX)
-    return bool(index) and all(_cached(part, name) for name in _shards(Path(index)))
+    with suppress(OSError, ValueError):  # a wrong index is fetched again, and what is wrong is said then
+        return index is not None and all(_cached(part, name) for name in shards_of(Path(index)))
+    return False
 
 
 def folder_of(part: Part, offline: bool) -> Path:
     """Where the model's config.json is on the disk. offline: it is taken from the hub's cache, or else asked
-    of the hub. Raises the hub's errors."""
+    of the hub. Raises the hub's errors, and PairError if the hub has none."""
     if os.path.isdir(part.place):
         return Path(part.place)
     revision = part.revision or "main"
-    return Path(
-        hf_hub_download(part.place, "config.json", revision=revision, local_files_only=offline)
-    ).parent
+    try:
+        config = hf_hub_download(part.place, "config.json", revision=revision, local_files_only=offline)
+    except EntryNotFoundError as error:
+        if isinstance(error, LocalEntryNotFoundError):
+            raise
+        raise no_config(part.role, part.id, _sizes(part)) from None
+    return Path(config).parent
 
 
 def has_config(part: Part) -> bool:
@@ -101,11 +108,19 @@ def _code_files(part: Part) -> set[str]:
         return set()  # what is wrong with the config is said when it is read
 
 
-def _shards(index: Path) -> set[str]:
+def shards_of(index: Path) -> list[str]:
+    """The files of weights that an index names, in order. ValueError if it names anything but safetensors
+    files beside it, OSError if it cannot be read."""
     try:
-        return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return {WEIGHTS_FILE}  # which is not there, so the index is fetched again
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        names = set()
+    if not names:
+        raise ValueError("it names no files of weights")
+    for name in names:
+        if not isinstance(name, str) or not SHARD.fullmatch(name):
+            raise ValueError(f"it names {ascii(name)[:60]}, which is no safetensors file beside it")
+    return sorted(names)
 
 
 def fetch(
@@ -131,14 +146,16 @@ def _is_text(name: str) -> bool:
 def _missing(part: Part, code_only: bool) -> dict[str, int]:
     """The files that loading the model needs and the cache lacks, with their bytes; the weights last, so that
     a model whose weights are there is complete. code_only: see `fetch`."""
-    with load_errors(part.role, part.place, "list of files", part.id):
-        found = HfApi().model_info(
-            part.place, revision=part.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
-        )
-    sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
-    weights = [WEIGHTS_FILE] if WEIGHTS_FILE in sizes else sorted(filter(SHARD.fullmatch, sizes))
-    if not weights:
+    sizes = _sizes(part)
+    if not {WEIGHTS_FILE, INDEX} & sizes.keys():
         raise no_weights(part.role, part.id, sizes)
+    weights = [WEIGHTS_FILE]
+    if WEIGHTS_FILE not in sizes:
+        with load_errors(part.role, part.place, INDEX, part.id):
+            silent = download_bar(part, 0, 0, lambda *_: None)
+            index = hf_hub_download(part.place, INDEX, revision=part.revision, tqdm_class=silent)
+            weights = shards_of(Path(index))
+            _check_shards(weights, sizes)
     if part.role == "drafter" and not {*TOKENIZERS} & sizes.keys() and _is_one_layer(part):
         raise LoadError(
             f"drafter: {part.id} has no tokenizer files and one layer, as heads of EAGLE, EAGLE-2 and HASS "
@@ -147,6 +164,15 @@ def _missing(part: Part, code_only: bool) -> dict[str, int]:
     texts = filter(_is_text if part.code else DATA.fullmatch, sizes)
     names = [*sorted(texts), *(() if code_only else weights)]
     return {name: sizes[name] for name in names if _cached(part, name) is None}
+
+
+def _sizes(part: Part) -> dict[str, int]:
+    """All files that the hub has of the model, with their bytes."""
+    with load_errors(part.role, part.place, "list of files", part.id):
+        found = HfApi().model_info(
+            part.place, revision=part.revision, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT
+        )
+    return {file.rfilename: file.size or 0 for file in found.siblings or []}
 
 
 def _is_one_layer(part: Part) -> bool:
@@ -160,32 +186,56 @@ def _is_one_layer(part: Part) -> bool:
     return is_one and not describes_head(folder)
 
 
+def _check_shards(names: Iterable[str], there: Collection[str]) -> None:
+    if lacking := next((name for name in names if name not in there), None):
+        raise ValueError(f"it names {lacking}, which is not there")
+
+
 def check_weights(part: Part) -> None:
-    """LoadError for a directory or a cached model whose only weights are pickled."""
+    """LoadError for a directory or a cached model without safetensors, or whose index names other files than
+    those that are beside it."""
     folder = Path(directory_of(part))
     names = os.listdir(folder) if folder.is_dir() else []
-    if names and not {WEIGHTS_FILE, INDEX} & set(names) and any(map(PICKLED.fullmatch, names)):
+    if names and not {WEIGHTS_FILE, INDEX} & set(names):
         raise no_weights(part.role, part.id, names)
+    if INDEX in names and WEIGHTS_FILE not in names:
+        with load_errors(part.role, part.place, INDEX, part.id):
+            _check_shards(shards_of(folder / INDEX), names)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Those of a model whose files are in this folder. Raises as `shards_of` does."""
+    is_one = (folder / WEIGHTS_FILE).is_file()
+    return [folder / name for name in ([WEIGHTS_FILE] if is_one else shards_of(folder / INDEX))]
+
+
+def stored_tensors(folder: Path) -> dict[str, str]:
+    """The tensors in a model's files: their names, and their dtypes as safetensors calls them. Raises what
+    reading the files does."""
+    found = {}
+    for file in weight_files(folder):
+        with safe_open(file, "pt") as content:
+            found |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
+    return found
 
 
 def stored_dtypes(part: Part) -> set[torch.dtype]:
     """Those of the floating-point numbers in a model's files, which are here; empty if the files cannot be
     read, which loading them reports."""
-    folder = Path(directory_of(part))
-    names = {WEIGHTS_FILE} if (folder / WEIGHTS_FILE).is_file() else _shards(folder / INDEX)
-    found = set()
-    with suppress(OSError, SafetensorError):
-        for name in names:
-            with safe_open(folder / name, "pt") as content:
-                found |= {content.get_slice(tensor).get_dtype() for tensor in content.keys()}  # noqa: SIM118
-    return {FLOATS_IN_FILES[dtype] for dtype in found & FLOATS_IN_FILES.keys()}
+    with suppress(OSError, ValueError, SafetensorError):
+        found = set(stored_tensors(Path(directory_of(part))).values())
+        return {FLOATS_IN_FILES[dtype] for dtype in found & FLOATS_IN_FILES.keys()}
+    return set()
 
 
 def no_weights(role: str, model_id: str, names: Iterable[str]) -> LoadError:
     """names: of the model's files."""
+    if kind := other_kind(names):
+        return LoadError(f"{role}: {model_id} {kind}")
     pickled = next(filter(PICKLED.fullmatch, sorted(names)), None)
     if pickled is None:
-        return LoadError(f"{role}: {model_id} has no {WEIGHTS_FILE}, so there are no weights to load")
+        neither = f"neither {WEIGHTS_FILE} nor {INDEX}"
+        return LoadError(f"{role}: {model_id} has {neither}, so there are no weights to load")
     return LoadError(
         f"{role}: {model_id} has only pickled weights ({pickled}), which can hold program code: only "
         "safetensors are loaded"

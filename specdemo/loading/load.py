@@ -1,11 +1,13 @@
 """Loads pairs of models. Apart from training/, no other module loads through transformers or quantises."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -48,11 +50,13 @@ from specdemo.loading.fetch import (
     has_config,
     is_here,
     stored_dtypes,
+    stored_tensors,
 )
 from specdemo.loading.heads import describes_assistant, describes_head
 from specdemo.loading.mtp import mtp_parameters, read_mtp
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
+from specdemo.loading.quantised import check_scales, check_stored, has_method, quantise_transposed
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
 from specdemo.loading.speculator import Speculator, read_head, read_speculator
 from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
@@ -64,6 +68,8 @@ from specdemo.vllm.pair import connect
 
 FROM_DISK = {"local_files_only": True}
 Loaded = TypeVar("Loaded")
+CLASSIFIERS = re.compile(r"(For\w*Classification|ForQuestionAnswering|ForMultipleChoice|RewardModel)$")
+NO_TEXT = "predicts no next token: give a causal language model"
 
 
 def load_pair(
@@ -171,9 +177,18 @@ def read_skeleton(part: Part, offline: bool = False) -> DrafterModel:
         how = {"local_files_only": offline or part.code, **_version(part)}
         check_depth(PreTrainedConfig.get_config_dict(place, **how)[0])
         config = AutoConfig.from_pretrained(place, **how)
+        _check_architecture(part, config)
+        has_method(config)
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=part.code)
         model.mtp_parameters = mtp_parameters(part, model) if part.role == "target" else 0
         return model
+
+
+def _check_architecture(part: Part, config: PreTrainedConfig) -> None:
+    """PairError for a classifier: its embeddings could be taken for the head that it lacks."""
+    named = getattr(config, "architectures", None) or []
+    if named and all(isinstance(name, str) and CLASSIFIERS.search(name) for name in named):
+        raise PairError(f"{part.role} {part.id} is a {named[0]}, which {NO_TEXT}")
 
 
 def load_planned(
@@ -243,15 +258,34 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     cuda.free_cache(part.device)  # while another thread captures, torch frees nothing to make room
     on_gpu = "device_map" in options and cuda.is_cuda(part.device)
     drawing = RandomNumbersAlone() if on_gpu else nullcontext()
+    where = f"{part.role} {part.id}"
     with load_errors(part.role, part.place, "weights", part.id), drawing:
+        stored = stored_tensors(Path(directory_of(part)))
+        if not has_method(AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK)):
+            check_stored(where, stored)
         model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
+    check_scales(where, stored, info["unexpected_keys"], model)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
+        _check_head(part, model, missing)
         lacks = f"lacks {len(missing)} weights, first {missing[0]}"
-        raise LoadError(f"{part.role} {part.id} {lacks}: its files are incomplete")
+        raise LoadError(f"{where} {lacks}: its files are incomplete")
     model = _text_alone(model)
     _keep_score_cap(model)
+    if part.quantize:
+        quantise_transposed(model, part.quantize)
     return _placed(model, part, dtype)
+
+
+def _check_head(part: Part, model: PreTrainedModel, missing: list[str]) -> None:
+    """PairError if nothing but the output layer is missing: it is a model without a head for language."""
+    head = model.get_output_embeddings()
+    own = [name for name, weight in model.named_parameters() if head and weight in {*head.parameters()}]
+    if {*missing} <= {*own}:
+        kind = (model.config.architectures or [type(model).__name__])[0]
+        raise PairError(
+            f"{part.role} {part.id}, a {kind}, lacks its output layer, {missing[0]}, and {NO_TEXT}"
+        )
 
 
 def _text_alone(model: PreTrainedModel) -> PreTrainedModel:

@@ -1,16 +1,15 @@
 """Reads the layers for multi-token prediction (MTP) that a target's checkpoint carries beside the layers of
 the model itself, which transformers leaves out when it loads the model."""
 
-import json
 import re
-from pathlib import Path
+from collections.abc import Iterable
 
 import torch
-from safetensors import safe_open
 from transformers import PreTrainedModel
 
 from specdemo.errors import in_short, is_out_of_memory, without_directories
-from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, folder_of, has_config, is_here
+from specdemo.loading.fetch import folder_of, has_config, is_here, stored_tensors
+from specdemo.loading.quantised import few_bits, is_scale
 from specdemo.loading.request import Part
 from specdemo.runtime import cuda
 from specdemo.runtime.linear import join_weights, use_skinny_linear
@@ -40,7 +39,7 @@ def mtp_parameters(part: Part, skeleton: PreTrainedModel) -> int:
     count = _declared(skeleton)
     try:
         if is_here(part):
-            names = _tensor_names(folder_of(part, offline=True))
+            names = set(stored_tensors(folder_of(part, offline=True)))
             count = 0 if count is None else len(_prefixes(names, skeleton))
         if not count or MtpModel is None or count > MOST_MTP_LAYERS:
             return 0
@@ -69,7 +68,8 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
     if part is None:
         return NONE
     folder = folder_of(part, offline=True)
-    names = _tensor_names(folder)
+    stored = stored_tensors(folder)
+    names = set(stored)
     prefixes, kind = _prefixes(names, target), target.config.get_text_config().model_type
     if not prefixes and not any(NAMED.search(name) for name in names):
         return NONE
@@ -77,7 +77,9 @@ def _read(target: PreTrainedModel, part: Part | None) -> PreTrainedModel | str:
         raise ValueError("this version of transformers cannot run them, and 5.24 can")
     if not prefixes or _declared(target) is None:
         raise ValueError(f"how those of {kind} compute is not known here")
-    if getattr(target.config, "quantization_config", None) and part.quantize is None:
+    theirs = {name: stored[name] for name in names if NAMED.search(name) or _layers_of(name, prefixes)}
+    is_quantised = getattr(target.config, "quantization_config", None) and part.quantize is None
+    if is_quantised or few_bits(theirs) or any(map(is_scale, theirs)):
         raise ValueError("its weights are quantised")
     if kind in QWEN and len(prefixes) > 1:
         raise ValueError(f"there are {len(prefixes)} of them, and of {kind} only one can be run")
@@ -134,19 +136,13 @@ def _prefixes(names: set[str], model: PreTrainedModel) -> list[str]:
     depth = model.config.get_text_config().num_hidden_layers
     behind = [f"layers.{index}." for index in range(depth, depth + MOST_MTP_LAYERS)]
     apart = [f"mtp.layers.{index}." for index in range(MOST_MTP_LAYERS)]
-    dotted = [f".{name}" for name in names]
-    behind, apart = (
-        [prefix for prefix in prefixes if any(f".{prefix}" in name for name in dotted)]
-        for prefixes in (behind, apart)
-    )
-    return behind or apart
+    found = {prefix for name in names for prefix in _layers_of(name, [*behind, *apart])}
+    return [prefix for prefix in behind if prefix in found] or [prefix for prefix in apart if prefix in found]
 
 
-def _tensor_names(folder: Path) -> set[str]:
-    if (folder / INDEX).is_file():
-        return set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"])
-    with safe_open(folder / WEIGHTS_FILE, "pt") as content:
-        return set(content.keys())
+def _layers_of(name: str, prefixes: Iterable[str]) -> list[str]:
+    """Those of the layers' prefixes that a tensor's name has."""
+    return [prefix for prefix in prefixes if f".{prefix}" in f".{name}"]
 
 
 def _part_of(target: PreTrainedModel) -> Part | None:

@@ -9,6 +9,7 @@ import torch
 
 from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import QUANTIZE
+from specdemo.loading.quantised import quantized_layers
 from specdemo.loading.request import PairRequest, Part, dtype_name
 from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of, quantized_kinds
 from specdemo.runtime.heads import DrafterModel, DraftHead
@@ -84,9 +85,15 @@ def _check_quantize(part: Part, dtype: torch.dtype, skeleton: DrafterModel) -> N
     if part.quantize is not None and isinstance(skeleton, DraftHead):
         why = "it is a head, which is small and stays in its dtype"
         raise PairError(f"quantize must be none for {part.role} {part.id}, not {part.quantize}: {why}")
-    if part.quantize is None or part.device == "cpu":
+    if part.quantize is None:
         return
-    kinds = quantized_kinds(part.device, dtype, quantized_layers(skeleton))
+    layers = quantized_layers(skeleton)
+    if not layers:
+        why = "it has no linear layers beside its output layer, and the weights of others cannot be quantised"
+        raise PairError(f"quantize must be none for {part.role} {part.id}, not {part.quantize}: {why}")
+    if part.device == "cpu":
+        return
+    kinds = quantized_kinds(part.device, dtype, layers)
     if part.quantize not in kinds:
         where = f"for {part.role} {part.id} on {part.device} in {dtype_name(dtype)}"
         raise PairError(
@@ -140,12 +147,6 @@ def bytes_on_host(skeleton: DrafterModel, dtype: torch.dtype) -> int:
         return bytes_of(skeleton, dtype, None)
     largest = sorted((parameter.numel() for parameter in skeleton.parameters()), reverse=True)
     return dtype.itemsize * sum(largest[:TENSORS_AT_ONCE])
-
-
-def quantized_layers(skeleton: DrafterModel) -> list[torch.nn.Linear]:
-    """The layers whose weights quanto quantises: all linear ones but the head."""
-    linear = [layer for layer in skeleton.modules() if isinstance(layer, torch.nn.Linear)]
-    return [layer for layer in linear if layer is not skeleton.get_output_embeddings()]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 and the one in which their authors publish them (config.json like a small model's, a class named *Eagle3* or
 DFlashDraftModel). Neither library is needed."""
 
-import json
-import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from specdemo.errors import LoadError, load_errors
 from specdemo.loading.config_reader import MOST_UNITS, ConfigReader
 from specdemo.loading.dflash import DFlashReader
-from specdemo.loading.fetch import INDEX, WEIGHTS_FILE, no_weights
+from specdemo.loading.fetch import stored_tensors, weight_files
 from specdemo.loading.heads import EAGLE3_KIND, HeadFormat, format_of, read_config
 from specdemo.runtime.dflash import DFlashConfig, DFlashHead
 from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
@@ -65,9 +64,10 @@ def read_speculator(folder: Path, shown: str | None = None) -> Speculator:
         found = format_of(raw, start)
         if found.kind == EAGLE3_KIND:
             # Before its weights have come from the hub, it counts as one with embeddings of its own.
-            is_here = any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX))
+            with load_errors("drafter", str(folder), "weights", place):
+                names = set(stored_tensors(folder)) if _are_here(folder) else {EMBEDDINGS}
             reader = Eagle3Reader(raw, found, start)
-            config = reader.config(_tensor_names(folder, place) if is_here else {EMBEDDINGS})
+            config = reader.config(names)
         else:
             reader = DFlashReader(raw, found, start)
             config = reader.config()
@@ -87,7 +87,7 @@ def read_head(
         own_names = {speculator.in_file(name): name for name in head.state_dict()}
         expected = {name: head.state_dict()[own] for name, own in own_names.items()}
         tensors: dict[str, Tensor] = {}
-        for file in _weight_files(folder, place):
+        for file in weight_files(folder):
             with safe_open(file, "pt") as content:
                 for name in content.keys():  # noqa: SIM118, which is no dict
                     shape = content.get_slice(name).get_shape()
@@ -135,21 +135,11 @@ class Eagle3Reader(ConfigReader):
         return self.ids_of_layers(name, ids)
 
 
-def _weight_files(folder: Path, place: str) -> list[Path]:
-    if (folder / WEIGHTS_FILE).is_file():
-        return [folder / WEIGHTS_FILE]
-    if (folder / INDEX).is_file():
-        names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-        return [folder / Path(name).name for name in sorted(names)]
-    raise no_weights("drafter", place, os.listdir(folder))
-
-
-def _tensor_names(folder: Path, place: str) -> set[str]:
-    names: set[str] = set()
-    for file in _weight_files(folder, place):
-        with load_errors("drafter", str(folder), "weights", place), safe_open(file, "pt") as content:
-            names |= set(content.keys())
-    return names
+def _are_here(folder: Path) -> bool:
+    """Whether all files of its weights have come from the hub."""
+    with suppress(OSError, ValueError):  # what is wrong is said when the weights are read
+        return all(file.is_file() for file in weight_files(folder))
+    return False
 
 
 def _check_tensor(
@@ -171,6 +161,8 @@ def _check_values(
     tensors: dict[str, Tensor], expected: dict[str, Tensor], head: DraftHead, where: str
 ) -> None:
     for name, value in tensors.items():
+        if value.is_floating_point() and value.itemsize == 1:  # float8, which needs a scale
+            raise LoadError(f"{where}: its tensor {name} cannot be of {value.dtype}")
         if value.is_floating_point() and not value.isfinite().all():
             raise LoadError(f"{where}: its tensor {name} holds values that are not finite")
         if name in expected and value.is_floating_point() is (name in MAPS):

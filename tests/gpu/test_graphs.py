@@ -17,7 +17,7 @@ from specdemo import Params, generate, load_pair, stream
 from specdemo.engine import step
 from specdemo.errors import PairError
 from specdemo.loading.catalog import DTYPES, QUANTIZE
-from specdemo.loading.plan import quantized_layers
+from specdemo.loading.quantised import quantized_layers
 from specdemo.runtime.device import quantized_kinds
 from tests.oracle import KINDS
 from tests.tiny import ARCHITECTURES, WIDE, noisy, tiny, tokenizer

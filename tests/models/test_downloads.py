@@ -1,5 +1,6 @@
 """Downloads for visitors, from a hub on this machine that is slow, silent, broken or full of pickles."""
 
+import json
 import os
 import re
 import shutil
@@ -213,6 +214,96 @@ def test_one_download_at_a_time(hub):
         assert visitor.pair
 
 
+# Weights in several files
+
+
+def in_several_files(folder, pattern: str):
+    """Divides the weights in this folder among files that are named by this pattern. Gives the index."""
+    index, names = folder / fetch.INDEX, {}
+    tensors = load_file(folder / "model.safetensors")
+    for number, part in enumerate((sorted(tensors)[::2], sorted(tensors)[1::2]), 1):
+        name = pattern.format(number, 2)
+        save_file({tensor: tensors[tensor] for tensor in part}, folder / name, metadata={"format": "pt"})
+        names |= dict.fromkeys(part, name)
+    (folder / "model.safetensors").unlink()
+    index.write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    return index
+
+
+# As transformers, Qwen3.5 and LongCat name them.
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "model-{:05}-of-{:05}.safetensors",
+        "model.safetensors-{:05}-of-{:05}.safetensors",
+        "model_{:05}-of-{:05}.safetensors",
+    ],
+)
+def test_the_files_that_the_index_names_are_downloaded(hub, models, monkeypatch, pattern):
+    folder = models / re.sub(r"\W", "", pattern)
+    shutil.copytree(models / "target", folder)
+    in_several_files(folder, pattern)
+    save_file({"x": torch.zeros(10)}, folder / "model-00009-of-00009.safetensors")  # not in the index
+    sizes = {file.name: file.stat().st_size for file in folder.iterdir() if file.suffix == ".safetensors"}
+    del sizes["model-00009-of-00009.safetensors"]
+    target, told = f"own/{folder.name}", []
+    pair = ModelPool().get(resolve(target=target), lambda *news: told.append(news))
+    sent = [path.partition("/")[2] for path in hub.sent]
+    assert sorted(sent) == sorted(set(sent)) and {*sizes} == {name for name in sent if "of-" in name}
+    downloading = [news for news in told if news[0].startswith("Downloading")]
+    assert downloading[-1][1] == 1 and len(downloading) > 2
+    assert float(downloading[-1][0].split()[-2]) == pytest.approx(sum(sizes.values()) / 1e6, abs=0.06)
+    assert torch.equal(pair.target.lm_head.weight, load_pair(target=models / "target").target.lm_head.weight)
+    hub.silent = True
+    assert load_pair(target=target).info == pair.info
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", constants.HF_HUB_CACHE + "-2")
+    hub.silent, hub.sizes = False, dict.fromkeys(sizes, 3 * 10**9)
+    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda path: SimpleNamespace(free=4 * 10**9))
+    assert "takes 6.0 GB on the disk, and 4.0 GB are free" in refused(ModelPool(), target=target)
+
+
+ODD_FILES = {
+    "../target/model.safetensors": "names '../target/model.safetensors'",
+    "/etc/model.safetensors": "names '/etc/model.safetensors'",
+    "pytorch_model.bin": "names 'pytorch_model.bin'",
+    ".safetensors": "names '.safetensors'",
+    "model-3.safetensors": "names model-3.safetensors, which is not there",
+    5: "names 5",
+}
+
+
+@pytest.mark.parametrize("odd", ODD_FILES)
+def test_an_index_that_names_other_things_is_refused(hub, models, tmp_path, odd):
+    name = f"odd-{list(ODD_FILES).index(odd)}"
+    shutil.copytree(models / "target", models / name)
+    index = in_several_files(models / name, "model-{}-of-{}.safetensors")
+    content = json.loads(index.read_text())
+    content["weight_map"]["lm_head.weight"] = odd
+    index.write_text(json.dumps(content))
+    for place in (f"own/{name}", str(models / name)):
+        said = refused(ModelPool(), target=place)
+        assert f"target: {place} cannot be loaded, because of its {fetch.INDEX}: it" in said
+        assert ODD_FILES[odd] in said
+    assert not any(file.endswith((".safetensors", ".bin")) for file in hub.sent)
+
+
+BROKEN_INDEXES = (b"", b"[]", b"{}", b'{"weight_map": {}}', b'{"weight_map": [1]}', b"[" * 100_000)
+
+
+def test_an_index_that_names_nothing_is_refused(hub, models):
+    shutil.copytree(models / "target", models / "unnamed")
+    index = in_several_files(models / "unnamed", "model-{}-of-{}.safetensors")
+    for content in BROKEN_INDEXES:
+        index.write_bytes(content)
+        for place in ("own/unnamed", str(models / "unnamed")):
+            said = refused(ModelPool(), target=place)
+            assert said.endswith(f"because of its {fetch.INDEX}: it names no files of weights"), content
+        shutil.rmtree(constants.HF_HUB_CACHE)
+    index.unlink()
+    for place in ("own/unnamed", str(models / "unnamed")):
+        assert f"has neither model.safetensors nor {fetch.INDEX}" in refused(ModelPool(), target=place)
+
+
 # A hub that stalls
 
 
@@ -388,6 +479,44 @@ def test_only_pickled_weights(hub, models):
     directory = str(models / "pickled")
     said = refused(ModelPool(), target=directory)
     assert f"{directory} has only pickled weights" in said and "only safetensors are loaded" in said
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "small-Q4_K_M.gguf", "notes.txt"])
+@pytest.mark.parametrize("config", [False, True])
+def test_a_repository_that_is_no_checkpoint_is_named_for_what_it_is(hub, models, file, config):
+    folder = models / f"other-{config}-{file[:5]}"
+    folder.mkdir()
+    (folder / file).write_text("{}")
+    if file == "adapter_config.json":
+        (folder / "adapter_model.bin").write_bytes(b"x")
+    if config:
+        shutil.copy(models / "target" / "config.json", folder)
+    words = {
+        "adapter_config.json": "is a PEFT adapter (adapter_config.json), and adapters cannot be run yet",
+        "small-Q4_K_M.gguf": "has weights in the format GGUF (small-Q4_K_M.gguf), which is not loaded",
+        "notes.txt": "has neither model.safetensors"
+        if config
+        else "has no config.json, so there is no model",
+    }
+    for role in ("target", "drafter"):
+        with pytest.raises(PairError) as error:
+            ModelPool().get(resolve(**{"target": "own/target", role: f"own/{folder.name}"}))
+        assert str(error.value).startswith(f"{role}: own/{folder.name} {words[file]}")
+        assert_one_sentence(str(error.value))
+    with pytest.raises(PairError, match=re.escape(words[file])):
+        load_pair(target=tiny(vocab_size=304)).attach(f"own/{folder.name}")
+
+
+def test_weights_of_a_method_that_is_not_known_are_refused_before_the_download(hub, models):
+    shutil.copytree(models / "target", models / "modelopt")
+    config = json.loads((models / "modelopt" / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    (models / "modelopt" / "config.json").write_text(json.dumps(config))
+    for request in (dict(target="own/modelopt"), dict(target="own/target", drafter="own/modelopt")):
+        assert "knows, not 'modelopt'" in refused(ModelPool(), **request)
+    with pytest.raises(LoadError, match="knows, not 'modelopt'"):
+        load_pair(target=tiny(vocab_size=304)).attach("own/modelopt")
+    assert not any(file.endswith(".safetensors") for file in hub.sent)
 
 
 def test_too_little_free_memory_is_told_before_the_download(hub, monkeypatch):

@@ -21,9 +21,14 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     Gemma3ForCausalLM,
     Gemma3ForConditionalGeneration,
+    LlamaModel,
+    LlamaPreTrainedModel,
 )
+from transformers.modeling_outputs import CausalLMOutput
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.gemma2.modeling_gemma2 import Gemma2PreTrainedModel
@@ -357,6 +362,44 @@ def test_things_that_are_no_models(saved):
     assert rejected(target=model, tokenizer="gpt2").startswith("tokenizer must be ")
 
 
+HEADLESS = {
+    "no head": lambda config: LlamaModel(config),
+    "a head that classifies texts": AutoModelForSequenceClassification.from_config,
+    "a head that classifies tokens": AutoModelForTokenClassification.from_config,
+}
+
+
+@pytest.mark.parametrize("make", HEADLESS.values(), ids=HEADLESS)
+@pytest.mark.parametrize("role", ROLES)
+def test_models_without_a_head_for_language(saved, broken, role, make):
+    """In memory and in a directory. A classifier could take its embeddings for a head."""
+    for tied in (False, True):
+        model = make(tiny(**SHAPE, tie_word_embeddings=tied).config).eval()
+        kind, path = type(model).__name__, broken(model.save_pretrained, f"{role}-{tied}")
+        said = rejected(**{"target": tiny(**SHAPE)} | {role: model})
+        assert said.startswith(f"{role} {kind} ({kind}) cannot be used: it has no output layer")
+        if not tied or kind != "LlamaModel":
+            said = rejected(**{"target": saved / "target"} | {role: path})
+            assert said.startswith(f"{role}") and str(path) in said and kind in said
+            assert said.endswith("predicts no next token: give a causal language model")
+    base = load_pair(**{"target": saved / "target"} | {role: path}) if kind == "LlamaModel" else None
+    assert base is None or text_of(base, draft_with="none").stats.tokens  # its embeddings are its head
+
+
+def test_a_class_that_does_not_generate_is_no_target():
+    class Own(LlamaPreTrainedModel):
+        def __init__(self, config):
+            super().__init__(config)
+            self.model, self.lm_head = LlamaModel(config), torch.nn.Linear(64, 304)
+
+        def forward(self, input_ids=None, past_key_values=None, **options):
+            states = self.model(input_ids, past_key_values=past_key_values, **options)[0]
+            return CausalLMOutput(logits=self.lm_head(states))
+
+    said = rejected(target=Own(tiny(**SHAPE).config).eval())
+    assert said.endswith("it has no generation_config, which classes have that inherit GenerationMixin")
+
+
 # What a directory can get wrong
 
 
@@ -368,6 +411,30 @@ def test_directories_without_a_model(saved, tmp_path, role):
         message = rejected(**{"target": saved / "target", role: tmp_path / path})
         assert role in message and str(tmp_path / path) in message
     assert "config.json" in rejected(target=tmp_path / "empty")
+
+
+MERGE = (
+    "is a PEFT adapter (adapter_config.json), and adapters cannot be run yet: merge it into its base model"
+)
+OTHER_KINDS = {
+    "adapter_config.json": MERGE,
+    "small-Q4_K_M.gguf": "has weights in the format GGUF (small-Q4_K_M.gguf), which is not loaded",
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("file, words", OTHER_KINDS.items(), ids=OTHER_KINDS)
+def test_what_is_no_checkpoint_is_named_for_what_it_is(saved, broken, tmp_path, file, words, role):
+    """Alone, beside a config, and for GGUF by the file itself."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / file).write_text("{}")
+    beside = broken(lambda path: (path / "model.safetensors").rename(path / file), name="beside")
+    places = [tmp_path / "other", beside]
+    places += [tmp_path / "other" / file, "owner/name/x.gguf"] if file.endswith(".gguf") else []
+    for place in places:
+        said = rejected(**{"target": saved / "target"} | {role: place}, kind=(PairError, LoadError))
+        assert said.startswith(role) and str(place) in said
+        assert words in said or "is a file in the format GGUF, which is not loaded: give a check" in said
 
 
 @pytest.mark.parametrize("what", [".", "config.json", "model.safetensors", "tokenizer.json"])
@@ -419,8 +486,46 @@ def not_finite(value):
     return change
 
 
+def scaled(dtype, name="weight_scale", method=None):
+    """The weights of linear layers become numbers of this dtype, each with a scale beside it that a program
+    has to know of; no scale for None, and for another dtype than 8 bits nothing else."""
+
+    def change(path):
+        tensors = load_file(path / "model.safetensors")
+        for weight in [one for one in tensors if one.endswith("_proj.weight")]:
+            scale = tensors[weight].abs().max() / (448 if dtype.is_floating_point else 127)
+            if dtype.itemsize == 1:
+                tensors[weight] = (tensors[weight] / scale).to(dtype)
+            if name is not None:
+                tensors[weight.removesuffix("weight") + name] = scale
+        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+        if method is not None:
+            config_with(quantization_config={"quant_method": method})(path)
+
+    return change
+
+
+FLOAT8 = torch.float8_e4m3fn
+NO_METHOD = "its config.json names no method to scale it by that this version of transformers knows"
 # What was done to it, and words that the message must hold.
 BROKEN = {
+    "weights of a method that is not known": (
+        scaled(FLOAT8, method="modelopt"),
+        "quant_method must be one that this version of transformers knows, not 'modelopt'",
+    ),
+    "a method that is no word": (scaled(FLOAT8, method=["fp8"]), "quant_method must be one that"),
+    "weights of no method": (
+        config_with(quantization_config={"bits": 8}),
+        "quant_method must be one that this version of transformers knows, not None",
+    ),
+    "scaled weights": (scaled(FLOAT8), NO_METHOD),
+    "scaled weights in integers": (scaled(torch.int8, "scale_weight"), NO_METHOD),
+    "weights of few bits": (scaled(torch.float8_e5m2, None), NO_METHOD),
+    "scales that nothing multiplies": (
+        scaled(torch.float32),
+        "its tensor model.layers.0.mlp.down_proj.weight_scale scales weights, and this version of",
+    ),
+    "scales that a known method calls by another name": (scaled(FLOAT8, method="fp8"), "weight_scale"),
     "a config that is cut off": (cut_in_half("config.json"), "config"),
     "a config that is a list": (written("config.json", b"[]"), "config"),
     "a config that is no text": (written("config.json", b"\xff\xfe\x00"), "config"),
@@ -498,6 +603,26 @@ def test_broken_directories(saved, broken, role, what):
     message = rejected(**{"target": saved / "target", role: path}, kind=kind)
     assert message.startswith(role) and str(path) in message
     assert words in message.replace(str(path), "")
+
+
+def test_scales_of_a_method_that_is_known_are_used(saved, broken):
+    """Those of activations, keys and values may be left out: they are not quantised here."""
+    method = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+    def change(path):
+        scaled(FLOAT8)(path)
+        tensors = load_file(path / "model.safetensors")
+        for name in [name for name in tensors if name.endswith("weight_scale")]:
+            tensors[f"{name}_inv"] = torch.full((-(-tensors[name[:-6]].shape[0] // 128), 1), tensors[name])
+            tensors[f"{name}_inv"] = tensors[f"{name}_inv"].repeat(1, -(-tensors[name[:-6]].shape[1] // 128))
+            tensors[name.replace("weight_scale", "input_scale")] = tensors.pop(name)
+        tensors["model.layers.0.self_attn.k_proj.k_scale"] = torch.ones(1)
+        save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+        config_with(quantization_config=method)(path)
+
+    name = "model.layers.1.mlp.up_proj.weight"
+    loaded, plain = load_pair(target=broken(change)), load_file(saved / "target" / "model.safetensors")
+    torch.testing.assert_close(loaded.target.get_parameter(name), plain[name], atol=0.05, rtol=0.1)
 
 
 def test_the_usual_sizes_of_every_architecture_are_allowed():

@@ -410,6 +410,14 @@ NORM = "model.layers.2.enorm.weight"
 WRONG = {
     "a tensor is missing": (lambda tensors: tensors.pop(NORM), "enorm"),
     "a tensor has another shape": (broken(lambda tensors: {NORM: torch.ones(31)}), "other shapes"),
+    "their numbers need a scale": (
+        broken(lambda tensors: {NORM: tensors[NORM].to(torch.float8_e4m3fn)}),
+        "its weights are quantised",
+    ),
+    "a scale is beside them": (
+        broken(lambda tensors: {NORM.replace("enorm.weight", "eh_proj.weight_scale"): torch.ones(1)}),
+        "its weights are quantised",
+    ),
     "a value is not finite": (broken(lambda tensors: {NORM: tensors[NORM] * torch.nan}), "not finite"),
 }
 

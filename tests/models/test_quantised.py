@@ -2,14 +2,17 @@
 
 import pytest
 import torch
-from optimum.quanto import freeze, qfloat8, qint2, qint4, qint8, quantize
+from optimum.quanto import QTensor, freeze, qfloat8, qint2, qint4, qint8, quantize
 from optimum.quanto.tensor import QBitsTensor, QBytesTensor
 from optimum.quanto.tensor.weights.tinygemm import TinyGemmWeightQBitsTensor
 
 from specdemo import Params, generate, load_pair
 from specdemo.loading.assemble import _not_finite
+from specdemo.loading.load import plan
 from specdemo.loading.pair import held_bytes
+from specdemo.loading.request import resolve
 from specdemo.runtime.graphs import capture_blocker, stored, weights_address
+from tests.small import small_model
 from tests.tiny import WIDE, noisy, tiny, tokenizer
 
 
@@ -51,3 +54,43 @@ def test_int4_weights_that_torch_has_a_kernel_for_are_only_multiplied(never_dequ
         generate(pair, "the cat sat", Params(temperature=0, max_new_tokens=20)).stats.drafted
         and capture_blocker(pair.target) is None
     )
+
+
+@pytest.mark.parametrize("kind, unit", [("int8", 1 / 127), ("float8", 1 / 14)])
+def test_the_layers_of_gpt_2_are_quantised_as_linear_ones(tmp_path, kind, unit):
+    """transformers' Conv1D is a linear layer whose weight is transposed."""
+    model = tiny("gpt2", vocab_size=304, n_embd=64)
+    model.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    how = dict(target=tmp_path, drafter=tmp_path, quantize=kind)
+    pair = load_pair(**how)
+    for loaded in (pair.target, pair.drafter):
+        for block, own in zip(loaded.transformer.h, model.transformer.h, strict=True):
+            for part in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
+                weight, whole = block.get_submodule(part).weight, own.get_submodule(part).weight.T
+                assert isinstance(weight, QTensor)
+                limit = whole.abs().amax(1, keepdim=True).detach() * unit
+                assert ((weight.dequantize() - whole).abs() <= limit).all()
+        assert not isinstance(loaded.lm_head.weight, QTensor)
+    assert not pair.limits and pair.bytes_held.target < 0.6 * held_bytes(model)
+    assert plan(resolve(**how)).sizes == pytest.approx((pair.bytes_held.target,) * 2, rel=0.01)
+    trace = generate(pair, "the cat sat", Params(temperature=0, max_new_tokens=20))
+    assert trace.stats.drafted and trace.stats.accepted
+
+
+def test_a_share_of_the_weights_that_is_small_is_told(tmp_path):
+    """The experts of a mixture are not in linear layers."""
+    small_model("qwen3_moe").save_pretrained(tmp_path)
+    how = dict(target=tmp_path, drafter=tmp_path, quantize={"target": "int8"})
+    tokenizer().save_pretrained(tmp_path)
+    pair = load_pair(**how)
+    weights = dict(pair.target.named_parameters())
+    share = sum(one.numel() for one in weights.values() if isinstance(one, QTensor))
+    share /= sum(one.numel() for one in weights.values())
+    assert 0 < share < 0.5
+    assert plan(resolve(**how)).sizes[0] == pytest.approx(pair.bytes_held.target, rel=0.01)
+    rest = "the rest, such as model.layers.0.mlp.experts.gate_up_proj, stays in float32"
+    told = f"int8 holds {100 * share:.0f} % of the target's weights: {rest}"
+    assert pair.limits == (told,)
+    pair.detach()
+    assert pair.limits == (told,)

@@ -125,12 +125,16 @@ def test_a_head_is_no_target(saved):
     )
 
 
-def test_the_fit_is_checked_again_when_the_weights_are_here(saved, tmp_path):
-    """Before, a head counts as one with embeddings of its own."""
+@pytest.mark.parametrize("file", ["model.safetensors", "model.safetensors-1-of-1.safetensors"])
+def test_the_fit_is_checked_again_when_the_weights_are_here(saved, tmp_path, file):
+    """Before, a head counts as one with embeddings of its own. An index comes before what it names."""
     head = save_head(tiny_head(tiny(**SHAPE), hidden_size=32, own_embeddings=False), tmp_path / "head")
     weights = (head / "model.safetensors").rename(tmp_path / "later")
+    if file != "model.safetensors":
+        index = json.dumps({"metadata": {}, "weight_map": {"fc.weight": file}})
+        (head / "model.safetensors.index.json").write_text(index)
     planned = plan(resolve(target=saved / "target", drafter=head))
-    weights.rename(head / "model.safetensors")
+    weights.rename(head / file)
     assert "it has no embeddings of its own and a hidden size of 32" in rejected(
         lambda: load_planned(planned)
     )
@@ -393,6 +397,7 @@ def set_to(name, value):
     return lambda tensors: tensors.__setitem__(name, value)
 
 
+FLOAT8 = torch.float8_e4m3fn
 # What was done to it, the kind of error, and words that the message must hold.
 BROKEN = {
     "another type": (config_with(speculators_model_type="mlp"), LoadError, "mlp"),
@@ -453,6 +458,12 @@ BROKEN = {
         "layers.0.mlp.up_proj.weight",
     ),
     "NaN": (tensors_with(set_to("norm.weight", torch.full((64,), torch.nan))), LoadError, "norm.weight"),
+    "numbers that need a scale": (
+        tensors_with(lambda tensors: tensors.update({"fc.weight": tensors["fc.weight"].to(FLOAT8)})),
+        LoadError,
+        "its tensor fc.weight cannot be of torch.float8_e4m3fn",
+    ),
+    "a scale": (tensors_with(set_to("fc.weight_scale", torch.ones(1))), LoadError, "fc.weight_scale"),
     "cut in half": (cut, LoadError, "model.safetensors"),
     "a pickle": (pickled, LoadError, "pytorch_model.bin"),
     "a config that is cut off": (

@@ -229,7 +229,7 @@ def test_paths_relative_and_from_home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "place", ["", ".", "./nowhere", "no such", "a\nb", "a/b/c/d", "/", "\0", "n" * 300 + "/b/c"]
+    "place", ["", ".", "./nowhere", "no such", "a\nb", "a/b/c/d", "/", "\0", "n" * 300 + "/b/c", "a\nb.gguf"]
 )
 def test_places_where_no_model_can_be(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
@@ -268,6 +268,17 @@ def test_a_dtype_for_both_or_for_one(skeletons, dtype):
 def test_a_small_pair_on_a_cpu_is_float32_if_nothing_else_is_requested(skeletons, dtype):
     plan = planned(skeletons, device="cpu", dtype=dtype)
     assert plan.dtypes == (torch.float32,) * 2 and plan.reason.startswith("float32: ")
+
+
+def test_weights_of_which_none_can_be_quantised_are_refused(skeletons):
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=0, vocab_size=304))
+    with pytest.raises(
+        PairError, match="^quantize must be none for drafter own/drafter, not int8: "
+    ) as error:
+        planned([skeletons[0], empty], quantize="int8")
+    assert_one_sentence(str(error.value))
+    assert planned([skeletons[0], empty], quantize={"target": "int8"})
 
 
 def test_bytes_are_counted_from_shapes(skeletons):

@@ -1,0 +1,125 @@
+"""Weights in few bits: those of checkpoints, which would be noise where they were loaded without their scales
+(transformers converts them to the dtype that is asked for, whatever they mean), and what becomes of a model's
+weights when they are quantised."""
+
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from torch.nn import Linear, Module, Parameter
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+from specdemo.errors import LoadError
+from specdemo.loading.catalog import QUANTIZE
+from specdemo.loading.request import dtype_name
+
+KNOWN_METHOD = "that this version of transformers knows"
+INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
+# Of activations, and of keys and values in a cache, which are not quantised here.
+NOT_OF_WEIGHTS = re.compile(r"(input|output|act\w*|[qkv]|kv)_scales?|scale_(input|output)")
+
+# It would say of a GPT-2 that nothing in it is quantised.
+logging.getLogger("transformers.integrations.quanto").setLevel(logging.ERROR)
+
+
+def has_method(config: PreTrainedConfig) -> bool:
+    """Whether transformers scales the weights by a method that the config names. ValueError for a method that
+    it does not know: it would ignore it."""
+    given = getattr(config, "quantization_config", None)
+    if given is None:
+        given = getattr(config.get_text_config(decoder=True), "quantization_config", None)
+    if not isinstance(given, Mapping):
+        return given is not None
+    method = given.get("quant_method")
+    if given.get("load_in_8bit") or given.get("load_in_4bit"):
+        method = "bitsandbytes_4bit"  # transformers looks at these first
+    if not isinstance(method, str) or method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        raise ValueError(f"its quant_method must be one {KNOWN_METHOD}, not {ascii(method)[:60]}")
+    return True
+
+
+def few_bits(tensors: Mapping[str, str]) -> str | None:
+    """The first weight that has a meaning only together with a scale. tensors: see `fetch.stored_tensors`."""
+    for name, dtype in sorted(tensors.items()):
+        is_weight = name.endswith(("weight", "_proj"))  # masks are stored in integers, too
+        if re.match("F[468](_|$)", dtype) or (is_weight and dtype in ("I8", "U8")):
+            return name
+    return None
+
+
+def is_scale(name: str) -> bool:
+    """Whether a tensor is called like a scale of weights."""
+    last = name.rpartition(".")[2]
+    return "scale" in last and not NOT_OF_WEIGHTS.fullmatch(last)
+
+
+def check_stored(where: str, tensors: Mapping[str, str]) -> None:
+    """LoadError for weights in few bits, where no method scales them. where: the model, in a sentence."""
+    if name := few_bits(tensors):
+        raise LoadError(
+            f"{where}: its tensor {name} is stored as {tensors[name]}, and its config.json names no method "
+            f"to scale it by {KNOWN_METHOD}: {INSTEAD}"
+        )
+
+
+def check_scales(
+    where: str, tensors: Mapping[str, str], unexpected: Collection[str], model: PreTrainedModel
+) -> None:
+    """LoadError if a scale of weights that were loaded was left out. unexpected: the tensors that the model
+    has no place for."""
+    used = {*tensors, *(name for name, _ in model.named_parameters())} - {*unexpected}
+    scaled = {name.rpartition(".")[0] for name in used}
+    for name in sorted(filter(is_scale, unexpected)):
+        if name.rpartition(".")[0] in scaled:
+            raise LoadError(
+                f"{where}: its tensor {name} scales weights, and this version of transformers does not use "
+                f"it: {INSTEAD}"
+            )
+
+
+def quantized_layers(skeleton: PreTrainedModel) -> list[Linear]:
+    """The layers whose weights are quantised: all linear ones but the head."""
+    linear = [layer for layer in skeleton.modules() if isinstance(layer, Linear)]
+    transposed = [layer for layer in skeleton.modules() if isinstance(layer, Conv1D)]
+    own = [layer for layer in linear if layer is not skeleton.get_output_embeddings()]
+    return [*own, *map(_as_linear, transposed)]
+
+
+def quantise_transposed(model: Module, kind: str) -> None:
+    """Quantises the layers of the class Conv1D (GPT-2's), which QuantoConfig leaves out: linear ones whose
+    weights are transposed. kind: as in QUANTIZE."""
+    names = [name for name, layer in model.named_modules() if isinstance(layer, Conv1D)]
+    if not names:
+        return
+    from optimum.quanto import qtypes
+    from optimum.quanto.nn import QLinear
+
+    for name in names:
+        layer = QLinear.from_module(_as_linear(model.get_submodule(name)), weights=qtypes[f"q{kind}"])
+        layer.freeze()
+        model.set_submodule(name, layer.requires_grad_(False).eval())
+
+
+def _as_linear(layer: Conv1D) -> Linear:
+    """A layer with the same output, up to rounding."""
+    linear = Linear(layer.nx, layer.nf, device="meta", dtype=layer.weight.dtype)
+    linear.weight = Parameter(layer.weight.detach().t().contiguous(), requires_grad=False)  # [out, in]
+    linear.bias = layer.bias
+    return linear
+
+
+def little_quantised(role: str, model: Module) -> Iterator[str]:
+    """What a user should know of a model less than half of whose weights are quantised, if some are."""
+    quantised = [one for one in model.parameters() if hasattr(one, "qtype")]  # by optimum-quanto
+    count, total = (sum(one.numel() for one in ones) for ones in (quantised, model.parameters()))
+    if not 0 < 2 * count < total:
+        return
+    rest = {name: one for name, one in model.named_parameters() if not hasattr(one, "qtype")}
+    largest = max(rest, key=lambda name: rest[name].numel())
+    kind = next(kind for kind in QUANTIZE if kind in quantised[0].qtype.name)
+    yield (
+        f"{kind} holds {100 * count / total:.2g} % of the {role}'s weights: the rest, such as {largest}, "
+        f"stays in {dtype_name(rest[largest].dtype)}"
+    )
