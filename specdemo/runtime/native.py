@@ -542,7 +542,7 @@ class NativeLM(TorchScriptLM):
             longer = "takes twice as long" if self.is_small else "is slower"
             notes.append(f"the {role} runs operation by operation, which {longer}: {self.not_native}")
         for block, reason in self.refused.items():
-            notes.append(f"the {role}'s products do not take {block} rows at once, which is slower: {reason}")
+            notes.append(f"the {role} does not multiply {block} rows at once, which is slower: {reason}")
         if self.native is not None and _cache_fault and role == "target":
             notes.append(
                 "what numba compiles cannot be kept on disk, so that each start takes some 3 seconds longer: "

@@ -94,6 +94,9 @@ SAID = {
     "target's context ends at 40 of its 256 tokens: beyond that its rotary factors change (longrope), and "
     "the keys in the cache would no longer be right",
     "no chat template": "chat must be false for this pair: its tokenizer has no chat template",
+    "rows that are refused": "the drafter does not multiply 3 rows at once, which is slower: no numba",
+    "weights of which few are quantised": "int8 holds 16 % of the target's weights: the rest, such as "
+    "model.layers.0.mlp.experts.gate_up_proj, stays in float32",
     "a pair's note": "the target runs operation by operation, which takes twice as long: no numba",
 }
 
