@@ -20,7 +20,7 @@ from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.eagle3 import Eagle3Config
 from specdemo.runtime.graphs import stored
 from specdemo.runtime.heads import DrafterModel, DraftHead, HeadConfig
-from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
+from specdemo.runtime.lm import context_of, embedded_ids, layers_of, logits_width, positional_cache
 from specdemo.runtime.mtp import own_modules
 from specdemo.runtime.probe import (
     agrees_with_itself,
@@ -89,6 +89,11 @@ def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple
     """See Pair. models: the target, and the drafter if there is one. other: see `pair_of`."""
     target, drafter = _both(models)
     limits = [*ignored_processors(target.generation_config), *_emulated_bfloat16(models)]
+    if (read := embedded_ids(target)) < (width := logits_width(target)):
+        limits.append(
+            f"the target predicts {width:,} tokens and has embeddings of {read:,}: any other that it "
+            "writes is read as the last of these"
+        )
     if drafter is not None and (context := context_of(drafter)) < context_of(target):
         limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
     if other is not None:
@@ -179,7 +184,7 @@ def with_known_ids(other: OtherTokenizer | None, models: list, ids: list[str]) -
     if other is None:
         return None
     target, drafter = models
-    widths = logits_width(target), min(logits_width(drafter), drafter.get_input_embeddings().weight.shape[0])
+    widths = logits_width(target), min(logits_width(drafter), embedded_ids(drafter))
     shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
     known = replace(other, shared=tuple(shared))
     check_shared(known, *ids)

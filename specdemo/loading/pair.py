@@ -26,6 +26,7 @@ from specdemo.events import (
     check_messages,
     check_prompt,
     is_conversation,
+    shown,
 )
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.loading.generation import with_models_own
@@ -37,7 +38,7 @@ from specdemo.runtime.dflash import DFlashHead
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import stored
 from specdemo.runtime.heads import DrafterModel, DraftHead
-from specdemo.runtime.lm import context_of, logits_width
+from specdemo.runtime.lm import context_of, embedded_ids, logits_width
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.vllm.pair import ServedPair, messages_of
 
@@ -140,6 +141,11 @@ class Pair:
     @cached_property
     def vocab_size(self) -> int:
         return logits_width(self.target)
+
+    @property
+    def known_ids(self) -> int:
+        """A prompt can hold the ids below this: the target has an embedding of each, and predicts it."""
+        return min(self.vocab_size, embedded_ids(self.target))
 
     @cached_property
     def context(self) -> float:
@@ -348,17 +354,29 @@ def encode(
         if params.chat:
             raise ValueError("chat needs a prompt that is text, not token ids")
         ids = list(prompt)
-        known = pair.vocab_size or TOKEN_IDS
-        if not all(_is_token_id(value, known) for value in ids):
-            raise ValueError(f"prompt must hold token ids, whole numbers from 0 to {known - 1}")
     else:
         raise ValueError(f"prompt must be text, token ids or messages, not {type(prompt).__name__}")
     if not ids:
         raise ValueError(NO_PROMPT)
+    _check_ids(pair, ids)
     if len(ids) >= pair.context:
         most = f"at most {pair.context - 1:,.0f} tokens for this target"
         raise ValueError(f"prompt must have {most}, but has {len(ids):,}")
     return ids
+
+
+def _check_ids(pair: AnyPair, ids: list[int]) -> None:
+    """ValueError that names the first of a prompt's ids that the pair cannot read."""
+    known = pair.known_ids or TOKEN_IDS
+    unknown = [value for value in ids if not _is_token_id(value, known)]
+    if not unknown:
+        return
+    what = shown(unknown[0])
+    if pair.tokenizer is not None and _is_token_id(unknown[0], TOKEN_IDS):
+        text = pair.tokenizer.decode(unknown[:1])
+        what += f" ({shown(text)})" if text else ""
+    allowed = f"tokens whose ids are whole numbers from 0 to {known - 1}"
+    raise ValueError(f"prompt must hold {allowed}, not {what}")
 
 
 def _is_token_id(value: object, known: int) -> bool:

@@ -113,6 +113,7 @@ class LM(Protocol):
     """What the engine needs of a model. The tests' toy tables are LMs too."""
 
     vocab_size: int
+    known_ids: int  # the ids below this have an embedding
     buffer_epoch: (
         int  # of NEW_BUFFERS when the cache got those that it has; captured steps hold for these alone
     )
@@ -189,7 +190,7 @@ class CachedLM(Cached):
         self.not_compiled: str | None = None  # why it is not compiled
         self.not_triton: str | None = None  # why it does not use Triton
         self._modules: list[Module] = []  # for which `fused` was chosen
-        self.known_ids = model.get_input_embeddings().weight.shape[0]
+        self.known_ids = embedded_ids(model)
         self.last_position = context_of(model) - 1
         self._cache, self._cache_name = positional_cache(model, self), cache_argument(model)
         self.states = States.of(model, self._cache, self.device)
@@ -374,8 +375,9 @@ class CachedLM(Cached):
         return output.logits[0]  # [N, V]
 
     def _known(self, ids: Tensor) -> Tensor:
-        """A wider partner's ids can be unknown to this model. Any known id can replace one: a drafter's
-        context need not be right for q to be what its draft is drawn from."""
+        """A drafter with the target's tokenizer can lack some of the target's ids. Any known id can replace
+        one: a drafter's context need not be right for q to be what its draft is drawn from. A target lacks
+        none, unless it predicts more tokens than it has embeddings, which the pair's notes say."""
         return ids.clamp(max=self.known_ids - 1)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
@@ -507,6 +509,11 @@ def logits_tolerance(logits: Tensor, dtype: torch.dtype) -> float:
 def logits_width(model: PreTrainedModel) -> int:
     """V: the width of the logits, padding included."""
     return (model.get_output_embeddings() or model.get_input_embeddings()).weight.shape[0]
+
+
+def embedded_ids(model: PreTrainedModel) -> int:
+    """How many tokens it can be fed: the ids below this have a row of its input embeddings."""
+    return model.get_input_embeddings().weight.shape[0]
 
 
 def context_of(model: Module) -> float:

@@ -90,6 +90,8 @@ SAID = {
     "no memory": "The run failed: MemoryError: there was not enough memory for it: try a shorter text, or a "
     "smaller pair",
     "a context": "prompt must have at most 255 tokens for this target, but has 1,300",
+    "a token that the target lacks": "prompt must hold tokens whose ids are whole numbers from 0 to 294, "
+    "not 296 ('<extra2>')",
     "no chat template": "chat must be false for this pair: its tokenizer has no chat template",
     "a pair's note": "the target runs operation by operation, which takes twice as long: no numba",
 }
