@@ -201,7 +201,7 @@ class TableLM:
     features = states = None
 
     def __init__(self, logits):  # [V+1, V, width]: the token before the last (V: none), the last, the next
-        self.vocab_size = logits.shape[-1]
+        self.known_ids, self.vocab_size = logits.shape[1:]
         self.logits = logits
         self.ids: list[int] = []
         self.kv_length = self.buffer_epoch = self.reserved = 0
