@@ -78,8 +78,9 @@ class Params:
         and q alike; at most 300 tokens. None: the model's own, if its generation config has a sequence_bias
         of single tokens, which the trace then records; {} is none.
     seed: None draws one, which the trace records.
-    stop: the text is cut before the first of these strings, at most 64 of at most 1,000 characters each.
-    ignore_eos: continue after an end-of-sequence token.
+    stop: the text is cut before the first of these strings, at most 64 of at most 1,000 characters each. The
+        stop strings of the model's generation config are added to them, which the trace then records.
+    ignore_eos: continue after an end-of-sequence token, and leave out the model's own stop strings.
     chat, system: apply the tokenizer's chat template to the prompt, with this system prompt.
     ngram: the longest n-gram that is matched ("lookup") or stored ("ngram").
     alternatives: how many of the likeliest tokens are recorded at each position; 0 is none.

@@ -9,18 +9,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
-from specdemo.loading.generation import ignored_processors
 from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
 from specdemo.loading.pair import LoadDrafter, Pair, kind_of, longest_draft_of
 from specdemo.loading.request import ROLES, Part, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.assistant import ASSISTANTS, is_assistant, shared_layers
-from specdemo.runtime.device import device_name, has_bfloat16
+from specdemo.runtime.device import device_name
 from specdemo.runtime.eagle3 import Eagle3Config
 from specdemo.runtime.graphs import stored
 from specdemo.runtime.heads import DrafterModel, DraftHead, HeadConfig
-from specdemo.runtime.lm import context_of, embedded_ids, layers_of, logits_width, positional_cache
+from specdemo.runtime.lm import embedded_ids, layers_of, logits_width, positional_cache
 from specdemo.runtime.mtp import own_modules
 from specdemo.runtime.probe import (
     agrees_with_itself,
@@ -57,12 +56,11 @@ def pair_of(
     info = PairInfo(name, *_both(ids), str(device), device_name(device), *formats, None, *ways)
     runner = Runner(target, drafter, capture, cudnn_attention)
     other = with_known_ids(other, models, ids)
-    limits = limits_of(models, other)
     with runner.torch_settings():
         check_forwards(models, ids)
         mtp = _tried_mtp(mtp, target)
     runner.mtp = None if isinstance(mtp, str) else mtp
-    how = (tokenizer, info, reason, limits, runner, load_drafter)
+    how = (tokenizer, info, reason, runner, load_drafter)
     return Pair(target, drafter, *how, other_tokenizer=other, mtp=mtp)
 
 
@@ -83,26 +81,6 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
                 positional_cache(model)
         except ValueError as error:
             raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
-
-
-def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple[str, ...]:
-    """See Pair. models: the target, and the drafter if there is one. other: see `pair_of`."""
-    target, drafter = _both(models)
-    limits = [*ignored_processors(target.generation_config), *_emulated_bfloat16(models)]
-    if (read := embedded_ids(target)) < (width := logits_width(target)):
-        limits.append(
-            f"the target predicts {width:,} tokens and has embeddings of {read:,}: any other that it "
-            "writes is read as the last of these"
-        )
-    if drafter is not None and (context := context_of(drafter)) < context_of(target):
-        limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
-    if other is not None:
-        limits.append(
-            f"the drafter has another tokenizer, with {len(other.shared):,} of the target's "
-            f"{logits_width(target):,} tokens: it reads the end of the text anew in each round; at "
-            "temperature 0 its drafts go through text, otherwise they are tokens that both have"
-        )
-    return tuple(limits)
 
 
 def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
@@ -167,15 +145,6 @@ def _not_finite(model: Module) -> str | None:
 def _both(things: list) -> tuple:
     """The target's, and the drafter's or None."""
     return things[0], things[1] if len(things) == 2 else None
-
-
-def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:
-    """It is allowed, because it was asked for or is the models' own, but its user should know."""
-    return [
-        f"the {role} computes in bfloat16, which {model.device} only emulates: float16 is faster there"
-        for role, model in zip(ROLES, models, strict=False)
-        if model.dtype == torch.bfloat16 and model.device.type == "cuda" and not has_bfloat16(model.device)
-    ]
 
 
 def with_known_ids(other: OtherTokenizer | None, models: list, ids: list[str]) -> OtherTokenizer | None:

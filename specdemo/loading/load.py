@@ -26,14 +26,12 @@ from transformers import (
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
 from specdemo.loading.assemble import (
-    TRUSTED,
     check_assistant_fit,
     check_caches,
     check_fit,
     check_forwards,
     check_head_fits,
     code_note,
-    limits_of,
     pair_in_memory,
     pair_of,
     with_known_ids,
@@ -216,7 +214,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     pair = pair_of(plan.request.name, models, ids, [part.quantize for part in parts], *how)
     on_progress("Warming up", None)
     pair.runner.warm_up(Params().gamma)
-    return replace(pair, limits=(*pair.limits, code_note(models))) if parts[0].code else pair
+    return replace(pair, of_code=(code_note(models),)) if parts[0].code else pair
 
 
 def _version(part: Part) -> dict[str, Any]:
@@ -362,17 +360,15 @@ def _speculator(part: Part, offline: bool = True) -> Speculator:
 
 def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> LoadedDrafter:
     """What `Pair.attach` puts on, loaded and checked; what the pair is without a drafter for None."""
-    of_code = [limit for limit in pair.limits if limit.startswith(TRUSTED)]
     if drafter is None:
-        return LoadedDrafter(None, None, None, (*limits_of([pair.target], None), *of_code), None)
+        return LoadedDrafter(None, None, None, None)
     part = drafter_part(drafter, str(pair.target.device), pair.target.dtype)
     planned = plan(PairRequest(part.id, (part,)))
     check_free_memory(planned)
     fetch((part,))
     names = f"drafter {part.id}: choose a smaller one"
     model, other = _with_memory(partial(_fitting, pair, part), names)
-    limits = (*limits_of([pair.target, model], other), *of_code)
-    return LoadedDrafter(model, part.id, dtype_name(model.dtype), limits, other)
+    return LoadedDrafter(model, part.id, dtype_name(model.dtype), other)
 
 
 def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | None]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 import transformers
@@ -29,11 +30,12 @@ from specdemo.events import (
     shown,
 )
 from specdemo.events.speedup import NO_COST, DraftingCost
-from specdemo.loading.generation import with_models_own
+from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.mtp import NONE
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.assistant import is_assistant
+from specdemo.runtime.device import has_bfloat16
 from specdemo.runtime.dflash import DFlashHead
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import stored
@@ -56,12 +58,11 @@ LoadDrafter = Callable[["Pair", str | os.PathLike | None], "LoadedDrafter"]
 @dataclass(frozen=True)
 class LoadedDrafter:
     """What drafts for a target, and what is known of it: all None for nothing. dtype: its name in torch.
-    limits, other_tokenizer: see Pair."""
+    other_tokenizer: see Pair."""
 
     model: DrafterModel | None
     id: str | None
     dtype: str | None
-    limits: tuple[str, ...]
     other_tokenizer: OtherTokenizer | None
 
 
@@ -74,12 +75,12 @@ class Pair:
     tokenizer: PreTrainedTokenizerBase | None
     info: PairInfo
     dtype_reason: str  # why the models have their dtypes
-    limits: tuple[str, ...]  # what a user should know: what is not applied, what is limited
     runner: Runner
     load_drafter: "LoadDrafter"  # what `attach` and `detach` take
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
     mtp: PreTrainedModel | str = NONE  # the target's layers for multi-token prediction, or why there are none
+    of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
     runs_here = True  # its models are in this process
 
@@ -130,7 +131,6 @@ class Pair:
             drafter_kind=kind_of(new.model),
             longest_draft=longest_draft_of(new.model),
         )
-        self.limits = new.limits
         self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
         self.drafter = new.model
         for device in devices:
@@ -199,7 +199,7 @@ class Pair:
             raise ValueError(f'draft_with must not be "{params.draft_with}" for this pair: {self.mtp}')
         if needs == "first layers":
             params = replace(params, exit_layer=exit_layer(self.target, params.exit_layer))
-        params = with_models_own(params, self.target.generation_config)
+        params = with_models_own(params, self._read_options()[0])
         width = logits_width(self.target)
         if unknown := next((one for one in params.logit_bias or () if one >= width), None):
             raise ValueError(
@@ -242,7 +242,7 @@ class Pair:
             raise ValueError(f"chat cannot be used with this prompt: {reason}") from None
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
 
-    @cached_property
+    @property
     def eos(self) -> frozenset[int]:
         """The ids that end a text: the target's generation config's and the tokenizer's."""
         ids = self.target.generation_config.eos_token_id
@@ -267,6 +267,33 @@ class Pair:
             return cache[token_id]
 
         return token_text
+
+    def _read_options(self) -> tuple[dict[str, Any], list[str]]:
+        """See `read_options`; now, because a model in memory belongs to its owner."""
+        return read_options(self.target.generation_config, self.vocab_size, self.tokenizer is not None)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What a user should know: what is not applied, what is limited."""
+        target, drafter, limits = self.target, self.drafter, []
+        if not_applied := self._read_options()[1]:
+            names = ", ".join(not_applied)
+            limits.append(f"not applied, though the target's generation config asks for it: {names}")
+        limits += _emulated_bfloat16(target, drafter)
+        if (read := embedded_ids(target)) < self.vocab_size:
+            limits.append(
+                f"the target predicts {self.vocab_size:,} tokens and has embeddings of {read:,}: any other "
+                "that it writes is read as the last of these"
+            )
+        if drafter is not None and (context := context_of(drafter)) < self.context:
+            limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
+        if (other := self.other_tokenizer) is not None:
+            limits.append(
+                f"the drafter has another tokenizer, with {len(other.shared):,} of the target's "
+                f"{self.vocab_size:,} tokens: it reads the end of the text anew in each round; at "
+                "temperature 0 its drafts go through text, otherwise they are tokens that both have"
+            )
+        return (*limits, *self.of_code)
 
     @property
     def notes(self) -> list[str]:
@@ -381,6 +408,18 @@ def _check_ids(pair: AnyPair, ids: list[int]) -> None:
 
 def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
+
+
+def _emulated_bfloat16(target: PreTrainedModel, drafter: DrafterModel | None) -> list[str]:
+    """It is allowed, because it was asked for or is the models' own, but its user should know."""
+    return [
+        f"the {role} computes in bfloat16, which {model.device} only emulates: float16 is faster there"
+        for role, model in (("target", target), ("drafter", drafter))
+        if model is not None
+        and model.dtype == torch.bfloat16
+        and model.device.type == "cuda"
+        and not has_bfloat16(model.device)
+    ]
 
 
 def kind_of(drafter: DrafterModel | None) -> str | None:

@@ -92,6 +92,8 @@ SAID = {
     "a context": "prompt must have at most 255 tokens for this target, but has 1,300",
     "a token that the target lacks": "prompt must hold tokens whose ids are whole numbers from 0 to 294, "
     "not 296 ('<extra2>')",
+    "stop strings beside the model's": "stop must be at most 63 strings for this pair, whose generation "
+    "config has 1 of its own, not 64",
     "no chat template": "chat must be false for this pair: its tokenizer has no chat template",
     "a pair's note": "the target runs operation by operation, which takes twice as long: no numba",
 }
