@@ -140,9 +140,13 @@ def plan(request: PairRequest) -> LoadPlan:
     skeletons = [read_skeleton(part, offline=is_here(part)) for part in request.parts]
     planned = plan_from(request, skeletons)
     if len(skeletons) == 2:
-        check_head_fits(skeletons[1], skeletons[0], request.parts)
+        check_head_fits(skeletons[1], skeletons[0], *_ids_and_devices(request.parts))
     check_memory(planned)
     return planned
+
+
+def _ids_and_devices(parts: tuple[Part, ...]) -> tuple[list[str], list[str]]:
+    return [part.id for part in parts], [part.device for part in parts]
 
 
 def check_access(request: PairRequest) -> None:
@@ -207,7 +211,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     if len(parts) == 2:
         models.append(_load_drafter(parts[1], plan.dtypes[1], on_progress))
         # Again, because whether a head has embeddings of its own is known only when its weights are here.
-        check_head_fits(models[1], models[0], parts)
+        check_head_fits(models[1], models[0], *_ids_and_devices(parts))
     on_progress("Checking that the caches can be rewound", None)
     mtp = read_mtp(models[0], parts[0])
     how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, mtp)

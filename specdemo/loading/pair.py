@@ -19,6 +19,7 @@ from specdemo.events import (
     METHODS,
     NO_PROMPT,
     TOKEN_IDS,
+    ByModel,
     ChatMessage,
     Need,
     PairInfo,
@@ -32,15 +33,16 @@ from specdemo.events import (
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.mtp import NONE
+from specdemo.loading.request import dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.assistant import is_assistant
-from specdemo.runtime.device import has_bfloat16
+from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.dflash import DFlashHead
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import stored
 from specdemo.runtime.heads import DrafterModel, DraftHead
-from specdemo.runtime.lm import context_of, embedded_ids, logits_width
+from specdemo.runtime.lm import context_of, embedded_ids, logits_width, state_of
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.vllm.pair import ServedPair, messages_of
 
@@ -80,6 +82,7 @@ class Pair:
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
     mtp: PreTrainedModel | str = NONE  # the target's layers for multi-token prediction, or why there are none
+    states: tuple = ()  # its models' when they were tried, and the tokenizer's
     of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
     runs_here = True  # its models are in this process
@@ -120,6 +123,7 @@ class Pair:
 
     def _take(self, new: LoadedDrafter) -> None:
         devices = [model.device for model in (self.target, self.drafter) if model is not None]
+        is_known = self.states == self.present_states
         self.runner.change_drafter(new.model)  # may fail, so it comes first
         info = self.info
         self.info = replace(
@@ -133,12 +137,39 @@ class Pair:
         )
         self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
         self.drafter = new.model
+        # What was tried beside a target that has changed is tried again when a run begins.
+        self.states = self.present_states if is_known else ()
         for device in devices:
             with cuda.alone_on(device):
                 gc.collect()
                 cuda.free_cache(device)
 
-    @cached_property
+    @property
+    def present_states(self) -> tuple:
+        """What can change between two runs, to be compared."""
+        models = [state_of(model) for model in (self.target, self.drafter) if model is not None]
+        tokenizers = (self.tokenizer, self.other_tokenizer and self.other_tokenizer.tokenizer)
+        return (*models, *(len(tokenizer) for tokenizer in tokenizers if tokenizer is not None))
+
+    def note(self, states: tuple, other: OtherTokenizer | None, mtp: PreTrainedModel | str) -> None:
+        """Takes what has been found out of the models in these states, in place of all that was kept of
+        them."""
+        self.other_tokenizer, self._own_ids, self.mtp = other, {}, mtp
+        for kept in ("largest_exit", "token_text"):
+            vars(self).pop(kept, None)
+        self.runner.forget()
+        self.runner.mtp = None if isinstance(mtp, str) else mtp
+        device = self.target.get_input_embeddings().weight.device
+        drafters = None if self.drafter is None else dtype_name(self.drafter.dtype)
+        self.info = replace(
+            self.info,
+            device=str(device),
+            device_name=device_name(device),
+            dtype=ByModel(dtype_name(self.target.dtype), drafters),
+        )
+        self.states = states
+
+    @property
     def vocab_size(self) -> int:
         return logits_width(self.target)
 
@@ -147,7 +178,7 @@ class Pair:
         """A prompt can hold the ids below this: the target has an embedding of each, and predicts it."""
         return min(self.vocab_size, embedded_ids(self.target))
 
-    @cached_property
+    @property
     def context(self) -> float:
         """The most tokens that a text can have; infinite where the config names no limit."""
         return context_of(self.target)
@@ -304,8 +335,10 @@ class Pair:
     def check_gpu(self, write: Callable[[str], list[int]]) -> None:
         """Compares what its GPU writes with what the CPU writes: `notes` tells of a difference. write: see
         `probe.difference`."""
-        if cuda.is_cuda(self.target.device) and not cuda.lost():
-            self.runner.gpu_note = probe.difference(self.target.device, write)
+        if cuda.lost():
+            return
+        device = self.target.device
+        self.runner.gpu_note = probe.difference(device, write) if cuda.is_cuda(device) else None
 
     @property
     def warming_up(self) -> str | None:

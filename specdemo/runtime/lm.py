@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import count, pairwise
 from threading import get_ident
 from typing import Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -189,7 +190,7 @@ class CachedLM(Cached):
         self.not_fused: str | None = None  # why its fused forward is not used
         self.not_compiled: str | None = None  # why it is not compiled
         self.not_triton: str | None = None  # why it does not use Triton
-        self._modules: list[Module] = []  # for which `fused` was chosen
+        self._is_chosen = False  # whether `fused` was
         self.known_ids = embedded_ids(model)
         self.last_position = context_of(model) - 1
         self._cache, self._cache_name = positional_cache(model, self), cache_argument(model)
@@ -203,10 +204,9 @@ class CachedLM(Cached):
     def begin_run(self, static: bool) -> None:
         """Sets the mode of the forwards that follow."""
         self.static = static
-        modules = list(self.model.modules())
-        if static and modules != self._modules:  # the first run, or a module was replaced
-            self._modules = modules
+        if static and not self._is_chosen:
             self._choose_forward()
+            self._is_chosen = True
         if static and self.fused is not None:
             self.fused.begin_run()
 
@@ -224,8 +224,7 @@ class CachedLM(Cached):
                 if triton:
                     self.not_triton = None
                 return
-            except torch.OutOfMemoryError:
-                self._modules = []  # there may be room at the next run
+            except torch.OutOfMemoryError:  # there may be room at the next run
                 raise
             except Exception as error:  # of transformers or of a compiler, whose next version may differ
                 self.fused, reason = None, " ".join(str(error).split())[:200]
@@ -269,12 +268,6 @@ class CachedLM(Cached):
         if self.compiled and self.fused is None:
             return [f"the {role} is not compiled: {type(self.model).__name__} has no fused forward"]
         return []
-
-    @property
-    def is_current(self) -> bool:
-        """False when the model was moved or cast: a model in memory belongs to its owner."""
-        weight = self.model.get_input_embeddings().weight
-        return (weight.device, self.model.dtype) == (self.device, self.dtype)
 
     def free(self) -> None:
         """Gives the cache's memory back at once: the layers point back here, so the collector would have to
@@ -519,6 +512,16 @@ def embedded_ids(model: PreTrainedModel) -> int:
 def context_of(model: Module) -> float:
     """The most tokens that a text can have; infinite where the config names no limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None) or float("inf")
+
+
+def state_of(model: Module) -> tuple:
+    """What the owner of a model in memory may change between two runs, to be compared: all that is kept of a
+    model holds for this state. The numbers of its weights are no part of it."""
+    config = model.config.get_text_config()
+    sizes = (logits_width(model), embedded_ids(model)) if isinstance(model, PreTrainedModel) else ()
+    attention = getattr(config, "_attn_implementation", None)
+    modules = tuple(map(ref, model.modules()))
+    return model.device, model.dtype, attention, context_of(model), *sizes, modules
 
 
 def windows_of(model: PreTrainedModel) -> list[int]:
