@@ -300,7 +300,8 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     setup.make_room(longest + LONGEST_DRAFT)  # rows that only fill a step lie beyond the end
     eos = frozenset() if params.ignore_eos else pair.eos
-    stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))
+    room = longest - len(started.prompt_ids)
+    stop = StopCriteria(eos, params.stop, room, pair.stop_ids(params.stop))
     drafter = BUILDERS[params.draft_with](
         Materials(
             params=params,

@@ -79,7 +79,8 @@ class Params:
         of single tokens, which the trace then records; {} is none.
     seed: None draws one, which the trace records.
     stop: the text is cut before the first of these strings, at most 64 of at most 1,000 characters each. The
-        stop strings of the model's generation config are added to them, which the trace then records.
+        stop strings of the model's generation config are added to them, which the trace then records. One
+        that is a special token is found by its id, since texts are decoded without these; not by a server.
     ignore_eos: continue after an end-of-sequence token, and leave out the model's own stop strings.
     chat, system: apply the tokenizer's chat template to the prompt, with this system prompt.
     ngram: the longest n-gram that is matched ("lookup") or stored ("ngram").

@@ -52,11 +52,11 @@ def with_models_own(params: Params, own: dict[str, Any]) -> Params:
 
 
 def read_options(
-    config: GenerationConfig, vocab_size: int, has_text: bool
+    config: GenerationConfig, vocab_size: int, check_stops: Callable[[tuple[str, ...]], None]
 ) -> tuple[dict[str, Any], list[str]]:
     """Fields of Params as the config sets them, and the names of the options that it asks for and that are
-    not applied: those of NOT_APPLIED, and values that Params or the model does not allow. has_text: whether
-    there is a tokenizer, so that strings can be found."""
+    not applied: those of NOT_APPLIED, and values that Params or the model does not allow. check_stops: raises
+    ValueError for stop strings that cannot be found."""
     own, refused = {}, []
     for option, field in APPLIED.items():
         given = getattr(config, option, None)
@@ -64,8 +64,8 @@ def read_options(
             value = getattr(Params(**{field: _read(option, given)}), field)
             if option == "sequence_bias" and max(value or {0: 0}) >= vocab_size:
                 raise ValueError("the model lacks such a token")
-            if option == "stop_strings" and value and not has_text:
-                raise ValueError("there is no text to find a string in")
+            if option == "stop_strings":
+                check_stops(value)
         except (TypeError, ValueError):  # whatever a file holds
             refused.append(option)
         else:

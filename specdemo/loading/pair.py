@@ -34,7 +34,7 @@ from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.mtp import NONE
 from specdemo.loading.request import dtype_name
-from specdemo.loading.vocabulary import OtherTokenizer
+from specdemo.loading.vocabulary import OtherTokenizer, special_tokens
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.assistant import is_assistant
 from specdemo.runtime.device import device_name, has_bfloat16
@@ -236,11 +236,30 @@ class Pair:
             raise ValueError(
                 f"logit_bias must be of token ids below {width:,} for this pair, not of {unknown}"
             )
-        if params.stop and self.tokenizer is None:
+        self._check_stops(params.stop)
+        return params
+
+    def stop_ids(self, stops: tuple[str, ...]) -> frozenset[int]:
+        """The ids of those stop strings that are special tokens. A text is decoded without them, so that they
+        are found by their ids."""
+        special = special_tokens(self.tokenizer) if stops and self.tokenizer is not None else {}
+        return frozenset(token_id for token_id, text in special.items() if text in stops)
+
+    def _check_stops(self, stops: tuple[str, ...]) -> None:
+        """ValueError for stop strings that this pair cannot find."""
+        if not stops:
+            return
+        if self.tokenizer is None:
             raise ValueError(
                 "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
             )
-        return params
+        special = set(special_tokens(self.tokenizer).values())
+        for stop in stops:
+            if stop not in special and (held := [text for text in special if text in stop]):
+                token = shown(max(held, key=len))
+                raise ValueError(
+                    f"stop must hold the special token {token} as a string of its own, not {shown(stop)}"
+                )
 
     @property
     def has_chat_template(self) -> bool:
@@ -301,7 +320,7 @@ class Pair:
 
     def _read_options(self) -> tuple[dict[str, Any], list[str]]:
         """See `read_options`; now, because a model in memory belongs to its owner."""
-        return read_options(self.target.generation_config, self.vocab_size, self.tokenizer is not None)
+        return read_options(self.target.generation_config, self.vocab_size, self._check_stops)
 
     @property
     def limits(self) -> tuple[str, ...]:

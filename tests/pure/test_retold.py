@@ -94,6 +94,8 @@ SAID = {
     "not 296 ('<extra2>')",
     "stop strings beside the model's": "stop must be at most 63 strings for this pair, whose generation "
     "config has 1 of its own, not 64",
+    "a special token in a stop string": "stop must hold the special token '<end>' as a string of its own, "
+    "not 'a<end>'",
     "no chat template": "chat must be false for this pair: its tokenizer has no chat template",
     "a pair's note": "the target runs operation by operation, which takes twice as long: no numba",
 }
