@@ -61,16 +61,16 @@ def look_at(pair: Pair) -> None:
     """Checks and tries a pair's models, and notes what they are. They may belong to somebody who changes them
     between two runs, so each run begins with this; it does nothing for models that are in the state in which
     it saw them last. PairError if they cannot be used so; LoadError as of `check_forwards`."""
-    states = pair.present_states
-    if states == pair.states:
+    if pair.states and pair.states == pair.present_states:
         return
-    target, drafter = models = [pair.target, pair.drafter]
-    models, ids = models[: 1 + (drafter is not None)], [pair.info.target, pair.info.drafter]
+    target, drafter = pair.target, pair.drafter
+    models = [model for model in (target, drafter) if model is not None]
+    ids = [pair.info.target, pair.info.drafter]
     check_devices(models, ids)
     check_caches(models, ids)
     if isinstance(drafter, DraftHead):
         check_head_fits(drafter, target, ids, [model.device for model in models])
-    other, mtp = pair.other_tokenizer, pair.mtp
+    states, other, mtp = pair.present_states, pair.other_tokenizer, pair.mtp
     if other is not None and pair.states:  # tokens can have been added, and what was unknown can be known now
         other = other_tokenizer(pair.tokenizer, other.tokenizer, *ids)
     other = with_known_ids(other, models, ids)

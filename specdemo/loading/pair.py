@@ -82,7 +82,7 @@ class Pair:
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
     mtp: PreTrainedModel | str = NONE  # the target's layers for multi-token prediction, or why there are none
-    states: tuple = ()  # its models' when they were tried, and the tokenizer's
+    states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
     of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
     runs_here = True  # its models are in this process
@@ -146,10 +146,10 @@ class Pair:
 
     @property
     def present_states(self) -> tuple:
-        """What can change between two runs, to be compared."""
-        models = [state_of(model) for model in (self.target, self.drafter) if model is not None]
+        """What can change between two runs, to be compared: of the models, and how many tokens there are."""
+        models = tuple(state_of(model) for model in (self.target, self.drafter) if model is not None)
         tokenizers = (self.tokenizer, self.other_tokenizer and self.other_tokenizer.tokenizer)
-        return (*models, *(len(tokenizer) for tokenizer in tokenizers if tokenizer is not None))
+        return models, tuple(len(tokenizer) for tokenizer in tokenizers if tokenizer is not None)
 
     def note(self, states: tuple, other: OtherTokenizer | None, mtp: PreTrainedModel | str) -> None:
         """Takes what has been found out of the models in these states, in place of all that was kept of
@@ -157,7 +157,8 @@ class Pair:
         self.other_tokenizer, self._own_ids, self.mtp = other, {}, mtp
         for kept in ("largest_exit", "token_text"):
             vars(self).pop(kept, None)
-        self.runner.forget()
+        if states[:1] != self.states[:1]:
+            self.runner.forget()
         self.runner.mtp = None if isinstance(mtp, str) else mtp
         device = self.target.get_input_embeddings().weight.device
         drafters = None if self.drafter is None else dtype_name(self.drafter.dtype)

@@ -517,11 +517,9 @@ def context_of(model: Module) -> float:
 def state_of(model: Module) -> tuple:
     """What the owner of a model in memory may change between two runs, to be compared: all that is kept of a
     model holds for this state. The numbers of its weights are no part of it."""
-    config = model.config.get_text_config()
-    sizes = (logits_width(model), embedded_ids(model)) if isinstance(model, PreTrainedModel) else ()
-    attention = getattr(config, "_attn_implementation", None)
-    modules = tuple(map(ref, model.modules()))
-    return model.device, model.dtype, attention, context_of(model), *sizes, modules
+    attention = getattr(model.config, "_attn_implementation", None)
+    parts = tuple(map(ref, model.modules())), tuple(weight.shape for weight in model.parameters())
+    return model.device, model.dtype, attention, context_of(model), parts
 
 
 def windows_of(model: PreTrainedModel) -> list[int]:
