@@ -46,6 +46,7 @@ from specdemo.events import (
 )
 from specdemo.events.speedup import NO_COST, DraftingCost, after_plain_rounds
 from specdemo.events.trace import Trace
+from specdemo.loading.assemble import look_at
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
 from specdemo.runtime.assistant import CachedAssistant
@@ -85,7 +86,9 @@ def stream(
     if not pair.lock.acquire(blocking=False):
         raise PairError(BUSY)
     try:
-        return Run(pair, started, measure, is_over)
+        if not isinstance(pair, ServedPair):
+            look_at(pair)
+        return Run(pair, replace(started, pair=pair.info), measure, is_over)
     except BaseException:
         pair.lock.release()
         raise
@@ -149,6 +152,7 @@ def one_round(
     if not pair.lock.acquire(blocking=False):
         raise PairError(BUSY)
     try:
+        look_at(pair)
         with no_mistakes(), pair.runner.active():
             decoder = decoder_of(pair, replace(started, params=params), is_over)
         emitter = decoder.emitter
@@ -296,7 +300,8 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     setup.make_room(longest + LONGEST_DRAFT)  # rows that only fill a step lie beyond the end
     eos = frozenset() if params.ignore_eos else pair.eos
-    stop = StopCriteria(eos, params.stop, room=longest - len(started.prompt_ids))
+    room = longest - len(started.prompt_ids)
+    stop = StopCriteria(eos, params.stop, room, pair.stop_ids(params.stop))
     drafter = BUILDERS[params.draft_with](
         Materials(
             params=params,

@@ -201,7 +201,7 @@ class TableLM:
     features = states = None
 
     def __init__(self, logits):  # [V+1, V, width]: the token before the last (V: none), the last, the next
-        self.vocab_size = logits.shape[-1]
+        self.known_ids, self.vocab_size = logits.shape[1:]
         self.logits = logits
         self.ids: list[int] = []
         self.kv_length = self.buffer_epoch = self.reserved = 0
@@ -295,6 +295,7 @@ def decoding(
     context=math.inf,
     drafter_context=math.inf,
     eos=(),
+    stop_ids=(),
     tokenizer=None,
     run_step=None,
     sampler=None,
@@ -318,7 +319,7 @@ def decoding(
             params.confidence,
         )
     longest = int(min(len(prompt) + params.max_new_tokens, context))
-    stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt))
+    stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt), frozenset(stop_ids))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)
     verifier = Verifier(
         target, sampler, rule, run_step, params.gamma, *tops, tuple(eos), confidence=params.confidence

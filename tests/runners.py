@@ -41,11 +41,16 @@ def cached(model, target, compiled):
 
 def run_by(target, drafter, run_step, compiled=False):
     """A pair in memory whose steps are those that can be captured, run by `run_step`."""
-    return replace(
-        load_pair(target=target), drafter=drafter, runner=RunnerOn(target, drafter, run_step, compiled)
-    )
+    return untried(target, drafter, RunnerOn(target, drafter, run_step, compiled))
 
 
 def with_head(target, head, capture="off"):
     """A pair in memory whose drafter is an EAGLE-3 head."""
-    return replace(load_pair(target=target), drafter=head, runner=Runner(target, head, capture))
+    return untried(target, head, Runner(target, head, capture))
+
+
+def untried(target, drafter, runner):
+    """A pair in memory whose drafter nobody has tried, nor is to."""
+    pair = replace(load_pair(target=target), drafter=drafter, runner=runner)
+    pair.states = pair.present_states
+    return pair

@@ -13,11 +13,19 @@ class StopCriteria:
     before length.
 
     eos: ids that end a text. stops: strings that end it. room: how many tokens the text may still get, at
-    least 1."""
+    least 1. stop_ids: of special tokens that are stop strings: they add nothing to the text, so that no
+    string is found there."""
 
-    def __init__(self, eos: frozenset[int], stops: tuple[str, ...], room: int):
+    def __init__(
+        self,
+        eos: frozenset[int],
+        stops: tuple[str, ...],
+        room: int,
+        stop_ids: frozenset[int] = frozenset(),
+    ):
         self.eos = eos
         self.stops = stops
+        self.stop_ids = stop_ids
         self.room = room
         self.finish: Finish | None = None
         self._tail = ""  # the last characters, as many as a stop string that began before this token can need
@@ -27,7 +35,7 @@ class StopCriteria:
         self._tail = self._tail[-max(map(len, self.stops), default=1) :] + piece
         if token_id in self.eos:
             self.finish = "eos"
-        elif any(stop in self._tail for stop in self.stops):
+        elif token_id in self.stop_ids or any(stop in self._tail for stop in self.stops):
             self.finish = "stop"
         elif self.room == 0:
             self.finish = "length"
@@ -63,7 +71,8 @@ class Emitter:
         drafted_ids = self._drafted(verdict, k)
         accepted = verdict.accepted
         emitted = (*drafted_ids[:accepted], verdict.token_ids[accepted][NEXT])
-        ends = 0 < self.stop.room <= len(emitted) or not self.stop.eos.isdisjoint(emitted)
+        end_ids = self.stop.eos | self.stop.stop_ids
+        ends = 0 < self.stop.room <= len(emitted) or not end_ids.isdisjoint(emitted)
         return Tokens(accepted, accepted < len(drafted_ids), emitted, ends)
 
     def _drafted(self, verdict: VerifiedOnHost, k: int) -> list[int]:

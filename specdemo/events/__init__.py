@@ -40,6 +40,7 @@ from specdemo.events.params import (
     is_conversation,
     is_lossy,
     rule_in_words,
+    shown,
 )
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Started", "Stats", "TOKEN_IDS", "allowed", "check_messages", "check_number", "check_prompt",
     "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
     "lossy_in_words", "manner_of", "rule_in_words",
+    "shown",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);

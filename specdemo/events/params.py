@@ -78,8 +78,10 @@ class Params:
         and q alike; at most 300 tokens. None: the model's own, if its generation config has a sequence_bias
         of single tokens, which the trace then records; {} is none.
     seed: None draws one, which the trace records.
-    stop: the text is cut before the first of these strings, at most 64 of at most 1,000 characters each.
-    ignore_eos: continue after an end-of-sequence token.
+    stop: the text is cut before the first of these strings, at most 64 of at most 1,000 characters each. The
+        stop strings of the model's generation config are added to them, which the trace then records. One
+        that is a special token is found by its id, since texts are decoded without these; not by a server.
+    ignore_eos: continue after an end-of-sequence token, and leave out the model's own stop strings.
     chat, system: apply the tokenizer's chat template to the prompt, with this system prompt.
     ngram: the longest n-gram that is matched ("lookup") or stored ("ngram").
     alternatives: how many of the likeliest tokens are recorded at each position; 0 is none.
@@ -116,7 +118,7 @@ class Params:
             if name not in fields:
                 near = get_close_matches(name, fields, n=1)
                 hint = f" (did you mean {near[0]}?)" if near else ""
-                raise ValueError(f"{_shown(name)} is no field of Params{hint}; it has {', '.join(fields)}")
+                raise ValueError(f"{shown(name)} is no field of Params{hint}; it has {', '.join(fields)}")
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -131,16 +133,16 @@ class Params:
         if isinstance(self.stop, list):
             object.__setattr__(self, "stop", tuple(self.stop))
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
-            raise ValueError(f"stop must be a list of strings, none of them empty, not {_shown(self.stop)}")
+            raise ValueError(f"stop must be a list of strings, none of them empty, not {shown(self.stop)}")
         longest = max(map(len, self.stop), default=0)
         if len(self.stop) > MOST_STOPS or longest > LONGEST_STOP:
             allowed = f"at most {MOST_STOPS} strings of at most {LONGEST_STOP:,} characters each"
             raise ValueError(f"stop must be {allowed}, not {len(self.stop):,} of up to {longest:,}")
         for field in ("ignore_eos", "chat"):
             if not isinstance(getattr(self, field), bool):
-                raise ValueError(f"{field} must be true or false, not {_shown(getattr(self, field))}")
+                raise ValueError(f"{field} must be true or false, not {shown(getattr(self, field))}")
         if self.system is not None and not isinstance(self.system, str):
-            raise ValueError(f"system must be text or None, not {_shown(self.system)}")
+            raise ValueError(f"system must be text or None, not {shown(self.system)}")
         for field, texts in (("stop", self.stop), ("system", (self.system or "",))):
             for text in texts:
                 check_text(field, text)
@@ -149,17 +151,17 @@ class Params:
 def _checked_bias(given: object) -> dict[int, float]:
     """In the order of the ids. A key may be an id in digits, since JSON has no other keys."""
     if not isinstance(given, Mapping) or len(given) > MOST_BIASES:
-        what = f"{len(given):,} of them" if isinstance(given, Mapping) else _shown(given)
+        what = f"{len(given):,} of them" if isinstance(given, Mapping) else shown(given)
         raise ValueError(f"logit_bias must be a mapping of at most {MOST_BIASES} token ids, not {what}")
     bias = {}
     for key, value in given.items():
         is_digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10
         token_id = int(key) if is_digits else key
         if not _is_between(0, token_id, TOKEN_IDS - 1, Integral) or token_id in bias:
-            raise ValueError(f"logit_bias must be a mapping of different token ids, not of {_shown(key)}")
+            raise ValueError(f"logit_bias must be a mapping of different token ids, not of {shown(key)}")
         if not _is_between(-LARGEST_BIAS, value, LARGEST_BIAS, Real):
             numbers = f"numbers from {-LARGEST_BIAS:g} to {LARGEST_BIAS:g}"
-            raise ValueError(f"logit_bias must be a mapping to {numbers}, not to {_shown(value)}")
+            raise ValueError(f"logit_bias must be a mapping to {numbers}, not to {shown(value)}")
         bias[int(token_id)] = float(value)
     return dict(sorted(bias.items()))
 
@@ -193,7 +195,7 @@ def check_number(field: str, value: object, largest: float | None = None) -> int
         excluded = (field in ABOVE_SMALLEST and number == low) or (field in BELOW_LARGEST and number == high)
         if not excluded:
             return int(number) if kind is int else float(number)
-    raise ValueError(f"{field} must be {allowed(field, high)}, not {_shown(value)}")
+    raise ValueError(f"{field} must be {allowed(field, high)}, not {shown(value)}")
 
 
 def _is_between(low: float, value: object, high: float, kind: type) -> bool:
@@ -254,7 +256,7 @@ def check_messages(prompt: Sequence[object]) -> tuple[ChatMessage, ...]:
         ):
             raise ValueError(
                 'prompt must hold messages like {"role": "user", "content": "..."} and nothing else, not '
-                f"{_shown(one)}"
+                f"{shown(one)}"
             )
         for text in (one.role, one.content):
             check_text("prompt", text)
@@ -264,10 +266,11 @@ def check_messages(prompt: Sequence[object]) -> tuple[ChatMessage, ...]:
 
 def _one_of(field: str, value: object, choices: Collection[str]) -> None:
     if value not in tuple(choices):  # not the mapping itself, which would hash the value
-        raise ValueError(f"{field} must be one of {', '.join(choices)}, not {_shown(value)}")
+        raise ValueError(f"{field} must be one of {', '.join(choices)}, not {shown(value)}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """What was given, in a sentence that refuses it."""
     try:
         text = ascii(value)  # on one line, whatever the value holds
     except ValueError:  # Python refuses to print integers of more than 4,300 digits

@@ -9,20 +9,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
-from specdemo.loading.generation import ignored_processors
 from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
-from specdemo.loading.pair import LoadDrafter, Pair, kind_of, longest_draft_of, longrope_note
-from specdemo.loading.quantised import little_quantised
-from specdemo.loading.request import ROLES, Part, dtype_name
+from specdemo.loading.pair import LoadDrafter, Pair, kind_of, longest_draft_of
+from specdemo.loading.request import ROLES
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.assistant import ASSISTANTS, is_assistant, shared_layers
-from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.eagle3 import Eagle3Config
 from specdemo.runtime.graphs import stored
 from specdemo.runtime.heads import DrafterModel, DraftHead, HeadConfig
-from specdemo.runtime.lm import context_of, layers_of, logits_width, positional_cache
-from specdemo.runtime.mtp import own_modules
+from specdemo.runtime.lm import embedded_ids, layers_of, logits_width, positional_cache
+from specdemo.runtime.mtp import follow_target, own_modules
 from specdemo.runtime.probe import (
     agrees_with_itself,
     assistant_agrees,
@@ -49,22 +46,47 @@ def pair_of(
 ) -> Pair:
     """The models' pair, which has been tried. models: the target, and the drafter if there is one. other: the
     drafter's tokenizer, if it is not the target's. mtp: see Pair."""
-    check_caches(models, ids)
     target, drafter = _both(models)
-    device = target.get_input_embeddings().weight.device
-    dtypes = ByModel(*_both([dtype_name(model.dtype) for model in models]))
-    formats = dtypes, ByModel(*_both(quantized))
+    formats = ByModel(None, None), ByModel(*_both(quantized))
     ways = kind_of(drafter), longest_draft_of(drafter)
-    info = PairInfo(name, *_both(ids), str(device), device_name(device), *formats, None, *ways)
+    info = PairInfo(name, *_both(ids), "", "", *formats, None, *ways)
     runner = Runner(target, drafter, capture, cudnn_attention)
+    how = (tokenizer, info, reason, runner, load_drafter)
+    pair = Pair(target, drafter, *how, other_tokenizer=other, mtp=mtp)
+    look_at(pair)
+    return pair
+
+
+def look_at(pair: Pair) -> None:
+    """Checks and tries a pair's models, and notes what they are. They may belong to somebody who changes them
+    between two runs, so each run begins with this; it does nothing for models that are in the state in which
+    it saw them last. PairError if they cannot be used so; LoadError as of `check_forwards`."""
+    if pair.states and pair.states == pair.present_states:
+        return
+    target, drafter = pair.target, pair.drafter
+    models = [model for model in (target, drafter) if model is not None]
+    ids = [pair.info.target, pair.info.drafter]
+    check_devices(models, ids)
+    check_caches(models, ids)
+    if isinstance(drafter, DraftHead):
+        check_head_fits(drafter, target, ids, [model.device for model in models])
+    states, other, mtp = pair.present_states, pair.other_tokenizer, pair.mtp
+    if other is not None and pair.states:  # tokens can have been added, and what was unknown can be known now
+        other = other_tokenizer(pair.tokenizer, other.tokenizer, *ids)
     other = with_known_ids(other, models, ids)
-    limits = limits_of(models, other)
-    with runner.torch_settings():
+    with pair.runner.torch_settings():
         check_forwards(models, ids)
+        if not isinstance(mtp, str):
+            follow_target(mtp, target)
         mtp = _tried_mtp(mtp, target)
-    runner.mtp = None if isinstance(mtp, str) else mtp
-    how = (tokenizer, info, reason, limits, runner, load_drafter)
-    return Pair(target, drafter, *how, other_tokenizer=other, mtp=mtp)
+    pair.note(states, other, mtp)
+
+
+def check_devices(models: list[DrafterModel], ids: list[str]) -> None:
+    """PairError if a model is where nothing runs."""
+    for role, model, model_id in zip(ROLES, models, ids, strict=False):
+        if (kind := model.device.type) not in ("cpu", "cuda"):
+            raise PairError(f"device must be cpu or cuda, and {role} {model_id} is on {kind}")
 
 
 def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
@@ -95,25 +117,6 @@ def _check_head(model: PreTrainedModel, role: str) -> None:
         )
     if role == ROLES[0] and not hasattr(model, "generation_config"):
         raise ValueError("it has no generation_config, which classes have that inherit GenerationMixin")
-
-
-def limits_of(models: list[DrafterModel], other: OtherTokenizer | None) -> tuple[str, ...]:
-    """See Pair. models: the target, and the drafter if there is one. other: see `pair_of`."""
-    target, drafter = _both(models)
-    limits = [*ignored_processors(target.generation_config), *_emulated_bfloat16(models)]
-    if why := longrope_note(target):
-        limits.append(why)
-    for role, model in zip(ROLES, models, strict=False):
-        limits += little_quantised(role, model)
-    if drafter is not None and (context := context_of(drafter)) < context_of(target):
-        limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
-    if other is not None:
-        limits.append(
-            f"the drafter has another tokenizer, with {len(other.shared):,} of the target's "
-            f"{logits_width(target):,} tokens: it reads the end of the text anew in each round; at "
-            "temperature 0 its drafts go through text, otherwise they are tokens that both have"
-        )
-    return tuple(limits)
 
 
 def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
@@ -180,22 +183,13 @@ def _both(things: list) -> tuple:
     return things[0], things[1] if len(things) == 2 else None
 
 
-def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:
-    """It is allowed, because it was asked for or is the models' own, but its user should know."""
-    return [
-        f"the {role} computes in bfloat16, which {model.device} only emulates: float16 is faster there"
-        for role, model in zip(ROLES, models, strict=False)
-        if model.dtype == torch.bfloat16 and model.device.type == "cuda" and not has_bfloat16(model.device)
-    ]
-
-
 def with_known_ids(other: OtherTokenizer | None, models: list, ids: list[str]) -> OtherTokenizer | None:
     """Without ids that a tokenizer has and its model has not. models: target and drafter. PairError if no
     token in common is left."""
     if other is None:
         return None
     target, drafter = models
-    widths = logits_width(target), min(logits_width(drafter), drafter.get_input_embeddings().weight.shape[0])
+    widths = logits_width(target), min(logits_width(drafter), embedded_ids(drafter))
     shared = ((ours, theirs) for ours, theirs in other.shared if ours < widths[0] and theirs < widths[1])
     known = replace(other, shared=tuple(shared))
     check_shared(known, *ids)
@@ -225,9 +219,7 @@ def pair_in_memory(
     """See `load_pair`. load_drafter: for the pair's `attach` and `detach`."""
     models = [target, drafter] if drafter else [target]
     names = [model.name_or_path or type(model).__name__ for model in models]
-    for role, model, name in zip(ROLES, models, names, strict=False):
-        if (kind := model.device.type) not in ("cpu", "cuda"):
-            raise PairError(f"device must be cpu or cuda, and {role} {name} is on {kind}")
+    check_devices(models, names)
     # A captured forward would bypass the owner's hooks and patched methods.
     capture: Capture = "off" if target.device.type == "cpu" else "auto"
     ours, theirs = _tokenizers(tokenizer)
@@ -307,18 +299,21 @@ def check_assistant_fit(
             raise PairError(f"{where}: it was made for {what} {asked:,}, and the target has {found:,}")
 
 
-def check_head_fits(drafter: DrafterModel, target: PreTrainedModel, parts: tuple[Part, ...]) -> None:
-    """PairError unless a drafter that is a head or an assistant fits the target."""
+def check_head_fits(
+    drafter: DrafterModel, target: PreTrainedModel, ids: list[str], devices: list[str | torch.device]
+) -> None:
+    """PairError unless a drafter that is a head or an assistant fits the target. ids, devices: of the target
+    and of the drafter."""
     if is_assistant(drafter):
-        check_assistant_fit(drafter, target, parts[1].id, parts[0].id)
-        if parts[0].device != parts[1].device:
-            why = f"drafter {parts[1].id} attends to the target's keys and values"
+        check_assistant_fit(drafter, target, ids[1], ids[0])
+        if devices[0] != devices[1]:
+            why = f"drafter {ids[1]} attends to the target's keys and values"
             raise PairError(f"device must be the same for both, because {why}")
     if not isinstance(drafter, DraftHead):
         return
-    check_fit(drafter.config, target, parts[1].id, parts[0].id)
-    if drafter.uses_target_s_embeddings and parts[0].device != parts[1].device:
+    check_fit(drafter.config, target, ids[1], ids[0])
+    if drafter.uses_target_s_embeddings and devices[0] != devices[1]:
         raise PairError(
-            f"device must be the same for both, because drafter {parts[1].id} has no embeddings of its own "
+            f"device must be the same for both, because drafter {ids[1]} has no embeddings of its own "
             "and uses the target's"
         )

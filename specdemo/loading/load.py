@@ -28,14 +28,12 @@ from transformers import (
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
 from specdemo.loading.assemble import (
-    TRUSTED,
     check_assistant_fit,
     check_caches,
     check_fit,
     check_forwards,
     check_head_fits,
     code_note,
-    limits_of,
     pair_in_memory,
     pair_of,
     with_known_ids,
@@ -149,9 +147,13 @@ def plan(request: PairRequest) -> LoadPlan:
     skeletons = [read_skeleton(part, offline=is_here(part)) for part in request.parts]
     planned = plan_from(request, skeletons)
     if len(skeletons) == 2:
-        check_head_fits(skeletons[1], skeletons[0], request.parts)
+        check_head_fits(skeletons[1], skeletons[0], *_ids_and_devices(request.parts))
     check_memory(planned)
     return planned
+
+
+def _ids_and_devices(parts: tuple[Part, ...]) -> tuple[list[str], list[str]]:
+    return [part.id for part in parts], [part.device for part in parts]
 
 
 def check_access(request: PairRequest) -> None:
@@ -225,14 +227,14 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     if len(parts) == 2:
         models.append(_load_drafter(parts[1], plan.dtypes[1], on_progress))
         # Again, because whether a head has embeddings of its own is known only when its weights are here.
-        check_head_fits(models[1], models[0], parts)
+        check_head_fits(models[1], models[0], *_ids_and_devices(parts))
     on_progress("Checking that the caches can be rewound", None)
     mtp = read_mtp(models[0], parts[0])
     how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, mtp)
     pair = pair_of(plan.request.name, models, ids, [part.quantize for part in parts], *how)
     on_progress("Warming up", None)
     pair.runner.warm_up(Params().gamma)
-    return replace(pair, limits=(*pair.limits, code_note(models))) if parts[0].code else pair
+    return replace(pair, of_code=(code_note(models),)) if parts[0].code else pair
 
 
 def _version(part: Part) -> dict[str, Any]:
@@ -399,17 +401,15 @@ def _speculator(part: Part, offline: bool = True) -> Speculator:
 
 def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> LoadedDrafter:
     """What `Pair.attach` puts on, loaded and checked; what the pair is without a drafter for None."""
-    of_code = [limit for limit in pair.limits if limit.startswith(TRUSTED)]
     if drafter is None:
-        return LoadedDrafter(None, None, None, (*limits_of([pair.target], None), *of_code), None)
+        return LoadedDrafter(None, None, None, None)
     part = drafter_part(drafter, str(pair.target.device), pair.target.dtype)
     planned = plan(PairRequest(part.id, (part,)))
     check_free_memory(planned)
     fetch((part,))
     names = f"drafter {part.id}: choose a smaller one"
     model, other = _with_memory(partial(_fitting, pair, part), names)
-    limits = (*limits_of([pair.target, model], other), *of_code)
-    return LoadedDrafter(model, part.id, dtype_name(model.dtype), limits, other)
+    return LoadedDrafter(model, part.id, dtype_name(model.dtype), other)
 
 
 def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | None]:

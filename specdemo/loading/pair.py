@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 import transformers
@@ -18,6 +19,7 @@ from specdemo.events import (
     METHODS,
     NO_PROMPT,
     TOKEN_IDS,
+    ByModel,
     ChatMessage,
     Need,
     PairInfo,
@@ -26,18 +28,22 @@ from specdemo.events import (
     check_messages,
     check_prompt,
     is_conversation,
+    shown,
 )
 from specdemo.events.speedup import NO_COST, DraftingCost
-from specdemo.loading.generation import with_models_own
+from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.mtp import NONE
-from specdemo.loading.vocabulary import OtherTokenizer
+from specdemo.loading.quantised import little_quantised
+from specdemo.loading.request import dtype_name
+from specdemo.loading.vocabulary import OtherTokenizer, special_tokens
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.assistant import is_assistant
+from specdemo.runtime.device import device_name, has_bfloat16
 from specdemo.runtime.dflash import DFlashHead
 from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
 from specdemo.runtime.graphs import stored
 from specdemo.runtime.heads import DrafterModel, DraftHead
-from specdemo.runtime.lm import context_of, logits_width, longrope_end, positions_of
+from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope_end, positions_of, state_of
 from specdemo.runtime.runner import Capture, Runner
 from specdemo.vllm.pair import ServedPair, messages_of
 
@@ -55,12 +61,11 @@ LoadDrafter = Callable[["Pair", str | os.PathLike | None], "LoadedDrafter"]
 @dataclass(frozen=True)
 class LoadedDrafter:
     """What drafts for a target, and what is known of it: all None for nothing. dtype: its name in torch.
-    limits, other_tokenizer: see Pair."""
+    other_tokenizer: see Pair."""
 
     model: DrafterModel | None
     id: str | None
     dtype: str | None
-    limits: tuple[str, ...]
     other_tokenizer: OtherTokenizer | None
 
 
@@ -73,12 +78,13 @@ class Pair:
     tokenizer: PreTrainedTokenizerBase | None
     info: PairInfo
     dtype_reason: str  # why the models have their dtypes
-    limits: tuple[str, ...]  # what a user should know: what is not applied, what is limited
     runner: Runner
     load_drafter: "LoadDrafter"  # what `attach` and `detach` take
     lock: threading.Lock = field(default_factory=threading.Lock)
     other_tokenizer: OtherTokenizer | None = None  # the drafter's, if it is not the target's
     mtp: PreTrainedModel | str = NONE  # the target's layers for multi-token prediction, or why there are none
+    states: tuple = ()  # `present_states` when it was looked at last; empty: not yet
+    of_code: tuple[str, ...] = ()  # a note on program code that comes with the models, if it is trusted
     _own_ids: dict[torch.device, Tensor] = field(default_factory=dict)
     runs_here = True  # its models are in this process
 
@@ -118,6 +124,7 @@ class Pair:
 
     def _take(self, new: LoadedDrafter) -> None:
         devices = [model.device for model in (self.target, self.drafter) if model is not None]
+        is_known = self.states == self.present_states
         self.runner.change_drafter(new.model)  # may fail, so it comes first
         info = self.info
         self.info = replace(
@@ -129,19 +136,51 @@ class Pair:
             drafter_kind=kind_of(new.model),
             longest_draft=longest_draft_of(new.model),
         )
-        self.limits = new.limits
         self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
         self.drafter = new.model
+        # What was tried beside a target that has changed is tried again when a run begins.
+        self.states = self.present_states if is_known else ()
         for device in devices:
             with cuda.alone_on(device):
                 gc.collect()
                 cuda.free_cache(device)
 
-    @cached_property
+    @property
+    def present_states(self) -> tuple:
+        """What can change between two runs, to be compared: of the models, and how many tokens there are."""
+        models = tuple(state_of(model) for model in (self.target, self.drafter) if model is not None)
+        tokenizers = (self.tokenizer, self.other_tokenizer and self.other_tokenizer.tokenizer)
+        return models, tuple(len(tokenizer) for tokenizer in tokenizers if tokenizer is not None)
+
+    def note(self, states: tuple, other: OtherTokenizer | None, mtp: PreTrainedModel | str) -> None:
+        """Takes what has been found out of the models in these states, in place of all that was kept of
+        them."""
+        self.other_tokenizer, self._own_ids, self.mtp = other, {}, mtp
+        for kept in ("largest_exit", "token_text"):
+            vars(self).pop(kept, None)
+        if states[:1] != self.states[:1]:
+            self.runner.forget()
+        self.runner.mtp = None if isinstance(mtp, str) else mtp
+        device = self.target.get_input_embeddings().weight.device
+        drafters = None if self.drafter is None else dtype_name(self.drafter.dtype)
+        self.info = replace(
+            self.info,
+            device=str(device),
+            device_name=device_name(device),
+            dtype=ByModel(dtype_name(self.target.dtype), drafters),
+        )
+        self.states = states
+
+    @property
     def vocab_size(self) -> int:
         return logits_width(self.target)
 
-    @cached_property
+    @property
+    def known_ids(self) -> int:
+        """A prompt can hold the ids below this: the target has an embedding of each, and predicts it."""
+        return min(self.vocab_size, embedded_ids(self.target))
+
+    @property
     def context(self) -> float:
         """The most tokens that a text can have; infinite where the config names no limit."""
         return context_of(self.target)
@@ -193,17 +232,36 @@ class Pair:
             raise ValueError(f'draft_with must not be "{params.draft_with}" for this pair: {self.mtp}')
         if needs == "first layers":
             params = replace(params, exit_layer=exit_layer(self.target, params.exit_layer))
-        params = with_models_own(params, self.target.generation_config)
+        params = with_models_own(params, self._read_options()[0])
         width = logits_width(self.target)
         if unknown := next((one for one in params.logit_bias or () if one >= width), None):
             raise ValueError(
                 f"logit_bias must be of token ids below {width:,} for this pair, not of {unknown}"
             )
-        if params.stop and self.tokenizer is None:
+        self._check_stops(params.stop)
+        return params
+
+    def stop_ids(self, stops: tuple[str, ...]) -> frozenset[int]:
+        """The ids of those stop strings that are special tokens. A text is decoded without them, so that they
+        are found by their ids."""
+        special = special_tokens(self.tokenizer) if stops and self.tokenizer is not None else {}
+        return frozenset(token_id for token_id, text in special.items() if text in stops)
+
+    def _check_stops(self, stops: tuple[str, ...]) -> None:
+        """ValueError for stop strings that this pair cannot find."""
+        if not stops:
+            return
+        if self.tokenizer is None:
             raise ValueError(
                 "stop must be empty for this pair: without a tokenizer there is no text to find a string in"
             )
-        return params
+        special = set(special_tokens(self.tokenizer).values())
+        for stop in stops:
+            if stop not in special and (held := [text for text in special if text in stop]):
+                token = shown(max(held, key=len))
+                raise ValueError(
+                    f"stop must hold the special token {token} as a string of its own, not {shown(stop)}"
+                )
 
     @property
     def has_chat_template(self) -> bool:
@@ -236,7 +294,7 @@ class Pair:
             raise ValueError(f"chat cannot be used with this prompt: {reason}") from None
         return self.tokenizer(text, add_special_tokens=False).input_ids  # the template has written them
 
-    @cached_property
+    @property
     def eos(self) -> frozenset[int]:
         """The ids that end a text: the target's generation config's and the tokenizer's."""
         ids = self.target.generation_config.eos_token_id
@@ -262,6 +320,37 @@ class Pair:
 
         return token_text
 
+    def _read_options(self) -> tuple[dict[str, Any], list[str]]:
+        """See `read_options`; now, because a model in memory belongs to its owner."""
+        return read_options(self.target.generation_config, self.vocab_size, self._check_stops)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What a user should know: what is not applied, what is limited."""
+        target, drafter, limits = self.target, self.drafter, []
+        if not_applied := self._read_options()[1]:
+            names = ", ".join(not_applied)
+            limits.append(f"not applied, though the target's generation config asks for it: {names}")
+        limits += _emulated_bfloat16(target, drafter)
+        if why := longrope_note(target):
+            limits.append(why)
+        for role, model in (("target", target), ("drafter", drafter)):
+            limits += little_quantised(role, model) if model is not None else ()
+        if (read := embedded_ids(target)) < self.vocab_size:
+            limits.append(
+                f"the target predicts {self.vocab_size:,} tokens and has embeddings of {read:,}: any other "
+                "that it writes is read as the last of these"
+            )
+        if drafter is not None and (context := context_of(drafter)) < self.context:
+            limits.append(f"the drafter's context is {context:,.0f} tokens: beyond that nothing is drafted")
+        if (other := self.other_tokenizer) is not None:
+            limits.append(
+                f"the drafter has another tokenizer, with {len(other.shared):,} of the target's "
+                f"{self.vocab_size:,} tokens: it reads the end of the text anew in each round; at "
+                "temperature 0 its drafts go through text, otherwise they are tokens that both have"
+            )
+        return (*limits, *self.of_code)
+
     @property
     def notes(self) -> list[str]:
         """What a user should know now: the limits, and why the pair is slower than it might be."""
@@ -271,8 +360,10 @@ class Pair:
     def check_gpu(self, write: Callable[[str], list[int]]) -> None:
         """Compares what its GPU writes with what the CPU writes: `notes` tells of a difference. write: see
         `probe.difference`."""
-        if cuda.is_cuda(self.target.device) and not cuda.lost():
-            self.runner.gpu_note = probe.difference(self.target.device, write)
+        if cuda.lost():
+            return
+        device = self.target.device
+        self.runner.gpu_note = probe.difference(device, write) if cuda.is_cuda(device) else None
 
     @property
     def warming_up(self) -> str | None:
@@ -348,13 +439,11 @@ def encode(
         if params.chat:
             raise ValueError("chat needs a prompt that is text, not token ids")
         ids = list(prompt)
-        known = pair.vocab_size or TOKEN_IDS
-        if not all(_is_token_id(value, known) for value in ids):
-            raise ValueError(f"prompt must hold token ids, whole numbers from 0 to {known - 1}")
     else:
         raise ValueError(f"prompt must be text, token ids or messages, not {type(prompt).__name__}")
     if not ids:
         raise ValueError(NO_PROMPT)
+    _check_ids(pair, ids)
     if len(ids) >= pair.context:
         most = f"at most {pair.context - 1:,.0f} tokens for this target"
         why = longrope_note(pair.target) if pair.runs_here else None
@@ -373,8 +462,34 @@ def longrope_note(target: PreTrainedModel) -> str | None:
     )
 
 
+def _check_ids(pair: AnyPair, ids: list[int]) -> None:
+    """ValueError that names the first of a prompt's ids that the pair cannot read."""
+    known = pair.known_ids or TOKEN_IDS
+    unknown = [value for value in ids if not _is_token_id(value, known)]
+    if not unknown:
+        return
+    what = shown(unknown[0])
+    if pair.tokenizer is not None and _is_token_id(unknown[0], TOKEN_IDS):
+        text = pair.tokenizer.decode(unknown[:1])
+        what += f" ({shown(text)})" if text else ""
+    allowed = f"tokens whose ids are whole numbers from 0 to {known - 1}"
+    raise ValueError(f"prompt must hold {allowed}, not {what}")
+
+
 def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
+
+
+def _emulated_bfloat16(target: PreTrainedModel, drafter: DrafterModel | None) -> list[str]:
+    """It is allowed, because it was asked for or is the models' own, but its user should know."""
+    return [
+        f"the {role} computes in bfloat16, which {model.device} only emulates: float16 is faster there"
+        for role, model in (("target", target), ("drafter", drafter))
+        if model is not None
+        and model.dtype == torch.bfloat16
+        and model.device.type == "cuda"
+        and not has_bfloat16(model.device)
+    ]
 
 
 def kind_of(drafter: DrafterModel | None) -> str | None:

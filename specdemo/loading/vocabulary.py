@@ -70,8 +70,7 @@ def shared_tokens(
 def contents(tokenizer: PreTrainedTokenizerBase) -> dict[bytes | str, int]:
     """Each token's id by what it adds to a text: bytes, or the name of a special token."""
     words = {token_id: word for word, token_id in tokenizer.get_vocab().items()}
-    special = set(tokenizer.all_special_ids)
-    special |= {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = special_tokens(tokenizer).keys()
     ordinary = sorted(words.keys() - special)
     found: dict[bytes | str, int] = {words[token_id]: token_id for token_id in sorted(special & words.keys())}
     texts = dict(zip(ordinary, _texts(tokenizer, ordinary), strict=True))
@@ -80,6 +79,14 @@ def contents(tokenizer: PreTrainedTokenizerBase) -> dict[bytes | str, int]:
         if content := _bytes(texts[token_id], words[token_id]):
             found.setdefault(content, token_id)
     return found
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """Those that a text is decoded without: the text that each is written as, by its id."""
+    named = ((token_id, tokenizer.convert_ids_to_tokens(token_id)) for token_id in tokenizer.all_special_ids)
+    added = tokenizer.added_tokens_decoder.items()
+    every = (*named, *((token_id, token.content) for token_id, token in added if token.special))
+    return {token_id: text for token_id, text in every if text}
 
 
 def _bytes(text: str, word: str) -> bytes | None:

@@ -57,13 +57,6 @@ class CachedAssistant(Cached):
     def begin_run(self, static: bool) -> None:
         """Its forwards are the same in both modes."""
 
-    @property
-    def is_current(self) -> bool:
-        """False when it or the target was moved or cast: models in memory belong to their owner."""
-        states, weight = self.features.states, self.embeddings.weight
-        here = (self.model.pre_projection.weight.device, self.model.dtype) == (self.device, self.dtype)
-        return here and (weight.device, self.target.dtype) == (states.device, states.dtype)
-
     def free(self) -> None:
         """Gives the memory of the features back at once."""
         self.features.states = self.features.states[:0].clone()

@@ -190,12 +190,6 @@ class CachedHead(Cached):
     def begin_run(self, static: bool) -> None:
         """Its forwards are the same in both modes."""
 
-    @property
-    def is_current(self) -> bool:
-        """False when the target was moved or cast: a model in memory belongs to its owner."""
-        weight = self.target.get_input_embeddings().weight
-        return (weight.device, self.target.dtype) == (self.features.states.device, self.features.states.dtype)
-
     def free(self) -> None:
         """Gives the memory of the cache and of the features back at once."""
         self.features.states = self.features.states[:0].clone()

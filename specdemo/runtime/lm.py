@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from itertools import count, pairwise
 from threading import get_ident
 from typing import Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -114,6 +115,7 @@ class LM(Protocol):
     """What the engine needs of a model. The tests' toy tables are LMs too."""
 
     vocab_size: int
+    known_ids: int  # the ids below this have an embedding
     buffer_epoch: (
         int  # of NEW_BUFFERS when the cache got those that it has; captured steps hold for these alone
     )
@@ -189,8 +191,8 @@ class CachedLM(Cached):
         self.not_fused: str | None = None  # why its fused forward is not used
         self.not_compiled: str | None = None  # why it is not compiled
         self.not_triton: str | None = None  # why it does not use Triton
-        self._modules: list[Module] = []  # for which `fused` was chosen
-        self.known_ids = model.get_input_embeddings().weight.shape[0]
+        self._is_chosen = False  # whether `fused` was
+        self.known_ids = embedded_ids(model)
         self.last_position = context_of(model) - 1
         self._cache, self._cache_name = positional_cache(model, self), cache_argument(model)
         self.states = States.of(model, self._cache, self.device)
@@ -203,10 +205,9 @@ class CachedLM(Cached):
     def begin_run(self, static: bool) -> None:
         """Sets the mode of the forwards that follow."""
         self.static = static
-        modules = list(self.model.modules())
-        if static and modules != self._modules:  # the first run, or a module was replaced
-            self._modules = modules
+        if static and not self._is_chosen:
             self._choose_forward()
+            self._is_chosen = True
         if static and self.fused is not None:
             self.fused.begin_run()
 
@@ -224,8 +225,7 @@ class CachedLM(Cached):
                 if triton:
                     self.not_triton = None
                 return
-            except torch.OutOfMemoryError:
-                self._modules = []  # there may be room at the next run
+            except torch.OutOfMemoryError:  # there may be room at the next run
                 raise
             except Exception as error:  # of transformers or of a compiler, whose next version may differ
                 self.fused, reason = None, " ".join(str(error).split())[:200]
@@ -269,12 +269,6 @@ class CachedLM(Cached):
         if self.compiled and self.fused is None:
             return [f"the {role} is not compiled: {type(self.model).__name__} has no fused forward"]
         return []
-
-    @property
-    def is_current(self) -> bool:
-        """False when the model was moved or cast: a model in memory belongs to its owner."""
-        weight = self.model.get_input_embeddings().weight
-        return (weight.device, self.model.dtype) == (self.device, self.dtype)
 
     def free(self) -> None:
         """Gives the cache's memory back at once: the layers point back here, so the collector would have to
@@ -375,8 +369,9 @@ class CachedLM(Cached):
         return output.logits[0]  # [N, V]
 
     def _known(self, ids: Tensor) -> Tensor:
-        """A wider partner's ids can be unknown to this model. Any known id can replace one: a drafter's
-        context need not be right for q to be what its draft is drawn from."""
+        """A drafter with the target's tokenizer can lack some of the target's ids. Any known id can replace
+        one: a drafter's context need not be right for q to be what its draft is drawn from. A target lacks
+        none, unless it predicts more tokens than it has embeddings, which the pair's notes say."""
         return ids.clamp(max=self.known_ids - 1)
 
     def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
@@ -510,6 +505,11 @@ def logits_width(model: PreTrainedModel) -> int:
     return (model.get_output_embeddings() or model.get_input_embeddings()).weight.shape[0]
 
 
+def embedded_ids(model: PreTrainedModel) -> int:
+    """How many tokens it can be fed: the ids below this have a row of its input embeddings."""
+    return model.get_input_embeddings().weight.shape[0]
+
+
 def context_of(model: Module) -> float:
     """The most tokens that a text can have; infinite where the config names no limit."""
     return min(positions_of(model), longrope_end(model))
@@ -538,6 +538,14 @@ def _has_two_lengths(rope: dict) -> bool:
     return rope.get("rope_type") == "longrope" and any(
         rope.get(f"short_{name}") != rope.get(f"long_{name}") for name in by_length
     )
+
+
+def state_of(model: Module) -> tuple:
+    """What the owner of a model in memory may change between two runs, to be compared: all that is kept of a
+    model holds for this state. The numbers of its weights are no part of it."""
+    attention = getattr(model.config, "_attn_implementation", None)
+    parts = tuple(map(ref, model.modules())), tuple(weight.shape for weight in model.parameters())
+    return model.device, model.dtype, attention, context_of(model), parts
 
 
 def windows_of(model: PreTrainedModel) -> list[int]:

@@ -25,7 +25,15 @@ if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not,
     MtpModel = None
 
 from specdemo.runtime.device import to_device
-from specdemo.runtime.lm import MIN_CAPACITY, Cached, Features, PositionalCache, PositionalLayer, context_of
+from specdemo.runtime.lm import (
+    MIN_CAPACITY,
+    Cached,
+    Features,
+    PositionalCache,
+    PositionalLayer,
+    context_of,
+    embedded_ids,
+)
 
 MTP_PREFILL_CHUNK = 512  # rows per forward
 
@@ -103,7 +111,7 @@ class CachedMtp(Cached):
         depth = target.config.get_text_config().num_hidden_layers
         self.features = Features(target, (depth,))
         self.norm = final_norm(target)
-        self.known_ids = target.get_input_embeddings().weight.shape[0]
+        self.known_ids = embedded_ids(target)
         self.cache = PositionalCache(self, mtp_cache_layers(layers, self))
         self._capacity = 0
         self.reserve(1)
@@ -114,12 +122,6 @@ class CachedMtp(Cached):
 
     def begin_run(self, static: bool) -> None:
         """Its forwards are the same in both modes."""
-
-    @property
-    def is_current(self) -> bool:
-        """False when the target was moved or cast: a model in memory belongs to its owner."""
-        weight = self.target.get_input_embeddings().weight
-        return (weight.device, self.target.dtype) == (self.device, self.dtype)
 
     def free(self) -> None:
         """Gives the memory of the cache and of the features back at once."""

@@ -22,7 +22,15 @@ from specdemo.runtime.assistant import CachedAssistant
 from specdemo.runtime.dflash import CachedDFlash, DFlashHead
 from specdemo.runtime.eagle3 import CachedEagle3
 from specdemo.runtime.heads import DraftHead
-from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_tolerance, windows_of
+from specdemo.runtime.lm import (
+    CachedLM,
+    context_of,
+    evaluating,
+    in_training,
+    logits_tolerance,
+    state_of,
+    windows_of,
+)
 from specdemo.runtime.mtp import CachedMtp
 from specdemo.runtime.states import possible_rows, tried_rows
 
@@ -43,14 +51,14 @@ def agrees_with_itself(model: PreTrainedModel) -> bool:
     rotary positions may change with the length of the text.
 
     A model that also attends to later tokens (a BERT that is no decoder), or that counts positions in its own
-    way, would verify drafts by wrong logits. A model that has agreed is tried again only when its device, its
-    dtype or its attention has changed. Raises what its forward raises."""
-    how = (model.device, model.dtype, model.config._attn_implementation)
-    if _agreed.get(model) != how:
+    way, would verify drafts by wrong logits. A model that has agreed is tried again only in another state.
+    Raises what its forward raises."""
+    state = state_of(model)
+    if _agreed.get(model) != state:
         with torch.no_grad(), evaluating(in_training(model)):
             if not (_is_causal_at_any_length(model) and _try(model)):
                 return False
-        _agreed[model] = how
+        _agreed[model] = state
     return True
 
 

@@ -80,7 +80,6 @@ class Runner:
         self.gpu_note: str | None = None  # what is wrong with the GPU's texts
         self._exits: dict[int, FirstLayersLM] = {}  # by how many of the target's layers they have
         self._mtp: CachedMtp | None = None  # made when it is first used
-        self._target_modules: list[torch.nn.Module] = []  # that those are made of
         self._hooked = False  # whether a model has forward hooks, as of the last run
         self._training: list[torch.nn.Module] = []  # modules that were in training mode then
 
@@ -108,10 +107,6 @@ class Runner:
         return CachedLM(model, compiled=self.capture == "compiled" and model.device.type == "cuda")
 
     def _first_layers(self, count: int) -> FirstLayersLM:
-        modules = list(self.target.modules())
-        if modules != self._target_modules:  # a module was replaced
-            self._target_modules = modules
-            self._exits.clear()
         if count not in self._exits:
             self._exits[count] = first_layers_lm(self.lms[0], count)
         return self._exits[count]
@@ -120,7 +115,7 @@ class Runner:
         if layers != "mtp":
             return self._first_layers(layers)
         assert self.mtp is not None, "a target without such layers has been refused"
-        if self._mtp is None or not self._mtp.is_current:
+        if self._mtp is None:
             follow_target(self.mtp, self.target)
             self._mtp = CachedMtp(self.mtp, self.target)
         return self._mtp
@@ -135,9 +130,6 @@ class Runner:
             return self._begin_run(own)
 
     def _begin_run(self, own: OwnLayers) -> RunSetup:
-        if any(lm and not lm.is_current for lm in self.lms):
-            del self.lms
-            self._exits.clear()
         target, drafter = self.lms
         if own is not None:
             drafter = self._own(own)
@@ -177,6 +169,14 @@ class Runner:
                 cuda.raise_if_lost(error, device)
             raise
 
+    def forget(self) -> None:
+        """Lets go of all that holds for the models as they were, because their owner has changed them."""
+        for kept in ("lms", "_one_thread"):
+            vars(self).pop(kept, None)
+        self._exits.clear()
+        self._mtp = None
+        self._drop_graphs()
+
     def change_drafter(self, drafter: DrafterModel | None) -> None:
         """Takes another drafter, and lets go of the one before, of captured steps and of what has kept steps
         from being captured. What is captured of the target's forwards stays. After an error nothing has
@@ -190,6 +190,9 @@ class Runner:
                     before.free()
             self.lms = target, new
         self.drafter = drafter
+        self._drop_graphs()
+
+    def _drop_graphs(self) -> None:
         self.graphs.drop()
         self.graphs = Graphs(self.clock)
 

@@ -59,7 +59,7 @@ class ServedPair:
     left: bool = False  # whether the server may still be at its last run, which was left early
     # As of Pair. None is not told: the server refuses ids that it does not have.
     runs_here = False
-    vocab_size = drafter_bytes = warming_up = None
+    vocab_size = known_ids = tokenizer = drafter_bytes = warming_up = None
     dtype_reason = ""
     has_chat_template = True  # at least it is asked to apply one
 

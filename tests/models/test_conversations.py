@@ -1,8 +1,10 @@
-"""Prompts that are messages, which go through the chat template."""
+"""Prompts that are messages, which go through the chat template; and tokens that no prompt may have."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
+import torch
 
 from specdemo import Params, generate, load_pair, stream
 from specdemo.events.trace import Trace
@@ -70,3 +72,35 @@ def test_a_conversation_has_its_own_system_prompt(pair):
         stream(pair, [{"role": "user", "content": "x"}], Params(chat=True, system="y"))
     with pytest.raises(ValueError, match="lone surrogate"):
         stream(pair, [{"role": "user", "content": "\ud800"}])
+
+
+def cut(table: torch.nn.Module, rows: int) -> None:
+    table.weight = torch.nn.Parameter(table.weight[:rows].detach())
+
+
+NARROW = {  # each has the ids from 0 to 294
+    "vocabulary": lambda: tiny(vocab_size=295),
+    "embeddings": lambda: tiny(vocab_size=304),
+    "logits": lambda: tiny(vocab_size=304),
+}
+
+
+@pytest.mark.parametrize("narrow", NARROW)
+def test_a_token_that_the_target_lacks_is_refused_however_it_is_given(narrow):
+    target = NARROW[narrow]()
+    if narrow != "vocabulary":
+        cut(target.get_input_embeddings() if narrow == "embeddings" else target.get_output_embeddings(), 295)
+    words = tokenizer(extra=4)
+    words.chat_template = CHAT
+    pair = load_pair(target=target, tokenizer=words)
+    assert ("has embeddings of 295" in " ".join(pair.limits)) == (narrow == "embeddings")
+    text = "the cat <extra0> <extra2><extra3> sat"
+    prompts = (text, [{"role": "user", "content": text}], words(text).input_ids)
+    for prompt, penalty in product(prompts, (1.0, 1.2)):
+        with pytest.raises(ValueError, match="^prompt must ") as wrong:
+            stream(pair, prompt, Params(repetition_penalty=penalty, draft_with="none"))
+        assert_one_sentence(str(wrong.value))
+        assert "from 0 to 294" in str(wrong.value) and str(wrong.value).endswith("not 296 ('<extra2>')")
+    with pytest.raises(ValueError, match="from 0 to 294, not True$"):
+        stream(pair, [5, True, 296])
+    assert generate(pair, "the cat <extra0> sat", Params(max_new_tokens=3, draft_with="none")).stats.tokens

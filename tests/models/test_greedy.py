@@ -2,6 +2,7 @@
 architectures."""
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -271,6 +272,37 @@ def test_the_end_token_of_the_tokenizer_ends_it_too(gamma):
     list(run)
     assert run.trace.finish == "eos"
     assert_same(target, run.trace.output_ids, text[: at + 1], ids)
+
+
+@pytest.mark.parametrize("draft_with", ["model", "none"])
+def test_a_special_token_is_a_stop_string(draft_with):
+    """Text is decoded without it, so that it is found by its id; the text before it is whole."""
+    target, words = tiny("qwen3", vocab_size=300), tokenizer()
+    ids = words("the cat").input_ids
+    text = greedy(target, ids, NEW)
+    at = next(i for i in range(20, NEW) if text.index(text[i]) == i and text[i] < len(words))
+    stop = words.convert_ids_to_tokens(text[at])
+    words.add_special_tokens({"additional_special_tokens": [stop]})
+    pair = load_pair(target=target, drafter=target, tokenizer=words)
+    how = Params(temperature=0, max_new_tokens=NEW, ignore_eos=True, draft_with=draft_with)
+    whole = generate(pair, ids, how, measure=False)
+    assert whole.output_ids == text
+    for stops in ((stop,), ("no such text", stop)):
+        trace = generate(pair, ids, replace(how, stop=stops), measure=False)
+        assert (trace.output_ids, trace.finish) == (text[: at + 1], "stop")
+        assert trace.text == words.decode(text[:at], skip_special_tokens=True)
+        assert whole.text.startswith(trace.text)
+    target.generation_config.eos_token_id = text[at]
+    eos = generate(pair, ids, replace(how, stop=(stop,), ignore_eos=False), measure=False)
+    assert (eos.output_ids, eos.finish) == (text[: at + 1], "eos")
+    for wrong in (f"{stop}\n", f"a{stop}", stop * 2):
+        with pytest.raises(
+            ValueError, match="^stop must hold the special token .* as a string of its own"
+        ) as e:
+            pair.check(Params(stop=(wrong,)))
+        assert_one_sentence(str(e.value))
+        target.generation_config.stop_strings = [wrong]
+        assert pair.check(Params()).stop == () and pair.limits[0].endswith(": stop_strings")
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 40])

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,16 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.gemma2.modeling_gemma2 import Gemma2PreTrainedModel
 
-from specdemo import PairError, Params, load_pair, stream
+from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.bench.shapes import shaped_pair
 from specdemo.errors import LoadError, failure, no_mistakes
+from specdemo.events import ByModel
 from specdemo.loading.load import _load, load_planned, plan
 from specdemo.loading.plan import check_depth
-from specdemo.loading.request import Part, resolve
+from specdemo.loading.request import Part, dtype_name, resolve
 from specdemo.runtime.linear import CACHE_LINE
 from specdemo.runtime.runner import has_hooks
+from tests.heads import save_head, tiny_head
 from tests.sentences import assert_one_sentence
 from tests.tiny import greedy, random_weights, shorter, tiny, tokenizer
 
@@ -206,6 +209,101 @@ def test_a_model_in_memory_on_another_kind_of_device_is_refused(role):
     with pytest.raises(PairError, match=f"^device must be cpu or cuda, and {role} .* is on meta$") as error:
         load_pair(**models)
     assert_one_sentence(str(error.value))
+
+
+def tied(model):
+    model.lm_head.weight = model.get_input_embeddings().weight
+
+
+def another_layer(model):
+    last = len(model.model.layers) - 1
+    model.model.layers[last] = tiny(seed=5, **SHAPE).model.layers[last]
+
+
+CHANGES = {  # what the owner of models in memory can do to one between two runs
+    "larger": lambda model: model.resize_token_embeddings(320, mean_resizing=False),
+    "smaller": lambda model: model.resize_token_embeddings(280),
+    "tied": tied,
+    "another layer": another_layer,
+    "float64": lambda model: model.double(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_model_in_memory_is_read_anew_when_a_run_begins(role, change):
+    target = tiny(**SHAPE)
+    models = {"target": target, "drafter": shorter(target)}
+    pair = load_pair(**models, tokenizer=tokenizer())
+    params, prompt = replace(GREEDY, repetition_penalty=1.1), [5, 17, 200, 88]
+    target.generation_config.repetition_penalty = 1.1
+    for _ in range(2):
+        for draft_with in ("model", "early-exit"):
+            trace = generate(pair, prompt, replace(params, draft_with=draft_with, exit_layer=1))
+            assert trace.output_ids == greedy(target, prompt, 20) and trace.stats.drafted
+            assert trace.pair.dtype == ByModel(*(dtype_name(models[one].dtype) for one in ROLES))
+        CHANGES[change](models[role])
+    width = models["target"].get_output_embeddings().weight.shape[0]
+    assert pair.vocab_size == pair.known_ids == width
+    with pytest.raises(ValueError, match=f"from 0 to {width - 1}, not {width}"):
+        stream(pair, [5, width])
+
+
+def test_a_trace_tells_the_dtype_that_a_model_has_now():
+    target = tiny(**SHAPE)
+    pair = load_pair(target=target, drafter=shorter(target))
+    assert generate(pair, [5, 17], GREEDY).pair.dtype == ByModel("float32", "float32")
+    target.half()
+    trace = generate(pair, [5, 17], GREEDY)
+    assert trace.pair.dtype == ByModel("float16", "float32") and trace.stats.drafted
+
+
+def test_models_in_memory_are_tried_again_when_they_have_changed():
+    """What load_pair would refuse, the next run refuses; and a model that is whole again runs."""
+    target = tiny(**SHAPE)
+    pair = load_pair(target=target, drafter=shorter(target))
+    whole = generate(pair, [5, 17], GREEDY).output_ids
+    head, ahead = target.lm_head, shorter(target).lm_head
+    target.lm_head = ahead
+    ahead.register_forward_hook(lambda module, given, logits: logits + given[0].shape[1] * logits.abs().max())
+    with pytest.raises(PairError, match="^target .* cannot be used: its predictions with a cache differ"):
+        stream(pair, [5, 17])
+    target.lm_head = head
+    assert generate(pair, [5, 17], GREEDY).output_ids == whole
+    target.to("meta")
+    with pytest.raises(PairError, match="^device must be cpu or cuda, and target .* is on meta$"):
+        stream(pair, [5, 17])
+
+
+def test_a_drafter_with_another_tokenizer_is_read_anew_too():
+    """Its model, and both tokenizers."""
+    ours, theirs = tokenizer(), tokenizer(sentences=["a wholly different text"] * 5)
+    target, drafter = tiny(vocab_size=294), tiny("gpt2", vocab_size=320)
+    pair = load_pair(target=target, drafter=drafter, tokenizer={"target": ours, "drafter": theirs})
+    before = generate(pair, PROMPT, Params(max_new_tokens=5, seed=1))
+    drafter.resize_token_embeddings(200)
+    target.resize_token_embeddings(304, mean_resizing=False)
+    for words in (ours, theirs):
+        words.add_tokens(["the cat"])
+    for temperature in (0, 0.8):
+        how = Params(temperature=temperature, max_new_tokens=20, seed=1, repetition_penalty=1.1)
+        trace = generate(pair, PROMPT, how)
+        assert trace.stats.drafted and trace.prompt_ids[0] == 294 != before.prompt_ids[0]
+    assert max(theirs for _, theirs in pair.other_tokenizer.shared) < 200
+    drafter.resize_token_embeddings(320)
+    assert generate(pair, PROMPT, GREEDY).stats.drafted
+    assert (294, len(theirs) - 1) in pair.other_tokenizer.shared
+
+
+def test_a_head_whose_target_has_another_vocabulary_now(tmp_path):
+    target = tiny(**SHAPE)
+    pair = load_pair(target=target, drafter=save_head(tiny_head(target), tmp_path))
+    assert generate(pair, [5, 17], GREEDY).stats.drafted
+    target.resize_token_embeddings(320, mean_resizing=False)
+    with pytest.raises(PairError, match="made for a vocabulary of 304 tokens, and the target's has 320$"):
+        stream(pair, [5, 17])
+    pair.detach()
+    assert generate(pair, [5, 319], replace(GREEDY, draft_with="none")).stats.tokens == 20
 
 
 @pytest.mark.parametrize("device", ["mps", "xpu", "mps:0"])

@@ -1,4 +1,5 @@
-"""Penalties and a logit bias are a part of the target's distribution, those of its generation config too."""
+"""Penalties and a logit bias are a part of the target's distribution, those of its generation config too; and
+what else a generation config asks for is applied, or a user is told that it is not."""
 
 from dataclasses import replace
 
@@ -174,6 +175,100 @@ def test_a_bias_of_another_kind_is_warned_of(bias):
     pair = load_pair(target=target, drafter=None)
     assert any("not applied" in limit and "sequence_bias" in limit for limit in pair.limits)
     assert pair.check(Params(draft_with="none")).logit_bias is None
+
+
+# Of each option, values that change nothing for transformers, and one that does.
+OPTIONS = {
+    "guidance_scale": ([1.0, 1], 1.5),
+    "encoder_repetition_penalty": ([1.0], 1.2),
+    "no_repeat_ngram_size": ([0], 3),
+    "encoder_no_repeat_ngram_size": ([0], 3),
+    "bad_words_ids": ([[]], [[5]]),
+    "min_length": ([0], 5),
+    "min_new_tokens": ([0], 5),
+    "forced_bos_token_id": ([], 0),
+    "forced_eos_token_id": ([], 0),
+    "exponential_decay_length_penalty": ([(3, 1.0)], (3, 1.2)),
+    "suppress_tokens": ([[]], [5]),
+    "begin_suppress_tokens": ([[]], [5]),
+    "sequence_bias": ([[], {}], [[[9, 17], 4.0]]),
+    "repetition_penalty": ([1, 1.0], 0),
+    "top_h": ([], 0.4),
+    "typical_p": ([1.0], 0.9),
+    "epsilon_cutoff": ([0.0, 1.0], 0.1),
+    "eta_cutoff": ([0, 1.0], 0.1),
+    "watermarking_config": ([], {"greenlist_ratio": 0.25}),
+    "stop_strings": ([[]], [""]),
+}
+
+
+def test_a_user_is_told_of_every_option_that_is_not_applied_and_of_no_other():
+    """Whenever it is set: a model in memory belongs to its owner."""
+    target = tiny("llama")
+    pair, config = load_pair(target=target, tokenizer=tokenizer()), target.generation_config
+    for option, (off, on) in OPTIONS.items():
+        for value in (None, *off):
+            setattr(config, option, value)
+            assert not pair.limits, (option, value)
+        setattr(config, option, on)
+        assert pair.limits == (f"not applied, though the target's generation config asks for it: {option}",)
+        assert pair.limits[0] in pair.notes
+        setattr(config, option, None)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", 12.0),
+        ("repetition_penalty", "much"),
+        ("sequence_bias", {(9,): 4.0, (96,): 1.0}),
+        ("stop_strings", ["x"] * 3 + ["y" * 1001]),
+    ],
+)
+def test_what_params_would_refuse_is_not_applied_and_fails_no_run(option, value):
+    target = tiny("llama")
+    setattr(target.generation_config, option, value)
+    pair = load_pair(target=target, tokenizer=tokenizer())
+    assert f": {option}" in " ".join(pair.limits)
+    plain = Params(draft_with="none", max_new_tokens=3, seed=1)
+    assert generate(pair, PROMPT, plain, measure=False).params == plain
+
+
+def test_its_stop_strings_are_those_of_a_run():
+    target, words = tiny("llama", vocab_size=300), tokenizer()
+    pair, config = load_pair(target=target, drafter=noisy(target), tokenizer=words), target.generation_config
+    greedily = Params(temperature=0, max_new_tokens=NEW)
+    whole = generate(pair, PROMPT, greedily, measure=False)
+    stop, earlier = "ecat", "~"
+    config.stop_strings = [stop, stop]
+    trace = generate(pair, PROMPT, greedily, measure=False)
+    expected = target.generate(torch.tensor([PROMPT]), do_sample=False, max_new_tokens=NEW, tokenizer=words)
+    assert trace.output_ids == expected[0, len(PROMPT) :].tolist() != whole.output_ids
+    assert trace.finish == "stop" and trace.text == whole.text[: whole.text.index(stop)]
+    assert trace.params.stop == (stop,) and generate(pair, PROMPT, trace.params).text == trace.text
+    # Beside those that are asked for; and not where the model's own ends are ignored.
+    both = generate(pair, PROMPT, replace(greedily, stop=(earlier,)), measure=False)
+    assert both.params.stop == (earlier, stop) and both.text == whole.text[: whole.text.index(earlier)]
+    on = generate(pair, PROMPT, replace(greedily, ignore_eos=True), measure=False)
+    assert on.output_ids == whole.output_ids and on.params.stop == ()
+    with pytest.raises(ValueError, match="^stop must be at most 63 strings for this pair, whose .*, not 64$"):
+        pair.check(Params(stop=tuple(f"s{i}" for i in range(64))))
+    config.stop_strings = earlier
+    assert pair.check(Params(stop=(stop,))).stop == (stop, earlier)
+    (told,) = load_pair(target=target, drafter=None).limits  # without a tokenizer there is no text
+    assert told.endswith(": stop_strings")
+
+
+def test_an_eos_that_is_set_after_a_run_ends_the_next_one():
+    target = tiny("llama")
+    pair = load_pair(target=target, drafter=noisy(target))
+    greedily = Params(temperature=0, max_new_tokens=NEW)
+    whole = generate(pair, PROMPT, greedily, measure=False).output_ids
+    eos = whole[20]
+    target.generation_config.eos_token_id = [eos]
+    trace = generate(pair, PROMPT, greedily, measure=False)
+    assert trace.finish == "eos" and trace.output_ids == whole[: whole.index(eos) + 1]
 
 
 def test_a_bias_on_a_token_that_the_target_lacks_is_refused():

@@ -93,6 +93,12 @@ SAID = {
     "a context that longrope ends": "prompt must have at most 39 tokens for this target, but has 40: the "
     "target's context ends at 40 of its 256 tokens: beyond that its rotary factors change (longrope), and "
     "the keys in the cache would no longer be right",
+    "a token that the target lacks": "prompt must hold tokens whose ids are whole numbers from 0 to 294, "
+    "not 296 ('<extra2>')",
+    "stop strings beside the model's": "stop must be at most 63 strings for this pair, whose generation "
+    "config has 1 of its own, not 64",
+    "a special token in a stop string": "stop must hold the special token '<end>' as a string of its own, "
+    "not 'a<end>'",
     "no chat template": "chat must be false for this pair: its tokenizer has no chat template",
     "rows that are refused": "the drafter does not multiply 3 rows at once, which is slower: no numba",
     "weights of which few are quantised": "int8 holds 16 % of the target's weights: the rest, such as "

@@ -4,6 +4,7 @@ again."""
 import math
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from specdemo.engine.drafters import one_hot_draft
+from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Prefilled
 from specdemo.engine.sampling import draw, one_hot
 from specdemo.events import Params, Round, metrics
@@ -154,6 +156,20 @@ def test_a_stop_string_inside_the_draft():
 def test_a_stop_string_that_the_targets_own_token_completes(draft, stop, expected):
     rounds, finish = play(draft, params=replace(GREEDY, stop=(stop,)))
     assert (fates(rounds[0]), finish, len(rounds)) == (expected, "stop", 1)
+
+
+@pytest.mark.parametrize(
+    ("draft", "stop", "expected"), [("bcda", "c", "b+c+d.a-"), ("bc", "d", "b+c+ db"), ("ba", "c", "b+a- cr")]
+)
+def test_a_token_that_is_a_stop_string_by_its_id(draft, stop, expected):
+    """The draft goes on after it, and nothing is launched after its round."""
+    at = LETTERS.index(stop)
+    rounds, finish = play(draft, stop_ids=[at])
+    assert (fates(rounds[0]), finish, len(rounds)) == (expected, "stop", 1)
+    assert spelled(rounds[0].emitted).endswith(stop)
+    emitter = Emitter(None, None, StopCriteria(frozenset(), (), 9, frozenset([at])))
+    verdict = SimpleNamespace(accepted=1, token_ids=[[1, 5], [2, 2]], drafted=lambda k: [1, 3][:k])
+    assert emitter.tokens(verdict, 2).ends == (stop == "c")
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,31 @@ def test_a_prompt_of_which_the_drafter_has_read_nothing_yet():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("penalty", [None, 1.2])
+def test_what_the_drafters_model_lacks_is_left_out_of_its_text(temperature, penalty):
+    """Its tokenizer has "e", and its table has not."""
+    words = letters(THEIRS + "e")
+    params = replace(PLAIN, temperature=temperature, repetition_penalty=penalty, seed=5, max_new_tokens=20)
+
+    def lacking(sampler):
+        drafter = other(sampler)
+        return OtherTokenizerDrafter(
+            drafter.drafter, OURS_OF, words, SHARED, len(OURS), CPU, drafter.through_text
+        )
+
+    sampler = Sampler(params)
+    drafter = lacking(sampler)
+    text, drafted = list(PROMPT), 0
+    for event in decoding(TableLM(TARGET), drafter, params, PROMPT, sampler=sampler):
+        if isinstance(event, Round):
+            own = [THEIRS.index(OURS[token_id]) for token_id in text if OURS[token_id] != "e"]
+            assert not event.draft or drafter.drafter.lm.ids[: len(own)] == own
+            text += event.emitted
+            drafted += len(event.draft)
+    assert OURS.index("e") in text[len(PROMPT) :] and drafted > 10
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_what_was_accepted_is_not_read_again(temperature):
     """The drafter's forwards: what it drafted and the target kept is in its cache already."""
     params = replace(PLAIN, temperature=temperature, seed=3, gamma=3, max_new_tokens=40)

@@ -131,10 +131,13 @@ class OtherTokenizerDrafter(Drafter):
         return replace(one_hot_draft(tokens, self.vocab_size, self.device), dropped=dropped)
 
     def _read(self, ids: list[int]) -> list[int]:
-        """The text so far in the drafter's ids."""
+        """The text so far in the drafter's ids, without those that its tokenizer has and its model has
+        not."""
         self.text += "".join(self.pieces.push(token_id) for token_id in ids[self.length :])
         self.length = len(ids)
-        return self.encoded.ids_of(self.text)
+        lm = self.drafter.lm
+        known = min(lm.vocab_size, lm.known_ids)
+        return [own_id for own_id in self.encoded.ids_of(self.text) if own_id < known]
 
     def _feed(self, own: list[int]) -> None:
         """Leaves all but the last two tokens in the drafter's cache, which the draft itself feeds."""

@@ -144,8 +144,8 @@ def game_after(
         raise PairError(NO_TOKENIZER)
     started = prepare(pair, request.prompt, request.params)
     params, ids, index = started.params, [*request.output_ids], request.index
-    if any(one >= pair.vocab_size for one in ids):
-        raise ValueError(f"ids must hold token ids, whole numbers from 0 to {pair.vocab_size - 1}")
+    if any(one >= pair.known_ids for one in ids):
+        raise ValueError(f"ids must hold token ids, whole numbers from 0 to {pair.known_ids - 1}")
     assert params.seed is not None and params.gamma != "auto", "the request has set them"
     game: wire.Game = {
         "name": name_of(started),
