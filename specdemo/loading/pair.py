@@ -34,7 +34,7 @@ from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.mtp import NONE
 from specdemo.loading.quantised import little_quantised
-from specdemo.loading.request import dtype_name
+from specdemo.loading.request import ROLES, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, special_tokens
 from specdemo.runtime import cuda, probe
 from specdemo.runtime.assistant import is_assistant
@@ -331,11 +331,12 @@ class Pair:
         if not_applied := self._read_options()[1]:
             names = ", ".join(not_applied)
             limits.append(f"not applied, though the target's generation config asks for it: {names}")
-        limits += _emulated_bfloat16(target, drafter)
+        models = [target] if drafter is None else [target, drafter]
+        limits += _emulated_bfloat16(models)
         if why := longrope_note(target):
             limits.append(why)
-        for role, model in (("target", target), ("drafter", drafter)):
-            limits += little_quantised(role, model) if model is not None else ()
+        for role, model in zip(ROLES, models, strict=False):
+            limits += little_quantised(role, model)
         if (read := embedded_ids(target)) < self.vocab_size:
             limits.append(
                 f"the target predicts {self.vocab_size:,} tokens and has embeddings of {read:,}: any other "
@@ -480,15 +481,12 @@ def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
 
 
-def _emulated_bfloat16(target: PreTrainedModel, drafter: DrafterModel | None) -> list[str]:
+def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:
     """It is allowed, because it was asked for or is the models' own, but its user should know."""
     return [
         f"the {role} computes in bfloat16, which {model.device} only emulates: float16 is faster there"
-        for role, model in (("target", target), ("drafter", drafter))
-        if model is not None
-        and model.dtype == torch.bfloat16
-        and model.device.type == "cuda"
-        and not has_bfloat16(model.device)
+        for role, model in zip(ROLES, models, strict=False)
+        if model.dtype == torch.bfloat16 and model.device.type == "cuda" and not has_bfloat16(model.device)
     ]
 
 

@@ -127,7 +127,7 @@ def test_the_same_run_where_an_eos_ends_it(small, launches, draft_with, monkeypa
     ends = {token for one in launches.run(small, PROMPT, False, params).rounds for token in one.emitted}
     finished = 0
     for eos in sorted(ends)[:6]:
-        monkeypatch.setitem(vars(small), "eos", frozenset([eos]))
+        monkeypatch.setattr(small.target.generation_config, "eos_token_id", eos)
         traces = [launches.run(small, PROMPT, ahead, params) for ahead in (False, True)]
         assert timeless(traces[0]) == timeless(traces[1])
         assert launches.count == len(traces[1].rounds)

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from specdemo import PairError
 from specdemo.cli.main import _bench, main
 from specdemo.cli.options import parser
-from specdemo.loading.assemble import _emulated_bfloat16
 from specdemo.loading.catalog import DTYPES, QUANTIZE
+from specdemo.loading.pair import _emulated_bfloat16
 from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.request import resolve
 from specdemo.runtime.attention import without_cudnn
