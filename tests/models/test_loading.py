@@ -149,7 +149,7 @@ def test_the_text_model_of_gemma_3_is_loaded_without_its_part_for_pictures(tmp_p
     assert sum(p.numel() for p in pair.target.parameters()) < sum(p.numel() for p in whole.parameters())
     with torch.no_grad():
         ids = torch.arange(40)[None]
-        assert torch.equal(pair.target(ids).logits, whole(ids).logits)
+        torch.testing.assert_close(pair.target(ids).logits, whole(ids).logits, rtol=1e-5, atol=1e-4)
     trace = text_of(pair, draft_with="lookup")
     ids = tokenizer()(PROMPT).input_ids
     assert trace.output_ids == greedy(whole, ids, 20)[: len(trace.output_ids)]
