@@ -766,7 +766,7 @@ asyncio.run(main())
         server.shutdown()
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
-    assert seen["left"] < 1 and seen["finish"] == "length"
+    assert seen["left"] < 3 and seen["finish"] == "length"  # the files take twice as long
     for role in ROLES:
         shares = [share for sentence, share in seen["news"] if sentence.startswith(f"Downloading {role}")]
         assert len(shares) > 1 and shares == sorted(shares) and shares[0] < 1
