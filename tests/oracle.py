@@ -343,3 +343,26 @@ def said_anew(says, prompt, rounds):
             accepted.append(sum(token.fate == "accepted" for token in this_round.draft))
         text += this_round.emitted
     return accepted
+
+
+def assert_nearly_the_same(rounds, others, apart=2e-4):
+    """The same tokens and fates, and the same numbers but for rounding: by at most `apart`, which is for two
+    different forwards. One forward over weights that two loads have put elsewhere stays within 1e-5."""
+    assert len(rounds) == len(others)
+    for this_round, other in zip(rounds, others, strict=True):
+        assert this_round.emitted == other.emitted and len(this_round.draft) == len(other.draft)
+        places = [
+            (a, b)
+            for a, b in zip((*this_round.draft, this_round.next), (*other.draft, other.next), strict=True)
+            if a or b
+        ]
+        for a, b in places:
+            assert (a.id, a.text, getattr(a, "fate", None)) == (b.id, b.text, getattr(b, "fate", None))
+            assert numbers_of(a) == pytest.approx(numbers_of(b), abs=apart)
+
+
+def numbers_of(place):
+    """All probabilities and uniform numbers of a place in a round; -1 where there is none."""
+    of_place = (place.p, place.q, place.raw_p, place.raw_q, place.u, getattr(place, "accept_prob", None))
+    of_top = (number for row in sorted(place.top) for number in row[2:])
+    return [-1.0 if number is None else number for number in (*of_place, *of_top)]

