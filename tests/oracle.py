@@ -337,9 +337,9 @@ def said_anew(says, prompt, rounds):
         drafted = [token.id for token in this_round.draft]
         if drafted:
             for row, token in zip(says(text, drafted), this_round.draft, strict=True):
-                assert token.raw_q == pytest.approx(row[token.id].item(), abs=1e-4)
+                assert token.raw_q == pytest.approx(row[token.id].item(), abs=3e-4)
                 for alternative in token.top:
-                    assert alternative[5] == pytest.approx(row[alternative[0]].item(), abs=1e-4)
+                    assert alternative[5] == pytest.approx(row[alternative[0]].item(), abs=3e-4)
             accepted.append(sum(token.fate == "accepted" for token in this_round.draft))
         text += this_round.emitted
     return accepted

@@ -231,7 +231,7 @@ def test_rounds_that_draft_little_or_nothing_leave_no_hole(long):
             draft = drafter.propose(text, k, u.draft)
             if draft.k:
                 anew = formula.says(text, draft.ids.tolist())
-                torch.testing.assert_close(draft.raw_q.double(), anew, rtol=0, atol=1e-5)
+                torch.testing.assert_close(draft.raw_q.double(), anew, rtol=0, atol=1e-4)
             verdict = verifier.verify(text, draft, u)
             text += verdict.drafted(verdict.accepted)
             text.append(verdict.token_ids[verdict.accepted][NEXT])

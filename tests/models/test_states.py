@@ -160,7 +160,7 @@ def test_a_forward_begins_from_any_position_before(rows):
         for start, end in PARTS:
             lm.reserve(start, end + 3)
             logits = lm.forward(ids[start:end], torch.tensor(start))
-            assert (logits - expected[start:end]).abs().max() < 1e-4, (start, end)
+            assert (logits - expected[start:end]).abs().max() < 1e-3, (start, end)
             lm.forward(ids[:3], torch.tensor(end))  # a rejected draft
 
 
