@@ -263,9 +263,10 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     where = f"{part.role} {part.id}"
     with load_errors(part.role, part.place, "weights", part.id), drawing:
         stored = stored_tensors(Path(directory_of(part)))
-        if not has_method(AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK)):
-            check_stored(where, stored)
+        scales = has_method(AutoConfig.from_pretrained(part.place, **_version(part), **FROM_DISK))
         model, info = AutoModelForCausalLM.from_pretrained(part.place, **options)
+    if not scales:
+        check_stored(where, {name: stored[name] for name in stored if name not in info["unexpected_keys"]})
     check_scales(where, stored, info["unexpected_keys"], model)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])

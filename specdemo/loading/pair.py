@@ -125,6 +125,8 @@ class Pair:
     def _take(self, new: LoadedDrafter) -> None:
         devices = [model.device for model in (self.target, self.drafter) if model is not None]
         is_known = self.states == self.present_states
+        if not is_known:  # its caches hold for the target as it was
+            self.runner.forget()
         self.runner.change_drafter(new.model)  # may fail, so it comes first
         info = self.info
         self.info = replace(

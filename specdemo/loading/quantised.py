@@ -18,7 +18,7 @@ from specdemo.loading.request import dtype_name
 KNOWN_METHOD = "that this version of transformers knows"
 INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
 # Of activations, and of keys and values in a cache, which are not quantised here.
-NOT_OF_WEIGHTS = re.compile(r"(input|output|act\w*|[qkv]|kv)_scales?|scale_(input|output)")
+NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
 
 # It would say of a GPT-2 that nothing in it is quantised.
 logging.getLogger("transformers.integrations.quanto").setLevel(logging.ERROR)
@@ -70,7 +70,9 @@ def check_scales(
     """LoadError if a scale of weights that were loaded was left out. unexpected: the tensors that the model
     has no place for."""
     used = {*tensors, *(name for name, _ in model.named_parameters())} - {*unexpected}
-    scaled = {name.rpartition(".")[0] for name in used}
+    vectors = {name.rpartition(".")[0] for name, one in model.named_parameters() if one.dim() < 2}
+    matrices = {name.rpartition(".")[0] for name, one in model.named_parameters() if one.dim() > 1}
+    scaled = {name.rpartition(".")[0] for name in used} - (vectors - matrices)  # a norm's weight is a vector
     for name in sorted(filter(is_scale, unexpected)):
         if name.rpartition(".")[0] in scaled:
             raise LoadError(

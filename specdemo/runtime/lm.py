@@ -544,7 +544,10 @@ def state_of(model: Module) -> tuple:
     """What the owner of a model in memory may change between two runs, to be compared: all that is kept of a
     model holds for this state. The numbers of its weights are no part of it."""
     attention = getattr(model.config, "_attn_implementation", None)
-    parts = tuple(map(ref, model.modules())), tuple(weight.shape for weight in model.parameters())
+    parts = (
+        tuple(map(ref, model.modules())),
+        tuple((weight.shape, weight.dtype) for weight in model.parameters()),
+    )
     return model.device, model.dtype, attention, context_of(model), parts
 
 

@@ -73,6 +73,17 @@ def unquantised(saved):
     return load_pair(target=saved / "target", drafter=saved / "drafter")
 
 
+def test_a_drafter_is_attached_to_a_target_that_was_cast_after_a_run(saved):
+    target = tiny(**SHAPE)
+    pair = load_pair(target=target, tokenizer=tokenizer())
+    list(stream(pair, PROMPT, Params(draft_with="none", max_new_tokens=3)))
+    target.bfloat16()
+    pair.attach(saved / "drafter")
+    run = stream(pair, PROMPT, Params(max_new_tokens=3))
+    list(run)
+    assert (run.trace.pair.dtype.target, run.trace.pair.dtype.drafter) == ("bfloat16", "bfloat16")
+
+
 def test_weights_of_small_models_begin_with_a_cache_line(unquantised):
     for model in (unquantised.target, unquantised.drafter):
         assert not [name for name, weight in model.named_parameters() if weight.data_ptr() % CACHE_LINE]
