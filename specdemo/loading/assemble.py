@@ -112,9 +112,7 @@ def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
 def _check_head(model: PreTrainedModel, role: str) -> None:
     """ValueError for a model in memory that is of another class than those that write text."""
     if model.get_output_embeddings() is None:
-        raise ValueError(
-            "it has no output layer over a vocabulary, as those have that AutoModelForCausalLM loads"
-        )
+        raise ValueError("it has no output layer over a vocabulary: load it with AutoModelForCausalLM")
     if role == ROLES[0] and not hasattr(model, "generation_config"):
         raise ValueError("it has no generation_config, which classes have that inherit GenerationMixin")
 

@@ -20,7 +20,7 @@ INSTEAD = "choose a checkpoint in bfloat16, float16 or float32"
 # Of activations, and of keys and values in a cache, which are not quantised here.
 NOT_OF_WEIGHTS = re.compile(r"((input|output|act)\w*|[qkv]|kv|qk|logit)_scales?|scale_(input|output)")
 
-# It would say of a GPT-2 that nothing in it is quantised.
+# transformers would warn that nothing in a GPT-2 is quantised.
 logging.getLogger("transformers.integrations.quanto").setLevel(logging.ERROR)
 
 
