@@ -25,22 +25,21 @@ FOCUS = """() => {
 WORDS = "[...document.querySelectorAll('.stage [data-token]')]"
 
 
-@pytest.fixture
-def page(visit, url):
-    """What is recorded stands there at once, so that nothing moves."""
-    return visit(url, still=True)
+@pytest.fixture(scope="module")
+def page(visit_for_all, url):
+    return visit_for_all(url, still=True)
 
 
 @pytest.fixture(scope="module")
 def reading(visit_for_all, bare):
-    """The same for all who only read."""
+    """For all who only read. What is recorded stands there at once, so that nothing moves."""
     return visit_for_all(bare, still=True)
 
 
 def tab_to(page, name: str, back: bool = False) -> None:
     """Presses Tab until what is called so has the focus."""
     passed = []
-    for _ in range(60):
+    for _ in range(100):
         page.keyboard.press("Shift+Tab" if back else "Tab")
         passed.append(page.evaluate(FOCUS))
         if passed[-1].startswith(name):
@@ -78,6 +77,25 @@ def run_by_keys(page) -> None:
     tab_to(page, "Generate")
     press(page, "Enter")
     wait_for_end(page, before)
+
+
+def test_a_run_is_started_from_the_prompt_and_the_focus_goes_where_the_reader_looks(page):
+    to_setting(page, "Max new tokens")
+    type_over(page, "5")
+    tab_to(page, "Prompt")
+    type_over(page, "Once")
+    before = first_token(page)
+    press(page, "Shift+Enter")
+    wait_for_end(page, before)
+    assert joined(tokens(page), "prompt") == "Once" and number(page, "tokens") == "5"
+    run_by_keys(page)
+    assert page.evaluate(FOCUS).startswith("Text, token by token"), "after Generate"
+    press(page, "End")
+    assert "in round" in page.evaluate(FOCUS)
+    before = first_token(page)
+    page.get_by_role("button", name="Generate").click()
+    wait_for_end(page, before)
+    assert page.evaluate(FOCUS) == "Generate", "a mouse leaves it where it is"
 
 
 def test_every_control_can_be_reached_and_changed(page):
@@ -136,20 +154,7 @@ def test_every_control_can_be_reached_and_changed(page):
     assert number(page, "tokens") == "7"
 
 
-def test_shift_and_enter_in_the_prompt_starts_a_run(page):
-    to_setting(page, "Max new tokens")
-    type_over(page, "3")
-    tab_to(page, "Prompt")
-    type_over(page, "Once")
-    before = first_token(page)
-    press(page, "Shift+Enter")
-    wait_for_end(page, before)
-    assert joined(tokens(page), "prompt") == "Once" and number(page, "tokens") == "3"
-
-
 def test_an_example_fills_the_controls(page):
-    tab_to(page, "Settings")
-    press(page, "Enter")
     tab_to(page, "Examples")
     press(page, "Enter")
     tab_to(page, "What if nothing is left to chance?")
@@ -192,24 +197,6 @@ def test_the_stage_can_be_walked_and_a_token_pinned(reading):
     assert page.locator(".stage [aria-selected=true]").count() == 0
 
 
-def test_the_focus_is_where_the_reader_looks(page):
-    tab_to(page, "round ")
-    press(page, "Home", "ArrowRight", "Enter")
-    assert page.evaluate("document.activeElement.dataset.round") == "1", "after a jump"
-    page.locator(".stage [data-round='4'] > b").first.click()
-    assert page.evaluate("document.activeElement.dataset.round") == "4", "after pinning"
-    to_setting(page, "Max new tokens")
-    type_over(page, "5")
-    run_by_keys(page)
-    assert page.evaluate(FOCUS).startswith("Text, token by token"), "after Generate"
-    press(page, "End")
-    assert "in round" in page.evaluate(FOCUS)
-    before = first_token(page)
-    page.get_by_role("button", name="Generate").click()
-    wait_for_end(page, before)
-    assert page.evaluate(FOCUS) == "Generate", "a mouse leaves it where it is"
-
-
 def focused(page) -> int:
     return page.evaluate(f"{WORDS}.indexOf(document.activeElement)")
 
@@ -229,6 +216,9 @@ def test_the_timeline_can_be_walked_and_jumped_from(reading):
     press(page, "Enter")
     inspector(page).get_by_role("button", name="pinned").wait_for()
     assert inspector(page).locator(".where").text_content().startswith("round 2, ")
+    assert page.evaluate("document.activeElement.dataset.round") == "1", "after a jump"
+    page.locator(".stage [data-round='4'] > b").first.click()
+    assert page.evaluate("document.activeElement.dataset.round") == "4", "after pinning"
     press(page, "End", "Home", "Escape")
     inspector(page).get_by_role("button", name="pinned").wait_for(state="hidden")
 
@@ -322,22 +312,19 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
     assert download.value.suggested_filename.endswith(".json")
 
 
-def test_stop_is_in_reach(visit, endless):
-    page = visit(endless, still=True)
-    to_setting(page, "Max new tokens")
-    type_over(page, "30000")
-    tab_to(page, "Generate")
-    press(page, "Enter")
-    wait_for_state(page, "running")
-    tab_to(page, "Stop")
-    press(page, "Enter")
-    wait_for_state(page, "ended")
-    assert number(page, "finish") == "cancelled"
-
-
 def test_what_is_copied_by_keyboard_is_the_text(reading):
     page = reading
     tab_to(page, "discarded")
     press(page, "Tab", "Control+a", "Control+c")
     trace = saved(page)
     assert page.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
+
+
+def test_stop_is_in_reach(reading):
+    page = reading
+    tab_to(page, "Generate")
+    press(page, "Enter")
+    wait_for_state(page, "waiting")  # for a pair that never comes
+    tab_to(page, "Stop")
+    press(page, "Enter")
+    wait_for_state(page, "recorded")
