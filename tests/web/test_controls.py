@@ -5,7 +5,6 @@ import pytest
 from tests.web.conftest import RECORDED
 from tests.web.screen import (
     box,
-    choose,
     choose_file,
     close_settings,
     generate,
@@ -85,22 +84,6 @@ def test_control_and_enter_starts_a_run_from_any_control(page):
         assert "\n" not in box(page, "Prompt").input_value()
         stop(page).click()
         wait_for_state(page, "recorded")
-
-
-def test_what_has_no_effect_is_not_there(page):
-    seed, rule = page.get_by_label("Seed"), page.get_by_role("combobox", name="Rule")
-    choose(page, "Sampler", "greedy")
-    seed.wait_for(state="detached")
-    page.get_by_role("button", name="Ending").click()
-    page.get_by_label("Stop strings").wait_for()
-    lenience = page.locator("#set-lenience")
-    assert rule.count() == 1 and lenience.count() == 0
-    choose(page, "Rule", "lenient (lossy): accept when u < min(1, p/(l·q))")
-    lenience.wait_for()
-    choose(page, "Rule", "block: judges the draft as a whole; on average keeps no fewer")
-    lenience.wait_for(state="detached")
-    choose(page, "Sampler", "top-p")
-    seed.wait_for()
 
 
 def test_what_is_wrong_with_a_file_is_told_once_until_another_is_opened(page, tmp_path):

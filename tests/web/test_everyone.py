@@ -23,7 +23,6 @@ pytestmark = pytest.mark.slow
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 FATES = ("prompt", "accepted", "rejected", "discarded", "resampled", "bonus", "sampled")
-COLOURS = "e => ['color', 'backgroundColor', 'borderBottomColor'].map(name => getComputedStyle(e)[name])"
 # What of a token's looks is not colour.
 CUES = """e => {
   const style = getComputedStyle(e);
@@ -53,10 +52,10 @@ def words_by_fate(page) -> dict:
     return {fate: page.locator(first.format(fate)).first for fate in FATES}
 
 
-def looks_of(words: dict, of: str) -> dict:
-    looks = {fate: tuple(word.evaluate(of)) for fate, word in words.items()}
-    assert len(set(looks.values())) == len(FATES), looks
-    return looks
+def cues_of(words: dict) -> dict:
+    cues = {fate: tuple(word.evaluate(CUES)) for fate, word in words.items()}
+    assert len(set(cues.values())) == len(FATES), cues
+    return cues
 
 
 def axe_finds_nothing(page, what: str, left_out: str = ".stage") -> None:
@@ -71,8 +70,7 @@ def test_each_fate_is_told_by_more_than_its_colour_and_every_text_can_be_read(op
     page = opened
     page.evaluate("theme => document.body.classList.toggle('dark', theme === 'dark')", theme)
     words = words_by_fate(page)
-    looks_of(words, COLOURS)
-    cues = looks_of(words, CUES)
+    cues = cues_of(words)
     assert all("line-through" in cues[fate] for fate in NOT_IN_TEXT), "what is not in the text is struck out"
     samples = page.get_by_test_id("legend").locator(".token")
     assert {sample.text_content(): tuple(sample.evaluate(CUES)) for sample in samples.all()} == {
@@ -97,7 +95,7 @@ def test_the_system_s_colours_leave_each_fate_its_lines(opened):
     page = opened
     page.emulate_media(forced_colors="active", reduced_motion="reduce")
     words = words_by_fate(page)
-    looks_of(words, CUES)
+    cues_of(words)
     lines = "e => ['borderTopStyle', 'outlineStyle'].map((side) => getComputedStyle(e)[side])"
     words["accepted"].click()
     page.mouse.move(5, 5)

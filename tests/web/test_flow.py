@@ -8,6 +8,7 @@ from specdemo.ui.page.frame import STATIC
 from tests.web.screen import (
     choose,
     inspector,
+    number,
     run,
     saved,
     set_field,
@@ -73,8 +74,13 @@ def test_a_run_can_be_read_while_it_goes_on(visit, endless):
         page.locator(f".stage [data-fate={fate}] > b").first.hover()
         inspector(page).locator(".verdict").get_by_text(f"{fate.capitalize()}: ").wait_for()
     wait_for_state(page, "running")
+    back = page.get_by_role("button", name="One round back")
+    assert page.get_by_role("slider", name="Place in the run").is_disabled() and back.is_disabled()
     page.get_by_role("button", name="Stop").click()
     wait_for_state(page, "ended")
+    rounds = int(number(page, "rounds"))
+    back.click()
+    assert number(page, "rounds") == str(rounds - 1)
 
 
 def test_no_script_makes_a_call_with_an_argument_for_each_token():

@@ -4,7 +4,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from specdemo.events.trace import Trace
 from tests.web.screen import (
     IN_TEXT,
     NOT_IN_TEXT,
@@ -16,7 +15,6 @@ from tests.web.screen import (
     number,
     on_stage,
     open_examples,
-    open_settings,
     recorded,
     run,
     saved,
@@ -182,18 +180,6 @@ def warns(page, label: str, value, sentence: str | None) -> None:
 
 
 @pytest.mark.slow
-def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
-    open_settings(shared)
-    pair = shared.locator(".block").filter(has=shared.get_by_role("combobox", name="Pair", exact=True)).last
-    run(shared, "Once", max_new_tokens=2)  # which loads it
-    pair.get_by_text("no download").wait_for()
-    choose(shared, "Pair", "smollm2-1.7b")
-    pair.get_by_text("Needs about").wait_for()
-    choose(shared, "Pair", "embedded")
-    pair.get_by_text("no download").wait_for()
-
-
-@pytest.mark.slow
 def test_an_example_brings_its_drafting_method_and_another_takes_it_away(page):
     set_field(page, "Seed", 1)
     for question, method in (
@@ -214,15 +200,10 @@ def test_a_stop_string_cuts_the_text_on_the_stage(shared, generated):
     page = shared
     choose(page, "Drafting method", "the pair's drafter")
     choose(page, "Sampler", "top-p")
-    free = generated("Once", seed=5, max_new_tokens=40).text
-    # Not at a token's edge, most likely, and longer than one.
-    stop = next(
-        free[i : i + 5]
-        for i in range(9, len(free))
-        if free[i : i + 5].isprintable() and free[i : i + 5].strip()
-    )
+    text = generated("Once", seed=5, max_new_tokens=30).text
+    words = text.split()
+    stop = f"{words[4][-2:]} {words[5][:2]}"  # not at a token's edge, and longer than one
     unfold(page, "Ending")
-    run(page, "Once", seed=5, max_new_tokens=40, stop_strings=stop)
+    run(page, "Once", seed=5, max_new_tokens=30, stop_strings=stop)
     assert number(page, "finish") == "stop"
-    assert joined(tokens(page), *IN_TEXT) == free[: free.index(stop)]
-    assert isinstance(saved(page), Trace)
+    assert joined(tokens(page), *IN_TEXT) == text[: text.index(stop)]

@@ -109,17 +109,17 @@ def test_by_keyboard_and_for_screen_readers(visit, bare):
     button.focus()
     page.keyboard.press("Enter")
     shows(page, "slow")
-    assert card(page).evaluate("e => e === document.activeElement") and not card(page).get_attribute(
-        "aria-modal"
-    )
+    assert card(page).evaluate("e => e === document.activeElement")
+    assert not card(page).get_attribute("aria-modal")
     assert card(page).locator("[aria-live=polite]").inner_text().startswith(say("tour.slow.title"))
-    page.keyboard.press("ArrowLeft")  # there is none before the first
-    shows(page, "slow")
-    for name in ("check", "coin"):
-        page.keyboard.press("ArrowRight")
+    for key, name in (
+        ("ArrowLeft", "slow"),  # there is none before the first
+        ("ArrowRight", "check"),
+        ("ArrowRight", "coin"),
+        ("ArrowLeft", "check"),
+    ):
+        page.keyboard.press(key)
         check(page, name)
-    page.keyboard.press("ArrowLeft")
-    check(page, "check")
     for _ in NAMES:
         page.keyboard.press("ArrowRight")
     check(page, "exact")  # the arrow does not end it
@@ -129,7 +129,8 @@ def test_by_keyboard_and_for_screen_readers(visit, bare):
 
 
 def test_a_link_begins_at_its_step_and_a_token_of_the_reader_can_be_read_meanwhile(visit, bare):
-    page = visit(f"{bare}/?tour=3", still=True)
+    page = visit(f"{bare}/?tour=3&run=1&seed=x", still=True)
+    page.get_by_text("Seed must be").first.wait_for()  # the run is refused, the tour begins all the same
     check(page, "coin")
     formula = card(page).get_by_text(say("tour.coin.formula"))
     assert not formula.is_visible()
@@ -145,12 +146,6 @@ def test_a_link_begins_at_its_step_and_a_token_of_the_reader_can_be_read_meanwhi
     shows(page, "coin")
     press(page, "end")
     ended(page)
-
-
-def test_a_link_whose_run_is_refused_begins_all_the_same(visit, bare):
-    page = visit(f"{bare}/?tour=3&run=1&seed=x", still=True)
-    shows(page, "coin")
-    assert page.get_by_text("Seed must be").first.is_visible()
 
 
 def test_by_link_and_touch_on_a_phone_in_the_language_with_the_longest_words(visit, browser, bare):
@@ -174,9 +169,6 @@ def test_a_greedy_run_has_its_own_sentence(visit, bare):
     assert "u cannot matter" in card(page).inner_text()
     assert on_stage(page) == recorded(recorded_trace("greedy"))
     assert "trace=greedy" in page.url
-    press(page, "next")
-    check(page, "replacement")
-    assert "p = 1" in card(page).inner_text()
 
 
 def test_a_run_of_the_visitor_comes_back_and_another_one_ends_the_tour(visit, url):
