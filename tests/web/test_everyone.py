@@ -13,7 +13,6 @@ from tests.web.screen import (
     open_examples,
     open_trace,
     run,
-    set_field,
     tokens,
     unfold,
     wait_for_state,
@@ -29,6 +28,11 @@ CUES = """e => {
   return ["fontWeight", "textDecorationLine", "borderBottomStyle", "borderBottomWidth", "outlineStyle"]
     .map((name) => style[name]);
 }"""
+
+WIDER = """(main, width) => [...main.querySelectorAll("*")]
+  .filter((e) => e.checkVisibility() && !e.closest(".rail, .tabs, math"))
+  .filter((e) => e.getBoundingClientRect().right > width + 1)
+  .map((e) => e.outerHTML.slice(0, 80))"""
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +112,8 @@ def test_the_system_s_colours_leave_each_fate_its_lines(opened):
 
 @pytest.mark.parametrize(("theme", "width", "height"), [("light", 1280, 800), ("dark", 390, 844)])
 def test_axe_finds_nothing_wrong(visit, url, theme, width, height):
-    """At first sight, with each thing open that opens, after a run, in each view, and in a hall."""
+    """At first sight, with each thing open that opens, after a run, in each view, and in a hall; and nothing
+    is wider than the screen."""
     page = visit(f"{url}/?__theme={theme}", still=True, first=True)
     page.set_viewport_size({"width": width, "height": height})
     wait_for_state(page, "recorded")
@@ -117,10 +122,13 @@ def test_axe_finds_nothing_wrong(visit, url, theme, width, height):
     open_examples(page)
     axe_finds_nothing(page, "examples")
     page.keyboard.press("Escape")
-    set_field(page, "Max new tokens", 24)
-    close_settings(page)
-    run(page)
+    run(page, f"{'W' * 300} once upon a time", max_new_tokens=24)
     unfold(page, "Chat", "Ending", "Weights")
+    for wide in (1280, 800, 390):
+        page.set_viewport_size({"width": wide, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= wide
+        assert page.locator("main").evaluate(WIDER, wide) == [], wide
+    page.set_viewport_size({"width": width, "height": height})
     page.get_by_role("combobox", name="Pair").click()
     axe_finds_nothing(page, "settings with an open drop-down")
     page.keyboard.press("Escape")
@@ -200,21 +208,3 @@ def test_a_tap_on_the_legend_tells_what_a_fate_means(phone):
     assert meaning.text_content() == say("run.fates.bonus.definition")
     box = meaning.bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= 390
-
-
-def test_nothing_is_wider_than_the_screen(visit, url):
-    page = visit(url, still=True)
-    run(page, "W" * 300, max_new_tokens=3)
-    unfold(page, "Chat", "Ending", "Weights")
-    page.locator(".stage [data-round]").first.click()
-    for width in (1280, 800, 390):
-        page.set_viewport_size({"width": width, "height": 800})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        wide = page.locator("main").evaluate(
-            "(main, width) => [...main.querySelectorAll('*')]"
-            ".filter((e) => e.checkVisibility() && !e.closest('.rail, .tabs, math'))"
-            ".filter((e) => e.getBoundingClientRect().right > width + 1)"
-            ".map((e) => e.outerHTML.slice(0, 80))",
-            width,
-        )
-        assert wide == [], width

@@ -126,39 +126,28 @@ def test_by_token_the_draft_waits_then_is_judged_then_the_own_token_is_drawn(pla
     page, trace = player
     one, before = before_a_rejection(page, trace)
     shows, first = inspector(page), page.locator(f".stage [data-round='{one.index}']").first
-    shown, words = [], []
-
-    def step() -> None:
-        shown.extend([fate for fate, _ in tokens] for tokens in walk(page, 1, before))
-        words.append(said(page))
-
-    size = len(one.draft)
-    for count in range(1, size + 1):
-        step()
-        assert shown[-1] == ["pending"] * count
-        assert shows.locator(".what .token").text_content() == "pending"
-        for later in (".judgement", ".likely"):
-            assert not shows.locator(later).is_visible(), "nothing of what comes later"
-    assert first.get_attribute("aria-label").endswith(f", pending in round {one.index + 1}")
-    assert f"Now {size} tokens wait for their verdict." in words[-1]
-    step()
-    assert shown[-1] == ["accepted"] + ["pending"] * (size - 1) and "is accepted: u = " in words[-1]
-    assert first.get_attribute("aria-label").endswith(f", accepted in round {one.index + 1}")
-    step()
+    pending, size = ["pending"], len(one.draft)
     fallen = ["accepted", "rejected"] + ["discarded"] * (size - 2)
-    assert shown[-1] == fallen and "is rejected: u = " in words[-1]
-    assert shows.locator(".what .token").text_content() == "rejected"
-    assert shows.locator(".judgement").is_visible()
-    assert "was drawn" not in shows.locator(".verdict").text_content()
-    step()
-    assert shown[-1] == [*fallen, "resampled"] and "from the residual" in words[-1]
-    assert shows.locator(".what small").text_content() == f"token {one.next.id}"
-    assert shows.locator(".likely .residual.drawn").count() == 1
-    assert page.locator(".stage .now").get_attribute("data-token") == str(one.next.id)
-    there = list(zip(shown, words, strict=True))
-    for known in there[-2::-1]:
-        (tokens,) = walk(page, 1, before, "Shift+ArrowLeft")
-        assert ([fate for fate, _ in tokens], said(page)) == known
+    steps = [  # the round's fates after each, the fate of the token that it was about, and what is said
+        *((pending * count, "pending", "") for count in range(1, size)),
+        (pending * size, "pending", f"Now {size} tokens wait for their verdict."),
+        (["accepted"] + pending * (size - 1), "accepted", "is accepted: u = "),
+        (fallen, "rejected", "is rejected: u = "),
+        ([*fallen, "resampled"], "resampled", "from the residual"),
+    ]
+    for key, way in (("Shift+ArrowRight", steps), ("Shift+ArrowLeft", steps[-2::-1])):
+        for there, latest, words in way:
+            (now,) = walk(page, 1, before, key)
+            assert [fate for fate, _ in now] == there and words in said(page)
+            assert shows.locator(".what .token").text_content() == latest
+            assert first.get_attribute("aria-label").endswith(f", {there[0]} in round {one.index + 1}")
+            if latest != "resampled":
+                assert shows.locator(".judgement").is_visible() == (latest != "pending")
+                assert "was drawn" not in shows.locator(".verdict").text_content(), "that comes later"
+                continue
+            assert shows.locator(".what small").text_content() == f"token {one.next.id}"
+            assert shows.locator(".likely .residual.drawn").count() == 1
+            assert page.locator(".stage .now").get_attribute("data-token") == str(one.next.id)
     press(page, "ArrowLeft")
     assert on_stage(page) == before
 
