@@ -7,6 +7,7 @@ from specdemo.events.trace import Trace
 
 IN_TEXT = ("accepted", "resampled", "bonus", "sampled")
 NOT_IN_TEXT = ("rejected", "discarded")
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 ENDED = """before => !before?.isConnected && document.querySelector(".run").dataset.state === "ended" """
 
 

@@ -8,6 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 from specdemo.ui.view.words import say
 from tests.web.screen import (
     NOT_IN_TEXT,
+    PHONE,
     close_settings,
     inspector,
     open_examples,
@@ -20,7 +21,6 @@ from tests.web.screen import (
 
 pytestmark = pytest.mark.slow
 
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 FATES = ("prompt", "accepted", "rejected", "discarded", "resampled", "bonus", "sampled")
 # What of a token's looks is not colour.
 CUES = """e => {
@@ -159,17 +159,6 @@ def test_without_motion_the_recorded_run_is_there_at_once(visit, bare):
     )
     assert moving == 0
     assert page.evaluate("scrollY") == 0, "the page does not scroll by itself"
-
-
-def test_with_motion_the_recorded_run_plays_by_itself(visit, bare):
-    page = visit(bare)
-    wait_for_state(page, "running")
-    count = page.locator(".stage [data-round]").count()
-    page.wait_for_function(
-        "count => document.querySelectorAll('.stage [data-round]').length > count", arg=count
-    )
-    page.get_by_role("button", name="Skip").click()
-    wait_for_state(page, "recorded")
 
 
 def test_a_phone_shows_a_tapped_token_and_its_reason_together(phone):

@@ -4,11 +4,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.web.screen import choose, close_settings, set_field
+from tests.web.screen import PHONE, choose, close_settings, set_field
 
 pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time, there was a little fox"
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 TOKENS = (
     "stage => [...stage.querySelectorAll('[data-round]')]"
     ".map(({dataset, textContent}) => [dataset.round, dataset.fate, dataset.token, textContent])"

@@ -153,22 +153,13 @@ def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     warns(page, "Max new tokens", 100_000, "must be a whole number from 1 to 32,768")
     warns(page, "Max new tokens", 3, None)
     page.get_by_text("⚠ a draft is never longer than the rest of the text: at most 2 here").wait_for()
-    unfold(page, "Chat", "Weights")
-    page.get_by_label("Chat template").check()
-    page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would fail").wait_for()
-    page.get_by_label("Chat template").uncheck()
-    page.get_by_text("sends the prompt as a user's message, for chat models").wait_for()
 
 
 def warns(page, label: str, value, sentence: str | None) -> None:
     """The words belong to the control: they are a part of its label, which a screen reader says with it."""
     set_field(page, label, value)
-    warned = (
-        page.locator("label, .block")
-        .filter(has=page.get_by_label(label))
-        .get_by_text(f"⚠ {sentence or ''}")
-        .first
-    )
+    labels = page.locator("label, .block").filter(has=page.get_by_label(label))
+    warned = labels.get_by_text(f"⚠ {sentence or ''}").first
     warned.wait_for(state="visible" if sentence else "detached")
 
 

@@ -9,11 +9,19 @@ from specdemo.events.trace import Trace
 from specdemo.ui.runs.recorded import recorded_trace
 from specdemo.ui.view.words import say, speaking
 from tests.web.conftest import RECORDED
-from tests.web.screen import generate, inspector, on_stage, open_settings, recorded, run, wait_for_state
+from tests.web.screen import (
+    PHONE,
+    generate,
+    inspector,
+    on_stage,
+    open_settings,
+    recorded,
+    run,
+    wait_for_state,
+)
 
 pytestmark = pytest.mark.slow
 NAMES = ("slow", "check", "coin", "replacement", "bonus", "pays", "costs", "exact")
-PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 FATES = {"coin": "accepted", "replacement": "resampled", "bonus": "bonus"}
 # Of the light, the card and what is lit: what it is about, whether it shows it, and where the card is.
 SEEN = """async selector => {

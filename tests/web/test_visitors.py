@@ -48,7 +48,9 @@ def visitor(visit, browser):
 
 def test_before_any_model_is_there_the_page_can_be_used_and_a_load_can_be_given_up(visit, bare):
     page = visit(bare)
+    wait_for_state(page, "running")  # the recorded run plays by itself, where motion is welcome
     page.locator(".stage [data-round]").first.wait_for()
+    page.get_by_role("button", name="Skip").click()
     open_settings(page)
     page.get_by_text("Needs about").wait_for()  # nothing is loaded
     assert notice(page, "recorded").startswith("A recorded run")
