@@ -9,9 +9,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 import pytest
 
-from tests.web.conftest import PATIENCE, serving
+from tests.web.conftest import PATIENCE
 from tests.web.screen import inspector
-from tests.web.test_mounting import PREFIX, prefixing
 
 ASKED = {"prompt": "Once upon a time", "max_new_tokens": 20, "temperature": 0.8, "seed": 7, "gamma": 3}
 RUNNING = urlencode({**ASKED, "run": 1, "token": "1.0"})
@@ -21,7 +20,7 @@ HIDDEN = ("Generate", "Stop", "Examples", "Settings", "Instruments", "Lecture", 
 
 
 @contextmanager
-def course(framed: str, host: str = "127.0.0.1"):
+def course(framed: str):
     """A course's page that has the other address in a frame; gives its own."""
     frame = f'<iframe src="{framed}" width="900" height="620"></iframe>'
     html = f'<!DOCTYPE html><link rel="icon" href="data:,">{frame}'
@@ -35,10 +34,9 @@ def course(framed: str, host: str = "127.0.0.1"):
 
         def log_message(self, *_) -> None: ...
 
-    with ThreadingHTTPServer((host, 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        name = "localhost" if host == "127.0.0.1" else host  # another site than the framed one
-        yield f"http://{name}:{server.server_port}/"
+        yield f"http://localhost:{server.server_port}/"  # another site than the framed one
         server.shutdown()
 
 
@@ -76,9 +74,15 @@ def tab_to(page, frame, selector: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
+    """What it shows, that nothing runs before its button is pressed, and its use by keyboard."""
+    asked = []
+    tab.on("request", lambda request: asked.append(request.url) if FOLLOWING.search(request.url) else None)
     with course(f"{hosted}/embed?{RUNNING}") as site:
         tab.goto(site)
+        tab.frame_locator("iframe").get_by_role("button", name=START).wait_for()
+        assert asked == []
         frame = ended(tab)
+        assert asked
         assert urlsplit(frame.url).path == "/" and parse_qs(urlsplit(frame.url).query)["frame"] == ["1"]
         for name in HIDDEN:
             assert not frame.get_by_role("button", name=name, exact=True).is_visible(), name
@@ -90,18 +94,12 @@ def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
         assert frame.evaluate("document.documentElement.scrollWidth <= innerWidth")
         place = frame.locator(".replay").evaluate("e => e.getBoundingClientRect().bottom - innerHeight")
         assert place <= 0
-        assert tab.broken == []
 
-
-@pytest.mark.slow
-def test_it_is_used_by_keyboard_and_left_by_a_link(tab, hosted):
-    with course(f"{hosted}/embed?{RUNNING}") as site:
-        tab.goto(site)
-        frame = ended(tab)
         tab_to(tab, frame, ".stage [data-token], .stage")
         for key in ("Escape", "Home", "End", "Enter"):
             tab.keyboard.press(key)
         frame.wait_for_function("/token=(?!1[.]0)/.test(location.search)")
+        asked.clear()
         tab.keyboard.press("Control+Enter")  # asks for a run on the whole page
         reached = tab_to(tab, frame, ".way-out")
         assert "Replay" in reached and "One round back" in reached and not {*HIDDEN} & {*reached}
@@ -112,51 +110,27 @@ def test_it_is_used_by_keyboard_and_left_by_a_link(tab, hosted):
         whole.get_by_role("button", name="Generate").wait_for()
         query = parse_qs(urlsplit(whole.url).query)
         assert "frame" not in query and query["token"] == token and query["prompt"] == [ASKED["prompt"]]
-        assert frame.locator(".run").get_attribute("data-state") == "ended", (
-            "the frame asked for no other run"
-        )
+        assert asked == [] and frame.locator(".run").get_attribute("data-state") == "ended"
+        assert tab.broken == []
 
 
 @pytest.mark.slow
-def test_without_a_question_it_shows_the_recorded_run(tab, hosted):
-    with course(f"{hosted}/embed") as site:
+def test_without_a_run_it_shows_the_recorded_one_and_begins_no_game(tab, hosted):
+    """Whose words a click would send."""
+    with course(f"{hosted}/embed?prompt=Once&guess=1") as site:
         tab.goto(site)
         frame = tab.frame_locator("iframe")
         frame.locator('.run:is([data-state="running"], [data-state="recorded"])').wait_for()
         frame.get_by_role("button", name="Skip").click()
         frame.locator('.run[data-state="recorded"]').wait_for()
+        assert frame.get_by_test_id("stage").is_visible() and not frame.get_by_test_id("guess").is_visible()
         assert frame.get_by_role("link", name="Open the page").is_visible()
 
 
 @pytest.mark.slow
-def test_nothing_runs_until_its_button_is_pressed(tab, hosted):
-    asked = []
-    tab.on("request", lambda request: asked.append(request.url) if FOLLOWING.search(request.url) else None)
-    with course(f"{hosted}/embed?{RUNNING}") as site:
-        tab.goto(site)
-        tab.frame_locator("iframe").get_by_role("button", name=START).wait_for()
-        tab.wait_for_timeout(2_000)
-        assert asked == []
-        ended(tab)
-        assert asked
-
-
-@pytest.mark.slow
-def test_behind_a_path_prefix():
-    with serving(GRADIO_ROOT_PATH=PREFIX) as url, prefixing(urlsplit(url).port) as proxy:
-        answer = httpx.get(f"{proxy}{PREFIX}/embed?prompt=a%26b&run=1")
-        assert answer.status_code == 307
-        assert str(answer.next_request.url) == f"{proxy}{PREFIX}/?frame=1&prompt=a%26b&run=1"
-        assert httpx.get(answer.next_request.url).status_code == 200
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("where", "path", "host"), [("hosted", "", "127.0.0.1"), ("url", "/embed", "127.0.0.2")]
-)
-def test_who_may_not_frame_it(tab, request, where, path, host):
-    """The whole page of a host, by a site that is not the host's; a private page, by one not local."""
-    with course(f"{request.getfixturevalue(where)}{path}", host) as site:
+def test_the_whole_page_of_a_host_is_not_framed_by_another_site(tab, hosted):
+    """tests/pure/test_gate_checks.py tests who may frame what."""
+    with course(hosted) as site:
         tab.goto(site)
         tab.wait_for_event("console", lambda said: "frame-ancestors" in said.text) if not tab.broken else None
         assert any("frame-ancestors" in said for said in tab.broken)
@@ -168,13 +142,3 @@ def test_the_redirect_is_relative_and_keeps_the_query(hosted):
         answer = httpx.get(f"{hosted}/embed?{query}")
         assert answer.headers["Location"] == f"./?frame=1&{query}" and "set-cookie" not in answer.headers
     assert httpx.post(f"{hosted}/embed").status_code == 405
-
-
-@pytest.mark.slow
-def test_no_game_begins_in_a_frame(tab, hosted):
-    """Whose words a click would send."""
-    with course(f"{hosted}/embed?prompt=Once&guess=1") as site:
-        tab.goto(site)
-        frame = tab.frame_locator("iframe")
-        frame.locator('.run:is([data-state="running"], [data-state="recorded"])').wait_for()
-        assert frame.get_by_test_id("stage").is_visible() and not frame.get_by_test_id("guess").is_visible()

@@ -4,7 +4,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.web.screen import choose, notice, set_field
+from tests.web.screen import choose, close_settings, set_field
 
 pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time, there was a little fox"
@@ -44,48 +44,45 @@ def score(panel) -> list[list[str]]:
     return [rows.nth(at).locator("td").all_text_contents() for at in range(2)]
 
 
-def test_two_visitors_with_the_same_link_and_guesses_get_the_same_verdicts(visit, url):
+@pytest.fixture(scope="module")
+def table(visit_for_all, url):
+    """A page with a game that the tests of one player share."""
+    return visit_for_all(hall(url))
+
+
+def anew(page):
+    """The panel, at the begin of a game."""
+    panel = begun(page)
+    panel.get_by_role("button", name="New game").click()
+    page.wait_for_function(ROUNDS, arg=0)
+    return begun(page)
+
+
+def test_all_who_open_the_hall_s_link_get_the_same_verdicts_for_the_same_words(visit, url):
+    page = visit(url)
+    set_field(page, "Prompt", PROMPT)
+    page.get_by_role("tab", name="Be the drafter").click()
+    panel = page.get_by_test_id("guess")
+    panel.get_by_role("button", name="Begin a game").click()
+    begun(page)
+    panel.get_by_role("button", name="Copy link for the hall").click()
+    panel.get_by_text("Copied: a link that begins this game.").wait_for()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert "guess=1" in link and "seed=" in link and "run=1" not in link
     seen = []
-    for _ in range(2):
-        page = visit(hall(url))
-        panel = begun(page)
+    for one in (page, visit(link)):
+        panel = begun(one)
         suggested = panel.locator(".suggested").inner_text()
-        for words in ("who lived", "He was", "a"):
-            guess(page, words)
-        seen.append(
-            (suggested, tokens(panel), panel.get_by_test_id("guess-verdict").inner_text(), score(panel))
-        )
+        for words in ("who lived", "He was"):
+            guess(one, words)
+        verdict = panel.get_by_test_id("guess-verdict").inner_text()
+        seen.append((suggested, tokens(panel), verdict, score(panel)))
     assert seen[0] == seen[1]
     assert seen[0][1][0][3] == " who", "a typed word gets its space"
 
 
-def test_the_score_is_that_of_the_tokens_that_are_shown(visit, url):
-    page = visit(hall(url, temperature=0))
-    panel = begun(page)
-    for words in ("who", "lived in", "and"):
-        guess(page, words)
-    shown = tokens(panel)
-    fates = [fate for _, fate, *_ in shown]
-    accepted, rejected = fates.count("accepted"), fates.count("rejected")
-    judged = accepted + rejected
-    written = len(shown) - rejected - fates.count("discarded")
-    mine, _ = score(panel)
-    assert mine[0].startswith(f"{accepted} of {judged} (")
-    assert mine[1] == f"{written / 3:.2f}"
-
-
-def test_a_greedy_verdict_names_the_likeliest_token_and_no_u(visit, url):
-    page = visit(hall(url, temperature=0))
-    begun(page)
-    guess(page, "zebra zebra")
-    said = page.get_by_test_id("guess-verdict").inner_text()
-    assert "was rejected, because the target's likeliest token is" in said and "u =" not in said
-    assert page.get_by_test_id("guess-verdict").get_attribute("aria-live") == "polite"
-
-
-def test_by_mouse_a_word_is_picked_sent_and_looked_at(visit, url):
-    page = visit(hall(url))
-    panel = begun(page)
+def test_by_mouse_a_word_is_picked_sent_and_looked_at(table):
+    page, panel = table, anew(table)
     assert not panel.locator(".beside").is_visible(), "the drafter's draft would give it away"
     first = panel.locator(".suggested button span").first.inner_text()
     panel.locator(".suggested button").first.click()
@@ -103,9 +100,8 @@ def test_by_mouse_a_word_is_picked_sent_and_looked_at(visit, url):
     inspector.locator(".unpin").wait_for(state="hidden")
 
 
-def test_by_keyboard(visit, url):
-    page = visit(hall(url))
-    panel = begun(page)
+def test_by_keyboard(table):
+    page, panel = table, anew(table)
     box = panel.get_by_label("Your draft", exact=True)
     box.focus()
     page.keyboard.press("2")
@@ -121,9 +117,34 @@ def test_by_keyboard(visit, url):
     assert box.input_value() == "" and box.evaluate("box => box === document.activeElement")
 
 
-def test_by_touch(browser, visit, url):
+def test_other_settings_in_the_middle_are_told_and_a_greedy_game_names_no_u(table):
+    page, panel = table, anew(table)
+    guess(page, "who")
+    before = tokens(panel)
+    choose(page, "Sampler", "greedy")
+    panel.get_by_label("Your draft", exact=True).fill("lived")
+    panel.get_by_role("button", name="Send").click()
+    panel.get_by_text("begin a new game", exact=False).wait_for()
+    assert tokens(panel) == before, "nothing is lost"
+    assert panel.get_by_label("Your draft", exact=True).input_value() == "lived"
+    anew(page)
+    guess(page, "who")
+    guess(page, "zebra zebra")
+    verdict = panel.get_by_test_id("guess-verdict")
+    said = verdict.inner_text()
+    assert "was rejected, because the target's likeliest token is" in said and "u =" not in said
+    assert verdict.get_attribute("aria-live") == "polite"
+    fates = [fate for _, fate, *_ in tokens(panel)]
+    accepted, rejected = fates.count("accepted"), fates.count("rejected")
+    written = len(fates) - rejected - fates.count("discarded")
+    mine, _ = score(panel)
+    assert mine[0].startswith(f"{accepted} of {accepted + rejected} (")
+    assert mine[1] == f"{written / 2:.2f}"
+
+
+def test_by_touch_on_a_hosted_page_which_refuses_what_is_too_much(browser, visit, hosted):
     context = browser.new_context(**PHONE)
-    page = visit(hall(url), context=context)
+    page = visit(hall(hosted), context=context)
     panel = begun(page)
     panel.locator(".suggested button").nth(2).tap()
     panel.get_by_role("button", name="Send").tap()
@@ -131,54 +152,7 @@ def test_by_touch(browser, visit, url):
     panel.get_by_test_id("guess-stage").locator("[data-round] > b").first.tap()
     panel.get_by_test_id("guess-inspector").get_by_text("round 1", exact=False).wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off"
-
-
-def test_the_hall_s_link_is_copied_and_begins_the_same_game(visit, url):
-    page = visit(url)
-    set_field(page, "Prompt", PROMPT)
-    page.get_by_role("tab", name="Be the drafter").click()
-    panel = page.get_by_test_id("guess")
-    panel.get_by_role("button", name="Begin a game").click()
-    begun(page)
-    guess(page, "who")
-    panel.get_by_role("button", name="Copy link for the hall").click()
-    panel.get_by_text("Copied: a link that begins this game.").wait_for()
-    link = page.evaluate("navigator.clipboard.readText()")
-    assert "guess=1" in link and "seed=" in link and "run=1" not in link
-    other = visit(link)
-    begun(other)
-    guess(other, "who")
-    assert tokens(other.get_by_test_id("guess")) == tokens(panel)
-
-
-def test_other_settings_in_the_middle_of_a_game_are_told_and_nothing_is_lost(visit, url):
-    page = visit(hall(url))
-    panel = begun(page)
-    guess(page, "who")
-    before = tokens(panel)
-    choose(page, "Sampler", "greedy")
-    panel.get_by_label("Your draft", exact=True).fill("lived")
-    panel.get_by_role("button", name="Send").click()
-    panel.get_by_text("begin a new game", exact=False).wait_for()
-    assert tokens(panel) == before
-    assert panel.get_by_label("Your draft", exact=True).input_value() == "lived"
-    panel.get_by_role("button", name="New game").click()
-    page.wait_for_function(ROUNDS, arg=0)
-
-
-def test_a_wrong_link_is_refused_in_a_sentence(visit, url):
-    page = visit(hall(url, guess="yes"))
-    page.get_by_text("guess must be 0 or 1, not 'yes'").wait_for()
-    assert "guess must be" in notice(page, "error")
-
-
-def test_a_hosted_server_refuses_what_is_too_much(visit, hosted):
-    page = visit(hosted)
-    page.get_by_role("tab", name="Be the drafter").click()
-    panel = page.get_by_test_id("guess")
-    panel.get_by_role("button", name="Begin a game").click()
-    begun(page)
-    guess(page, "the cat")
     set_field(page, "Max new tokens", 1001)
-    panel.get_by_role("button", name="New game").click()
+    close_settings(page)
+    panel.get_by_role("button", name="New game").tap()
     panel.get_by_text("Max new tokens must be a whole number from 1 to 1,000, not 1001").wait_for()

@@ -25,22 +25,21 @@ FOCUS = """() => {
 WORDS = "[...document.querySelectorAll('.stage [data-token]')]"
 
 
-@pytest.fixture
-def page(visit, url):
-    """What is recorded stands there at once, so that nothing moves."""
-    return visit(url, still=True)
+@pytest.fixture(scope="module")
+def page(visit_for_all, url):
+    return visit_for_all(url, still=True)
 
 
 @pytest.fixture(scope="module")
 def reading(visit_for_all, bare):
-    """The same for all who only read."""
+    """For all who only read. What is recorded stands there at once, so that nothing moves."""
     return visit_for_all(bare, still=True)
 
 
 def tab_to(page, name: str, back: bool = False) -> None:
     """Presses Tab until what is called so has the focus."""
     passed = []
-    for _ in range(60):
+    for _ in range(100):
         page.keyboard.press("Shift+Tab" if back else "Tab")
         passed.append(page.evaluate(FOCUS))
         if passed[-1].startswith(name):
@@ -51,14 +50,18 @@ def tab_to(page, name: str, back: bool = False) -> None:
 def to_setting(page, name: str) -> None:
     """The settings are opened first, if they are not."""
     if not page.locator("#settings").is_visible():
-        tab_to(page, "Settings")
-        press(page, "Enter")
+        press_at(page, "Settings", "Enter")
     tab_to(page, name)
 
 
 def press(page, *keys: str) -> None:
     for key in keys:
         page.keyboard.press(key)
+
+
+def press_at(page, name: str, *keys: str) -> None:
+    tab_to(page, name)
+    press(page, *keys)
 
 
 def type_over(page, text: str) -> None:
@@ -75,9 +78,27 @@ def choose_by_keys(page, name: str, option: str) -> None:
 
 def run_by_keys(page) -> None:
     before = first_token(page)
-    tab_to(page, "Generate")
-    press(page, "Enter")
+    press_at(page, "Generate", "Enter")
     wait_for_end(page, before)
+
+
+def test_a_run_is_started_from_the_prompt_and_the_focus_goes_where_the_reader_looks(page):
+    to_setting(page, "Max new tokens")
+    type_over(page, "5")
+    tab_to(page, "Prompt")
+    type_over(page, "Once")
+    before = first_token(page)
+    press(page, "Shift+Enter")
+    wait_for_end(page, before)
+    assert joined(tokens(page), "prompt") == "Once" and number(page, "tokens") == "5"
+    run_by_keys(page)
+    assert page.evaluate(FOCUS).startswith("Text, token by token"), "after Generate"
+    press(page, "End")
+    assert "in round" in page.evaluate(FOCUS)
+    before = first_token(page)
+    page.get_by_role("button", name="Generate").click()
+    wait_for_end(page, before)
+    assert page.evaluate(FOCUS) == "Generate", "a mouse leaves it where it is"
 
 
 def test_every_control_can_be_reached_and_changed(page):
@@ -85,77 +106,39 @@ def test_every_control_can_be_reached_and_changed(page):
     type_over(page, "Tom and Tom and")
     choose_by_keys(page, "Drafting method", "n-gram store")
     page.get_by_role("slider", name="N-gram length").wait_for()
-    tab_to(page, "range slider for Draft length")
-    press(page, "ArrowRight", "ArrowRight")
-    tab_to(page, "range slider for N-gram length")
-    press(page, "ArrowLeft")
+    press_at(page, "range slider for Draft length", "ArrowRight", "ArrowRight")
+    press_at(page, "range slider for N-gram length", "ArrowLeft")
     choose_by_keys(page, "Sampler", "all filters")
     page.get_by_role("slider", name="Min-p").wait_for()
-    tab_to(page, "range slider for Temperature")
-    press(page, "ArrowRight", "ArrowRight")
+    press_at(page, "range slider for Temperature", "ArrowRight", "ArrowRight")
     tab_to(page, "Top-k")
     type_over(page, "30")
-    tab_to(page, "range slider for Top-p")
-    press(page, "ArrowLeft")
-    tab_to(page, "range slider for Min-p")
-    press(page, "ArrowLeft")
+    press_at(page, "range slider for Top-p", "ArrowLeft")
+    press_at(page, "range slider for Min-p", "ArrowLeft")
     to_setting(page, "Max new tokens")
     type_over(page, "7")
     tab_to(page, "Seed")
     type_over(page, "12")
     for title in ("Chat", "Ending", "Weights"):
-        tab_to(page, title)
-        press(page, "Enter")
+        press_at(page, title, "Enter")
     tab_to(page, "Seed", back=True)
-    tab_to(page, "Chat template")
-    press(page, "Space", "Space")
+    press_at(page, "Chat template", "Space", "Space")
     tab_to(page, "Stop strings")
     page.keyboard.type("never\never")
-    tab_to(page, "Continue past")
-    press(page, "Space")
-    tab_to(page, "range slider for Alternatives")
-    press(page, "ArrowLeft", "ArrowLeft")
-    choose_by_keys(page, "Number format", "float32")
-    choose_by_keys(page, "Quantise the target", "none")
-    choose_by_keys(page, "Quantise the drafter", "none")
+    press_at(page, "Continue past", "Space")
+    press_at(page, "range slider for Alternatives", "ArrowLeft", "ArrowLeft")
+    for name, option in (("Number format", "float32"), ("Quantise the", "none")):
+        choose_by_keys(page, name, option)
     run_by_keys(page)
 
-    params = saved(page).params
-    assert saved(page).prompt == "Tom and Tom and"
+    trace = saved(page)
+    params = trace.params
+    assert trace.prompt == "Tom and Tom and" and number(page, "tokens") == "7"
     assert (params.draft_with, params.gamma, params.ngram, params.rule) == ("ngram", 6, 2, "speculative")
-    assert (params.temperature, params.top_k, params.top_p, params.min_p) == pytest.approx(
-        (0.9, 30, 0.89, 0.04)
-    )
-    assert (params.max_new_tokens, params.seed, params.stop, params.ignore_eos) == (
-        7,
-        12,
-        ("never", "ever"),
-        True,
-    )
-    assert (params.chat, params.alternatives) == (False, 3)
-    assert number(page, "tokens") == "7"
-
-
-def test_shift_and_enter_in_the_prompt_starts_a_run(page):
-    to_setting(page, "Max new tokens")
-    type_over(page, "3")
-    tab_to(page, "Prompt")
-    type_over(page, "Once")
-    before = first_token(page)
-    press(page, "Shift+Enter")
-    wait_for_end(page, before)
-    assert joined(tokens(page), "prompt") == "Once" and number(page, "tokens") == "3"
-
-
-def test_an_example_fills_the_controls(page):
-    tab_to(page, "Settings")
-    press(page, "Enter")
-    tab_to(page, "Examples")
-    press(page, "Enter")
-    tab_to(page, "What if nothing is left to chance?")
-    press(page, "Enter")
-    page.get_by_label("Temperature").first.wait_for(state="detached")
-    assert page.get_by_role("combobox", name="Sampler").input_value() == "greedy"
+    filters = (params.temperature, params.top_k, params.top_p, params.min_p)
+    assert filters == pytest.approx((0.9, 30, 0.89, 0.04))
+    assert (params.max_new_tokens, params.seed, params.chat, params.alternatives) == (7, 12, False, 3)
+    assert (params.stop, params.ignore_eos) == (("never", "ever"), True)
 
 
 def test_the_stage_can_be_walked_and_a_token_pinned(reading):
@@ -190,24 +173,7 @@ def test_the_stage_can_be_walked_and_a_token_pinned(reading):
     unpin.wait_for()
     press(page, "Escape")
     assert page.locator(".stage [aria-selected=true]").count() == 0
-
-
-def test_the_focus_is_where_the_reader_looks(page):
-    tab_to(page, "round ")
-    press(page, "Home", "ArrowRight", "Enter")
-    assert page.evaluate("document.activeElement.dataset.round") == "1", "after a jump"
-    page.locator(".stage [data-round='4'] > b").first.click()
-    assert page.evaluate("document.activeElement.dataset.round") == "4", "after pinning"
-    to_setting(page, "Max new tokens")
-    type_over(page, "5")
-    run_by_keys(page)
-    assert page.evaluate(FOCUS).startswith("Text, token by token"), "after Generate"
-    press(page, "End")
-    assert "in round" in page.evaluate(FOCUS)
-    before = first_token(page)
-    page.get_by_role("button", name="Generate").click()
-    wait_for_end(page, before)
-    assert page.evaluate(FOCUS) == "Generate", "a mouse leaves it where it is"
+    wait_for_state(page, "recorded")  # the player has not taken the arrow keys
 
 
 def focused(page) -> int:
@@ -229,37 +195,33 @@ def test_the_timeline_can_be_walked_and_jumped_from(reading):
     press(page, "Enter")
     inspector(page).get_by_role("button", name="pinned").wait_for()
     assert inspector(page).locator(".where").text_content().startswith("round 2, ")
+    assert page.evaluate("document.activeElement.dataset.round") == "1", "after a jump"
+    page.locator(".stage [data-round='4'] > b").first.click()
+    assert page.evaluate("document.activeElement.dataset.round") == "4", "after pinning"
+    page.mouse.move(5, 5)
     press(page, "End", "Home", "Escape")
     inspector(page).get_by_role("button", name="pinned").wait_for(state="hidden")
 
 
-def test_the_numbers_say_what_they_mean_when_they_have_the_focus(reading):
+def test_numbers_and_legend_say_what_they_mean_when_they_have_the_focus(reading):
     page = reading
     box = page.get_by_test_id("metrics")
     tab_to(page, "speed-up")
     assert box.locator(".definition:visible").all_text_contents() == [say("run.numbers.speedup.definition")]
-    tab_to(page, "All numbers")
-    press(page, "Enter")
-    tab_to(page, "tokens/s")
-    press(page, "ArrowRight")
+    press_at(page, "All numbers", "Enter")
+    press_at(page, "tokens/s", "ArrowRight")
     assert say("run.numbers.acceptance_rate.definition") == box.locator(".definition:visible").text_content()
     press(page, "ArrowLeft", "Tab")
     assert box.locator(".definition:visible").count() == 0
-
-
-def test_the_legend_says_what_a_fate_means_and_marks_its_tokens(reading):
-    page = reading
     meanings = page.get_by_test_id("legend").locator(".definition:visible")
     tab_to(page, "accepted")
     for fate in ("accepted", "rejected", "resampled", "bonus", "sampled", "discarded"):
         assert meanings.all_text_contents() == [say(f"run.fates.{fate}.definition")]
-        of_it, others = (
-            f'.stage [data-fate="{fate}"] > b',
-            f'.stage [data-fate]:not([data-fate="{fate}"]) > b',
+        lit = page.locator(".stage [data-fate] > b").evaluate_all(
+            "all => all.filter((e) => getComputedStyle(e).boxShadow !== 'none')"
+            ".map((e) => e.parentElement.dataset.fate)"
         )
-        shadows = "all => [...new Set(all.map((e) => getComputedStyle(e).boxShadow !== 'none'))]"
-        assert page.locator(others).evaluate_all(shadows) == [False]
-        assert page.locator(of_it).evaluate_all(shadows) == ([] if fate == "sampled" else [True])
+        assert {*lit} == {fate} - {"sampled"}, "its tokens are marked; none were sampled"
         press(page, "ArrowRight")
     tab_to(page, "One round back")
     assert meanings.count() == 0
@@ -267,52 +229,40 @@ def test_the_legend_says_what_a_fate_means_and_marks_its_tokens(reading):
 
 def test_the_legend_filters(reading):
     page = reading
-    rejected, discarded = (
-        page.locator(f'.stage [data-fate="{fate}"]').first for fate in ("rejected", "discarded")
-    )
-    tab_to(page, "rejected")
-    press(page, "Space")
-    tab_to(page, "discarded")
-    press(page, "Enter")
-    assert discarded.is_visible() and not rejected.is_visible()
-    pressed = [
-        page.get_by_role("button", name=name).get_attribute("aria-pressed")
-        for name in ("rejected", "discarded")
-    ]
-    assert pressed == ["false", "true"]
+
+    def shows(fate: str) -> tuple[bool, str]:
+        pressed = page.get_by_role("button", name=fate).get_attribute("aria-pressed")
+        return page.locator(f'.stage [data-fate="{fate}"]').first.is_visible(), pressed
+
+    press_at(page, "rejected", "Space")
+    press_at(page, "discarded", "Enter")
+    assert shows("discarded") == (True, "true") and shows("rejected") == (False, "false")
     press(page, "Enter", "Shift+Tab", "Space")
-    assert rejected.is_visible() and not discarded.is_visible()
+    assert shows("discarded") == (False, "false") and shows("rejected") == (True, "true")
 
 
 def test_replay_formulas_and_traces_are_in_reach(reading):
     page = reading
-    page.on(
-        "filechooser", lambda chooser: None
-    )  # Playwright catches choosers from now on: asked for at the last moment, it may be late
+    # Playwright catches choosers from now on: asked for at the last moment, it may be late.
+    page.on("filechooser", lambda chooser: None)
     before_replay = tokens(page)
-    page.get_by_test_id("replay").get_by_role("combobox").select_option("0.04")
-    tab_to(page, "Replay")
-    press(page, "Enter")
+    speed = page.get_by_test_id("replay").get_by_role("combobox")
+    speed.select_option("0.04")
+    press_at(page, "Replay", "Enter")
     wait_for_state(page, "running")
     press(page, "Space")  # it is called Pause now
     wait_for_state(page, "paused")
-    tab_to(page, "Skip")
-    press(page, "Enter")
+    press_at(page, "Skip", "Enter")
     wait_for_state(page, "recorded")
     assert tokens(page) == before_replay
     tab_to(page, "Place in the run")
-    tab_to(page, "at ")
-    speed = page.get_by_test_id("replay").get_by_role("combobox")
     before = speed.input_value()
-    press(page, "ArrowDown")
+    press_at(page, "at ", "ArrowDown")
     assert speed.input_value() != before
-    tab_to(page, "Text, token by token")
-    press(page, "End")
-    tab_to(page, "Formulas")
-    press(page, "Enter")
+    press_at(page, "Text, token by token", "End")
+    press_at(page, "Formulas", "Enter")
     inspector(page).locator("math").first.wait_for()
-    tab_to(page, "Examples")
-    press(page, "Enter")
+    press_at(page, "Examples", "Enter")
     tab_to(page, "Open a saved trace")
     with page.expect_file_chooser():  # first: after a download, Playwright does not always hear of it
         press(page, "Space")
@@ -322,22 +272,15 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
     assert download.value.suggested_filename.endswith(".json")
 
 
-def test_stop_is_in_reach(visit, endless):
-    page = visit(endless, still=True)
-    to_setting(page, "Max new tokens")
-    type_over(page, "30000")
-    tab_to(page, "Generate")
-    press(page, "Enter")
-    wait_for_state(page, "running")
-    tab_to(page, "Stop")
-    press(page, "Enter")
-    wait_for_state(page, "ended")
-    assert number(page, "finish") == "cancelled"
-
-
 def test_what_is_copied_by_keyboard_is_the_text(reading):
+    press_at(reading, "Text, token by token", "Control+a", "Control+c")
+    trace = saved(reading)
+    assert reading.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
+
+
+def test_stop_is_in_reach(reading):
     page = reading
-    tab_to(page, "discarded")
-    press(page, "Tab", "Control+a", "Control+c")
-    trace = saved(page)
-    assert page.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
+    press_at(page, "Generate", "Enter")
+    wait_for_state(page, "waiting")  # for a pair that never comes
+    press_at(page, "Stop", "Enter")
+    wait_for_state(page, "recorded")

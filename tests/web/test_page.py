@@ -4,11 +4,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from specdemo.events.trace import Trace
 from tests.web.screen import (
     IN_TEXT,
     NOT_IN_TEXT,
-    box,
     choose,
     first_token,
     generate,
@@ -17,10 +15,8 @@ from tests.web.screen import (
     number,
     on_stage,
     open_examples,
-    open_settings,
     recorded,
     run,
-    saved,
     set_field,
     tokens,
     unfold,
@@ -39,27 +35,24 @@ def shared(visit_for_all, url):
 WAYS = {  # (what is chosen on the page, the same for the API, what must be seen)
     "model": (("the pair's drafter", "top-p"), {}, {"accepted", "rejected", "resampled"}),
     "lookup": (("lookup", "top-p"), {"draft_with": "lookup"}, {"sampled", "accepted"}),
-    "ngram": (("n-gram store", "top-p"), {"draft_with": "ngram"}, {"sampled"}),
-    "early exit": (("early exit", "top-p"), {"draft_with": "early-exit"}, {"rejected", "accepted"}),
-    "none": (("none: the target alone", "top-p"), {"draft_with": "none"}, {"sampled"}),
-    "greedy": (
-        ("the pair's drafter", "greedy"),
-        {"temperature": 0, "top_p": 1},
-        {"accepted", "rejected", "resampled"},
+    "none": (
+        ("none: the target alone", "greedy"),
+        {"draft_with": "none", "temperature": 0, "top_p": 1},
+        {"sampled"},
     ),
 }
 
 
 @pytest.mark.parametrize(
-    "way", ["model", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "model")]
+    "way", ["model", *(pytest.param(way, marks=pytest.mark.slow) for way in ("lookup", "none"))]
 )
 def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, generated, way):
     (drafter, sampler), same, fates = WAYS[way]
     page, prompt = shared, f"{REPEATING}\n\nTom"
     choose(page, "Drafting method", drafter)
     choose(page, "Sampler", sampler)
-    run(page, prompt, max_new_tokens=50, **({} if sampler == "greedy" else {"seed": 11}))
-    shown, trace = tokens(page), generated(prompt, seed=11, max_new_tokens=50, **same)
+    run(page, prompt, max_new_tokens=30, **({} if sampler == "greedy" else {"seed": 11}))
+    shown, trace = tokens(page), generated(prompt, seed=11, max_new_tokens=30, **same)
 
     assert on_stage(page) == recorded(trace)
     assert joined(shown, *IN_TEXT) == trace.text and joined(shown, "prompt") == prompt
@@ -67,7 +60,7 @@ def test_a_run_streams_onto_the_stage_as_the_api_tells_it(shared, generated, way
     assert all(t["round"] is None for t in shown if t["fate"] == "prompt")
     assert fates <= {t["fate"] for t in shown}
     assert number(page, "tokens") == str(trace.stats.tokens)
-    assert number(page, "seed") == ("–" if way == "greedy" else "11")
+    assert number(page, "seed") == ("–" if sampler == "greedy" else "11")
     assert number(page, "rounds") == str(len(trace.rounds)) and number(page, "finish") == trace.finish
     assert "MB for the target" in notice(page, "note")
     assert ("Drafting is off" in notice(page, "note")) == (way == "none")
@@ -81,16 +74,22 @@ def test_nothing_is_asked_of_other_hosts(shared, url):
     assert asked == {urlsplit(url).netloc}
 
 
-def test_line_ends_break_lines_and_their_signs_are_not_in_the_text(shared):
-    run(shared, "a b\n\n  c\td", max_new_tokens=1)
+def test_what_cannot_be_seen_has_signs_that_are_not_in_the_text(shared):
+    choose(shared, "Sampler", "multinomial")
+    seeds = []
+    for _ in range(2):
+        run(shared, "a b\n\n  c\td     e", seed="", max_new_tokens=1)
+        seeds.append(number(shared, "seed"))
+    assert seeds[0] != seeds[1], "without a seed each run draws one"
     stage = shared.get_by_test_id("stage")
-    assert joined(tokens(shared), "prompt") == "a b\n\n  c\td"
-    assert stage.evaluate("s => s.innerText").startswith("a b\n\n  c\td"), (
-        "no glyph may be copied with the text"
-    )
+    assert joined(tokens(shared), "prompt") == "a b\n\n  c\td     e"
+    assert stage.evaluate("s => s.innerText").startswith("a b\n\n  c\td     e"), "what is copied has no signs"
     assert signs(stage, ".newline") == ['"⏎"'] * 2 and signs(stage, ".tab") == ['"→"']
     lines = stage.locator(".newline").evaluate_all("all => all.map(e => e.getBoundingClientRect().top)")
     assert lines[0] < lines[1]
+    spaces = shared.locator('[data-fate="prompt"] > .space')
+    assert spaces.count() and set(signs(stage, ".space")) == {'"␣"'}
+    assert all(box["width"] > 4 for box in (space.bounding_box() for space in spaces.all()))
 
 
 def signs(stage, selector: str) -> list[str]:
@@ -99,29 +98,16 @@ def signs(stage, selector: str) -> list[str]:
     )
 
 
-def test_a_token_of_nothing_but_spaces_is_seen(shared):
-    run(shared, "a     b", max_new_tokens=1)
-    spaces = shared.locator('[data-fate="prompt"] > .space')
-    assert spaces.count() and set(signs(shared.get_by_test_id("stage"), ".space")) == {'"␣"'}
-    assert all(box["width"] > 4 for box in (space.bounding_box() for space in spaces.all()))
-
-
 @pytest.mark.slow
 def test_what_is_copied_is_the_text(shared):
     page = shared
     choose(page, "Drafting method", "the pair's drafter")
     choose(page, "Sampler", "multinomial")
     run(page, "Once upon a time,\nthere was", seed=3, max_new_tokens=40)
-    trace = saved(page)
     page.get_by_role("button", name="discarded").click()
     shown = page.get_by_test_id("stage")
     assert all(shown.locator(f'[data-fate="{fate}"]:visible').count() for fate in NOT_IN_TEXT)
-    page.evaluate("getSelection().selectAllChildren(document.querySelector('.stage'))")
-    page.keyboard.press("Control+C")
-    assert page.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
-
-    # A part, by the mouse: from a token of the text over some that are not in it.
-    page.evaluate("getSelection().empty()")  # or the mouse would pick it up
+    # From a token of the text over some that are not in it.
     fates = [token["fate"] for token in tokens(page)]
     start = next(at for at, fate in enumerate(fates) if fate in IN_TEXT and fates[at + 1] in NOT_IN_TEXT)
     end = next(at for at in range(start + 1, len(fates)) if fates[at] in IN_TEXT)
@@ -142,44 +128,20 @@ def drag(page, start, end) -> None:
     page.mouse.up()
 
 
-@pytest.mark.slow
-def test_greedy_is_greedy(shared):
-    choose(shared, "Sampler", "greedy")
-    box(shared, "Temperature").wait_for(state="detached")  # what does not matter is out of the way
-    texts = []
-    for _ in range(2):
-        run(shared, "Once", max_new_tokens=20)
-        texts.append([(fate, text) for fate, _, _, text in on_stage(shared)])
-    assert texts[0] == texts[1] and texts[0]
-
-
-@pytest.mark.slow
-def test_without_a_seed_each_run_draws_one(shared):
+def test_mistakes_are_answered_beside_the_stage_and_break_nothing(shared):
     choose(shared, "Sampler", "multinomial")
-    seeds = []
-    for _ in range(2):
-        run(shared, "Once", seed="", max_new_tokens=2)
-        seeds.append(number(shared, "seed"))
-    assert seeds[0] != seeds[1]
-
-
-def test_mistakes_are_answered_beside_the_stage_and_break_nothing(page):
-    generate(page, "")
-    assert (
-        notice(page, "error") == "Prompt must not be empty: the target needs at least one token to continue"
-    )
-    generate(page, "Once", max_new_tokens=0)
-    error(page, "Max new tokens must be a whole number from 1 to 32,768, not 0")
-    generate(page, max_new_tokens=2.5)
-    error(page, "Max new tokens must be a whole number from 1 to 32,768, not 2.5")
-    generate(page, max_new_tokens=3, seed="seven")
-    error(page, "Seed must be a whole number from 0 to 9,007,199,254,740,991, not 'seven'")
-    run(page, seed=7)
-    assert joined(tokens(page), *IN_TEXT)
-
-
-def error(page, sentence: str) -> None:
-    page.get_by_test_id("notice").get_by_text(sentence, exact=True).wait_for()
+    right = {"Prompt": "Once", "Max new tokens": 3, "Seed": 7}
+    for wrong, value, sentence in (
+        ("Prompt", "", "Prompt must not be empty: the target needs at least one token to continue"),
+        ("Max new tokens", 2.5, "Max new tokens must be a whole number from 1 to 32,768, not 2.5"),
+        ("Seed", "seven", "Seed must be a whole number from 0 to 9,007,199,254,740,991, not 'seven'"),
+    ):
+        for label, held in (right | {wrong: value}).items():
+            set_field(shared, label, held)
+        generate(shared)
+        shared.get_by_test_id("notice").get_by_text(sentence, exact=True).wait_for()
+    run(shared, seed=7)
+    assert joined(tokens(shared), *IN_TEXT)
 
 
 @pytest.mark.slow
@@ -187,20 +149,14 @@ def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     page = shared
     choose(page, "Sampler", "top-k")
     warns(page, "Top-k", 0, "0 is off: nothing is filtered")
-    warns(page, "Temperature", 0, "0 is greedy")
     choose(page, "Sampler", "greedy")
     warns(page, "Max new tokens", 100_000, "must be a whole number from 1 to 32,768")
     warns(page, "Max new tokens", 3, None)
     page.get_by_text("⚠ a draft is never longer than the rest of the text: at most 2 here").wait_for()
-    set_field(page, "Prompt", "")
-    page.locator("#hint").get_by_text("must not be empty").wait_for()
     unfold(page, "Chat", "Weights")
     page.get_by_label("Chat template").check()
     page.get_by_text("⚠ this pair's tokenizer has no chat template, so the run would fail").wait_for()
-    choose(page, "Number format of the weights", "bfloat16")
-    page.get_by_text("⚠ on a CPU bfloat16 is slower than float32").wait_for()
     page.get_by_label("Chat template").uncheck()
-    choose(page, "Number format of the weights", "as the server was started")
     page.get_by_text("sends the prompt as a user's message, for chat models").wait_for()
 
 
@@ -217,81 +173,30 @@ def warns(page, label: str, value, sentence: str | None) -> None:
 
 
 @pytest.mark.slow
-def test_a_pair_says_what_it_needs_and_what_it_holds(shared):
-    open_settings(shared)
-    pair = shared.locator(".block").filter(has=shared.get_by_role("combobox", name="Pair", exact=True)).last
-    run(shared, "Once", max_new_tokens=5)  # which loads it
-    pair.get_by_text("no download").wait_for()
-    shared.get_by_role("combobox", name="Pair", exact=True).click()
-    shared.get_by_role("option", name="smollm2-1.7b").click()
-    pair.get_by_text("Needs about").wait_for()
-    shared.get_by_role("combobox", name="Pair", exact=True).click()
-    shared.get_by_role("option", name="embedded", exact=True).click()
-    pair.get_by_text("no download").wait_for()
-
-
-@pytest.mark.slow
 def test_an_example_brings_its_drafting_method_and_another_takes_it_away(page):
-    def drafts(method: str) -> None:
-        page.wait_for_function(
-            "([box, method]) => box.value === method",
-            arg=[page.get_by_role("combobox", name="Drafting method").element_handle(), method],
-        )
-
     set_field(page, "Seed", 1)
-    set_field(page, "Max new tokens", 100)
-    rates = []
     for question, method in (
         ("When does it lose?", "early exit"),
         ("How does it work?", "the pair's drafter"),
     ):
         before = first_token(page)
-        example(page, question)
-        drafts(method)
+        open_examples(page)
+        page.locator("#examples").get_by_text(question).click()
+        drafts = page.get_by_role("combobox", name="Drafting method").element_handle()
+        page.wait_for_function("([box, method]) => box.value === method", arg=[drafts, method])
         wait_for_end(page, before)  # one press runs it
-        rates.append(float(number(page, "acceptance_rate").rstrip(" %")))
-    assert 5 < rates[0] < rates[1] - 25
-    choose(page, "Pair", "embedded-poor")
-    example(page, "How does the target write alone?")
-    drafts("none: the target alone")
-    pair = page.get_by_role("combobox", name="Pair", exact=True)
-    assert pair.input_value() == "embedded-poor"  # the visitor's own choice stays
-
-
-def example(page, question: str) -> None:
-    open_examples(page)
-    page.locator("#examples").get_by_text(question).click()
+        assert number(page, "accepted") != "0"
 
 
 @pytest.mark.slow
-def test_the_legend_shows_and_hides(shared):
-    choose(shared, "Drafting method", "the pair's drafter")
-    choose(shared, "Sampler", "multinomial")
-    run(shared, "Once", seed=3, max_new_tokens=40, temperature=1)
-    rejected, discarded = (
-        shared.locator('[data-fate="rejected"]').first,
-        shared.locator('[data-fate="discarded"]').first,
-    )
-    assert rejected.is_visible() and not discarded.is_visible()
-    for name in ("discarded", "rejected"):
-        shared.get_by_role("button", name=name).click()
-    assert discarded.is_visible() and not rejected.is_visible()
-    for name in ("discarded", "rejected"):
-        shared.get_by_role("button", name=name).click()
-    assert rejected.is_visible() and not discarded.is_visible()
-
-
-@pytest.mark.slow
-def test_a_stop_string_cuts_the_text_on_the_stage(page, generated):
-    free = generated("Once", seed=5, max_new_tokens=40).text
-    # Not at a token's edge, most likely, and longer than one.
-    stop = next(
-        free[i : i + 5]
-        for i in range(9, len(free))
-        if free[i : i + 5].isprintable() and free[i : i + 5].strip()
-    )
+def test_a_stop_string_cuts_the_text_on_the_stage(shared, generated):
+    page = shared
+    choose(page, "Drafting method", "the pair's drafter")
+    choose(page, "Sampler", "top-p")
+    text = generated("Once", seed=5, max_new_tokens=30).text
+    words = text.split()
+    stop = f"{words[4][-2:]} {words[5][:2]}"  # not at a token's edge, and longer than one
     unfold(page, "Ending")
-    run(page, "Once", seed=5, max_new_tokens=40, stop_strings=stop)
+    run(page, "Once", seed=5, max_new_tokens=30, stop_strings=stop)
     assert number(page, "finish") == "stop"
-    assert joined(tokens(page), *IN_TEXT) == free[: free.index(stop)]
-    assert isinstance(saved(page), Trace)
+    assert joined(tokens(page), *IN_TEXT) == text[: text.index(stop)]
