@@ -15,6 +15,7 @@ from specdemo.ui.front.connections import INVALID, Connection, Connections, seld
 QUICK = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SLOW = QUICK.replace(b"/", b"/slow", 1)
 ENDLESS = QUICK.replace(b"/", b"/endless", 1)
+HALF = QUICK[:20]
 UPGRADE = QUICK.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 SLOWLY = 0.5  # s
 
@@ -102,6 +103,39 @@ def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place(ws):
     with lines_of("uvicorn.error") as lines:
         asyncio.run(play())
     assert lines == []
+
+
+def test_headers_have_to_come_in_time_and_what_is_answered_goes_on():
+    async def play():
+        table = Connections(10, 0.1)
+        endless, silent, half, again = (Wire(table) for _ in range(4))
+        await endless.ask(ENDLESS)
+        await again.ask(QUICK)
+        for wire in (half, again):
+            await wire.ask(HALF)
+        while not (silent.is_cut and half.is_cut and again.is_cut):
+            for wire in (half, again):
+                if not wire.is_cut:
+                    await wire.ask(b"x")  # more of it does not give it more time
+            await asyncio.sleep(0.01)
+        assert b" 200 " in again.sent and not endless.is_cut
+
+    asyncio.run(asyncio.wait_for(play(), 30))
+
+
+def test_a_new_connection_takes_the_place_of_one_that_waits():
+    async def play():
+        endless = Wire(table)
+        await endless.ask(ENDLESS)
+        half = [Wire(table) for _ in range(10)]
+        await asyncio.sleep(0)
+        assert [wire.is_cut for wire in half] == [True] * 8 + [False] * 2
+        assert not endless.is_cut and len(table.open) == 3
+
+    table = Connections(3, 20)
+    with lines_of("specdemo.ui.front.connections") as lines:
+        asyncio.run(play())
+    assert len(lines) == 1 and lines[0].startswith("3 connections are open")
 
 
 def test_the_answer_to_a_second_request_that_came_with_the_first_takes_as_long_as_it_takes():

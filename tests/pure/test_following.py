@@ -100,20 +100,6 @@ def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end():
     playing(play)
 
 
-def test_a_reader_whose_connection_was_cut_goes_on_from_the_round_that_it_knows():
-    async def play():
-        told = Told()
-        await told.goes_on(*ROUNDS[:3])
-        reader = asyncio.create_task(messages(told.run, 2))
-        await asyncio.sleep(0.01)
-        await told.goes_on(ROUNDS[3])
-        await told.ends()
-        updates = [message["update"] for message in await reader]
-        assert [(one["since"], one["until"]) for one in updates] == [(2, 3), (3, 4), (4, 4)]
-
-    playing(play)
-
-
 def test_one_who_comes_after_the_end_is_told_that_the_whole_run_is_kept():
     async def play():
         told = Told()
@@ -256,33 +242,19 @@ def test_runs_are_bounded_in_number_and_time(monkeypatch):
     assert list(board.entries.values()) == [last] and [*board.recorded] == [RECORDED_RUN]
 
 
-def test_a_page_keeps_its_latest_run_only():
+def test_a_page_keeps_its_latest_run_and_those_of_its_conversation():
     async def play():
         board = bounded()
         before, other = put(board, 1, "a", "page"), put(board, 1, "a", "another page")
-        told = Told(session="page", address="a")
+        asked = put(board, 1, "a", "page")
+        told = Told(session="page", address="a", before=(asked.name,))
         board.put(told.run)
         told.run.task.add_done_callback(lambda _: board._has_ended(told.run))
         await told.goes_on(*ROUNDS)
         assert there(board, [before]) == [before], "it is shown again if the new one fails"
         await told.ends()
         await asyncio.sleep(0)
-        assert there(board, (before, other, told.run)) == [other, told.run]
-
-    playing(play)
-
-
-def test_the_runs_of_a_conversation_stay_while_it_goes_on():
-    async def play():
-        board = bounded()
-        first, apart = put(board, 1, "a", "page"), put(board, 1, "a", "page")
-        told = Told(session="page", address="a", before=(first.name,))
-        board.put(told.run)
-        told.run.task.add_done_callback(lambda _: board._has_ended(told.run))
-        await told.goes_on(*ROUNDS)
-        await told.ends()
-        await asyncio.sleep(0)
-        assert there(board, (first, apart, told.run)) == [first, told.run]
+        assert there(board, (before, other, asked, told.run)) == [other, asked, told.run]
 
     playing(play)
 
@@ -326,9 +298,8 @@ class Site:
         app = Starlette(routes=following_routes(board, self.queue))
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x")
 
-    async def get(self, name: str, part: str = "", known: int = 0) -> httpx.Response:
-        headers = {"Last-Event-ID": str(known)} if known else {}
-        return await self.client.get(f"{RUNS}/{name}{part}", headers=headers)
+    async def get(self, name: str, part: str = "", known: str = "") -> httpx.Response:
+        return await self.client.get(f"{RUNS}/{name}{part}", headers={b"Last-Event-ID": known.encode()})
 
 
 def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_and_as_a_file():
@@ -337,18 +308,15 @@ def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_and_as_
         board.put(told.run)
         site, name = Site(board), told.run.name
         await told.goes_on(*ROUNDS[:3])
-        reading = asyncio.create_task(site.get(name, known=2))
+        reading = asyncio.create_task(site.get(name, known="2"))
         await asyncio.sleep(0.05)
         await told.goes_on(ROUNDS[3])
         await told.ends()
         answer = await reading
         assert answer.headers["content-type"].startswith("text/event-stream")
         blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
-        assert blocks[0][0].startswith("retry: ") and [block[0] for block in blocks[1:]] == [
-            "id: 3",
-            "id: 4",
-            "id: 4",
-        ]
+        assert blocks[0][0].startswith("retry: ")
+        assert [block[0] for block in blocks[1:]] == ["id: 3", "id: 4", "id: 4"]
         assert json.loads(blocks[-1][1].removeprefix("data: "))["ended"]
         whole, file = await site.get(name, "/whole"), await site.get(name, "/trace")
         assert output(whole.json()["update"]) == told.trace.text and file.json()["text"] == told.trace.text
@@ -367,5 +335,8 @@ def test_what_is_not_there_is_answered_with_a_sentence():
         assert (await site.client.post(f"{RUNS}/{'f' * 32}/stop")).status_code == 204
         recorded = await site.get(RECORDED_RUN, "/whole")
         assert recorded.json()["notice"]["kind"] == "recorded"
+        for place in ("-1", "9" * 400, "1.5", "²", "١", "first"):
+            answer = await site.get(RECORDED_RUN, known=place)
+            assert answer.text.endswith('data: {"stored": true, "ended": true}\n\n'), place
 
     playing(play)
