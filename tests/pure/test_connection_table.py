@@ -11,6 +11,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from specdemo.ui.front.connections import INVALID, Connection, Connections, seldom_logged
+from tests.played import played
 
 QUICK = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SLOW = QUICK.replace(b"/", b"/slow", 1)
@@ -105,22 +106,20 @@ def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place(ws):
     assert lines == []
 
 
-def test_headers_have_to_come_in_time_and_what_is_answered_goes_on():
-    async def play():
-        table = Connections(10, 0.1)
-        endless, silent, half, again = (Wire(table) for _ in range(4))
-        await endless.ask(ENDLESS)
-        await again.ask(QUICK)
+@played
+async def test_headers_have_to_come_in_time_and_what_is_answered_goes_on():
+    table = Connections(10, 0.1)
+    endless, silent, half, again = (Wire(table) for _ in range(4))
+    await endless.ask(ENDLESS)
+    await again.ask(QUICK)
+    for wire in (half, again):
+        await wire.ask(HALF)
+    while not (silent.is_cut and half.is_cut and again.is_cut):
         for wire in (half, again):
-            await wire.ask(HALF)
-        while not (silent.is_cut and half.is_cut and again.is_cut):
-            for wire in (half, again):
-                if not wire.is_cut:
-                    await wire.ask(b"x")  # more of it does not give it more time
-            await asyncio.sleep(0.01)
-        assert b" 200 " in again.sent and not endless.is_cut
-
-    asyncio.run(asyncio.wait_for(play(), 30))
+            if not wire.is_cut:
+                await wire.ask(b"x")  # more of it does not give it more time
+        await asyncio.sleep(0.01)
+    assert b" 200 " in again.sent and not endless.is_cut
 
 
 def test_a_new_connection_takes_the_place_of_one_that_waits():
@@ -138,49 +137,43 @@ def test_a_new_connection_takes_the_place_of_one_that_waits():
     assert len(lines) == 1 and lines[0].startswith("3 connections are open")
 
 
-def test_the_answer_to_a_second_request_that_came_with_the_first_takes_as_long_as_it_takes():
-    async def play():
-        wire = Wire(Connections(10, SLOWLY / 2))
-        await wire.ask(QUICK + SLOW)
-        assert not wire.is_cut
-        await asyncio.sleep(SLOWLY * 1.2)
-        assert wire.sent.count(b"ok") == 2, "and only then is there a time for the third"
-        await asyncio.sleep(SLOWLY)
-        assert wire.is_cut
-
-    asyncio.run(play())
+@played
+async def test_the_answer_to_a_second_request_that_came_with_the_first_takes_as_long_as_it_takes():
+    wire = Wire(Connections(10, SLOWLY / 2))
+    await wire.ask(QUICK + SLOW)
+    assert not wire.is_cut
+    await asyncio.sleep(SLOWLY * 1.2)
+    assert wire.sent.count(b"ok") == 2, "and only then is there a time for the third"
+    await asyncio.sleep(SLOWLY)
+    assert wire.is_cut
 
 
-def test_a_crowd_of_long_answers_makes_room_for_other_addresses():
-    async def play():
-        table = Connections(20, 20)
-        modest = [Wire(table, f"10.0.0.{number}") for number in range(3)]
-        crowd = [Wire(table, "8.8.8.8") for _ in range(17)]
-        for wire in (*modest, *crowd):
-            await wire.ask(ENDLESS)
-        more = Wire(table, "8.8.8.8")
-        assert more.is_cut, "of one address the new one goes"
-        others = []
-        for _ in range(3):
-            others.append(Wire(table, "8.8.4.4"))
-            await others[-1].ask(ENDLESS)
-            assert b"HTTP/1.1 200" in others[-1].sent
-        assert [wire.is_cut for wire in crowd] == [True] * 3 + [False] * 14
-        assert not any(wire.is_cut for wire in (*modest, *others)) and len(table.open) == 20
-
-    asyncio.run(play())
+@played
+async def test_a_crowd_of_long_answers_makes_room_for_other_addresses():
+    table = Connections(20, 20)
+    modest = [Wire(table, f"10.0.0.{number}") for number in range(3)]
+    crowd = [Wire(table, "8.8.8.8") for _ in range(17)]
+    for wire in (*modest, *crowd):
+        await wire.ask(ENDLESS)
+    more = Wire(table, "8.8.8.8")
+    assert more.is_cut, "of one address the new one goes"
+    others = []
+    for _ in range(3):
+        others.append(Wire(table, "8.8.4.4"))
+        await others[-1].ask(ENDLESS)
+        assert b"HTTP/1.1 200" in others[-1].sent
+    assert [wire.is_cut for wire in crowd] == [True] * 3 + [False] * 14
+    assert not any(wire.is_cut for wire in (*modest, *others)) and len(table.open) == 20
 
 
-def test_where_nobody_has_more_than_others_the_new_one_goes():
-    async def play():
-        table = Connections(6, 20)
-        wires = [Wire(table, f"10.0.0.{number % 3}") for number in range(6)]
-        for wire in wires:
-            await wire.ask(ENDLESS)
-        late = Wire(table, "10.0.0.0")
-        assert late.is_cut and not any(wire.is_cut for wire in wires)
-
-    asyncio.run(play())
+@played
+async def test_where_nobody_has_more_than_others_the_new_one_goes():
+    table = Connections(6, 20)
+    wires = [Wire(table, f"10.0.0.{number % 3}") for number in range(6)]
+    for wire in wires:
+        await wire.ask(ENDLESS)
+    late = Wire(table, "10.0.0.0")
+    assert late.is_cut and not any(wire.is_cut for wire in wires)
 
 
 def test_what_is_no_http_is_logged_once():

@@ -19,7 +19,7 @@ from tests.web.server import Server, watched
 
 pytestmark = pytest.mark.slow
 SEED = 21
-PAYLOADS, FILES, TRACES, TEXTS, TOOL_MESSAGES = 2_000, 700, 180, 120, 40
+PAYLOADS, FILES, TRACES, TOOL_MESSAGES = 2_000, 700, 180, 40
 # The line sends one in so many.
 SHARE = pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.long)])
 JSON = {"Content-Type": "application/json"}
@@ -33,6 +33,7 @@ WRONG = (
     *({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, {"url": "http://localhost:1/x"}),
     *HOSTILE,
 )
+TEXTS = (*HOSTILE, "\u202e", "\ud800", "\0", "\x1b[2J", "👩‍👩‍👧", "%s%n", "{0.__class__}", "a" * 2_000)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ class Attack:
     def __init__(self, server: Server) -> None:
         self.server, self.statuses, self.wrong = server, Counter(), []
         folders = (str(ROOT), "site-packages", f"{tempfile.gettempdir()}/gradio", "/home/")
-        self.secrets = (TOKEN, "Traceback (", *folders)
+        self.secrets = (TOKEN, "Traceback (", *folders, "root:", "say(f", "HOSTNAME=")
 
     def send(self, client: httpx.Client, method: str, path: str, **request) -> httpx.Response:
         try:
@@ -142,6 +143,8 @@ def payloads(config: dict, count: int) -> list[tuple[str, str, bytes]]:
 
     def call() -> tuple[str, dict]:
         given = {"max_new_tokens": 1} | dict(dice.sample(sorted(arguments.items()), 6)) | {"prompt": "Once"}
+        if dice.random() < 0.3:
+            given |= {dice.choice(("prompt", "system")): "".join(dice.choices(TEXTS, k=2)), "stop": ["a"]}
         for _ in range(dice.randrange(3)):
             given[dice.choice([*arguments, "foo", "__class__", ""])] = wrong()
         others = [*names, "nothing", "predict", "v2", "a%2Fb"]
@@ -215,7 +218,10 @@ def outcome(answer: httpx.Response) -> str:
     return "unread" if str(answer.json().get("detail")).startswith(unread) else "refused"
 
 
-def paths(count: int) -> list[tuple[str, str]]:
+Request = tuple[str, str, dict]  # method, path, and what else httpx takes
+
+
+def paths(count: int) -> list[Request]:
     dice = random.Random(SEED)
     files = ("etc/passwd", "app.py", "proc/self/environ", str(ROOT / "app.py")[1:], "../app.py", ".env", "")
     bases = (
@@ -235,33 +241,19 @@ def paths(count: int) -> list[tuple[str, str]]:
     ends = ("", "%00.js", "/", "?x=1", ";.js", "%20", "::$DATA")
     methods = ("GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "FOO")
     made = [
-        (dice.choice(methods), quote(f"{base}{climb}{file}{dice.choice(ends)}", safe="/%?=:&;$"))
+        (dice.choice(methods), quote(f"{base}{climb}{file}{dice.choice(ends)}", safe="/%?=:&;$"), {})
         for base in bases
         for climb in climbs
         for file in files
     ]
-    return dice.sample(made, count)
-
-
-@SHARE
-def test_files_and_paths(server, share):
-    attack = Attack(server)
-
-    def ask(client: httpx.Client, one: tuple[str, str]) -> None:
-        method, path = one
-        answer = attack.send(client, method, path, timeout=20)
-        assert "root:" not in answer.text and "say(f" not in answer.text and "HOSTNAME=" not in answer.text
-
     endless = re.compile(r"/gradio_api/heartbeat/[\w-]{1,64}/?(\?.*)?")  # it goes on for as long as one reads
-    at_once(ask, [one for one in paths(FILES // share) if not endless.fullmatch(one[1])])
-    uploads = ("a.json", "", "../../a", "a" * 300, "a\0b", "<img src=x>.html", "con", ".", "..")
-    with httpx.Client(timeout=60) as client:
-        for name in uploads:
-            attack.send(client, "POST", "/gradio_api/component_server", files={"files": (name, b"{}")})
-    attack.held("files and paths")
+    made = [one for one in dice.sample(made, count) if not endless.fullmatch(one[1])]
+    uploads = ("a.json", "../../a", "a" * 300, "a\0b", "<img src=x>.html")
+    files = [{"files": {"files": (name, b"{}")}} for name in uploads]
+    return [*made, *(("POST", "/gradio_api/component_server", file) for file in files)]
 
 
-def traces(count: int) -> list[bytes]:
+def traces(count: int) -> list[Request]:
     dice = random.Random(SEED)
     whole = RECORDED.read_bytes()
     tree = json.loads(whole)
@@ -285,69 +277,24 @@ def traces(count: int) -> list[bytes]:
         depth = 10 ** dice.randrange(2, 6)
         return json.dumps(tree | {"text": 0})[:-1].encode() + b', "x": ' + b"[" * depth + b"]" * depth + b"}"
 
-    return [dice.choice((cut, flipped, mistyped, deep))() for _ in range(count)]
-
-
-@SHARE
-def test_traces(server, share):
-    attack = Attack(server)
-
-    def send(client: httpx.Client, trace: bytes) -> None:
-        attack.send(client, "POST", "/specdemo/traces?session_hash=visitor1", content=trace)
-
-    at_once(send, traces(TRACES // share))
-    attack.held("traces")
-
-
-@SHARE
-def test_texts(server, share):
-    count, dice, attack = TEXTS // share, random.Random(SEED), Attack(server)
-    signs = [*HOSTILE, "\u202e", "\ud800", "\0", "\x1b[2J", "👩‍👩‍👧", "%s%n", "{0.__class__}", "a" * 2_000]
-    texts = ["".join(dice.choices(signs, k=dice.randrange(1, 4))) for _ in range(count)]
-
-    def send(client: httpx.Client, text: str) -> None:
-        for place in ({"prompt": text}, {"stop": [text]}, {"system": text}, {"system": text, "chat": True}):
-            body = json.dumps({"prompt": "Once", "max_new_tokens": 2} | place).encode()
-            answer = attack.send(client, "POST", "/gradio_api/call/v2/generate", content=body, headers=JSON)
-            if answer.status_code == 200:
-                event = answer.json()["event_id"]
-                attack.send(client, "GET", f"/gradio_api/call/generate/{event}")
-
-    at_once(send, texts)
-    assert attack.statuses[200] > count, "most were taken, and read to their end"
-    attack.held("texts")
+    address = "/specdemo/traces?session_hash=visitor1"
+    return [
+        ("POST", address, {"content": dice.choice((cut, flipped, mistyped, deep))()}) for _ in range(count)
+    ]
 
 
 HOSTS = ("a b", "[::1", "é", "x" * 5000, "http://evil", "1:99999999", "a@b", "999.999.999.999", "a,b")
 NAMES = ("Host", "X-Forwarded-Host", "X-Forwarded-Proto", "Origin", "X-Forwarded-For", "Cookie")
 
 
-def test_headers(server):
+def headers(count: int) -> list[Request]:
     """Gradio works out its own address from these."""
-    attack = Attack(server)
-    with httpx.Client(timeout=60) as client:
-        for host in HOSTS:
-            for name in NAMES:
-                attack.send(client, "GET", "/config", headers={name: host.encode()})
-            headers = JSON | {"Host": host.encode()}
-            attack.send(client, "POST", "/gradio_api/call/v2/pairs", content=b"{}", headers=headers)
-            for lines in ((host, "right.example"), ("right.example", host)):
-                headers = [("X-Forwarded-Host", line.encode()) for line in lines]
-                attack.send(client, "GET", "/config", headers=headers)
-    attack.held("headers")
+    made = [[(name, host)] for host in HOSTS for name in NAMES]
+    made += [[("X-Forwarded-Host", "right.example"), ("X-Forwarded-Host", host)] for host in HOSTS]
+    return [("GET", "/config", {"headers": [(name, text.encode()) for name, text in one]}) for one in made]
 
 
-def test_requests_that_no_client_sends(server):
-    attack, origin = Attack(server), "Origin: http://x\r\n"
-    for start in ("GET /health", "OPTIONS /config", "POST /gradio_api/call/v2/pairs"):
-        for lines in (origin, "Host: a\r\nHost: 999.999.999.999\r\nConnection: close\r\n"):
-            for version in ("1.0", "1.1"):
-                answer = attack.send_raw(f"{start} HTTP/{version}\r\n{lines}\r\n".encode())
-                assert answer.status_code == 400, (start, lines, version)
-    attack.held("requests that no client sends")
-
-
-def tool_messages(count: int) -> list[bytes]:
+def tool_messages(count: int) -> list[Request]:
     """What is no message, and messages with one or two things wrong."""
     dice = random.Random(SEED)
     made = [b"\xff", b"[" * 50_000, b'{"a":' * 20_000, b"", b"{", b"[]", b"null", b"7", b'"\\ud800"']
@@ -360,18 +307,35 @@ def tool_messages(count: int) -> list[bytes]:
                 place = dice.choice((message, params))
                 place[dice.choice([*place, "x", "\udfff"])] = dice.choice(WRONG)
             made.append(json.dumps(message if dice.random() < 0.95 else [message]).encode())
-    return made
+    accept = JSON | {"Accept": "application/json, text/event-stream"}
+    return [("POST", "/gradio_api/mcp/", {"content": one, "headers": accept}) for one in made]
 
 
 @SHARE
-def test_messages_to_the_tools(server, share):
+@pytest.mark.parametrize(
+    ("attack_with", "count"),
+    [(paths, FILES), (traces, TRACES), (headers, 0), (tool_messages, TOOL_MESSAGES)],
+    ids=["files and paths", "traces", "headers", "messages to the tools"],
+)
+def test_wrong_requests(server, attack_with, count, share):
     attack = Attack(server)
-    headers = JSON | {"Accept": "application/json, text/event-stream"}
 
-    def send(client: httpx.Client, body: bytes) -> None:
-        answer = attack.send(client, "POST", "/gradio_api/mcp/", content=body, headers=headers)
-        assert answer.text or answer.status_code == 202, (body, "no answer")
+    def send(client: httpx.Client, request: Request) -> None:
+        method, path, rest = request
+        answer = attack.send(client, method, path, **rest)
+        assert answer.text or answer.status_code == 202 or attack_with is not tool_messages, request
 
-    at_once(send, tool_messages(TOOL_MESSAGES // share))
-    attack.held("messages to the tools")
-    assert min(attack.statuses[200], attack.statuses[400]) > attack.statuses.total() / 5
+    at_once(send, attack_with(count // share))
+    attack.held(attack_with.__name__)
+    if attack_with is tool_messages:
+        assert min(attack.statuses[200], attack.statuses[400]) > attack.statuses.total() / 5
+
+
+def test_requests_that_no_client_sends(server):
+    attack, origin = Attack(server), "Origin: http://x\r\n"
+    for start in ("GET /health", "OPTIONS /config", "POST /gradio_api/call/v2/pairs"):
+        for lines in (origin, "Host: a\r\nHost: 999.999.999.999\r\nConnection: close\r\n"):
+            for version in ("1.0", "1.1"):
+                answer = attack.send_raw(f"{start} HTTP/{version}\r\n{lines}\r\n".encode())
+                assert answer.status_code == 400, (start, lines, version)
+    attack.held("requests that no client sends")
