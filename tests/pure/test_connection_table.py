@@ -89,21 +89,17 @@ def lines_of(name: str):
 
 
 @pytest.mark.parametrize("ws", ["none", WebSocket])
-def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place(ws):
-    async def play():
-        table = Connections(10, 20)
-        for _ in range(20):
-            wire = Wire(table, ws=ws)
-            await wire.ask(UPGRADE)
-            await wire.ask(QUICK)
-            assert wire.sent.count(b"HTTP/1.1 200") == 2
-            wire.close()
-            await asyncio.sleep(0)
-        assert len(table.open) == 0
-
+@played
+async def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place(ws):
+    table = Connections(10, 20)
     with lines_of("uvicorn.error") as lines:
-        asyncio.run(play())
-    assert lines == []
+        wire = Wire(table, ws=ws)
+        await wire.ask(UPGRADE)
+        await wire.ask(QUICK)
+        assert wire.sent.count(b"HTTP/1.1 200") == 2
+        wire.close()
+        await asyncio.sleep(0)
+    assert len(table.open) == 0 and lines == []
 
 
 @played
@@ -122,18 +118,16 @@ async def test_headers_have_to_come_in_time_and_what_is_answered_goes_on():
     assert b" 200 " in again.sent and not endless.is_cut
 
 
-def test_a_new_connection_takes_the_place_of_one_that_waits():
-    async def play():
-        endless = Wire(table)
-        await endless.ask(ENDLESS)
+@played
+async def test_a_new_connection_takes_the_place_of_one_that_waits():
+    table = Connections(3, 20)
+    endless = Wire(table)
+    await endless.ask(ENDLESS)
+    with lines_of("specdemo.ui.front.connections") as lines:
         half = [Wire(table) for _ in range(10)]
         await asyncio.sleep(0)
-        assert [wire.is_cut for wire in half] == [True] * 8 + [False] * 2
-        assert not endless.is_cut and len(table.open) == 3
-
-    table = Connections(3, 20)
-    with lines_of("specdemo.ui.front.connections") as lines:
-        asyncio.run(play())
+    assert [wire.is_cut for wire in half] == [True] * 8 + [False] * 2
+    assert not endless.is_cut and len(table.open) == 3
     assert len(lines) == 1 and lines[0].startswith("3 connections are open")
 
 
@@ -176,17 +170,15 @@ async def test_where_nobody_has_more_than_others_the_new_one_goes():
     assert late.is_cut and not any(wire.is_cut for wire in wires)
 
 
-def test_what_is_no_http_is_logged_once():
-    async def play():
-        for _ in range(50):
-            wire = Wire(Connections(10, 20))
-            await wire.ask(b"\x16\x03\x01\r\n\r\n")
-            assert wire.sent.startswith(b"HTTP/1.1 400 ")
-
+@played
+async def test_what_is_no_http_is_logged_once():
     logger, line = logging.getLogger("uvicorn.error"), seldom_logged(*INVALID)
     logger.addFilter(line)
     with lines_of("specdemo.ui.front.connections") as said, lines_of("uvicorn.error") as lines:
-        asyncio.run(play())
+        for _ in range(5):
+            wire = Wire(Connections(10, 20))
+            await wire.ask(b"\x16\x03\x01\r\n\r\n")
+            assert wire.sent.startswith(b"HTTP/1.1 400 ")
         logger.warning("something else")
     logger.removeFilter(line)
     assert lines == ["something else"] and said == [INVALID[1]]

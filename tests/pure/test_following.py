@@ -82,13 +82,26 @@ async def messages(run, since: int = 0) -> list[dict]:
 
 @played
 async def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end():
-    told = Told()
-    reader = asyncio.create_task(messages(told.run))
+    told, heard = Told(), []
+
+    async def read() -> None:
+        async for news in told.run.news(0):
+            heard.append(json.loads(news.make()))
+
+    async def hears(count: int) -> None:
+        while len(heard) < count:
+            await asyncio.sleep(0.001)
+
+    reader = asyncio.create_task(read())
     await told.says(Waiting("run.line", {"ahead": 2}, None))
+    await hears(1)
     await told.goes_on(*ROUNDS[:2])
+    await hears(2)
     await told.goes_on(*ROUNDS[2:])
+    await hears(3)
     await told.ends()
-    first, begun, more, end = await reader
+    await reader
+    first, begun, more, end = heard
     assert first == {"notice": {"kind": "wait", "text": "You are number 2 in line …", "share": None}}
     assert begun["update"]["link"] == "gamma=4" and begun["notice"]["kind"] == "note"
     assert (more["update"]["since"], more["update"]["until"]) == (2, 4) and "ended" not in more
@@ -292,15 +305,17 @@ async def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_a
     site, name = Site(board), told.run.name
     await told.goes_on(*ROUNDS[:3])
     reading = asyncio.create_task(site.get(name, known="2"))
-    await asyncio.sleep(0.05)
+    while not told.run.readers:
+        await asyncio.sleep(0.001)
     await told.goes_on(ROUNDS[3])
     await told.ends()
     answer = await reading
     assert answer.headers["content-type"].startswith("text/event-stream")
-    blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
-    assert blocks[0][0].startswith("retry: ")
-    assert [block[0] for block in blocks[1:]] == ["id: 3", "id: 4", "id: 4"]
-    assert json.loads(blocks[-1][1].removeprefix("data: "))["ended"]
+    retry, *blocks = (block.split("\n") for block in answer.text.strip().split("\n\n"))
+    events = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert retry[0].startswith("retry: ") and blocks[-1][0] == "id: 4" and events[-1]["ended"]
+    assert events[0]["update"]["since"] == 2
+    assert [one["index"] for event in events for one in event["update"]["rounds"]] == [2, 3]
     whole, file = await site.get(name, "/whole"), await site.get(name, "/trace")
     assert output(whole.json()["update"]) == told.trace.text and file.json()["text"] == told.trace.text
     assert 'filename="specdemo-seed-7.json"' in file.headers["content-disposition"]

@@ -4,7 +4,7 @@ import re
 import shutil
 from html.parser import HTMLParser
 
-from specdemo.ui.page.frame import SPEEDS, STATIC, frame, loader, scripts_path
+from specdemo.ui.page.frame import STATIC, frame, loader, scripts_path
 from specdemo.ui.view.served import SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, HEADLINE, HIDEABLE, MEANWHILE, NUMBERS
 
@@ -65,11 +65,6 @@ def test_the_legend_describes_every_fate_and_has_switches_for_what_can_be_hidden
     stage = next(element for element in elements() if element.get("data-testid") == "stage")
     hidden = [fate for fate in HIDEABLE if f"hide-{fate}" in stage["class"]]
     assert hidden == ["discarded"], "the switches tell how it begins"
-
-
-def test_the_speeds_that_the_script_sets_can_be_chosen():
-    script = (STATIC / "page" / "main.js").read_text(encoding="utf-8")
-    assert {re.search(r"SLOW = ([\d.]+)", script)[1], "1"} <= set(SPEEDS)
 
 
 def test_the_address_of_the_scripts_changes_with_each_of_them(tmp_path, monkeypatch):

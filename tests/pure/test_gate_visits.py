@@ -44,12 +44,12 @@ class Queue:
 class Site:
     """Visits over such a queue, and what visitors do there."""
 
-    def __init__(self, monkeypatch, limits=LIMITS):
+    def __init__(self, monkeypatch):
         self.now, self.events = 1_000.0, 0
         self.queue = Queue()
         demo = SimpleNamespace(_queue=self.queue, app=SimpleNamespace(iterators_to_reset=set()))
         monkeypatch.setattr(visits, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.visits = Visits(demo, limits, lambda: None)
+        self.visits = Visits(demo, LIMITS, lambda: None)
 
     async def ask(self, address=FLOOD, session=None) -> str:
         """One request for an event; its session, which is the event's own unless it is given."""
@@ -85,9 +85,10 @@ def site(monkeypatch):
     return Site(monkeypatch)
 
 
-def test_one_address_has_its_share_of_the_places_and_no_more(site):
-    assert asyncio.run(site.ask_often(30)) == {True: 8, False: 22}
-    assert asyncio.run(site.ask_often(3, MODEST)) == {True: 3}
+@played
+async def test_one_address_has_its_share_of_the_places_and_no_more(site):
+    assert await site.ask_often(30) == {True: 8, False: 22}
+    assert await site.ask_often(3, MODEST) == {True: 3}
 
 
 @played

@@ -1,14 +1,11 @@
 """Links: what a run writes into an address is what the address asks for, and everything else is text."""
 
-import json
-import re
 from urllib.parse import urlencode
 
 import pytest
 
 from specdemo.events import ChatMessage, Params
-from specdemo.ui.page.frame import STATIC
-from specdemo.ui.page.links import LONGEST_QUERY, OTHERS, read_link, write
+from specdemo.ui.page.links import LONGEST_QUERY, read_link, write
 from specdemo.ui.runs.limits import HOSTED
 from specdemo.ui.view.settings import AS_STARTED, params_from_controls
 from tests.sentences import assert_one_sentence
@@ -112,11 +109,6 @@ def test_a_prompt_that_is_too_long_for_an_address_is_left_out_and_nothing_runs()
     assert len(query) <= LONGEST_QUERY
     link = read_link(query, PAIRS)
     assert link.prompt is None and not link.runs and asked(link).gamma == 2
-
-
-def test_the_script_keeps_the_same_foreign_names():
-    script = (STATIC / "page" / "address.js").read_text(encoding="utf-8")
-    assert json.loads(re.search(r"OTHERS = (\[.*?\])", script)[1]) == list(OTHERS)
 
 
 def test_a_link_to_a_game_begins_no_run():
