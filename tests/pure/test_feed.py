@@ -1,10 +1,8 @@
-"""What is sent to the page of a run, and the colours that it is shown in."""
+"""What is sent to the page of a run."""
 
 import json
-import re
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -194,11 +192,6 @@ def test_a_run_whose_end_has_not_come_has_ended_where_nothing_is_measured_after_
     assert feed.snapshot()["finish"] == finish
 
 
-def test_a_saved_file_is_named_by_its_seed():
-    assert file_name(Params(seed=7)) == "specdemo-seed-7.json"
-    assert file_name(Params(seed=7, temperature=0)) == "specdemo-greedy.json"
-
-
 def test_names_in_a_file_are_cut_and_escaped():
     record = trace(finish="length")
     strange = "\u202e<b>" + "x" * 300
@@ -265,7 +258,9 @@ def test_an_older_file_whose_step_was_timed_elsewhere_has_no_speed_up():
     assert update["verdict"].endswith("is too short to be timed.") and update["tone"] == "neutral"
 
 
-def test_a_line_says_whose_run_it_is():
+def test_a_saved_file_is_named_by_its_seed_and_a_line_says_whose_run_it_is():
+    assert file_name(Params(seed=7)) == "specdemo-seed-7.json"
+    assert file_name(Params(seed=7, temperature=0)) == "specdemo-greedy.json"
     assert whose(trace(temperature=0.8, top_p=0.9)) == (
         "toy · drafter drafter · γ 4 · temperature 0.8, top-p 0.9 · seed 7 · cpu (a CPU)"
     )
@@ -293,12 +288,9 @@ def test_a_run_tells_how_each_method_and_each_kind_of_drafter_drafts():
         assert drafting("lookup", kind) == drafting("lookup"), "the pair's drafter plays no part"
         server = ServerInfo("http://x", "vLLM", None, "target", kind, 4, None)
         assert drafting("model", server=server) == (row.manner, row.sentence)
-
-
-def test_where_it_is_not_known_how_it_drafts_nothing_is_claimed():
     assert drafting("model") == (None, "Drafter model: a smaller model or a head writes the drafts.")
-    server = ServerInfo("http://x", "vLLM", None, "target", "suffix", 4, None)
-    assert drafting("model", server=server) == (None, "")
+    unknown = ServerInfo("http://x", "vLLM", None, "target", "suffix", 4, None)
+    assert drafting("model", server=unknown) == (None, ""), "nothing is claimed"
 
 
 def test_messages_are_ascii_json_whatever_the_text_holds():
@@ -307,39 +299,3 @@ def test_messages_are_ascii_json_whatever_the_text_holds():
     text = json_of(feed.snapshot())
     assert text.isascii() and json.loads(text) == json.loads(json.dumps(feed.snapshot()))
     assert json.loads(text)["rounds"][0]["next"]["text"] == nasty
-
-
-# The style sheet.
-
-CSS = (Path(__file__).resolve().parents[2] / "specdemo" / "ui" / "static" / "view" / "stage.css").read_text(
-    encoding="utf-8"
-)
-
-
-def palette(selector: str) -> dict[str, str]:
-    block = re.search(rf"^{re.escape(selector)} {{(.*?)}}", CSS, re.S | re.M)[1]
-    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance as WCAG 2 defines it."""
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-
-def contrast(a: str, b: str) -> float:
-    low, high = sorted((luminance(a), luminance(b)))
-    return (high + 0.05) / (low + 0.05)
-
-
-@pytest.mark.parametrize("theme", [":root", ".dark"])
-def test_every_text_colour_stands_out_in_both_themes(theme):
-    """tests/web/test_everyone.py looks at what else tells the fates apart."""
-    colours = palette(theme)
-    assert colours.keys() == palette(":root").keys()
-    grounds = [(f"{fate}-ink", f"{fate}-paper") for fate in (*FATES, "error") if fate != "prompt"]
-    grounds += [(ink, ground) for ink in ("ink", "muted") for ground in ("page", "paper")]
-    grounds.append(("accent-ink", "accent"))
-    for ink, ground in grounds:
-        assert contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)

@@ -4,12 +4,10 @@ and the next visitor is served. Seeded."""
 import json
 import random
 import re
-import socket
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPResponse
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -66,17 +64,6 @@ class Attack:
             return httpx.Response(400, json={"detail": "closed"})
         self.look_at(answer, method, path, request)
         return answer
-
-    def send_raw(self, request: bytes) -> httpx.Response:
-        """What no client library sends. The answer has to end the connection."""
-        address = urlsplit(self.server.url)
-        with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
-            connection.sendall(request)
-            answer = HTTPResponse(connection)
-            answer.begin()
-            told = httpx.Response(answer.status, content=answer.read())
-        self.look_at(told, "raw", "", {"content": request})
-        return told
 
     def look_at(self, answer: httpx.Response, method: str, path: str, request: dict) -> None:
         self.statuses[answer.status_code] += 1
@@ -329,13 +316,3 @@ def test_wrong_requests(server, attack_with, count, share):
     attack.held(attack_with.__name__)
     if attack_with is tool_messages:
         assert min(attack.statuses[200], attack.statuses[400]) > attack.statuses.total() / 5
-
-
-def test_requests_that_no_client_sends(server):
-    attack, origin = Attack(server), "Origin: http://x\r\n"
-    for start in ("GET /health", "OPTIONS /config", "POST /gradio_api/call/v2/pairs"):
-        for lines in (origin, "Host: a\r\nHost: 999.999.999.999\r\nConnection: close\r\n"):
-            for version in ("1.0", "1.1"):
-                answer = attack.send_raw(f"{start} HTTP/{version}\r\n{lines}\r\n".encode())
-                assert answer.status_code == 400, (start, lines, version)
-    attack.held("requests that no client sends")
