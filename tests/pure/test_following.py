@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.routing import Route
 
 from specdemo.events import Params
 from specdemo.ui.runs import board as board_module
@@ -24,7 +25,7 @@ from specdemo.ui.runs.board import (
 )
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.routes import RUNS, following_routes
+from specdemo.ui.runs.routes import RUNS, following_routes, health_route
 from specdemo.ui.runs.run import RunProgress, Waiting
 from specdemo.ui.view.feed import KeptRun
 from specdemo.ui.view.words import say
@@ -286,13 +287,16 @@ def test_what_nobody_reads_takes_no_more_than_its_share():
 # The routes
 
 
+def asking(*routes: Route) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(Starlette(routes=routes)), base_url="http://x")
+
+
 class Site:
     """The routes, asked as a browser does."""
 
     def __init__(self, board: Board):
         self.queue = RunQueue()
-        app = Starlette(routes=following_routes(board, self.queue))
-        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x")
+        self.client = asking(*following_routes(board, self.queue))
 
     async def get(self, name: str, part: str = "", known: str = "") -> httpx.Response:
         return await self.client.get(f"{RUNS}/{name}{part}", headers={b"Last-Event-ID": known.encode()})
@@ -334,3 +338,18 @@ async def test_what_is_not_there_is_answered_with_a_sentence():
     for place in ("-1", "9" * 400, "1.5", "²", "١", "first"):
         answer = await site.get(RECORDED_RUN, known=place)
         assert answer.text.endswith('data: {"stored": true, "ended": true}\n\n'), place
+
+
+@pytest.mark.parametrize(
+    ("busy", "stopped", "works", "answer"),
+    [
+        (False, False, True, (200, {"status": "ok", "busy": False, "waiting": 2})),
+        (True, True, True, (503, {"status": "stopped", "busy": True, "waiting": 2})),
+        (True, False, False, (503, {"status": "stopped", "busy": True, "waiting": 2})),
+    ],
+)
+@played
+async def test_health(busy, stopped, works, answer):
+    runs = SimpleNamespace(busy=busy, waiting=2, thread=SimpleNamespace(is_alive=lambda: works))
+    said = await asking(health_route(runs, lambda: stopped)).get("/health")
+    assert (said.status_code, said.json()) == answer

@@ -1,14 +1,16 @@
-"""The bodies of requests: each has to arrive in time, and all together are bounded."""
+"""What the gate bounds: the bodies of requests, and the views of the page that are made at once."""
 
 import asyncio
 
 import pytest
 
 from specdemo.ui.front.checks import NotLetIn
-from specdemo.ui.front.gate import Bodies, Inside
+from specdemo.ui.front.gate import MAKING, Bodies, Gate, Inside
+from specdemo.ui.runs.limits import LOCAL
 from tests.played import played
 
 MOST, TOGETHER = 1_000, 4
+VIEWS = 5 * MAKING
 
 
 def request(*parts, waits=False):
@@ -71,3 +73,35 @@ async def test_what_is_held_counts_until_it_is_answered():
             await reader.read(request(b"x" * 900), "a")
         assert await reader.read(request(b"y" * 900), "b"), "it has its share"
     assert not reader.arriving
+
+
+@played
+async def test_few_views_are_made_at_once_and_a_reader_who_stops_holds_nobody_up():
+    making, most, sent = 0, 0, 0
+
+    async def app(scope, receive, send):
+        nonlocal making, most
+        making += 1
+        most = max(most, making)
+        await asyncio.sleep(0.01)
+        making -= 1
+        if scope["fails"]:
+            raise RuntimeError
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        nonlocal sent
+        sent += 1
+        await asyncio.Event().wait()  # it takes nothing more
+
+    gate = Gate(app, LOCAL, None, {}, ())
+    asked = {"type": "http", "method": "GET", "headers": [], "query_string": b""}
+    kinds = [("/", False), ("/config", False), ("/", True)] * VIEWS
+    scopes = [{**asked, "path": path, "fails": fails} for path, fails in kinds]
+    tasks = [asyncio.create_task(gate(scope, None, send)) for scope in scopes]
+    while sent < 2 * VIEWS or sum(task.done() for task in tasks) < VIEWS:
+        await asyncio.sleep(0.01)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert sent == 2 * VIEWS and most == MAKING

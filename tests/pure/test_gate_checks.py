@@ -151,16 +151,7 @@ class NoVisits:
         yield
 
 
-class FullQueue(NoVisits):
-    """Nobody is let into Gradio's queue."""
-
-    @asynccontextmanager
-    async def admitted(self, session, address):
-        raise NotLetIn(429, "Too many requests wait here.", 2)
-        yield
-
-
-def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="", query=b"", visits=None):
+def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="", query=b""):
     """The status of the gate's answer, its headers, its body, and what the app behind it got, if asked:
     the query and the body."""
     got = []
@@ -194,18 +185,22 @@ def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="
             "query_string": query,
             "headers": [*headers],
         }
-        gate = Gate(app, limits, visits or NoVisits(), {2: STOP, 3: RUN, 4: GENERATE}, ())
+        gate = Gate(app, limits, NoVisits(), {2: STOP, 3: RUN, 4: GENERATE}, ())
         await gate(scope, receive, send)
         return said[0]["status"], dict(said[0]["headers"]), said[1]["body"], got
 
     return asyncio.run(ask())
 
 
-def test_what_the_page_needs_is_there_under_a_prefix_too():
-    for path in ("/", "/config", "/assets/index-a_b.js", "/specdemo/10ce0b9a/page/main.js"):
-        for prefix, asked_for in (("", path), ("/some/where", path), ("/some/where", f"/some/where{path}")):
-            status, _, _, got = asked("GET", asked_for, prefix=prefix, query=b"page=x&deep_link=y")
-            assert status == 200 and got == [(b"", b"")], "Gradio reads no query of these"
+def test_a_page_is_there_under_a_prefix_too():
+    for path in (
+        "/config",
+        "/some/where",
+        "/some/where/config",
+        "/some/where/specdemo/10ce0b9a/page/main.js",
+    ):
+        status, _, _, got = asked("GET", path, prefix="/some/where", query=b"page=x&deep_link=y")
+        assert status == 200 and got == [(b"", b"")], "Gradio reads no query of these"
 
 
 @pytest.mark.parametrize(
@@ -238,12 +233,10 @@ def test_a_host_of_which_no_address_can_be_made_is_refused_wherever_it_stands(na
             status, _, body, got = asked("GET", "/", headers=[(name, one) for one in hosts])
             assert (status, got) == (400, [])
             assert f"{name.decode()} must be the name of a host." in body.decode()
-
-
-def test_right_hosts_pass():
-    for host in (b"localhost:7860", b"[::1]:80", b"10.0.0.1", b"a_b.example", b"xn--bcher-kva.example", b""):
-        assert asked("GET", "/", headers=[(b"host", host), (b"x-forwarded-host", host + b", a b")])[0] == 200
-    assert asked("GET", "/", headers=[(b"host", b"a, b")])[0] == 400, "only proxies write lists"
+    for host in (b"localhost:7860", b"[::1]:80", b"10.0.0.1", b"a_b.example", b""):
+        assert asked("GET", "/", headers=[(name, host)])[0] == 200
+    lists = asked("GET", "/", headers=[(name, b"a, b")])[0]
+    assert lists == (400 if name == b"host" else 200), "only proxies write lists"
 
 
 def test_a_request_without_a_host_is_refused():
@@ -351,13 +344,6 @@ def test_a_trace_has_a_limit_of_its_own_and_is_refused_in_words_for_the_page():
 )
 def test_only_what_can_be_called_is_called(path, body, status):
     assert asked("POST", path, json.dumps(body).encode())[0] == status
-
-
-def test_a_request_that_gets_no_place_in_the_queue_goes_no_further():
-    body = json.dumps({"session_hash": "a", "fn_index": 3, "data": ["x"]}).encode()
-    for visits, answer in ((NoVisits(), (200, 1)), (FullQueue(), (429, 0))):
-        status, _, _, got = asked("POST", "/gradio_api/queue/join", body, visits=visits)
-        assert (status, len(got)) == answer
 
 
 def test_who_may_show_the_page_in_a_frame():
