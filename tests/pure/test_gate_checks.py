@@ -193,12 +193,8 @@ def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="
 
 
 def test_a_page_is_there_under_a_prefix_too():
-    for path in (
-        "/config",
-        "/some/where",
-        "/some/where/config",
-        "/some/where/specdemo/10ce0b9a/page/main.js",
-    ):
+    paths = ("/config", "/some/where/", "/some/where/config", "/some/where/specdemo/1a/page/main.js")
+    for path in paths:
         status, _, _, got = asked("GET", path, prefix="/some/where", query=b"page=x&deep_link=y")
         assert status == 200 and got == [(b"", b"")], "Gradio reads no query of these"
 
