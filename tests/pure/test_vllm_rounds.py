@@ -1,13 +1,13 @@
 """What a chunk of a vLLM server is: which of its tokens were drafted, and what is known of the rest."""
 
-import json
-
 import pytest
 
 from specdemo.events import Round
 from specdemo.events.speedup import _verdicts_by_place
-from specdemo.vllm.chunks import Misread, Piece, Steps, chunk_of, texts_of
+from specdemo.vllm.chunks import ChunkReader, Misread, Piece, Steps, chunk_of, texts_of
+from specdemo.vllm.client import Room
 from specdemo.vllm.rounds import round_of, settled, untold
+from tests.stand_ins.vllm import fates
 
 WORD = -0.5  # log-probability
 
@@ -21,12 +21,6 @@ def chunk(*ids: int, finish: str | None = None):
     }
     choice = {"text": "".join(tokens), "token_ids": list(ids), "logprobs": logprobs, "finish_reason": finish}
     return chunk_of({"choices": [choice]})
-
-
-def fates(a_round: Round) -> str:
-    """First letters of the drafts' fates, then the source of the target's own token."""
-    own = a_round.next.source if a_round.next else "none"
-    return f"{''.join(token.fate[0] for token in a_round.draft)} {own}"
 
 
 @pytest.mark.parametrize(
@@ -52,14 +46,8 @@ def test_the_fates_follow_from_the_counts(ids, longest, always, finish, expected
 def test_what_the_server_does_not_tell_is_null():
     a_round = round_of(1, chunk(7), 1.0, 2, True)
     rejected, discarded = a_round.draft
-    assert (rejected.id, rejected.text, rejected.raw_p, rejected.p, rejected.u) == (
-        None,
-        "",
-        None,
-        None,
-        None,
-    )
-    assert discarded.fate == "discarded"
+    assert rejected.text == "" and discarded.fate == "discarded"
+    assert rejected.id is rejected.raw_p is rejected.p is rejected.u is None
     own = a_round.next
     assert (own.p, own.q, own.u, own.residual_mass) == (None, None, None, None)
     assert own.raw_p == pytest.approx(0.6065, abs=1e-4)
@@ -160,40 +148,85 @@ def test_a_chat_is_read_the_same():
     assert [(piece.id, piece.text, len(piece.top)) for piece in read.pieces] == [(5, "Hi", 1)]
 
 
+def event(logprobs=None, **choice):
+    """Of a chunk with one token, and with anything else in it."""
+    return {"choices": [{"text": "a", "token_ids": [5], "logprobs": logprobs} | choice]}
+
+
+def likely(name="a", of=WORD, top=None):
+    return {"tokens": [name], "token_logprobs": [of], "top_logprobs": [top]}
+
+
+def told(**steps):
+    usual = dict.fromkeys(("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens"), 8)
+    return {"choices": [], "metrics": {"speculative_decoding": usual | {"num_spec_tokens": 2} | steps}}
+
+
+NEVER = "sent a chunk that vLLM would not send: "
+AT = f"{NEVER}choices.0."
+STEPS = f"{NEVER}metrics.speculative_decoding."
+REFUSED = [
+    ({"choices": "?"}, f"{NEVER}choices"),
+    ({}, f"{NEVER}choices"),
+    ({"choices": [{"text": "a"}]}, "without the ids of its tokens"),
+    ({"choices": [{"delta": {"content": "a"}}]}, "without the ids of its tokens"),
+    (event(token_ids=[-1]), f"{AT}token_ids.0"),
+    (event(token_ids=["x"]), f"{AT}token_ids.0"),
+    (event(token_ids=[2**31]), f"{AT}token_ids.0: Input should be less than 2147483648"),
+    (event(token_ids=[8] * 1_002), f"{AT}token_ids: List should have at most 1001 items"),
+    (event(likely(), token_ids=[5, 6]), "differ in number"),
+    (event({"tokens": ["a"], "token_logprobs": []}), "differ in number"),
+    (event(likely(of=float("nan"))), f"{AT}logprobs.token_logprobs.0: Input should be a finite number"),
+    (event(likely(of=5.0)), f"{AT}logprobs.token_logprobs.0: Input should be less than"),
+    (
+        event(likely(top={f"{number}": -5.0 for number in range(52)})),
+        f"{AT}logprobs.top_logprobs.0: Dictionary should have at most 51",
+    ),
+    (
+        event(likely(top={"y" * 1_001: -5.0})),
+        f"{AT}logprobs.top_logprobs.0.y.*should have at most 1000 characters",
+    ),
+    ({"choices": event()["choices"] * 2}, f"{NEVER}choices: List should have at most 1 item"),
+    (event(text="x" * 1_001), "sent 1,001 characters as the text of a chunk of 1 tokens"),
+    (
+        told(per_step_drafted=[1_001]),
+        f"{STEPS}per_step_drafted.0: Input should be less than or equal to 1000",
+    ),
+    (told(per_step_drafted=[2] * 32_769), f"{STEPS}per_step_drafted: List should have at most 32768 items"),
+    (told(num_spec_tokens=10**9), f"{STEPS}num_spec_tokens: Input should be less than or equal to 1000"),
+    (
+        told(num_spec_steps=10**400),
+        f"{STEPS}num_spec_steps: Input should be less than or equal to 1000000000",
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "words"), REFUSED)
+def test_a_chunk_that_vllm_would_not_send_is_refused_in_words(event, words):
+    with pytest.raises(Misread, match=words) as refused:
+        chunk_of(event)
+    assert len(str(refused.value)) < 1_000
+
+
 @pytest.mark.parametrize(
-    ("event", "words"),
+    ("sent", "words"),
     [
-        ({"choices": "?"}, "would not send: choices"),
-        ({}, "would not send: choices"),
-        ({"choices": [{"text": "a"}]}, "without the ids of its tokens"),
-        ({"choices": [{"delta": {"content": "a"}}]}, "without the ids of its tokens"),
-        ({"choices": [{"text": "a", "token_ids": [-1]}]}, "would not send: choices.0.token_ids.0"),
-        ({"choices": [{"text": "a", "token_ids": ["x"]}]}, "would not send"),
-        (
-            {
-                "choices": [
-                    {"text": "a", "token_ids": [5, 6], "logprobs": {"tokens": ["a"], "token_logprobs": [-1]}}
-                ]
-            },
-            "differ in number",
-        ),
-        (
-            {
-                "choices": [
-                    {"text": "a", "token_ids": [5], "logprobs": {"tokens": ["a"], "token_logprobs": []}}
-                ]
-            },
-            "differ in number",
-        ),
+        ([event()] * 9, "does not end its answer: it has sent more tokens than was asked for"),
+        ([event(text="x" * 999)] * 4, "sent 3,996 characters as the text of 4 tokens"),
+        ([event(prompt_token_ids=[1] * 21)], "says that the prompt has 21 tokens, which it cannot have"),
     ],
 )
-def test_other_dialects_are_refused_in_words(event, words):
+def test_chunks_that_are_too_many_together_are_refused(sent, words):
+    reader = ChunkReader(Room(tokens=8, alternatives=5, prompt_ids=20))
+    for one in sent[:-1]:
+        reader.read(one)
     with pytest.raises(Misread, match=words):
-        chunk_of(json.loads(json.dumps(event)))
+        reader.read(sent[-1])
 
 
 def test_a_piece_without_probabilities_is_taken():
-    assert chunk_of({"choices": [{"text": "a", "token_ids": [5]}]}).pieces == (Piece(5, "a", None, ()),)
+    for nothing in (None, likely(of=None)):
+        assert chunk_of(event(nothing)).pieces == (Piece(5, "a", None, ()),)
 
 
 def test_a_draft_that_was_dropped_after_the_end_is_in_no_share():
