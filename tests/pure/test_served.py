@@ -93,15 +93,11 @@ def test_its_numbers_are_those_that_are_told(told):
 def test_numbers_that_only_the_engine_knows_are_unknown_in_a_server_s_run():
     numbers = number_texts(served_trace())
     assert {numbers[name] for name in ENGINE_ONLY if name != "target_forwards"} == {"–"}
+    engines = served_trace()
+    engines.pair = replace(engines.pair, server=None)
+    assert set(number_texts(engines)) == set(NUMBERS)
     assert set(ENGINE_ONLY) < set(NUMBERS) and set(NUMBERS_SERVED) < set(NUMBERS)
     assert set(FATES_SERVED) < set(FATES) and not set(SERVER_NUMBERS) & set(NUMBERS)
-
-
-def test_a_run_of_the_engine_has_none_of_this():
-    trace = served_trace()
-    trace.pair = replace(trace.pair, server=None)
-    assert set(number_texts(trace)) == set(NUMBERS)
-    assert RunFeed(trace).snapshot()["setting"]["served"] is None
 
 
 def test_no_speed_up_is_told(told):
