@@ -160,12 +160,6 @@ def test_special_tokens_are_empty_and_disturb_nothing(tokenizer):
     assert "".join(pieces) == decoded(tokenizer, mixed) == decoded(tokenizer, ids)
 
 
-def test_a_special_token_inside_a_character():
-    tokenizer = byte_level(259)
-    (first, second), eos = tokenizer("é", add_special_tokens=False).input_ids, tokenizer.eos_token_id
-    assert "".join(pieces_of(tokenizer, [first, eos, second])) == decoded(tokenizer, [first, eos, second])
-
-
 def test_a_preview_is_what_would_come_and_changes_nothing(tokenizer):
     dice = random.Random(3)
     ids = tokenizer("".join(TEXT[:2]), add_special_tokens=False).input_ids

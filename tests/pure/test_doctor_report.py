@@ -144,13 +144,10 @@ def test_what_a_section_prints_is_no_message_and_is_kept_for_a_crash():
     assert '{"done": true}' in checks[1].output
 
 
-def test_a_section_that_cannot_begin_fails_once():
+def test_a_section_that_cannot_begin_fails_once_and_a_crash_after_its_last_check_is_a_failure():
     [check] = checks_of("pass", before="raise ImportError('no such library')")
     assert (check.name, check.outcome, check.detail) == (WHOLE, "FAIL", "the process ended with status 1")
     assert "no such library" in check.output
-
-
-def test_a_crash_after_the_last_check_is_a_failure():
     checks = checks_of("return 'fine'", after="os._exit(5)")
     assert outcomes(checks) == [("first", "PASS"), ("late", "PASS"), ("last", "PASS"), (END, "FAIL")]
 

@@ -35,18 +35,16 @@ specdemo.ui.view.feed specdemo.ui.view.settings specdemo.ui.view.texts specdemo.
 specdemo.ui.runs.limits specdemo.ui.runs.opening specdemo.ui.runs.queue
 specdemo.ui.page.frame specdemo.ui.page.hints specdemo.ui.page.notebook
 """
-# Imports each of the modules that it is given as if it were the first one, and names those that fail.
+# Imports each of the modules that it is given, and names those that fail.
 IMPORTS = """
 import importlib, sys
 sys.modules |= dict.fromkeys(("torch", "transformers", "gradio"))
 for module in sys.argv[1:]:
-    for name in [name for name in sys.modules if name.split(".")[0] == "specdemo"]:
-        del sys.modules[name]
     try:
         importlib.import_module(module)
-        from specdemo import Params, Round, Trace
     except ImportError as error:
         print(f"{module}: {error}")
+from specdemo import Params, Round, Trace
 """
 
 

@@ -124,17 +124,6 @@ def asked(sampler, logits):
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999])
-def test_top_p_of_wide_vocabularies(top_p):
-    """Small and large nuclei in one call, where one row may not decide how another is treated."""
-    logits = torch.cat([wide_logits(sharpness) for sharpness in (0.1, 1.0, 4.0)])
-    shape = params(temperature=1.0, top_p=top_p)
-    got, expected = asked(Sampler(shape), logits), by_transformers(logits, shape)
-    assert torch.equal(got > 0, expected > 0)
-    assert nearly_equal(got, expected)
-
-
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("shape", [{"top_p": 0.5}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.1}], ids=str)
 def test_ties_as_transformers_breaks_them(shape):
     """Logits in bfloat16 are coarse, so the edge of a nucleus often runs between equals. As many of them stay
@@ -208,17 +197,6 @@ def test_equal_tokens_are_kept_alike_by_every_width(width):
     assert sum(bool(row.any()) for row in split) > 20
 
 
-@pytest.mark.usefixtures("small")
-def test_every_token_alike():
-    """The most equal tokens that there can be."""
-    level = torch.zeros(2, WIDE, dtype=torch.float64)
-    assert not filtered(level, 0.9, 256)[1].any() and not filtered(level, 0.9, 2048)[1].any()
-    assert (filtered(level, 0.9001, None)[0] == 0).sum(-1).tolist() == [4501, 4501]
-    got, whole = filtered(level, 0.0401, 256)
-    assert whole.all()
-    assert kept(got).nonzero().tolist() == [[row, i] for row in (0, 1) for i in range(WIDE - 201, WIDE)]
-
-
 def test_each_width_has_captured_steps_of_its_own():
     sampler = Sampler(params(temperature=1.0, top_p=0.9))
     keys = []
@@ -275,14 +253,14 @@ def widest(p):
     return sampler
 
 
-FLAT_RUN = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=60, ngram=1, alternatives=3)
+FLAT_RUN = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=30, ngram=1, alternatives=3)
 
 
 @pytest.mark.parametrize("kind", ["model", "lookup", "none"])
 def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind):
     """And the target has run once a round all the same, over the same tokens."""
     widened_late = 0
-    for seed in range(4):
+    for seed in range(3):
         p = replace(FLAT_RUN, draft_with=kind, seed=seed)
         rounds, widths, fed = rounds_by(Sampler(p), kind, p)
         full, _, fed_full = rounds_by(widest(p), kind, p)
@@ -336,19 +314,15 @@ def test_a_broken_model_is_an_error_and_no_endless_round(broken):
 
 
 @pytest.mark.usefixtures("small")
-def test_small_types_are_widened_before_anything_else():
+def test_neither_small_types_nor_tiny_temperatures_overflow():
     """65,000 is close to the end of float16: there, dividing by a small temperature would overflow."""
     logits = torch.tensor([[65000.0, 64000.0, -65000.0]], dtype=torch.float16)
     assert shaped_by(Sampler(params(temperature=0.01)), logits)[0].tolist() == [[1.0, 0.0, 0.0]]
     assert probabilities(logits).dtype == torch.float32
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("temperature", [5e-324, 1e-12])
-def test_tiny_temperatures_do_not_overflow(temperature):
     logits = torch.tensor([[1.0, 3.0, -2.0], [-900.0, -1000.0, -1e30], [2.0, 2.0, 0.0]])
-    got, _ = shaped_by(Sampler(params(temperature=temperature)), logits)
-    assert got.tolist() == [[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]]
+    for temperature in (5e-324, 1e-12):
+        got, _ = shaped_by(Sampler(params(temperature=temperature)), logits)
+        assert got.tolist() == [[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]]
 
 
 @pytest.mark.usefixtures("small")
@@ -401,23 +375,6 @@ def test_raw_probabilities_know_no_temperature():
 def test_a_token_of_weight_0_is_never_drawn(weights):
     rows = torch.tensor(weights, dtype=torch.float64).expand(len(ODD_NUMBERS), -1)
     assert (rows.gather(1, draw(rows, ODD_NUMBERS)[:, None]) > 0).all()
-
-
-def test_no_weight_0_among_filtered_vocabularies():
-    """Wide rows, most of them 0, as filters leave them; numbers from all over [0, 1), and those next to every
-    step."""
-    random = np.random.default_rng(6)
-    for _ in range(2):
-        weights = random.exponential(size=2000) * (random.random(2000) < 0.05)
-        weights /= weights.sum()
-        steps = np.cumsum(weights)
-        numbers = np.concatenate(
-            [random.random(500), steps, np.nextafter(steps, 0), np.nextafter(steps, 2), [0.0, BELOW_ONE]]
-        )
-        numbers = torch.tensor(numbers.clip(0, BELOW_ONE))
-        rows = torch.tensor(weights).expand(len(numbers), -1)
-        ids = draw(rows, numbers)
-        assert (rows.gather(1, ids[:, None]) > 0).all()
 
 
 @pytest.mark.gpu

@@ -1,12 +1,15 @@
 """What a chunk of a vLLM server is: which of its tokens were drafted, and what is known of the rest."""
 
+import time
+
 import pytest
 
 from specdemo.events import Round
 from specdemo.events.speedup import _verdicts_by_place
-from specdemo.vllm.chunks import ChunkReader, Misread, Piece, Steps, chunk_of, texts_of
+from specdemo.vllm.chunks import ChunkReader, Misread, PerRequest, Piece, Steps, chunk_of, texts_of
 from specdemo.vllm.client import Room
-from specdemo.vllm.rounds import round_of, settled, untold
+from specdemo.vllm.counters import server_stats
+from specdemo.vllm.rounds import MOST_DRAFTED, round_of, settled, untold
 from tests.stand_ins.vllm import fates
 
 WORD = -0.5  # log-probability
@@ -55,16 +58,11 @@ def test_what_the_server_does_not_tell_is_null():
     assert own.top[0][4] == own.raw_p and own.top[0][2] is own.top[0][3] is own.top[0][5] is None
 
 
-def test_the_first_round_is_the_prefills_and_has_one_token():
-    assert fates(round_of(0, chunk(7), 1.0, 2, True)) == " sampled"
+@pytest.mark.parametrize(("index", "ids", "longest"), [(0, (7, 8), 2), (1, (1, 2, 3, 4), 2), (1, (1, 2), 0)])
+def test_a_chunk_that_is_longer_than_a_round_can_be_is_refused(index, ids, longest):
+    """The first round is the prefill's, and has one token."""
     with pytest.raises(Misread, match="several rounds in a chunk"):
-        round_of(0, chunk(7, 8), 1.0, 2, True)
-
-
-@pytest.mark.parametrize(("ids", "longest"), [((1, 2, 3, 4), 2), ((1, 2), 0)])
-def test_a_chunk_that_is_longer_than_a_round_can_be_is_refused(ids, longest):
-    with pytest.raises(Misread, match="several rounds in a chunk"):
-        round_of(1, chunk(*ids), 1.0, longest, True)
+        round_of(index, chunk(*ids), 1.0, longest, True)
 
 
 def steps(accepted: list[int], drafted: list[int], longest: int = 2) -> Steps:
@@ -107,17 +105,27 @@ def test_lists_that_contradict_the_chunks_are_seen():
         settled(shown(1, 2, 1), steps([2, 0], [2, 2]))
 
 
+def test_so_many_drafts_that_nobody_can_look_at_them_are_refused():
+    count = MOST_DRAFTED // 1_000 + 1
+    with pytest.raises(Misread, match="has drafted more than 1,000,000 tokens: ask for a shorter text"):
+        settled(shown(*[1] * (count + 1)), steps([0] * count, [1_000] * count, 1_000))
+
+
+def test_a_draft_length_of_a_thousand_is_counted_at_once():
+    """And not place by place in each of 32,000 drafts."""
+    told = PerRequest(speculative_decoding=steps([1_000] * 32_000, [1_000] * 32_000, 1_000))
+    began = time.thread_time()
+    assert server_stats(None, told, None).accepted_by_place == (32_000,) * 1_000
+    assert time.thread_time() - began < 1
+
+
 def test_rounds_are_untold_again():
-    rounds = [
-        round_of(index, one, 1.0, 2, True) for index, one in enumerate([chunk(1), chunk(2), chunk(3, 4, 5)])
-    ]
+    chunks = [chunk(1), chunk(2), chunk(3, 4, 5)]
+    rounds = [round_of(index, one, 1.0, 2, True) for index, one in enumerate(chunks)]
     assert [fates(one) for one in rounds] == [" sampled", "rd resampled", "aa bonus"]
     again = untold(rounds)
-    assert [(fates(one), one.drafts_told) for one in again] == [
-        (" sampled", True),
-        (" sampled", False),
-        ("aa bonus", True),
-    ]
+    assert [fates(one) for one in again] == [" sampled", " sampled", "aa bonus"]
+    assert [one.drafts_told for one in again] == [True, False, True]
     assert [one.emitted for one in again] == [one.emitted for one in rounds]
 
 
