@@ -23,20 +23,6 @@ def judge(p, q, draft, coins, next_u):
     )
 
 
-def test_nothing_drafted_samples_from_p():
-    for next_u, token in ((0.4999, 0), (0.5, 2)):
-        decision = judge([[0.5, 0, 0.5]], [], [], [], next_u)
-        assert (decision.accepted, decision.next, decision.residual_mass) == (0, token, 1)
-        assert decision.accept_prob.shape == (0,)
-
-
-def test_equal_distributions_accept_everything_whatever_the_coins():
-    p = [[0.2, 0.3, 0.5], [0.6, 0.4, 0.0], [0.1, 0.1, 0.8]]
-    decision = judge(p, p[:2], [2, 1], [1 - 2**-53] * 2, 0.15)
-    assert decision.accept_prob.tolist() == [1, 1]
-    assert (decision.accepted, decision.next) == (2, 1), "and the bonus comes from p after the draft"
-
-
 def test_the_first_refusal_ends_it():
     p = [[0.5, 0.5, 0], [0.25, 0.25, 0.5], [0.5, 0.5, 0], C]
     q = [[0.5, 0.5, 0], [0.5, 0.25, 0.25], [0.5, 0.5, 0]]
@@ -46,12 +32,6 @@ def test_the_first_refusal_ends_it():
     assert decision.accept_prob.tolist() == [1, 0.5, 1]
     assert decision.accepted == 1
     assert (decision.next, decision.residual_mass) == (2, 0.25)  # max(p - q, 0) = (0, 0, 1/4)
-
-
-def test_the_residual_is_that_of_the_refused_place():
-    p, q = [A, [0, 0.5, 0.5], A], [A, C]
-    assert judge(p, q, [0, 2], [0.0, 0.7], 0.3).next == 1
-    assert judge(p, q, [0, 2], [0.0, 0.3], 0.3).next == 0, "not refused: the bonus"
 
 
 @pytest.mark.parametrize("coin", [0.0, 1 - 2**-53])

@@ -272,7 +272,9 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
     server.behave()
     monkeypatch.setattr("specdemo.vllm.client.OPTIONAL_SECONDS", 0.0)
     runs(None, None)
+    until = time.monotonic() + 60
     while connections(pair.client.address):
+        assert time.monotonic() < until
         time.sleep(0.01)
 
 
