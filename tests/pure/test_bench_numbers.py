@@ -46,6 +46,7 @@ from specdemo.bench.results import (
 from specdemo.bench.run import RATIOS, context_row, gamma_row, ratios, row
 from specdemo.bench.shapes import bigrams
 from specdemo.cli.main import main
+from specdemo.events import METHODS
 from specdemo.events.metrics import fresh
 from tests.tiny import tokenizer
 
@@ -455,6 +456,7 @@ def bench(capsys, options: str) -> tuple[int, str, str]:
 
 GAMMAS = "argument --gammas: must be whole numbers from 1 to 16, separated by commas, not"
 CONTEXTS = "argument --contexts: must be whole numbers from 2 to 1,000,000, separated by commas, not"
+METHODS_ALLOWED = f"methods must be some of {', '.join(METHODS)}, separated by commas, or all, not"
 WRONG = {
     "--gammas 1,x": f"{GAMMAS} '1,x'",
     "--gammas 4,17": f"{GAMMAS} '4,17'",
@@ -462,7 +464,10 @@ WRONG = {
     "--gammas ²": GAMMAS,
     "--contexts 1": f"{CONTEXTS} '1'",
     "--shapes giant": "shapes must be one of llama-3.2-3b-1b, qwen3-8b-0.6b, llama-3.1-8b-1b, tiny, not",
-    "--methods model --cudnn-attention": "methods: give --methods or --cudnn-attention, not both",
+    "--methods all,model": f"{METHODS_ALLOWED} 'all'",
+    "--methods=": f"{METHODS_ALLOWED} ''",
+    "--methods none --plot x.png": "methods: give --methods or --plot, not both",
+    "--methods none --shapes tiny": "methods: give --methods or --shapes, not both",
     "--shapes tiny --pair embedded": "shapes: give --shapes or --pair, not both",
     "--shapes tiny --quantize-sweep none": "shapes: give --shapes or --quantize-sweep, not both",
     "--shapes tiny --temperature 0.5": "temperature must be 0 with --shapes, whose acceptance rate is known",
@@ -479,7 +484,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("options", WRONG)
-def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, options):
+def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, monkeypatch, options):
+    monkeypatch.setattr("specdemo.cli.main._load", lambda arguments: pytest.fail("loaded"))
     status, out, err = bench(capsys, options)
     assert status == 2 and out == ""
     assert WRONG[options] in err.splitlines()[-1] and "Traceback" not in err

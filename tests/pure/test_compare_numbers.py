@@ -18,7 +18,6 @@ from specdemo.bench.compare import (
     settings_for,
 )
 from specdemo.bench.methods import MethodRow, cells, comparison_csv, methods_table, winner
-from specdemo.cli.main import main
 from specdemo.events import DRAFTER_KINDS, METHODS, ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
@@ -294,23 +293,3 @@ def test_the_table_has_a_line_for_each_drafter_the_notes_and_the_sentence():
     assert len({len(line) for line in lines[2:5]}) == 1, "columns end below each other"
     assert lines[5:] == ["", "note: a note", "", winner(result.rows)]
     assert json.loads(json.dumps(asdict(result)))["rows"][0]["speedup_interval"] == [1.8, 2.0]
-
-
-# Options
-
-ALLOWED = f"methods must be some of {', '.join(METHODS)}, separated by commas, or all, not"
-WRONG = {
-    "--methods all,model": f"{ALLOWED} 'all'",
-    "--methods=": f"{ALLOWED} ''",
-    "--methods none --peers": "methods: give --methods or --peers, not both",
-    "--methods none --shapes tiny": "methods: give --methods or --shapes, not both",
-    "--methods none --plot x.png": "methods: give --methods or --plot, not both",
-}
-
-
-@pytest.mark.parametrize("options", WRONG)
-def test_a_wrong_request_is_one_sentence_before_anything_loads(capsys, monkeypatch, options):
-    monkeypatch.setattr("specdemo.cli.main._load", lambda request: pytest.fail("loaded"))
-    assert main(["bench", *options.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err == f"specdemo: {WRONG[options]}\n"

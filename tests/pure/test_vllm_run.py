@@ -262,7 +262,7 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
                     if number == last:
                         break
 
-    runs(None, 0, 0, 0, 1, 2, 3)
+    runs(None, *[0] * 8, 1, 2, 3)
     server.answers["/v1/completions"] = (
         200,
         {"Content-Type": "text/event-stream"},
@@ -271,7 +271,7 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
     runs(None, None)
     server.behave()
     monkeypatch.setattr("specdemo.vllm.client.OPTIONAL_SECONDS", 0.0)
-    runs(None, None)
+    runs(*[None] * 8)
     until = time.monotonic() + 60
     while connections(pair.client.address):
         assert time.monotonic() < until
