@@ -1,6 +1,8 @@
 """Attention of a few queries over a long cache, against softmax written out; and its mask, against what may
 be seen."""
 
+from itertools import product
+
 import pytest
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -34,8 +36,8 @@ class Module:
         self.num_key_value_groups = groups
 
 
-@pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (6, 2), (8, 1)])
-@pytest.mark.parametrize("n", [1, 2, 5, 17, MAX_GROUPED_QUERIES, MAX_GROUPED_QUERIES + 1])
+@pytest.mark.parametrize(("heads", "groups"), [(4, 4), (6, 2), (8, 1)])
+@pytest.mark.parametrize("n", [1, 5, MAX_GROUPED_QUERIES, MAX_GROUPED_QUERIES + 1])
 def test_attention(heads, groups, n):
     random = torch.Generator().manual_seed(n)
     query = torch.randn(1, heads, n, 8, generator=random)
@@ -44,9 +46,8 @@ def test_attention(heads, groups, n):
     additive = torch.zeros(n, 96).masked_fill(~allowed, torch.finfo(torch.float32).min)[None, None]
     output, weights = grouped_attention(Module(heads // groups), query, key, value, additive, scaling=0.3)
     assert output.shape == (1, n, heads, 8) and output.is_contiguous() and weights is None
-    torch.testing.assert_close(
-        output.double(), written_out(query, key, value, additive, 0.3), rtol=0, atol=1e-5
-    )
+    right = written_out(query, key, value, additive, 0.3)
+    torch.testing.assert_close(output.double(), right, rtol=0, atol=1e-5)
 
 
 def causal(batch, head, query, key):
@@ -58,16 +59,15 @@ def sliding(batch, head, query, key):
 
 
 @pytest.mark.parametrize("rule", [causal, sliding])
-@pytest.mark.parametrize("start", [0, 3, 20])
-def test_the_mask_is_what_may_be_seen(rule, start):
-    for offset in (start, torch.tensor(start)):  # the host's position, or the device's
-        got = additive_mask(
-            5, 32, q_offset=offset, mask_function=rule, allow_is_causal_skip=False, dtype=torch.float32
-        )
-        assert got.shape == (1, 1, 5, 32)
-        for i in range(5):
-            for j in range(32):
-                assert got[0, 0, i, j] == (0.0 if rule(0, 0, start + i, j) else masking(torch.float32))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_mask_is_what_may_be_seen_in_the_models_dtype(rule, dtype):
+    how = dict(mask_function=rule, allow_is_causal_skip=False, dtype=dtype)
+    for start in (0, 20):
+        for offset in (start, torch.tensor(start)):  # the host's position, or the device's
+            got = additive_mask(5, 32, q_offset=offset, **how)
+            assert got.shape == (1, 1, 5, 32) and got.dtype == dtype and got.isfinite().all()
+            for i, j in product(range(5), range(32)):
+                assert got[0, 0, i, j] == (0.0 if rule(0, 0, start + i, j) else masking(dtype))
 
 
 def test_no_mask_where_plain_causal_attention_will_do():
@@ -77,12 +77,6 @@ def test_no_mask_where_plain_causal_attention_will_do():
     assert additive_mask(6, 6, mask_function=sliding, local_size=4) is not None
     assert additive_mask(6, 7, mask_function=causal) is not None
     assert additive_mask(6, 6, mask_function=causal, allow_is_causal_skip=False) is not None
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_mask_has_the_models_dtype(dtype):
-    got = additive_mask(2, 8, q_offset=3, mask_function=causal, dtype=dtype)
-    assert got.dtype == dtype and got.isfinite().all()
 
 
 def test_it_is_lent_to_a_model_for_a_while():
