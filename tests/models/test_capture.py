@@ -181,21 +181,6 @@ def test_a_wide_look_with_filled_rows_after_it():
     assert sum(token == 0 for _, token in task.decoder.verifier.target.fed) > 0
 
 
-@pytest.mark.parametrize("name", ["gpt2", "opt", "gemma3"])
-def test_filled_rows_of_real_models_up_to_the_end_of_the_context(name):
-    """gpt2 and opt have learned positions: rows that fill up stand where there are none."""
-    size = "n_positions" if name == "gpt2" else "max_position_embeddings"
-    target, drafter = tiny(name, **{size: 40}), tiny(name, seed=5, **{size: 30})
-    drafted = set()
-    for kind, near in (("model", drafter), ("lookup", None)):
-        params = dict(SHAPES["top-p"], draft_with=kind, gamma=5, ngram=1, max_new_tokens=100, alternatives=3)
-        rounds = rounds_of(load_pair(target=target, drafter=near), **params)
-        assert_nearly_the_same(rounds, rounds_of(run_by(target, near, Filled()), **params))
-        assert sum(len(this_round.emitted) for this_round in rounds) == 40 - len(PROMPT)
-        drafted |= {len(this_round.draft) for this_round in rounds}
-    assert drafted - {0, 5}, "some round must have drafted less"
-
-
 def test_recorded_is_as_run_whoever_drafts_over_one_set_of_recordings():
     """The verifying step's inputs come from recordings and from the host by turns."""
     pair, filled = captured(llama, near), run_by(llama, near, Filled())
@@ -204,20 +189,12 @@ def test_recorded_is_as_run_whoever_drafts_over_one_set_of_recordings():
     for seed, (kind, shape) in enumerate(
         [*runs, ("model", "top-p"), ("lookup", "greedy"), ("model", "greedy")]
     ):
-        params = dict(SHAPES[shape], draft_with=kind, gamma=4, ngram=1, seed=seed)
+        params = dict(SHAPES[shape], draft_with=kind, gamma=4, ngram=1, seed=seed, max_new_tokens=24)
         rounds, before = the_same(pair, filled, **params), sum(one.played for one in graphs.all)
         assert_nearly_the_same(rounds, rounds_of(eager, **params))
         assert rounds_of(pair, **params) == rounds
         assert sum(one.played for one in graphs.all) - before >= len(rounds)
     assert pair.notes == [*pair.limits] and {key[0] for key in graphs.made} == {"draft", "verify"}
-
-
-@pytest.mark.parametrize("name", ["gpt2", "gemma2"])
-def test_recorded_is_as_run_with_other_architectures(name):
-    target = tiny(name)
-    pair, filled = captured(target, noisy(target)), run_by(target, noisy(target), Filled())
-    the_same(pair, filled, temperature=1.0, top_p=0.9, gamma=3, max_new_tokens=90)
-    assert {key[2] if key[0] == "verify" else key[3] for key in pair.runner.graphs.made} == {64, 128}, "spans"
 
 
 @pytest.mark.slow
@@ -228,13 +205,13 @@ def test_the_key_of_a_recording_names_all_that_it_depends_on():
     pair, filled = captured(target, noisy(target), Baked()), run_by(target, noisy(target), Filled())
     graphs, usual = pair.runner.graphs, dict(temperature=1.0, top_p=0.9, gamma=4, ngram=1, alternatives=3)
     numbers = [dict(seed=8), dict(temperature=0.5), dict(top_p=0.5)]
-    others = [dict(max_new_tokens=90), dict(top_k=4), dict(top_k=5), dict(min_p=0.1), dict(gamma=2)]
+    others = [dict(max_new_tokens=70), dict(top_k=4), dict(top_k=5), dict(min_p=0.1), dict(gamma=2)]
     others += [dict(alternatives=0), dict(temperature=0.0)]
     others += [*(dict(draft_with=kind) for kind in ("ngram", "lookup", "none")), dict()]
     for changes in (dict(), *numbers, *others):
         made = [key for key in graphs.made if key[1]]  # but for rounds without a draft
         for prompt in (PROMPT, PROMPT[:1]):
-            the_same(pair, filled, prompt, **{**usual, "max_new_tokens": 20, **changes})
+            the_same(pair, filled, prompt, **{**usual, "max_new_tokens": 12, **changes})
         assert changes not in numbers or [key for key in graphs.made if key[1]] == made
     with torch.no_grad():
         for parameter in target.parameters():
@@ -291,7 +268,7 @@ def test_the_most_that_are_kept():
     pair, filled = captured(llama, near, Recorder(most=3)), run_by(llama, near, Filled())
     graphs, held = pair.runner.graphs, set()
     for gamma in (4, 2, 3, 4, 2):
-        for _ in stream(pair, PROMPT, Params(gamma=gamma, seed=3, max_new_tokens=70)):
+        for _ in stream(pair, PROMPT, Params(gamma=gamma, seed=3, max_new_tokens=40)):
             held.add(len(graphs.graphs))
         the_same(pair, filled, gamma=gamma)
     assert max(held) == 3
@@ -359,7 +336,7 @@ def moved(model, how):
 
 @pytest.mark.parametrize(
     ("how", "role"),
-    [("replaced", 0), ("there and back", 1), ("another parameter", 0), ("another parameter", 1)],
+    [("replaced", 0), ("there and back", 1), ("a new parameter", 0), ("a new parameter", 1)],
 )
 def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
     models = tiny("llama"), noisy(llama)
@@ -527,61 +504,49 @@ def as_it_is(pair, **params):
     return rounds_of(pair.with_capture("off"), "the cat", **params)
 
 
-LONG = dict(max_new_tokens=150, ignore_eos=True)
+LONG = dict(max_new_tokens=100, ignore_eos=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "params",
-    [
-        dict(temperature=0.8, top_p=0.9),
-        dict(temperature=1.1, top_k=9, gamma=7),
-        dict(temperature=0.8, top_p=0.9, draft_with="lookup"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("params", [dict(top_k=9, gamma=7), dict(draft_with="lookup")], ids=str)
 def test_a_loaded_pair_writes_the_same_traced(params, on_disk):
     pair, params = load_pair(**on_disk), LONG | params
     rounds = rounds_of(pair, "the cat", **params)
-    assert sum(len(this_round.emitted) for this_round in rounds) == 150
+    assert sum(len(this_round.emitted) for this_round in rounds) == 100
     assert rounds == untraced(pair, **params), "to the last bit"
     assert_nearly_the_same(rounds, as_it_is(pair, **params))
-    assert all(lm.blocker is None for lm in pair.runner.lms) and pair.notes == [*pair.limits]
-    for one, rows in zip(pair.runner.lms, (params.get("gamma", 4) + 1, 1), strict=True):
-        if rows > 1 or "draft_with" not in params:
-            assert {span for (n, _), span in one.trusted if n == rows} >= {128}
+    assert all(one.blocker is None for one in pair.runner.lms) and pair.notes == [*pair.limits]
+    rows = params.get("gamma", 4) + 1
+    assert {span for (n, _), span in pair.runner.lms[0].trusted if n == rows} >= {128}
 
 
-def listened(module, how, calls):
-    """Lets somebody listen to a module, and gives what ends that."""
-    if how == "hook":
-        return module.register_forward_hook(lambda *_: calls.append(1)).remove
-    if how == "pre-hook":
-        return module.register_forward_pre_hook(lambda *_: calls.append(1)).remove
+def patched(module, heard):
     own = module.forward
-
-    def forward(*args, **kwargs):
-        calls.append(1)
-        return own(*args, **kwargs)
-
-    module.forward = forward
+    module.forward = lambda *args, **kwargs: (heard(), own(*args, **kwargs))[1]
     return lambda: vars(module).pop("forward")
+
+
+LISTENS = {  # each gives what ends it
+    "hook": lambda module, heard: module.register_forward_hook(heard).remove,
+    "pre-hook": lambda module, heard: module.register_forward_pre_hook(heard).remove,
+    "patched": patched,
+}
 
 
 @pytest.mark.slow
 def test_who_listens_hears_every_forward(on_disk):
-    pair, params = load_pair(**on_disk), dict(max_new_tokens=60, temperature=0.0, ignore_eos=True)
-    rounds = rounds_of(pair, "the cat", **params)
+    pair, params = load_pair(**on_disk), dict(max_new_tokens=40, temperature=0.0, ignore_eos=True)
+    rounds, calls = rounds_of(pair, "the cat", **params), []
     for module in (pair.target, pair.target.get_output_embeddings()):
-        for how in ("hook", "pre-hook", "patched"):
+        for listen in LISTENS.values():
             assert pair.runner.lms[0].trusted
-            calls = []
-            ends = listened(module, how, calls)
+            calls.clear()
+            ends = listen(module, lambda *_: calls.append(1))
+            assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
+            ends()
             assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
             assert len(calls) == len(rounds) + 1, "and the prefill"
-            ends()
-            rounds_of(pair, "the cat", **params)
-            assert len(calls) == len(rounds) + 1 and pair.notes == [*pair.limits]
+            assert pair.notes == [*pair.limits]
 
 
 @pytest.mark.slow
@@ -638,13 +603,13 @@ def test_a_pair_that_goes_leaves_no_weights_behind(on_disk):
 
 @pytest.mark.slow
 def test_weights_that_have_changed_are_used(on_disk):
-    pair, params = load_pair(**on_disk), dict(LONG, temperature=0.0)
+    pair, params = load_pair(**on_disk), dict(max_new_tokens=40, ignore_eos=True, temperature=0.0)
     head = pair.target.get_output_embeddings()
     before = rounds_of(pair, "the cat", **params)
     changes = {
         "in place": lambda: head.weight.data.mul_(torch.linspace(0.5, 1.5, 32)),
         "replaced": lambda: setattr(head.weight, "data", head.weight.data.flip(0)),
-        "another parameter": lambda: setattr(head, "weight", torch.nn.Parameter(head.weight.roll(9, 0))),
+        "a new parameter": lambda: setattr(head, "weight", torch.nn.Parameter(head.weight.roll(9, 0))),
     }
     for how, change in changes.items():
         believed = set(pair.runner.lms[0].trusted)

@@ -1,8 +1,6 @@
 """The pairs that come with the project: their sizes, and that one drafter is good and the other poor."""
 
 import json
-from dataclasses import replace
-from itertools import product
 
 import pytest
 
@@ -59,22 +57,10 @@ def test_sampled_drafts_are_accepted_by_the_quality_of_the_drafter(good, poor):
 
 def run(pair, **how):
     """One trace for each prompt."""
-    return [generate(pair, prompt, Params(gamma=4, seed=1, max_new_tokens=50, **how)) for prompt in PROMPTS]
+    params = Params(gamma=4, seed=1, max_new_tokens=40, **how)
+    return [generate(pair, prompt, params, measure=False) for prompt in PROMPTS]
 
 
 def acceptance_rate(traces) -> float:
     stats = [trace.stats for trace in traces]
     return sum(one.accepted for one in stats) / sum(one.accepted + one.rejected for one in stats)
-
-
-@pytest.mark.slow
-def test_block_verification_keeps_more_of_the_same_drafts(good):
-    """And its runs take fewer rounds than those of the speculative rule."""
-    hot = Params(temperature=1.5, top_p=1.0, gamma=6, max_new_tokens=150, ignore_eos=True, alternatives=1)
-    rounds = {"speculative": [], "block": []}
-    for rule, seed in product(rounds, range(4)):
-        trace = generate(good, PROMPTS[0], replace(hot, rule=rule, seed=seed), measure=False)
-        rounds[rule] += trace.rounds
-    kept = [one.kept for by_rule in rounds.values() for one in by_rule if one.kept]
-    assert sum(one.block for one in kept) > 1.05 * sum(one.speculative for one in kept)
-    assert len(rounds["block"]) < len(rounds["speculative"])

@@ -119,21 +119,6 @@ def test_a_drafter_of_another_width(width):
     assert max(token.id for this_round in trace.rounds for token in this_round.draft) < min(width, VOCAB)
 
 
-def test_a_prompt_of_text():
-    words = tokenizer()
-    target = tiny("smollm3", vocab_size=304)  # padded to a multiple of 8, as many are
-    prompt = "the small cat\nsat — naïve"
-    ids = words(prompt).input_ids
-    pair = load_pair(target=target, drafter=noisy(target), tokenizer=words)
-    trace = generate(pair, prompt, Params(temperature=0, gamma=4, max_new_tokens=NEW))
-    assert trace.prompt == prompt and list(trace.prompt_ids) == ids
-    expected = greedy(target, ids, NEW)
-    if words.eos_token_id in expected:
-        expected = expected[: expected.index(words.eos_token_id) + 1]
-    assert_same(target, trace.output_ids, expected, ids)
-    assert len(expected) >= 20 and trace.text == words.decode(expected, skip_special_tokens=True)
-
-
 def eos_within_a_draft(expected, gamma):
     """An id whose first occurrence, 20 tokens on or later, is in the middle of a draft when every draft is
     accepted."""

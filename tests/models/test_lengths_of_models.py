@@ -31,7 +31,7 @@ def pair_of():
 
 
 def rounds_of(pair, **params):
-    trace = generate(pair, PROMPT, Params(max_new_tokens=60, **params), measure=False)
+    trace = generate(pair, PROMPT, Params(max_new_tokens=50, **params), measure=False)
     assert Trace.from_json(trace.to_json()) == trace
     return [replace(one, draft_ms=0, verify_ms=0) for one in trace.rounds]
 

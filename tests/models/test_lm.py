@@ -143,22 +143,6 @@ def test_prefill_in_chunks(monkeypatch, chunk, mode):
 
 
 @modes
-@torch.no_grad()
-def test_two_caches_over_one_model_know_nothing_of_each_other(mode):
-    model = tiny("phi3")
-    one, other = lm_of(model, mode), lm_of(model, mode)
-    at(one, 0, [1, 2, 3])
-    at(other, 0, [9, 8])
-    assert_close(at(one, 3, [4]), fresh(model, [1, 2, 3, 4])[-1:])
-    assert_close(at(other, 2, [7]), fresh(model, [9, 8, 7])[-1:])
-
-
-@torch.no_grad()
-def test_ids_that_the_model_does_not_know_are_taken_without_a_crash():
-    assert at(CachedLM(tiny("gpt2")), 0, [VOCAB, VOCAB + 1000, 3]).isfinite().all()
-
-
-@modes
 @pytest.mark.parametrize("grown", [0, 1, 3])  # keys and values of two layers
 @torch.no_grad()
 def test_a_cache_that_found_no_memory_to_grow_still_holds_what_it_held(mode, grown, monkeypatch):
@@ -183,20 +167,6 @@ def test_a_cache_that_found_no_memory_to_grow_still_holds_what_it_held(mode, gro
     for reach in (300, 400):  # and it grows when there is memory again
         assert_close(at(lm, len(text) - 2, text[-2:], reach), fresh(model, text)[-2:])
     assert {layer.keys.shape[-2] for layer in lm.layers} == {layer.values.shape[-2] for layer in lm.layers}
-
-
-@modes
-@torch.no_grad()
-def test_the_cache_lies_where_it_lay_while_there_is_room(mode):
-    """A recording reads it there; and when it does move, what it held goes with it."""
-    model, ids = tiny("llama", max_position_embeddings=1024), random.Random(5).choices(range(VOCAB), k=700)
-    lm, places, moves = lm_of(model, mode), set(), set()
-    for start in range(0, 700, 7):
-        logits = at(lm, start, ids[start : start + 7])
-        places.add((lm.buffer_epoch, lm.layers[0].keys.data_ptr()))
-        moves.add(lm.buffer_epoch)
-    assert_close(logits, fresh(model, ids)[-7:])
-    assert 2 <= len(places) == len(moves) <= 3, "it doubles, and says so"
 
 
 @torch.no_grad()

@@ -17,7 +17,6 @@ import torch
 from filelock import FileLock
 from numba import cfunc, types
 from numba.core import caching
-from optimum.quanto import qint4
 
 from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
@@ -121,34 +120,31 @@ def test_narrow_weights_give_logits_no_further_from_float64_than_the_model_s(nam
         assert apart <= furthest if "bfloat16" in kind else apart <= 2 * furthest + 1e-6
 
 
+class OtherLinear(torch.nn.Linear):
+    """Stands in for one whose weights are kept in another way, in 4 bits for example."""
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"hidden_act": "relu"}, "its activation is relu"),
         ({"intermediate_size": 40}, "a product of 40 numbers to 32"),
-        (
-            {"hidden_size": 128, "intermediate_size": 128},
-            "neither plain nor quantised to int8",
-        ),  # but to int4
+        ({}, "it has linear layers that are neither plain nor quantised to int8"),
     ],
     ids=str,
 )
 def test_what_it_cannot_do_runs_as_before_and_is_named(changes, reason, monkeypatch):
     model = tiny(**changes)
-    model = quantised(model, qint4) if "quantised" in reason else model
+    if not changes:
+        model.model.layers[1].mlp.up_proj.__class__ = OtherLinear
     lm = native_lm(model)
     assert lm.native is None
-    (note,) = (note for note in lm.notes_as("target") if "operation" in note)
-    assert (
-        note.startswith("the target runs operation by operation, which takes twice as long")
-        and reason in note
-    )
+    start = "the target runs operation by operation, which"
+    assert lm.notes_as("target")[-1].startswith(f"{start} takes twice as long: {reason}")
     assert_same(predicted(lm, 5), expected(model))
     monkeypatch.setattr(native, "SMALL_MODEL", 0)
-    assert "operation by operation, which is slower: " in native_lm(model).notes_as("target")[-1]
+    assert native_lm(model).notes_as("target")[-1].startswith(f"{start} is slower: {reason}")
 
-
-# Products, and how weights are kept.
 
 KEPT = {
     products.FLOAT32: torch.float32,
@@ -231,21 +227,6 @@ def test_one_weight_that_is_not_exact_keeps_its_tensor_alone_wide():
     assert int(lm.native._layers[-1, kernels.LAST + kernels.KIND]) == products.FLOAT32
 
 
-def test_of_float32_weights_no_run_copies_more_than_a_row(monkeypatch):
-    lm, copied, own = native_lm(tiny()), [], torch.Tensor.to
-
-    def to(tensor, *arguments, **named):
-        copied.append(tensor.numel() if arguments and arguments[0] in (torch.bfloat16, torch.float16) else 0)
-        return own(tensor, *arguments, **named)
-
-    monkeypatch.setattr(torch.Tensor, "to", to)
-    lm.begin_run(static=True)
-    assert 0 < max(copied) <= lm.model.config.intermediate_size
-
-
-# Weights that change between runs.
-
-
 @pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
 def test_weights_that_changed_are_noticed(exact):
     model = tiny().bfloat16().float() if exact else tiny()
@@ -292,9 +273,6 @@ def test_weights_that_the_model_cannot_read_are_refused_as_by_the_model(what, ex
         lm.begin_run(static=True)
         lm.forward(TEXT[:5], torch.tensor(0))
     assert lm.native is None
-
-
-# Features, caches, ids.
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("llama", torch.float32), ("gemma3", torch.bfloat16)], ids=str)
@@ -350,9 +328,6 @@ def test_no_id_reads_memory_outside_of_the_embeddings_and_no_ids_give_no_logits(
     assert_same(predicted(lm, 5), expected(lm.model))
 
 
-# What is tried before it is used.
-
-
 def test_a_forward_that_lies_is_not_used(monkeypatch):
     own = NativeForward.__call__
     monkeypatch.setattr(NativeForward, "__call__", lambda *args: own(*args) * 1.01)
@@ -385,9 +360,6 @@ def test_what_is_tried_in_a_run_decides_nothing():
     assert lm.blocks - before == {3} and torch.equal(torch.cat(parts), right)
     caches = [[layer.keys[:, :, : len(TEXT)] for layer in each.layers] for each in (lm, other)]
     assert all(torch.equal(*keys) for keys in zip(*caches, strict=True))
-
-
-# Shaping and drafting in the same call.
 
 
 @pytest.fixture(scope="module")
@@ -454,8 +426,8 @@ def text_of(pair, prompt=PROMPT, **params):
 @pytest.mark.parametrize(
     "params",
     [
-        dict(temperature=0.0),
-        dict(temperature=0.8, top_p=0.9, gamma=16),
+        dict(temperature=0.0, gamma=16),
+        dict(temperature=0.8, top_p=0.9),
         dict(temperature=0.0, draft_with="early-exit"),
     ],
     ids=str,
@@ -482,17 +454,6 @@ def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatc
     for one, other in zip(at_once.rounds, in_turn.rounds, strict=True):
         assert [token.id for token in one.draft] == [token.id for token in other.draft]
         assert [token.q for token in one.draft] == pytest.approx([token.q for token in other.draft], abs=1e-5)
-
-
-@pytest.mark.parametrize("how", [{"dtype": "bfloat16"}, {"quantize": "int8"}], ids=str)
-def test_greedy_text_of_narrow_weights_is_that_of_plain_decoding_and_near_the_model_s_own(pair, how):
-    """The checkpoint's numbers are bfloat16, so a bfloat16 pair has the same weights as a float32 one. The
-    two likeliest tokens' logits are 0.06 apart in this text, and a cache in bfloat16 moves them by 0.01."""
-    narrow, told = load_pair(**how), dict(prompt="Lily saw a big red ball. She", temperature=0.0)
-    assert all(lm.native is not None for lm in narrow.runner.lms) and noted(narrow) == []
-    text = text_of(narrow, **told)
-    assert text == text_of(narrow, **told, draft_with="none")
-    assert text == text_of(pair if "dtype" in how else narrow.with_capture("off"), **told)
 
 
 def test_the_copies_are_told_and_first_layers_read_those_of_their_owner(pair):
@@ -535,16 +496,15 @@ def test_without_numba(pair, monkeypatch):
     assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
 
 
-def test_without_a_place_for_compiled_code(pair, monkeypatch):
+def test_without_a_place_for_compiled_code(monkeypatch):
     native.compile_function.cache_clear()
     monkeypatch.setattr(native, "_cache_fault", None)
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
-    without = load_pair(device="cpu")
-    (note,) = noted(without)
+    lm = native_lm(tiny())
+    (note,) = lm.notes_as("target")
     assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
-    assert "deleted" not in note
-    assert all(lm.native is not None for lm in without.runner.lms)
-    assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
+    assert "deleted" not in note and lm.native is not None
+    assert_same(predicted(lm, 5), expected(lm.model))
 
 
 def test_a_broken_cache_is_not_used_and_its_folder_is_named(tmp_path, monkeypatch):
@@ -578,21 +538,13 @@ print(json.dumps([text, notes, [lm.native is not None for lm in pair.runner.lms]
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names processors of Linux on x86")
-def test_on_older_processors_of_which_two_compile_at_once_in_one_folder(pair, tmp_path):
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITES],
-            env=os.environ
-            | {"ATEN_CPU_CAPABILITY": capability, "NUMBA_CPU_NAME": processor}
-            | {"NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(tmp_path)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for capability, processor in (("avx2", "haswell"), ("default", "nehalem"))
-    ]
-    written = [process.communicate(timeout=300)[0].splitlines()[-1] for process in processes]
-    text = text_of(pair, temperature=0.0)
-    assert [json.loads(line) for line in written] == [[text, [], [True, True]]] * 2
+def test_on_an_older_processor(pair, tmp_path):
+    older = {"ATEN_CPU_CAPABILITY": "default", "NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": ""}
+    environment = os.environ | older | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", WRITES]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == [text_of(pair, temperature=0.0), [], [True, True]]
 
 
 def test_one_process_compiles_at_a_time(tmp_path, monkeypatch):
@@ -608,9 +560,6 @@ def test_one_process_compiles_at_a_time(tmp_path, monkeypatch):
         assert other.is_alive() and not made
     other.join(30)
     assert made == [True], "kept on disk"
-
-
-# Threads.
 
 
 @contextmanager
@@ -674,20 +623,16 @@ def test_torchs_default_dtype_is_another_one(name, dtype, monkeypatch):
         assert not any(getattr(lm, "not_native", None) for lm in pair.runner.lms)
         return [generate(pair, PROMPT, one, measure=False).output_ids for one in params]
 
-    sampled = dict(max_new_tokens=20, seed=1, temperature=0.8, top_p=0.9)
-    params = [
-        Params(**sampled),
-        Params(**sampled, repetition_penalty=1.2),
-        Params(temperature=0.0, max_new_tokens=20),
-    ]
-    expected = text(params)
-    begin_run = native.NativeForward.begin_run
+    sampled = dict(seed=1, temperature=0.8, top_p=0.9)
+    options = (sampled, sampled | {"repetition_penalty": 1.2}, {"temperature": 0.0})
+    params = [Params(max_new_tokens=20, **each) for each in options]
+    expected, begin_run = text(params), NativeForward.begin_run
 
     def elsewhere(self):
         torch.set_default_dtype(torch.float64)
         begin_run(self)
 
-    monkeypatch.setattr(native.NativeForward, "begin_run", elsewhere)
+    monkeypatch.setattr(NativeForward, "begin_run", elsewhere)
     try:
         assert text(params) == expected
         assert torch.get_default_dtype() == torch.float64

@@ -9,7 +9,7 @@ from specdemo import Params, generate, load_pair
 from specdemo.session import one_round, prepare
 
 PROMPT = "The cat sat. The cat sat. The dog ran to the cat. The cat"
-SAMPLED = Params(draft_with="lookup", gamma=4, seed=5, max_new_tokens=40)
+SAMPLED = Params(draft_with="lookup", gamma=4, seed=5, max_new_tokens=30)
 SETTINGS = {
     "greedy": replace(SAMPLED, temperature=0.0),
     "top-p": replace(SAMPLED, temperature=1.3, top_p=0.8, seed=8),
