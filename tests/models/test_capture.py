@@ -368,24 +368,6 @@ def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothin
     assert len(made) == len(set(made)) <= 6
 
 
-@pytest.mark.slow
-def test_a_cache_that_has_moved_is_recorded_anew():
-    """A text beyond the buffers of both caches, and then a short one: what was recorded over the old ones is
-    not played."""
-    target = tiny("llama", max_position_embeddings=1024)
-    pair, filled = captured(target, near), run_by(target, near, Filled())
-    short, graphs = rounds_of(pair), pair.runner.graphs
-    made, places = len(graphs.made), [one.layers[0].keys.data_ptr() for one in pair.runner.lms]
-    the_same(pair, filled, max_new_tokens=300)
-    now = [one.layers[0].keys.data_ptr() for one in pair.runner.lms]
-    assert all(place != before for place, before in zip(now, places, strict=True))
-    old, grown = graphs.all[:made], len(graphs.made)
-    played = [recording.played for recording in old]
-    assert grown > made and rounds_of(pair) == short
-    assert [key[:2] for key in graphs.made[grown:]] in ([], [key[:2] for key in graphs.made[:made]])
-    assert [recording.played for recording in old] == played
-
-
 @pytest.mark.parametrize("shape", [{}, {"sliding_window": 8}], ids=str)
 def test_a_cache_that_was_made_anew_shares_no_recording_with_the_one_before(shape):
     """As when a model in memory was moved and moved back: its weights lie where they were."""

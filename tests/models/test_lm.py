@@ -13,6 +13,7 @@ from specdemo.runtime.attention import MAX_GROUPED_QUERIES
 from specdemo.runtime.graphs import capture_blocker
 from specdemo.runtime.lm import CachedLM, positional_cache
 from tests.sentences import assert_one_sentence
+from tests.small import small_model
 from tests.tiny import ARCHITECTURES, VOCAB, WINDOW, greedy, longrope, random_weights, tiny, tokenizer
 
 
@@ -100,11 +101,12 @@ def test_what_stands_after_the_text_never_shows(name, mode):
 
 
 @modes
-@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("name", ["mistral", "starcoder2"])  # by a fused forward, and by transformers' own
 @torch.no_grad()
-def test_keys_that_several_queries_share(groups, mode):
+def test_keys_that_several_queries_share(name, mode):
     """For any number of rows: few are attended to without copying keys, many (a prefill) are not."""
-    model = tiny("mistral", num_key_value_heads=groups)
+    model = small_model(name)
+    assert model.config.num_key_value_heads < model.config.num_attention_heads and model.config.sliding_window
     for n in (1, 2, 5, 17, MAX_GROUPED_QUERIES, MAX_GROUPED_QUERIES + 1):
         ids = random.Random(n).choices(range(VOCAB), k=25 + n)
         lm = lm_of(model, mode)
@@ -127,15 +129,14 @@ def test_the_models_own_attention_is_back_after_every_forward(own):
         assert_close(at(lm, 20, held[:6]), fresh(model, held[:20] + held[:6])[-6:])
 
 
-@modes
 @pytest.mark.parametrize("chunk", [1, 7, 100])
 @torch.no_grad()
-def test_prefill_in_chunks(monkeypatch, chunk, mode):
+def test_prefill_in_chunks(monkeypatch, chunk):
     monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", chunk)
     ids = random.Random(3).choices(range(VOCAB), k=40)
     for name in ("mistral", "gpt2"):
         model = tiny(name)
-        lm = lm_of(model, mode)
+        lm = lm_of(model, "static")
         for prompt in (ids, ids[5:]):  # the next run writes over what the last one left
             assert lm.prefill(torch.tensor(prompt[:-1])) == -(-(len(prompt) - 1) // chunk)
             assert_close(at(lm, len(prompt) - 1, prompt[-1:], reach=4), fresh(model, prompt)[-1:])

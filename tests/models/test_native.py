@@ -424,20 +424,6 @@ def text_of(pair, prompt=PROMPT, **params):
 
 
 @pytest.mark.parametrize(
-    "params",
-    [
-        dict(temperature=0.0, gamma=16),
-        dict(temperature=0.8, top_p=0.9),
-        dict(temperature=0.0, draft_with="early-exit"),
-    ],
-    ids=str,
-)
-def test_the_text_is_the_same_as_of_uncaptured_forwards(pair, params):
-    assert all(lm.native is not None for lm in pair.runner.lms)
-    assert text_of(pair, **params) == text_of(pair.with_capture("off"), **params)
-
-
-@pytest.mark.parametrize(
     ("temperature", "filters"),
     [(0.0, {}), (1.0, {}), (0.7, dict(top_p=0.9)), (1.0, dict(top_p=0.8, top_k=20, min_p=0.05))],
     ids=str,
