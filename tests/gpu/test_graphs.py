@@ -37,20 +37,20 @@ def trace_of(pair, params, prompt=PROMPT, capture=True):
     return generate(pair if capture else pair.with_capture("off"), prompt, params)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SAMPLED = replace(GREEDY, temperature=0.8)
+
+
 @pytest.mark.parametrize(
     "params",
     [
-        GREEDY,
-        replace(GREEDY, temperature=0.8),
-        replace(GREEDY, temperature=1.2, top_k=20, top_p=1.0, min_p=0.05),
-        replace(GREEDY, temperature=0.8, gamma=8, confidence=0.5),
-        replace(GREEDY, temperature=0.8, gamma="auto"),
+        *(replace(each, draft_with=kind) for each in (GREEDY, SAMPLED) for kind in KINDS),
+        replace(SAMPLED, temperature=1.2, top_k=20, top_p=1.0, min_p=0.05),
+        replace(SAMPLED, gamma=8, confidence=0.5),
+        replace(SAMPLED, gamma="auto"),
     ],
-    ids=range(5),
+    ids=str,
 )
-def test_the_same_tokens_eager_and_captured(pair, kind, params):
-    params = replace(params, draft_with=kind)
+def test_the_same_tokens_eager_and_captured(pair, params):
     captured, eager = trace_of(pair, params), trace_of(pair, params, capture=False)
     assert pair.runner.graphs.graphs and not pair.runner.graphs.fault
     assert captured.output_ids == eager.output_ids
