@@ -68,11 +68,8 @@ def test_every_architecture_is_captured_and_writes_the_same(name):
     params = replace(GREEDY, max_new_tokens=100)  # beyond the sliding windows
     captured = trace_of(pair, params, prompt)
     assert not pair.notes and pair.runner.graphs.graphs
-    assert captured.output_ids == trace_of(pair, params, prompt, capture=False).output_ids
-    assert (
-        captured.output_ids
-        == trace_of(pair, replace(params, draft_with="none"), prompt, capture=False).output_ids
-    )
+    for eager in (params, replace(params, draft_with="none")):
+        assert captured.output_ids == trace_of(pair, eager, prompt, capture=False).output_ids
 
 
 def test_the_host_waits_once_a_round(pair, monkeypatch):
@@ -98,24 +95,12 @@ def test_the_host_waits_once_a_round(pair, monkeypatch):
     assert len(came_home) == 5 and not waits, [str(warning.message) for warning in waits]
 
 
-def test_a_second_run_captures_nothing_and_another_gamma_only_its_own(pair):
-    trace_of(pair, GREEDY)
-    captured = set(pair.runner.graphs.graphs)
-    trace_of(pair, GREEDY)
-    assert set(pair.runner.graphs.graphs) == captured
-    trace_of(pair, replace(GREEDY, gamma=7))
-    new = set(pair.runner.graphs.graphs) - captured
-    assert new and all(key[1] == 7 for key in new)
-
-
 def test_longer_texts_pass_from_kv_length_to_kv_length(pair):
-    params = replace(GREEDY, max_new_tokens=700)
-    assert trace_of(pair, params).output_ids == trace_of(pair, params, capture=False).output_ids
-    prompt = pair.tokenizer(PROMPT).input_ids * 60
-    assert (
-        trace_of(pair, replace(GREEDY, max_new_tokens=100), prompt).output_ids
-        == trace_of(pair, replace(GREEDY, max_new_tokens=100), prompt, capture=False).output_ids
-    )
+    prompt = pair.tokenizer(PROMPT).input_ids
+    for text, new in ((prompt, 700), (60 * prompt, 100)):
+        params = replace(GREEDY, max_new_tokens=new)
+        captured, eager = (trace_of(pair, params, text, capture) for capture in (True, False))
+        assert captured.output_ids == eager.output_ids
 
 
 def test_a_model_with_hooks_runs_as_it_is_and_says_why():
@@ -214,18 +199,18 @@ def test_two_pairs_run_at_once(pair):
     """Their graphs share the device and the stream that they were captured on, and nothing else."""
     expected = trace_of(pair, GREEDY, capture=False).output_ids
     pairs = [load_pair(device="cuda", dtype="float32") for _ in range(2)]
-    texts = [[], []]
+    texts = []
 
-    def run(i):
+    def run(own):
         for gamma in (4, 2, 5, 3):
-            texts[i].append(trace_of(pairs[i], replace(GREEDY, gamma=gamma)).output_ids)
+            texts.append(trace_of(own, replace(GREEDY, gamma=gamma)).output_ids)
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    threads = [threading.Thread(target=run, args=(own,)) for own in pairs]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert texts == 2 * [4 * [expected]]
+    assert texts == 8 * [expected]
     assert not any(one.runner.graphs.fault for one in pairs)
 
 
