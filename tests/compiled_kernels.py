@@ -26,17 +26,15 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
     float32 = partial(number, dtype=torch.float32)
     for outputs, inputs in products_of(model):
         int8, scale = number(outputs, inputs, dtype=torch.int8), number(outputs)
-        plain, bias = (number(outputs, inputs), None), number(outputs)
-        launched = [(GAMMA + 1, (int8, scale), None), (MOST_BY_TRITON, (int8, scale), bias)]
-        for rows, weight, bias in (*launched, (1, plain, None), (1, plain, bias)):
+        plain, one = (number(outputs, inputs), None), number(outputs)
+        launched = [(GAMMA + 1, (int8, scale), None), (MOST_BY_TRITON, (int8, scale), one)]
+        for rows, weight, bias in (*launched, (1, plain, None), (1, plain, one)):
             x, y, adds = number(rows, inputs), number(rows, outputs), bias is None
             triton_products._launch(y, x, *weight, bias, adds)
     heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
     table, norms = number(CAPACITY, 2, d), [number(d), number(d)]
-    ways = [
-        ([None, None], table, 0.0, 0),
-        ([float32(d), float32(d)], table, 50.0, 1024),
-    ]  # the second: Gemma's
+    of_gemma = [float32(d), float32(d)], table, 50.0, 1024
+    ways = [([None, None], table, 0.0, 0), of_gemma]
     for n in (1, GAMMA + 1, MOST_BY_TRITON):
         given = [number(n, heads * d), number(n, groups * d), number(n, groups * d)]
         cache = [number(n, dtype=torch.int64), *[number(1, groups, CAPACITY, d)] * 2, d**-0.5]
