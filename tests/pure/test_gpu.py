@@ -1,6 +1,5 @@
 """What is decided from a GPU's compute capability, with GPUs that are not there."""
 
-from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,6 @@ from specdemo.loading.catalog import DTYPES, QUANTIZE
 from specdemo.loading.pair import _emulated_bfloat16
 from specdemo.loading.plan import automatic_dtype, plan_from
 from specdemo.loading.request import resolve
-from specdemo.runtime.attention import without_cudnn
 from specdemo.runtime.device import attention_backends
 from specdemo.runtime.runner import Runner
 from tests.sentences import assert_one_sentence
@@ -129,6 +127,11 @@ def test_a_refusal_names_the_field_the_model_the_device_and_what_is_allowed(card
     assert refusal("int2", "auto", model, "cuda:1").startswith(
         "quantize must be one of none, int8, float8 for target own/target on cuda:1 in float16, not int2: "
     )
+    how = {"target": "a", "drafter": "b", "device": "cuda"}
+    models = [skeleton(), skeleton(192)]
+    assert plan_from(resolve(**how, quantize={"target": "int4", "drafter": "int8"}), models)
+    with pytest.raises(PairError, match="^quantize must be one of none, int8 for drafter b on cuda in bfl"):
+        plan_from(resolve(**how, quantize="int4"), models)
 
 
 @pytest.mark.parametrize(
@@ -138,15 +141,6 @@ def test_int4_needs_widths_in_whole_groups_of_128(cards, width, rows, fits):
     """Other layers have other groups, or none, for which torch has no kernel."""
     cards("H100")
     assert ("int4" in allowed("bfloat16", skeleton(width, rows))) == fits
-
-
-def test_each_model_is_looked_at(cards):
-    cards("H100")
-    how = {"target": "a", "drafter": "b", "device": "cuda"}
-    skeletons = [skeleton(), skeleton(192)]
-    assert plan_from(resolve(**how, quantize={"target": "int4", "drafter": "int8"}), skeletons)
-    with pytest.raises(PairError, match="^quantize must be one of none, int8 for drafter b on cuda in bfl"):
-        plan_from(resolve(**how, quantize="int4"), skeletons)
 
 
 def test_a_sweep_is_refused_before_anything_is_measured(cards, capsys, monkeypatch):
@@ -160,37 +154,21 @@ def test_a_sweep_is_refused_before_anything_is_measured(cards, capsys, monkeypat
 # Attention
 
 
-@pytest.fixture(params=[True, False], ids=["on", "off"])
-def cudnn(request):
-    """Whether torch may choose cuDNN's attention in the whole process."""
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(request.param)
-    yield request.param
-    torch.backends.cuda.enable_cudnn_sdp(before)
-
-
-def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out_unless_it_was_asked_for(cudnn):
+def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out_unless_it_was_asked_for():
+    usual = {*attention_backends()}
+    assert usual == {"flash", "efficient", "math", "cudnn"}
     cpu, gpu = (
         SimpleNamespace(device=torch.device(kind), dtype=torch.float32, num_parameters=lambda: 1)
         for kind in ("cpu", "cuda")
     )
-    for runner, is_off in (
-        (Runner(cpu, None), False),
-        (Runner(cpu, gpu), True),
-        (Runner(gpu, None, cudnn_attention=True), False),
+    for runner, left_out in (
+        (Runner(cpu, None), set()),
+        (Runner(cpu, gpu), {"cudnn"}),
+        (Runner(gpu, None, cudnn_attention=True), set()),
     ):
         with runner.gpu_settings():
-            assert ("cudnn" in attention_backends()) == (cudnn and not is_off)
-            assert {"flash", "efficient", "math"} <= {*attention_backends()}
-        assert ("cudnn" in attention_backends()) == cudnn
-
-
-def test_the_last_of_several_threads_puts_cudnns_attention_back(cudnn):
-    with ExitStack() as other:
-        with without_cudnn():
-            other.enter_context(without_cudnn())
-        assert "cudnn" not in attention_backends(), "the other still needs that"
-    assert ("cudnn" in attention_backends()) == cudnn
+            assert {*attention_backends()} == usual - left_out
+        assert {*attention_backends()} == usual
 
 
 def test_the_bench_loads_with_the_attention_that_is_asked_for(monkeypatch):
