@@ -130,8 +130,8 @@ def quantised(model, kind=qint8):
     return model.to(DEVICE)
 
 
-def static_on(model, compiled=False):
-    lm = CachedLM(model, compiled)
+def static_on(model):
+    lm = CachedLM(model)
     lm.begin_run(static=True)
     return lm
 
@@ -203,7 +203,8 @@ def test_int8_weights_are_read_as_they_lie_in_memory(name, joined):
     size, expected = held_bytes(model), own_logits(model)
     if joined:
         join_weights(model)
-    assert held_bytes(model) == size and torch.equal(own_logits(model), expected)
+    assert held_bytes(model) == size
+    assert_same(own_logits(model), expected)
     lm = static_on(model)
     products = [p for layer in lm.fused.layers for p in (layer.qkv, layer.gate_up, layer.out, layer.down)]
     for product in products:
@@ -461,7 +462,7 @@ def test_nothing_is_read_or_written_beyond_the_rows():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("capability", [80, 86, 90])
+@pytest.mark.parametrize("capability", [80, 86, 89, 90])
 def test_every_kernel_is_compiled_for_a_device(capability, tmp_path):
     """For all sizes of the catalogue, without a device, in a process of its own, because the interpreter is
     chosen when Triton is imported: there is machine code, what is on its way fits into the memory that a
@@ -474,6 +475,6 @@ def test_every_kernel_is_compiled_for_a_device(capability, tmp_path):
     assert len(found) > 100
     for kernel in found:
         assert kernel["machine_code"] > 1000 and f".target sm_{capability}" in kernel["target"], kernel
-        assert kernel["shared"] <= (99 if capability == 86 else 163) * 1024, kernel
+        assert kernel["shared"] <= (99 if capability in (86, 89) else 163) * 1024, kernel
         if kernel["name"] == "int8_kernel":
             assert kernel["tensor_cores"] == (kernel["dtype"] != "float32"), kernel
