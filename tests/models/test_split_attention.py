@@ -1,5 +1,5 @@
-"""Attention over a long cache that is split into parts: against float64, over the same memory, by the rules
-of torch's CUDA kernel, and in whole runs."""
+"""Attention over a long cache that is split into parts: against float64, over the same memory, and by the
+rules of torch's CUDA kernel. Whole runs over parts are those of test_replay.py."""
 
 import math
 
@@ -16,14 +16,8 @@ from specdemo.runtime.attention import (
     parts_of,
     split_attention,
 )
-from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import kv_length_for
 from tests.fake_cuda import FakeCuda, Properties, install
-from tests.models.test_capture import rounds_of
-from tests.oracle import assert_nearly_the_same
-from tests.runners import run_by
-from tests.tiny import noisy, tiny
 
 SHAPES = {  # of the catalogue: query heads, key heads, head_dim
     "Llama 3.2 3B": (24, 8, 128),
@@ -181,33 +175,3 @@ def test_what_the_kernel_would_refuse_is_not_split(gpu, monkeypatch):
 
 def test_nothing_is_split_on_a_cpu():
     assert parts_of(keys_of(32768)) == 1
-
-
-# Whole runs, split from the first key on: the same tokens and fates, and the same numbers but for rounding.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [("llama", dict(temperature=0.9, top_p=0.9)), ("gemma3", dict(temperature=0.0))],
-    ids=str,
-)
-def test_a_captured_run_over_parts_is_the_run(gpu, monkeypatch, name, params):
-    target = tiny(name)
-    drafter = noisy(target)
-    monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
-    unsplit = rounds_of(run_by(target, drafter, Graphs(Clock())), **params)
-    monkeypatch.setattr(attention, "SPLIT_FROM", 1)
-    monkeypatch.setattr(attention, "SMALLEST_PART", 8)
-    found, split = set(), attention.split_attention
-
-    def noted(*arguments):
-        found.add(arguments[-1])
-        return split(*arguments)
-
-    monkeypatch.setattr(attention, "split_attention", noted)
-    graphs = Graphs(Clock())
-    rounds = rounds_of(run_by(target, drafter, graphs), **params)
-    assert found and min(found) > 1, "the test must show something"
-    assert graphs.graphs and graphs.fault is None and not gpu.violations
-    assert_nearly_the_same(rounds, unsplit)

@@ -211,14 +211,6 @@ def test_nobody_frees_moves_or_captures_while_a_step_is_captured(fake):
     assert set(done) == calls.keys() and not fake.violations
 
 
-def test_the_least_recently_used_graph_goes_first(fake):
-    graphs = new_graphs(most=3)
-    for gamma in (0, 1, 2, 0, 3):
-        graphs(("step", gamma), step, inputs())
-    assert [key[1] for key in graphs.graphs] == [2, 0, 3] and fake.made == 4
-    assert fake.users[graphs._pool] == 3
-
-
 # Before a graph is used, it is compared with the step.
 
 
