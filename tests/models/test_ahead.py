@@ -11,7 +11,8 @@ from specdemo.engine.emit import Emitter
 from specdemo.engine.loop import Decoder
 from specdemo.engine.step import Verifier
 from specdemo.events import RULES
-from tests.models.test_capture import PROMPT, Filled, Recorder
+from specdemo.runtime.graphs import EagerSteps
+from tests.models.test_capture import PROMPT, Recorder
 from tests.oracle import KINDS
 from tests.runners import run_by
 from tests.tiny import noisy, tiny, tokenizer
@@ -23,13 +24,13 @@ STOP = ("b",)
 
 
 def pair_by(run_step):
-    return replace(run_by(llama, near, run_step), tokenizer=tokenizer())
+    return replace(run_by(llama, near, run_step), tokenizer=tokenizer(eos=None))
 
 
 @pytest.fixture(scope="module")
 def pair():
     """Nothing is compiled when it has run a few times, which would change how it rounds."""
-    return pair_by(Filled())
+    return pair_by(EagerSteps())
 
 
 class Launches:
