@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 import torch
@@ -81,8 +82,7 @@ def test_other_pairs_run_meanwhile(pair):
 
 
 def test_closed_by_another_thread_while_a_round_is_computed(pair):
-    inside, go_on, closed = threading.Event(), threading.Event(), threading.Event()
-    calls, seen = [], []
+    inside, go_on, calls = threading.Event(), threading.Event(), []
 
     def hold(module, args):
         calls.append(1)
@@ -94,42 +94,35 @@ def test_closed_by_another_thread_while_a_round_is_computed(pair):
         run.close()
         assert pair.lock.acquire(blocking=False)  # free at the moment when close returns
         pair.lock.release()
-        closed.set()
 
     handle = pair.target.register_forward_pre_hook(hold)
     run = stream(pair, [1, 2, 3], GREEDY)
-    threads = [threading.Thread(target=lambda: seen.extend(run)), threading.Thread(target=close)]
-    threads[0].start()
-    assert inside.wait(60)
-    threads[1].start()
-    assert not closed.wait(0.1) and run.trace.finish is None  # the round is still being computed
-    go_on.set()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as threads:
+        seen = threads.submit(list, run)
+        assert inside.wait(60)
+        closing = threads.submit(close)
+        assert not wait([closing], 0.1).done and run.trace.finish is None  # the round is still computed
+        go_on.set()
+        closing.result(60)
     handle.remove()
-    assert closed.is_set() and run.trace.finish == "cancelled"
-    assert len(run.trace.rounds) == 2 and len(calls) == 3
-    assert not any(hasattr(event, "finish") for event in seen)
+    assert run.trace.finish == "cancelled" and len(run.trace.rounds) == 2 and len(calls) == 3
+    assert not any(hasattr(event, "finish") for event in seen.result())
     assert_free(pair)
 
 
 def test_only_one_of_the_threads_that_start_at_once_gets_the_pair(pair):
-    gate, runs, refused = threading.Barrier(4), [], []
+    gate = threading.Barrier(4)
 
-    def start():
+    def start(_):
         gate.wait(60)
         try:
-            runs.append(stream(pair, [1, 2, 3], GREEDY))
-        except PairError as error:
-            refused.append(error)
+            return stream(pair, [1, 2, 3], GREEDY)
+        except PairError:
+            return None
 
-    threads = [threading.Thread(target=start) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert (len(runs), len(refused)) == (1, 3)
-    runs[0].close()
+    with ThreadPoolExecutor(4) as threads:
+        (run,) = filter(None, threads.map(start, range(4)))
+    run.close()
     assert_free(pair)
 
 
@@ -167,33 +160,27 @@ def test_a_rejected_prompt_leaves_the_pair_free(pair):
 def test_runs_that_overlap_leave_torchs_threads_as_they_were(pair):
     """Each thread has a number of its own, and a new one takes that which was set last."""
     other, before = load_pair(target=tiny()), torch.get_num_threads()
-    inside, go_on, seen = threading.Event(), threading.Event(), []
-
-    def look():
-        seen.append(torch.get_num_threads())
+    inside, go_on, threads_of = threading.Event(), threading.Event(), torch.get_num_threads
 
     def compute():
         with other.runner.torch_settings():
             inside.set()
             assert go_on.wait(60)
-            look()
-        look()
+            meanwhile = threads_of()
+        return meanwhile, threads_of()
 
     torch.set_num_threads(3)
     try:
-        with pair.runner.torch_settings():
-            thread = threading.Thread(target=compute)
-            thread.start()
-            assert inside.wait(60)
-            with other.runner.torch_settings():
-                pass
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 3
-        go_on.set()
-        thread.join(60)
-        new = threading.Thread(target=look)
-        new.start()
-        new.join(60)
-        assert seen == [1, 3, 3] and torch.get_num_threads() == 3
+        with ThreadPoolExecutor(1) as thread, ThreadPoolExecutor(1) as new:
+            with pair.runner.torch_settings():
+                computed = thread.submit(compute)
+                assert inside.wait(60)
+                with other.runner.torch_settings():
+                    pass
+                assert threads_of() == 1
+            assert threads_of() == 3
+            go_on.set()
+            assert computed.result(60) == (1, 3)
+            assert new.submit(threads_of).result(60) == threads_of() == 3
     finally:
         torch.set_num_threads(before)
