@@ -5,12 +5,14 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
 from specdemo import Params, Round, session, stream
 from specdemo.engine.emit import Emitter
 from specdemo.engine.loop import Decoder
 from specdemo.engine.step import Verifier
 from specdemo.events import RULES
+from specdemo.runtime import cuda
 from specdemo.runtime.graphs import EagerSteps
 from tests.models.test_capture import PROMPT, Recorder
 from tests.oracle import KINDS
@@ -113,6 +115,13 @@ def test_the_same_run_over_recorded_steps(launches, draft_with):
         finishes.add(trace.finish)
     assert finishes == {"length", "stop"}
     assert recorded.runner.begin_run().runs_ahead and recorded.runner.graphs.made
+
+
+def test_numbers_that_came_home_hold_when_a_graph_writes_again():
+    numbers = torch.zeros(3)
+    home = cuda.on_host(numbers)
+    numbers.fill_(1)
+    assert home.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("draft_with", ["model", "none"])
