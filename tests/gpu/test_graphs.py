@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -113,19 +114,6 @@ def test_a_model_with_hooks_runs_as_it_is_and_says_why():
     assert trace.output_ids == expected and len(called) == trace.stats.target_forwards
 
 
-def test_graphs_are_bounded_and_their_memory_too(pair):
-    most, pair.runner.graphs.most = pair.runner.graphs.most, 4
-    try:
-        trace_of(pair, GREEDY)
-        held = torch.cuda.memory_reserved()
-        for top_k in range(10, 16):
-            trace_of(pair, replace(GREEDY, temperature=1.0, top_k=top_k))
-        assert len(pair.runner.graphs.graphs) <= 4
-        assert torch.cuda.memory_reserved() < held + 2**28
-    finally:
-        pair.runner.graphs.most = most
-
-
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
     """Where a pair's models are whose layers can have each kind of quantised weights that CUDA can have."""
@@ -165,8 +153,8 @@ def test_another_gpu_than_the_current_one(pair, devices):
 
 
 def test_a_pair_is_loaded_while_another_is_captured_and_runs(pair):
-    """Two threads: one loads pairs, and the other captures anew with each gamma. Weights that are not of the
-    stored dtype go to the GPU in another way."""
+    """The other captures anew with each gamma. Weights that are not of the stored dtype go to the GPU in
+    another way."""
     ended = threading.Event()
 
     def load():
@@ -177,41 +165,21 @@ def test_a_pair_is_loaded_while_another_is_captured_and_runs(pair):
 
     expected = trace_of(pair, GREEDY, capture=False).output_ids
     own = pair.with_capture("auto")
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        texts = [trace_of(own, replace(GREEDY, gamma=gamma)).output_ids for gamma in range(1, 9)]
-    finally:
-        ended.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        loading = thread.submit(load)
+        try:
+            texts = [trace_of(own, replace(GREEDY, gamma=gamma)).output_ids for gamma in range(1, 9)]
+        finally:
+            ended.set()
+        loading.result()
     assert own.runner.graphs.fault is None and len(own.runner.graphs.graphs) >= 16
     assert all(text == expected for text in texts)
-
-
-def test_two_pairs_run_at_once(pair):
-    """Their graphs share the device and the stream that they were captured on, and nothing else."""
-    expected = trace_of(pair, GREEDY, capture=False).output_ids
-    pairs = [load_pair(device="cuda", dtype="float32") for _ in range(2)]
-    texts = []
-
-    def run(own):
-        for gamma in (4, 2, 5, 3):
-            texts.append(trace_of(own, replace(GREEDY, gamma=gamma)).output_ids)
-
-    threads = [threading.Thread(target=run, args=(own,)) for own in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert texts == 8 * [expected]
-    assert not any(one.runner.graphs.fault for one in pairs)
 
 
 # Last, and each in a process of its own: what is left of a failed capture, or of a GPU that is lost, stays in
 # the process.
 
 FAILED_CAPTURE = """
-import gc
 import torch
 from specdemo import Params, generate, load_pair
 from specdemo.engine import step
@@ -219,31 +187,14 @@ from specdemo.engine import step
 params = Params(temperature=0, max_new_tokens=150, ignore_eos=True, seed=5)
 pair = load_pair(device="cuda", dtype="float32")
 expected = generate(pair.with_capture("off"), "Once upon a time", params).output_ids
-own, held = step.probabilities, []
-
-def text(probabilities):
+own = step.probabilities
+for probabilities in (lambda logits: own(logits) + 0 * logits.max().item(), own):
     step.probabilities = probabilities
     fresh = pair.with_capture("auto")
-    ids = generate(fresh, "Once upon a time", params).output_ids
-    notes = fresh.notes
-    assert ids == expected, "the text is the same"
-    del fresh
-    gc.collect()
-    torch.cuda.empty_cache()
-    held.append(torch.cuda.memory_reserved())
-    return notes
-
-for _ in range(5):
-    notes = text(lambda logits: own(logits) + 0 * logits.max().item())
-    assert any("reads tensor values on the host" in note for note in notes), notes
-assert held[4] <= held[1], held
-torch.rand(3, device="cuda")  # the generator works
-big = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-before = torch.cuda.memory_reserved()
-del big
-torch.cuda.empty_cache()
-assert torch.cuda.memory_reserved() <= before - 2**30, "memory is given back after a failed capture"
-assert not any("cannot be captured" in note for note in text(own)), "and steps are captured"
+    assert generate(fresh, "Once upon a time", params).output_ids == expected, "the text is the same"
+    failed = any("reads tensor values on the host" in note for note in fresh.notes)
+    assert failed == (probabilities is not own), fresh.notes
+    torch.rand(3, device="cuda")  # the generator works
 print("done")
 """
 
