@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn.functional import gelu, silu
 from transformers.activations import ACT2FN
 
+from specdemo import Params, Round, stream
+from specdemo.events.speedup import SHORTEST
 from specdemo.loading.pair import held_bytes
 from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock
@@ -22,7 +24,9 @@ from specdemo.runtime.linear import MOST_BY_TRITON, Product, int8_of, join_weigh
 from specdemo.runtime.lm import CachedLM
 from tests.fake_cuda import FakeCuda, install
 from tests.kernel_shapes import DEVICE, DTYPES, MODELS, products_of
+from tests.models.test_capture import PROMPT, Filled, timeless
 from tests.models.test_fused import assert_same
+from tests.runners import run_by
 from tests.tiny import VOCAB, longrope, noisy, tiny
 
 triton = pytest.importorskip(
@@ -289,10 +293,6 @@ def test_an_int8_product_that_differs_with_17_rows_only_is_found(monkeypatch):
 @with_stand_ins
 def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
     """Over the real capturing code. What is captured has each kernel as one operation."""
-    from specdemo import Params, Round, stream
-    from tests.models.test_capture import PROMPT, Filled, timeless
-    from tests.runners import run_by
-
     fake = install(monkeypatch, FakeCuda())
     monkeypatch.setattr(cuda, "has_triton", lambda device: True)
     monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
@@ -310,21 +310,14 @@ def test_a_captured_run_with_kernels_is_the_run(monkeypatch):
     captured = rounds(graphs)
     assert graphs.blocker is None and fake.log.count("replay") > len(captured) and not fake.violations
     noted = {str(each[0]) for graph in graphs.graphs.values() for each in graph.graph.operations.noted}
-    assert {
-        f"specdemo.{name}.default"
-        for name in ("few_rows_product", "add_few_rows_product", "few_rows_attention")
-    } <= noted
+    kernels = ("few_rows_product", "add_few_rows_product", "few_rows_attention")
+    assert {f"specdemo.{name}.default" for name in kernels} <= noted
     assert captured == rounds(Filled())
 
 
 @pytest.mark.slow
 @with_stand_ins
 def test_one_capture_of_each_step_serves_texts_of_any_length(monkeypatch):
-    from specdemo import Params, stream
-    from specdemo.events.speedup import SHORTEST
-    from tests.models.test_capture import PROMPT
-    from tests.runners import run_by
-
     install(monkeypatch, FakeCuda())
     monkeypatch.setattr(cuda, "has_triton", lambda device: True)
     model = tiny("llama", max_position_embeddings=1024)
