@@ -22,25 +22,28 @@ from tests.heads import causal_in
 from tests.tiny import tiny
 from tests.vllm_server import PAIR, ROOT, environment, install, python_with_vllm, serving
 
-FORWARD = ROOT / "tests" / "peers" / "speculators_forward.py"
+HEADS = ROOT / "tests" / "peers" / "speculators_heads.py"
 # What importing the package needs of what it asks for.
 SPECULATORS = ["transformers==5.19.0", "pydantic-settings", "loguru", "typer", "rich", "datasets>=4,<=5.1.0"]
 SPECULATORS += ["openai", "aiohttp", "protobuf", "psutil", "hs-connectors==0.9.0"]
-MODES = [  # of heads that the package makes
-    {"model_type": "llama", "reduced": True, "norm_before_residual": True, "fc_norm": True},
-    {"model_type": "qwen3", "reduced": False, "norm_before_fc": True, "norm_output": True},
-    {"model_type": "llama", "reduced": True, "layers": {"num_hidden_layers": 3}},
-    {
-        "model_type": "qwen3",
-        "reduced": False,
-        "layers": {
-            "num_hidden_layers": 2,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "use_sliding_window": True,
-            "sliding_window": 5,
-        },
-    },
-]
+STEP_MODES = {  # of heads that the package makes
+    "llama": {"layers": 1, "layer": "llama", "reduced": True, "norm_before_residual": True, "fc_norm": True},
+    "qwen3": {"layers": 1, "layer": "qwen3", "norm_before_fc": True, "norm_output": True},
+    "three layers": {"layers": 3, "layer": "llama", "reduced": True},
+    "a window": {"layers": 2, "layer": "qwen3", "window": 5},
+}
+DFLASH = {"kind": "dflash", "layers": 2, "block_size": 5}
+DSPARK = {"kind": "dspark", "layers": 2, "block_size": 4, "markov_rank": 8}
+BLOCK_MODES = {
+    "dflash, some tokens": DFLASH | {"reduced": True},
+    "dflash, windows": DFLASH | {"window": 6},
+    "dflash, windows that see later": DFLASH | {"window": 6, "sliding_window_non_causal": True},
+    "dspark": DSPARK,
+    "dspark, gated": DSPARK | {"markov_head_type": "gated"},
+    "dspark, rnn": DSPARK | {"markov_head_type": "rnn", "reduced": True},
+    "dspark, rnn from the first mask": DSPARK | {"markov_head_type": "rnn", "sample_from_anchor": False},
+    "dspark without a Markov head": DSPARK | {"markov_rank": 0, "confidence_head_with_markov": False},
+}
 PROMPTS = ["Once upon a time", "One day, a girl named Lily went to", "Tom and Sam were", "The big dog ran"]
 GAMMA, NEW_TOKENS = 4, 60
 
@@ -74,9 +77,20 @@ def logits_of_ours(folder: Path, tokens, hidden, steps: int, target=None) -> lis
     return found
 
 
-def compare(python: Path, folder: Path, output: Path, command: list[str], target=None) -> None:
-    subprocess.run([python, FORWARD, command[0], folder, output, *command[1:]], check=True, cwd=ROOT)
-    theirs = load_file(output)
+def said_by_theirs(python: Path, folder: Path, *command: str) -> dict[str, torch.Tensor]:
+    output = folder.with_name("logits.safetensors")
+    subprocess.run([python, HEADS, command[0], folder, output, *command[1:]], check=True, cwd=ROOT)
+    return load_file(output)
+
+
+def making(mode: dict, folder: Path):
+    """A target, and the command that makes a head for it."""
+    target = tiny(hidden_size=32, vocab_size=96, num_hidden_layers=4)
+    target.save_pretrained(folder / "target")
+    return target, ("make", json.dumps(mode), str(folder / "target"))
+
+
+def compare_steps(theirs: dict, folder: Path, target=None) -> None:
     steps = len(theirs["logits"])
     ours = logits_of_ours(folder, theirs["tokens"], theirs["hidden"], steps, target)
     for step, logits in enumerate(ours):
@@ -86,38 +100,15 @@ def compare(python: Path, folder: Path, output: Path, command: list[str], target
 
 def test_speculators_reads_the_shipped_head_and_says_the_same(with_speculators, tmp_path):
     target = AutoModelForCausalLM.from_pretrained(ROOT / PAIR / "target", dtype=torch.float32)
-    compare(with_speculators, ROOT / PAIR / "eagle3", tmp_path / "logits.safetensors", ["read"], target)
+    head = tmp_path / "head"
+    head.symlink_to(ROOT / PAIR / "eagle3")
+    compare_steps(said_by_theirs(with_speculators, head, "read"), head, target)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=["llama", "qwen3", "three layers", "a window"])
+@pytest.mark.parametrize("mode", STEP_MODES.values(), ids=STEP_MODES)
 def test_heads_that_speculators_writes_are_read(with_speculators, mode, tmp_path):
-    target = tiny(hidden_size=32, vocab_size=96, num_hidden_layers=4)
-    target.save_pretrained(tmp_path / "target")
-    command = ["make", json.dumps(mode), str(tmp_path / "target")]
-    compare(with_speculators, tmp_path / "head", tmp_path / "logits.safetensors", command)
-
-
-BLOCKS = ROOT / "tests" / "peers" / "speculators_blocks.py"
-BLOCK_MODES = {  # of heads that the package makes
-    "dflash": {"kind": "dflash", "block_size": 5},
-    "dflash, some tokens": {"kind": "dflash", "block_size": 5, "reduced": True},
-    "dflash, windows": {"kind": "dflash", "block_size": 5, "window": 6},
-    "dflash, windows that see later": {
-        "kind": "dflash", "block_size": 5, "window": 6, "sliding_window_non_causal": True,
-    },
-    "dspark": {"kind": "dspark", "block_size": 4, "markov_rank": 8},
-    "dspark, gated": {"kind": "dspark", "block_size": 4, "markov_rank": 8, "markov_head_type": "gated"},
-    "dspark, rnn": {
-        "kind": "dspark", "block_size": 4, "markov_rank": 8, "markov_head_type": "rnn", "reduced": True,
-    },
-    "dspark, rnn from the first mask": {
-        "kind": "dspark", "block_size": 4, "markov_rank": 8, "markov_head_type": "rnn",
-        "sample_from_anchor": False,
-    },
-    "dspark without a Markov head": {
-        "kind": "dspark", "block_size": 4, "markov_rank": 0, "confidence_head_with_markov": False,
-    },
-}  # fmt: skip
+    _, command = making({"kind": "eagle3"} | mode, tmp_path)
+    compare_steps(said_by_theirs(with_speculators, tmp_path / "head", *command), tmp_path / "head")
 
 
 @torch.no_grad()
@@ -148,10 +139,12 @@ def blocks_of_ours(cached: CachedDFlash, theirs: dict) -> tuple[list[torch.Tenso
     return logits[::-1], sure[::-1]
 
 
-def compare_blocks(python: Path, folder: Path, output: Path, command: list[str], target) -> None:
+@pytest.mark.parametrize("mode", BLOCK_MODES.values(), ids=BLOCK_MODES)
+def test_blocks_of_heads_that_speculators_writes(with_speculators, mode, tmp_path):
     """The largest difference is printed."""
-    subprocess.run([python, BLOCKS, command[0], folder, output, *command[1:]], check=True, cwd=ROOT)
-    theirs = load_file(output)
+    folder = tmp_path / "head"
+    target, command = making(mode, tmp_path)
+    theirs = said_by_theirs(with_speculators, folder, *command)
     head = read_head(folder, read_speculator(folder), torch.float32)
     logits, sure = blocks_of_ours(CachedDFlash(head, target), theirs)
     size = head.config.block_size
@@ -162,14 +155,6 @@ def compare_blocks(python: Path, folder: Path, output: Path, command: list[str],
     assert worst < 1e-4 and torch.cat(logits).std() > 0.1
     for ours, block in zip(sure, theirs["sure"].split(size)[-len(sure) :] if sure else (), strict=True):
         torch.testing.assert_close(ours[first:], block[first:], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("mode", BLOCK_MODES.values(), ids=BLOCK_MODES)
-def test_blocks_of_heads_that_speculators_writes(with_speculators, mode, tmp_path):
-    target = tiny(hidden_size=32, vocab_size=96, num_hidden_layers=4)
-    target.save_pretrained(tmp_path / "target")
-    command = ["make", json.dumps(mode), str(tmp_path / "target")]
-    compare_blocks(with_speculators, tmp_path / "head", tmp_path / "logits.safetensors", command, target)
 
 
 @pytest.fixture(scope="module")
@@ -204,12 +189,9 @@ def accepted_by_place(address: str) -> list[int]:
 
 
 def test_vllm_serves_the_pair_with_the_shipped_head_and_accepts_the_same(server):
-    check_against_vllm(server, load_pair(target=PAIR / "target", drafter=PAIR / "eagle3"))
-
-
-def check_against_vllm(server, pair) -> None:
     """Greedy, the texts are equal, and so is what each round has accepted; the last round of a text is left
     out, where vLLM drafts beyond the end."""
+    pair = load_pair(target=PAIR / "target", drafter=PAIR / "eagle3")
     ours, last = [0] * GAMMA, 0
     before = accepted_by_place(server) or [0] * GAMMA
     for prompt in PROMPTS:

@@ -12,8 +12,11 @@ from specdemo.loading.load import plan
 from specdemo.loading.pair import held_bytes
 from specdemo.loading.request import resolve
 from specdemo.runtime.graphs import capture_blocker, stored, weights_address
+from tests.checkpoints import saved_in
 from tests.small import small_model
-from tests.tiny import WIDE, noisy, tiny, tokenizer
+from tests.tiny import WIDE, noisy, tiny
+
+GREEDY = Params(temperature=0, max_new_tokens=20)
 
 
 @pytest.fixture
@@ -33,35 +36,28 @@ def test_quantised_weights_are_looked_at_as_they_are_stored(never_dequantised, k
     quantize(model, weights=kind, exclude="lm_head")
     freeze(model)
     assert _not_finite(model) is None and held_bytes(model) and weights_address(model)
-    scales = [
-        part for part in stored(model.model.layers[1].mlp.up_proj.weight) if part.dtype == torch.bfloat16
-    ]
+    parts = stored(model.model.layers[1].mlp.up_proj.weight)
     with torch.no_grad():
-        scales[0].view(-1)[3] = torch.nan
+        next(part for part in parts if part.dtype == torch.bfloat16).view(-1)[3] = torch.nan
     assert _not_finite(model) == "model.layers.1.mlp.up_proj.weight"
 
 
 def test_int4_weights_that_torch_has_a_kernel_for_are_only_multiplied(never_dequantised, tmp_path):
     """From loading to the end of a run."""
     model = tiny(**WIDE)
-    for name, one in (("target", model), ("drafter", noisy(model))):
-        one.save_pretrained(tmp_path / name)
-        tokenizer().save_pretrained(tmp_path / name)
-    paths = dict(target=tmp_path / "target", drafter=tmp_path / "drafter")
+    both = ("target", model), ("drafter", noisy(model))
+    paths = {role: saved_in(tmp_path / role, one) for role, one in both}
     pair = load_pair(**paths, device="cpu", dtype="bfloat16", quantize="int4")
     assert type(pair.target.model.layers[1].mlp.up_proj.weight) is TinyGemmWeightQBitsTensor
-    assert (
-        generate(pair, "the cat sat", Params(temperature=0, max_new_tokens=20)).stats.drafted
-        and capture_blocker(pair.target) is None
-    )
+    assert generate(pair, "the cat sat", GREEDY, measure=False).stats.drafted
+    assert capture_blocker(pair.target) is None
 
 
 @pytest.mark.parametrize("kind, unit", [("int8", 1 / 127), ("float8", 1 / 14)])
 def test_the_layers_of_gpt_2_are_quantised_as_linear_ones(tmp_path, kind, unit):
     """transformers' Conv1D is a linear layer whose weight is transposed."""
     model = tiny("gpt2", vocab_size=304, n_embd=64)
-    model.save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
+    saved_in(tmp_path, model)
     how = dict(target=tmp_path, drafter=tmp_path, quantize=kind)
     pair = load_pair(**how)
     for loaded in (pair.target, pair.drafter):
@@ -74,15 +70,13 @@ def test_the_layers_of_gpt_2_are_quantised_as_linear_ones(tmp_path, kind, unit):
         assert not isinstance(loaded.lm_head.weight, QTensor)
     assert not pair.limits and pair.bytes_held.target < 0.6 * held_bytes(model)
     assert plan(resolve(**how)).sizes == pytest.approx((pair.bytes_held.target,) * 2, rel=0.01)
-    trace = generate(pair, "the cat sat", Params(temperature=0, max_new_tokens=20))
-    assert trace.stats.drafted and trace.stats.accepted
+    assert generate(pair, "the cat sat", GREEDY, measure=False).stats.accepted
 
 
 def test_a_share_of_the_weights_that_is_small_is_told(tmp_path):
     """The experts of a mixture are not in linear layers."""
-    small_model("qwen3_moe").save_pretrained(tmp_path)
+    saved_in(tmp_path, small_model("qwen3_moe"))
     how = dict(target=tmp_path, drafter=tmp_path, quantize={"target": "int8"})
-    tokenizer().save_pretrained(tmp_path)
     pair = load_pair(**how)
     weights = dict(pair.target.named_parameters())
     share = sum(one.numel() for one in weights.values() if isinstance(one, QTensor))
