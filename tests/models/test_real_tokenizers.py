@@ -83,53 +83,53 @@ def test_the_same_model_under_other_ids_is_believed():
     target = tiny("qwen2", vocab_size=len(SIGNS))
     theirs, near = shuffled(ours, target)
     assert not is_same(ours, theirs) and len(list(shared_tokens(ours, theirs))) == len(SIGNS)
-    tokenizers = {"target": ours, "drafter": theirs}
-    trace = check_greedy(target, near, tokenizers, "one day. é山🙂")
+    tokenizers, prompt = {"target": ours, "drafter": theirs}, "one day. é山🙂"
+    trace = check_greedy(target, near, tokenizers, prompt)
     assert 0.3 < trace.stats.acceptance_rate < 1
-    sure = check_greedy(target, near, tokenizers, "one day. é山🙂", confidence=0.6)
+    sure = check_greedy(target, near, tokenizers, prompt, confidence=0.6)
     assert 0 < sure.stats.drafted < trace.stats.drafted, "it ends drafts where the drafter is unsure"
     pair = load_pair(target=target, drafter=near, tokenizer=tokenizers)
     same = load_pair(target=target, drafter=noisy(target), tokenizer=ours)
     params = Params(temperature=0.9, top_p=0.95, seed=0, max_new_tokens=NEW)
-    drafted, usual = (generate(one, "one day. é山🙂", params, measure=False) for one in (pair, same))
+    drafted, usual = (generate(one, prompt, params, measure=False) for one in (pair, same))
     assert drafted.stats.accepted and drafted.stats.rejected
     assert drafted.output_ids == usual.output_ids, "the same q and the same dice"
 
 
 def test_the_end_of_the_text_is_drafted_by_either_name():
-    words, others = tokenizer(), byte_level(400)
-    assert words.eos_token != others.eos_token
-    ends = words.eos_token_id, others.eos_token_id
-    assert ends in set(shared_tokens(words, others))
-    models = tiny("llama", vocab_size=300), tiny("llama", vocab_size=400)
-    for model, own, end in zip(models, (words, others), ends, strict=True):
+    tokenizers = {"target": tokenizer(), "drafter": byte_level(400)}
+    models = {role: tiny(vocab_size=len(words)) for role, words in tokenizers.items()}
+    ours, theirs = tokenizers.values()
+    assert ours.eos_token != theirs.eos_token
+    assert (ours.eos_token_id, theirs.eos_token_id) in set(shared_tokens(ours, theirs))
+    for role, words in tokenizers.items():
+        weights, end = models[role].lm_head.weight, words.eos_token_id
         with torch.no_grad():
-            model.lm_head.weight[end] = 0
-            model.lm_head.weight[end, 0] = 1e4  # certain, or impossible
-            if model(torch.tensor([own("the cat").input_ids])).logits[0, -1].argmax() != end:
-                model.lm_head.weight[end] *= -1
-    pair = load_pair(target=models[0], drafter=models[1], tokenizer={"target": words, "drafter": others})
-    for temperature in (0.0, 1.0):
-        trace = generate(pair, "the cat", Params(temperature=temperature, seed=1, gamma=3), measure=False)
-        assert trace.finish == "eos" and trace.output_ids == [ends[0]]
-        assert [token.fate for token in trace.rounds[0].draft] == ["accepted"]
+            weights[end] = 0
+            weights[end, 0] = 1e4  # certain, or impossible
+            if models[role](torch.tensor([words("the cat").input_ids])).logits[0, -1].argmax() != end:
+                weights[end] *= -1
+    trace = generate(load_pair(**models, tokenizer=tokenizers), "the cat", Params(seed=1), measure=False)
+    assert trace.finish == "eos" and trace.output_ids == [ours.eos_token_id]
+    assert [token.fate for token in trace.rounds[0].draft] == ["accepted"]
+
+
+def added_by(words, token_id):
+    """What a token adds to a text that has begun."""
+    start = words("a", add_special_tokens=False).input_ids[:1]
+    return words.decode([*start, token_id]).removeprefix(words.decode(start))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shared_tokens_say_the_same_in_a_text(kind):
     ours, theirs = tokenizer(extra=1), tokenizer_of(kind)
-    found = list(shared_tokens(ours, theirs))
-    least = 256 if "byte" in kind or kind == "sentencepiece" else 30
-    assert len(found) >= least and len({own for _, own in found}) == len(found)
-    for mine, own in found:
-        said = [
-            words.decode(
-                [*(start := words("a", add_special_tokens=False).input_ids[:1]), token_id]
-            ).removeprefix(words.decode(start))
-            for words, token_id in ((ours, mine), (theirs, own))
-        ]
-        assert said[0] == said[1] or mine in ours.all_special_ids
-    assert ours.convert_tokens_to_ids("<extra0>") not in dict(found)
+    found = dict(shared_tokens(ours, theirs))
+    assert (
+        len(set(found.values())) == len(found) >= (256 if "byte" in kind or kind == "sentencepiece" else 30)
+    )
+    for mine, own in found.items():
+        assert added_by(ours, mine) == added_by(theirs, own) or mine in ours.all_special_ids
+    assert ours.convert_tokens_to_ids("<extra0>") not in found
 
 
 def test_bytes_are_matched_whatever_they_are_spelled_like():

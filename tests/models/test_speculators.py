@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import weakref
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -20,8 +21,11 @@ from specdemo.loading.load import load_planned, plan
 from specdemo.loading.pair import held_bytes, weight_bytes
 from specdemo.loading.request import resolve
 from specdemo.loading.speculator import read_speculator
+from specdemo.runtime.dflash import DFlashHead, Markov, Sight
 from specdemo.runtime.eagle3 import Eagle3Head
 from specdemo.ui.runs.models import Choice, Models
+from tests.block_heads import LAYERS as BLOCK_LAYERS
+from tests.block_heads import save_authors_block_head, save_block_head, tiny_block_head
 from tests.checkpoints import change_config, change_tensors, cut_in_half, saved_in
 from tests.heads import save_authors_head, save_head, tiny_head
 from tests.oracle import assert_nearly_the_same
@@ -42,6 +46,7 @@ def saved(tmp_path_factory):
     saved_in(root / "drafter", shorter(target))
     some = list(range(0, 304, 2))
     save_head(tiny_head(target), root / "head", str(root / "target"))
+    save_block_head(tiny_block_head(target), root / "blocks", str(root / "target"))
     save_head(tiny_head(target, layer="qwen3", draft_ids=some, own_embeddings=False), root / "other")
     return root
 
@@ -231,17 +236,14 @@ OTHER_HEADS = [
     ({"architectures": ["EagleLlamaForCausalLM"], "model_type": "llama"}, "EAGLE"),
     ({"architectures": ["LlamaForCausalLMEagle"], "model_type": "eagle"}, "EAGLE"),
     ({"medusa_num_heads": 3, "medusa_num_layers": 1}, "Medusa"),
-    ({"architectures": ["MLPSpeculatorPreTrainedModel"]}, "MLP speculator"),
     ({"model_type": "mlp_speculator"}, "MLP speculator"),
     ({"architectures": ["DFlash2DraftModel"], "model_type": "qwen3"}, "DFlash 2"),
 ]
 NO_HEADS = [
-    {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
     {"architectures": ["Eagle2_5_VLForConditionalGeneration"], "model_type": "eagle_2_5_vl"},
     {"architectures": "Eagle3", "model_type": None},
     {"architectures": [3, None]},
     [],
-    "eagle3",
 ]
 
 
@@ -322,63 +324,47 @@ def layer_with(**changes):
     return lambda path: change_config(path, "transformer_layer_config", **changes)
 
 
-def tensors_with(change):
-    return lambda path: change_tensors(path, change)
-
-
-def pickled(path):
-    (path / "model.safetensors").unlink()
-    torch.save({"fc.weight": torch.zeros(2)}, path / "pytorch_model.bin")
-
-
-def set_to(name, value):
-    return tensors_with(lambda tensors: tensors.__setitem__(name, value))
-
-
 def layer_ids(ids):
     return config_with(eagle_aux_hidden_state_layer_ids=ids)
 
 
-FLOAT8 = torch.float8_e4m3fn
-WHOLE = "must be a whole number from 1 to"
+def set_to(name, value):
+    return lambda path: change_tensors(path, lambda tensors: tensors.update({name: value}))
+
+
+def without(name):
+    return lambda path: change_tensors(path, lambda tensors: tensors.pop(name))
+
+
+UP, IDS = "layers.0.mlp.up_proj.weight", "a list of at most 1,000 whole numbers from 0 to 1,000, not"
 # What was done to it, and words that the message must hold.
 BROKEN = {
-    "another type": (config_with(speculators_model_type="peagle"), "peagle"),
-    "a long type": (
-        config_with(speculators_model_type="x" * 10**6),
-        "the types that can be run here, not 'xxx",
-    ),
+    "another type": (config_with(speculators_model_type="peagle"), "must be eagle3, dflash or dspark"),
+    "a long type": (config_with(speculators_model_type="x" * 10**6), "can be run here, not 'xxx"),
     "no layer": (config_with(transformer_layer_config=None), "transformer_layer_config"),
-    "a huge vocabulary": (layer_with(vocab_size=10**12), f"vocab_size {WHOLE} 10,000,000, not 1000000000000"),
-    "a huge draft vocabulary": (
+    "a huge vocabulary": (
+        layer_with(vocab_size=10**12),
+        "vocab_size must be a whole number from 1 to 10,000,",
+    ),
+    "huge drafts": (
         config_with(draft_vocab_size=10**10),
-        f"draft_vocab_size {WHOLE} 10,000,000,",
+        "draft_vocab_size must be a whole number from 1 to",
     ),
     "no draft vocabulary": (config_with(draft_vocab_size=None), "to 10,000,000, not None"),
-    "huge heads": (layer_with(head_dim=10**10), f"head_dim {WHOLE} 1,000,000"),
-    "no heads": (layer_with(num_attention_heads=0), f"num_attention_heads {WHOLE}"),
-    "a layer id far out": (
-        layer_ids([0, 10**6]),
-        "a list of at most 1,000 whole numbers from 0 to 1,000, not [0, 1000000]",
-    ),
-    "a million layer ids": (
-        layer_ids(list(range(10**6))),
-        "a list of at most 1,000 whole numbers from 0 to 1,000, not [0, 1, 2, ",
-    ),
+    "huge heads": (layer_with(head_dim=10**10), "head_dim must be a whole number from 1 to 1,000,000"),
+    "no heads": (layer_with(num_attention_heads=0), "num_attention_heads must be a whole number"),
+    "a layer id far out": (layer_ids([0, 10**6]), f"{IDS} [0, 1000000]"),
+    "a million layer ids": (layer_ids(list(range(10**6))), f"{IDS} [0, 1, 2, "),
     "more layers than fit": (layer_ids([0, 1, 2]), "fc.weight"),
     "a wrong shape": (set_to("fc.weight", torch.zeros(64, 64)), "fc.weight"),
-    "a missing tensor": (
-        tensors_with(lambda tensors: tensors.pop("layers.0.mlp.up_proj.weight")),
-        "layers.0.mlp.up_proj.weight",
-    ),
+    "a missing tensor": (without(UP), UP),
     "NaN": (set_to("norm.weight", torch.full((64,), torch.nan)), "norm.weight"),
     "numbers that need a scale": (
-        tensors_with(lambda tensors: tensors.update({"fc.weight": tensors["fc.weight"].to(FLOAT8)})),
+        set_to("fc.weight", torch.zeros(64, 128, dtype=torch.float8_e4m3fn)),
         "its tensor fc.weight cannot be of torch.float8_e4m3fn",
     ),
     "a scale": (set_to("fc.weight_scale", torch.ones(1)), "fc.weight_scale"),
     "cut in half": (lambda path: cut_in_half(path / "model.safetensors"), "model.safetensors"),
-    "a pickle": (pickled, "pytorch_model.bin"),
     "a config that is cut off": (lambda path: cut_in_half(path / "config.json"), "config"),
 }
 UNFIT = {
@@ -398,12 +384,11 @@ def test_a_bad_checkpoint_gets_one_sentence_and_leaves_a_pair_that_runs(
     change, words = (BROKEN | UNFIT)[name]
     head = save_head(tiny_head(tiny(**SHAPE)), tmp_path / "broken", str(saved / "target"))
     change(head)
-    before = shared.info, shared.drafter, shared.limits
-    kind = PairError if name in UNFIT else LoadError
+    before, kind = (shared.info, shared.drafter, shared.limits), PairError if name in UNFIT else LoadError
     assert words in refusal(shared.attach, head, kind=kind)
     assert (shared.info, shared.drafter, shared.limits) == before
     if name in UNFIT:
-        assert words in refusal(load_pair, target=saved / "target", drafter=head, kind=kind)
+        assert words in refusal(load_pair, target=saved / "target", drafter=head)
         assert_runs(shared, expected)
 
 
@@ -413,3 +398,162 @@ def test_a_target_whose_layers_cannot_be_found(saved):
     pair = load_pair(target=target)
     assert "one list" in refusal(pair.attach, saved / "head")
     assert generate(pair, [1, 2, 3], Params(draft_with="none", max_new_tokens=4)).stats.tokens == 4
+
+
+# DFlash and DSpark heads, which draft a block at once
+
+BLOCK_KINDS = {
+    "dflash": {},
+    "a draft vocabulary": dict(draft_ids=list(range(0, 304, 2))),
+    "dspark": dict(samples_from_anchor=True, markov=Markov(8, "vanilla"), has_confidence=True),
+    "dspark, rnn": dict(markov=Markov(8, "rnn"), has_confidence=True, confidence_sees_token=False),
+    "dspark without a Markov head": dict(has_confidence=True, confidence_sees_token=False),
+}
+
+
+@pytest.fixture(scope="module")
+def with_blocks(saved):
+    """A pair with such a head. A test may put another one on, but leaves the target as it is."""
+    return load_pair(drafter=saved / "blocks")
+
+
+@pytest.mark.parametrize("options", BLOCK_KINDS.values(), ids=BLOCK_KINDS)
+def test_a_block_head_is_what_was_saved(saved, with_blocks, expected, tmp_path, options):
+    head = tiny_block_head(tiny(**SHAPE), **options)
+    with_blocks.attach(save_block_head(head, tmp_path / "head", str(saved / "target")))
+    assert isinstance(with_blocks.drafter, DFlashHead)
+    assert replace(with_blocks.drafter.config, layer=head.config.layer) == head.config
+    assert all(map(torch.equal, with_blocks.drafter.state_dict().values(), head.state_dict().values()))
+    assert_runs(with_blocks, expected)
+
+
+def test_a_block_head_uses_the_target_s_embeddings_which_are_not_counted(saved):
+    pair = load_pair(drafter=saved / "blocks", dtype="bfloat16")
+    assert pair.info.target == str(saved / "target") and pair.drafter.dtype == pair.target.dtype
+    assert generate(pair, PROMPT, Params(temperature=0, max_new_tokens=20), measure=False).stats.drafted
+    size = plan(resolve(target=saved / "target", drafter=saved / "blocks", dtype="bfloat16")).sizes[1]
+    assert pair.bytes_held.drafter == pytest.approx(size, abs=200)
+    assert not any("embed" in name or "lm_head" in name for name, _ in pair.drafter.named_parameters())
+
+
+def test_a_block_head_in_its_authors_format_is_the_same_head(saved, with_blocks, expected, tmp_path):
+    """It names no target, has program code that is not run, and counts layers otherwise."""
+    head = tiny_block_head(tiny(**SHAPE), layer_ids=(1,))
+    folder = save_authors_block_head(head, tmp_path / "head")
+    assert refusal(load_pair, drafter=folder).startswith("target must be given")
+    sampled, traces = Params(temperature=1, seed=4, max_new_tokens=30), []
+    for each in (save_block_head(head, tmp_path / "same", str(saved / "target")), folder):
+        with_blocks.attach(each)
+        traces.append(generate(with_blocks, PROMPT, sampled, measure=False))
+    assert with_blocks.drafter.config.layer_ids == (1,) and with_blocks.drafter.config.places == 4
+    assert_nearly_the_same(*(each.rounds for each in traces), apart=1e-5)
+    assert_runs(with_blocks, expected)
+
+
+MIXED = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True}
+
+
+def test_sliding_windows_of_the_authors_are_counted_from_each_row(with_blocks, expected, tmp_path):
+    head = tiny_block_head(tiny(**SHAPE), layer_ids=(1,))
+    folder = save_authors_block_head(head, tmp_path / "head", sliding_window=4, **MIXED)
+    for own, sights in (
+        ({}, (Sight(4, from_anchor=False, later=False), Sight())),
+        ({"is_causal": False}, (Sight(4, from_anchor=False), Sight())),
+        ({"is_causal": True}, (Sight(4, from_anchor=False, later=False), Sight(later=False))),
+    ):
+        change_config(folder, **own)
+        with_blocks.attach(folder)
+        assert with_blocks.drafter.config.sights == sights
+        assert_runs(with_blocks, expected)
+
+
+def test_sliding_windows_of_speculators_are_counted_from_the_anchor(saved, with_blocks, expected, tmp_path):
+    folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "head", str(saved / "target"))
+    change_config(folder, LAYER, **MIXED, sliding_window=4)
+    for later in (True, False):
+        change_config(folder, sliding_window_non_causal=later)
+        with_blocks.attach(folder)
+        assert with_blocks.drafter.config.sights == (Sight(4, from_anchor=True, later=later), Sight())
+        assert_runs(with_blocks, expected)
+
+
+def test_copies_of_the_target_s_weights_are_not_read(saved, with_blocks, expected, tmp_path):
+    """As older versions of speculators save them."""
+    folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "head", str(saved / "target"))
+    copies = ("embed_tokens.weight", "lm_head.weight", "verifier_lm_head.weight")
+    zeros = {name: torch.zeros(304, 64) for name in copies} | {"verifier_norm.weight": torch.zeros(64)}
+    change_tensors(folder, lambda tensors: tensors.update(zeros))
+    with_blocks.attach(folder)
+    assert_runs(with_blocks, expected)
+
+
+def test_it_drafts_for_a_quantised_target_takes_an_eagle_head_s_place_and_is_taken_off(saved, tmp_path):
+    eagle = save_head(tiny_head(tiny(**SHAPE)), tmp_path / "eagle3")
+    pair = load_pair(target=saved / "target", drafter=eagle, quantize={"target": "int8"})
+    pair.attach(saved / "blocks")
+    assert isinstance(pair.drafter, DFlashHead) and pair.drafter.dtype == pair.target.dtype
+    assert generate(pair, PROMPT, Params(temperature=0, max_new_tokens=20), measure=False).stats.drafted
+    pair.detach()
+    assert pair.drafter is None and pair.target.generation_config is not None
+
+
+LAYER = "transformer_layer_config"
+DSPARK = dict(speculators_model_type="dspark")
+WRONG_BLOCKS = [  # which part of config.json, its changes, and words of the sentence
+    (None, dict(mask_token_id=None), "mask_token_id must be a whole number from 0 to 303, not None"),
+    (None, dict(mask_token_id=304), "mask_token_id must be a whole number"),
+    (None, dict(aux_hidden_state_layer_ids=None), "aux_hidden_state_layer_ids must be a list"),
+    (None, dict(block_size=1), "block_size must be at least 2, not 1"),
+    (None, dict(block_size=10**9), "block_size must be a whole number from 1 to 1,000"),
+    (None, dict(target_hidden_size=128), "target_hidden_size must be 64"),
+    (None, DSPARK | dict(markov_head_type="hidden"), "must be one of vanilla, gated, rnn, not 'hidden'"),
+    (None, DSPARK | dict(markov_rank=10**9), "markov_rank must be a whole number from 1 to 1,000,000"),
+    (None, DSPARK | dict(markov_rank=0), "confidence_head_with_markov must be false where markov_rank is 0"),
+    (None, dict(draft_vocab_size=400), "draft_vocab_size must be at most vocab_size, 304"),
+    (None, dict(speculators_model_type=["dflash"]), "must be eagle3, dflash or dspark"),
+    (LAYER, dict(model_type="llama"), "its layers must be those of qwen3, not of llama"),
+    (LAYER, dict(MIXED, sliding_window=4, use_sliding_window=False), "use_sliding_window must be true"),
+    (LAYER, dict(model_type=["qwen3"]), "model_type must be llama or qwen3"),
+    (LAYER, dict(rms_norm_eps=-1.0), "rms_norm_eps must be a number above 0, not -1.0"),
+    (LAYER, dict(hidden_act="nope"), "hidden_act must be an activation of transformers, not 'nope'"),
+    (LAYER, dict(rope_parameters={"rope_theta": 0}), "rope_theta must be a number"),
+    (LAYER, dict(max_position_embeddings=0), "max_position_embeddings must be a whole number from 1"),
+]
+
+
+@pytest.mark.parametrize("inside, changes, words", WRONG_BLOCKS, ids=str)
+def test_a_wrong_config_of_blocks_gets_one_sentence(saved, with_blocks, tmp_path, inside, changes, words):
+    folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "head", str(saved / "target"))
+    change_config(folder, inside, **changes)
+    assert words in refusal(with_blocks.attach, folder, kind=LoadError)
+
+
+@pytest.mark.parametrize("name", ["fc.weight", f"layers.{BLOCK_LAYERS - 1}.self_attn.q_norm.weight"])
+def test_blocks_that_do_not_fit_leave_a_pair_that_runs(saved, with_blocks, expected, tmp_path, name):
+    folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "head", str(saved / "target"))
+    before = with_blocks.info, with_blocks.drafter
+    change_tensors(folder, lambda tensors: tensors.update({name: torch.zeros(3)}))
+    assert f"{name} has the shape [3]" in refusal(with_blocks.attach, folder, kind=LoadError)
+    change_tensors(folder, lambda tensors: tensors.pop(name))
+    assert f"lacks the tensor {name}" in refusal(with_blocks.attach, folder, kind=LoadError)
+    change_config(folder, aux_hidden_state_layer_ids=[0, 9])
+    assert "from 0 to 2" in refusal(with_blocks.attach, folder)
+    assert (with_blocks.info, with_blocks.drafter) == before
+    assert_runs(with_blocks, expected)
+
+
+def test_what_its_authors_scale_is_scaled(with_blocks, expected, tmp_path):
+    head = tiny_block_head(tiny(**SHAPE), layer_ids=(1,))
+    changes = {"input_embedding_scale": 8.0, "output_multiplier": 0.5, "final_logit_softcapping": 30}
+    own = {"mask_token_id": 2, "target_layer_ids": [0], "block_size": 3, **changes}
+    with_blocks.attach(save_authors_block_head(head, tmp_path / "head", block_size=None, dflash_config=own))
+    config = with_blocks.drafter.config
+    assert (config.embedding_scale, config.logit_scale, config.logit_cap) == (8.0, 0.5, 30.0)
+    assert (config.block_size, config.mask_token_id) == (3, 2)
+    assert_runs(with_blocks, expected)
+    for own, words in (
+        ({"dflash_config": [1]}, "dflash_config must be an object, not list"),
+        ({"output_multiplier": "2"}, "output_multiplier must be a number, not '2'"),
+    ):
+        folder = save_authors_block_head(head, tmp_path / "head", **own)
+        assert words in refusal(with_blocks.attach, folder, kind=LoadError)
