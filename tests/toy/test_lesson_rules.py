@@ -73,7 +73,7 @@ def by_the_page(asked: list[dict], script: str = "lesson.mjs") -> list:
 
 @pytest.fixture(scope="module")
 def both() -> list[tuple[dict, dict]]:
-    asked = cases(300)
+    asked = cases(150)
     return list(zip(asked, by_the_page(asked), strict=True))
 
 
@@ -87,16 +87,11 @@ def judged(p: torch.Tensor, q: torch.Tensor, draft: int, u: float, other: float)
     return speculative(p.expand(2, -1), q[None], torch.tensor([draft]), u_accept, u_next)
 
 
-def test_the_sampler_is_the_engines(both):
-    for asked, found in both:
-        assert near(found["p"], shaped(asked["raw_p"], asked["shaping"])), asked
-        assert near(found["drawn"], shaped(asked["raw_q"], asked["shaping"])), asked
-
-
-def test_verdicts_and_replacements_are_the_engines(both):
+def test_the_sampler_the_verdicts_and_the_replacements_are_the_engines(both):
     rejected = 0
     for asked, found in both:
         p, q = (shaped(asked[raw], asked["shaping"]) for raw in ("raw_p", "raw_q"))
+        assert near(found["p"], p) and near(found["drawn"], q), asked
         decision = judged(p, q, asked["draft"], asked["u"], asked["other"])
         assert found["accept"][asked["draft"]] == pytest.approx(float(decision.accept_prob[0]), abs=WITHIN)
         assert found["isAccepted"] == bool(decision.accepted), asked
@@ -104,23 +99,17 @@ def test_verdicts_and_replacements_are_the_engines(both):
             rejected += 1
             assert found["next"] == int(decision.next), asked
             assert 1 - found["rate"] == pytest.approx(float(decision.residual_mass), abs=WITHIN)
-    assert 50 < rejected < 250
+    assert 25 < rejected < 125
 
 
 def test_what_comes_out_is_the_engines_accepted_drafts_and_replacements(both):
-    """Each possible draft once, with a u that accepts it if anything does and one that rejects it."""
-    for asked, found in both[:100]:
+    """Each possible draft once. u = 1, which is never drawn, rejects all of them."""
+    for asked, found in both[:50]:
         p, q = (shaped(asked[raw], asked["shaping"]) for raw in ("raw_p", "raw_q"))
-        accepted = torch.zeros(TOKENS, dtype=torch.float64)
-        for draft in range(TOKENS):
-            if q[draft] > 0:
-                decision = judged(p, q, draft, 1.0, 0.5)  # u = 1 is never drawn: it rejects every draft
-                accepted[draft] = q[draft].double() * decision.accept_prob[0]
-        residual = (p - q).clamp(min=0.0)
-        mass = float(decision.residual_mass)
-        assert near(found["accepted"], accepted) and near(found["replaced"], residual), asked
+        probs = [judged(p, q, draft, 1.0, 0.5).accept_prob[0] for draft in range(TOKENS)]
+        accepted = torch.stack(probs).nan_to_num() * q.double()
+        assert near(found["accepted"], accepted) and near(found["replaced"], (p - q).clamp(min=0.0)), asked
         assert found["rate"] == pytest.approx(float(accepted.sum()), abs=WITHIN)
-        assert 1 - found["rate"] == pytest.approx(mass, abs=WITHIN)
         assert near(found["out"], p) and found["distance"] == pytest.approx(0, abs=1e-9)
 
 
@@ -138,22 +127,21 @@ def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_re
     assert all(place["others"] in ([], ["all"]) for place in places if place["fate"] == "accepted")
 
 
-@pytest.mark.parametrize("filters", [{}, {"temperature": 0.7}, {"top_k": 6}])
-def test_the_acceptance_rate_is_the_one_that_metrics_counts(filters):
-    """At one place of the tiny pair's text the engine judges 2,000 drafts. At most five of the eight words
-    are listed."""
-    params = Params(**{"temperature": 1.0, "top_p": 1.0, "gamma": 1, "max_new_tokens": 4, **filters})
-    rounds = first_rounds(replace(params, alternatives=3), 2000)
+def test_the_acceptance_rate_is_the_one_that_metrics_counts():
+    """At one place of the tiny pair's text the engine judges 500 drafts. At most five of the eight words are
+    listed."""
+    params = Params(temperature=0.8, top_p=1.0, top_k=6, gamma=1, max_new_tokens=4, alternatives=3)
+    rounds = first_rounds(params, 500)
     counted = metrics.fresh()
     for one in rounds:
         counted = metrics.after_round(counted, one)
-    assert 200 < counted.rejected < 1800
+    assert 50 < counted.rejected < 450
     rule = {"name": params.rule, "residual": "p − q"}
     (places,) = by_the_page([as_told(rounds, {"greedy": False, "rule": rule})], "places.mjs")
     spread = math.sqrt(counted.acceptance_rate * (1 - counted.acceptance_rate) / counted.rounds)
     exact = [place["rate"] for place in places if place["fate"] == "rejected"]
     assert exact == pytest.approx([exact[0]] * counted.rejected, abs=WITHIN)
-    assert counted.acceptance_rate == pytest.approx(exact[0], abs=4 * spread)
+    assert counted.acceptance_rate == pytest.approx(exact[0], abs=6 * spread)
     bounds = [place["rate"] for place in places if place["fate"] == "accepted"]
     assert len(bounds) == counted.accepted and min(bounds) > exact[0] - WITHIN
 
