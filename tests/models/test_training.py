@@ -32,8 +32,8 @@ class Killed(BaseException):
     """Like kill -9: no part of the program expects it."""
 
 
-@pytest.fixture
-def texts(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """A folder with 200 made-up training documents in two files and 20 held-out ones."""
     draw = random.Random(1)
     parts = [["Ana", "Bo", "Cleo"], ["found", "lost", "washed"], ["a kite", "the red cup", "two keys"]]
@@ -41,13 +41,31 @@ def texts(tmp_path):
     def document(i):
         return "\n\n".join(f"{' '.join(map(draw.choice, parts))}. Number {i}." for _ in range(4))
 
-    folder = tmp_path / "texts"
+    folder = tmp_path_factory.mktemp("made") / "texts"
     folder.mkdir()
     for name, first, last in [("one.txt", 0, 100), ("two.txt", 100, 200), ("heldout.txt", 200, 220)]:
         (folder / name).write_text(
             "\n<|endoftext|>\n".join(map(document, range(first, last))), encoding="utf-8"
         )
     return folder
+
+
+@pytest.fixture
+def texts(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "texts")
+
+
+@pytest.fixture(scope="module")
+def trained(made):
+    """A folder with a target and a drafter that have seen one row each, and with their checkpoints."""
+    assert train_tiny("target", made, made.parent, "--tokens", "256") == 0
+    assert train_tiny("drafter", made, made.parent, "--tokens", "256", "--distil", "0") == 0
+    return made.parent
+
+
+def copied(trained, folder):
+    for name in ("pair", "work"):
+        shutil.copytree(trained / name, folder / name)
 
 
 def train_tiny(command, texts, folder, *more):
@@ -112,14 +130,14 @@ def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(t
     monkeypatch.setattr("specdemo.training.card.NEW_TOKENS", 24)
     pair, again = tmp_path / "my pair", tmp_path / "again"
     out = ["--out", str(pair)]
-    assert train_tiny("target", texts, tmp_path, *out, "--layers", "2", "--tokens", "5120") == 0
-    good = ["--tokens", "2560", "--distil", "512", "--sampled", "1"]
+    assert train_tiny("target", texts, tmp_path, *out, "--layers", "2", "--tokens", "2560") == 0
+    good = ["--tokens", "1280", "--distil", "512", "--sampled", "1"]
     assert train_tiny("drafter", texts, tmp_path, *out, *good) == 0
     poor = ["--name", "poor", "--tokens", "256", "--distil", "0", "--sampled", "100"]
     assert train_tiny("drafter", texts, tmp_path, *out, *poor) == 0
-    head = ["--tokens", "2560", "--steps", "3", "--sampled", "0"]
+    head = ["--tokens", "1280", "--steps", "3", "--sampled", "0"]
     assert train_head(texts, tmp_path, *out, *head) == 0
-    assert main(["report", "--data", str(texts), *out, "--prompts", "4"]) == 0
+    assert main(["report", "--data", str(texts), *out, "--prompts", "2"]) == 0
 
     card = (pair / "README.md").read_text(encoding="utf-8")
     found = re.findall(r"^\| (\w+) \| [\d.]+ M \| (\S+) \| (\S+) \|$", card, re.M)
@@ -131,38 +149,20 @@ def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(t
     nats = sum(heldout_loss(model, [ids]) * (len(ids) - 1) for ids in encoded)
     assert losses["target"][1] == pytest.approx(nats / len("".join(heldout)), abs=0.001)
 
-    rows = re.findall(
-        r"^\| (drafter|eagle3|poor) \| (greedy|sampled).*?"
-        r" \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([\d.]+) \|",
-        card,
-        re.M,
+    row = (
+        r"^\| (drafter|eagle3|poor) \| (greedy|sampled).*? \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| ([\d.]+) \|"
     )
-    assert [row[:2] for row in rows] == [
-        (drafter, how) for drafter in ("drafter", "eagle3", "poor") for how in ("greedy", "sampled")
-    ]
+    rows = re.findall(row, card, re.M)
+    drafters = ("drafter", "eagle3", "poor")
+    assert [row[:2] for row in rows] == [(one, how) for one in drafters for how in ("greedy", "sampled")]
     for _, _, share, low, high, per_round in rows:
         assert 0 <= float(low) <= float(share) <= float(high) <= 1 <= float(per_round) <= 5
-    assert "Greedy, 12 of 12 texts are the same" in card  # four prompts, three drafters
-    shares = {(drafter, how): float(share) for drafter, how, share, *_ in rows}
-    for how in ("greedy", "sampled"):
-        told = re.search(
-            rf"{how.capitalize()}[^`|]*`eagle3/` has ([\d.]+) of its judged.*? ([\d.]+) (more|less)",
-            card,
-            re.S,
-        )
-        assert float(told[1]) == shares["eagle3", how]
-        apart = shares["eagle3", how] - shares["drafter", how]
-        assert float(told[2]) == pytest.approx(abs(apart), abs=0.0011) and (told[3] == "more") is (apart >= 0)
-    assert card.count("> **") == 8  # four prompts, greedy and sampled
+    assert "Greedy, 6 of 6 texts are the same" in card  # two prompts, three drafters
+    assert card.count("> **") == 4  # two prompts, greedy and sampled
 
     commands = re.findall(r"^python -m specdemo.training (.*)$", card, re.M)
-    assert [command.split()[0] for command in commands] == [
-        "target",
-        "drafter",
-        "eagle3",
-        "drafter",
-        "report",
-    ]
+    made = [command.split()[0] for command in commands]
+    assert made == ["target", "drafter", "eagle3", "drafter", "report"]
     for command in commands[:4]:
         words = [{"DIR": str(texts), str(pair): str(again)}.get(word, word) for word in shlex.split(command)]
         assert main([*words, "--work", str(tmp_path / "work again"), "--threads", "1"]) == 0
@@ -170,36 +170,46 @@ def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(t
         assert same_weights(pair / name, again / name)
 
 
-def test_every_prompt_has_its_own_seed(texts, tmp_path, monkeypatch):
+def test_every_prompt_has_its_own_seed(trained, monkeypatch):
     monkeypatch.setattr("specdemo.training.card.NEW_TOKENS", 24)
-    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
-    assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
     prompts = ["Ana found", "Bo lost"]
-    measured = run_drafter(tmp_path / "pair", "drafter", prompts)["sampled (temperature 0.8, top-p 0.9)"]
+    measured = run_drafter(trained / "pair", "drafter", prompts)["sampled (temperature 0.8, top-p 0.9)"]
     assert len({tuple(sample.ids[:20]) for sample in measured.plain}) == 2
-    pair = load_pair(target=str(tmp_path / "pair" / "target"), drafter=str(tmp_path / "pair" / "drafter"))
+    pair = load_pair(target=str(trained / "pair" / "target"), drafter=str(trained / "pair" / "drafter"))
     for seed, (prompt, sample) in enumerate(zip(prompts, measured.drafting, strict=True)):
         params = Params(gamma=4, temperature=0.8, top_p=0.9, max_new_tokens=24, seed=seed)
         assert generate(pair, prompt, params).output_ids == sample.ids
 
 
-def test_no_card_is_written_for_models_that_do_not_belong_together(texts, tmp_path, capsys):
+def test_no_card_is_written_for_models_that_do_not_belong_together(trained, texts, tmp_path, capsys):
     command = ["report", "--data", str(texts), "--out", str(tmp_path / "pair")]
     assert main(command) == 2 and "no trained target" in capsys.readouterr().err
-    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
+    copied(trained, tmp_path)
+    (tmp_path / "pair" / "drafter").rename(tmp_path / "elsewhere")
     assert main(command) == 2 and "no trained drafter" in capsys.readouterr().err
-    assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
-    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 0
+    (tmp_path / "elsewhere").rename(tmp_path / "pair" / "drafter")
+    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 0  # only the budget may change
     capsys.readouterr()
     assert main(command) == 2 and "drafter was trained for another target" in capsys.readouterr().err
-    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 2  # fewer than it has seen
-    assert "--tokens must be more" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_run_is_refused(trained, texts, tmp_path, capsys):
+    copied(trained, tmp_path)
+    for changes, words in (
+        (["--tokens", "512", "--lr", "0.1"], "other settings (lr)"),
+        (["--tokens", "1"], "--tokens must be more"),  # fewer than it has seen
+        (["--vocab", "301"], "must be 300"),
+    ):
+        assert train_tiny("target", texts, tmp_path, *changes) == 2
+        assert words in capsys.readouterr().err
+    (tmp_path / "work" / "target.pt").write_bytes(b"")
+    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 2
+    assert "is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_documents_without_spaces_and_longer_than_the_context(texts, tmp_path, capsys):
-    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
-    assert train_tiny("drafter", texts, tmp_path, "--tokens", "256", "--distil", "0") == 0
+def test_documents_without_spaces_and_longer_than_the_context(trained, texts, tmp_path, capsys):
+    copied(trained, tmp_path)
     (texts / "heldout.txt").write_text("word" * 1000, encoding="utf-8")
     command = ["report", "--data", str(texts), "--out", str(tmp_path / "pair"), "--prompts", "1"]
     assert main(command) == 2 and "every held-out document is longer" in capsys.readouterr().err
@@ -334,18 +344,6 @@ def test_a_loss_that_is_no_number_stops_the_training(texts, tmp_path, monkeypatc
     assert train_tiny("target", texts, tmp_path, "--tokens", "2560") == 2
     assert "choose smaller learning rates" in capsys.readouterr().err
     assert not (tmp_path / "pair" / "target" / "config.json").exists()
-
-
-def test_a_checkpoint_of_another_run_is_refused(texts, tmp_path, capsys):
-    assert train_tiny("target", texts, tmp_path, "--tokens", "256") == 0
-    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 0  # only the budget may change
-    assert train_tiny("target", texts, tmp_path, "--tokens", "512", "--lr", "0.1") == 2
-    assert "other settings (lr)" in capsys.readouterr().err
-    (tmp_path / "work" / "target.pt").write_bytes(b"")
-    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 2
-    assert "is damaged" in capsys.readouterr().err
-    assert train_tiny("target", texts, tmp_path, "--vocab", "301") == 2
-    assert "must be 300" in capsys.readouterr().err
 
 
 @pytest.mark.slow
