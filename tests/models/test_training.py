@@ -57,8 +57,8 @@ def texts(made, tmp_path):
 
 @pytest.fixture(scope="module")
 def trained(made):
-    """A folder with a target and a drafter that have seen one row each, and with their checkpoints."""
-    assert train_tiny("target", made, made.parent, "--tokens", "256") == 0
+    """A folder with a target and a drafter that have seen little, and with their checkpoints."""
+    assert train_tiny("target", made, made.parent, "--tokens", "512") == 0
     assert train_tiny("drafter", made, made.parent, "--tokens", "256", "--distil", "0") == 0
     return made.parent
 
@@ -188,7 +188,7 @@ def test_no_card_is_written_for_models_that_do_not_belong_together(trained, text
     (tmp_path / "pair" / "drafter").rename(tmp_path / "elsewhere")
     assert main(command) == 2 and "no trained drafter" in capsys.readouterr().err
     (tmp_path / "elsewhere").rename(tmp_path / "pair" / "drafter")
-    assert train_tiny("target", texts, tmp_path, "--tokens", "512") == 0  # only the budget may change
+    assert train_tiny("target", texts, tmp_path, "--tokens", "768") == 0  # only the budget may change
     capsys.readouterr()
     assert main(command) == 2 and "drafter was trained for another target" in capsys.readouterr().err
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_of_another_run_is_refused(trained, texts, tmp_path, capsys
     copied(trained, tmp_path)
     for changes, words in (
         (["--tokens", "512", "--lr", "0.1"], "other settings (lr)"),
-        (["--tokens", "1"], "--tokens must be more"),  # fewer than it has seen
+        (["--tokens", "256"], "--tokens must be more"),  # fewer than it has seen
         (["--vocab", "301"], "must be 300"),
     ):
         assert train_tiny("target", texts, tmp_path, *changes) == 2
