@@ -96,10 +96,14 @@ def test_its_first_draft_is_that_of_transformers():
 def test_greedy_text_is_the_target_s(shared, ordered, capture):
     target = target_of(shared, seed=3)
     pair = load_pair(target=target, drafter=gemma4_assistant(target, ordered=ordered)).with_capture(capture)
-    expected = greedy(target, PROMPT, 40)
-    for gamma in (1, 5):
-        trace = generate(pair, PROMPT, Params(temperature=0, gamma=gamma, max_new_tokens=40))
+    expected, how = greedy(target, PROMPT, 40), dict(temperature=0, max_new_tokens=40)
+    for chosen in (dict(gamma=1), dict(gamma=5), dict(gamma="auto"), dict(confidence=0.3)):
+        trace = generate(pair, PROMPT, Params(**how | chosen))
         assert trace.output_ids == expected and trace.stats.rejected
+        assert ("confidence" in {one.ended_by for one in trace.rounds}) == ("confidence" in chosen)
+    penalised = Params(repetition_penalty=1.3, **how)
+    alone = generate(pair, PROMPT, replace(penalised, draft_with="none")).output_ids
+    assert generate(pair, PROMPT, penalised).output_ids == alone
 
 
 @pytest.mark.parametrize("length", [1, 2, 30])
@@ -125,16 +129,6 @@ def test_beyond_its_context_nothing_is_drafted():
         assert len(one.draft) == (2 if length <= 20 else 0)
         length += len(one.emitted)
     assert length > 40
-
-
-def test_what_a_run_can_choose():
-    target = target_of(0, vocab_size=12)
-    pair = load_pair(target=target, drafter=gemma4_assistant(target))
-    for change in (dict(gamma="auto", repetition_penalty=1.3), dict(confidence=0.3)):
-        params = replace(Params(temperature=1.0, top_p=0.9, max_new_tokens=40, seed=1), **change)
-        trace = generate(pair, PROMPT, params)
-        assert trace.stats.accepted and trace.stats.tokens == 40
-        assert ("confidence" in {one.ended_by for one in trace.rounds}) == ("confidence" in change)
 
 
 def test_16_bits():

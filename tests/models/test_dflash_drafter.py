@@ -92,17 +92,18 @@ def test_the_confidence_head_ends_a_draft():
     assert len(counts) > 2
 
 
-WIDE = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2)  # as compiled code needs it
+def compiled(**options):
+    """A target, a head that can be compiled for it, and that head compiled."""
+    target = tiny(hidden_size=64, intermediate_size=128)
+    head = tiny_block_head(target, intermediate_size=64, head_dim=16, **options)
+    return target, head, NativeDFlash(head, target)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, dict(draft_ids=list(range(0, 96, 3)))], ids=["all tokens", "some tokens"]
-)
+@pytest.mark.parametrize("options", [{}, dict(draft_ids=list(range(0, 96, 3)))], ids=["all", "some"])
 def test_compiled_blocks_say_what_the_head_says(options):
     """For every number of rows, after texts of several lengths, and after weights were changed."""
-    target = tiny(**WIDE)
-    head = tiny_block_head(target, intermediate_size=64, head_dim=16, **options)
-    fast, plain = NativeDFlash(head, target), CachedDFlash(head, target)
+    target, head, fast = compiled(**options)
+    plain = CachedDFlash(head, target)
     for cached in (fast, plain):
         cached.reserve(64)
         cached.features.reserve(64)
@@ -111,27 +112,28 @@ def test_compiled_blocks_say_what_the_head_says(options):
     for change in (1.0, 1.3):
         head.layers[1].mlp.down_proj.weight.data *= change
         fast.begin_run(static=True)
-        for start in (0, 1, 9, 40):
-            states = torch.randn(
-                64, fast.features.states.shape[1], generator=torch.Generator().manual_seed(start)
-            )
+        for start in (0, 1, 40):
+            noise = torch.Generator().manual_seed(start)
+            states = torch.randn(64, fast.features.states.shape[1], generator=noise)
             for cached in (fast, plain):
                 cached.features.states.copy_(states[: len(cached.features.states)])
                 for at in range(0, start, 9):  # a whole block of rows, and less
                     cached.read_from(torch.tensor(at), min(9, start - at))
             for count in range(2, 6):
-                anchor, at = torch.tensor([count]), torch.tensor(start)
-                expected = plain.drafting_logits(anchor, at, count)
-                torch.testing.assert_close(
-                    fast.drafting_logits(anchor, at, count), expected, atol=2e-4, rtol=1e-4
-                )
+                assert_alike(fast, plain, count, start)
+
+
+def assert_alike(fast, plain, count, start):
+    found, expected = (
+        one.drafting_logits(torch.tensor([count]), torch.tensor(start), count) for one in (fast, plain)
+    )
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
 
 
 def test_features_read_at_the_end_of_their_memory_say_the_same():
     """A block of rows would reach beyond it. How much memory there is depends on the texts before."""
-    target = tiny(**WIDE)
-    head = tiny_block_head(target, intermediate_size=64, head_dim=16)
-    short, long = NativeDFlash(head, target), NativeDFlash(head, target)
+    target, head, short = compiled()
+    long = NativeDFlash(head, target)
     states = torch.randn(9, short.features.states.shape[1], generator=torch.Generator().manual_seed(0))
     for cached, room in ((short, 9), (long, 64)):
         cached.begin_run(static=True)
@@ -141,8 +143,23 @@ def test_features_read_at_the_end_of_their_memory_say_the_same():
     assert torch.equal(short.keys[..., :9, :], long.keys[..., :9, :])
 
 
+def test_a_weight_that_no_longer_fits_16_bits_between_runs():
+    """Products of another kind are needed then: one that was not compiled would be called at address 0."""
+    target, head, fast = compiled()
+    for weight in (*target.parameters(), *head.parameters()):
+        weight.data = weight.data.bfloat16().float()
+    fast.begin_run(static=True)
+    target.lm_head.weight.data.mul_(1.0001)
+    fast.begin_run(static=True)
+    assert_alike(fast, CachedDFlash(head, target), 5, 0)
+    assert fast.native is not None
+
+
 def test_what_cannot_be_compiled_is_said():
-    target = tiny(**WIDE)
+    """A short context can be."""
+    target, _, short = compiled(context=10)
+    short.begin_run(static=True)
+    assert short.not_native is None
     pair = load_pair(target=target)
     pair.runner.capture = "auto"
     for options, words in (
@@ -187,39 +204,12 @@ def test_transformers_own_candidates_are_the_same():
     generator = candidates.DFlashTokenCandidateGenerator(
         assistant, target.get_input_embeddings(), target.get_output_embeddings(), generation
     )
-    text, worst = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]]), 0.0
+    text = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]])
     with torch.no_grad():
         outputs = copy.deepcopy(target)(text[:, :-1], output_hidden_states=True)
         positions = torch.arange(text.shape[1])[None]
         given = {"position_ids": positions, "attention_mask": torch.ones_like(text)}
         ids, logits = generator.get_candidates(text, given, outputs, False, 0)
     expected = block_logits(head, target, text[0].tolist(), [0] * head.config.places)
-    worst = (logits[0].double() - expected).abs().max().item()
-    assert worst < 1e-4 and logits.std() > 0.1
+    assert (logits[0].double() - expected).abs().max() < 1e-4 and logits.std() > 0.1
     assert ids[0, -head.config.places :].tolist() == expected.argmax(-1).tolist()
-
-
-def test_a_weight_that_no_longer_fits_16_bits_between_runs():
-    """Products of another kind are needed then: one that was not compiled would be called at address 0."""
-    target = tiny(**WIDE)
-    for weight in target.parameters():
-        weight.data = weight.data.bfloat16().float()
-    head = tiny_block_head(target, intermediate_size=64, head_dim=16)
-    for weight in head.parameters():
-        weight.data = weight.data.bfloat16().float()
-    fast, plain = NativeDFlash(head, target), CachedDFlash(head, target)
-    fast.begin_run(static=True)
-    target.lm_head.weight.data.mul_(1.0001)
-    fast.begin_run(static=True)
-    anchor, at = torch.tensor([5]), torch.tensor(0)
-    expected = plain.drafting_logits(anchor, at, 5)
-    torch.testing.assert_close(fast.drafting_logits(anchor, at, 5), expected, atol=2e-4, rtol=1e-4)
-    assert fast.native is not None
-
-
-def test_a_head_whose_context_is_short_is_compiled_too():
-    target = tiny(**WIDE)
-    head = tiny_block_head(target, intermediate_size=64, head_dim=16, context=10)
-    fast = NativeDFlash(head, target)
-    fast.begin_run(static=True)
-    assert fast.not_native is None

@@ -174,14 +174,18 @@ def test_what_the_layers_say_is_what_transformers_own_say(kind):
     assert set(said_anew(says, PROMPT, trace.rounds)) == set(range(count + 1))
 
 
+CHOSEN = [dict(gamma=1), dict(gamma=5), dict(gamma="auto", repetition_penalty=1.3), dict(confidence=0.3)]
+
+
 @pytest.mark.parametrize("kind", QUICK)
 def test_greedy_text_is_the_target_s(kind):
-    pair = pair_of(kind, vocab_size=96)
-    how = dict(temperature=0, max_new_tokens=40)
-    expected = generate(pair, PROMPT, Params(draft_with="none", **how), measure=False).output_ids
-    for gamma in (1, 5):
-        trace = generate(pair, PROMPT, Params(draft_with="mtp", gamma=gamma, **how), measure=False)
+    pair, how = pair_of(kind, vocab_size=96), dict(temperature=0, max_new_tokens=40)
+    for chosen in CHOSEN:
+        alone = Params(draft_with="none", **how | chosen)
+        expected = generate(pair, PROMPT, alone, measure=False).output_ids
+        trace = generate(pair, PROMPT, replace(alone, draft_with="mtp"), measure=False)
         assert trace.output_ids == expected and trace.stats.rejected
+        assert ("confidence" in {one.ended_by for one in trace.rounds}) == ("confidence" in chosen)
 
 
 @pytest.mark.parametrize(("length", "gamma"), [(1, 2), (2, 5), (3, 1), (4, 5), (30, 2)])
@@ -220,17 +224,6 @@ def test_rounds_that_draft_little_or_nothing_leave_no_hole(long):
             text += verdict.drafted(verdict.accepted)
             text.append(verdict.token_ids[verdict.accepted][NEXT])
     assert len(text) >= len(PROMPT) + 12
-
-
-@pytest.mark.parametrize(
-    "change", [dict(gamma="auto", repetition_penalty=1.3), dict(confidence=0.3)], ids=str
-)
-def test_what_a_run_can_choose(change):
-    params = Params(draft_with="mtp", temperature=1.0, top_p=0.9, max_new_tokens=40, seed=1)
-    trace = generate(pair_of("glm4_moe"), PROMPT, replace(params, **change))
-    assert trace.stats.accepted and trace.stats.tokens == 40
-    if "confidence" in change:
-        assert "confidence" in {one.ended_by for one in trace.rounds}
 
 
 def test_runs_with_and_without_the_layers_do_not_disturb_each_other():

@@ -50,28 +50,6 @@ def test_a_head_drafts_with_it(tmp_path):
     assert trace.stats.drafted and trace.output_ids == greedy(target, PROMPT, NEW)
 
 
-def test_recorded_probabilities_are_of_the_penalised_logits_and_raw_ones_of_the_models():
-    target = penalised(1.7)
-    trace = generate(
-        load_pair(target=target, drafter=noisy(target)),
-        PROMPT,
-        Params(temperature=0.9, top_p=1, seed=1, max_new_tokens=20, alternatives=3),
-        measure=False,
-    )
-    ids = list(PROMPT)
-    for one in trace.rounds:
-        text = ids + [token.id for token in one.draft]
-        with torch.no_grad():
-            logits = target(torch.tensor([text])).logits[0, len(ids) - 1 :]
-        for row, token in enumerate(one.draft):
-            own, seen = logits[row].clone(), sorted(set(text[: len(ids) + row]))
-            own[seen] = torch.where(own[seen] < 0, own[seen] * 1.7, own[seen] / 1.7)
-            told = (token.p, token.raw_p)
-            shaped, raw = ((each.softmax(-1))[token.id].item() for each in (own / 0.9, logits[row]))
-            assert told == pytest.approx((shaped, raw), rel=1e-3, abs=1e-6)
-        ids += one.emitted
-
-
 OTHERS = {
     "bias": {"logit_bias": {9: 4.0, 17: 2.5, 30: -100.0}},
     "all": {
