@@ -17,7 +17,6 @@ from specdemo import Params, Round, generate, stream
 from specdemo.engine.drafters.dflash import DFlashDrafter
 from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.engine.step import NEXT
 from specdemo.runtime import runner
 from specdemo.runtime.device import Clock
 from specdemo.runtime.dflash import CachedDFlash
@@ -37,7 +36,7 @@ from tests.models.test_exact_stream import check, tiny_llama
 from tests.models.test_greedy import NEW, PROMPT, assert_same, expected_of, target_of
 from tests.models.test_no_sync import SAMPLERS, TEXT, Kept, recordable, waits_of
 from tests.oracle import decoding
-from tests.runners import run_by, with_head
+from tests.runners import drafts_after, run_by, with_head
 from tests.tiny import tiny
 
 THIRD = list(range(0, 96, 3))
@@ -174,26 +173,12 @@ def test_runs_with_and_without_the_head_do_not_disturb_each_other(monkeypatch, b
 
 @EVERY_KIND
 def test_rounds_that_draft_nothing_leave_no_hole(kind):
-    """As where the length of drafts is chosen round by round."""
-    target = tiny(vocab_size=12, seed=2)
+    target, params = tiny(vocab_size=12, seed=2), Params(gamma=2, temperature=1.0, top_p=1.0, seed=0)
     head, lm = kind.head(target), CachedLM(target)
-    params = Params(gamma=2, temperature=1.0, top_p=1.0, seed=0)
     drafter = kind.drafter(kind.cached(head, target), lm, Sampler(params), EagerSteps(), 2)
-    verifier = decoding(lm, drafter, params, TEXT).decoder.verifier
-    text = list(TEXT)
-    with torch.no_grad():
-        lm.prefill(torch.tensor(text[:-1]))
-        drafter.start(text)
-        for index in range(12):
-            u = uniforms(0, index, 2)
-            draft = drafter.propose(text, 2 if index % 6 == 5 else 0, u.draft)
-            if draft.k:
-                anew = kind.says(head, target, text, draft.ids.tolist()).softmax(-1)
-                torch.testing.assert_close(draft.raw_q, anew.float(), rtol=0, atol=1e-5)
-            verdict = verifier.verify(text, draft, u)
-            text += verdict.drafted(verdict.accepted)
-            text.append(verdict.token_ids[verdict.accepted][NEXT])
-    assert len(text) >= len(TEXT) + 12
+    for text, draft in drafts_after(TEXT, [0, 0, 0, 0, 0, 2] * 2, params, lm, drafter):
+        anew = kind.says(head, target, text, draft.ids.tolist()).softmax(-1)
+        torch.testing.assert_close(draft.raw_q, anew.float(), rtol=0, atol=1e-5)
 
 
 @EVERY_KIND

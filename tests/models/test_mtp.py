@@ -23,7 +23,6 @@ from specdemo.cli.main import main
 from specdemo.engine.drafters import NoDrafter, one_hot_draft
 from specdemo.engine.drafters.mtp import MtpDrafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.engine.step import NEXT
 from specdemo.loading.load import plan
 from specdemo.loading.mtp import read_mtp
 from specdemo.loading.pair import held_bytes
@@ -35,6 +34,7 @@ from specdemo.runtime.mtp import CachedMtp, own_parameters
 from tests.checkpoints import DEEPSEEK, MTP_KINDS, model_with_mtp, with_tokenizer
 from tests.models.test_exact_stream import check
 from tests.oracle import decoding, said_anew
+from tests.runners import drafts_after
 from tests.sentences import assert_one_sentence
 from tests.tiny import noisy, tiny
 
@@ -199,31 +199,16 @@ def test_prompts_of_any_length(length, gamma, monkeypatch):
     assert len(trace.rounds[0].draft) == (0 if length == 1 else gamma)
 
 
-@pytest.mark.parametrize("long", [False, True])
-def test_rounds_that_draft_little_or_nothing_leave_no_hole(long):
-    """As where the length of drafts is chosen round by round. Of two layers the second has no new row after a
-    draft of one token."""
+@pytest.mark.parametrize("lengths", [[0, 1, 3] * 4, ([0] * 29 + [3]) * 2])
+def test_rounds_that_draft_little_or_nothing_leave_no_hole(lengths):
+    """Of two layers the second has no new row after a draft of one token."""
     pair = pair_of("glm4_moe")
-    target = pair.target
-    lm, cached = CachedLM(target), CachedMtp(pair.mtp, target)
+    lm, layers = CachedLM(pair.target), CachedMtp(pair.mtp, pair.target)
     params = Params(draft_with="mtp", gamma=3, temperature=1.0, top_p=1.0, seed=0)
-    drafter = MtpDrafter(cached, lm, Sampler(params), EagerSteps(), 3)
-    verifier = decoding(lm, drafter, params, PROMPT).decoder.verifier
-    text = list(PROMPT)
-    with torch.no_grad():
-        lm.prefill(torch.tensor(text[:-1]))
-        drafter.start(text)
-        for index in range(60 if long else 12):
-            u = uniforms(0, index, 3)
-            k = (0, 1, 3)[index % 3] if not long else 3 * (index % 30 == 29)
-            draft = drafter.propose(text, k, u.draft)
-            if draft.k:
-                anew = formula_of("glm4_moe").says(text, draft.ids.tolist())
-                torch.testing.assert_close(draft.raw_q.double(), anew, rtol=0, atol=1e-4)
-            verdict = verifier.verify(text, draft, u)
-            text += verdict.drafted(verdict.accepted)
-            text.append(verdict.token_ids[verdict.accepted][NEXT])
-    assert len(text) >= len(PROMPT) + 12
+    drafter = MtpDrafter(layers, lm, Sampler(params), EagerSteps(), 3)
+    for text, draft in drafts_after(PROMPT, lengths, params, lm, drafter):
+        anew = formula_of("glm4_moe").says(text, draft.ids.tolist())
+        torch.testing.assert_close(draft.raw_q.double(), anew, rtol=0, atol=1e-4)
 
 
 def test_runs_with_and_without_the_layers_do_not_disturb_each_other():

@@ -172,4 +172,4 @@ def test_a_wider_drafter_is_cut_and_renormalised_and_a_narrower_one_padded(width
     for token_id, q, u in zip(draft.ids.tolist(), draft.q, draws, strict=True):
         assert q[:known].numpy() == pytest.approx(shaped(TableLM(table).row(text)[:known], params))
         assert token_id == pick(q.numpy(), u) < known
-        text = [3, token_id]
+        text.append(token_id)
