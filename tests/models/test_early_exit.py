@@ -10,7 +10,7 @@ from torch.nn import Linear, ModuleList
 
 from specdemo import Params, generate, load_pair
 from specdemo.runtime.device import Clock
-from specdemo.runtime.early_exit import FirstLayersLM, first_layers
+from specdemo.runtime.early_exit import first_layers
 from specdemo.runtime.graphs import Graphs
 from tests.fake_cuda import FakeCuda, install
 from tests.models.test_exact_stream import PARAMS, check, tiny_llama
@@ -91,19 +91,6 @@ def test_the_target_is_run_as_ever_and_the_prompt_is_read_once(monkeypatch):
     assert sum(first) == sum(len(fed) for _, fed in whole) + trace.stats.drafted, "one row for each draft"
 
 
-def test_a_drafter_that_writes_into_the_text_is_noticed(monkeypatch):
-    """What the target's forward does not write again would stay. Here it is the row before the last token."""
-    write = FirstLayersLM._write_positions
-
-    def one_too_early(self, ids):
-        write(self, ids)
-        self.positions = self.positions - 1
-        return self.positions
-
-    monkeypatch.setattr(FirstLayersLM, "_write_positions", one_too_early)
-    assert exits(target_of("llama"), gamma=4).output_ids != expected_of("llama")
-
-
 @pytest.mark.slow
 def test_exact_when_sampling():
     params = replace(PARAMS, draft_with="early-exit", exit_layer=2, temperature=1.2, top_k=5, top_p=0.95)
@@ -172,6 +159,10 @@ def test_nothing_is_copied_and_the_model_is_left_as_it_is():
     assert {id(weight) for weight in cut.parameters()} < theirs
     assert len(cut.model.decoder.layers) == 1 and len(target.model.decoder.layers) == 2
     assert {name: id(module) for name, module in target.named_modules()} == before
+    target.train().forward = target.forward  # which are not taken over
+    cut = first_layers(target, 1)
+    assert "forward" not in vars(cut) and not cut.training and not cut.model.decoder.training
+    assert "forward" in vars(target) and target.training
 
 
 def test_by_default_a_quarter_of_the_layers_drafts():
@@ -183,11 +174,8 @@ def test_by_default_a_quarter_of_the_layers_drafts():
 
 def test_what_cannot_be_cut_is_refused_in_a_sentence():
     pair = load_pair(target=tiny("llama", num_hidden_layers=3))
-    for layer in (3, 64):
-        with pytest.raises(
-            ValueError, match=rf"^exit_layer must be a whole number from 1 to 2 .*, not {layer}$"
-        ):
-            generate(pair, PROMPT, replace(GREEDY, exit_layer=layer))
+    with pytest.raises(ValueError, match=r"^exit_layer must be a whole number from 1 to 2 .*, not 3$"):
+        generate(pair, PROMPT, replace(GREEDY, exit_layer=3))
     with pytest.raises(ValueError, match=r'^draft_with must not be "early-exit" for Llama.*one layer only$'):
         generate(load_pair(target=tiny("llama", num_hidden_layers=1)), PROMPT, GREEDY)
     several = tiny("llama")
@@ -196,14 +184,6 @@ def test_what_cannot_be_cut_is_refused_in_a_sentence():
     with pytest.raises(ValueError, match=r'^draft_with must not be "early-exit" for Llama.* not one list'):
         generate(pair, PROMPT, GREEDY)
     assert pair.largest_exit == 0
-
-
-def test_a_replaced_forward_and_training_mode_are_not_taken_over():
-    target = tiny("gpt2").train()
-    target.forward = target.forward
-    cut = first_layers(target, 1)
-    assert "forward" not in vars(cut) and not cut.training and not cut.transformer.training
-    assert "forward" in vars(target) and target.training
 
 
 def test_the_length_of_a_draft_adapts_to_it():

@@ -16,6 +16,7 @@ from specdemo.runtime.lm import CachedLM
 from specdemo.ui.page.links import read_link, write
 from specdemo.ui.view.settings import FIRST, adjusting_in_words, params_from_controls, values_of
 from tests.heads import save_head, tiny_head
+from tests.oracle import shaped
 from tests.pure.test_detokenize import byte_level
 from tests.tiny import greedy, noisy, tiny, tokenizer
 
@@ -67,16 +68,7 @@ def plain_greedy(model, prompt, new, params):
     for _ in range(new):
         with torch.no_grad():
             logits = model(torch.tensor([text])).logits[0, -1]
-        for token_id, bias in (params.logit_bias or {}).items():
-            logits[token_id] += bias
-        for token_id in set(text) if params.repetition_penalty else ():
-            by = params.repetition_penalty
-            logits[token_id] = logits[token_id] * by if logits[token_id] < 0 else logits[token_id] / by
-        for token_id in text[len(prompt) :]:
-            logits[token_id] -= params.frequency_penalty
-        for token_id in set(text[len(prompt) :]):
-            logits[token_id] -= params.presence_penalty
-        text.append(int(logits.argmax()))
+        text.append(int(shaped(logits, params, text, len(prompt)).argmax()))
     return text[len(prompt) :]
 
 
