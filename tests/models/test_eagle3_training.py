@@ -88,6 +88,7 @@ def test_what_training_reads_of_the_target_is_what_its_layers_are_given():
         assert bool(difference < 0.03) is is_it  # bf16
 
 
+@pytest.mark.slow
 def test_a_head_holds_all_of_its_target_what_training_needs_or_nothing():
     target = tiny()
     head = tiny_head(target, **OPTIONS[0])

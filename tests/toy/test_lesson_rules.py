@@ -2,24 +2,18 @@
 the engine's sampler and its speculative rule, on random p, q, filters and random numbers."""
 
 import json
-import math
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
 
-from specdemo.engine.detokenize import Pieces
-from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Sampler, Settings
-from specdemo.events import Params, Round, metrics
+from specdemo.events import Params, Round
 from specdemo.events.trace import Trace, round_objects
-from specdemo.session import decoder_of, prepare
-from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS, tiny_pair
 from specdemo.ui.view.feed import setting
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node on the PATH")
@@ -125,40 +119,6 @@ def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_re
         assert place["ofNext"] == place["p"], "the replacement brings the same"
     assert any(place["others"] == ["above", "below"] for place in rejected)
     assert all(place["others"] in ([], ["all"]) for place in places if place["fate"] == "accepted")
-
-
-def test_the_acceptance_rate_is_the_one_that_metrics_counts():
-    """At one place of the tiny pair's text the engine judges 500 drafts. At most five of the eight words are
-    listed."""
-    params = Params(temperature=0.8, top_p=1.0, top_k=6, gamma=1, max_new_tokens=4, alternatives=3)
-    rounds = first_rounds(params, 500)
-    counted = metrics.fresh()
-    for one in rounds:
-        counted = metrics.after_round(counted, one)
-    assert 50 < counted.rejected < 450
-    rule = {"name": params.rule, "residual": "p − q"}
-    (places,) = by_the_page([as_told(rounds, {"greedy": False, "rule": rule})], "places.mjs")
-    spread = math.sqrt(counted.acceptance_rate * (1 - counted.acceptance_rate) / counted.rounds)
-    exact = [place["rate"] for place in places if place["fate"] == "rejected"]
-    assert exact == pytest.approx([exact[0]] * counted.rejected, abs=WITHIN)
-    assert counted.acceptance_rate == pytest.approx(exact[0], abs=6 * spread)
-    bounds = [place["rate"] for place in places if place["fate"] == "accepted"]
-    assert len(bounds) == counted.accepted and min(bounds) > exact[0] - WITHIN
-
-
-def first_rounds(params: Params, count: int) -> list[Round]:
-    """The tiny pair's first round after its prompt, with another seed each time."""
-    pair, prompt = tiny_pair(), list(TINY_PROMPT)
-    decoder = decoder_of(pair, prepare(pair, prompt, params), lambda: False)
-
-    def first_round(seed: int) -> Round:
-        stop = StopCriteria(frozenset(), (), params.max_new_tokens)
-        emitter = Emitter(Pieces(None), TINY_WORDS.__getitem__, stop, params.rule)
-        return replace(decoder, seed=seed, emitter=emitter).round(prompt, 0)
-
-    with pair.runner.active():
-        next(decoder.decode(prompt))
-        return [first_round(seed) for seed in range(count)]
 
 
 def as_told(rounds: list[Round], of_run: dict) -> dict:

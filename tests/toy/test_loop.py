@@ -164,22 +164,6 @@ def test_a_length_limit_discards_nothing(limit, expected, by):
     assert ([fates(this_round) for this_round in rounds], finish) == ([expected], "length")
 
 
-@pytest.mark.parametrize(("gamma", "room", "context"), [(4, 9, math.inf), (3, 50, 8), (16, 5, 30)])
-def test_a_draft_never_exceeds_what_is_left(gamma, room, context):
-    params = Params(gamma=gamma, max_new_tokens=room, top_p=1.0, temperature=1.0, alternatives=0)
-    sizes = set()
-    for seed in range(5):
-        text = [1, 2]
-        (_, *rounds), _ = run(random_decoding(replace(params, seed=seed), text, context=context))
-        for this_round in rounds:
-            left, context_left = 2 + room - len(text), context - len(text)
-            assert len(this_round.draft) == min(gamma, left - 1, context_left - 1)
-            text = text + list(this_round.emitted)
-            sizes.add(len(this_round.draft))
-        assert len(text) == min(2 + room, context)
-    assert len(sizes) > 1
-
-
 EOS = 0  # where one is drafted
 PROMPT = [2, 0, 1, 2, 0]
 TARGET, DRAFTER = random_table(1, V, never=[4]), 0.6 * random_table(1, V) + random_table(2, V, never=[3])
