@@ -70,6 +70,8 @@ def copied(trained, folder):
 
 def train_tiny(command, texts, folder, *more):
     options = {**TINY, "data": texts, "out": folder / "pair", "work": folder / "work"}
+    if command == "eagle3":  # whose sizes are its target's
+        del options["layers"], options["hidden"]
     sizes = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     return main([command, *sizes, *(["--vocab", "300"] if command == "target" else []), *more])
 
@@ -136,7 +138,7 @@ def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(t
     poor = ["--name", "poor", "--tokens", "256", "--distil", "0", "--sampled", "100"]
     assert train_tiny("drafter", texts, tmp_path, *out, *poor) == 0
     head = ["--tokens", "1280", "--steps", "3", "--sampled", "0"]
-    assert train_head(texts, tmp_path, *out, *head) == 0
+    assert train_tiny("eagle3", texts, tmp_path, *out, *head) == 0
     assert main(["report", "--data", str(texts), *out, "--prompts", "2"]) == 0
 
     card = (pair / "README.md").read_text(encoding="utf-8")
@@ -281,9 +283,7 @@ def test_held_out_text_is_never_trained_on(texts):
 
 def test_a_documents_use_does_not_depend_on_the_choice_of_files(tmp_path):
     for name in ("one", "two"):
-        (tmp_path / f"{name}.txt").write_text(
-            "\n\n".join(f"{name} {i}" for i in range(2000)), encoding="utf-8"
-        )
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(f"{name} {i}" for i in range(2000)))
     training, heldout = read_documents(tmp_path)
     for some in ("one.txt", "two.txt"):
         fewer, evaluated = read_documents(tmp_path, some)
@@ -291,9 +291,8 @@ def test_a_documents_use_does_not_depend_on_the_choice_of_files(tmp_path):
 
 
 def test_rows_depend_on_the_step_only(texts, tmp_path):
-    encoded = encode_documents(
-        shared_tokenizer(tmp_path, read_documents(texts)[0], 300), read_documents(texts)[0]
-    )
+    training, _ = read_documents(texts)
+    encoded = encode_documents(shared_tokenizer(tmp_path, training, 300), training)
     rows = Rows(encoded, 64, 4, seed=0)
     several = [rows(step) for step in range(200)]
     assert rows.epoch > 0
@@ -353,11 +352,13 @@ def test_a_head_is_trained_resumed_and_drafts_for_its_target(texts, tmp_path, mo
 
     steps_done = killed(monkeypatch, 14)
     with pytest.raises(Killed):
-        train_head(texts, tmp_path, *run)
+        train_tiny("eagle3", texts, tmp_path, *run)
     torch.rand(3)
-    assert train_head(texts, tmp_path, *run) == 0
+    assert train_tiny("eagle3", texts, tmp_path, *run) == 0
     assert steps_done == [*range(15), *range(14, 25)]
-    assert train_head(texts, tmp_path, *run, "--name", "whole", "--work", str(tmp_path / "again")) == 0
+    assert (
+        train_tiny("eagle3", texts, tmp_path, *run, "--name", "whole", "--work", str(tmp_path / "again")) == 0
+    )
     assert same_weights(tmp_path / "pair" / "eagle3", tmp_path / "pair" / "whole")
 
     pair = load_pair(drafter=str(tmp_path / "pair" / "eagle3"))  # its config.json names the target
@@ -367,12 +368,6 @@ def test_a_head_is_trained_resumed_and_drafts_for_its_target(texts, tmp_path, mo
         trace = generate(pair, "Ana found", Params(draft_with=draft_with, temperature=0, max_new_tokens=60))
         rates.append((trace.output_ids, trace.stats.accepted))
     assert rates[0][0] == rates[1][0] and rates[0][1] > 4  # of 60 tokens; without training none
-    assert train_head(texts, tmp_path, "--tokens", "256", "--length", "16") == 2  # no room for the steps
-
-
-def train_head(texts, folder, *more):
-    sizes = {name: TINY[name] for name in ("heads", "kv-heads", "ffn", "length", "batch", "threads")}
-    options = {**sizes, "data": texts, "out": folder / "pair", "work": folder / "work"}
-    return main(
-        ["eagle3", *(part for name, value in options.items() for part in (f"--{name}", str(value))), *more]
-    )
+    assert (
+        train_tiny("eagle3", texts, tmp_path, "--tokens", "256", "--length", "16") == 2
+    )  # no room for the steps
