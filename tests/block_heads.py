@@ -1,16 +1,14 @@
 """Tiny DFlash and DSpark heads for tiny targets, and what they must say, computed anew and in another way."""
 
-import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
 from specdemo.runtime.dflash import DFlashConfig, DFlashHead, Sight
 from specdemo.runtime.lm import logits_width
-from tests.heads import hidden_states
+from tests.heads import hidden_states, randomised, speculators_config, write_head
 
 LAYERS = 2
 
@@ -45,19 +43,7 @@ def tiny_block_head(
         DFlashConfig(layer, block_size, mask_token_id=1, draft_vocab_size=drafts, **options),
         torch.get_default_dtype(),
     )
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in head.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1:
-                parameter.copy_(1.5 * noise / parameter.shape[-1] ** 0.5)
-            else:
-                parameter += 0.2 * noise
-        if draft_ids is not None:
-            head.d2t.copy_(torch.tensor(draft_ids) - torch.arange(len(draft_ids)))
-            head.t2d[draft_ids] = True
-    head.requires_grad_(False).begin_run()
-    return head.eval()
+    return randomised(head, seed, 1.5, draft_ids)
 
 
 @torch.no_grad()
@@ -174,11 +160,7 @@ def save_block_head(head: DFlashHead, path: Path, verifier: str | None = None, *
         "aux_hidden_state_layer_ids": list(own.layer_ids),
         "sample_from_anchor": own.samples_from_anchor,
         "transformer_layer_config": own.layer.to_dict(),
-        "speculators_config": {
-            "algorithm": "dflash",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": own.places}],
-            "verifier": {"name_or_path": verifier, "architectures": ["LlamaForCausalLM"]},
-        },
+        "speculators_config": speculators_config("dflash", own.places, verifier),
     }
     if own.markov or own.has_confidence:
         config |= {
@@ -187,7 +169,7 @@ def save_block_head(head: DFlashHead, path: Path, verifier: str | None = None, *
             "enable_confidence_head": own.has_confidence,
             "confidence_head_with_markov": own.confidence_sees_token,
         }
-    return _save(head, path, config | changes)
+    return write_head(path, config | changes, head.state_dict())
 
 
 def save_authors_block_head(head: DFlashHead, path: Path, **changes) -> Path:
@@ -202,12 +184,4 @@ def save_authors_block_head(head: DFlashHead, path: Path, **changes) -> Path:
             "target_layer_ids": [i - 1 for i in own.layer_ids],
         },
     }
-    return _save(head, path, config | changes)
-
-
-def _save(head: DFlashHead, path: Path, config: dict) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(json.dumps(config))
-    tensors = {name: value.contiguous() for name, value in head.state_dict().items()}
-    save_file(tensors, path / "model.safetensors")
-    return path
+    return write_head(path, config | changes, head.state_dict())

@@ -1,5 +1,10 @@
-"""Tiny models with what today's publishers give them to draft with: checkpoints that carry layers for
-multi-token prediction, named as theirs are, and Gemma 4's assistants."""
+"""Checkpoints of tiny models, and ways to change one. Tiny models with what today's publishers give them to
+draft with: checkpoints that carry layers for multi-token prediction, named as theirs are, and Gemma 4's
+assistants."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -118,3 +123,28 @@ def with_tokenizer(folder):
     """The folder, with the files of a tokenizer of 300 tokens."""
     tokenizer().save_pretrained(folder)
     return folder
+
+
+def saved_in(folder: Path, model, words=None) -> Path:
+    """The folder, with the files of a model and of a tokenizer."""
+    model.save_pretrained(folder)
+    (words or tokenizer()).save_pretrained(folder)
+    return folder
+
+
+def change_config(folder: Path, inside: str | None = None, **changes) -> None:
+    """inside: the field of config.json that holds what is changed."""
+    config = json.loads((folder / "config.json").read_text())
+    (config[inside] if inside else config).update(changes)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def change_tensors(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def cut_in_half(file: Path) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])

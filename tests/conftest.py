@@ -13,17 +13,7 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Tests of the real server that hardly need a browser.
-BY_HTTP = {
-    "test_api",
-    "test_app",
-    "test_attack",
-    "test_connections",
-    "test_ending",
-    "test_front",
-    "test_gate",
-}
-BY_HTTP |= {"test_mcp", "test_readme", "test_cut_streams"}
+FOLDERS = ("web", "models", "gpu", "toy", "pure")  # what takes longest begins first
 
 
 @pytest.fixture(autouse=True)
@@ -39,19 +29,20 @@ def no_event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
         asyncio._set_running_loop(loop)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: FOLDERS.index(item.path.parent.name))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """Which tests `-n 2` keeps in one worker. (With pytest 9.2 the groups of xdist 3.8 have no effect.)"""
+    """Which tests `-n 2` keeps in one worker: those of a file, which share what it sets up. Tests over tables
+    share nothing, so each is a unit."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduler(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            """The browser tests share servers and measure times, so together they are one unit, and those
-            that only talk HTTP are another, about as long. Tests over tables share nothing, so each is a
-            unit. Otherwise a file is one. The smallest units run last."""
             file = nodeid.split("::")[0]
-            folder, name = Path(file).parent.name, Path(file).stem
-            web = "web by HTTP" if name in BY_HTTP else "web"
-            return {"web": web, "toy": nodeid}.get(folder, file)
+            return nodeid if Path(file).parent.name == "toy" else file
 
+    config.option.loadscopereorder = False
     return Scheduler(config, log)

@@ -42,12 +42,17 @@ def tiny_head(
         ),
         torch.get_default_dtype(),
     )
+    return randomised(head, seed, 2.0, draft_ids)
+
+
+def randomised(head, seed: int, scale: float, draft_ids):
+    """The same head with random weights, ready to run."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in head.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim > 1:
-                parameter.copy_(2 * noise / parameter.shape[-1] ** 0.5)
+                parameter.copy_(scale * noise / parameter.shape[-1] ** 0.5)
             else:
                 parameter += 0.2 * noise
         if draft_ids is not None:
@@ -116,7 +121,6 @@ def fitted(head: Eagle3Head, target: PreTrainedModel, text: list[int]) -> Eagle3
 def save_authors_head(head: Eagle3Head, path: Path, **changes) -> Path:
     """Writes a head as the authors of EAGLE-3 do: its sizes stand beside each other in config.json, and its
     layer is called midlayer. changes: of config.json."""
-    path.mkdir(parents=True, exist_ok=True)
     own = head.config
     config = own.layer.to_dict() | {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -125,35 +129,34 @@ def save_authors_head(head: Eagle3Head, path: Path, **changes) -> Path:
     }
     if "eagle_config" in changes:
         del config["eagle_aux_hidden_state_layer_ids"]
-    (path / "config.json").write_text(json.dumps(config | changes))
     tensors = {name.replace("layers.0.", "midlayer."): value for name, value in head.state_dict().items()}
-    save_file({name: value.contiguous() for name, value in tensors.items()}, path / "model.safetensors")
-    return path
+    return write_head(path, config | changes, tensors)
 
 
 def save_head(head: Eagle3Head, path: Path, verifier: str | None = None, **changes) -> Path:
     """Writes a head as the speculators library does. changes: of config.json."""
-    path.mkdir(parents=True, exist_ok=True)
     own = head.config
-    config = {
+    alike = ("draft_vocab_size", "target_hidden_size", "norm_before_residual", "norm_before_fc", "fc_norm")
+    config = {name: getattr(own, name) for name in (*alike, "norm_output")} | {
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
-        "draft_vocab_size": own.draft_vocab_size,
         "eagle_aux_hidden_state_layer_ids": own.layer_ids and list(own.layer_ids),
-        "target_hidden_size": own.target_hidden_size,
-        "norm_before_residual": own.norm_before_residual,
-        "norm_before_fc": own.norm_before_fc,
-        "fc_norm": own.fc_norm,
-        "norm_output": own.norm_output,
         "transformer_layer_config": own.layer.to_dict(),
-        "speculators_config": {
-            "algorithm": "eagle3",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
-            "verifier": {"name_or_path": verifier, "architectures": ["LlamaForCausalLM"]},
-        },
+        "speculators_config": speculators_config("eagle3", 3, verifier),
     }
-    (path / "config.json").write_text(json.dumps(config | changes))
-    save_file(
-        {name: value.contiguous() for name, value in head.state_dict().items()}, path / "model.safetensors"
-    )
+    return write_head(path, config | changes, head.state_dict())
+
+
+def speculators_config(algorithm: str, tokens: int, verifier: str | None) -> dict:
+    return {
+        "algorithm": algorithm,
+        "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": tokens}],
+        "verifier": {"name_or_path": verifier, "architectures": ["LlamaForCausalLM"]},
+    }
+
+
+def write_head(path: Path, config: dict, tensors: dict[str, torch.Tensor]) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    save_file({name: value.contiguous() for name, value in tensors.items()}, path / "model.safetensors")
     return path

@@ -10,13 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
+import pytest
+from huggingface_hub import constants
+
 
 class Hub:
     """`own/NAME` is the directory NAME of `folder`; its revision REV is NAME-REV, where there is one.
 
     before_file: called with each file's path and how to write, before it is sent; it may wait, or write a
     part and raise to break off. sent: the files that were asked for. The hub takes calls and never answers
-    while `silent` is set.
+    while `silent` is set. refused: the status and the word for the reason that it answers with, by the names
+    of models that it gives to nobody. shown: the tokens that came with calls for these.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -26,21 +30,31 @@ class Hub:
         self.go_on = threading.Event()  # ends every silence
         self.silent = False
         self.sizes: dict[str, int] = {}  # that the list tells wrongly, by name
+        self.refused: dict[str, tuple[int, str]] = {}
+        self.shown: set[str | None] = set()
 
     @contextmanager
-    def serving(self) -> Iterator[str]:
-        """Gives its address."""
+    def used(self, patch: pytest.MonkeyPatch, cache: Path) -> Iterator[None]:
+        """Serves for the library, with this folder for its cache. It reads its settings once, on import."""
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler()) as server:
             server.daemon_threads = True
             threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+            endpoint = f"http://127.0.0.1:{server.server_port}"
+            template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+            patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+            patch.setattr(constants, "ENDPOINT", endpoint)
+            patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
             try:
-                yield f"http://127.0.0.1:{server.server_port}"
+                yield
             finally:
                 self.go_on.set()
                 server.shutdown()
 
-    def answer(self, path: str) -> tuple[int, dict[str, str], Path | bytes]:
+    def answer(self, path: str, token: str | None) -> tuple[int, dict[str, str], Path | bytes]:
         path = path.split("?")[0]
+        if reasons := [reason for name, reason in self.refused.items() if f"own/{name}" in path]:
+            self.shown.add(token)
+            return reasons[0][0], {"X-Error-Code": reasons[0][1], "X-Error-Message": f"not with {token}"}, b""
         if model := re.fullmatch(r"/api/models/own/([\w-]+)(?:/revision/([^/]+))?", path):
             folder, commit = self._revision(model[1], model[2] or "main")
             if folder is None:
@@ -79,7 +93,7 @@ class Hub:
                 if hub.silent:
                     hub.go_on.wait()
                     return
-                status, headers, body = hub.answer(self.path)
+                status, headers, body = hub.answer(self.path, self.headers.get("Authorization"))
                 content = body if isinstance(body, bytes) else body.read_bytes()
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(content))}.items():

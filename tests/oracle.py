@@ -250,19 +250,11 @@ def make_drafter(
     kind, sampler, vocab_size, drafter=None, ngram=2, context=math.inf, gamma=4, run_step=None, confidence=0.0
 ):
     """The drafter that `draft_with` names; `drafter` is a TableLM."""
+    params = Params(draft_with=kind, ngram=ngram, gamma=gamma, confidence=confidence)
     target = SimpleNamespace(vocab_size=vocab_size, device=CPU)
     run_step = run_step or EagerSteps()
-    return BUILDERS[kind](
-        Materials(
-            params=Params(draft_with=kind, ngram=ngram, gamma=gamma, confidence=confidence),
-            sampler=sampler,
-            target=target,
-            drafter=drafter,
-            run_step=run_step,
-            context=math.inf,
-            drafter_context=context,
-        )
-    )
+    materials = dict(params=params, sampler=sampler, target=target, drafter=drafter, run_step=run_step)
+    return BUILDERS[kind](Materials(**materials, context=math.inf, drafter_context=context))
 
 
 class Decoding:
@@ -287,37 +279,16 @@ A_TENTH = DraftingCost(token=0.1)
 
 
 def decoding(
-    target,
-    drafter,
-    params,
-    prompt,
-    *,
-    context=math.inf,
-    drafter_context=math.inf,
-    eos=(),
-    stop_ids=(),
-    tokenizer=None,
-    run_step=None,
-    sampler=None,
-    rule=None,
-    cost=A_TENTH,
-) -> Decoding:
+    target, drafter, params, prompt, *, context=math.inf, drafter_context=math.inf, eos=(), stop_ids=(),
+    tokenizer=None, run_step=None, sampler=None, rule=None, cost=A_TENTH,
+) -> Decoding:  # fmt: skip
     """The engine's loop over a TableLM; `drafter` is a Drafter, or a TableLM for one that is made by
     params.draft_with. rule: in place of the one that params names."""
     sampler, run_step = sampler or Sampler(params, len(prompt)), run_step or EagerSteps()
     if drafter is None or isinstance(drafter, TableLM):
-        vocab_size, gamma = target.vocab_size, params.gamma
-        drafter = make_drafter(
-            params.draft_with,
-            sampler,
-            vocab_size,
-            drafter,
-            params.ngram,
-            drafter_context,
-            gamma,
-            run_step,
-            params.confidence,
-        )
+        tables = (target.vocab_size, drafter, params.ngram, drafter_context)
+        how = (params.gamma, run_step, params.confidence)
+        drafter = make_drafter(params.draft_with, sampler, *tables, *how)
     longest = int(min(len(prompt) + params.max_new_tokens, context))
     stop = StopCriteria(frozenset(eos), params.stop, longest - len(prompt), frozenset(stop_ids))
     rule, tops = rule or rule_of(params), (params.alternatives, drafter.wants_top)
@@ -351,12 +322,10 @@ def assert_nearly_the_same(rounds, others, apart=2e-4):
     assert len(rounds) == len(others)
     for this_round, other in zip(rounds, others, strict=True):
         assert this_round.emitted == other.emitted and len(this_round.draft) == len(other.draft)
-        places = [
-            (a, b)
-            for a, b in zip((*this_round.draft, this_round.next), (*other.draft, other.next), strict=True)
-            if a or b
-        ]
+        places = zip((*this_round.draft, this_round.next), (*other.draft, other.next), strict=True)
         for a, b in places:
+            if a is b is None:
+                continue
             assert (a.id, a.text, getattr(a, "fate", None)) == (b.id, b.text, getattr(b, "fate", None))
             assert numbers_of(a) == pytest.approx(numbers_of(b), abs=apart)
 

@@ -1,6 +1,11 @@
 """What every message to a user must be."""
 
 import re
+from collections.abc import Callable
+
+import pytest
+
+from specdemo import PairError
 
 
 def assert_one_sentence(message: str) -> None:
@@ -9,3 +14,13 @@ def assert_one_sentence(message: str) -> None:
     assert not re.search(r"<class|Traceback|\braise\b|:$", message), f"for programmers, or cut off: {message}"
     paths = re.findall(r"\S*/\S+", message)
     assert len(message) - sum(map(len, paths)) < 240, f"too long: {message}"
+
+
+def refusal(call: Callable, *given: object, kind: type[PairError] = PairError, **named: object) -> str:
+    """What a call with these arguments is refused with: an error of this very class, in one sentence."""
+    with pytest.raises(PairError) as error:
+        call(*given, **named)
+    message = str(error.value)
+    assert type(error.value) is kind, message
+    assert_one_sentence(message)
+    return message

@@ -16,10 +16,12 @@ LAYERS = "n_layer n_layers num_layers encoder_layers decoder_layers num_decoder_
 HEADS = "n_head n_heads num_heads encoder_attention_heads decoder_attention_heads"
 EXPERTS = "num_experts num_local_experts n_routed_experts"
 SIZES = {
-    32: HIDDEN, 64: INNER, 2: LAYERS, 4: f"{HEADS} {EXPERTS}",
+    32: HIDDEN, 64: INNER, 2: f"{LAYERS} linear_num_key_heads",
+    4: f"{HEADS} {EXPERTS} linear_num_heads linear_num_value_heads",
     1: "n_group topk_group", 256: "n_positions n_ctx max_seq_len",
     16: "kv_lora_rank q_lora_rank attention_chunk_size",
-    8: "d_head head_dim rotary_dim qk_rope_head_dim qk_nope_head_dim v_head_dim",
+    8: "d_head head_dim rotary_dim qk_rope_head_dim qk_nope_head_dim v_head_dim linear_head_dim "
+       "linear_key_head_dim linear_value_head_dim",
 }  # fmt: skip
 SMALL = COMMON | SHAPE | {name: size for size, names in SIZES.items() for name in names.split()}
 SMALL |= {"sliding_window": WINDOW, "is_decoder": True, "default_language": "en_XX"}

@@ -82,7 +82,7 @@ class Captured:
 
 class StrictCuda(FakeCuda):
     """`faults`: what was found wrong, and how often. `late`: names of operations that a replay runs after all
-    others. `after_replay`: called once, after the next replay."""
+    others."""
 
     def __init__(self):
         super().__init__()
@@ -90,7 +90,6 @@ class StrictCuda(FakeCuda):
         self.faults = Counter()
         self.captured: list[Captured] = []  # in order
         self.late = set()
-        self.after_replay = lambda: None
         self.replays = 0
 
     def has_captured(self, captured) -> None:
@@ -126,6 +125,10 @@ class StrictCuda(FakeCuda):
         return tensor
 
 
+def name_of(noted) -> str:
+    return noted[0].overloadpacket.__name__
+
+
 def install_strict(monkeypatch) -> StrictCuda:
     """As fake_cuda.install, with strict replays."""
     fake = install(monkeypatch, StrictCuda())
@@ -134,17 +137,10 @@ def install_strict(monkeypatch) -> StrictCuda:
         def replay(self):
             fake.replays += 1
             fake.spoil_around(self)
-            noted = self.operations.noted
-            late = [each for each in noted if each[0].overloadpacket.__name__ in fake.late]
-            for each in noted:
-                if each[0].overloadpacket.__name__ not in fake.late:
-                    run(*each)
-            for each in late:
+            for each in sorted(self.operations.noted, key=lambda one: name_of(one) in fake.late):
                 run(*each)
             for each in self.scratch:
                 spoil(each)
-            fake.after_replay()
-            fake.after_replay = lambda: None
 
         def reset(self):
             fake.captured = [each for each in fake.captured if each.graph != id(self)]

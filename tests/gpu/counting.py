@@ -39,25 +39,10 @@ TEXT = [3, 1, 4, 1, 5, 9, 3, 1]
 EMITTED = [4, 1, 5, 9, 3]  # by a round after it
 # Operations that only look at memory in another way.
 VIEWS = {
-    "_reshape_alias",
-    "_unsafe_view",
-    "alias",
-    "as_strided",
-    "detach",
-    "device",
-    "expand",
-    "lift_fresh",
-    "permute",
-    "select",
-    "slice",
-    "split",
-    "split_with_sizes",
-    "squeeze",
-    "t",
-    "transpose",
-    "unsqueeze",
+    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "device", "expand", "lift_fresh",
+    "permute", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unsqueeze",
     "view",
-}
+}  # fmt: skip
 NOTHING_WRITTEN = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 SEVERAL_KERNELS = {"few_rows_attention": 2, "qbytes_mm": 2}  # operations that launch more than one
 FROM_HOST, ON_DEVICE = "from the host", "copy_"
@@ -243,12 +228,8 @@ def _begin_text(lm: CachedLM) -> None:
     lm.static_forward(ids[-1:], ids[-1])
 
 
-OPERATION_COLUMNS = ["operations a round", "drafting", "verifying", "drafting with Triton"]
-OPERATION_COLUMNS += ["verifying with Triton", "copies to the device", "copies on it"]
-
-
 def operation_rows(pairs: dict[str, CountedPair]) -> list[str]:
-    """Of a table in specdemo/runtime/README.md, by OPERATION_COLUMNS."""
+    """Of a table in specdemo/runtime/README.md."""
     rows = []
     for name, pair in pairs.items():
         launches = (pair.plain.draft, pair.plain.verify, pair.triton.draft, pair.triton.verify)

@@ -13,56 +13,27 @@ from specdemo.loading.heads import format_of
 from specdemo.loading.speculator import EMBEDDINGS, Eagle3Reader
 from specdemo.runtime.eagle3 import Eagle3Head
 
-QWEN_7B = dict(
-    model_type="qwen2",
-    vocab_size=152_064,
-    hidden_size=3584,
-    intermediate_size=18_944,
-    num_hidden_layers=28,
-    num_attention_heads=28,
-    num_key_value_heads=4,
-    max_position_embeddings=131_072,
-)
-QWEN_05B = dict(
-    model_type="qwen2",
-    vocab_size=151_936,
-    hidden_size=896,
-    intermediate_size=4864,
-    num_hidden_layers=24,
-    num_attention_heads=14,
-    num_key_value_heads=2,
-    max_position_embeddings=32_768,
-    tie_word_embeddings=True,
-)
-GEMMA_1B = dict(
-    model_type="gemma3_text",
-    vocab_size=262_144,
-    hidden_size=1152,
-    intermediate_size=6912,
-    num_hidden_layers=26,
-    num_attention_heads=4,
-    num_key_value_heads=1,
-    head_dim=256,
-    query_pre_attn_scalar=256,
-    sliding_window=512,
-    max_position_embeddings=32_768,
-)
-GEMMA_270M = GEMMA_1B | dict(hidden_size=640, intermediate_size=2048, num_hidden_layers=18)
+SIZES = ("vocab_size", "hidden_size", "intermediate_size")
+SIZES += ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+GEMMA = dict(head_dim=256, query_pre_attn_scalar=256, sliding_window=512, max_position_embeddings=32_768)
 # yuhuili/EAGLE3-LLaMA3.1-Instruct-8B
-EAGLE3_FOR_LLAMA_8B = dict(
-    architectures=["LlamaForCausalLMEagle3"],
-    model_type="llama",
-    vocab_size=128_256,
-    draft_vocab_size=32_000,
-    hidden_size=4096,
-    intermediate_size=14_336,
-    num_hidden_layers=1,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    max_position_embeddings=2048,
-    rms_norm_eps=1e-5,
-    hidden_act="silu",
+OF_HEAD = dict(
+    architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=32_000, max_position_embeddings=2048
 )
+OF_HEAD |= dict(rms_norm_eps=1e-5, hidden_act="silu")
+
+
+def _config(model_type: str, *sizes: int, **others: object) -> dict:
+    """sizes: by SIZES."""
+    return dict(zip(SIZES, sizes, strict=True)) | {"model_type": model_type} | others
+
+
+QWEN_7B = _config("qwen2", 152_064, 3584, 18_944, 28, 28, 4, max_position_embeddings=131_072)
+QWEN_05B = _config("qwen2", 151_936, 896, 4864, 24, 14, 2, max_position_embeddings=32_768)
+QWEN_05B |= dict(tie_word_embeddings=True)
+GEMMA_1B = _config("gemma3_text", 262_144, 1152, 6912, 26, 4, 1, **GEMMA)
+GEMMA_270M = _config("gemma3_text", 262_144, 640, 2048, 18, 4, 1, **GEMMA)
+EAGLE3_FOR_LLAMA_8B = _config("llama", 128_256, 4096, 14_336, 1, 32, 8, **OF_HEAD)
 
 
 def _models(target: dict, drafter: dict) -> tuple[PreTrainedModel, PreTrainedModel]:

@@ -1,6 +1,7 @@
 """python -m tests.gpu.soak: random runs, each captured and uncaptured, until something differs or the time is
 over. On CUDA the memory that runs are given is often full of NaN, and few graphs are kept."""
 
+import math
 import random
 import sys
 from argparse import ArgumentParser
@@ -28,11 +29,13 @@ class Soaked:
     difference: str | None  # what differed in the last of them, and with which settings
 
 
-def soak(pair: Pair, beginning: Sequence[int], seconds: float, seed: int) -> Soaked:
+def soak(
+    pair: Pair, beginning: Sequence[int], seconds: float, seed: int, most_runs: float = math.inf
+) -> Soaked:
     """Compares the pair with itself uncaptured. beginning: token ids that the prompts are made of."""
     uncaptured, choose = pair.with_capture("off"), random.Random(seed)
     methods, runs, end = methods_at_hand(pair), 0, monotonic() + seconds
-    while monotonic() < end:
+    while monotonic() < end and runs < most_runs:
         params, prompt = random_params(choose, methods), [*beginning] * choose.choice(LENGTHS)
         if pair.target.device.type == "cuda" and choose.random() < 0.3:
             torch.full((POISONED,), float("nan"), device=pair.target.device)  # freed at once

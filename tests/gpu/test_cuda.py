@@ -27,25 +27,23 @@ def test_greedy_in_float32_is_the_same_text_as_on_the_cpu_and_as_plain_decoding(
     gpu, cpu = load_pair(device="cuda", dtype="float32"), load_pair(device="cpu", dtype="float32")
     speculative = text_of(gpu, temperature=0)
     assert speculative.stats.accepted and speculative.stats.rejected
-    assert (
-        speculative.output_ids
-        == text_of(gpu, temperature=0, draft_with="none").output_ids
-        == text_of(cpu, temperature=0).output_ids
-    )
+    assert speculative.output_ids == text_of(gpu, temperature=0, draft_with="none").output_ids
+    assert speculative.output_ids == text_of(cpu, temperature=0).output_ids
 
 
 def test_a_seed_gives_the_same_tokens_again():
     pair = load_pair(device="cuda")
     assert pair.info.dtype.target == "bfloat16"
-    assert text_of(pair, temperature=0.8).output_ids == text_of(pair, temperature=0.8).output_ids
+    trace = text_of(pair, temperature=0.8)
+    assert trace.output_ids == text_of(pair, temperature=0.8).output_ids
+    assert all(this_round.draft_ms > 0 and this_round.verify_ms > 0 for this_round in trace.rounds)
 
 
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")], ids=str)
 def test_target_and_drafter_on_different_devices(devices):
     pair = load_pair(device=dict(zip(("target", "drafter"), devices, strict=True)), dtype="float32")
-    assert (
-        text_of(pair, temperature=0).output_ids == text_of(pair, temperature=0, draft_with="none").output_ids
-    )
+    texts = [text_of(pair, temperature=0, draft_with=how).output_ids for how in ("model", "none")]
+    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("wanted", [False, True])
@@ -104,11 +102,6 @@ def test_memory_for_copies_is_pinned_and_torchs_allocator_notes_no_copy_of_it():
     cuda._copying.clear()
     del numbers
     assert for_device([1, 2, 3], torch.long, gpu).data_ptr() == first
-
-
-def test_draft_and_verify_times_add_up_to_the_rounds():
-    trace = text_of(load_pair(device="cuda"), temperature=0)
-    assert all(this_round.draft_ms > 0 and this_round.verify_ms > 0 for this_round in trace.rounds)
 
 
 def test_memory_is_given_back_when_a_pair_goes():

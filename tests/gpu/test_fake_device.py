@@ -2,16 +2,15 @@
 tensor left on the CPU, a look at numbers), and how many kernels and copies a round takes, which is most of
 what it costs there.
 
-`python -m tests.gpu.test_fake_device` counts everything anew. It prints the tables of this file,
+`python -m tests.gpu.test_fake_device` counts everything anew. It prints the table of this file,
 COUNTED_PAIRS of specdemo/bench/by_count.py and the rows of specdemo/runtime/README.md, to be copied there."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
-from optimum.quanto import WeightQBytesTensor, qint8
 from torch.nn import Module
 from transformers import AutoModelForCausalLM, Glm4MoeConfig
 
@@ -36,75 +35,48 @@ pytestmark = [
         reason="needs torch's CUDA build: pip install torch==2.11.0 in an environment of its own (4.9 GB)",
     ),
 ]
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 GREEDY = dict(temperature=0.0)
-SAMPLERS = {
-    "greedy": GREEDY,
-    "all filters": dict(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05),
-    "penalties, a bias and a least confidence": dict(
-        repetition_penalty=1.1,
-        presence_penalty=0.5,
-        frequency_penalty=0.5,
-        logit_bias={5: 1.0},
-        confidence=0.3,
-    ),
+FILTERS = dict(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05)
+PENALTIES = dict(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5, logit_bias={5: 1.0})
+
+# What was counted: launches of the two steps, copies to the device and on it, and other launches, as of
+# Counted. By models of two layers in bfloat16, with COUNTED_GAMMA drafts. A tenth more launches may be made.
+MOST = {
+    # Architectures, greedy, without alternatives
+    "llama": dict(draft=216, verify=114),
+    "qwen2": dict(draft=216, verify=114),
+    "qwen3": dict(draft=240, verify=120),
+    "mistral": dict(draft=228, verify=117),
+    "gemma2": dict(draft=432, verify=168),
+    "gemma3": dict(draft=448, verify=172),
+    "gpt2": dict(draft=246, verify=120),
+    "gpt_neox": dict(draft=314, verify=137),
+    "opt": dict(draft=218, verify=113),
+    "phi3": dict(draft=228, verify=117),
+    "smollm3": dict(draft=204, verify=111),
+    "olmo2": dict(draft=256, verify=124),
+    # What the trace tells of alternatives, and what block verification would keep
+    "llama, alternatives": dict(draft=216, verify=154),
+    # Rules, by "llama", with all filters
+    "speculative": dict(verify=146),
+    "block": dict(verify=174),
+    "typical": dict(verify=159),
+    "lenient": dict(verify=164),
+    # Ways of drafting, greedy; of "llama" where they allow it
+    "model": dict(draft=216, verify=114),
+    "eagle3": dict(draft=206, verify=116),
+    "eagle3, some tokens": dict(draft=214, verify=116),
+    "dflash": dict(draft=120, verify=116),
+    "dspark": dict(draft=202, verify=116),
+    "assistant": dict(draft=646, verify=498, on_device=3),
+    "mtp": dict(draft=502, verify=219, on_device=3),
+    "lookup": dict(draft=0, verify=114, on_device=3, others=2),
+    "ngram": dict(draft=0, verify=115, on_device=3, others=2),
+    "ngram-one-level": dict(draft=0, verify=115, on_device=3, others=2),
+    "early-exit": dict(draft=156, verify=114),
+    "none": dict(draft=0, verify=88, from_host=1),
 }
-
-# The tables below are the most that was counted: by models of two layers in bfloat16, with COUNTED_GAMMA
-# drafts, in a run without alternatives.
-
-# Greedy. What the trace tells of alternatives, and what block verification would keep, takes some more.
-ARCHITECTURE_LAUNCHES = {
-    "llama": CountedLaunches(draft=216, verify=114),
-    "qwen2": CountedLaunches(draft=216, verify=114),
-    "qwen3": CountedLaunches(draft=240, verify=120),
-    "mistral": CountedLaunches(draft=228, verify=117),
-    "gemma2": CountedLaunches(draft=432, verify=168),
-    "gemma3": CountedLaunches(draft=448, verify=172),
-    "gpt2": CountedLaunches(draft=246, verify=120),
-    "gpt_neox": CountedLaunches(draft=314, verify=137),
-    "opt": CountedLaunches(draft=218, verify=113),
-    "phi3": CountedLaunches(draft=228, verify=117),
-    "smollm3": CountedLaunches(draft=204, verify=111),
-    "olmo2": CountedLaunches(draft=256, verify=124),
-}
-FOR_THE_TRACE = 40
-
-# Launches of the verification by "llama".
-RULE_LAUNCHES = {
-    "speculative": {"greedy": 114, "all filters": 146},
-    "block": {"greedy": 142, "all filters": 174},
-    "typical": {"greedy": 127, "all filters": 159},
-    "lenient": {"greedy": 132, "all filters": 164},
-}
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """As of Counted."""
-
-    draft: int
-    verify: int
-    from_host: int
-    on_device: int
-    others: int
-
-
-# Greedy; of "llama" where the way of drafting allows it.
-DRAFTER_CEILINGS = {
-    "model": Ceilings(draft=216, verify=114, from_host=2, on_device=0, others=0),
-    "eagle3": Ceilings(draft=206, verify=116, from_host=2, on_device=0, others=0),
-    "eagle3, some tokens": Ceilings(draft=214, verify=116, from_host=2, on_device=0, others=0),
-    "dflash": Ceilings(draft=120, verify=116, from_host=2, on_device=0, others=0),
-    "dspark": Ceilings(draft=202, verify=116, from_host=2, on_device=0, others=0),
-    "assistant": Ceilings(draft=646, verify=498, from_host=2, on_device=3, others=0),
-    "mtp": Ceilings(draft=502, verify=219, from_host=2, on_device=3, others=0),
-    "lookup": Ceilings(draft=0, verify=114, from_host=2, on_device=3, others=2),
-    "ngram": Ceilings(draft=0, verify=115, from_host=2, on_device=3, others=2),
-    "ngram-one-level": Ceilings(draft=0, verify=115, from_host=2, on_device=3, others=2),
-    "early-exit": Ceilings(draft=156, verify=114, from_host=2, on_device=0, others=0),
-    "none": Ceilings(draft=0, verify=88, from_host=1, on_device=0, others=0),
-}
+COPIES = dict(from_host=2, on_device=0, others=0)  # and other launches, where no row says otherwise
 
 
 def params(**settings) -> Params:
@@ -164,13 +136,9 @@ def hopper(triton: bool = False) -> Iterator[None]:
         yield
 
 
-def of_architecture(name: str, dtype: torch.dtype = torch.bfloat16, **settings) -> Counted:
+def of_architecture(name: str, **settings) -> Counted:
     with hopper():
-        return count_round(pair_of(name), params(**settings), dtype)
-
-
-def of_rule(rule: str, sampler: str) -> Counted:
-    return of_architecture("llama", rule=rule, **SAMPLERS[sampler])
+        return count_round(pair_of(name), params(**settings))
 
 
 def of_drafter(name: str, **settings) -> Counted:
@@ -191,44 +159,37 @@ def check_all_is_there(counted: Counted) -> None:
     assert counted.verify and FROM_HOST not in [*counted.draft, *counted.verify]
 
 
-@pytest.mark.parametrize("alternatives", [0, 5])
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_round_launches_no_more_than_it_did(name, alternatives):
-    counted, most = of_architecture(name, **GREEDY, alternatives=alternatives), ARCHITECTURE_LAUNCHES[name]
-    assert len(counted.draft) <= most.draft
-    assert len(counted.verify) <= most.verify + (FOR_THE_TRACE if alternatives else 0)
+# What is counted for each row of MOST.
+CASES: dict[str, Callable[[], Counted]] = {
+    **{name: partial(of_architecture, name, **GREEDY) for name in ARCHITECTURES},
+    "llama, alternatives": partial(of_architecture, "llama", **GREEDY, alternatives=5),
+    **{rule: partial(of_architecture, "llama", rule=rule, **FILTERS) for rule in RULES},
+    **{name: partial(of_drafter, name, **GREEDY) for name in DRAFTERS},
+}
 
 
-@pytest.mark.parametrize("sampler", ["greedy", "all filters"])
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_launches_no_more_than_it_did(rule, sampler):
-    counted = of_rule(rule, sampler)
+@pytest.mark.parametrize("name", MOST)
+def test_a_round_takes_no_more_than_it_did(name):
+    counted = CASES[name]()
     check_all_is_there(counted)
-    assert len(counted.verify) <= RULE_LAUNCHES[rule][sampler]
+    for what, most in (COPIES | MOST[name]).items():
+        assert numbers(counted)[what] <= 1.1 * most, what
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_a_way_of_drafting_takes_no_more_than_it_did(name):
-    counted, most = of_drafter(name, **GREEDY), DRAFTER_CEILINGS[name]
-    check_all_is_there(counted)
-    for what, count in vars(ceilings(counted)).items():
-        assert count <= getattr(most, what), what
-
-
-def test_no_way_of_drafting_is_left_out():
+def test_nothing_is_left_out():
     assert METHODS.keys() | DRAFTER_KINDS.keys() == DRAFTERS.keys() - {"eagle3, some tokens"}
-    assert DRAFTERS.keys() == DRAFTER_CEILINGS.keys()
+    assert CASES.keys() == MOST.keys() and PAIRS.keys() == COUNTED_PAIRS.keys()
 
 
 @pytest.mark.parametrize("triton", [False, True], ids=["plain", "triton"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_round_of_real_shapes(name, triton):
-    """Other versions of transformers launch a few kernels more or less than those that were counted."""
+    """Other versions of transformers launch some kernels more or less than those that were counted."""
     counted, expected = of_pair(name, triton), COUNTED_PAIRS[name]
     check_all_is_there(counted)
     of_steps = expected.triton if triton else expected.plain
-    assert abs(len(counted.draft) - of_steps.draft) <= 5
-    assert abs(len(counted.verify) - of_steps.verify) <= 5
+    assert len(counted.draft) == pytest.approx(of_steps.draft, rel=0.1)
+    assert len(counted.verify) == pytest.approx(of_steps.verify, rel=0.1)
     assert (counted.from_host, counted.on_device) == (expected.from_host, expected.on_device)
     assert counted.others == 0
     # Products of one row or of gamma + 1 are no batches of one, but for the angles of the rotations.
@@ -237,61 +198,18 @@ def test_a_round_of_real_shapes(name, triton):
     assert counted.verify.count("bmm") <= rotations
 
 
-def test_the_pairs_are_those_that_are_shown():
-    assert PAIRS.keys() == COUNTED_PAIRS.keys()
-
-
-class Int8Linear(torch.nn.Linear):
-    """optimum-quanto's own class takes no tensors without numbers; its weights do."""
-
-
-def as_int8(model):
-    for module in model.modules():
-        if type(module) is torch.nn.Linear and module is not model.lm_head:
-            module.__class__, given = Int8Linear, module.weight
-            data = torch.empty(given.shape, dtype=torch.int8)
-            scale = torch.empty(len(given), 1, dtype=given.dtype)
-            weight = WeightQBytesTensor(qint8, 0, given.size(), given.stride(), data, scale, None)
-            module.weight = torch.nn.Parameter(weight, requires_grad=False)
-    return model
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3", "phi3"])
-def test_int8_weights_take_one_launch_a_product(name):
-    """optimum-quanto's own take two: the weight in bfloat16, and the product."""
-
-    def models():
-        return [as_int8(tiny(name)), as_int8(tiny(name))]  # two layers
-
-    with hopper():
-        before = count_round(models, params(**GREEDY)).verify
-    with hopper(triton=True):
-        after = count_round(models, params(**GREEDY)).verify
-    products = [name for name in after if name in ("few_rows_product", "add_few_rows_product")]
-    assert len(products) == 2 * 4 and after.count("mm") == 1  # the output matrix, which is not quantised
-    assert before.count("qbytes_mm") == 2 * 2 * (4 if name == "phi3" else 7) and "qbytes_mm" not in after
-
-
-@pytest.mark.parametrize("sampler", ["greedy", "all filters"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_nothing_is_left_on_the_cpu(name, dtype, sampler):
-    counted = of_architecture(name, DTYPES[dtype], alternatives=5, **SAMPLERS[sampler])
-    check_all_is_there(counted)
-    assert counted.draft
-
-
-@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "greedy"])
+@pytest.mark.parametrize("sampler", [FILTERS, PENALTIES | dict(confidence=0.3)], ids=["filters", "penalties"])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_nothing_is_left_on_the_cpu_by_any_way_of_drafting(name, sampler):
     """Without a draft there are no alternatives: without a device torch cannot split a tensor of no rows."""
     alternatives = 0 if name == "none" else 5
-    check_all_is_there(of_drafter(name, alternatives=alternatives, **SAMPLERS[sampler]))
+    check_all_is_there(of_drafter(name, alternatives=alternatives, **sampler))
 
 
-def ceilings(counted: Counted) -> Ceilings:
-    of_steps = len(counted.draft), len(counted.verify)
-    return Ceilings(*of_steps, counted.from_host, counted.on_device, counted.others)
+def numbers(counted: Counted) -> dict[str, int]:
+    """As in MOST."""
+    copies = {what: getattr(counted, what) for what in COPIES}
+    return {"draft": len(counted.draft), "verify": len(counted.verify), **copies}
 
 
 def launches(counted: Counted) -> CountedLaunches:
@@ -311,13 +229,8 @@ def print_table(name: str, rows: dict[str, object]) -> None:
 
 
 def print_tables() -> None:
-    of_each = {name: launches(of_architecture(name, **GREEDY)) for name in ARCHITECTURES}
-    print_table("ARCHITECTURE_LAUNCHES", of_each)
-    samplers = ("greedy", "all filters")
-    of_rules = {rule: {one: len(of_rule(rule, one).verify) for one in samplers} for rule in RULES}
-    print_table("RULE_LAUNCHES", of_rules)
-    known = [name for name in DRAFTERS if name != "mtp" or MtpModel is not None]
-    print_table("DRAFTER_CEILINGS", {name: ceilings(of_drafter(name, **GREEDY)) for name in known})
+    known = [name for name in CASES if name != "mtp" or MtpModel is not None]
+    print_table("MOST", {name: numbers(CASES[name]()) for name in known})
     pairs = {name: counted_pair(name) for name in PAIRS}
     print_table("COUNTED_PAIRS", pairs)
     print(*operation_rows(pairs), sep="\n")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -37,20 +38,20 @@ def trace_of(pair, params, prompt=PROMPT, capture=True):
     return generate(pair if capture else pair.with_capture("off"), prompt, params)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SAMPLED = replace(GREEDY, temperature=0.8)
+
+
 @pytest.mark.parametrize(
     "params",
     [
-        GREEDY,
-        replace(GREEDY, temperature=0.8),
-        replace(GREEDY, temperature=1.2, top_k=20, top_p=1.0, min_p=0.05),
-        replace(GREEDY, temperature=0.8, gamma=8, confidence=0.5),
-        replace(GREEDY, temperature=0.8, gamma="auto"),
+        *(replace(each, draft_with=kind) for each in (GREEDY, SAMPLED) for kind in KINDS),
+        replace(SAMPLED, temperature=1.2, top_k=20, top_p=1.0, min_p=0.05),
+        replace(SAMPLED, gamma=8, confidence=0.5),
+        replace(SAMPLED, gamma="auto"),
     ],
-    ids=range(5),
+    ids=str,
 )
-def test_the_same_tokens_eager_and_captured(pair, kind, params):
-    params = replace(params, draft_with=kind)
+def test_the_same_tokens_eager_and_captured(pair, params):
     captured, eager = trace_of(pair, params), trace_of(pair, params, capture=False)
     assert pair.runner.graphs.graphs and not pair.runner.graphs.fault
     assert captured.output_ids == eager.output_ids
@@ -68,11 +69,8 @@ def test_every_architecture_is_captured_and_writes_the_same(name):
     params = replace(GREEDY, max_new_tokens=100)  # beyond the sliding windows
     captured = trace_of(pair, params, prompt)
     assert not pair.notes and pair.runner.graphs.graphs
-    assert captured.output_ids == trace_of(pair, params, prompt, capture=False).output_ids
-    assert (
-        captured.output_ids
-        == trace_of(pair, replace(params, draft_with="none"), prompt, capture=False).output_ids
-    )
+    for eager in (params, replace(params, draft_with="none")):
+        assert captured.output_ids == trace_of(pair, eager, prompt, capture=False).output_ids
 
 
 def test_the_host_waits_once_a_round(pair, monkeypatch):
@@ -98,24 +96,12 @@ def test_the_host_waits_once_a_round(pair, monkeypatch):
     assert len(came_home) == 5 and not waits, [str(warning.message) for warning in waits]
 
 
-def test_a_second_run_captures_nothing_and_another_gamma_only_its_own(pair):
-    trace_of(pair, GREEDY)
-    captured = set(pair.runner.graphs.graphs)
-    trace_of(pair, GREEDY)
-    assert set(pair.runner.graphs.graphs) == captured
-    trace_of(pair, replace(GREEDY, gamma=7))
-    new = set(pair.runner.graphs.graphs) - captured
-    assert new and all(key[1] == 7 for key in new)
-
-
 def test_longer_texts_pass_from_kv_length_to_kv_length(pair):
-    params = replace(GREEDY, max_new_tokens=700)
-    assert trace_of(pair, params).output_ids == trace_of(pair, params, capture=False).output_ids
-    prompt = pair.tokenizer(PROMPT).input_ids * 60
-    assert (
-        trace_of(pair, replace(GREEDY, max_new_tokens=100), prompt).output_ids
-        == trace_of(pair, replace(GREEDY, max_new_tokens=100), prompt, capture=False).output_ids
-    )
+    prompt = pair.tokenizer(PROMPT).input_ids
+    for text, new in ((prompt, 700), (60 * prompt, 100)):
+        params = replace(GREEDY, max_new_tokens=new)
+        captured, eager = (trace_of(pair, params, text, capture) for capture in (True, False))
+        assert captured.output_ids == eager.output_ids
 
 
 def test_a_model_with_hooks_runs_as_it_is_and_says_why():
@@ -126,26 +112,6 @@ def test_a_model_with_hooks_runs_as_it_is_and_says_why():
     assert any("hooks" in note for note in pair.notes)
     hook.remove()
     assert trace.output_ids == expected and len(called) == trace.stats.target_forwards
-
-
-def test_graphs_are_bounded_and_their_memory_too(pair):
-    most, pair.runner.graphs.most = pair.runner.graphs.most, 4
-    try:
-        trace_of(pair, GREEDY)
-        held = torch.cuda.memory_reserved()
-        for top_k in range(10, 16):
-            trace_of(pair, replace(GREEDY, temperature=1.0, top_k=top_k))
-        assert len(pair.runner.graphs.graphs) <= 4
-        assert torch.cuda.memory_reserved() < held + 2**28
-    finally:
-        pair.runner.graphs.most = most
-
-
-def test_weights_that_moved_are_read_where_they_are(pair):
-    before = trace_of(pair, GREEDY).output_ids
-    for parameter in pair.target.parameters():
-        parameter.data = parameter.data.clone()
-    assert trace_of(pair, GREEDY).output_ids == before
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +153,8 @@ def test_another_gpu_than_the_current_one(pair, devices):
 
 
 def test_a_pair_is_loaded_while_another_is_captured_and_runs(pair):
-    """Two threads: one loads pairs, and the other captures anew with each gamma. Weights that are not of the
-    stored dtype go to the GPU in another way."""
+    """The other captures anew with each gamma. Weights that are not of the stored dtype go to the GPU in
+    another way."""
     ended = threading.Event()
 
     def load():
@@ -199,41 +165,21 @@ def test_a_pair_is_loaded_while_another_is_captured_and_runs(pair):
 
     expected = trace_of(pair, GREEDY, capture=False).output_ids
     own = pair.with_capture("auto")
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        texts = [trace_of(own, replace(GREEDY, gamma=gamma)).output_ids for gamma in range(1, 9)]
-    finally:
-        ended.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        loading = thread.submit(load)
+        try:
+            texts = [trace_of(own, replace(GREEDY, gamma=gamma)).output_ids for gamma in range(1, 9)]
+        finally:
+            ended.set()
+        loading.result()
     assert own.runner.graphs.fault is None and len(own.runner.graphs.graphs) >= 16
     assert all(text == expected for text in texts)
-
-
-def test_two_pairs_run_at_once(pair):
-    """Their graphs share the device and the stream that they were captured on, and nothing else."""
-    expected = trace_of(pair, GREEDY, capture=False).output_ids
-    pairs = [load_pair(device="cuda", dtype="float32") for _ in range(2)]
-    texts = [[], []]
-
-    def run(i):
-        for gamma in (4, 2, 5, 3):
-            texts[i].append(trace_of(pairs[i], replace(GREEDY, gamma=gamma)).output_ids)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert texts == 2 * [4 * [expected]]
-    assert not any(one.runner.graphs.fault for one in pairs)
 
 
 # Last, and each in a process of its own: what is left of a failed capture, or of a GPU that is lost, stays in
 # the process.
 
 FAILED_CAPTURE = """
-import gc
 import torch
 from specdemo import Params, generate, load_pair
 from specdemo.engine import step
@@ -241,31 +187,14 @@ from specdemo.engine import step
 params = Params(temperature=0, max_new_tokens=150, ignore_eos=True, seed=5)
 pair = load_pair(device="cuda", dtype="float32")
 expected = generate(pair.with_capture("off"), "Once upon a time", params).output_ids
-own, held = step.probabilities, []
-
-def text(probabilities):
+own = step.probabilities
+for probabilities in (lambda logits: own(logits) + 0 * logits.max().item(), own):
     step.probabilities = probabilities
     fresh = pair.with_capture("auto")
-    ids = generate(fresh, "Once upon a time", params).output_ids
-    notes = fresh.notes
-    assert ids == expected, "the text is the same"
-    del fresh
-    gc.collect()
-    torch.cuda.empty_cache()
-    held.append(torch.cuda.memory_reserved())
-    return notes
-
-for _ in range(5):
-    notes = text(lambda logits: own(logits) + 0 * logits.max().item())
-    assert any("reads tensor values on the host" in note for note in notes), notes
-assert held[4] <= held[1], held
-torch.rand(3, device="cuda")  # the generator works
-big = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-before = torch.cuda.memory_reserved()
-del big
-torch.cuda.empty_cache()
-assert torch.cuda.memory_reserved() <= before - 2**30, "memory is given back after a failed capture"
-assert not any("cannot be captured" in note for note in text(own)), "and steps are captured"
+    assert generate(fresh, "Once upon a time", params).output_ids == expected, "the text is the same"
+    failed = any("reads tensor values on the host" in note for note in fresh.notes)
+    assert failed == (probabilities is not own), fresh.notes
+    torch.rand(3, device="cuda")  # the generator works
 print("done")
 """
 

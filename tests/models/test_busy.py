@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from tests.tiny import noisy, tiny
 GREEDY = Params(temperature=0, max_new_tokens=20)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pair():
+    """Each test leaves it free."""
     target = tiny()
     return load_pair(target=target, drafter=noisy(target))
 
@@ -40,7 +42,7 @@ def test_busy_until_it_has_finished(pair):
     assert run.trace.finish == "length" and list(run) == []
 
 
-@pytest.mark.parametrize("events", [0, 1, 2, 4])
+@pytest.mark.parametrize("events", [0, 1, 4])
 def test_busy_until_it_is_closed(pair, events):
     run = stream(pair, [1, 2, 3], GREEDY)
     for _ in range(events):
@@ -51,14 +53,12 @@ def test_busy_until_it_is_closed(pair, events):
     assert run.trace.finish == "cancelled" and len(run.trace.rounds) == max(0, events - 1)
     assert run.trace.output_ids == [token_id for a_round in run.trace.rounds for token_id in a_round.emitted]
     assert list(run) == []
-    run.close()  # closing it again must not free another run
-    other = stream(pair, [1, 2, 3], GREEDY)
-    run.close()
-    assert_busy(pair)
-    other.close()
+    with stream(pair, [1, 2, 3], GREEDY):
+        run.close()  # closing it again must not free another run
+        assert_busy(pair)
 
 
-@pytest.mark.parametrize("events", [0, 1, 3])
+@pytest.mark.parametrize("events", [0, 3])
 def test_busy_until_it_is_collected(pair, events):
     run = stream(pair, [1, 2, 3], GREEDY)
     for _ in range(events):
@@ -68,15 +68,6 @@ def test_busy_until_it_is_collected(pair, events):
     del run
     gc.collect()
     assert trace.finish == "cancelled"
-    assert_free(pair)
-
-
-def test_a_loop_that_is_left_frees_the_pair(pair):
-    with stream(pair, [1, 2, 3], GREEDY) as run:
-        for event in run:
-            if hasattr(event, "index"):
-                break
-    assert run.trace.finish == "cancelled"
     assert_free(pair)
 
 
@@ -91,8 +82,7 @@ def test_other_pairs_run_meanwhile(pair):
 
 
 def test_closed_by_another_thread_while_a_round_is_computed(pair):
-    inside, go_on, closed = threading.Event(), threading.Event(), threading.Event()
-    calls = []
+    inside, go_on, calls = threading.Event(), threading.Event(), []
 
     def hold(module, args):
         calls.append(1)
@@ -100,53 +90,43 @@ def test_closed_by_another_thread_while_a_round_is_computed(pair):
             inside.set()
             assert go_on.wait(60)
 
-    handle = pair.target.register_forward_pre_hook(hold)
-    run = stream(pair, [1, 2, 3], GREEDY)
-    seen = []
-    consumer = threading.Thread(target=lambda: seen.extend(run))
-    consumer.start()
-    assert inside.wait(60)
-
     def close():
         run.close()
         assert pair.lock.acquire(blocking=False)  # free at the moment when close returns
         pair.lock.release()
-        closed.set()
 
-    closer = threading.Thread(target=close)
-    closer.start()
-    assert not closed.wait(0.2) and run.trace.finish is None  # the round is still being computed
-    go_on.set()
-    assert closed.wait(60)
-    closer.join(60), consumer.join(60)
+    handle = pair.target.register_forward_pre_hook(hold)
+    run = stream(pair, [1, 2, 3], GREEDY)
+    with ThreadPoolExecutor(2) as threads:
+        seen = threads.submit(list, run)
+        assert inside.wait(60)
+        closing = threads.submit(close)
+        assert not wait([closing], 0.1).done and run.trace.finish is None  # the round is still computed
+        go_on.set()
+        closing.result(60)
     handle.remove()
     assert run.trace.finish == "cancelled" and len(run.trace.rounds) == 2 and len(calls) == 3
-    assert not any(hasattr(event, "finish") for event in seen)
+    assert not any(hasattr(event, "finish") for event in seen.result())
     assert_free(pair)
 
 
 def test_only_one_of_the_threads_that_start_at_once_gets_the_pair(pair):
-    gate, outcomes = threading.Barrier(4), []
+    gate = threading.Barrier(4)
 
-    def start():
+    def start(_):
         gate.wait(60)
         try:
-            outcomes.append(stream(pair, [1, 2, 3], GREEDY))
-        except PairError as error:
-            outcomes.append(str(error))
+            return stream(pair, [1, 2, 3], GREEDY)
+        except PairError:
+            return None
 
-    threads = [threading.Thread(target=start) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sum(isinstance(outcome, str) for outcome in outcomes) == 3
-    next(outcome for outcome in outcomes if not isinstance(outcome, str)).close()
+    with ThreadPoolExecutor(4) as threads:
+        (run,) = filter(None, threads.map(start, range(4)))
+    run.close()
     assert_free(pair)
 
 
-@pytest.mark.parametrize("role", ["target", "drafter"])
-@pytest.mark.parametrize("failure", [RuntimeError("the third is too many"), MemoryError(), KeyError("x")])
+@pytest.mark.parametrize(("role", "failure"), [("target", MemoryError()), ("drafter", KeyError("x"))])
 def test_a_failure_inside_a_run(pair, role, failure):
     calls = []
 
@@ -169,14 +149,6 @@ def test_a_failure_inside_a_run(pair, role, failure):
     assert_free(pair)
 
 
-def test_weights_that_are_not_numbers(pair):
-    pair.target.lm_head.weight.data.fill_(float("nan"))
-    run = stream(pair, [1, 2, 3], GREEDY)
-    with pytest.raises(RuntimeError, match="NaN"):
-        list(run)
-    assert run.trace.finish == "error" and "target" in run.trace.error and not run.trace.output_ids
-
-
 def test_a_rejected_prompt_leaves_the_pair_free(pair):
     for prompt in ("text", [], [10_000], [1.5], None, [1] * 256):
         with pytest.raises(ValueError, match="^prompt") as error:
@@ -188,30 +160,27 @@ def test_a_rejected_prompt_leaves_the_pair_free(pair):
 def test_runs_that_overlap_leave_torchs_threads_as_they_were(pair):
     """Each thread has a number of its own, and a new one takes that which was set last."""
     other, before = load_pair(target=tiny()), torch.get_num_threads()
-    inside, go_on, seen = threading.Event(), threading.Event(), []
+    inside, go_on, threads_of = threading.Event(), threading.Event(), torch.get_num_threads
 
     def compute():
         with other.runner.torch_settings():
             inside.set()
             assert go_on.wait(60)
-            seen.append(torch.get_num_threads())
-        seen.append(torch.get_num_threads())
+            meanwhile = threads_of()
+        return meanwhile, threads_of()
 
     torch.set_num_threads(3)
     try:
-        with pair.runner.torch_settings():
-            thread = threading.Thread(target=compute)
-            thread.start()
-            assert inside.wait(60)
-            with other.runner.torch_settings():
-                pass
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 3
-        go_on.set()
-        thread.join(60)
-        new = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-        new.start()
-        new.join(60)
-        assert seen == [1, 3, 3] and torch.get_num_threads() == 3
+        with ThreadPoolExecutor(1) as thread, ThreadPoolExecutor(1) as new:
+            with pair.runner.torch_settings():
+                computed = thread.submit(compute)
+                assert inside.wait(60)
+                with other.runner.torch_settings():
+                    pass
+                assert threads_of() == 1
+            assert threads_of() == 3
+            go_on.set()
+            assert computed.result(60) == (1, 3)
+            assert new.submit(threads_of).result(60) == threads_of() == 3
     finally:
         torch.set_num_threads(before)

@@ -18,9 +18,8 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
-def test_a_compiled_pair_writes_the_same(name):
-    target = tiny(name)
+def test_a_compiled_pair_writes_the_same():
+    target = tiny("gemma3")
     drafter, params = noisy(target), Params(temperature=0, max_new_tokens=30, seed=1)
     expected = text_of(load_pair(target=target, drafter=drafter), params)
     torch._dynamo.reset()
@@ -30,7 +29,7 @@ def test_a_compiled_pair_writes_the_same(name):
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert graphs >= 2, "the rotation and the gate"
     assert not torch._dynamo.utils.counters["graph_break"]
-    text_of(compiled, replace(params, gamma=7, max_new_tokens=100))  # other numbers of rows, longer caches
+    text_of(compiled, replace(params, gamma=7, max_new_tokens=60))  # other numbers of rows, longer caches
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
 
 

@@ -27,12 +27,8 @@ def test_a_conversation_goes_through_the_chat_template(pair):
     with pytest.raises(ValueError, match="prompt must not be messages for this pair"):
         stream(pair, [{"role": "user", "content": "Once"}])
     pair.tokenizer.chat_template = CHAT
-    turns = [
-        {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "the cat"},
-        {"role": "assistant", "content": "sat"},
-        {"role": "user", "content": "and then"},
-    ]
+    roles = {"be brief": "system", "the cat": "user", "sat": "assistant", "and then": "user"}
+    turns = [{"role": role, "content": content} for content, role in roles.items()]
     params = Params(max_new_tokens=12, seed=1)
     trace = generate(pair, turns, params)
     text = "system: be brief user: the cat assistant: sat user: and then so"
@@ -51,18 +47,14 @@ def test_a_conversation_goes_through_the_chat_template(pair):
 @pytest.mark.parametrize(
     "prompt",
     [
-        [{"role": "user"}],
         [{"role": "user", "content": None}],
-        [{"role": 3, "content": "x"}],
         [{"role": "user", "content": "x", "name": "y"}],
         [{"role": "user", "content": "x"}, "y"],
-        [5, {"role": "user", "content": "x"}],
     ],
 )
 def test_what_is_no_message(pair, prompt):
-    with pytest.raises(
-        ValueError, match="^prompt must hold messages like .* and nothing else, not "
-    ) as wrong:
+    why = "^prompt must hold messages like .* and nothing else, not "
+    with pytest.raises(ValueError, match=why) as wrong:
         stream(pair, prompt)
     assert_one_sentence(str(wrong.value))
 
@@ -74,22 +66,12 @@ def test_a_conversation_has_its_own_system_prompt(pair):
         stream(pair, [{"role": "user", "content": "\ud800"}])
 
 
-def cut(table: torch.nn.Module, rows: int) -> None:
-    table.weight = torch.nn.Parameter(table.weight[:rows].detach())
-
-
-NARROW = {  # each has the ids from 0 to 294
-    "vocabulary": lambda: tiny(vocab_size=295),
-    "embeddings": lambda: tiny(vocab_size=304),
-    "logits": lambda: tiny(vocab_size=304),
-}
-
-
-@pytest.mark.parametrize("narrow", NARROW)
+@pytest.mark.parametrize("narrow", ["vocabulary", "embeddings", "logits"])
 def test_a_token_that_the_target_lacks_is_refused_however_it_is_given(narrow):
-    target = NARROW[narrow]()
+    target = tiny(vocab_size=295 if narrow == "vocabulary" else 304)  # it has the ids from 0 to 294
     if narrow != "vocabulary":
-        cut(target.get_input_embeddings() if narrow == "embeddings" else target.get_output_embeddings(), 295)
+        table = target.get_input_embeddings() if narrow == "embeddings" else target.get_output_embeddings()
+        table.weight = torch.nn.Parameter(table.weight[:295].detach())
     words = tokenizer(extra=4)
     words.chat_template = CHAT
     pair = load_pair(target=target, tokenizer=words)

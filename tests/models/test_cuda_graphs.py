@@ -16,14 +16,12 @@ from specdemo.loading import load
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import Part, resolve
 from specdemo.runtime import cuda, probe
-from specdemo.runtime import graphs as graphs_module
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
-from specdemo.runtime.lm import logits_tolerance
 from tests.block_heads import tiny_block_head
 from tests.fake_cuda import FakeCuda, install
 from tests.heads import tiny_head
-from tests.models.test_capture import PROMPT, Filled, timeless
+from tests.models.test_capture import PROMPT, timeless
 from tests.models.test_dflash_drafter import HEADS
 from tests.pure.test_cuda_calls import inputs, new_graphs, step
 from tests.runners import run_by
@@ -46,27 +44,6 @@ def rounds_of(pair, prompt=PROMPT, **params):
     return timeless(
         [event for event in stream(pair, prompt, params, measure=False) if isinstance(event, Round)]
     )
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        dict(temperature=0.0),
-        dict(temperature=0.9, top_p=0.9),
-        dict(temperature=0.9, draft_with="lookup", ngram=1),
-        dict(temperature=0.9, draft_with="early-exit"),
-    ],
-    ids=str,
-)
-def test_a_run_over_captured_steps_is_the_run(monkeypatch, params):
-    fake = install(monkeypatch, FakeCuda())
-    graphs = Graphs(Clock())
-    pair = run_by(llama, near, graphs)
-    monkeypatch.setattr(Clock, "ms_between", lambda *_: 0.0)
-    rounds = rounds_of(pair, **params)
-    assert graphs.fault is None and graphs.graphs and fake.log.count("replay") > len(rounds)
-    assert rounds == rounds_of(run_by(llama, near, Filled()), **params)
-    assert not fake.violations
 
 
 def test_a_run_on_a_gpu_tells_what_the_comparison_of_its_texts_says(monkeypatch):
@@ -102,20 +79,24 @@ def test_cudnns_attention_is_left_out_while_a_pairs_models_compute_and_at_no_oth
     assert seen == {wanted} and torch.backends.cuda.cudnn_sdp_enabled()
 
 
-@pytest.mark.parametrize("draft_with", ["model", "none"])
-def test_graphs_that_do_not_write_the_cache_are_not_used(monkeypatch, draft_with):
+def test_graphs_that_do_not_write_the_cache_are_not_used(monkeypatch):
     fake = install(monkeypatch, FakeCuda())
     fake.skipped = {"index_copy_"}
     graphs = Graphs(Clock())
     pair = run_by(llama, near, graphs)
-    rounds = rounds_of(pair, temperature=0.0, draft_with=draft_with)
-    steps = {key[0] for key in graphs.refused}
-    assert steps == ({"draft", "verify"} if draft_with == "model" else {"verify"})
+    rounds = rounds_of(pair, temperature=0.0)
+    assert {key[0] for key in graphs.refused} == {"draft", "verify"}
     assert not graphs.graphs and graphs.blocker is None
     notes = [note for note in pair.notes if "is not captured" in note]
-    assert all(any(note.startswith(f"the {step} step for drafts of") for note in notes) for step in steps)
+    for name in ("draft", "verify"):
+        assert any(note.startswith(f"the {name} step for drafts of") for note in notes)
     assert all("(logits differ by" in note for note in notes), notes
-    plain = rounds_of(load_pair(target=llama, drafter=near), temperature=0.0, draft_with=draft_with)
+    assert_plain_text(rounds)
+
+
+def assert_plain_text(rounds):
+    """Greedy rounds of `llama` and `near` say what those of a pair on a CPU do."""
+    plain = rounds_of(load_pair(target=llama, drafter=near), temperature=0.0)
     assert [this_round.emitted for this_round in rounds] == [this_round.emitted for this_round in plain]
 
 
@@ -140,7 +121,7 @@ class Rounding:
 
 
 def captured_with(monkeypatch, drafter, changed, params, target=None, prompt=PROMPT):
-    """The graphs after a run of each length of draft, whose replays are changed. target: None is the tiny
+    """The graphs after runs with drafts of 1 and 4, whose replays are changed. target: None is the tiny
     one."""
     graphs = Graphs(Clock())
     with monkeypatch.context() as patch:
@@ -148,7 +129,7 @@ def captured_with(monkeypatch, drafter, changed, params, target=None, prompt=PRO
         patch.setattr(Clock, "ms_between", lambda *_: 0.0)
         fake.changed = changed
         pair = run_by(target or target_16, drafter, graphs)
-        for gamma in (1, 2, 4):
+        for gamma in (1, 4):
             rounds_of(pair, prompt, gamma=gamma, max_new_tokens=8, **params)
     assert graphs.blocker is None
     return graphs
@@ -162,18 +143,19 @@ DRAFTERS_16 = {
     "DSpark": lambda: tiny_block_head(target_16, **HEADS["dspark, rnn"]).bfloat16(),
 }
 SAMPLED_16 = dict(temperature=0.8, top_p=0.9, alternatives=5)
+GREEDY_16 = dict(temperature=0.0, alternatives=0)
 
 
 @pytest.mark.parametrize(
-    "params", [dict(temperature=0.0, alternatives=0), SAMPLED_16], ids=["greedy", "sampled"]
+    ("drafter", "params", "share"),
+    [("model", GREEDY_16, 0.02), *((each, SAMPLED_16, 0.2) for each in DRAFTERS_16)],
+    ids=str,
 )
-@pytest.mark.parametrize("share", [0.02, 0.2])
-@pytest.mark.parametrize("drafter", DRAFTERS_16)
-def test_logits_that_are_rounded_otherwise_leave_every_step_captured(monkeypatch, drafter, share, params):
+def test_logits_that_are_rounded_otherwise_leave_every_step_captured(monkeypatch, drafter, params, share):
     rounding = Rounding(share)
     graphs = captured_with(monkeypatch, DRAFTERS_16[drafter](), rounding, params)
-    assert graphs.fault is None and rounding.moved > 100
-    steps = {(step, gamma) for step in ("draft", "verify") for gamma in (1, 2, 4)}
+    assert graphs.fault is None and rounding.moved > 50
+    steps = {(step, gamma) for step in ("draft", "verify") for gamma in (1, 4)}
     assert {key[:2] for key in graphs.graphs} >= steps
 
 
@@ -182,7 +164,7 @@ def test_compared_with_the_step_s_own_verdict_they_would_be_refused(monkeypatch)
     call = Graphs.__call__
     monkeypatch.setattr(Graphs, "__call__", lambda self, key, step, value, _: call(self, key, step, value))
     graphs = captured_with(monkeypatch, DRAFTERS_16["model"](), Rounding(0.2), SAMPLED_16)
-    assert len(graphs.refused) > 3, graphs.refused
+    assert len(graphs.refused) > 2, graphs.refused
 
 
 def wrong_logits(operation, output):
@@ -203,15 +185,14 @@ def all_accepted(operation, output):
 
 
 @pytest.mark.parametrize(
-    ("changed", "steps", "told"),
+    ("drafter", "changed", "steps", "told"),
     [
-        (wrong_logits, {"draft", "verify"}, "logits differ by"),
-        (wrong_tokens, {"draft", "verify"}, "ids differ in"),
-        (all_accepted, {"verify"}, "accepted differ in 1 of 1 places"),
+        ("model", wrong_logits, {"draft", "verify"}, "logits differ by"),
+        ("DFlash", wrong_logits, {"draft", "verify"}, "logits differ by"),
+        ("EAGLE-3", wrong_tokens, {"draft", "verify"}, "ids differ in"),
+        ("DSpark", all_accepted, {"verify"}, "accepted differ in 1 of 1 places"),
     ],
-    ids=["logits", "tokens", "verdict"],
 )
-@pytest.mark.parametrize("drafter", DRAFTERS_16)
 def test_wrong_logits_and_wrong_verdicts_are_found(monkeypatch, drafter, changed, steps, told):
     graphs = captured_with(monkeypatch, DRAFTERS_16[drafter](), changed, SAMPLED_16)
     assert {key[0] for key in graphs.refused} == steps
@@ -250,21 +231,11 @@ def embedded_16():
 STORY = "Once upon a time there was a little fox who lived in the forest"
 
 
-@pytest.mark.parametrize(
-    ("changed", "nearly_right"),
-    [(wrong_positions, {("draft", 4)}), (stale_mask, {("verify", 4)}), (wrong_token, set())],
-)
-def test_a_trained_pair_s_graph_that_reads_something_wrong_is_found(
-    monkeypatch, embedded_16, changed, nearly_right
-):
-    """nearly_right: steps whose logits are as near to the right ones as two forwards' have to be."""
+@pytest.mark.parametrize("changed", [wrong_positions, stale_mask, wrong_token])
+def test_a_trained_pair_s_graph_that_reads_something_wrong_is_found(monkeypatch, embedded_16, changed):
     (target, drafter), prompt = embedded_16
-    how = (drafter, changed, dict(temperature=0.0, alternatives=0), target, prompt)
-    refused = {key[:2] for key in captured_with(monkeypatch, *how).refused}
-    assert refused >= {("draft", 4), ("verify", 4)}
-    between_forwards = lambda logits, dtypes: logits_tolerance(logits.double(), logits.dtype)  # noqa: E731
-    monkeypatch.setattr(graphs_module, "order_tolerance", between_forwards)
-    assert {key[:2] for key in captured_with(monkeypatch, *how).graphs} >= nearly_right
+    refused = captured_with(monkeypatch, drafter, changed, GREEDY_16, target, prompt).refused
+    assert {key[:2] for key in refused} >= {("draft", 4), ("verify", 4)}
 
 
 def test_a_capture_that_fails_leaves_the_run_as_it_is(monkeypatch):
@@ -285,9 +256,7 @@ def test_a_capture_that_fails_leaves_the_run_as_it_is(monkeypatch):
     rounds = rounds_of(run_by(llama, near, graphs), temperature=0.0)
     assert "previous error during capture" in graphs.blocker and not graphs.graphs
     assert set(fake.users.values()) == {0} and not fake.recording
-    texts = [this_round.emitted for this_round in rounds]
-    plain = rounds_of(load_pair(target=llama, drafter=near), temperature=0.0)
-    assert texts == [this_round.emitted for this_round in plain]
+    assert_plain_text(rounds)
 
 
 def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch):
@@ -317,7 +286,7 @@ def test_a_lost_gpu_is_said_once_in_the_run_and_refused_from_then_on(monkeypatch
     assert again.output_ids == on_cpu_before
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", None])
+@pytest.mark.parametrize("device", ["cuda:1", None])
 def test_no_pair_is_loaded_on_a_lost_gpu(monkeypatch, device):
     def refuses(*_):
         raise AssertionError("CUDA was touched")
@@ -346,22 +315,22 @@ class Operations(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("dtype", "quantize"), [(STORED, None), (OTHER, None), (STORED, "int8")], ids=str)
-def test_a_step_is_captured_while_another_thread_reads_a_model(monkeypatch, dtype, quantize):
+@pytest.mark.parametrize("dtype", [STORED, OTHER], ids=str)
+def test_a_step_is_captured_while_another_thread_reads_a_model(monkeypatch, dtype):
     """The meta device stands for the GPU that the model goes to."""
-    part = replace(resolve("embedded", device="cpu").parts[1], device="meta", quantize=quantize)
+    part = replace(resolve("embedded", device="cpu").parts[1], device="meta")
     fake = install(monkeypatch, FakeCuda())
     reading, captured = threading.Event(), threading.Event()
 
     def waiting(own):
         def wait(*args, **options):
             reading.set()
-            assert captured.wait(10), "the capture waits for the files"
+            assert captured.wait(60), "the capture waits for the files"
             return own(*args, **options)
 
         return wait
 
-    if dtype == STORED and quantize is None:  # the files are read when the weights move
+    if dtype == STORED:  # the files are read when the weights move
         monkeypatch.setattr(PreTrainedModel, "to", waiting(PreTrainedModel.to))
     else:
         by_transformers = waiting(AutoModelForCausalLM.from_pretrained)
@@ -369,7 +338,7 @@ def test_a_step_is_captured_while_another_thread_reads_a_model(monkeypatch, dtyp
     graphs = new_graphs()
     with ThreadPoolExecutor(1) as loader:
         loading = loader.submit(load._load, part, dtype, lambda *_: None)
-        assert reading.wait(10)
+        assert reading.wait(60)
         graphs(("step",), step, inputs())
         captured.set()
         assert loading.result().device.type == "meta"

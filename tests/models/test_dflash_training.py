@@ -22,11 +22,20 @@ def texts(seed=5, count=2, length=20):
     return torch.randint(3, 40, (count, length), generator=torch.Generator().manual_seed(seed))
 
 
-def test_blocks_are_drafted_in_training_as_in_the_engine():
-    """Many of one text at once, none of which sees another or the text behind its anchor."""
-    target = tiny()
+@pytest.fixture
+def target():
+    return tiny()
+
+
+@pytest.fixture
+def head(target):
     head = tiny_block_head(target)
-    head.attach_verifier(target)
+    head.attach_verifier(target, "train_only")
+    return head
+
+
+def test_blocks_are_drafted_in_training_as_in_the_engine(target, head):
+    """Many of one text at once, none of which sees another or the text behind its anchor."""
     rows, anchors = texts(), torch.tensor([[1, 9, 15], [4, 4, 12]])
     with torch.no_grad():
         hidden = torch.cat(
@@ -40,10 +49,7 @@ def test_blocks_are_drafted_in_training_as_in_the_engine():
             torch.testing.assert_close(logits[row, block], expected.float(), atol=2e-5, rtol=1e-4)
 
 
-def test_the_loss_is_the_divergence_from_the_target_up_to_the_end_of_a_text():
-    target = tiny()
-    head = tiny_block_head(target)
-    head.attach_verifier(target, "train_only")
+def test_the_loss_is_the_divergence_from_the_target_up_to_the_end_of_a_text(target, head):
     rows, anchors = texts(6, 1), torch.tensor([[2, 7, 11]])
     rows[0, 9] = EOS  # inside the second block: its places 3 and 4 come after it
     with torch.no_grad():
@@ -70,9 +76,7 @@ def test_anchors_leave_room_for_their_block_and_follow_from_the_step():
     assert not torch.equal(anchors, random_anchors(options, 6, rows))
 
 
-def test_what_is_saved_is_what_is_read(tmp_path):
-    target = tiny()
-    head = tiny_block_head(target)
+def test_what_is_saved_is_what_is_read(target, head, tmp_path):
     save_block_head(head, tmp_path, "some/target", {"target": "1234"})
     speculator = read_speculator(tmp_path)
     assert (speculator.verifier, speculator.speculative_tokens) == ("some/target", 4)
@@ -92,11 +96,11 @@ def test_a_head_is_trained_from_text_files_and_drafts_for_its_target(tmp_path, c
     (tmp_path / "data" / "stories.txt").write_text("\n\n".join(story * 4 + str(i) for i in range(60)))
     common = f"--data {tmp_path / 'data'} --threads 1 --heads 2 --kv-heads 1 --ffn 16 --length 64"
     of_target = f"target {common} --out {tmp_path / 'pair'} --work {tmp_path / 'w'} --vocab 300 --hidden 16"
-    assert main(f"{of_target} --layers 4 --tokens 4000".split()) == 0
+    assert main(f"{of_target} --layers 4 --tokens 3000".split()) == 0
     of_head = f"dflash {common} --out {tmp_path / 'pair'} --layers 1 --block 4 --sampled 0"
     weights = []
     for name in ("once", "again"):
-        given = f"{of_head} --tokens 6000 --name {name} --work {tmp_path / name}"
+        given = f"{of_head} --tokens 4000 --name {name} --work {tmp_path / name}"
         assert main(given.split()) == 0
         weights.append((tmp_path / "pair" / name / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
@@ -108,18 +112,15 @@ def test_a_head_is_trained_from_text_files_and_drafts_for_its_target(tmp_path, c
     assert sampled.stats.acceptance_rate > 0.6
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("--block 1", "--block must be at least 2"),
-        ("--heads 3", "hidden size must be a multiple of --heads"),
-        ("--length 40", "--length must be a multiple of 4 from 48"),
-    ],
-)
-def test_options_that_do_not_fit(tmp_path, capsys, options, words):
+def test_options_that_do_not_fit(tmp_path, capsys):
     target = tmp_path / "pair" / "target"
     tiny().save_pretrained(target)
     tokenizer().save_pretrained(target)
     (tmp_path / "a.txt").write_text("one\n\ntwo\n\nthree")
-    assert main(f"dflash --data {tmp_path} --out {tmp_path / 'pair'} {options}".split()) == 2
-    assert words in capsys.readouterr().err
+    for options, words in (
+        ("--block 1", "--block must be at least 2"),
+        ("--heads 3", "hidden size must be a multiple of --heads"),
+        ("--length 40", "--length must be a multiple of 4 from 48"),
+    ):
+        assert main(f"dflash --data {tmp_path} --out {tmp_path / 'pair'} {options}".split()) == 2
+        assert words in capsys.readouterr().err

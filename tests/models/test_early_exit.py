@@ -10,15 +10,14 @@ from torch.nn import Linear, ModuleList
 
 from specdemo import Params, generate, load_pair
 from specdemo.runtime.device import Clock
-from specdemo.runtime.early_exit import FirstLayersLM, first_layers
+from specdemo.runtime.early_exit import first_layers
 from specdemo.runtime.graphs import Graphs
 from tests.fake_cuda import FakeCuda, install
-from tests.models.test_exact_stream import PARAMS, RUNS, check, tiny_llama
+from tests.models.test_exact_stream import PARAMS, check, tiny_llama
 from tests.models.test_exact_stream import PROMPT as SHORT
 from tests.models.test_greedy import (
     NEW,
     PROMPT,
-    architectures,
     assert_same,
     expected_of,
     note_forwards,
@@ -41,17 +40,8 @@ def exits(target, **params):
     return run_of(target, draft_with="early-exit", measure=False, **params)
 
 
-@pytest.mark.parametrize("name", architectures("llama", "gpt2", "gemma3"))
-def test_equals_generate(name):
-    for gamma in (1, 4):
-        trace = exits(target_of(name), gamma=gamma)
-        assert_same(target_of(name), trace.output_ids, expected_of(name))
-        assert trace.params.exit_layer == 1
-        assert trace.stats.accepted and trace.stats.rejected
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", [1, 2, 3])
+@pytest.mark.parametrize("layer", [1, 3])
 def test_every_layer_drafts(layer):
     changes = dict(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
     target = tiny("gemma2", **changes)
@@ -60,19 +50,20 @@ def test_every_layer_drafts(layer):
     assert trace.params.exit_layer == layer and trace.stats.rejected
 
 
-@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("length", [1, 2])
 def test_prompts_of_any_length(length):
-    for name in ("phi3", "opt"):
-        target = target_of(name)
-        trace = exits(target, prompt=PROMPT[:length], gamma=4)
-        assert_same(target, trace.output_ids, greedy(target, PROMPT[:length], NEW), PROMPT[:length])
+    target = target_of("phi3")
+    trace = exits(target, prompt=PROMPT[:length], gamma=4)
+    assert_same(target, trace.output_ids, greedy(target, PROMPT[:length], NEW), PROMPT[:length])
 
 
-@pytest.mark.parametrize("name", architectures("llama", "opt", "gemma2"))
-def test_it_says_what_norm_and_head_make_of_the_layers_output(name):
+@pytest.mark.parametrize("name", ["llama", "gemma2", *NORMS])
+def test_the_text_is_that_of_generate_and_a_draft_what_norm_and_head_make_of_the_layers_output(name):
     """Also after many rounds in the target's cache, beyond the sliding window."""
     target = copy.deepcopy(target_of(name))  # output_hidden_states leaves hooks in it
     trace = exits(target, gamma=3)
+    assert_same(target, trace.output_ids, expected_of(name))
+    assert trace.params.exit_layer == 1 and trace.stats.accepted and trace.stats.rejected
     norm, ids = target.get_submodule(NORMS.get(name, "model.norm")), list(PROMPT)
     hooked = copy.deepcopy(target)  # output_hidden_states leaves hooks, with which nothing is captured
     for one in trace.rounds:
@@ -100,45 +91,23 @@ def test_the_target_is_run_as_ever_and_the_prompt_is_read_once(monkeypatch):
     assert sum(first) == sum(len(fed) for _, fed in whole) + trace.stats.drafted, "one row for each draft"
 
 
-def test_a_drafter_that_writes_into_the_text_is_noticed(monkeypatch):
-    """What the target's forward does not write again would stay. Here it is the row before the last token."""
-    write = FirstLayersLM._write_positions
-
-    def one_too_early(self, ids):
-        write(self, ids)
-        self.positions = self.positions - 1
-        return self.positions
-
-    monkeypatch.setattr(FirstLayersLM, "_write_positions", one_too_early)
-    assert exits(target_of("llama"), gamma=4).output_ids != expected_of("llama")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", RUNS)
-@pytest.mark.parametrize("sampler", [dict(), dict(temperature=1.2, top_k=5, top_p=0.95)], ids=str)
-def test_exact_when_sampling(sampler, runs):
-    target = tiny_llama(3, layers=3)
-    check(
-        replace(PARAMS, draft_with="early-exit", exit_layer=2, **sampler),
-        SHORT,
-        runs,
-        target=target,
-        drafter=None,
-    )
+def test_exact_when_sampling():
+    params = replace(PARAMS, draft_with="early-exit", exit_layer=2, temperature=1.2, top_k=5, top_p=0.95)
+    check(params, SHORT, 300, target=tiny_llama(3, layers=3), drafter=None)
 
 
 @pytest.mark.slow
 def test_a_run_of_native_forwards_is_the_run():
     """The embedded target's, over several lengths of the cache; each exit layer has forwards of its own."""
     pair = load_pair()
-    for layer in (1, pair.largest_exit):
-        for params in (dict(temperature=0.0), dict(temperature=0.9, top_p=0.9, seed=3)):
-            params = Params(**params, draft_with="early-exit", exit_layer=layer, gamma=3, max_new_tokens=90)
-            captured = generate(pair, "One day, Tom", params, measure=False)
-            plain = generate(pair.with_capture("off"), "One day, Tom", params, measure=False)
-            assert captured.output_ids == plain.output_ids
-            lm = pair.runner._exits[layer]
-            assert lm.native is not None
+    for layer, temperature in ((1, 0.0), (pair.largest_exit, 0.9)):
+        how = dict(temperature=temperature, top_p=0.9, seed=3, gamma=3, max_new_tokens=90)
+        params = Params(draft_with="early-exit", exit_layer=layer, **how)
+        captured = generate(pair, "One day, Tom", params, measure=False)
+        plain = generate(pair.with_capture("off"), "One day, Tom", params, measure=False)
+        assert captured.output_ids == plain.output_ids
+        assert pair.runner._exits[layer].native is not None
     assert pair.notes == [*pair.limits]
 
 
@@ -190,21 +159,23 @@ def test_nothing_is_copied_and_the_model_is_left_as_it_is():
     assert {id(weight) for weight in cut.parameters()} < theirs
     assert len(cut.model.decoder.layers) == 1 and len(target.model.decoder.layers) == 2
     assert {name: id(module) for name, module in target.named_modules()} == before
+    target.train().forward = target.forward  # which are not taken over
+    cut = first_layers(target, 1)
+    assert "forward" not in vars(cut) and not cut.training and not cut.model.decoder.training
+    assert "forward" in vars(target) and target.training
 
 
-@pytest.mark.parametrize(("layers", "chosen"), [(2, 1), (4, 1), (5, 2), (9, 3)])
-def test_by_default_a_quarter_of_the_layers_drafts(layers, chosen):
-    target = tiny("llama", num_hidden_layers=layers)
-    assert generate(load_pair(target=target), PROMPT, GREEDY, measure=False).params.exit_layer == chosen
+def test_by_default_a_quarter_of_the_layers_drafts():
+    for layers, chosen in ((4, 1), (5, 2), (9, 3)):
+        target = tiny("llama", num_hidden_layers=layers)
+        params = replace(GREEDY, max_new_tokens=2)
+        assert generate(load_pair(target=target), PROMPT, params, measure=False).params.exit_layer == chosen
 
 
 def test_what_cannot_be_cut_is_refused_in_a_sentence():
     pair = load_pair(target=tiny("llama", num_hidden_layers=3))
-    for layer in (3, 64):
-        with pytest.raises(
-            ValueError, match=rf"^exit_layer must be a whole number from 1 to 2 .*, not {layer}$"
-        ):
-            generate(pair, PROMPT, replace(GREEDY, exit_layer=layer))
+    with pytest.raises(ValueError, match=r"^exit_layer must be a whole number from 1 to 2 .*, not 3$"):
+        generate(pair, PROMPT, replace(GREEDY, exit_layer=3))
     with pytest.raises(ValueError, match=r'^draft_with must not be "early-exit" for Llama.*one layer only$'):
         generate(load_pair(target=tiny("llama", num_hidden_layers=1)), PROMPT, GREEDY)
     several = tiny("llama")
@@ -213,14 +184,6 @@ def test_what_cannot_be_cut_is_refused_in_a_sentence():
     with pytest.raises(ValueError, match=r'^draft_with must not be "early-exit" for Llama.* not one list'):
         generate(pair, PROMPT, GREEDY)
     assert pair.largest_exit == 0
-
-
-def test_a_replaced_forward_and_training_mode_are_not_taken_over():
-    target = tiny("gpt2").train()
-    target.forward = target.forward
-    cut = first_layers(target, 1)
-    assert "forward" not in vars(cut) and not cut.training and not cut.transformer.training
-    assert "forward" in vars(target) and target.training
 
 
 def test_the_length_of_a_draft_adapts_to_it():

@@ -1,14 +1,12 @@
 """The pairs that come with the project: their sizes, and that one drafter is good and the other poor."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from specdemo import Params, generate, load_pair
 from specdemo.loading.catalog import DFLASH, EAGLE3, EMBEDDED, POOR
 
-MB = 10**6
 PROMPTS = [
     "Once upon a time, there was a little",
     "One day, a boy named Ben went",
@@ -27,14 +25,10 @@ def poor():
 
 
 def test_the_files_are_small_enough_to_come_with_the_project():
-    weights = {
-        role: [file.stat().st_size for file in (EMBEDDED / role).glob("*.safetensors")]
-        for role in ("target", "drafter", "poor", "eagle3")
-    }
-    assert all(size < 10 * MB for sizes in weights.values() for size in sizes)
-    assert 20 * MB < sum(weights["target"]) < 36 * MB
-    assert 0.2 * MB < sum(weights["poor"]) < 0.8 * MB < sum(weights["drafter"]) < 5 * MB
-    assert 0.8 * MB < sum(weights["eagle3"]) < 9 * MB
+    sizes = {"target": (20, 36), "drafter": (0.8, 5), "poor": (0.2, 0.8), "eagle3": (0.8, 9)}  # MB
+    for role, (least, most) in sizes.items():
+        weights = [file.stat().st_size / 1e6 for file in (EMBEDDED / role).glob("*.safetensors")]
+        assert max(weights) < 10 and least < sum(weights) < most
 
 
 def test_models_and_tokenizers_fit_together(good, poor):
@@ -63,25 +57,10 @@ def test_sampled_drafts_are_accepted_by_the_quality_of_the_drafter(good, poor):
 
 def run(pair, **how):
     """One trace for each prompt."""
-    return [generate(pair, prompt, Params(gamma=4, seed=1, max_new_tokens=50, **how)) for prompt in PROMPTS]
+    params = Params(gamma=4, seed=1, max_new_tokens=40, **how)
+    return [generate(pair, prompt, params, measure=False) for prompt in PROMPTS]
 
 
 def acceptance_rate(traces) -> float:
     stats = [trace.stats for trace in traces]
     return sum(one.accepted for one in stats) / sum(one.accepted + one.rejected for one in stats)
-
-
-@pytest.mark.slow
-def test_block_verification_keeps_more_of_the_same_drafts(good):
-    """And its runs take fewer rounds than those of the speculative rule."""
-    hot = Params(temperature=1.5, top_p=1.0, gamma=6, max_new_tokens=150, ignore_eos=True, alternatives=1)
-    by_rule = {
-        rule: [
-            generate(good, PROMPTS[0], replace(hot, rule=rule, seed=seed), measure=False) for seed in range(4)
-        ]
-        for rule in ("speculative", "block")
-    }
-    kept = [one.kept for traces in by_rule.values() for trace in traces for one in trace.rounds if one.kept]
-    assert sum(one.block for one in kept) > 1.05 * sum(one.speculative for one in kept)
-    rounds = {rule: sum(len(trace.rounds) for trace in traces) for rule, traces in by_rule.items()}
-    assert rounds["block"] < rounds["speculative"]

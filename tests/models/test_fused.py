@@ -4,12 +4,12 @@ import pytest
 import torch
 from optimum.quanto import freeze, qint8, quantize
 
-from specdemo import Params, generate, load_pair
 from specdemo.loading.pair import held_bytes
 from specdemo.runtime import fused
 from specdemo.runtime.graphs import weights_address
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.torchscript import TorchScriptLM
 from tests.tiny import ARCHITECTURES, VOCAB, greedy, tiny
 
 NOT_FUSED = {"gpt2", "gpt_neox", "opt"}
@@ -30,6 +30,8 @@ def predicted(lm, rows):
     for start in range(0, len(TEXT), rows):
         ids = TEXT[start : start + rows]
         lm.reserve(start, start + len(ids))
+        if isinstance(lm, TorchScriptLM):
+            lm.capture_soon(len(ids))
         parts.append(lm.forward(ids, torch.tensor(start)))
     return torch.cat(parts)
 
@@ -43,35 +45,35 @@ def assert_same(logits, others):
     torch.testing.assert_close(logits, others, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("joined", [False, True], ids=["separate", "joined"])
-@pytest.mark.parametrize("rows", [1, 5, 40])
+def quantised(model, kind=qint8):
+    quantize(model, weights=kind, exclude="lm_head")
+    freeze(model)
+    return model
+
+
 @pytest.mark.parametrize("name", FUSED)
-def test_the_model_s_own_logits(name, rows, joined):
+def test_the_model_s_own_logits(name):
     model = tiny(name)
-    if joined:
-        join_weights(model)
-        use_skinny_linear(model)
+    assert_same(predicted(static(model), 5), expected(model))
+    join_weights(model)
+    use_skinny_linear(model)
     lm = static(model)
     assert lm.fused is not None and lm.not_fused is None
-    assert_same(predicted(lm, rows), expected(model))
+    for rows in (1, 5, 40):
+        assert_same(predicted(lm, rows), expected(model))
 
 
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
         # What a class does not read has no effect, whatever its config says.
-        ("llama", {"sliding_window": 8}),
         ("llama", {"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention"]}),
-        ("olmo2", {"sliding_window": 8}),
         ("mistral", {"layer_types": ["full_attention", "sliding_attention"]}),
         ("mistral", {"sliding_window": None}),
         ("phi3", {"layer_types": ["full_attention", "full_attention"]}),
         # What it reads has.
-        ("qwen2", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
         ("qwen3", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
-        ("llama", {"attention_bias": True, "mlp_bias": True}),
-        ("llama", {"tie_word_embeddings": True, "head_dim": 16}),
-        ("llama", {"num_key_value_heads": 1}),
+        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 16}),
         ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
         ("gemma3", {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
     ],
@@ -81,32 +83,30 @@ def test_the_config_has_the_effect_that_it_has_in_the_model(name, changes):
     model = tiny(name, **changes)
     lm = static(model)
     assert lm.fused is not None and lm.not_fused is None
-    for rows in (1, 5):
-        assert_same(predicted(lm, rows), expected(model))
+    assert_same(predicted(lm, 5), expected(model))
 
 
-@pytest.mark.parametrize("name", sorted(NOT_FUSED))
-def test_another_model_runs_by_its_own_forward(name):
-    model = tiny(name)
+def test_another_model_runs_by_its_own_forward():
+    model = tiny("gpt_neox")
     join_weights(model)
     lm = static(model)
     assert lm.fused is None and lm.not_fused is None
     assert_same(predicted(lm, 5), expected(model))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", FUSED)
-def test_in_16_bits_the_same_within_rounding(name, dtype):
+@pytest.mark.parametrize("name", ["llama", "gemma3", "olmo2"])
+def test_in_16_bits_the_same_within_rounding(name):
     """Of a float32 model's logits, which both round differently."""
     exact = expected(tiny(name))
-    model = tiny(name).to(dtype)
-    lm = static(model)
-    assert lm.fused is not None
-    ours, theirs = predicted(lm, 5).float() - exact, expected(model).float() - exact
-    assert ours.square().mean() <= 1.5 * theirs.square().mean()
+    for dtype in (torch.bfloat16, torch.float16):
+        model = tiny(name).to(dtype)
+        lm = static(model)
+        assert lm.fused is not None
+        ours, theirs = predicted(lm, 5).float() - exact, expected(model).float() - exact
+        assert ours.square().mean() <= 1.5 * theirs.square().mean()
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "phi3"])
+@pytest.mark.parametrize("name", ["qwen2", "phi3"])
 def test_joined_weights_are_the_same_weights_in_the_same_memory(name):
     model = tiny(name)
     size, text = held_bytes(model), greedy(model, [5, 17, 3], 30)
@@ -145,31 +145,13 @@ def test_a_caller_s_inference_mode_leaves_nothing_behind():
     assert_same(predicted(lm, 5), expected(model))
 
 
-def test_a_module_that_was_replaced_is_the_one_that_runs():
-    model = tiny()
-    pair = load_pair(target=model).with_capture("auto")
-    for seed in (3, 4):
-        trace = generate(pair, [5, 17, 3], Params(draft_with="lookup", temperature=0, max_new_tokens=20))
-        assert pair.runner.lms[0].fused is not None
-        assert trace.output_ids == greedy(model, [5, 17, 3], 20)
-        model.model.layers[0].mlp = tiny(seed=seed).model.layers[0].mlp
-
-
-def test_quantised_weights():
-    model = tiny()
-    quantize(model, weights=qint8, exclude="lm_head")
-    freeze(model)
+def test_quantised_weights_are_not_joined_and_graphs_know_where_they_are():
+    """When a model moves, optimum-quanto's weights are the same objects with other tensors in them."""
+    model = quantised(tiny())
     join_weights(model)
     lm = static(model)
     assert lm.fused is not None and not lm.fused.layers[0].qkv.joined
     assert_same(predicted(lm, 5), expected(model))
-
-
-def test_graphs_know_where_quantised_weights_are():
-    """When a model moves, optimum-quanto's weights are the same objects with other tensors in them."""
-    model = tiny()
-    quantize(model, weights=qint8, exclude="lm_head")
-    freeze(model)
     before = weights_address(model)
     assert weights_address(model) == before
     weight = model.model.layers[0].self_attn.q_proj.weight
@@ -182,23 +164,21 @@ def test_graphs_know_where_quantised_weights_are():
     [
         ("phi3", {"partial_rotary_factor": 0.5}),  # only a part of each head is rotated
         ("gemma3", {"use_bidirectional_attention": True}),
+        ("llama", None),  # a module of another class than the model's class has
     ],
 )
 def test_a_model_that_is_built_otherwise_runs_by_its_own_forward(name, changes):
-    model = tiny(name, **changes)
+    model = tiny(name, **(changes or {}))
+    if changes is None:
+        model.model.norm = torch.nn.Identity()
     lm = static(model)
     assert lm.fused is None and lm.not_fused
-    lm.reserve(0, len(TEXT))
-    with torch.no_grad():
-        lm._plain_forward(TEXT)
-
-
-def test_a_model_with_other_modules_than_its_class_has_runs_by_its_own_forward():
-    model = tiny()
-    model.model.norm = torch.nn.Identity()
-    lm = static(model)
-    assert lm.fused is None and lm.not_fused
-    assert_same(predicted(lm, 5), expected(model))
+    if name == "gemma3":  # no cache can be right for it
+        lm.reserve(0, len(TEXT))
+        with torch.no_grad():
+            lm._plain_forward(TEXT)
+    else:
+        assert_same(predicted(lm, 5), expected(model))
 
 
 def test_where_nothing_can_be_compiled_the_fused_forward_runs_uncompiled(monkeypatch):

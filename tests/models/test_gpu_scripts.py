@@ -27,8 +27,8 @@ def captured_pair():
 
 
 def test_graphs_that_are_right_pass(fake):
-    found = soak(captured_pair(), BEGINNING, seconds=4, seed=1)
-    assert found.runs > 1 and found.difference is None and "replay" in fake.log
+    found = soak(captured_pair(), BEGINNING, seconds=600, seed=1, most_runs=2)
+    assert found.runs == 2 and found.difference is None and "replay" in fake.log
 
 
 def no_verdict(graph, fake):
@@ -44,19 +44,20 @@ def no_write(graph, fake):
 def test_a_graph_that_is_wrong_when_it_is_used_again_is_found(fake, fault):
     """Its comparison with the step, at its capture, takes three replays."""
     fake.tamper = lambda graph: fault(graph, fake) if graph.replays > 8 else None
-    found = soak(captured_pair(), BEGINNING, seconds=60, seed=1)
+    found = soak(captured_pair(), BEGINNING, seconds=600, seed=1)
     assert found.difference and "draft_with=" in found.difference and "seed=" in found.difference
 
 
 def test_a_pair_that_is_not_captured_fails(fake):
     pair = captured_pair()
     pair.runner.graphs.blocker = "it must not be"
-    found = soak(pair, BEGINNING, seconds=60, seed=1)
+    found = soak(pair, BEGINNING, seconds=600, seed=1)
     assert found.runs == 1 and "cannot be captured" in found.difference
     assert "it must not be" in found.difference
 
 
-def test_the_scripts_run_on_a_cpu(capsys):
+def test_the_scripts_run_on_a_cpu(monkeypatch, capsys):
+    monkeypatch.setattr("tests.gpu.micro.RUNS", 1)
     assert soak_main(["--seconds", "1", "--device", "cpu"]) == 0
     assert "each equal to itself uncaptured" in capsys.readouterr().out
     assert micro_main(["--small"]) == 0

@@ -8,19 +8,15 @@ from functools import cache
 import pytest
 import torch
 
-import specdemo.runtime.lm
 from specdemo import Params, generate, load_pair, stream
 from specdemo.runtime.lm import cache_argument
 from tests.sentences import assert_one_sentence
 from tests.tiny import (
     ARCHITECTURES,
-    SLIDING_ARCHITECTURES,
     VOCAB,
-    WINDOW,
     greedy,
     longrope,
     noisy,
-    shorter,
     tiny,
     tokenizer,
 )
@@ -40,14 +36,8 @@ def expected_of(name):
 
 
 def run_of(target, drafter=None, prompt=PROMPT, new=NEW, draft_with="model", measure=True, **params):
-    run = stream(
-        load_pair(target=target, drafter=drafter),
-        prompt,
-        Params(temperature=0, max_new_tokens=new, draft_with=draft_with, **params),
-        measure=measure,
-    )
-    list(run)
-    return run.trace
+    params = Params(temperature=0, max_new_tokens=new, draft_with=draft_with, **params)
+    return generate(load_pair(target=target, drafter=drafter), prompt, params, measure=measure)
 
 
 def assert_same(model, output, expected, prompt=PROMPT):
@@ -55,31 +45,14 @@ def assert_same(model, output, expected, prompt=PROMPT):
     a bug."""
     output = list(output)
     if output != expected:
-        at = next(
-            (i for i, (a, b) in enumerate(zip(output, expected, strict=False)) if a != b),
-            min(len(output), len(expected)),
-        )
+        both = enumerate(zip(output, expected, strict=False))
+        at = next((i for i, (a, b) in both if a != b), min(len(output), len(expected)))
         with torch.no_grad():
-            first, second = (
-                model(torch.tensor([prompt + expected[:at]]), use_cache=False)
-                .logits[0, -1]
-                .topk(2)
-                .values.tolist()
-            )
+            logits = model(torch.tensor([prompt + expected[:at]]), use_cache=False).logits[0, -1]
+        first, second = logits.topk(2).values.tolist()
         raise AssertionError(
             f"first difference at token {at}, top-2 margin {first - second:.2g}: {output} is not {expected}"
         )
-
-
-CASES = {
-    "near, gamma 1": ("near", dict(gamma=1)),
-    "near, gamma 4": ("near", dict(gamma=4)),
-    "near, gamma 8": ("near", dict(gamma=8)),
-    "far, gamma 3": ("far", dict(gamma=3)),
-    "lookup": (None, dict(gamma=4, draft_with="lookup", ngram=2)),
-    "ngram": (None, dict(gamma=4, draft_with="ngram")),
-    "none": (None, dict(draft_with="none")),
-}
 
 
 def architectures(*quick: str) -> list:
@@ -87,77 +60,36 @@ def architectures(*quick: str) -> list:
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", architectures("llama", "gpt2", "gemma3"))
-def test_equals_generate(name, case):
+# A near drafter for every architecture; each other way of drafting for one that it is hard for.
+CASES = [
+    *(("near", name, dict(gamma=4)) for name in ARCHITECTURES),
+    ("near", "mistral", dict(gamma=1)),
+    ("near", "gpt2", dict(gamma=8)),
+    ("far", "gemma3", dict(gamma=3)),
+    (None, "gemma2", dict(draft_with="lookup", ngram=2)),
+    (None, "gpt2", dict(draft_with="ngram")),
+    (None, "gemma3", dict(draft_with="ngram-one-level", ngram=1)),
+    (None, "llama", dict(draft_with="none")),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "params"), CASES, ids=str)
+def test_equals_generate(kind, name, params):
     target, expected = target_of(name), expected_of(name)
-    kind, params = CASES[case]
     drafter = noisy(target) if kind == "near" else tiny(name, seed=9) if kind == "far" else None
-    trace = run_of(target, drafter, **params)
+    trace = run_of(target, drafter, measure=False, **params)
     assert_same(target, trace.output_ids, expected)
-    assert trace.finish == "length"
-    assert trace.stats.tokens == NEW
+    assert trace.finish == "length" and trace.stats.tokens == NEW
 
     # The case must show something: a lively text, and for a near drafter both verdicts.
     assert len(set(expected)) >= 10
     if kind == "near":
         assert trace.stats.accepted and trace.stats.rejected
+        assert max(len(this_round.draft) for this_round in trace.rounds) == params["gamma"]
     if kind == "far":
         assert trace.stats.rejected > trace.stats.rounds / 2
-    if case == "none":
+    if params == dict(draft_with="none"):
         assert trace.stats.drafted == 0 and trace.stats.rounds == NEW
-
-
-@pytest.mark.parametrize("name", SLIDING_ARCHITECTURES)
-def test_the_sliding_window_matters_in_these_texts(name):
-    without = copy.deepcopy(target_of(name))
-    for module in without.modules():  # attention layers and decoders keep their own copies of the number
-        if getattr(module, "sliding_window", None):
-            module.sliding_window = 10_000
-    without.config.sliding_window = 10_000
-    other = greedy(without, PROMPT, NEW)
-    expected = expected_of(name)
-    assert other != expected
-    assert other[: WINDOW - len(PROMPT)] == expected[: WINDOW - len(PROMPT)]
-
-
-@pytest.mark.parametrize("gamma", range(1, 9))
-def test_every_gamma(gamma):
-    for name in ("mistral", "gpt2"):
-        trace = run_of(target_of(name), noisy(target_of(name)), gamma=gamma)
-        assert_same(target_of(name), trace.output_ids, expected_of(name))
-        assert max(len(this_round.draft) for this_round in trace.rounds) == gamma
-        assert 0 < trace.stats.acceptance_rate < 1
-
-
-def test_one_level_ngrams():
-    trace = run_of(target_of("gemma3"), draft_with="ngram-one-level", ngram=1)
-    assert_same(target_of("gemma3"), trace.output_ids, expected_of("gemma3"))
-    assert trace.stats.accepted
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma3", "olmo2"])
-def test_a_drafter_with_fewer_layers(name):
-    # The second layer's share is made small, so that the first one alone says nearly the same.
-    target = tiny(name)
-    last = target.model.layers[1]
-    with torch.no_grad():
-        if name == "llama":
-            last.self_attn.o_proj.weight *= 0.3
-            last.mlp.down_proj.weight *= 0.3
-        else:  # these normalise what a layer adds, Gemma with a weight of 1 + w
-            for norm in (last.post_attention_layernorm, last.post_feedforward_layernorm):
-                norm.weight *= 0.3
-                norm.weight -= 0.7 if name == "gemma3" else 0
-    trace = run_of(target, shorter(target), gamma=4)
-    assert_same(target, trace.output_ids, greedy(target, PROMPT, NEW))
-    assert 0 < trace.stats.acceptance_rate < 1
-
-
-def test_a_drafter_of_another_architecture():
-    trace = run_of(target_of("llama"), target_of("gpt2"), gamma=3)
-    assert_same(target_of("llama"), trace.output_ids, expected_of("llama"))
-    assert trace.pair.target == "LlamaForCausalLM" and trace.pair.drafter == "GPT2LMHeadModel"
 
 
 def test_the_target_as_its_own_drafter():
@@ -172,40 +104,18 @@ def test_the_target_as_its_own_drafter():
 def test_a_drafter_of_another_width(width):
     """Wider: its extra rows are loud, and would be drafted if they were not cut. Narrower: the text holds ids
     it lacks."""
-    target = target_of("qwen2")
+    target, expected = target_of("qwen2"), expected_of("qwen2")
     drafter = noisy(target)
     drafter.resize_token_embeddings(width, mean_resizing=False)
+    loud = torch.randn(max(width - VOCAB, 0), 32, generator=torch.Generator().manual_seed(4))
     with torch.no_grad():
-        drafter.lm_head.weight[VOCAB:] = 3 * torch.randn(
-            max(width - VOCAB, 0), 32, generator=torch.Generator().manual_seed(4)
-        )
+        drafter.lm_head.weight[VOCAB:] = 3 * loud
         loudest = drafter(torch.tensor([PROMPT]).clamp(max=width - 1)).logits[0].argmax(-1)
     assert width < VOCAB or (loudest >= VOCAB).any()
     trace = run_of(target, drafter, gamma=4)
-    assert_same(target, trace.output_ids, expected_of("qwen2"))
-    assert max(expected_of("qwen2")) >= VOCAB - 40
-    assert trace.stats.accepted and trace.stats.rejected
+    assert_same(target, trace.output_ids, expected)
+    assert max(expected) >= VOCAB - 40 and trace.stats.accepted and trace.stats.rejected
     assert max(token.id for this_round in trace.rounds for token in this_round.draft) < min(width, VOCAB)
-
-
-def test_a_prompt_of_text():
-    words = tokenizer()
-    target = tiny("smollm3", vocab_size=304)  # padded to a multiple of 8, as many are
-    prompt = "the small cat\nsat — naïve"
-    ids = words(prompt).input_ids
-    run = stream(
-        load_pair(target=target, drafter=noisy(target), tokenizer=words),
-        prompt,
-        Params(temperature=0, gamma=4, max_new_tokens=NEW),
-    )
-    list(run)
-    trace = run.trace
-    assert trace.prompt == prompt and list(trace.prompt_ids) == ids
-    expected = greedy(target, ids, NEW)
-    if words.eos_token_id in expected:
-        expected = expected[: expected.index(words.eos_token_id) + 1]
-    assert_same(target, trace.output_ids, expected, ids)
-    assert len(expected) >= 20 and trace.text == words.decode(expected, skip_special_tokens=True)
 
 
 def eos_within_a_draft(expected, gamma):
@@ -219,10 +129,10 @@ def eos_within_a_draft(expected, gamma):
     )
 
 
-@pytest.mark.parametrize("name", architectures("llama", "gpt2", "gemma3"))
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_eos_inside_an_accepted_draft(name):
-    target = copy.deepcopy(target_of(name))
-    eos = eos_within_a_draft(expected_of(name), gamma=4)
+    target, text = copy.deepcopy(target_of(name)), expected_of(name)
+    eos = eos_within_a_draft(text, gamma=4)
     target.generation_config.eos_token_id = eos
     expected = greedy(target, PROMPT, NEW)
     assert 20 < len(expected) < NEW and expected[-1] == eos
@@ -237,45 +147,30 @@ def test_eos_inside_an_accepted_draft(name):
     near = run_of(target, noisy(target), gamma=4)
     assert_same(target, near.output_ids, expected)
     assert near.finish == "eos"
-
     ignored = run_of(target, noisy(target), gamma=4, ignore_eos=True)
-    assert_same(target, ignored.output_ids, expected_of(name))
+    assert_same(target, ignored.output_ids, text)
 
-
-@pytest.mark.parametrize("gamma", [2, 8])
-def test_several_eos_ids(gamma):
-    target = copy.deepcopy(target_of("phi3"))
-    text = expected_of("phi3")
-    early, late = (next(token_id for token_id in text[at:] if text.index(token_id) >= at) for at in (15, 30))
-    for ids, finish in (([early, late], early), ([late], late), ([late, early], early)):
+    early = text[10]  # of several ids the first in the text
+    for ids in ([early, eos], [eos, early]):
         target.generation_config.eos_token_id = ids
-        for drafter in (target, noisy(target)):
-            trace = run_of(target, drafter, gamma=gamma)
-            assert_same(target, trace.output_ids, greedy(target, PROMPT, NEW))
-            assert trace.finish == "eos" and trace.output_ids[-1] == finish
+        trace = run_of(target, noisy(target), gamma=8)
+        assert_same(target, trace.output_ids, greedy(target, PROMPT, NEW))
+        assert trace.finish == "eos" and trace.output_ids[-1] == early
 
 
-@pytest.mark.parametrize("gamma", [1, 4])
-def test_the_end_token_of_the_tokenizer_ends_it_too(gamma):
-    words = tokenizer()
-    target = tiny("qwen3", vocab_size=300)
+def test_the_end_token_of_the_tokenizer_ends_it_too():
+    words, target = tokenizer(), tiny("qwen3", vocab_size=300)
     ids = words("the cat").input_ids
-    target.generation_config.eos_token_id = None
     text = greedy(target, ids, NEW)
     at = next(i for i in range(20, NEW) if text.index(text[i]) == i)
     words.eos_token = words.convert_ids_to_tokens(text[at])
-    run = stream(
-        load_pair(target=target, drafter=noisy(target), tokenizer=words),
-        ids,
-        Params(temperature=0, gamma=gamma),
-    )
-    list(run)
-    assert run.trace.finish == "eos"
-    assert_same(target, run.trace.output_ids, text[: at + 1], ids)
+    pair = load_pair(target=target, drafter=noisy(target), tokenizer=words)
+    trace = generate(pair, ids, Params(temperature=0))
+    assert trace.finish == "eos"
+    assert_same(target, trace.output_ids, text[: at + 1], ids)
 
 
-@pytest.mark.parametrize("draft_with", ["model", "none"])
-def test_a_special_token_is_a_stop_string(draft_with):
+def test_a_special_token_is_a_stop_string():
     """Text is decoded without it, so that it is found by its id; the text before it is whole."""
     target, words = tiny("qwen3", vocab_size=300), tokenizer()
     ids = words("the cat").input_ids
@@ -284,11 +179,11 @@ def test_a_special_token_is_a_stop_string(draft_with):
     stop = words.convert_ids_to_tokens(text[at])
     words.add_special_tokens({"additional_special_tokens": [stop]})
     pair = load_pair(target=target, drafter=target, tokenizer=words)
-    how = Params(temperature=0, max_new_tokens=NEW, ignore_eos=True, draft_with=draft_with)
+    how = Params(temperature=0, max_new_tokens=NEW, ignore_eos=True)
     whole = generate(pair, ids, how, measure=False)
     assert whole.output_ids == text
-    for stops in ((stop,), ("no such text", stop)):
-        trace = generate(pair, ids, replace(how, stop=stops), measure=False)
+    for stops, draft_with in (((stop,), "model"), (("no such text", stop), "none")):
+        trace = generate(pair, ids, replace(how, stop=stops, draft_with=draft_with), measure=False)
         assert (trace.output_ids, trace.finish) == (text[: at + 1], "stop")
         assert trace.text == words.decode(text[:at], skip_special_tokens=True)
         assert whole.text.startswith(trace.text)
@@ -305,31 +200,17 @@ def test_a_special_token_is_a_stop_string(draft_with):
         assert pair.check(Params()).stop == () and pair.limits[0].endswith(": stop_strings")
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 40])
-def test_prompts_of_any_length(length):
-    prompt = (PROMPT * 4)[:length]
-    for name in ("gemma2", "opt"):
-        target = target_of(name)
-        trace = run_of(target, noisy(target), prompt, gamma=4)
-        assert_same(target, trace.output_ids, greedy(target, prompt, NEW), prompt)
-        assert trace.stats.target_forwards == trace.stats.rounds + (length > 1)
+@pytest.mark.parametrize(("name", "length"), [("gemma2", 1), ("opt", 1), ("opt", 2), ("gemma2", 40)])
+def test_prompts_of_any_length(name, length):
+    prompt, target = (PROMPT * 4)[:length], target_of(name)
+    trace = run_of(target, noisy(target), prompt, gamma=4)
+    assert_same(target, trace.output_ids, greedy(target, prompt, NEW), prompt)
+    assert trace.stats.target_forwards == trace.stats.rounds + (length > 1)
 
 
-def test_a_prompt_longer_than_a_prefill_chunk(monkeypatch):
-    monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", 5)
-    prompt = PROMPT + PROMPT[::-1]  # 23 of its 24 tokens are prefilled
-    for name in ("mistral", "gpt_neox"):
-        target = target_of(name)
-        trace = run_of(target, noisy(target), prompt, gamma=4)
-        assert_same(target, trace.output_ids, greedy(target, prompt, NEW), prompt)
-        assert trace.stats.target_forwards == trace.stats.rounds + 5
-
-
-@pytest.mark.parametrize("draft_with", ["model", "lookup", "none"])
-@pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
+@pytest.mark.parametrize(("name", "draft_with"), [("gpt2", "model"), ("opt", "lookup"), ("llama", "none")])
 def test_the_context_is_the_limit(name, draft_with):
-    limit = {"n_positions": 40} if name == "gpt2" else {"max_position_embeddings": 40}
-    target = tiny(name, **limit)
+    target = tiny(name, **{"n_positions" if name == "gpt2" else "max_position_embeddings": 40})
     trace = run_of(target, noisy(target), gamma=8, draft_with=draft_with)
     assert_same(target, trace.output_ids, greedy(target, PROMPT, 40 - len(PROMPT)))
     assert trace.finish == "length"
@@ -344,8 +225,7 @@ def test_the_context_is_the_limit(name, draft_with):
 def test_a_text_ends_where_longrope_would_rotate_all_of_a_forward_anew(name):
     target = tiny(name, **longrope(40))
     text = greedy(target, PROMPT, 40 - len(PROMPT))
-    lookup, early = dict(draft_with="lookup", ngram=1), dict(draft_with="early-exit")
-    for how in (dict(draft_with="none"), dict(gamma=4), dict(gamma=8), dict(lookup, gamma=8), early):
+    for how in (dict(gamma=8), dict(draft_with="lookup", ngram=1, gamma=8), dict(draft_with="early-exit")):
         trace = run_of(target, noisy(target), measure=False, **how)
         assert_same(target, trace.output_ids, text)
         assert trace.finish == "length"
@@ -359,20 +239,14 @@ def test_a_text_ends_where_longrope_would_rotate_all_of_a_forward_anew(name):
         generate(pair, (PROMPT * 4)[:40])
     assert str(refused.value) == f"prompt must have at most 39 tokens for this target, but has 40: {why}"
     assert_one_sentence(str(refused.value))
+    equal = tiny(name, **longrope(40, short=4.0))  # with equal factors it goes on
+    assert load_pair(target=equal).notes == [] and load_pair(target=equal).context == 256
 
 
-def test_with_equal_factors_of_longrope_it_goes_on():
-    target = tiny("llama", **longrope(40, short=4.0))
-    assert load_pair(target=target).notes == []
-    trace = run_of(target, noisy(target), gamma=8, measure=False)
-    assert_same(target, trace.output_ids, greedy(target, PROMPT, NEW))
-
-
-@pytest.mark.parametrize("limit", [8, 13, 28])
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize(("name", "limit"), [("gpt2", 8), ("gpt2", 28), ("llama", 13)])
 def test_beyond_the_drafters_context_the_target_goes_on_alone(name, limit):
     target = target_of(name)
-    drafter = tiny(name, **({"n_positions": limit} if name == "gpt2" else {"max_position_embeddings": limit}))
+    drafter = tiny(name, **{"n_positions" if name == "gpt2" else "max_position_embeddings": limit})
     with torch.no_grad():  # the target's own weights, as far as they reach
         theirs = target.state_dict()
         for key, tensor in drafter.state_dict().items():
@@ -386,9 +260,6 @@ def test_beyond_the_drafters_context_the_target_goes_on_alone(name, limit):
     assert trace.stats.tokens == NEW and (trace.stats.accepted > 0) == (limit > len(PROMPT))
 
 
-# Forwards: each one counted where it happens, in the model.
-
-
 def note_forwards(target, forwards):
     """Writes down each of the target's forwards: how much its cache held, and the ids that were fed."""
 
@@ -399,37 +270,6 @@ def note_forwards(target, forwards):
     return target.register_forward_pre_hook(note, with_kwargs=True)
 
 
-@pytest.mark.parametrize("chunk", [4, 2048])
-@pytest.mark.parametrize("draft_with", ["model", "lookup", "ngram", "none"])
-def test_no_committed_token_is_computed_twice(monkeypatch, draft_with, chunk):
-    monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", chunk)
-    for name in ("gemma3", "gpt2"):
-        target, forwards = copy.deepcopy(target_of(name)), []
-        load_pair(target=target)  # tries it
-        note_forwards(target, forwards)
-        trace = run_of(target, noisy(target_of(name)), gamma=4, draft_with=draft_with, measure=False)
-        assert_same(target, trace.output_ids, expected_of(name))
-
-        prefills = -(-(len(PROMPT) - 1) // chunk)
-        assert len(forwards) == trace.stats.target_forwards == len(trace.rounds) + prefills
-        assert sum(len(fed) for _, fed in forwards) == len(PROMPT) - 1 + sum(
-            1 + len(this_round.draft) for this_round in trace.rounds
-        )
-
-        # The cache after each forward, and how often it took in each token of the text after the text's own
-        # beginning.
-        text = PROMPT + trace.output_ids
-        held, computed = [], [0] * len(text)
-        for start, fed in forwards:
-            assert start <= len(held)
-            held = held[:start] + fed
-            for at in range(start, len(held)):
-                computed[at] += held[: at + 1] == text[: at + 1]
-        assert computed == [1] * (len(text) - 1) + [
-            0
-        ]  # nothing follows the last token, so nobody asks for it
-
-
 def test_dropout_is_off_and_training_mode_is_left_as_it_was():
     target, drafter = tiny("gpt2").train(), tiny("gpt2").train()
     drafter.transformer.h[0].eval()  # somebody may train a part of a model
@@ -437,10 +277,9 @@ def test_dropout_is_off_and_training_mode_is_left_as_it_was():
     pair = load_pair(target=target, drafter=drafter)
     modes = []
     target.register_forward_pre_hook(lambda module, args: modes.append(module.training))
-    run = stream(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW))
-    list(run)
-    assert_same(target_of("gpt2"), run.trace.output_ids, expected_of("gpt2"))
-    assert run.trace.stats.acceptance_rate == 1.0
+    trace = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW))
+    assert_same(target_of("gpt2"), trace.output_ids, expected_of("gpt2"))
+    assert trace.stats.acceptance_rate == 1.0
     assert [module.training for model in (target, drafter) for module in model.modules()] == before
 
     closed = stream(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW))

@@ -1,8 +1,6 @@
 """EAGLE-3 heads of several layers, with sliding windows, and with every kind of rotary positions: what they
 say, row by row, against a computation that shares no code with them."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,18 +10,19 @@ from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
 
 from specdemo import Params, generate, load_pair
 from specdemo.errors import LoadError
+from specdemo.loading.config_reader import LAYER_CONFIG
 from specdemo.loading.speculator import read_head, read_speculator
 from specdemo.runtime.eagle3 import CachedEagle3
+from tests.checkpoints import change_config
 from tests.heads import save_authors_head, save_head, tiny_head
 from tests.models.test_eagle3_drafter import said_anew
-from tests.runners import with_head
 from tests.tiny import greedy, tiny
 
 LENGTH = 24  # rows
 TWO = ["sliding_attention", "full_attention"]
-LONG = dict(rope_type="longrope", rope_theta=10_000.0, original_max_position_embeddings=9)
+LONG = dict(rope_type="longrope", rope_theta=10_000.0, original_max_position_embeddings=9, factor=8.0)
+LONG |= dict(short_factor=[1.0, 1.5, 2.0, 2.5], long_factor=[2.0, 5.0, 9.0, 16.0])
 SHAPES = {
-    "one layer": {},
     "two layers": dict(layers=2),
     "three layers with norms for q and k": dict(layers=3, layer="qwen3", norm_before_residual=True),
     "a sliding window": dict(shape=dict(sliding_window=4, layer_types=TWO[:1])),
@@ -34,13 +33,7 @@ SHAPES = {
     ),
     "yarn": dict(shape=dict(rope_parameters=dict(rope_type="yarn", rope_theta=100.0, factor=4.0))),
     "dynamic": dict(shape=dict(rope_parameters=dict(rope_type="dynamic", rope_theta=100.0, factor=4.0))),
-    "longrope": dict(
-        layers=2,
-        shape=dict(
-            rope_parameters=LONG
-            | dict(factor=8.0, short_factor=[1.0, 1.5, 2.0, 2.5], long_factor=[2.0, 5.0, 9.0, 16.0])
-        ),
-    ),
+    "longrope": dict(layers=2, shape=dict(rope_parameters=LONG)),
 }
 
 
@@ -133,70 +126,56 @@ def test_rows_are_those_of_a_plain_computation(name):
     said = torch.cat(said).double().numpy()
     scale = np.abs(expected).max()
     assert np.abs(said - expected).max() < 1e-4 * scale and scale > 1
-    if name != "one layer":  # each kind makes a difference here
+    if name != "dynamic":  # which is the default one up to max_position_embeddings
         options = {key: value for key, value in SHAPES[name].items() if key != "shape"}
         plain = tiny_head(target, **(options if "shape" in SHAPES[name] else {}))
         others = plainly(plain, tokens.numpy(), g.double().numpy(), range(1, LENGTH + 1))
-        if name != "dynamic":  # which is the default one up to max_position_embeddings
-            assert np.abs(others - expected).max() > 1e-2 * scale
+        assert np.abs(others - expected).max() > 1e-2 * scale, "each kind makes a difference here"
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("save", [save_head, save_authors_head])
+@pytest.mark.parametrize(
+    "name, save",
+    [
+        ("two layers", save_authors_head),
+        ("three layers with norms for q and k", save_head),
+        ("a sliding window in one of two layers", save_authors_head),
+        ("longrope", save_head),
+    ],
+)
 def test_they_are_read_and_draft(name, save, tmp_path):
     """Sampled, every q is what the head says without a cache; greedily the text is the target's."""
-    if save is save_authors_head and SHAPES[name].get("norm_before_residual"):
-        pytest.skip("the authors' format has no such field")
     target = tiny(vocab_size=12, seed=2)
     folder = save(tiny_head(target, **SHAPES[name]), tmp_path)
-    head = read_head(folder, read_speculator(folder), torch.float32)
-    params = Params(temperature=1.5, top_p=1.0, gamma=2, max_new_tokens=30, seed=1, alternatives=3)
-    trace = generate(with_head(target, head), [3, 1, 4, 1, 5], params, measure=False)
-    assert {0, 1} <= set(said_anew(head, target, [3, 1, 4, 1, 5], trace.rounds))
     pair = load_pair(target=target, drafter=folder)
+    params = Params(temperature=1.5, top_p=1.0, gamma=2, max_new_tokens=30, seed=1, alternatives=3)
+    trace = generate(pair, [3, 1, 4, 1, 5], params, measure=False)
+    head = read_head(folder, read_speculator(folder), torch.float32)
+    assert {0, 1} <= set(said_anew(head, target, [3, 1, 4, 1, 5], trace.rounds))
     trace = generate(pair, [3, 1, 4, 1, 5], Params(temperature=0, max_new_tokens=30), measure=False)
     assert trace.stats.drafted and trace.output_ids == greedy(target, [3, 1, 4, 1, 5], 30)
 
 
-WRONG = {
-    "too many layers": (
-        dict(num_hidden_layers=65),
-        "num_hidden_layers must be a whole number from 1 to 64",
-    ),
-    "no such layer": (
-        dict(layer_types=["chunked_attention"]),
-        "layer_types must be a list of 1 times full",
-    ),
-    "types of other layers": (
-        dict(layer_types=TWO),
-        "layer_types must be a list of 1 times full",
-    ),
-    "no window": (
-        dict(layer_types=TWO[:1], sliding_window=None),
-        "sliding_window must be given for",
-    ),
-    "a window of no tokens": (dict(sliding_window=0), "sliding_window must be a whole number from 1 to"),
-    "an unknown rotation": (
-        dict(rope_parameters=dict(rope_type="spiral", rope_theta=1e4)),
-        "rope_parameters must be of one rotation with a rope_type of default, linear",
-    ),
-    "a rotation for each type": (
-        dict(rope_parameters={"sliding_attention": dict(rope_type="default", rope_theta=1e4)}),
-        "rope_parameters must be of one rotation",
-    ),
-    "no rotated channel": (
-        dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.1)),
+SPIRAL = dict(rope_type="spiral", rope_theta=1e4)
+NESTED = {"sliding_attention": dict(rope_type="default", rope_theta=1e4)}
+NONE_ROTATED = dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.1)
+ONE_ROTATION = "rope_parameters must be of one rotation with a rope_type of default, linear"
+WRONG = [  # changes of its layers' config, and what is said
+    (dict(num_hidden_layers=65), "num_hidden_layers must be a whole number from 1 to 64"),
+    (dict(layer_types=["chunked_attention"]), "layer_types must be a list of 1 times full"),
+    (dict(layer_types=TWO), "layer_types must be a list of 1 times full"),
+    (dict(layer_types=TWO[:1], sliding_window=None), "sliding_window must be given for"),
+    (dict(sliding_window=0), "sliding_window must be a whole number from 1 to"),
+    (dict(rope_parameters=SPIRAL), ONE_ROTATION),
+    (dict(rope_parameters=NESTED), ONE_ROTATION),
+    (
+        dict(rope_parameters=NONE_ROTATED),
         "partial_rotary_factor must be above 0 to 1 and rotate an even number of the 8 channels",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_run_is_refused_by_name(name, tmp_path):
-    changes, words = WRONG[name]
-    save_head(tiny_head(tiny()), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["transformer_layer_config"] |= changes
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(LoadError, match=f"drafter: .* because of its config.json: {words}"):
-        read_speculator(tmp_path)
+def test_what_cannot_be_run_is_refused_by_name(tmp_path):
+    for changes, words in WRONG:
+        change_config(save_head(tiny_head(tiny()), tmp_path), LAYER_CONFIG, **changes)
+        with pytest.raises(LoadError, match=f"^drafter: .* because of its config.json: {words}"):
+            read_speculator(tmp_path)

@@ -7,7 +7,7 @@ import gradio as gr
 import pytest
 import torch
 
-from specdemo import PairError, Params, zero
+from specdemo import Params, zero
 from specdemo.errors import LoadError
 from specdemo.loading.catalog import CATALOGUE, DFLASH, EAGLE3, FOR_GPUS, POOR
 from specdemo.session import generate
@@ -19,20 +19,20 @@ from specdemo.ui.runs import models
 from specdemo.ui.runs.limits import HOSTED, LOCAL
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.view.settings import AS_STARTED, CONTROL_NAMES, FIRST, WEIGHT_CHOICES, names_of, values_held
-from tests.sentences import assert_one_sentence
-from tests.tiny import tiny, tokenizer
+from tests.checkpoints import saved_in
+from tests.sentences import assert_one_sentence, refusal
+from tests.tiny import tiny
 
 GATED = "llama-3.2-3b"
 GIGABYTE = 10**9
+ALWAYS = ["embedded", POOR, EAGLE3, DFLASH]
 
 
 @pytest.fixture
 def own(tmp_path):
     """The arguments for a pair of the server's owner."""
-    for role in ("target", "drafter"):
-        tiny(vocab_size=304).save_pretrained(tmp_path / "secret-user" / f"my-{role}")
-        tokenizer().save_pretrained(tmp_path / "secret-user" / f"my-{role}")
-    return {role: str(tmp_path / "secret-user" / f"my-{role}") for role in ("target", "drafter")}
+    folder, model = tmp_path / "secret-user", tiny(vocab_size=304)
+    return {role: str(saved_in(folder / f"my-{role}", model)) for role in ("target", "drafter")}
 
 
 @pytest.fixture
@@ -51,60 +51,47 @@ def on_a_gpu(monkeypatch):
 
 
 def refused(server: Models, **choice) -> str:
-    with pytest.raises(PairError) as error:
-        server.request(Choice(**choice))
-    assert_one_sentence(str(error.value))
-    return str(error.value)
+    return refusal(server.request, Choice(**choice))
+
+
+def held_by(server: Models) -> dict:
+    """What the page's controls hold at first."""
+    return FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": server.default}
 
 
 # Pairs
 
 
-def test_on_a_cpu_only_the_embedded_pairs_can_be_chosen():
+def test_on_a_cpu_only_the_embedded_pairs_can_be_chosen_and_on_ones_own_machine_all():
     server = Models({"device": "cpu"}, HOSTED)
-    assert list(server.arguments) == ["embedded", POOR, EAGLE3, DFLASH]
-    assert [entry["name"] for entry in server.listed()] == ["embedded", POOR, EAGLE3, DFLASH]
-    for name in (*(set(CATALOGUE) - {"embedded", POOR, EAGLE3, DFLASH}), "own/model", "/etc", "../..", "", 5):
-        assert refused(server, pair=name).startswith(
-            f"pair must be one of embedded, {POOR}, {EAGLE3}, {DFLASH}, not "
-        )
-
-
-def test_on_ones_own_machine_all_pairs_can_be_chosen():
+    assert list(server.arguments) == [entry["name"] for entry in server.listed()] == ALWAYS
+    for name in (*(set(CATALOGUE) - {*ALWAYS}), "own/model", "/etc", "../..", "", 5):
+        assert refused(server, pair=name).startswith(f"pair must be one of {', '.join(ALWAYS)}, not ")
     assert set(Models({"device": "cpu"}, LOCAL).arguments) == set(CATALOGUE)
 
 
 def test_the_owner_can_list_more_if_there_is_room_for_them_now(monkeypatch):
-    monkeypatch.setattr(models, "free_memory", lambda device: 9 * GIGABYTE)
-    listed = Models({"device": "cpu"}, HOSTED, ("smollm2-1.7b", "qwen3-8b")).arguments
-    assert list(listed) == ["embedded", POOR, EAGLE3, DFLASH, "smollm2-1.7b"]
-    monkeypatch.setattr(models, "free_memory", lambda device: 1 * GIGABYTE)
-    assert list(Models({"device": "cpu"}, HOSTED, ("smollm2-1.7b",)).arguments) == [
-        "embedded",
-        POOR,
-        EAGLE3,
-        DFLASH,
-    ]
-
-
-def test_a_name_that_is_no_pair_cannot_be_listed():
-    with pytest.raises(PairError, match="^allow must be names out of embedded, .* not 'own/model'") as error:
-        Models({"device": "cpu"}, HOSTED, ("own/model",))
-    assert "\n" not in str(error.value)
+    for free, more in ((9, ["smollm2-1.7b"]), (1, [])):
+        monkeypatch.setattr(models, "free_memory", lambda device, free=free: free * GIGABYTE)
+        listed = Models({"device": "cpu"}, HOSTED, ("smollm2-1.7b", "qwen3-8b")).arguments
+        assert list(listed) == [*ALWAYS, *more]
+    said = refusal(Models, {"device": "cpu"}, HOSTED, ("own/model",))
+    assert said.startswith("allow must be names out of embedded, ") and said.endswith(" not 'own/model'")
 
 
 def test_on_a_gpu_what_fits_its_free_memory_can_be_chosen(on_a_gpu):
-    assert list(on_a_gpu(80).arguments) == ["embedded", POOR, EAGLE3, DFLASH, *FOR_GPUS]
-    assert list(on_a_gpu(5).arguments) == ["embedded", POOR, EAGLE3, DFLASH, "smollm2-1.7b", "qwen2.5-1.5b"]
-    assert list(on_a_gpu(0).arguments) == ["embedded", POOR, EAGLE3, DFLASH]
+    for free, more in ((80, FOR_GPUS), (5, ["smollm2-1.7b", "qwen2.5-1.5b"]), (0, [])):
+        assert list(on_a_gpu(free).arguments) == [*ALWAYS, *more]
 
 
 def test_on_zerogpu_only_what_is_loaded_before_the_page_can_be_chosen(on_a_gpu, monkeypatch):
     monkeypatch.setattr(zero, "GPU", lambda task, duration: task)
-    assert list(on_a_gpu(80).arguments) == ["embedded", POOR, EAGLE3, DFLASH]
+    assert list(on_a_gpu(80).arguments) == ALWAYS
     chosen = on_a_gpu(80, allowed=("qwen3-8b",), name="smollm2-1.7b")
-    assert list(chosen.arguments) == ["embedded", POOR, EAGLE3, DFLASH, "smollm2-1.7b", "qwen3-8b"]
-    assert list(Models({"device": "cpu"}, LOCAL).arguments) == ["embedded", POOR, EAGLE3, DFLASH]
+    assert list(chosen.arguments) == [*ALWAYS, "smollm2-1.7b", "qwen3-8b"]
+    assert list(Models({"device": "cpu"}, LOCAL).arguments) == ALWAYS
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    assert "ZeroGPU lends a GPU" in Models({"device": "cpu"}, HOSTED).needs(Choice()).why
 
 
 def test_a_gated_pair_needs_the_owners_word_and_token(on_a_gpu):
@@ -116,25 +103,22 @@ def test_a_gated_pair_needs_the_owners_word_and_token(on_a_gpu):
 def test_the_pair_that_it_was_started_with_can_always_be_chosen(own):
     assert "gpt2-xl" in Models({"name": "gpt2-xl", "device": "cpu"}, HOSTED).arguments
     server = Models(own, HOSTED)
-    assert list(server.arguments) == ["my-target + my-drafter", "embedded", POOR, EAGLE3, DFLASH]
+    assert list(server.arguments) == ["my-target + my-drafter", *ALWAYS]
     assert server.request(Choice()).key == server.request(Choice("my-target + my-drafter")).key
 
 
 # Weights
 
 
-@pytest.mark.parametrize("field", WEIGHT_CHOICES)
-def test_the_weights_cannot_be_chosen(field):
+def test_the_weights_cannot_be_chosen():
     server = Models({"device": "cpu"}, HOSTED)
-    for value in (WEIGHT_CHOICES[field][1], "x", 5):
-        assert refused(server, **{field: value}) == f"{field} {models.FIXED}"
-    with pytest.raises(ValueError, match=f"^{field} cannot be chosen here") as error:
-        links.read_link(f"?{field}={WEIGHT_CHOICES[field][1]}", server.arguments, HOSTED)
-    assert_one_sentence(str(error.value))
-    assert (
-        links.read_link(f"?{field}={WEIGHT_CHOICES[field][1]}", server.arguments).values[field]
-        == WEIGHT_CHOICES[field][1]
-    )
+    for field, (_, choice, *_) in WEIGHT_CHOICES.items():
+        for value in (choice, "x", 5):
+            assert refused(server, **{field: value}) == f"{field} {models.FIXED}"
+        with pytest.raises(ValueError, match=f"^{field} cannot be chosen here") as error:
+            links.read_link(f"?{field}={choice}", server.arguments, HOSTED)
+        assert_one_sentence(str(error.value))
+        assert links.read_link(f"?{field}={choice}", server.arguments).values[field] == choice
 
 
 def test_the_page_has_no_controls_for_the_weights_and_for_addresses():
@@ -143,7 +127,7 @@ def test_the_page_has_no_controls_for_the_weights_and_for_addresses():
         local = controls(Models({"device": "cpu"}, LOCAL))
     assert tuple(local) == CONTROL_NAMES and tuple(public) == names_of(hosted=True)
     assert set(local) - set(public) == {*WEIGHT_CHOICES, "vllm"}
-    assert [name for _, name in public["pair"].choices] == ["embedded", POOR, EAGLE3, DFLASH]
+    assert [name for _, name in public["pair"].choices] == ALWAYS
     values = values_held([box.value for box in public.values()], hosted=True)
     assert set(values) == set(CONTROL_NAMES) and {values[name] for name in WEIGHT_CHOICES} == {AS_STARTED}
 
@@ -153,17 +137,13 @@ def asking(query: str) -> gr.EventData:
 
 
 def test_a_link_that_asks_for_weights_is_answered_with_a_sentence():
-    server = Models({"device": "cpu"}, HOSTED)
-    handlers = Handlers(server, None, None, HOSTED)
+    handlers = Handlers(Models({"device": "cpu"}, HOSTED), None, None, HOSTED)
     said, asks, prompt, *values = handlers.open_link(asking("?prompt=Once&dtype=bfloat16&run=1"))
     told = json.loads(said)["notice"]["text"]
-    shown = len(names_of(hosted=True))
-    assert told == f"Number format of the weights {models.FIXED}" and len(values) == shown and asks == ""
-    said, asks, prompt, *values = handlers.open_link(asking("?prompt=Once&gamma=2"))
-    assert asks == "" and prompt == "Once" and 2 in values and len(values) == shown
+    assert told == f"Number format of the weights {models.FIXED}"
+    assert asks == "" and len(values) == len(names_of(hosted=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limits", [LOCAL, HOSTED])
 def test_a_link_loads_nothing_before_the_visitor_agrees(limits, monkeypatch):
     """Any web site can lead a visitor to one."""
@@ -176,8 +156,7 @@ def test_a_link_loads_nothing_before_the_visitor_agrees(limits, monkeypatch):
     def opened(query: str) -> str | dict:
         """What a page reads whose controls the link has filled."""
         _, asks, prompt, *said = handlers.open_link(asking(query))
-        usual = FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": server.default}
-        named = zip(handlers.names, said, strict=True)
+        usual, named = held_by(server), zip(handlers.names, said, strict=True)
         held = [usual[name] if value == gr.skip() else value for name, value in named]
         return json.loads(asyncio.run(handlers.run_link(None, asks, prompt, *held)))
 
@@ -190,7 +169,7 @@ def test_a_link_loads_nothing_before_the_visitor_agrees(limits, monkeypatch):
     if limits is LOCAL:
         said = opened("?prompt=Once&pair=embedded&dtype=bfloat16&run=1")["notice"]["text"]
         assert said.startswith("This link asks for a run of embedded, which is not loaded")
-    server.get(Choice(EAGLE3))
+    monkeypatch.setattr(Models, "loaded", lambda server, choice: "a pair")
     assert opened(asked) == "it runs"
 
 
@@ -198,56 +177,31 @@ def test_a_link_loads_nothing_before_the_visitor_agrees(limits, monkeypatch):
 
 
 def test_nothing_names_the_directories_of_the_server(own, tmp_path):
-    server = Models(own, HOSTED)
-    trace = generate(server.get(), "the cat sat", Params(max_new_tokens=5))
-    needs = server.needs(Choice())
-    seen = [
-        trace.to_json(),
-        json.dumps(server.listed()),
-        *server.arguments,
-        *hints(
-            FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": server.default}, "x", needs, None
-        ).values(),
-    ]
+    """What a pair needs is said until it is loaded, and then why it has its dtype."""
+    server = Models({**own, "device": "cpu"}, HOSTED)
+    before = hints(held_by(server), "x", server.needs(Choice()), None)
+    pair = server.get()
+    after = hints(held_by(server), "x", server.needs(Choice()), pair)
+    trace = generate(pair, "the cat sat", Params(max_new_tokens=5), measure=False)
+    seen = [trace.to_json(), json.dumps(server.listed()), *server.arguments]
+    seen += [*before.values(), *after.values()]
     assert trace.pair.target == "my-target" and trace.pair.name == "my-target + my-drafter"
     assert not any("secret-user" in text or str(tmp_path) in text for text in seen)
+    assert before["pair"].startswith("Needs about ") and f"GB on {pair.info.device_name}." in before["pair"]
+    assert (after["pair"], after["dtype"]) == ("", pair.dtype_reason)
 
 
-@pytest.mark.parametrize("broken", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_no_error_names_the_directories_of_the_server(own, tmp_path, broken):
+def test_no_error_names_the_directories_of_the_server(own, tmp_path):
     server = Models(own, HOSTED)
-    (tmp_path / "secret-user" / "my-drafter" / broken).write_bytes(b"{")
-    with pytest.raises(LoadError, match="my-drafter") as error:
-        server.get()
-    told = str(error.value)
-    assert_one_sentence(told)
-    assert "secret-user" not in told and str(tmp_path) not in told
+    for broken in ("model.safetensors", "tokenizer.json", "config.json"):
+        (tmp_path / "secret-user" / "my-drafter" / broken).write_bytes(b"{")
+        told = refusal(server.get, kind=LoadError)
+        assert "my-drafter" in told and "secret-user" not in told and str(tmp_path) not in told
 
 
 def test_a_directory_named_like_a_pair_is_not_taken_for_it(own, tmp_path):
     (tmp_path / "secret-user" / "my-target").rename(tmp_path / "embedded")
     server = Models({"target": str(tmp_path / "embedded")}, HOSTED)
-    assert server.default == "own embedded" and list(server.arguments) == [
-        "own embedded",
-        "embedded",
-        POOR,
-        EAGLE3,
-        DFLASH,
-    ]
+    assert server.default == "own embedded" and list(server.arguments) == ["own embedded", *ALWAYS]
     assert server.request(Choice()).parts[0].place == str(tmp_path / "embedded")
     assert server.request(Choice("embedded")).parts[0].place != str(tmp_path / "embedded")
-
-
-def test_what_a_pair_needs_is_said_until_it_is_loaded_and_then_why_it_has_its_dtype(own):
-    server = Models({**own, "device": "cpu"}, HOSTED)
-    values = FIRST | dict.fromkeys(WEIGHT_CHOICES, AS_STARTED) | {"pair": server.default}
-    before = hints(values, "x", server.needs(Choice()), None)["pair"]
-    pair = server.get()
-    after = hints(values, "x", server.needs(Choice()), pair)
-    assert before.startswith("Needs about ") and f"GB on {pair.info.device_name}." in before
-    assert (after["pair"], after["dtype"]) == ("", pair.dtype_reason)
-
-
-def test_on_zerogpu_the_line_says_what_that_means(monkeypatch):
-    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
-    assert "ZeroGPU lends a GPU" in Models({"device": "cpu"}, HOSTED).needs(Choice()).why

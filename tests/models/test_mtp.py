@@ -18,12 +18,11 @@ from transformers import AutoModelForCausalLM, cache_utils, logging
 
 import specdemo.runtime.mtp
 from specdemo import Params, Trace, generate, load_pair
-from specdemo.bench.compare import compare, methods_of
+from specdemo.bench.compare import methods_of
 from specdemo.cli.main import main
 from specdemo.engine.drafters import NoDrafter, one_hot_draft
 from specdemo.engine.drafters.mtp import MtpDrafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.engine.step import NEXT
 from specdemo.loading.load import plan
 from specdemo.loading.mtp import read_mtp
 from specdemo.loading.pair import held_bytes
@@ -35,6 +34,7 @@ from specdemo.runtime.mtp import CachedMtp, own_parameters
 from tests.checkpoints import DEEPSEEK, MTP_KINDS, model_with_mtp, with_tokenizer
 from tests.models.test_exact_stream import check
 from tests.oracle import decoding, said_anew
+from tests.runners import drafts_after
 from tests.sentences import assert_one_sentence
 from tests.tiny import noisy, tiny
 
@@ -43,14 +43,9 @@ if specdemo.runtime.mtp.MtpModel is None:
 MtpModel, MtpCache = specdemo.runtime.mtp.MtpModel, cache_utils.MtpCache
 
 PROMPT = [3, 1, 4, 1, 5]
-LONG = [pytest.mark.slow]
-QUICK = ["deepseek_v3", "qwen3_5_text"]
-BY_KIND = [*QUICK, *(pytest.param(kind, marks=LONG) for kind in MTP_KINDS if kind not in QUICK)]
-OF_TRANSFORMERS = [
-    "deepseek_v3",
-    "mellum",
-    *(pytest.param(kind, marks=LONG) for kind in ("glm4_moe", "sarvam_moe")),
-]
+QUICK = ["deepseek_v3", "qwen3_5_text"]  # the second one's target keeps a state
+# The sliding window of Mellum's is compared with transformers' own.
+OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in MTP_KINDS if kind not in (*QUICK, "mellum")]
 
 
 def layers_of_kind(kind):
@@ -135,19 +130,20 @@ class Formula:
         return torch.stack(said)
 
 
-@pytest.mark.parametrize("kind", BY_KIND)
+@cache
+def formula_of(kind):
+    return Formula(saved(kind), pair_of(kind).target, kind)
+
+
+@pytest.mark.parametrize("kind", [*QUICK, *OTHERS])
 def test_what_the_layers_say_is_the_formula_s_also_beyond_their_number(kind):
     """After rejections of every length. Four tokens are drafted by one or two layers."""
-    if kind == "mellum":
-        pytest.skip("its sliding window is compared with transformers' own")
-    pair, gamma = pair_of(kind), 4
-    formula = Formula(saved(kind), pair.target, kind)
-    params = Params(draft_with="mtp", temperature=1.5, top_p=1.0, gamma=gamma, max_new_tokens=60, seed=1)
-    trace = generate(pair, PROMPT, params, measure=False)
-    assert {0, 1, 2} <= set(said_anew(formula.says, PROMPT, trace.rounds))
+    params = Params(draft_with="mtp", temperature=1.5, top_p=1.0, gamma=4, max_new_tokens=40, seed=1)
+    trace = generate(pair_of(kind), PROMPT, params, measure=False)
+    assert {0, 1} <= set(said_anew(formula_of(kind).says, PROMPT, trace.rounds))
 
 
-@pytest.mark.parametrize("kind", OF_TRANSFORMERS)
+@pytest.mark.parametrize("kind", ["deepseek_v3", "mellum"])
 def test_what_the_layers_say_is_what_transformers_own_say(kind):
     """Loaded and run by transformers alone: one token for each layer. The text is longer than Mellum's
     sliding window."""
@@ -176,77 +172,43 @@ def test_what_the_layers_say_is_what_transformers_own_say(kind):
     params = Params(draft_with="mtp", temperature=1.5, top_p=1.0, gamma=count, max_new_tokens=40, seed=1)
     trace = generate(pair, PROMPT, params, measure=False)
     assert set(said_anew(says, PROMPT, trace.rounds)) == set(range(count + 1))
-    ids = PROMPT + trace.output_ids
-    hidden = target(torch.tensor([ids[:-1]]), output_hidden_states=True).hidden_states[-1]
-    at, store = torch.arange(1, len(ids))[None], MtpCache(config=target.config.get_mtp_config())
-    with torch.no_grad():
-        drafted, _, _ = theirs(torch.tensor([ids[1:]]), hidden, None, at, store)
-    greedy = Params(draft_with="mtp", temperature=0, gamma=count, max_new_tokens=count + 1)
-    assert [token.id for token in generate(pair, ids, greedy, measure=False).rounds[0].draft] == drafted[
-        0
-    ].tolist()
 
 
-@pytest.mark.parametrize("kind", BY_KIND)
+CHOSEN = [dict(gamma=1), dict(gamma=5), dict(gamma="auto", repetition_penalty=1.3), dict(confidence=0.3)]
+
+
+@pytest.mark.parametrize("kind", QUICK)
 def test_greedy_text_is_the_target_s(kind):
-    pair = pair_of(kind, vocab_size=96)
-    how = dict(temperature=0, max_new_tokens=40)
-    expected = generate(pair, PROMPT, Params(draft_with="none", **how), measure=False).output_ids
-    for gamma in (1, 5):
-        trace = generate(pair, PROMPT, Params(draft_with="mtp", gamma=gamma, **how), measure=False)
+    pair, how = pair_of(kind, vocab_size=96), dict(temperature=0, max_new_tokens=40)
+    for chosen in CHOSEN:
+        alone = Params(draft_with="none", **how | chosen)
+        expected = generate(pair, PROMPT, alone, measure=False).output_ids
+        trace = generate(pair, PROMPT, replace(alone, draft_with="mtp"), measure=False)
         assert trace.output_ids == expected and trace.stats.rejected
+        assert ("confidence" in {one.ended_by for one in trace.rounds}) == ("confidence" in chosen)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 30])
-@pytest.mark.parametrize("gamma", [1, 2, 5])
+@pytest.mark.parametrize(("length", "gamma"), [(1, 2), (2, 5), (3, 1), (4, 5), (30, 2)])
 def test_prompts_of_any_length(length, gamma, monkeypatch):
     """Also longer than the parts that a prefill reads, and shorter than what a round reads again."""
     monkeypatch.setattr(specdemo.runtime.mtp, "MTP_PREFILL_CHUNK", 5)
-    pair = pair_of("glm4_moe")
-    formula, prompt = Formula(saved("glm4_moe"), pair.target, "glm4_moe"), (PROMPT * 6)[:length]
+    prompt = (PROMPT * 6)[:length]
     params = Params(draft_with="mtp", temperature=1.0, top_p=1.0, gamma=gamma, max_new_tokens=16, seed=1)
-    trace = generate(pair, prompt, params, measure=False)
-    said_anew(formula.says, prompt, trace.rounds)
+    trace = generate(pair_of("glm4_moe"), prompt, params, measure=False)
+    said_anew(formula_of("glm4_moe").says, prompt, trace.rounds)
     assert len(trace.rounds[0].draft) == (0 if length == 1 else gamma)
 
 
-@pytest.mark.parametrize("long", [False, True])
-def test_rounds_that_draft_little_or_nothing_leave_no_hole(long):
-    """As where the length of drafts is chosen round by round. Of two layers the second has no new row after a
-    draft of one token."""
-    target = loaded(saved("glm4_moe"))
-    pair = load_pair(target=target)
-    formula = Formula(saved("glm4_moe"), target, "glm4_moe")
-    lm, cached = CachedLM(target), CachedMtp(pair.mtp, target)
+@pytest.mark.parametrize("lengths", [[0, 1, 3] * 4, ([0] * 29 + [3]) * 2])
+def test_rounds_that_draft_little_or_nothing_leave_no_hole(lengths):
+    """Of two layers the second has no new row after a draft of one token."""
+    pair = pair_of("glm4_moe")
+    lm, layers = CachedLM(pair.target), CachedMtp(pair.mtp, pair.target)
     params = Params(draft_with="mtp", gamma=3, temperature=1.0, top_p=1.0, seed=0)
-    drafter = MtpDrafter(cached, lm, Sampler(params), EagerSteps(), 3)
-    verifier = decoding(lm, drafter, params, PROMPT).decoder.verifier
-    text = list(PROMPT)
-    with torch.no_grad():
-        lm.prefill(torch.tensor(text[:-1]))
-        drafter.start(text)
-        for index in range(60 if long else 12):
-            u = uniforms(0, index, 3)
-            k = (0, 1, 3)[index % 3] if not long else 3 * (index % 30 == 29)
-            draft = drafter.propose(text, k, u.draft)
-            if draft.k:
-                anew = formula.says(text, draft.ids.tolist())
-                torch.testing.assert_close(draft.raw_q.double(), anew, rtol=0, atol=1e-4)
-            verdict = verifier.verify(text, draft, u)
-            text += verdict.drafted(verdict.accepted)
-            text.append(verdict.token_ids[verdict.accepted][NEXT])
-    assert len(text) >= len(PROMPT) + 12
-
-
-@pytest.mark.parametrize(
-    "change", [dict(gamma="auto"), dict(confidence=0.3), dict(repetition_penalty=1.3)], ids=str
-)
-def test_what_a_run_can_choose(change):
-    params = Params(draft_with="mtp", temperature=1.0, top_p=0.9, max_new_tokens=60, seed=1)
-    trace = generate(pair_of("glm4_moe"), PROMPT, replace(params, **change))
-    assert trace.stats.accepted and trace.stats.tokens == 60
-    if "confidence" in change:
-        assert "confidence" in {one.ended_by for one in trace.rounds}
+    drafter = MtpDrafter(layers, lm, Sampler(params), EagerSteps(), 3)
+    for text, draft in drafts_after(PROMPT, lengths, params, lm, drafter):
+        anew = formula_of("glm4_moe").says(text, draft.ids.tolist())
+        torch.testing.assert_close(draft.raw_q.double(), anew, rtol=0, atol=1e-4)
 
 
 def test_runs_with_and_without_the_layers_do_not_disturb_each_other():
@@ -292,32 +254,21 @@ def test_16_bits():
     assert trace.stats.drafted and trace.stats.tokens == 20
 
 
-DEEP = [pytest.mark.long]
-DISTRIBUTED = [
-    ("glm4_moe", dict(top_p=0.9, confidence=0.3)),
-    pytest.param("glm4_moe", dict(rule="block"), marks=DEEP),
-    pytest.param("deepseek_v3", {}, marks=DEEP),
-    pytest.param("qwen3_5_text", {}, marks=DEEP),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [500, pytest.param(4000, marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind, change", DISTRIBUTED, ids=str)
-def test_the_text_is_distributed_as_the_target_s(kind, change, runs):
-    """Three tokens from two layers, or from one."""
-    pair = pair_of(kind, vocab_size=7, scale=1.0)
-    params = Params(draft_with="mtp", gamma=3, temperature=0.8, top_p=1.0, max_new_tokens=6, alternatives=0)
+def test_the_text_is_distributed_as_the_target_s():
+    """Three tokens from two layers. toy/test_exact_mtp.py shows more, over tables."""
+    pair = pair_of("glm4_moe", vocab_size=7, scale=1.0)
+    params = Params(draft_with="mtp", gamma=3, temperature=0.8, top_p=0.9, max_new_tokens=6, alternatives=0)
     how = dict(target=pair.target, drafter=None, pair=pair, wanted=("accepted", "rejected"))
-    check(replace(params, **change), PROMPT, runs, **how)
+    check(replace(params, confidence=0.3), PROMPT, 300, **how)
 
 
-def test_they_are_loaded_with_the_target_and_counted(tmp_path):
+def test_they_are_loaded_with_the_target_and_counted(tmp_path, capsys):
     """The plan before loading, and the bytes held after it."""
     model_with_mtp(tmp_path, "deepseek_v3", 2, vocab_size=300)
     folder = with_tokenizer(tmp_path)
-    pair, planned = load_pair(target=folder), plan(resolve(target=folder))
-    without = load_pair(target=tiny_copy(folder))
+    bare = tiny_copy(folder)
+    pair, planned, without = load_pair(target=folder), plan(resolve(target=folder)), load_pair(target=bare)
     more = pair.bytes_held.target - without.bytes_held.target
     [size] = planned.sizes
     assert size == pytest.approx(pair.bytes_held.target, abs=200)
@@ -328,12 +279,13 @@ def test_they_are_loaded_with_the_target_and_counted(tmp_path):
     with pytest.raises(ValueError) as refused:
         generate(without, "the cat", Params(draft_with="mtp"))
     assert_one_sentence(str(refused.value))
-    assert "the pair" not in str(refused.value)
-    assert str(refused.value) == (
-        'draft_with must not be "mtp" for this pair: its target\'s checkpoint has no layers for multi-token '
-        "prediction"
-    )
+    told = "for this pair: its target's checkpoint has no layers for multi-token prediction"
+    assert str(refused.value) == f'draft_with must not be "mtp" {told}'
+    with pytest.raises(ValueError, match='methods must not include "mtp" for this pair: its target'):
+        methods_of(without, ["mtp"], Params())
     assert generate(without, "the cat", Params(draft_with="none", max_new_tokens=5)).stats.tokens
+    assert main(["generate", "the cat", "--target", str(bare), "--draft-with", "mtp"]) == 2
+    assert "has no layers for multi-token prediction" in capsys.readouterr().err
 
 
 def test_they_are_read_while_another_thread_captures(monkeypatch):
@@ -367,10 +319,8 @@ def test_in_a_checkpoint_that_also_sees_as_qwen_publishes_them(tmp_path):
 def test_they_stay_in_their_dtype_where_the_target_is_quantised(tmp_path):
     model_with_mtp(tmp_path, "qwen3_5_text", vocab_size=300)
     folder = with_tokenizer(tmp_path)
-    pair, [size] = (
-        load_pair(target=folder, quantize="int8"),
-        plan(resolve(target=folder, quantize="int8")).sizes,
-    )
+    asked = dict(target=folder, quantize="int8")
+    pair, [size] = load_pair(**asked), plan(resolve(**asked)).sizes
     assert size == pytest.approx(pair.bytes_held.target, rel=0.01)
     assert {type(one) for one in own_parameters(pair.mtp, pair.target).values()} == {torch.nn.Parameter}
     trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0))
@@ -385,46 +335,32 @@ def IN_MTP(name):
     return ".layers.2." in name or ".layers.3." in name
 
 
-def rewritten(folder, to, change):
-    """The checkpoint with `change` done to its tensors."""
+def rewritten(folder, to, changes):
+    """The checkpoint with these tensors in it, without those that are None."""
     shutil.copytree(folder, to, ignore=shutil.ignore_patterns("donor-*"))
-    tensors = tensors_of(folder)
-    change(tensors)
+    tensors = {name: tensor for name, tensor in (tensors_of(folder) | changes).items() if tensor is not None}
     save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
     return to
 
 
 def tiny_copy(folder):
-    def without_mtp(tensors):
-        for name in list(filter(IN_MTP, tensors)):
-            del tensors[name]
-
-    return rewritten(folder, folder / "without", without_mtp)
+    return rewritten(folder, folder / "without", dict.fromkeys(filter(IN_MTP, tensors_of(folder))))
 
 
-def broken(change):
-    return lambda tensors: tensors.update(change(tensors))
-
-
-NORM = "model.layers.2.enorm.weight"
+NORM, SCALE = "model.layers.2.enorm.weight", "model.layers.2.eh_proj.weight_scale"
 WRONG = {
-    "a tensor is missing": (lambda tensors: tensors.pop(NORM), "enorm"),
-    "a tensor has another shape": (broken(lambda tensors: {NORM: torch.ones(31)}), "other shapes"),
-    "their numbers need a scale": (
-        broken(lambda tensors: {NORM: tensors[NORM].to(torch.float8_e4m3fn)}),
-        "its weights are quantised",
-    ),
-    "a scale is beside them": (
-        broken(lambda tensors: {NORM.replace("enorm.weight", "eh_proj.weight_scale"): torch.ones(1)}),
-        "its weights are quantised",
-    ),
-    "a value is not finite": (broken(lambda tensors: {NORM: tensors[NORM] * torch.nan}), "not finite"),
+    "a tensor is missing": (NORM, lambda norm: None, "enorm"),
+    "a tensor has another shape": (NORM, lambda norm: torch.ones(31), "other shapes"),
+    "numbers need a scale": (NORM, lambda norm: norm.to(torch.float8_e4m3fn), "its weights are quantised"),
+    "a scale is beside them": (SCALE, lambda norm: torch.ones(1), "its weights are quantised"),
+    "a value is not finite": (NORM, lambda norm: norm * torch.nan, "not finite"),
 }
 
 
-@pytest.mark.parametrize("change, words", WRONG.values(), ids=WRONG)
-def test_layers_that_cannot_be_used_are_refused_and_the_pair_goes_on(change, words, tmp_path):
-    folder = rewritten(saved("deepseek_v3"), tmp_path / "broken", change)
+@pytest.mark.parametrize(("name", "change", "words"), WRONG.values(), ids=WRONG)
+def test_layers_that_cannot_be_used_are_refused_and_the_pair_goes_on(name, change, words, tmp_path):
+    folder = saved("deepseek_v3")
+    folder = rewritten(folder, tmp_path / "broken", {name: change(tensors_of(folder)[NORM])})
     pair = load_pair(target=loaded(folder))
     with pytest.raises(ValueError) as refused:
         generate(pair, PROMPT, Params(draft_with="mtp"))
@@ -450,20 +386,3 @@ def test_layers_that_predict_something_else_with_a_cache(monkeypatch):
     )
     pair = load_pair(target=loaded(saved("deepseek_v3")))
     assert pair.mtp.endswith("what they predict with a cache differs from what they predict without one")
-
-
-@pytest.mark.slow
-def test_the_comparison_and_the_command_line(tmp_path, capsys):
-    model_with_mtp(tmp_path, "glm4_moe", 1, vocab_size=300)
-    folder = with_tokenizer(tmp_path)
-    pair = load_pair(target=folder)
-    methods = ["mtp", "lookup", "none"]
-    rows = compare(methods_of(pair, methods, Params(max_new_tokens=24, seed=0)), ["the cat"], 1)
-    *_, last = rows
-    assert {row.draft_with for row in last.rows} == set(methods)
-    assert main(["generate", "the cat", "--target", str(folder), "--draft-with", "mtp", "--seed", "0"]) == 0
-    bare = tiny_copy(folder)
-    assert main(["generate", "the cat", "--target", str(bare), "--draft-with", "mtp"]) == 2
-    assert "has no layers for multi-token prediction" in capsys.readouterr().err
-    with pytest.raises(ValueError, match='methods must not include "mtp" for this pair: its target'):
-        methods_of(load_pair(target=bare), ["mtp"], Params())

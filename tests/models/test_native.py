@@ -8,14 +8,15 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
+import numba
 import pytest
 import torch
 from filelock import FileLock
 from numba import cfunc, types
 from numba.core import caching
-from optimum.quanto import freeze, qint2, qint4, qint8, quantize
 
 from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
@@ -28,13 +29,13 @@ from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM, Features
 from specdemo.runtime.native import NativeForward, NativeLM
 from specdemo.ui.view.texts import describe_pair
+from tests.models.test_fused import FUSED, TEXT, assert_same, expected, predicted, quantised
 from tests.oracle import settings_of
-from tests.tiny import ARCHITECTURES, VOCAB, longrope, tiny
+from tests.tiny import VOCAB, longrope, tiny
 
-FUSED = [name for name in ARCHITECTURES if name not in ("gpt2", "gpt_neox", "opt")]
-TEXT = torch.arange(60) * 37 % VOCAB  # longer than the sliding windows
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-ROWS = [*range(1, 18), 40]
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+ROWS = (1, 5, 9)  # 9 rows are two blocks of 5
 PROMPT = "Once upon a time there was a little fox who"
 
 
@@ -44,49 +45,43 @@ def native_lm(model):
     return lm
 
 
-@torch.no_grad()
-def predicted(lm, rows):
-    """The logits [60, V] of a text of which `rows` tokens at a time are fed."""
-    parts = []
-    for start in range(0, len(TEXT), rows):
-        ids = TEXT[start : start + rows]
-        lm.reserve(start, start + len(ids))
-        lm.capture_soon(len(ids))
-        parts.append(lm.forward(ids, torch.tensor(start)))
-    return torch.cat(parts)
-
-
-@torch.no_grad()
-def expected(model):
-    return model(TEXT[None]).logits[0]
-
-
 def assert_right(model, rows=ROWS):
     """For each number of rows, twice: a forward of a new number of rows is the model's own."""
     lm, right = native_lm(model), expected(model)
     furthest = max(float((predicted(lm, n) - right).abs().max()) for n in rows for _ in range(2))
     assert lm.native is not None and lm.not_native is None and lm.notes_as("target") == []
-    print(f"largest difference of a logit: {furthest:.1e} of {right.abs().max():.1f}")
     assert furthest <= 1e-5 * max(1.0, float(right.abs().max()))
 
 
 @pytest.mark.parametrize("name", FUSED)
 def test_the_model_s_own_logits(name):
-    assert_right(tiny(name))
+    assert_right(tiny(name), (1, 2, 3, 4, 7, 8, 17, 40) if name == "llama" else ROWS)
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", ["qwen2", "phi3"])
 def test_of_joined_weights_from_a_checkpoint_in_16_bits(name):
     model = tiny(name).bfloat16().float()
     join_weights(model)
     use_skinny_linear(model)
-    assert_right(model, [1, 2, 5, 17])
+    assert_right(model)
 
 
-def quantised(model, kind=qint8):
-    quantize(model, weights=kind, exclude="lm_head")
-    freeze(model)
-    return model
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 16}),
+        ("llama", {"num_key_value_heads": 1, "hidden_act": "gelu_new", "rope_parameters": YARN}),
+        ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}),
+        ("mistral", {"sliding_window": None}),
+        ("phi3", longrope(64)),
+        ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+        ("gemma2", {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 0.5}),
+        ("gemma3", {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
+    ],
+    ids=str,
+)
+def test_what_a_config_asks_for(name, changes):
+    assert_right(tiny(name, **changes))
 
 
 def in_float64(name, model):
@@ -102,8 +97,14 @@ def in_float64(name, model):
     return exact
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "int8 in bfloat16", "int8 in float32"])
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "bfloat16") for name in ("llama", "phi3", "gemma3", "olmo2")),
+        *((name, "int8 in bfloat16") for name in ("qwen2", "phi3", "gemma2")),
+        *((name, "int8 in float32") for name in ("qwen2", "phi3")),
+    ],
+)
 def test_narrow_weights_give_logits_no_further_from_float64_than_the_model_s(name, kind):
     model = tiny(name)
     model = model.bfloat16() if "bfloat16" in kind else model
@@ -111,22 +112,38 @@ def test_narrow_weights_give_logits_no_further_from_float64_than_the_model_s(nam
     exact, theirs = expected(in_float64(name, model)), expected(model)
     lm = native_lm(model)
     furthest = (theirs.double() - exact).square().mean().sqrt()
-    for rows in ROWS:
-        for _ in range(2):
-            logits = predicted(lm, rows)
+    for rows in (*ROWS, *ROWS):
+        logits = predicted(lm, rows)
         assert lm.native is not None and lm.notes_as("target") == []
         apart = (logits.double() - exact).square().mean().sqrt()
         # In float32 both are within its rounding.
         assert apart <= furthest if "bfloat16" in kind else apart <= 2 * furthest + 1e-6
-    print(f"{rows} rows: {apart:.1e}, the model's own: {furthest:.1e}")
 
 
-@pytest.mark.parametrize("kind", [qint2, qint4], ids=str)
-def test_weights_in_fewer_bits_run_as_before_and_are_named(kind):
-    model = quantised(tiny(hidden_size=128, intermediate_size=128), kind)
+class OtherLinear(torch.nn.Linear):
+    """Stands in for one whose weights are kept in another way, in 4 bits for example."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hidden_act": "relu"}, "its activation is relu"),
+        ({"intermediate_size": 40}, "it has a product of 40 numbers to 32"),
+        ({}, "it has linear layers that are neither plain nor quantised to int8"),
+    ],
+    ids=str,
+)
+def test_what_it_cannot_do_runs_as_before_and_is_named(changes, reason, monkeypatch):
+    model = tiny(**changes)
+    if not changes:
+        model.model.layers[1].mlp.up_proj.__class__ = OtherLinear
     lm = native_lm(model)
-    assert lm.native is None and "neither plain nor quantised to int8" in lm.notes_as("target")[0]
-    torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
+    assert lm.native is None
+    start = "the target runs operation by operation, which"
+    assert lm.notes_as("target")[-1].startswith(f"{start} takes twice as long: {reason}")
+    assert_same(predicted(lm, 5), expected(model))
+    monkeypatch.setattr(native, "SMALL_MODEL", 0)
+    assert native_lm(model).notes_as("target")[-1].startswith(f"{start} is slower: {reason}")
 
 
 KEPT = {
@@ -137,8 +154,9 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("kind", KEPT)
-@pytest.mark.parametrize("block", range(1, 9))
+@pytest.mark.parametrize(
+    ("kind", "block"), [*((products.FLOAT32, block) for block in (1, 4, 8)), *((kind, 5) for kind in KEPT)]
+)
 def test_products_against_float64(kind, block):
     product = native.compile_function(products.product_function, kind, block, *native.registers())
     for outputs, inputs, blocks in [(8, 16, 1), (9, 48, 2), (23, 80, 1), (64, 112, 3), (101, 32, 2)]:
@@ -156,6 +174,19 @@ def test_products_against_float64(kind, block):
         assert (y[-1] == 7).all(), "nothing is written behind the last row"
 
 
+def test_a_row_of_a_product_is_the_same_in_any_block():
+    torch.manual_seed(0)
+    x, weight = torch.randn(8, 80), torch.randn(23, 80)
+    found = []
+    for block in (1, 8):  # with so few registers the larger one makes one sum at once, the other eight
+        y = torch.zeros(8, 23)
+        product = products.product_function(False, products.FLOAT32, block, lanes=8, registers=16)
+        places = (tensor.data_ptr() for tensor in (weight, x, y))
+        product.ctypes(*places, 23, 80, 23, 8 // block)
+        found.append(y)
+    assert torch.equal(*found)
+
+
 def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them():
     def narrow(x, y, count):
         kernels.write_numbers(x, y, 0, count, 1)
@@ -171,83 +202,21 @@ def test_numbers_are_rounded_to_bfloat16_as_torch_rounds_them():
     assert torch.equal(y[~nan].view(torch.int16), right[~nan].view(torch.int16))
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("mistral", {"sliding_window": None}),
-        ("qwen2", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
-        ("qwen3", {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1}),
-        ("llama", {"attention_bias": True, "mlp_bias": True}),
-        ("llama", {"tie_word_embeddings": True, "head_dim": 16}),
-        ("llama", {"num_key_value_heads": 1}),
-        ("llama", {"hidden_act": "gelu_new"}),
-        (
-            "llama",
-            {
-                "rope_parameters": {
-                    "rope_type": "llama3",
-                    "rope_theta": 10000.0,
-                    "factor": 8.0,
-                    "low_freq_factor": 1.0,
-                    "high_freq_factor": 4.0,
-                    "original_max_position_embeddings": 32,
-                }
-            },
-        ),
-        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}}),
-        ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}),
-        ("phi3", longrope(64)),
-        ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
-        ("gemma2", {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 0.5}),
-        ("gemma3", {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
-    ],
-    ids=str,
-)
-def test_what_a_config_asks_for(name, changes):
-    assert_right(tiny(name, **changes), [1, 5, 17])
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "reason"),
-    [
-        ("llama", {"hidden_act": "relu"}, "its activation is relu"),
-        ("llama", {"intermediate_size": 40}, "a product of 40 numbers to 32"),
-    ],
-    ids=str,
-)
-def test_what_it_cannot_do_runs_as_before_and_is_named(name, changes, reason):
-    model = tiny(name, **changes)
-    lm = native_lm(model)
-    assert lm.native is None
-    (note,) = lm.notes_as("target")
-    assert note.startswith("the target runs operation by operation") and reason in note
-    torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
-
-
-def test_of_a_larger_model_it_is_named_too(monkeypatch):
-    monkeypatch.setattr(native, "SMALL_MODEL", 0)
-    (note,) = native_lm(tiny(hidden_act="relu")).notes_as("target")
-    assert note == "the target runs operation by operation, which is slower: its activation is relu"
-
-
 def kinds(lm):
     k, layers = lm.native.kernels, lm.native._layers
     places = range(0, k.NORMS, k.PRODUCT_FIELDS)
     return {int(row[at + k.KIND]) for row in layers for at in places if row[at + k.MATRIX]}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kind"), [(torch.bfloat16, products.BFLOAT16), (torch.float16, products.FLOAT16)], ids=str
-)
-def test_weights_that_are_16_bits_are_read_as_such_and_give_the_same_numbers(monkeypatch, dtype, kind):
-    model = tiny().to(dtype).float()
+@pytest.mark.parametrize("kind", [products.BFLOAT16, products.FLOAT16])
+def test_weights_that_are_16_bits_are_read_as_such_and_give_the_same_numbers(monkeypatch, kind):
+    model = tiny().to(KEPT[kind]).float()
     narrow = native_lm(model)
     assert kinds(narrow) == {kind}
     monkeypatch.setattr(NativeForward, "_is_exact", lambda *_: False)
     wide = native_lm(model)
     assert kinds(wide) == {products.FLOAT32}
-    for rows in (1, 5):
-        assert torch.equal(predicted(narrow, rows), predicted(wide, rows))
+    assert torch.equal(predicted(narrow, 5), predicted(wide, 5))
 
 
 def test_one_weight_that_is_not_exact_keeps_its_tensor_alone_wide():
@@ -258,48 +227,32 @@ def test_one_weight_that_is_not_exact_keeps_its_tensor_alone_wide():
     assert int(lm.native._layers[-1, kernels.LAST + kernels.KIND]) == products.FLOAT32
 
 
-def test_of_float32_weights_no_run_copies_more_than_a_row(monkeypatch):
-    lm, copied, own = native_lm(tiny()), [], torch.Tensor.to
-
-    def to(tensor, *arguments, **named):
-        copied.append(tensor.numel() if arguments and arguments[0] in (torch.bfloat16, torch.float16) else 0)
-        return own(tensor, *arguments, **named)
-
-    monkeypatch.setattr(torch.Tensor, "to", to)
-    lm.begin_run(static=True)
-    assert 0 < max(copied) <= lm.model.config.intermediate_size
-
-
-@pytest.mark.parametrize("how", ["in place", "one number", "moved", "replaced", "the norms"])
 @pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
-def test_weights_that_changed_are_noticed(how, exact):
+def test_weights_that_changed_are_noticed(exact):
     model = tiny().bfloat16().float() if exact else tiny()
-    lm = native_lm(model)
-    before, weight = predicted(lm, 5), model.model.layers[1].mlp.up_proj.weight
-    if how == "in place":
-        with torch.no_grad():
-            weight.mul_(1.5)
-    elif how == "one number":
-        weight.data[3, 5] += 3.0
-    elif how == "moved":
-        weight.data = weight.data * 2
-    elif how == "replaced":
-        model.model.layers[1].mlp.up_proj.weight = torch.nn.Parameter(weight.detach() * 2)
-    else:
-        model.model.norm.weight.data.mul_(1.5)
-    lm.begin_run(static=True)
-    assert lm.native is not None and not torch.allclose(predicted(lm, 5), before, atol=1e-3)
-    torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
+    lm, up = native_lm(model), model.model.layers[1].mlp.up_proj
+    changes = {
+        "in place": lambda: up.weight.data.mul_(1.5),
+        "one number": lambda: up.weight.data[3, 5].add_(3.0),
+        "moved": lambda: setattr(up.weight, "data", up.weight.data * 2),
+        "replaced": lambda: setattr(up, "weight", torch.nn.Parameter(up.weight.detach() * 2)),
+        "the norms": lambda: model.model.norm.weight.data.mul_(1.5),
+    }
+    for how, change in changes.items():
+        before = predicted(lm, 5)
+        change()
+        lm.begin_run(static=True)
+        assert lm.native is not None and not torch.allclose(predicted(lm, 5), before, atol=1e-3), how
+        assert_same(predicted(lm, 5), expected(model))
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
-def test_a_norm_that_was_cast_is_read_by_the_model_alone(exact):
-    model = tiny().bfloat16().float() if exact else tiny()
+def test_a_norm_that_was_cast_is_read_by_the_model_alone():
+    model = tiny()
     lm = native_lm(model)
     model.model.norm.bfloat16()
     lm.begin_run(static=True)
     assert lm.native is None and "float32 numbers of the layer's own shape" in lm.notes_as("target")[0]
-    torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
+    assert_same(predicted(lm, 5), expected(model))
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["bfloat16", "float32"])
@@ -322,8 +275,7 @@ def test_weights_that_the_model_cannot_read_are_refused_as_by_the_model(what, ex
     assert lm.native is None
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("name", "dtype"), [("llama", torch.float32), ("gemma3", torch.bfloat16)], ids=str)
 def test_features_are_kept_as_the_model_s_own(name, dtype):
     model = tiny(name).to(dtype)
     lm, own = native_lm(model), CachedLM(copy.deepcopy(model).float())
@@ -352,7 +304,7 @@ def test_forwards_after_the_cache_has_grown():
             logits.append(lm.forward(ids[at : at + 5], torch.tensor(at)))
         right = model(ids[None]).logits[0, 100:]
     assert lm.buffer_epoch > before
-    torch.testing.assert_close(torch.cat(logits), right, rtol=1e-5, atol=1e-4)
+    assert_same(torch.cat(logits), right)
 
 
 @torch.no_grad()
@@ -366,18 +318,14 @@ def test_rotations_are_the_model_s_own_after_a_longer_text_of_its_owner():
     assert all(map(torch.equal, *found))
 
 
-def test_no_id_reads_memory_outside_of_the_embeddings():
+def test_no_id_reads_memory_outside_of_the_embeddings_and_no_ids_give_no_logits():
     lm = native_lm(tiny())
     told = [
         lm.forward(torch.tensor([3, token_id]), torch.tensor(0)) for token_id in (-1, 0, VOCAB, VOCAB - 1)
     ]
     assert torch.equal(told[0], told[1]) and torch.equal(told[2], told[3])
-
-
-def test_a_forward_of_no_tokens_gives_no_logits():
-    lm = native_lm(tiny())
     assert lm.forward(TEXT[:0], torch.tensor(0)).shape == (0, VOCAB) and lm.native is not None
-    torch.testing.assert_close(predicted(lm, 5), expected(lm.model), rtol=1e-5, atol=1e-4)
+    assert_same(predicted(lm, 5), expected(lm.model))
 
 
 def test_a_forward_that_lies_is_not_used(monkeypatch):
@@ -394,21 +342,7 @@ def test_a_forward_that_lies_for_other_rows_is_refused_for_those(monkeypatch):
     logits = torch.cat([predicted(lm, 3), predicted(lm, 3)])
     (note,) = lm.notes_as("target")
     assert lm.native is not None and "3 rows at once" in note and "something other than the model" in note
-    torch.testing.assert_close(logits, expected(model).repeat(2, 1), rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("lanes, registers", [(8, 16), (16, 32)])
-def test_a_row_of_a_product_is_the_same_in_any_block(lanes, registers):
-    torch.manual_seed(0)
-    x, weight = torch.randn(8, 80), torch.randn(23, 80)
-    found = []
-    for block in (1, 8):  # the larger one makes fewer sums at once: 2, or 1 with few registers
-        y = torch.zeros(8, 23)
-        product = products.product_function(False, products.FLOAT32, block, lanes, registers)
-        places = (tensor.data_ptr() for tensor in (weight, x, y))
-        product.ctypes(*places, 23, 80, 23, 8 // block)
-        found.append(y)
-    assert torch.equal(*found)
+    assert_same(logits, expected(model).repeat(2, 1))
 
 
 def test_what_is_tried_in_a_run_decides_nothing():
@@ -426,31 +360,6 @@ def test_what_is_tried_in_a_run_decides_nothing():
     assert lm.blocks - before == {3} and torch.equal(torch.cat(parts), right)
     caches = [[layer.keys[:, :, : len(TEXT)] for layer in each.layers] for each in (lm, other)]
     assert all(torch.equal(*keys) for keys in zip(*caches, strict=True))
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair(device="cpu")
-
-
-def text_of(pair, prompt=PROMPT, **params):
-    return generate(pair, prompt, Params(max_new_tokens=60, seed=5, **params), measure=False).text
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        dict(temperature=0.0),
-        dict(temperature=1.0, top_p=1.0, top_k=0),
-        dict(temperature=0.8, top_p=0.9),
-        dict(temperature=0.0, draft_with="early-exit"),
-        dict(temperature=1.0, top_p=1.0, gamma=16),
-    ],
-    ids=str,
-)
-def test_the_text_is_the_same_as_of_uncaptured_forwards(pair, params):
-    assert all(lm.native is not None for lm in pair.runner.lms)
-    assert text_of(pair, **params) == text_of(pair.with_capture("off"), **params)
 
 
 @pytest.fixture(scope="module")
@@ -475,18 +384,22 @@ def shape():
 
 def rows_of_logits():
     generator = torch.Generator().manual_seed(0)
-    for count in (1, 2, 3, 96, 1024, 5000):
-        for spread in (0.0, 0.1, 1.0, 4.0, 30.0):
+    for count in (1, 3, 96, 1024):
+        for spread in (0.0, 1.0, 30.0):
             row = spread * torch.randn(count, generator=generator)
             yield from (row, row.round())  # rounded ones are often equal
     yield torch.tensor([0.0, -torch.inf, 3.0, -torch.inf])
 
 
-@pytest.mark.parametrize("top_k", [0, 1, 5, 50])
-@pytest.mark.parametrize("top_p", [1.0, 0.999, 0.9, 0.3, 1e-6])
-@pytest.mark.parametrize("min_p", [0.0, 0.05, 0.9])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [
+        *((0, 1.0, 0.0), (1, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.9, 0.0), (0, 1e-6, 0.0), (0, 1.0, 0.05)),
+        *((50, 0.999, 0.0), (5, 0.3, 0.0), (50, 0.9, 0.05), (5, 0.9, 0.9)),
+    ],
+)
 def test_probabilities_are_shaped_as_by_the_sampler(shape, top_k, top_p, min_p):
-    for temperature in (0.01, 0.3, 0.8, 1.0, 2.0):
+    for temperature in (0.01, 0.8, 2.0):
         sampler = Sampler(Params(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p))
         while sampler.nucleus and sampler.nucleus.width:
             sampler.widen()  # looks at the whole vocabulary, as the kernel does
@@ -496,29 +409,28 @@ def test_probabilities_are_shaped_as_by_the_sampler(shape, top_k, top_p, min_p):
             near = (right == 0) | (right > 1e-36)  # below exp(-87) the kernel makes 0
             assert torch.equal(ours[near] > 0, right[near] > 0)
             torch.testing.assert_close(ours, right, rtol=2e-5, atol=1e-9)
+    row = torch.randn(96)
+    row[7] = torch.nan
+    assert shape(row, 0.8, top_k, top_p, min_p).isnan().all(), "no probabilities of what is no number"
 
 
-def test_logits_that_are_not_numbers_give_probabilities_that_are_none(shape):
-    for top_k, top_p, min_p in [(0, 1.0, 0.0), (3, 1.0, 0.0), (0, 0.9, 0.0), (5, 0.5, 0.1)]:
-        row = torch.randn(96)
-        row[7] = torch.nan
-        assert shape(row, 0.8, top_k, top_p, min_p).isnan().all()
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair(device="cpu")
 
 
-FILTERS = [
-    dict(),
-    dict(top_p=0.9),
-    dict(top_k=5),
-    dict(min_p=0.1),
-    dict(top_p=0.8, top_k=20, min_p=0.05),
-]
+def text_of(pair, prompt=PROMPT, **params):
+    return generate(pair, prompt, Params(max_new_tokens=40, seed=5, **params), measure=False).text
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize(
+    ("temperature", "filters"),
+    [(0.0, {}), (1.0, {}), (0.7, dict(top_p=0.9)), (1.0, dict(top_p=0.8, top_k=20, min_p=0.05))],
+    ids=str,
+)
 def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatch, temperature, filters):
     shaping = {"top_p": 1.0, "top_k": 0, **filters}
-    params = Params(max_new_tokens=60, temperature=temperature, seed=3, **shaping)
+    params = Params(max_new_tokens=40, temperature=temperature, seed=3, **shaping)
     monkeypatch.setattr(Nucleus, "WIDTHS", (4096,))  # the one call looks at all tokens, too
     at_once = generate(pair, PROMPT, params, measure=False)
     calls, own = [], NativeLM.draft
@@ -530,15 +442,27 @@ def test_a_draft_in_one_call_is_that_of_one_token_after_another(pair, monkeypatc
         assert [token.q for token in one.draft] == pytest.approx([token.q for token in other.draft], abs=1e-5)
 
 
-@pytest.mark.parametrize("how", [{"dtype": "bfloat16"}, {"quantize": "int8"}], ids=str)
-def test_greedy_text_of_narrow_weights_is_that_of_plain_decoding_and_near_the_model_s_own(pair, how):
-    """The checkpoint's numbers are bfloat16, so a bfloat16 pair has the same weights as a float32 one. The
-    two likeliest tokens' logits are 0.06 apart in this text, and a cache in bfloat16 moves them by 0.01."""
-    narrow, told = load_pair(**how), dict(prompt="Lily saw a big red ball. She", temperature=0.0)
-    assert all(lm.native is not None for lm in narrow.runner.lms) and noted(narrow) == []
-    text = text_of(narrow, **told)
-    assert text == text_of(narrow, **told, draft_with="none")
-    assert text == text_of(pair if "dtype" in how else narrow.with_capture("off"), **told)
+def test_the_copies_are_told_and_first_layers_read_those_of_their_owner(pair):
+    text_of(pair, temperature=0)
+    copied, target = pair.bytes_copied, weight_bytes(pair.target)
+    assert 0.9 < 2 * copied.target / target <= 1 and copied.drafter
+    assert roofline(pair, 4, 1e9, None, None).target_bytes == target - copied.target
+    both = f"{(copied.target + copied.drafter) / 1e6:.1f} MB in all"
+    assert any(both in line for line in describe_pair(pair, Params()))
+    plain = pair.with_capture("off")
+    assert plain.bytes_copied.target == 0 and plain.bytes_held == pair.bytes_held
+    copies = dict(pair.runner.lms[0].native.copies)
+    for layers in (2, 5):
+        generate(pair, "Once", Params(max_new_tokens=8, draft_with="early-exit", exit_layer=layers))
+        first = pair.runner._exits[layers]
+        assert first.native is not None and first.native.copies == copies
+
+
+def test_compiled_captures_on_a_cpu_are_said_to_be_the_usual_ones(pair):
+    compiled = pair.with_capture("compiled")
+    assert text_of(compiled, temperature=0.0) == text_of(pair, temperature=0.0)
+    (note,) = compiled.notes
+    assert "compiled" in note and pair.notes == []
 
 
 # What a machine may lack.
@@ -558,152 +482,57 @@ def test_without_numba(pair, monkeypatch):
     assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
 
 
-def test_without_a_place_for_compiled_code(pair, monkeypatch):
-    native.compile_function.cache_clear()
+def compiles(monkeypatch):
+    """Why what is compiled is not kept, in a process that has compiled nothing yet."""
     monkeypatch.setattr(native, "_cache_fault", None)
-    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
-    without = load_pair(device="cpu")
-    (note,) = noted(without)
+    for _ in range(2):
+        assert native.compile_function.__wrapped__(kernels.is_upcast_function).address
+    return native._cache_fault
+
+
+def test_without_a_place_for_compiled_code(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+        assert "no locator available" in compiles(monkeypatch)
+    lm = native_lm(tiny())
+    (note,) = lm.notes_as("target")
     assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
-    assert "deleted" not in note
-    assert all(lm.native is not None for lm in without.runner.lms)
-    assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
+    assert "deleted" not in note and lm.native is not None
+
+
+def test_a_broken_cache_is_not_used_and_its_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert compiles(monkeypatch) is None
+    files = [path for path in tmp_path.rglob("*.nb?") if path.is_file()]
+    assert files
+    for path in files:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    fault = compiles(monkeypatch)
+    folder = Path(fault.split("the cache is in ")[1].split(", which can be deleted")[0])
+    assert folder in {path.parent for path in files}
+    shutil.rmtree(folder)
+    assert compiles(monkeypatch) is None
 
 
 WRITES = f"""
 import json
 from specdemo import Params, generate, load_pair
-from specdemo.bench.hardware import roofline
-from specdemo.loading.pair import weight_bytes
 pair = load_pair(device="cpu")
-text = generate(pair, {PROMPT!r}, Params(max_new_tokens=60, temperature=0.0), measure=False).text
+text = generate(pair, {PROMPT!r}, Params(max_new_tokens=40, temperature=0.0), measure=False).text
 notes = [note for note in pair.notes if note not in pair.limits]
 print(json.dumps([text, notes, [lm.native is not None for lm in pair.runner.lms]]))
 """
 
 
-def writing(**environment):
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITES], env=os.environ | environment, stdout=subprocess.PIPE, text=True
-    )
-
-
-def written(process):
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0
-    return json.loads(output.splitlines()[-1])
-
-
-@pytest.mark.slow
-def test_two_processes_that_compile_at_once_and_a_broken_cache(pair, tmp_path):
-    both = [writing(NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2)]
-    text = text_of(pair, temperature=0.0)
-    assert [written(process) for process in both] == [[text, [], [True, True]]] * 2
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert files
-    for path in files:
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    said, notes, used = written(writing(NUMBA_CACHE_DIR=str(tmp_path)))
-    assert said == text and used == [True, True] and len(notes) == 1 and "cannot be kept on disk" in notes[0]
-    folder = Path(notes[0].split("the cache is in ")[1].split(", which can be deleted")[0])
-    assert folder in {path.parent for path in files}
-    shutil.rmtree(folder)
-    assert written(writing(NUMBA_CACHE_DIR=str(tmp_path))) == [text, [], [True, True]]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names processors of Linux on x86")
-@pytest.mark.parametrize(("capability", "processor"), [("avx2", "haswell"), ("default", "nehalem")])
-def test_on_an_older_processor(pair, tmp_path, capability, processor):
-    process = writing(
-        ATEN_CPU_CAPABILITY=capability,
-        NUMBA_CPU_NAME=processor,
-        NUMBA_CPU_FEATURES="",
-        NUMBA_CACHE_DIR=str(tmp_path),
-    )
-    assert written(process) == [text_of(pair, temperature=0.0), [], [True, True]]
-
-
-@pytest.mark.parametrize("threads", [2, 3, 7])
-@pytest.mark.parametrize("name", ["llama", "gemma2", "olmo2"])
-def test_in_several_threads_the_same_numbers(name, threads):
-    model, before = tiny(name), torch.get_num_threads()
-    lm = native_lm(model)
-    for rows in (1, 5):
-        torch.set_num_threads(1)
-        alone = [predicted(lm, rows), lm.draft(TEXT[:2], torch.tensor(0), torch.zeros(5), None)[0]]
-        torch.set_num_threads(threads)
-        try:
-            together = [predicted(lm, rows), lm.draft(TEXT[:2], torch.tensor(0), torch.zeros(5), None)[0]]
-        finally:
-            torch.set_num_threads(before)
-        assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))
-
-
-def test_where_no_thread_can_be_started(monkeypatch):
-    def submit(*_):
-        raise RuntimeError("can't start new thread")
-
-    model, before = tiny(), torch.get_num_threads()
-    lm = native_lm(model)
-    monkeypatch.setattr(native.ThreadPoolExecutor, "submit", submit)
-    torch.set_num_threads(3)
-    try:
-        torch.testing.assert_close(predicted(lm, 5), expected(model), rtol=1e-5, atol=1e-4)
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_the_copies_are_told_and_what_a_round_reads_is_counted_by_them():
-    embedded = load_pair("embedded", device="cpu")
-    generate(embedded, "Once", Params(max_new_tokens=8, temperature=0))
-    copied, target = embedded.bytes_copied, weight_bytes(embedded.target)
-    assert 0.9 < 2 * copied.target / target <= 1 and copied.drafter
-    assert roofline(embedded, 4, 1e9, None, None).target_bytes == target - copied.target
-    both = f"{(copied.target + copied.drafter) / 1e6:.1f} MB in all"
-    assert any(both in line for line in describe_pair(embedded, Params()))
-    plain = embedded.with_capture("off")
-    assert plain.bytes_copied.target == 0 and plain.bytes_held == embedded.bytes_held
-
-
-def test_first_layers_read_the_copies_that_their_owner_has():
-    embedded = load_pair("embedded", device="cpu")
-    generate(embedded, "Once", Params(max_new_tokens=8, temperature=0))
-    copies = dict(embedded.runner.lms[0].native.copies)
-    for layers in (2, 5):
-        generate(embedded, "Once", Params(max_new_tokens=8, draft_with="early-exit", exit_layer=layers))
-        first = embedded.runner._exits[layers]
-        assert first.native is not None and first.native.copies == copies
-
-
-def test_compiled_captures_on_a_cpu_are_said_to_be_the_usual_ones():
-    pair = load_pair("embedded", device="cpu").with_capture("compiled")
-    usual = load_pair("embedded", device="cpu")
-    params = Params(max_new_tokens=12, temperature=0)
-    assert generate(pair, PROMPT, params).output_ids == generate(usual, PROMPT, params).output_ids
-    (note,) = pair.notes
-    assert "compiled" in note and usual.notes == []
-
-
-def test_an_interrupt_between_threads_leaves_none_that_waits(monkeypatch):
-    lm = native_lm(tiny("llama"))
-    submit, calls = native.ThreadPoolExecutor.submit, []
-
-    def interrupted(self, *arguments):
-        calls.append(submit(self, *arguments) if not calls else None)
-        if calls[-1] is None:
-            raise KeyboardInterrupt
-        return calls[-1]
-
-    monkeypatch.setattr(native.ThreadPoolExecutor, "submit", interrupted)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            lm.forward(TEXT[:5], torch.tensor(0))
-        assert calls[0].done()
-    finally:
-        torch.set_num_threads(before)
+def test_on_an_older_processor(pair, tmp_path):
+    older = {"ATEN_CPU_CAPABILITY": "default", "NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": ""}
+    environment = os.environ | older | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", WRITES]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == [text_of(pair, temperature=0.0), [], [True, True]]
 
 
 def test_one_process_compiles_at_a_time(tmp_path, monkeypatch):
@@ -721,8 +550,57 @@ def test_one_process_compiles_at_a_time(tmp_path, monkeypatch):
     assert made == [True], "kept on disk"
 
 
-@pytest.mark.parametrize("name", ["embedded", "embedded-dflash"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@contextmanager
+def threads(count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("name", "count"), [("gemma2", 3), ("olmo2", 7)])
+def test_in_several_threads_the_same_numbers(name, count):
+    lm = native_lm(tiny(name))
+    for rows in (1, 5):
+        found = []
+        for each in (1, count):
+            with threads(each):
+                drafted = lm.draft(TEXT[:2], torch.tensor(0), torch.zeros(5), None)[0]
+                found.append((predicted(lm, rows), drafted))
+        assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_where_no_thread_can_be_started(monkeypatch):
+    def submit(*_):
+        raise RuntimeError("can't start new thread")
+
+    model = tiny()
+    lm = native_lm(model)
+    monkeypatch.setattr(native.ThreadPoolExecutor, "submit", submit)
+    with threads(3):
+        assert_same(predicted(lm, 5), expected(model))
+
+
+def test_an_interrupt_between_threads_leaves_none_that_waits(monkeypatch):
+    lm = native_lm(tiny())
+    submit, calls = native.ThreadPoolExecutor.submit, []
+
+    def interrupted(self, *arguments):
+        calls.append(submit(self, *arguments) if not calls else None)
+        if calls[-1] is None:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    monkeypatch.setattr(native.ThreadPoolExecutor, "submit", interrupted)
+    with threads(3):
+        with pytest.raises(KeyboardInterrupt):
+            lm.forward(TEXT[:5], torch.tensor(0))
+        assert calls[0].done()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("embedded", "float32"), ("embedded-dflash", "bfloat16")])
 def test_torchs_default_dtype_is_another_one(name, dtype, monkeypatch):
     """It is one for all threads, and transformers changes it while it builds a model: a page may do so for
     another visitor at any moment. Not bfloat16, with which memory would be written beyond its end."""
@@ -733,20 +611,16 @@ def test_torchs_default_dtype_is_another_one(name, dtype, monkeypatch):
         assert not any(getattr(lm, "not_native", None) for lm in pair.runner.lms)
         return [generate(pair, PROMPT, one, measure=False).output_ids for one in params]
 
-    sampled = dict(max_new_tokens=20, seed=1, temperature=0.8, top_p=0.9)
-    params = [
-        Params(**sampled),
-        Params(**sampled, repetition_penalty=1.2),
-        Params(temperature=0.0, max_new_tokens=20),
-    ]
-    expected = text(params)
-    begin_run = native.NativeForward.begin_run
+    sampled = dict(seed=1, temperature=0.8, top_p=0.9)
+    options = (sampled, sampled | {"repetition_penalty": 1.2}, {"temperature": 0.0})
+    params = [Params(max_new_tokens=20, **each) for each in options]
+    expected, begin_run = text(params), NativeForward.begin_run
 
     def elsewhere(self):
         torch.set_default_dtype(torch.float64)
         begin_run(self)
 
-    monkeypatch.setattr(native.NativeForward, "begin_run", elsewhere)
+    monkeypatch.setattr(NativeForward, "begin_run", elsewhere)
     try:
         assert text(params) == expected
         assert torch.get_default_dtype() == torch.float64

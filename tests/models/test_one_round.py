@@ -9,13 +9,11 @@ from specdemo import Params, generate, load_pair
 from specdemo.session import one_round, prepare
 
 PROMPT = "The cat sat. The cat sat. The dog ran to the cat. The cat"
-SAMPLED = Params(draft_with="lookup", gamma=4, seed=5, max_new_tokens=40)
+SAMPLED = Params(draft_with="lookup", gamma=4, seed=5, max_new_tokens=30)
 SETTINGS = {
-    "sampled": SAMPLED,
     "greedy": replace(SAMPLED, temperature=0.0),
     "top-p": replace(SAMPLED, temperature=1.3, top_p=0.8, seed=8),
-    "block": replace(SAMPLED, rule="block"),
-    "penalties": replace(SAMPLED, repetition_penalty=1.3, frequency_penalty=0.4),
+    "block, penalties": replace(SAMPLED, rule="block", repetition_penalty=1.3, frequency_penalty=0.4),
 }
 
 
@@ -33,9 +31,8 @@ def test_guessing_what_lookup_drafts_makes_the_rounds_of_the_run_with_lookup(pai
     assert "accepted" in fates and "rejected" in fates, "else the test shows little"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_drafters_own_round_is_that_of_its_run(pair, temperature):
-    params = Params(gamma=3, temperature=temperature, seed=6, max_new_tokens=24)
+def test_the_drafters_own_round_is_that_of_its_run(pair):
+    params = Params(gamma=3, temperature=0.8, seed=6, max_new_tokens=24)
     run = generate(pair, PROMPT, params, measure=False)
     assert_same(game(pair, params, [None] * len(run.rounds)), run)
 
@@ -53,7 +50,6 @@ def game(pair, params, drafts):
 
 
 def assert_same(played, run):
-    assert [one.emitted for one in played] == [one.emitted for one in run.rounds]
     assert [shape(one) for one in played] == [shape(one) for one in run.rounds]
     for mine, its in zip(played, run.rounds, strict=True):
         assert mine.index == its.index
@@ -66,7 +62,7 @@ def shape(one):
     """Everything that is decided by the dice, and the texts."""
     draft = [(token.id, token.text, token.fate, token.u) for token in one.draft]
     own = one.next and (one.next.id, one.next.text, one.next.source, one.next.u)
-    return draft, own
+    return one.emitted, draft, own
 
 
 def test_a_guess_is_judged_by_p_alone(pair):
@@ -77,12 +73,9 @@ def test_a_guess_is_judged_by_p_alone(pair):
         assert token.accept_prob is None or token.accept_prob == token.p
 
 
-def test_after_its_end_a_text_gets_no_round(pair):
+def test_after_its_end_a_text_gets_no_round_and_nobody_who_has_left_gets_one(pair):
     started = prepare(pair, PROMPT, replace(SAMPLED, max_new_tokens=3))
     with pytest.raises(ValueError, match="^The text has ended, so no round can follow$"):
         one_round(pair, started, [5, 6, 7], 1, [8])
     assert one_round(pair, started, [5], 1, [8, 9, 10])[0].emitted, "the pair is free again"
-
-
-def test_no_round_is_made_for_somebody_who_has_left(pair):
     assert one_round(pair, prepare(pair, PROMPT, SAMPLED), [], 0, [5], lambda: True) is None

@@ -1,5 +1,5 @@
 """How far logits move when a model's sums are made in another order, which is all that a CUDA graph's can
-differ in from its step's. `-s` shows the figures."""
+differ in from its step's."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 
 from specdemo.loading.request import resolve
-from specdemo.runtime.graphs import UNITS_IN_16_BITS, UNITS_IN_MORE, is_16_bits, order_tolerance
-from tests.tiny import ARCHITECTURES, tiny
+from specdemo.runtime.graphs import order_tolerance
+from tests.tiny import tiny
 
 pytestmark = pytest.mark.slow
-EMBEDDED = {part.role: part.place for part in resolve("embedded", device="cpu").parts}
+TARGET = next(part.place for part in resolve("embedded", device="cpu").parts if part.role == "target")
 LAST = 5  # rows that are compared
 
 
@@ -38,37 +38,18 @@ class InParts(TorchFunctionMode):
         return (total if bias is None else total + bias).to(x.dtype)
 
 
-def in_parts(parts):
-    def run(model, ids):
-        with InParts(parts) as mode:
-            logits = model(ids[None]).logits[0, -LAST:]
-        assert mode.products
-        return logits
-
-    return run
-
-
-def with_more_rows(model, ids):
-    return model(torch.cat([ids, ids[:7]])[None]).logits[0, len(ids) - LAST : len(ids)]
-
-
-WAYS = {"2 parts": in_parts(2), "7 parts": in_parts(7), "7 more rows": with_more_rows}
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-@pytest.mark.parametrize("name", [*ARCHITECTURES, *EMBEDDED])
+@pytest.mark.parametrize("name", ["target", "llama", "gemma2", "gpt2"])
 def test_sums_in_another_order_move_logits_less_than_a_graph_s_may_be_apart(name, dtype):
-    model = AutoModelForCausalLM.from_pretrained(EMBEDDED[name]) if name in EMBEDDED else tiny(name)
+    model = AutoModelForCausalLM.from_pretrained(TARGET) if name == "target" else tiny(name)
     model = model.to(dtype).eval()
     generator = torch.Generator().manual_seed(0)
-    worst = dict.fromkeys(WAYS, 0.0)  # in units
-    units = UNITS_IN_16_BITS if is_16_bits(dtype) else UNITS_IN_MORE
-    for length in (6, 20, 60, 20):
+    for length in (6, 60, 20):
         ids = torch.randint(2, model.config.vocab_size, (length,), generator=generator)
         expected = model(ids[None]).logits[0, -LAST:]
-        for way, run in WAYS.items():
-            apart = float((run(model, ids).double() - expected.double()).abs().max())
-            worst[way] = max(worst[way], units * apart / order_tolerance(expected, [dtype]))
-    print(name, dtype, {way: round(moved, 2) for way, moved in worst.items()})
-    assert max(worst.values()) <= units
+        for parts in (2, 7):
+            with InParts(parts) as mode:
+                other = model(ids[None]).logits[0, -LAST:]
+            apart = float((other.double() - expected.double()).abs().max())
+            assert mode.products and apart <= order_tolerance(expected, [dtype])

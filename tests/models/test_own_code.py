@@ -5,18 +5,18 @@ from dataclasses import fields, replace
 
 import pytest
 import transformers.dynamic_module_utils
-from huggingface_hub import constants
 from transformers import AutoModelForCausalLM
 
 import app
-from specdemo import PairError, Params, generate, load_pair
+from specdemo import Params, generate, load_pair
 from specdemo.errors import LoadError
 from specdemo.loading.request import resolve
 from specdemo.ui.page import links
 from specdemo.ui.runs.limits import HOSTED
 from specdemo.ui.runs.models import Choice, Models
+from tests.checkpoints import saved_in
 from tests.hub import Hub
-from tests.sentences import assert_one_sentence
+from tests.sentences import refusal
 from tests.tiny import greedy, noisy, tiny, tokenizer
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,8 @@ LOOKS_AHEAD = """
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """target, drafter, target-v2 (the same weights with other code), and one that looks at later tokens."""
+    """target, drafter, target-v2 (the same weights with other code), one that looks at later tokens, and one
+    without code."""
     folder = tmp_path_factory.mktemp("own")
     ran = folder / "ran"
     target = tiny(vocab_size=304)
@@ -73,6 +74,7 @@ def saved(tmp_path_factory):
             type(model.config).model_type = kind
         tokenizer().save_pretrained(folder / name)
         (folder / name / "own.py").write_text(CODE.format(ran=str(ran), by=by) + more)
+    saved_in(folder / "plain", tiny(vocab_size=304))
     with pytest.MonkeyPatch.context() as patch:
         modules = str(tmp_path_factory.mktemp("modules"))
         patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", modules)
@@ -89,17 +91,12 @@ def expected(path):
     return greedy(AutoModelForCausalLM.from_pretrained(path, trust_remote_code=True), PROMPT, 30)
 
 
-@pytest.mark.parametrize("role", ["target", "drafter"])
-def test_it_is_refused_unless_asked_for(saved, role):
-    plain = saved / "plain"
-    if not plain.is_dir():
-        tiny(vocab_size=304).save_pretrained(plain)
-        tokenizer().save_pretrained(plain)
+def test_it_is_refused_unless_asked_for(saved):
     (saved / "ran").unlink(missing_ok=True)
-    with pytest.raises(LoadError) as error:
-        load_pair(**{"target": plain, "drafter": plain, role: saved / "target"})
-    assert_one_sentence(str(error.value))
-    assert str(error.value).startswith(role) and "--trust-remote-code" in str(error.value)
+    for role in ("target", "drafter"):
+        request = {"target": saved / "plain", role: saved / "target"}
+        said = refusal(load_pair, **request, kind=LoadError)
+        assert said.startswith(role) and "--trust-remote-code" in said
     assert not (saved / "ran").exists(), "its code has run"
 
 
@@ -113,30 +110,21 @@ def test_it_runs_with_greedy_parity_and_the_page_says_so(saved):
 
 
 def test_a_model_without_code_says_that_it_brought_none(saved):
-    plain = saved / "none"
-    tiny(vocab_size=304).save_pretrained(plain)
-    tokenizer().save_pretrained(plain)
-    (note,) = load_pair(target=plain, trust_remote_code=True).limits
+    (note,) = load_pair(target=saved / "plain", trust_remote_code=True).limits
     assert note.endswith("these models came with none for their forwards")
-    assert load_pair(target=plain).limits == ()
+    assert load_pair(target=saved / "plain").limits == ()
 
 
 def test_its_cache_is_tried_like_that_of_any_model(saved):
-    with pytest.raises(PairError, match="its predictions with a cache differ from those without one"):
-        load_pair(target=saved / "looks-ahead", trust_remote_code=True)
+    said = refusal(load_pair, target=saved / "looks-ahead", trust_remote_code=True)
+    assert said.endswith("its predictions with a cache differ from those without one")
 
 
 def test_from_the_hub_the_code_is_that_of_the_revision(saved, tmp_path, monkeypatch):
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     hub = Hub(saved)
-    with hub.serving() as endpoint:
-        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-        template = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        texts = [
-            written(load_pair(target=name, trust_remote_code=True))
-            for name in ("own/target", "own/target@v2", "own/target")
-        ]
+    with hub.used(monkeypatch, tmp_path):
+        names = ("own/target", "own/target@v2", "own/target")
+        texts = [written(load_pair(target=name, trust_remote_code=True)) for name in names]
         asked = len(hub.sent)
         assert written(load_pair(target="own/target@v2", trust_remote_code=True)) == texts[1]
         assert len(hub.sent) == asked, "what is here is not asked for again"
@@ -145,8 +133,8 @@ def test_from_the_hub_the_code_is_that_of_the_revision(saved, tmp_path, monkeypa
 
 
 def test_a_public_server_refuses_it(saved, capsys):
-    with pytest.raises(PairError, match="^trust_remote_code cannot be used on a public server"):
-        Models({"target": str(saved / "target"), "trust_remote_code": True}, HOSTED)
+    said = refusal(Models, {"target": str(saved / "target"), "trust_remote_code": True}, HOSTED)
+    assert said.startswith("trust_remote_code cannot be used on a public server")
     (saved / "ran").unlink(missing_ok=True)
     options = ["--hosted", "--port", "0", "--target", str(saved / "target"), "--trust-remote-code"]
     assert app.main(options) == 2
@@ -159,24 +147,15 @@ def test_a_visitor_cannot_ask_for_it():
     assert "trust_remote_code" in links.read_link("trust_remote_code=true&prompt=a", ["embedded"]).note
 
 
-@pytest.mark.parametrize(
-    "request_, words",
-    [
-        ({"trust_remote_code": True}, "trust_remote_code goes with target and drafter"),
-        ({"name": "embedded", "trust_remote_code": True}, "trust_remote_code goes with target and drafter"),
-        ({"target": "a/b", "trust_remote_code": "yes"}, "trust_remote_code must be true or false, not 'yes'"),
-    ],
-)
-def test_a_wrong_request(request_, words):
-    with pytest.raises(PairError) as error:
-        resolve(**request_)
-    assert_one_sentence(str(error.value))
-    assert str(error.value).startswith(words)
-
-
-def test_models_in_memory_are_there_already():
-    with pytest.raises(PairError, match="^trust_remote_code must be left out for models given in memory"):
-        load_pair(target=tiny(), trust_remote_code=True)
+def test_wrong_requests():
+    for request, words in (
+        ({}, "goes with target and drafter"),
+        ({"name": "embedded"}, "goes with target and drafter"),
+        ({"target": "a/b", "trust_remote_code": "yes"}, "must be true or false, not 'yes'"),
+        ({"target": tiny()}, "must be left out for models given in memory"),
+    ):
+        said = refusal(load_pair, **{"trust_remote_code": True} | request)
+        assert said.startswith(f"trust_remote_code {words}")
 
 
 def test_two_requests_that_differ_in_it_are_two():

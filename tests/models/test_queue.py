@@ -170,20 +170,16 @@ def test_visitors_wait_for_each_other_and_leave_when_they_like(models, queue):
     asyncio.run(visit())
 
 
-@pytest.mark.slow
-def test_waiting_takes_no_thread_and_next_to_no_time(models, queue):
+def test_waiting_takes_no_thread(models, queue):
     async def visit():
         first = wait_in_line(queue, lambda: gate.wait(PATIENCE))
         threads = threading.active_count()
-        crowd = [asyncio.create_task(steps(models, queue)) for _ in range(200)]
-        await asyncio.sleep(0.5)
+        crowd = [ask(models, queue) for _ in range(50)]
+        for visitor in crowd:
+            assert isinstance(await anext(visitor), Waiting)
         assert threading.active_count() <= threads
-        start = time.thread_time()
-        await asyncio.sleep(2)
-        assert time.thread_time() - start < 0.4
-        for task in crowd:
-            task.cancel()
-        await asyncio.gather(*crowd, return_exceptions=True)
+        for visitor in crowd:
+            await visitor.aclose()
         assert queue.tickets == [first]
         gate.set()
 
@@ -195,19 +191,21 @@ def test_waiting_takes_no_thread_and_next_to_no_time(models, queue):
 
 
 def test_the_steps_of_a_run(models, queue):
-    params = Params(seed=5, max_new_tokens=300, ignore_eos=True)
-    seen = asyncio.run(steps(models, queue, params=params))
-    assert all(isinstance(step, RunProgress) for step in seen)
-    assert [step.ended for step in seen] == [False] * (len(seen) - 1) + [True]
-    assert (
-        all(a.until <= b.until for a, b in zip(seen, seen[1:], strict=False))
-        and len({step.until for step in seen}) > 3
-    )
-    trace = seen[-1].run.trace
-    assert seen[-1].until == len(trace.rounds) and trace.finish == "length"
+    """They tell all of it while it goes on. The target is slow enough for that to be seen."""
+    params = Params(seed=5, max_new_tokens=60, ignore_eos=True)
     with stream(models.get(), PROMPT, params) as run:
         list(run)
-    assert run.trace.output_ids == trace.output_ids
+    slow = models.get().target.register_forward_pre_hook(lambda *_: time.sleep(0.05))
+    try:
+        seen = asyncio.run(steps(models, queue, params=params))
+    finally:
+        slow.remove()
+    assert all(isinstance(step, RunProgress) for step in seen)
+    assert [step.ended for step in seen] == [False] * (len(seen) - 1) + [True]
+    told = [step.until for step in seen]
+    trace = seen[-1].run.trace
+    assert told == sorted(told) and len(set(told)) > 3 and told[-1] == len(trace.rounds)
+    assert trace.finish == "length" and trace.output_ids == run.trace.output_ids
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
@@ -242,13 +240,11 @@ def test_a_turn_ends_in_time_and_says_so(models):
     assert short.run.trace.finish == "length" and short.note == ""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("slow", ["target", "drafter"])
-@pytest.mark.parametrize("how", ["late", "closed", "left"])
+@pytest.mark.parametrize("slow, how", [("target", "late"), ("drafter", "closed"), ("target", "left")])
 def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, slow, how):
     monkeypatch.setattr(lm, "PREFILL_CHUNK", 4)
     queue = RunQueue(LOCAL)
-    fed, prompt = [], "the cat sat " * 100
+    fed, prompt = [], "the cat sat " * 50
 
     async def visit():
         visitor = ask(models, queue, replace(SHORT, gamma=2), prompt=prompt)
@@ -275,12 +271,11 @@ def test_a_long_prompt_is_given_up_between_two_parts_of_it(models, monkeypatch, 
         rest, trace = asyncio.run(visit())
     finally:
         hook.remove()
-    assert trace.finish == "cancelled" and not trace.rounds and len(fed) < 20
+    assert trace.finish == "cancelled" and not trace.rounds and len(fed) < 15
     assert (how == "late") == bool(rest and "ended after 0.5 s" in rest[-1].note)
     assert "ended by: cancelled" in trace_in_words(trace)
     queue.limits = LOCAL
-    after = [asyncio.run(steps(models, queue, prompt=prompt))[-1].run.trace for _ in range(2)]
-    assert [one.finish for one in after] == ["length"] * 2 and after[0].output_ids == after[1].output_ids
+    assert asyncio.run(steps(models, queue, prompt=prompt))[-1].run.trace.finish == "length"
 
 
 def test_a_run_without_a_listener_ends_within_a_round_and_one_in_line_never_starts(models, queue):
@@ -353,14 +348,6 @@ def test_a_librarys_error_is_no_mistake_of_the_visitor(places, queue, monkeypatc
         asyncio.run(steps(models, queue))
     assert sentence(error.value) == (
         "The run failed: RuntimeError: ValueError: cannot read weights.bin: denied to ***"
-    )
-
-
-def test_other_kinds_of_value_errors_are_a_librarys():
-    error = UnicodeDecodeError("utf-8", b"x", 0, 1, "no text in /home/mia/merges.txt")
-    assert sentence(error).startswith("The run failed: UnicodeDecodeError: ") and "mia" not in sentence(error)
-    assert (
-        sentence(ValueError("gamma must be 1")) == sentence(Refused("gamma must be 1")) == "gamma must be 1"
     )
 
 
@@ -561,28 +548,17 @@ def test_a_wrong_choice_is_refused_in_a_sentence(models, wrong, sentence):
             ask(Choice(**wrong))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("quantize", ["none", "int8", "int4", "int2", "float8"])
+@pytest.mark.parametrize("dtype, quantize", [("float32", "none"), ("bfloat16", "int8"), ("float32", "int4")])
 def test_what_a_pair_on_this_machine_needs_is_known_to_the_byte(places, dtype, quantize):
     models, choice = Models(places), Choice(dtype=dtype, quantize=quantize)
     before = models.needs(choice)
     held = models.get(choice).bytes_held
     after = models.needs(choice)
-    assert (after.target_bytes, after.drafter_bytes) == (
-        held.target,
-        held.drafter,
-    ) and after.total == held.target + held.drafter
-    assert (before.target_bytes, before.drafter_bytes, before.total) == (
-        after.target_bytes,
-        after.drafter_bytes,
-        after.total,
-    )
-    assert (
-        (before.loaded, after.loaded) == (False, True)
-        and before.fits
-        and before.device == "cpu"
-        and not before.gated
-    )
+    for needs in (before, after):
+        assert (needs.target_bytes, needs.drafter_bytes) == (held.target, held.drafter)
+        assert needs.total == held.target + held.drafter
+    assert (before.loaded, after.loaded, before.fits, before.gated) == (False, True, True, False)
+    assert before.device == "cpu"
 
 
 def test_what_a_target_alone_needs(places):
@@ -596,19 +572,10 @@ def test_what_a_pair_of_the_catalogue_needs_is_said_without_asking_anybody(model
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    for name, choice in (
-        (name, Choice(name, dtype)) for name in models.arguments for dtype in (None, "float32")
-    ):
-        models.needs(choice)
-        took = []
-        for _ in range(3):
-            start = time.thread_time()
-            needs = models.needs(choice)
-            took.append(time.thread_time() - start)
-        assert min(took) < 0.05, name
-        assert needs.total == needs.target_bytes + needs.drafter_bytes > 0 and needs.fits == (
-            needs.total <= needs.memory
-        )
+    for name in models.arguments:
+        needs = models.needs(Choice(name))
+        assert needs.total == needs.target_bytes + needs.drafter_bytes > 0, name
+        assert needs.fits == (needs.total <= needs.memory), name
     half, whole = (models.needs(Choice("smollm2-1.7b", dtype)) for dtype in ("bfloat16", "float32"))
     assert half.total == pytest.approx(3.7e9) and whole.total == 2 * half.total
     small = models.needs(Choice("smollm2-1.7b", "bfloat16", "int4"))

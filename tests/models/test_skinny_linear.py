@@ -10,9 +10,7 @@ from tests.tiny import tiny
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(
-    "shape", [(1, 1, 24), (1, 2, 24), (1, 8, 24), (1, 9, 24), (5, 24), (2, 3, 24), (24,)]
-)
+@pytest.mark.parametrize("shape", [(1, 1, 24), (1, 8, 24), (1, 9, 24), (5, 24), (24,)])
 def test_the_same_product(shape, bias):
     torch.manual_seed(0)
     plain = Linear(24, 40, bias=bias)

@@ -10,7 +10,6 @@ import random
 import struct
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -55,13 +54,14 @@ def any_trace(seed, rounds=5):
         return any_float(dice)
 
     def text():
-        return "".join(
-            chr(dice.choice([dice.randrange(0xD800), dice.randrange(0xE000, 0x110000)]))
-            for _ in range(dice.randrange(4))
-        )
+        ranges = dice.choices([(0, 0xD800), (0xE000, 0x110000)], k=dice.randrange(4))
+        return "".join(chr(dice.randrange(*ends)) for ends in ranges)
 
     def ends():
         return tuple(sorted((number(), number())))
+
+    def ps():
+        return number(), number(), number(), number()
 
     def top():
         return tuple(
@@ -79,21 +79,13 @@ def any_trace(seed, rounds=5):
     trace = Trace.begin(Started(PAIR, {"specdemo": "0"}, params, text(), (1, 2, 3)))
     trace.stats = metrics.after_prefill(trace.stats, 1, number())
     for index in range(rounds):
-        accepted = Judged(
-            4, text(), number(), number(), number(), number(), dice.random(), number(), "accepted", top()
-        )
-        rejected = Judged(
-            5, text(), number(), number(), number(), number(), dice.random(), 5e-324, "rejected", (), number()
-        )
-        discarded = Judged(6, text(), 0.1 + 0.2, number(), number(), number(), None, None, "discarded", top())
-        own = Next(
-            7, text(), "resampled", number(), number(), number(), number(), dice.random(), number(), top()
-        )
-        trace.add(
-            Round(
-                index, (accepted, rejected, discarded), own, (4, 7), dice.random(), dice.random(), Kept(1, 3)
-            )
-        )
+        u = dice.random()
+        accepted = Judged(4, text(), *ps(), u, number(), "accepted", top())
+        rejected = Judged(5, text(), *ps(), u, 5e-324, "rejected", (), number())
+        discarded = Judged(6, text(), 0.1 + 0.2, *ps()[1:], None, None, "discarded", top())
+        own = Next(7, text(), "resampled", *ps(), u, number(), top())
+        draft = (accepted, rejected, discarded)
+        trace.add(Round(index, draft, own, (4, 7), dice.random(), dice.random(), Kept(1, 3)))
     measured = {"target_step_ms": 1 + number(), "target_step_spread": ends()}
     measured |= {"speedup": number(), "speedup_interval": ends()}
     trace.stats = replace(trace.stats, **measured)
@@ -101,16 +93,17 @@ def any_trace(seed, rounds=5):
     return trace
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_round_trip_to_the_last_bit(seed):
-    trace = any_trace(seed)
+def test_round_trip_to_the_last_bit():
+    for seed in range(5):
+        trace = any_trace(seed)
+        again = Trace.from_json(trace.to_json())
+        assert again == trace and again.to_json() == trace.to_json()
+        assert repr(again) == repr(trace), "== takes 1.0 for 1 and -0.0 for 0.0; repr does not"
+        read = json.loads(trace.to_json())["rounds"][0]["draft"][2]["p"]
+        assert read == 0.30000000000000004, "in anybody's JSON reader, too"
+    trace.finish = None  # one that is still being written can be saved, too
     again = Trace.from_json(trace.to_json())
-    assert again == trace
-    assert repr(again) == repr(trace), "== takes 1.0 for 1 and -0.0 for 0.0; repr does not"
-    assert again.to_json() == trace.to_json()
-    assert json.loads(trace.to_json())["rounds"][0]["draft"][2]["p"] == 0.30000000000000004, (
-        "in anybody's JSON reader, too"
-    )
+    assert again == trace and not any(isinstance(event, Finished) for event in again.events())
 
 
 def tiny_llama(seed):
@@ -121,36 +114,30 @@ def tiny_llama(seed):
     )
 
 
-@pytest.mark.parametrize("draft_with", ["model", "lookup", "ngram", "none"])
+@pytest.mark.parametrize("draft_with", ["model", "lookup", "none"])
 def test_a_real_run_survives_a_file_and_replays_event_by_event(tmp_path, draft_with):
-    run = stream(
-        load_pair(target=tiny_llama(1), drafter=tiny_llama(2)),
-        [1, 2, 1, 2],
-        Params(draft_with=draft_with, max_new_tokens=20, seed=3),
-    )
-    events = list(run)
-    path = tmp_path / "run.json"
+    pair = load_pair(target=tiny_llama(1), drafter=tiny_llama(2))
+    run = stream(pair, [1, 2, 1, 2], Params(draft_with=draft_with, max_new_tokens=20, seed=3))
+    events, path = list(run), tmp_path / "run.json"
     run.trace.save(path)
     again = Trace.load(path)
     assert again == run.trace
     assert list(again.events()) == events
     assert isinstance(events[0], Started) and isinstance(events[-1], Finished)
-    assert (
-        [token_id for a_round in again.rounds for token_id in a_round.emitted]
-        == again.output_ids
-        == list(events[-1].output_ids)
-    )
+    emitted = [token_id for a_round in again.rounds for token_id in a_round.emitted]
+    assert emitted == again.output_ids == list(events[-1].output_ids)
 
 
 @pytest.mark.parametrize(
-    "sampler", [dict(top_p=1.0), dict(top_p=0.8, min_p=0.01), dict(top_k=10)], ids=["plain", "two", "top-k"]
+    ("dtype", "sampler"),
+    [(torch.float32, dict(top_p=0.8, min_p=0.01)), (torch.bfloat16, dict(top_p=1.0))],
+    ids=str,
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_verdict_follows_exactly_from_the_numbers_in_the_file(dtype, sampler):
     """In Python's own floats, from the JSON alone."""
     pair = load_pair(target=tiny_llama(1).to(dtype), drafter=tiny_llama(2).to(dtype))
     fates, between = Counter(), 0
-    for seed in range(4):
+    for seed in range(2):
         params = Params(temperature=1.5, seed=seed, max_new_tokens=60, **sampler)
         run = stream(pair, [3, 1, 4], params, measure=False)
         assert list(run)
@@ -163,7 +150,7 @@ def test_every_verdict_follows_exactly_from_the_numbers_in_the_file(dtype, sampl
                 assert token["accept_prob"] == probability, "to the last bit"
                 assert (token["fate"] == "accepted") == (token["u"] < probability)
                 between += 0 < probability < 1
-    assert min(fates[fate] for fate in ("accepted", "rejected", "discarded")) > 10 and between > 20
+    assert min(fates[fate] for fate in ("accepted", "rejected", "discarded")) > 5 and between > 10
 
 
 def without_times(trace):
@@ -173,28 +160,18 @@ def without_times(trace):
 
 def traces_of(pair, requests):
     """By request. Each is a method and a seed, of which the draft length and the sampler follow."""
-    return {
-        (method, seed): without_times(
-            generate(
-                pair,
-                "Once upon a time there was a little fox who",
-                Params(
-                    draft_with=method,
-                    seed=seed,
-                    gamma=1 + seed % 8,
-                    temperature=(0.0, 0.8, 1.2)[seed % 3],
-                    max_new_tokens=24,
-                ),
-                measure=seed % 2 == 0,
-            )
-        )
-        for method, seed in requests
-    }
+    found = {}
+    for method, seed in requests:
+        how = dict(gamma=1 + seed % 8, temperature=(0.0, 0.8, 1.2)[seed % 3], max_new_tokens=16)
+        params = Params(draft_with=method, seed=seed, **how)
+        prompt = "Once upon a time there was a little fox who"
+        found[method, seed] = without_times(generate(pair, prompt, params, measure=seed % 2 == 0))
+    return found
 
 
 def test_a_request_has_one_trace_whatever_ran_before():
     """Forwards of other numbers of rows are tried for the first time in some of them, and the cache grows."""
-    requests = [(("model", "lookup", "early-exit", "none")[seed % 4], seed) for seed in range(12)]
+    requests = [(("model", "lookup", "early-exit", "none")[seed % 4], seed) for seed in range(8)]
     pair = load_pair(device="cpu")
     first, again = traces_of(pair, requests), traces_of(pair, requests)
     assert again == first
@@ -223,31 +200,23 @@ def test_a_request_has_one_trace_in_any_process(tmp_path):
 def test_the_keys_are_those_of_the_schema():
     data = json.loads(any_trace(1).to_json())
     assert data["schema"] == SCHEMA == "specdemo.trace/1"
-    assert keys(data) == (
-        "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
-        "date"
-    )
     first = data["rounds"][0]
-    assert keys(first) == (
+    expected = {
+        "schema pair versions params prompt prompt_ids rounds finish error output_ids text stats messages "
+        "date": data,
         "index draft next emitted draft_ms verify_ms kept gamma ended_by made arrival_ms drafts_told "
-        "fed_again target_forwards"
-    )
-    assert keys(first["draft"][0]) == "id text p q raw_p raw_q u accept_prob fate top distance"
-    assert keys(first["next"]) == "id text source p q raw_p raw_q u residual_mass top"
-    assert (
-        keys(data["pair"])
-        == "name target drafter device device_name dtype quantize server drafter_kind longest_draft"
-    )
-    assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
-    assert keys(data["params"]) == (
+        "fed_again target_forwards": first,
+        "id text p q raw_p raw_q u accept_prob fate top distance": first["draft"][0],
+        "id text source p q raw_p raw_q u residual_mass top": first["next"],
+        "name target drafter device device_name dtype quantize server drafter_kind longest_draft": data[
+            "pair"
+        ],
         "draft_with gamma confidence exit_layer rule temperature top_k top_p min_p repetition_penalty "
         "presence_penalty frequency_penalty logit_bias seed max_new_tokens stop ignore_eos "
-        "chat system ngram alternatives lenience"
-    )
-
-
-def keys(data: dict) -> str:
-    return " ".join(data)
+        "chat system ngram alternatives lenience": data["params"],
+    }
+    assert [*expected] == [" ".join(part) for part in expected.values()]
+    assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -281,62 +250,40 @@ def changed(path, value):
     [
         (["schema"], "specdemo.trace/2", "schema"),
         (["schema"], ..., "schema"),
-        (["schema"], None, "schema"),
         (["pair"], ..., "pair"),
-        (["pair", "dtype"], "float32", "pair.dtype"),
-        (["pair", "dtype", "drafter"], ..., "pair.dtype.drafter"),
         (["versions", "torch"], 2, "versions.torch"),
         (["params", "gamma"], 17, "gamma"),
-        (["params", "gamma"], "4", "params.gamma"),
         (["params", "temperature"], True, "params.temperature"),
         (["params", "stop"], "abc", "params.stop"),
-        (["params", "stop"], [""], "stop"),
         (["prompt"], 5, "prompt"),
         (["prompt_ids"], "12", "prompt_ids"),
-        (["prompt_ids", 1], 1.5, "prompt_ids.1"),
-        (["prompt_ids", 1], None, "prompt_ids.1"),
         (["rounds"], {}, "rounds"),
-        (["rounds"], None, "rounds"),
-        (["rounds", 3], [], "rounds.3"),
         (["rounds", 3, "draft", 1, "p"], ..., "rounds.3.draft.1.p"),
-        (["rounds", 3, "draft", 1, "p"], "0.5", "rounds.3.draft.1.p"),
-        (["rounds", 3, "draft", 1, "p"], None, "rounds.3.draft.1.p"),
-        (["rounds", 3, "draft", 1, "distance"], 1.5, "rounds.3.draft.1"),
-        (["rounds", 3, "kept", "block"], 4, "rounds.3.kept"),
         (["rounds", 3, "draft", 1, "id"], True, "rounds.3.draft.1.id"),
-        (["rounds", 3, "draft", 1, "fate"], 1, "rounds.3.draft.1.fate"),
         (["rounds", 3, "draft", 1, "fate"], "ignored", "rounds.3.draft.1.fate"),
         (["rounds", 3, "draft", 0, "top", 2], [1, "a", 0.5], "rounds.3.draft.0.top.2"),
-        (["rounds", 3, "next"], ..., "rounds.3.next"),
         (["rounds", 3, "next", "source"], "guessed", "rounds.3.next.source"),
         (["rounds", 3, "next", "u"], None, "rounds.3.next.u"),
-        (["rounds", 3, "emitted"], 4, "rounds.3.emitted"),
         (["finish"], "done", "finish"),
-        (["error"], 3, "error"),
-        (["output_ids", 0], "4", "output_ids.0"),
-        (["text"], None, "text"),
         (["stats", "tokens"], 1.5, "stats.tokens"),
-        (["stats", "rounds"], ..., "stats.rounds"),
         # The types are right, but it cannot be a run.
         (["prompt_ids", 1], -1, "prompt_ids"),
         (["prompt_ids", 1], 10**400, "prompt_ids"),
         (["rounds", 3, "index"], 4, "rounds.3.index"),
         (["rounds", 3, "draft", 1, "id"], 2**31, "rounds.3.draft.1"),
         (["rounds", 3, "draft", 1, "p"], 1.5, "rounds.3.draft.1"),
+        (["rounds", 3, "draft", 1, "distance"], 1.5, "rounds.3.draft.1"),
         (["rounds", 3, "draft", 0, "top", 2, 4], 1.797e308, "rounds.3.draft.0"),
         (["rounds", 3, "draft", 0, "u"], None, "rounds.3.draft.0"),
+        (["rounds", 3, "kept", "block"], 4, "rounds.3.kept"),
         (["rounds", 3, "next", "raw_p"], -1e-9, "rounds.3.next"),
         (["rounds", 3, "verify_ms"], 1e300, "rounds.3"),
         (["rounds", 3, "made"], 1, "rounds.3.made"),
-        (["rounds", 3, "made"], 17, "rounds.3.made"),
         (["rounds", 3, "fed_again"], -1, "rounds.3.fed_again"),
         (["rounds", 3, "target_forwards"], 0, "rounds.3.target_forwards"),
-        (["stats", "made"], 1, "stats"),
         (["output_ids", 0], 8, "output_ids"),
-        (["stats", "rounds"], 0, "stats"),
-        (["stats", "tokens"], 10**400, "stats"),
+        (["stats", "made"], 1, "stats"),
         (["stats", "tokens_per_second"], 1e300, "stats"),
-        (["stats", "target_step_ms"], 0.0, "stats"),
         (["stats", "target_step_ms"], None, "stats"),
         (["stats", "speedup_interval"], [1.4, 1.2], "stats.speedup_interval"),
         (["stats", "target_step_spread"], [3.0, 2.0], "stats.target_step_spread"),
@@ -347,68 +294,26 @@ def test_what_is_wrong_is_named(path, value, named):
     rejected(changed(path, value), named)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        "null",
-        "[]",
-        "3",
-        '"specdemo.trace/1"',
-        "{}",
-        "{",
-        "not JSON",
-        '{"schema": "specdemo.trace/1"',
-        "[" * 100_000,
-        "{'schema': 1}",
-    ],
-    ids=lambda text: text[:20],
-)
+NO_TRACES = ["", "null", "[]", "3", "{}", "{", "not JSON", '{"schema": "specdemo.trace/1"', "[" * 100_000]
+
+
+@pytest.mark.parametrize("text", NO_TRACES, ids=lambda text: text[:20])
 def test_what_is_no_trace_at_all(text):
     rejected(text)
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-@pytest.mark.parametrize("key", ["p", "u"])
-def test_numbers_that_are_none(number, key):
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_are_none(number):
     """Not valid JSON, or too large for a double; a page that draws them would show nonsense."""
-    rejected(changed(["rounds", 2, "draft", 0, key], "HERE").replace('"HERE"', number))
+    rejected(changed(["rounds", 2, "draft", 0, "p"], "HERE").replace('"HERE"', number))
 
 
-def test_half_a_file(tmp_path):
-    whole = any_trace(1).to_json()
-    for share in (0.1, 0.5, 0.9, 0.999):
-        (tmp_path / "half.json").write_text(whole[: int(len(whole) * share)], encoding="utf-8")
+def test_half_a_file_and_bytes_that_are_no_text(tmp_path):
+    whole = any_trace(1).to_json().encode()
+    for content in (whole[: len(whole) // 10], whole[:-1], b"\xff\xfe{\x00}\x00", b"\x80abc"):
+        (tmp_path / "trace.json").write_bytes(content)
         with pytest.raises(ValueError, match="^this is not a specdemo.trace/1 file"):
-            Trace.load(tmp_path / "half.json")
-
-
-SAVING = """
-import sys
-from specdemo.events.trace import Trace
-long, short = Trace.load(sys.argv[1]), Trace.load(sys.argv[2])
-print("ready", flush=True)
-while True:
-    long.save(sys.argv[3])
-    short.save(sys.argv[3])
-"""
-
-
-@pytest.mark.slow
-def test_a_kill_while_a_trace_is_saved_leaves_a_whole_file(tmp_path):
-    long, short, file = (tmp_path / name for name in ("long.json", "short.json", "saved.json"))
-    any_trace(1, rounds=2_000).save(long)
-    any_trace(2).save(short)
-    whole = {long.read_bytes(), short.read_bytes()}
-    for kill in range(12):
-        file.write_bytes(short.read_bytes())
-        command = [sys.executable, "-c", SAVING, str(long), str(short), str(file)]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as saving:
-            saving.stdout.readline()
-            time.sleep(0.01 * kill)
-            saving.kill()
-        assert file.read_bytes() in whole
+            Trace.load(tmp_path / "trace.json")
 
 
 def test_a_trace_that_cannot_be_saved_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
@@ -434,13 +339,6 @@ def test_a_saved_trace_keeps_what_its_file_was(tmp_path):
     assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o600 and Trace.load(file) == any_trace(1)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b"\x80abc", b"\x1f\x8b\x08\x00\x00"])
-def test_bytes_that_are_no_text(tmp_path, content):
-    (tmp_path / "trace.json").write_bytes(content)
-    with pytest.raises(ValueError, match="^this is not a specdemo.trace/1 file"):
-        Trace.load(tmp_path / "trace.json")
-
-
 def rejected(text, named=""):
     with pytest.raises(ValueError) as error:
         Trace.from_json(text)
@@ -451,32 +349,16 @@ def rejected(text, named=""):
     assert error.value.__cause__ is None and error.value.__suppress_context__
 
 
-def test_a_trace_that_is_still_being_written_can_be_saved():
-    trace = any_trace(1)
-    trace.finish = None
-    again = Trace.from_json(trace.to_json())
-    assert again == trace
-    assert not any(isinstance(event, Finished) for event in again.events())
-
-
 @pytest.mark.parametrize(
     ("stops", "kept"),
-    [(("cd",), "ab"), (("d", "bc"), "a"), (("bc", "d"), "a"), (("abcd",), ""), (("d",), "abc")],
+    [(("cd",), "ab"), (("d", "bc"), "a"), (("abcd",), "")],
 )
 def test_the_text_is_cut_before_the_first_stop_string(stops, kept):
     """The first in the text, not in the list; the ids are kept whole."""
     trace = Trace.begin(Started(PAIR, {}, Params(stop=stops), "", (1,)))
     for index, piece in enumerate(["ab", "cd"]):
-        trace.add(
-            Round(
-                index,
-                (),
-                Next(index, piece, "sampled", 1.0, None, 1.0, None, 0.5, None, ()),
-                (index,),
-                0.0,
-                0.0,
-            )
-        )
+        own = Next(index, piece, "sampled", 1.0, None, 1.0, None, 0.5, None, ())
+        trace.add(Round(index, (), own, (index,), 0.0, 0.0))
     trace.end("stop")
     finished = trace.finished
     assert (finished.text, trace.text, finished.output_ids) == (kept, kept, (0, 1))

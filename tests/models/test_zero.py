@@ -8,8 +8,7 @@ import pickle
 import signal
 import sys
 import threading
-import time
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import gradio as gr
 import pytest
 
 import app
-from specdemo import PairError, Params, load_pair, stream, zero
+from specdemo import PairError, Params, stream, zero
 from specdemo.runtime import attention, cuda
 from specdemo.ui.page import page
 from specdemo.ui.runs.limits import Visitor
@@ -30,13 +29,20 @@ import spaces
 
 pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time"
-PARAMS = Params(seed=5, temperature=0.8, top_p=0.9, max_new_tokens=40, ignore_eos=True)
+PARAMS = Params(seed=5, temperature=0.8, top_p=0.9, max_new_tokens=24, ignore_eos=True)
 LONG = replace(PARAMS, max_new_tokens=400, alternatives=0)
 
 
 @pytest.fixture(scope="module")
-def pair():
-    return load_pair()
+def models():
+    return Models({})
+
+
+@pytest.fixture
+def pair(models):
+    """The embedded pair, which is free after each test."""
+    yield models.get()
+    assert not models.get().lock.locked()
 
 
 @pytest.fixture(autouse=True)
@@ -66,36 +72,21 @@ def test_a_run_in_a_forked_process_equals_one_without(pair, on_zero):
     assert events[-1].stats == run.trace.stats and run.trace.stats.prefill_ms > 0
     assert run.trace.stats.tokens == alone.stats.tokens
     assert on_zero.calls == [(os.getpid(), 7)]
-    assert finished(stream(pair, PROMPT, PARAMS)).text == alone.text  # the pair is free, as it was
 
 
 def test_locks_that_other_threads_hold_stay_behind(pair):
-    with held(cuda.ALONE), held(attention.LOCK):
-        assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
-    assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
+    locks = (cuda.ALONE, attention.LOCK)
+    with ThreadPoolExecutor(1) as other:
+        for lock in locks:
+            other.submit(lock.acquire).result()
+        try:
+            assert finished(zero.start_run(pair, PROMPT, PARAMS, measure=False)).finish == "length"
+        finally:
+            for lock in locks:
+                other.submit(lock.release).result()
 
 
-@contextmanager
-def held(lock):
-    """Held by another thread, whose lock it stays in a forked process."""
-    taken, done = threading.Event(), threading.Event()
-
-    def hold():
-        with lock:
-            taken.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    taken.wait()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def test_a_run_can_be_closed_by_any_thread_and_frees_the_pair(pair):
+def test_a_run_can_be_closed_by_any_thread_or_dropped_and_frees_the_pair(pair):
     run = zero.start_run(pair, PROMPT, LONG)
     for count, _ in enumerate(run):
         if count == 3:
@@ -103,38 +94,24 @@ def test_a_run_can_be_closed_by_any_thread_and_frees_the_pair(pair):
                 zero.start_run(pair, PROMPT, PARAMS)
             threading.Thread(target=run.close).start()
     assert run.trace.finish == "cancelled" and 3 <= len(run.trace.rounds) < 100
-    assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
-
-
-def test_a_run_that_is_dropped_frees_the_pair(pair):
     run = zero.start_run(pair, PROMPT, PARAMS)
     next(run)
     del run
     gc.collect()
-    assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
+
+
+NONE = "ZeroGPU lends no GPU now: "
+QUOTA = "You have exceeded your free ZeroGPU quota (15s requested, 3s left). Try again in 1:20:00."
+BUSY = 'No GPU was available after 60s. <a style="x" href="https://x">Create an account</a> to wait'
 
 
 @pytest.mark.parametrize(
     "error, sentence",
     [
-        (
-            gr.Error(
-                "You have exceeded your free ZeroGPU quota (15s requested, 3s left). Try again in 1:20:00."
-            ),
-            "ZeroGPU lends no GPU now: You have exceeded your free ZeroGPU quota (15s requested, 3s left). "
-            "Try again in 1:20:00.",
-        ),
-        (
-            gr.Error(
-                'No GPU was available after 60s. <a style="x" href="https://x">Create an account</a> to wait'
-            ),
-            "ZeroGPU lends no GPU now: No GPU was available after 60s. Create an account to wait",
-        ),
+        (gr.Error(QUOTA), f"{NONE}{QUOTA}"),
+        (gr.Error(BUSY), f"{NONE}No GPU was available after 60s. Create an account to wait"),
         (gr.Error("GPU task aborted"), zero.TAKEN_BACK),
-        (
-            OSError("No such file: '/home/mia/queue.sock'"),
-            "ZeroGPU lends no GPU now: No such file: 'queue.sock'",
-        ),
+        (OSError("No such file: '/home/mia/queue.sock'"), f"{NONE}No such file: 'queue.sock'"),
     ],
 )
 def test_what_the_host_refuses_is_a_sentence(pair, monkeypatch, error, sentence):
@@ -144,8 +121,6 @@ def test_what_the_host_refuses_is_a_sentence(pair, monkeypatch, error, sentence)
         finished(run)
     assert str(said.value) == sentence
     assert (run.trace.finish, run.trace.error) == ("error", sentence)
-    monkeypatch.setattr(spaces, "refusal", None)
-    assert finished(zero.start_run(pair, PROMPT, PARAMS)).finish == "length"
 
 
 def test_an_error_in_the_forked_process_is_a_sentence(pair, monkeypatch):
@@ -170,29 +145,20 @@ def test_a_process_that_is_killed_is_a_sentence(pair, monkeypatch):
         finished(zero.start_run(pair, PROMPT, PARAMS))
 
 
-def test_what_a_pair_cannot_take_is_refused_before_a_gpu_is_asked_for(pair, on_zero):
+def test_all_that_crosses_between_the_processes_is_small(pair):
+    news = zero._in_fork(pair, zero.session.prepare(pair, PROMPT, PARAMS), False)
+    assert max(len(pickle.dumps(one)) for one in news) < 20_000
+
+
+def test_the_gpu_is_asked_for_a_short_time_and_not_for_what_a_pair_cannot_take(pair, on_zero):
     with pytest.raises(ValueError, match="prompt must not be empty"):
         zero.start_run(pair, "", PARAMS)
     assert on_zero.calls == []
+    for tokens, seconds in ((1, 6), (200, 15), (1000, 55), (30_000, 60)):
+        assert zero.seconds_for(replace(PARAMS, max_new_tokens=tokens)) == seconds
 
 
-def test_all_that_crosses_between_the_processes_is_small(pair):
-    sizes = []
-    for news in zero._in_fork(pair, zero.session.prepare(pair, PROMPT, PARAMS), True):
-        sizes.append(len(pickle.dumps(news)))
-    assert max(sizes) < 20_000
-
-
-def test_the_gpu_is_asked_for_a_short_time():
-    assert [zero.seconds_for(replace(PARAMS, max_new_tokens=n)) for n in (1, 200, 1000, 30_000)] == [
-        6,
-        15,
-        55,
-        60,
-    ]
-
-
-def test_a_visitors_run_goes_through_it_in_the_visitors_context(on_zero, monkeypatch):
+def test_a_visitors_run_goes_through_it_in_the_visitors_context(models, pair, monkeypatch):
     """The package finds the visitor, whose quota counts, in the context of the request."""
     visitor, seen = contextvars.ContextVar("visitor"), []
     real = spaces.GPU
@@ -205,23 +171,21 @@ def test_a_visitors_run_goes_through_it_in_the_visitors_context(on_zero, monkeyp
         return real(task, timed)
 
     monkeypatch.setattr(zero, "GPU", noting)
+    monkeypatch.setattr(zero, "_tasks", {})
 
     async def visit():
         visitor.set("Mia")
         ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "run")
-        return [step async for step in follow(Models({}), ticket, Choice(), PROMPT, PARAMS)]
+        return [step async for step in follow(models, ticket, Choice(), PROMPT, PARAMS)]
 
     last = asyncio.run(visit())[-1]
     assert isinstance(last, RunProgress) and last.ended and last.run.trace.finish == "length"
     assert seen == ["Mia"]
 
 
-def test_a_visitor_who_leaves_ends_the_process(on_zero):
-    models = Models({})
-    queue = RunQueue()
-
+def test_a_visitor_who_leaves_ends_the_process(models):
     async def leave():
-        ticket = queue.join(Visitor("page", "10.0.0.1"), "run")
+        ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "run")
         steps = follow(models, ticket, Choice(), PROMPT, LONG)
         async for step in steps:
             if isinstance(step, RunProgress) and step.until > 2:
@@ -229,10 +193,9 @@ def test_a_visitor_who_leaves_ends_the_process(on_zero):
                 return step.run
 
     run = asyncio.run(leave())
-    deadline = time.monotonic() + 30
-    while models.get().lock.locked() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not models.get().lock.locked() and run.trace.finish == "cancelled"
+    assert models.get().lock.acquire(timeout=60)
+    models.get().lock.release()
+    assert run.trace.finish == "cancelled"
 
 
 def test_elsewhere_it_is_the_session_alone(pair, monkeypatch):
@@ -252,7 +215,8 @@ def test_all_pairs_that_visitors_can_choose_are_placed_before_the_page_is_there(
         raise PairError("the page comes now")
 
     placed = []
-    monkeypatch.setattr(zero, "place", lambda pair: placed.append(pair.info.name))
+    monkeypatch.setattr(Models, "get", lambda models, choice: choice.pair)
+    monkeypatch.setattr(zero, "place", placed.append)
     monkeypatch.setattr(page, "build_page", build)
     assert app.main(["--hosted", "--port", "0"]) != 0
     assert placed == ["embedded", "embedded-poor", "embedded-eagle3", "embedded-dflash"]

@@ -16,7 +16,7 @@ from specdemo.events.chi_square import (
 )
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 3, 7, 35, 200, 1000])
+@pytest.mark.parametrize("freedom", [1, 2, 7, 200])
 def test_the_right_tail_is_scipys(freedom):
     for quantile in (1e-12, 1e-4, 0.2, 0.5, 0.8, 1 - 1e-3, 1 - 1e-9):
         statistic = float(stats.chi2.ppf(quantile, freedom))
@@ -46,7 +46,7 @@ def test_right_counts_have_p_values_that_are_uniform_and_wrong_ones_do_not():
     random = np.random.default_rng(5)
     p = random.dirichlet([0.4] * 30)  # many rare cells, which have to be pooled
     exact = dict(enumerate(p.tolist()))
-    draws = (dict(enumerate(random.multinomial(3000, p).tolist())) for _ in range(400))
+    draws = (dict(enumerate(random.multinomial(3000, p).tolist())) for _ in range(200))
     p_values = [goodness_of_fit(seen, exact).p_value for seen in draws]
     assert stats.kstest(p_values, "uniform").pvalue > 1e-3
     other = dict(enumerate(random.multinomial(3000, (p + 1 / 30) / 2).tolist()))
@@ -79,7 +79,7 @@ def test_homogeneity_is_scipys_contingency_table():
 def test_two_samples_of_one_distribution_have_uniform_p_values():
     random = np.random.default_rng(6)
     p = random.dirichlet([0.4] * 40)
-    pairs = [[dict(enumerate(random.multinomial(n, p).tolist())) for n in (300, 400)] for _ in range(400)]
+    pairs = [[dict(enumerate(random.multinomial(n, p).tolist())) for n in (300, 400)] for _ in range(200)]
     p_values = [homogeneity(one, other).p_value for one, other in pairs]
     assert stats.kstest(p_values, "uniform").pvalue > 1e-3
     assert homogeneity({0: 200, 1: 100}, {0: 100, 1: 200}).p_value < 1e-6

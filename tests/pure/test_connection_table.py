@@ -1,4 +1,5 @@
-"""The table of connections, without sockets: who is in it, for how long, and who makes room."""
+"""The table of connections, without sockets: who is in it, for how long, and who makes room; and readers that
+stop reading."""
 
 import asyncio
 import logging
@@ -7,14 +8,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from specdemo.ui.front.connections import INVALID, Connection, Connections, seldom_logged
+from specdemo.ui.front.connections import INVALID, PIECE, Connection, Connections, Sending, seldom_logged
+from tests.played import played
 
 QUICK = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SLOW = QUICK.replace(b"/", b"/slow", 1)
 ENDLESS = QUICK.replace(b"/", b"/endless", 1)
+HALF = QUICK[:20]
 UPGRADE = QUICK.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 SLOWLY = 0.5  # s
 
@@ -87,79 +93,159 @@ def lines_of(name: str):
 
 
 @pytest.mark.parametrize("ws", ["none", WebSocket])
-def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place(ws):
-    async def play():
-        table = Connections(10, 20)
-        for _ in range(20):
-            wire = Wire(table, ws=ws)
-            await wire.ask(UPGRADE)
-            await wire.ask(QUICK)
-            assert wire.sent.count(b"HTTP/1.1 200") == 2
-            wire.close()
-            await asyncio.sleep(0)
-        assert len(table.open) == 0
-
+@played
+async def test_an_upgrade_gets_an_ordinary_answer_and_keeps_no_place(ws):
+    table = Connections(10, 20)
     with lines_of("uvicorn.error") as lines:
-        asyncio.run(play())
-    assert lines == []
+        wire = Wire(table, ws=ws)
+        await wire.ask(UPGRADE)
+        await wire.ask(QUICK)
+        assert wire.sent.count(b"HTTP/1.1 200") == 2
+        wire.close()
+        await asyncio.sleep(0)
+    assert len(table.open) == 0 and lines == []
 
 
-def test_the_answer_to_a_second_request_that_came_with_the_first_takes_as_long_as_it_takes():
-    async def play():
-        wire = Wire(Connections(10, SLOWLY / 2))
-        await wire.ask(QUICK + SLOW)
-        assert not wire.is_cut
-        await asyncio.sleep(SLOWLY * 1.2)
-        assert wire.sent.count(b"ok") == 2, "and only then is there a time for the third"
-        await asyncio.sleep(SLOWLY)
-        assert wire.is_cut
-
-    asyncio.run(play())
-
-
-def test_a_crowd_of_long_answers_makes_room_for_other_addresses():
-    async def play():
-        table = Connections(20, 20)
-        modest = [Wire(table, f"10.0.0.{number}") for number in range(3)]
-        crowd = [Wire(table, "8.8.8.8") for _ in range(17)]
-        for wire in (*modest, *crowd):
-            await wire.ask(ENDLESS)
-        more = Wire(table, "8.8.8.8")
-        assert more.is_cut, "of one address the new one goes"
-        others = []
-        for _ in range(3):
-            others.append(Wire(table, "8.8.4.4"))
-            await others[-1].ask(ENDLESS)
-            assert b"HTTP/1.1 200" in others[-1].sent
-        assert [wire.is_cut for wire in crowd] == [True] * 3 + [False] * 14
-        assert not any(wire.is_cut for wire in (*modest, *others)) and len(table.open) == 20
-
-    asyncio.run(play())
+@played
+async def test_headers_have_to_come_in_time_and_what_is_answered_goes_on():
+    table = Connections(10, 0.1)
+    endless, silent, half, again = (Wire(table) for _ in range(4))
+    await endless.ask(ENDLESS)
+    await again.ask(QUICK)
+    for wire in (half, again):
+        await wire.ask(HALF)
+    while not (silent.is_cut and half.is_cut and again.is_cut):
+        for wire in (half, again):
+            if not wire.is_cut:
+                await wire.ask(b"x")  # more of it does not give it more time
+        await asyncio.sleep(0.01)
+    assert b" 200 " in again.sent and not endless.is_cut
 
 
-def test_where_nobody_has_more_than_others_the_new_one_goes():
-    async def play():
-        table = Connections(6, 20)
-        wires = [Wire(table, f"10.0.0.{number % 3}") for number in range(6)]
-        for wire in wires:
-            await wire.ask(ENDLESS)
-        late = Wire(table, "10.0.0.0")
-        assert late.is_cut and not any(wire.is_cut for wire in wires)
+@played
+async def test_a_new_connection_takes_the_place_of_one_that_waits():
+    table = Connections(3, 20)
+    endless = Wire(table)
+    await endless.ask(ENDLESS)
+    with lines_of("specdemo.ui.front.connections") as lines:
+        half = [Wire(table) for _ in range(10)]
+        await asyncio.sleep(0)
+    assert [wire.is_cut for wire in half] == [True] * 8 + [False] * 2
+    assert not endless.is_cut and len(table.open) == 3
+    assert len(lines) == 1 and lines[0].startswith("3 connections are open")
 
-    asyncio.run(play())
+
+@played
+async def test_the_answer_to_a_second_request_that_came_with_the_first_takes_as_long_as_it_takes():
+    wire = Wire(Connections(10, SLOWLY / 2))
+    await wire.ask(QUICK + SLOW)
+    assert not wire.is_cut
+    await asyncio.sleep(SLOWLY * 1.2)
+    assert wire.sent.count(b"ok") == 2, "and only then is there a time for the third"
+    await asyncio.sleep(SLOWLY)
+    assert wire.is_cut
 
 
-def test_what_is_no_http_is_logged_once():
-    async def play():
-        for _ in range(50):
-            wire = Wire(Connections(10, 20))
-            await wire.ask(b"\x16\x03\x01\r\n\r\n")
-            assert wire.sent.startswith(b"HTTP/1.1 400 ")
+@played
+async def test_a_crowd_of_long_answers_makes_room_for_other_addresses():
+    table = Connections(20, 20)
+    modest = [Wire(table, f"10.0.0.{number}") for number in range(3)]
+    crowd = [Wire(table, "8.8.8.8") for _ in range(17)]
+    for wire in (*modest, *crowd):
+        await wire.ask(ENDLESS)
+    more = Wire(table, "8.8.8.8")
+    assert more.is_cut, "of one address the new one goes"
+    others = []
+    for _ in range(3):
+        others.append(Wire(table, "8.8.4.4"))
+        await others[-1].ask(ENDLESS)
+        assert b"HTTP/1.1 200" in others[-1].sent
+    assert [wire.is_cut for wire in crowd] == [True] * 3 + [False] * 14
+    assert not any(wire.is_cut for wire in (*modest, *others)) and len(table.open) == 20
 
+
+@played
+async def test_where_nobody_has_more_than_others_the_new_one_goes():
+    table = Connections(6, 20)
+    wires = [Wire(table, f"10.0.0.{number % 3}") for number in range(6)]
+    for wire in wires:
+        await wire.ask(ENDLESS)
+    late = Wire(table, "10.0.0.0")
+    assert late.is_cut and not any(wire.is_cut for wire in wires)
+
+
+@played
+async def test_what_is_no_http_is_logged_once():
     logger, line = logging.getLogger("uvicorn.error"), seldom_logged(*INVALID)
     logger.addFilter(line)
     with lines_of("specdemo.ui.front.connections") as said, lines_of("uvicorn.error") as lines:
-        asyncio.run(play())
+        for _ in range(5):
+            wire = Wire(Connections(10, 20))
+            await wire.ask(b"\x16\x03\x01\r\n\r\n")
+            assert wire.sent.startswith(b"HTTP/1.1 400 ")
         logger.warning("something else")
     logger.removeFilter(line)
     assert lines == ["something else"] and said == [INVALID[1]]
+
+
+# Readers, over a small app in place of Gradio
+
+
+STREAM = "/stream"
+PATIENCE = 0.9  # s
+LARGE = bytes(range(256)) * (5 * PIECE // 512)  # two and a half pieces
+
+
+class Reader:
+    """Takes so many pieces, each after a while, and no more. Its connection stays open."""
+
+    def __init__(self, takes: int, pause: float = 0):
+        self.takes, self.pause, self.received, self.ended = takes, pause, [], False
+
+    async def ask(self, app) -> None:
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "GET", "path": STREAM}
+        scope |= {"headers": [], "query_string": b"", "client": ("8.8.8.8", 1)}
+        await asyncio.wait_for(app(scope, asyncio.Event().wait, self._send), 10)
+
+    async def _send(self, message):
+        if message["type"] == "http.response.start":
+            return
+        if len(self.received) == self.takes:
+            await asyncio.Event().wait()
+        await asyncio.sleep(self.pause)
+        self.received.append(message["body"])
+        self.ended = not message.get("more_body")
+
+
+def app_that_says(part: bytes, times: int, heard: list[str]) -> Sending:
+    """heard: gets how its stream has ended."""
+
+    async def body():
+        try:
+            for _ in range(times):
+                yield part
+                await asyncio.sleep(0)
+            heard.append("complete")
+        except asyncio.CancelledError:
+            heard.append("cancelled")
+            raise
+
+    async def stream(_request):
+        return StreamingResponse(body())
+
+    return Sending(Starlette(routes=[Route(STREAM, stream)]), PATIENCE)
+
+
+@pytest.mark.slow
+def test_a_slow_reader_gets_all_of_it_though_a_message_takes_longer_than_its_patience():
+    heard, reader = [], Reader(takes=100, pause=PATIENCE / 3)
+    asyncio.run(reader.ask(app_that_says(LARGE, 1, heard)))
+    assert b"".join(reader.received) == LARGE and max(map(len, reader.received)) == PIECE
+    assert reader.ended and heard == ["complete"]
+
+
+@pytest.mark.slow
+def test_for_one_that_stops_reading_the_stream_ends_as_when_it_has_gone():
+    heard, reader = [], Reader(takes=2)
+    asyncio.run(reader.ask(app_that_says(LARGE, 10**9, heard)))
+    assert heard == ["cancelled"] and b"".join(reader.received) == LARGE[: 2 * PIECE]

@@ -2,6 +2,7 @@
 character shows."""
 
 import random
+from string import ascii_letters
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -40,24 +41,12 @@ def byte_level(vocab_size, add_prefix_space=False):
 
 def sentencepiece_like():
     """As Llama 2 and Gemma have it: ▁ for a space, one swallowed at the start, bytes for what is unknown."""
-    words = sorted({word for line in TEXT[:1] for word in line.split()})
-    pieces = [
-        ("<unk>", 0.0),
-        *((token, 0.0) for token in SPECIAL),
-        *((f"<0x{byte:02X}>", -20.0) for byte in range(256)),
-    ]
-    pieces += [(piece, -5.0) for word in words for piece in ("▁" + word, word)] + [
-        ("▁", -3.0),
-        ("▁▁", -4.0),
-        ("é", -6.0),
-        ("山", -6.0),
-    ]
-    pieces += [
-        (letter, -9.0)
-        for letter in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,'!?"
-        if letter not in dict(pieces)
-    ]
-    tokenizer = Tokenizer(models.Unigram(list(dict(pieces).items()), unk_id=0, byte_fallback=True))
+    words = sorted(set(TEXT[0].split()))
+    pieces = dict.fromkeys(("<unk>", *SPECIAL), 0.0) | {f"<0x{byte:02X}>": -20.0 for byte in range(256)}
+    pieces |= {piece: -5.0 for word in words for piece in ("▁" + word, word)}
+    pieces |= {"▁": -3.0, "▁▁": -4.0, "é": -6.0, "山": -6.0}
+    pieces |= {letter: -9.0 for letter in f"{ascii_letters}.,'!?" if letter not in pieces}
+    tokenizer = Tokenizer(models.Unigram(list(pieces.items()), unk_id=0, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -114,7 +103,8 @@ def pieces_of(tokenizer, ids):
 
 
 def test_pieces_of_texts_join_to_the_text(tokenizer):
-    for text in ["".join(TEXT), *TEXT, *(line[i:] for line in TEXT for i in range(0, len(line), 7))]:
+    replaced = f"a{INCOMPLETE}b{INCOMPLETE}"  # a text may really hold it
+    for text in ["".join(TEXT), replaced, *(line[i:] for line in TEXT for i in range(0, len(line), 20))]:
         ids = tokenizer(text, add_special_tokens=False).input_ids
         pieces = pieces_of(tokenizer, ids)
         assert "".join(pieces) == decoded(tokenizer, ids)
@@ -127,7 +117,7 @@ def test_pieces_of_random_ids_join_to_the_decoded_whole(tokenizer):
     dice = random.Random(1)
     known = sorted(tokenizer.get_vocab().values())
     special = tokenizer.convert_tokens_to_ids(SPECIAL)
-    for _ in range(400):
+    for _ in range(100):
         ids = [dice.choice(special if dice.random() < 0.15 else known) for _ in range(dice.randrange(1, 25))]
         if "<0x00>" in tokenizer.get_vocab():
             ids = without_broken_bytes(tokenizer, ids)
@@ -170,21 +160,10 @@ def test_special_tokens_are_empty_and_disturb_nothing(tokenizer):
     assert "".join(pieces) == decoded(tokenizer, mixed) == decoded(tokenizer, ids)
 
 
-def test_a_special_token_inside_a_character():
-    tokenizer = byte_level(259)
-    (first, second), eos = tokenizer("é", add_special_tokens=False).input_ids, tokenizer.eos_token_id
-    assert "".join(pieces_of(tokenizer, [first, eos, second])) == decoded(tokenizer, [first, eos, second])
-
-
-def test_a_text_may_really_hold_the_replacement_character(tokenizer):
-    ids = tokenizer(f"a{INCOMPLETE}b{INCOMPLETE}", add_special_tokens=False).input_ids
-    assert "".join(pieces_of(tokenizer, ids)) == decoded(tokenizer, ids)
-
-
 def test_a_preview_is_what_would_come_and_changes_nothing(tokenizer):
     dice = random.Random(3)
     ids = tokenizer("".join(TEXT[:2]), add_special_tokens=False).input_ids
-    for _ in range(30):
+    for _ in range(10):
         cut = dice.randrange(len(ids))
         pieces, undisturbed = Pieces(tokenizer), Pieces(tokenizer)
         for token_id in ids[:cut]:
@@ -225,8 +204,8 @@ def awkward(tokenizer) -> dict[str, list[int]]:
 
 def test_long_texts_stay_cheap(tokenizer):
     """Each token decodes a short window, not the text so far."""
-    tokens = {"text": tokenizer("".join(TEXT) * 3, add_special_tokens=False).input_ids}
-    tokens |= {kind: ids * (600 // len(ids)) for kind, ids in awkward(tokenizer).items()}
+    tokens = {"text": tokenizer("".join(TEXT), add_special_tokens=False).input_ids}
+    tokens |= {kind: ids * (200 // len(ids)) for kind, ids in awkward(tokenizer).items()}
     for kind, ids in tokens.items():
         pieces, text, longest = Pieces(tokenizer), "", 0
         for token_id in ids:
@@ -244,7 +223,7 @@ def test_pieces_of_long_runs_join_to_the_decoded_whole(tokenizer):
         kinds = {kind: ids for kind, ids in kinds.items() if not kind.endswith("byte")}
         text = text[:-1]
     words = tokenizer(text, add_special_tokens=False).input_ids
-    for _ in range(150):
+    for _ in range(40):
         ids: list[int] = []
         for _ in range(dice.randrange(1, 6)):
             ids += dice.choice([*kinds.values()]) * dice.choice((1, 2, 5, 40))

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.routing import Route
 
 from specdemo.events import Params
 from specdemo.ui.runs import board as board_module
@@ -24,10 +25,11 @@ from specdemo.ui.runs.board import (
 )
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.queue import Refused, RunQueue
-from specdemo.ui.runs.routes import RUNS, following_routes
+from specdemo.ui.runs.routes import RUNS, following_routes, health_route
 from specdemo.ui.runs.run import RunProgress, Waiting
 from specdemo.ui.view.feed import KeptRun
 from specdemo.ui.view.words import say
+from tests.played import played
 from tests.pure.test_feed import ROUNDS, output, trace
 
 PAIR = SimpleNamespace(
@@ -79,133 +81,116 @@ async def messages(run, since: int = 0) -> list[dict]:
         return [json.loads(news.make()) async for news in run.news(since) if news]
 
 
-def playing(play) -> None:
-    asyncio.run(asyncio.wait_for(play(), 30))
+@played
+async def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end():
+    told, heard = Told(), []
+
+    async def read() -> None:
+        async for news in told.run.news(0):
+            heard.append(json.loads(news.make()))
+
+    async def hears(count: int) -> None:
+        while len(heard) < count:
+            await asyncio.sleep(0.001)
+
+    reader = asyncio.create_task(read())
+    await told.says(Waiting("run.line", {"ahead": 2}, None))
+    await hears(1)
+    await told.goes_on(*ROUNDS[:2])
+    await hears(2)
+    await told.goes_on(*ROUNDS[2:])
+    await hears(3)
+    await told.ends()
+    await reader
+    first, begun, more, end = heard
+    assert first == {"notice": {"kind": "wait", "text": "You are number 2 in line …", "share": None}}
+    assert begun["update"]["link"] == "gamma=4" and begun["notice"]["kind"] == "note"
+    assert (more["update"]["since"], more["update"]["until"]) == (2, 4) and "ended" not in more
+    assert end["ended"] and end["update"]["finish"] == "length" and end["update"]["rounds"] == []
 
 
-def test_a_reader_is_told_what_is_waited_for_then_the_rounds_and_the_end():
-    async def play():
-        told = Told()
-        reader = asyncio.create_task(messages(told.run))
-        await told.says(Waiting("run.line", {"ahead": 2}, None))
-        await told.goes_on(*ROUNDS[:2])
-        await told.goes_on(*ROUNDS[2:])
-        await told.ends()
-        first, begun, more, end = await reader
-        assert first == {"notice": {"kind": "wait", "text": "You are number 2 in line …", "share": None}}
-        assert begun["update"]["link"] == "gamma=4" and begun["notice"]["kind"] == "note"
-        assert (more["update"]["since"], more["update"]["until"]) == (2, 4) and "ended" not in more
-        assert end["ended"] and end["update"]["finish"] == "length" and end["update"]["rounds"] == []
-
-    playing(play)
+@played
+async def test_one_who_comes_after_the_end_is_told_that_the_whole_run_is_kept():
+    told = Told()
+    await told.goes_on(*ROUNDS)
+    await told.ends()
+    assert await messages(told.run, 2) == [{"notice": told.run.notice, "ended": True, "stored": True}]
+    kept = json.loads(gzip.decompress(told.run.kept.message))
+    assert output(kept["update"]) == told.trace.text and told.run.feed is None
 
 
-def test_a_reader_whose_connection_was_cut_goes_on_from_the_round_that_it_knows():
-    async def play():
-        told = Told()
-        await told.goes_on(*ROUNDS[:3])
-        reader = asyncio.create_task(messages(told.run, 2))
-        await asyncio.sleep(0.01)
-        await told.goes_on(ROUNDS[3])
-        await told.ends()
-        updates = [message["update"] for message in await reader]
-        assert [(one["since"], one["until"]) for one in updates] == [(2, 3), (3, 4), (4, 4)]
-
-    playing(play)
-
-
-def test_one_who_comes_after_the_end_is_told_that_the_whole_run_is_kept():
-    async def play():
-        told = Told()
-        await told.goes_on(*ROUNDS)
-        await told.ends()
-        assert await messages(told.run, 2) == [{"notice": told.run.notice, "ended": True, "stored": True}]
-        kept = json.loads(gzip.decompress(told.run.kept.message))
-        assert output(kept["update"]) == told.trace.text and told.run.feed is None
-
-    playing(play)
+@played
+async def test_what_goes_wrong_is_told_with_what_was_there_before():
+    early, late = Told(), Told()
+    await early.says(ValueError("gamma must be smaller"))
+    assert await messages(early.run) == [{"notice": early.run.notice, "ended": True}]
+    assert early.run.notice["text"] == "Draft length γ must be smaller" and early.run.kept is None
+    await late.goes_on(*ROUNDS[:1])
+    late.trace.end("error")
+    await late.says(RuntimeError("no"))
+    await late.run.task
+    assert late.run.notice["kind"] == "error" and "RuntimeError" in late.run.notice["text"]
+    assert json.loads(gzip.decompress(late.run.kept.message))["update"]["finish"] == "error"
 
 
-def test_what_goes_wrong_is_told_with_what_was_there_before():
-    async def play():
-        early, late = Told(), Told()
-        await early.says(ValueError("gamma must be smaller"))
-        assert await messages(early.run) == [{"notice": early.run.notice, "ended": True}]
-        assert early.run.notice["text"] == "Draft length γ must be smaller" and early.run.kept is None
-        await late.goes_on(*ROUNDS[:1])
-        late.trace.end("error")
-        await late.says(RuntimeError("no"))
-        await late.run.task
-        assert late.run.notice["kind"] == "error" and "RuntimeError" in late.run.notice["text"]
-        assert json.loads(gzip.decompress(late.run.kept.message))["update"]["finish"] == "error"
-
-    playing(play)
-
-
-def test_a_run_is_left_when_nobody_reads_it_for_a_while(monkeypatch):
-    async def play():
-        run = Told(replace(LOCAL, listen_seconds=20, resume_seconds=30)).run
-        assert run.is_awaited() and not run.is_read()
-        clock.now += 21
-        assert not run.is_awaited(), "nobody has come"
-        with run.reading():
-            clock.now += 1_000
-            assert run.is_awaited() and run.is_read()
-        clock.now += 29
-        assert run.is_awaited(), "its page may come back"
-        clock.now += 2
-        assert not run.is_awaited()
-        run.task.cancel()
-
+@played
+async def test_a_run_is_left_when_nobody_reads_it_for_a_while(monkeypatch):
     clock = SimpleNamespace(now=1_000.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
-    asyncio.run(play())
+    run = Told(replace(LOCAL, listen_seconds=20, resume_seconds=30)).run
+    assert run.is_awaited() and not run.is_read()
+    clock.now += 21
+    assert not run.is_awaited(), "nobody has come"
+    with run.reading():
+        clock.now += 1_000
+        assert run.is_awaited() and run.is_read()
+    clock.now += 29
+    assert run.is_awaited(), "its page may come back"
+    clock.now += 2
+    assert not run.is_awaited()
+    run.task.cancel()
 
 
-def test_a_run_that_is_stopped_in_line_says_so_and_leaves_it():
+@played
+async def test_a_run_that_is_stopped_in_line_says_so_and_leaves_it():
     async def waits(ticket):
         while not ticket.done.done():
             yield Waiting("run.line", {"ahead": 1}, None)
             await asyncio.sleep(0.01)
         ticket.done.result()
 
-    async def play():
-        queue, run = RunQueue(), FollowedRun(LOCAL, Params(), lambda trace: "")
-        run.ticket = queue.join(Visitor("page", "a"), "run")
-        run.begin(waits(run.ticket))
-        reader = asyncio.create_task(messages(run))
-        await asyncio.sleep(0.05)
-        run.stop()
-        *_, last = await reader
-        assert last == {"notice": {"kind": "note", "text": STOPPED_EARLY, "share": None}, "ended": True}
-        assert queue.waiting == 0
-        run.stop()
-
-    playing(play)
+    queue, run = RunQueue(), FollowedRun(LOCAL, Params(), lambda trace: "")
+    run.ticket = queue.join(Visitor("page", "a"), "run")
+    run.begin(waits(run.ticket))
+    reader = asyncio.create_task(messages(run))
+    await asyncio.sleep(0.05)
+    run.stop()
+    *_, last = await reader
+    assert last == {"notice": {"kind": "note", "text": STOPPED_EARLY, "share": None}, "ended": True}
+    assert queue.waiting == 0
+    run.stop()
 
 
-def test_a_measurement_that_is_stopped_keeps_what_it_has_measured():
-    async def play():
-        queue, one = RunQueue(), FollowedMeasurement(LOCAL, {"kind": "gamma"})
-        one.ticket = queue.join(Visitor("page", "a"), "measurement")
-        told = asyncio.Queue()
+@played
+async def test_a_measurement_that_is_stopped_keeps_what_it_has_measured():
+    queue, one = RunQueue(), FollowedMeasurement(LOCAL, {"kind": "gamma"})
+    one.ticket = queue.join(Visitor("page", "a"), "measurement")
+    told = asyncio.Queue()
 
-        async def measures():
-            while (report := await told.get()) is not None:
-                yield report
+    async def measures():
+        while (report := await told.get()) is not None:
+            yield report
 
-        one.begin(measures())
-        reader = asyncio.create_task(messages(one))
-        await told.put(one.latest | {"state": "running", "gammas": [1]})
-        await asyncio.sleep(0.05)
-        one.stop()
-        await told.put(one.latest | {"state": "ended"})
-        await told.put(None)
-        *_, last = await reader
-        assert last["ended"] and last["measurement"]["state"] == "stopped"
-        assert last["measurement"]["gammas"] == [1] and last["measurement"]["id"] == one.name
-
-    playing(play)
+    one.begin(measures())
+    reader = asyncio.create_task(messages(one))
+    await told.put(one.latest | {"state": "running", "gammas": [1]})
+    await asyncio.sleep(0.05)
+    one.stop()
+    await told.put(one.latest | {"state": "ended"})
+    await told.put(None)
+    *_, last = await reader
+    assert last["ended"] and last["measurement"]["state"] == "stopped"
+    assert last["measurement"]["gammas"] == [1] and last["measurement"]["id"] == one.name
 
 
 # What is kept
@@ -256,35 +241,19 @@ def test_runs_are_bounded_in_number_and_time(monkeypatch):
     assert list(board.entries.values()) == [last] and [*board.recorded] == [RECORDED_RUN]
 
 
-def test_a_page_keeps_its_latest_run_only():
-    async def play():
-        board = bounded()
-        before, other = put(board, 1, "a", "page"), put(board, 1, "a", "another page")
-        told = Told(session="page", address="a")
-        board.put(told.run)
-        told.run.task.add_done_callback(lambda _: board._has_ended(told.run))
-        await told.goes_on(*ROUNDS)
-        assert there(board, [before]) == [before], "it is shown again if the new one fails"
-        await told.ends()
-        await asyncio.sleep(0)
-        assert there(board, (before, other, told.run)) == [other, told.run]
-
-    playing(play)
-
-
-def test_the_runs_of_a_conversation_stay_while_it_goes_on():
-    async def play():
-        board = bounded()
-        first, apart = put(board, 1, "a", "page"), put(board, 1, "a", "page")
-        told = Told(session="page", address="a", before=(first.name,))
-        board.put(told.run)
-        told.run.task.add_done_callback(lambda _: board._has_ended(told.run))
-        await told.goes_on(*ROUNDS)
-        await told.ends()
-        await asyncio.sleep(0)
-        assert there(board, (first, apart, told.run)) == [first, told.run]
-
-    playing(play)
+@played
+async def test_a_page_keeps_its_latest_run_and_those_of_its_conversation():
+    board = bounded()
+    before, other = put(board, 1, "a", "page"), put(board, 1, "a", "another page")
+    asked = put(board, 1, "a", "page")
+    told = Told(session="page", address="a", before=(asked.name,))
+    board.put(told.run)
+    told.run.task.add_done_callback(lambda _: board._has_ended(told.run))
+    await told.goes_on(*ROUNDS)
+    assert there(board, [before]) == [before], "it is shown again if the new one fails"
+    await told.ends()
+    await asyncio.sleep(0)
+    assert there(board, (before, other, asked, told.run)) == [other, asked, told.run]
 
 
 def test_a_page_that_has_read_its_run_reads_the_next_one_too():
@@ -318,54 +287,69 @@ def test_what_nobody_reads_takes_no_more_than_its_share():
 # The routes
 
 
+def asking(*routes: Route) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(Starlette(routes=routes)), base_url="http://x")
+
+
 class Site:
     """The routes, asked as a browser does."""
 
     def __init__(self, board: Board):
         self.queue = RunQueue()
-        app = Starlette(routes=following_routes(board, self.queue))
-        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x")
+        self.client = asking(*following_routes(board, self.queue))
 
-    async def get(self, name: str, part: str = "", known: int = 0) -> httpx.Response:
-        headers = {"Last-Event-ID": str(known)} if known else {}
-        return await self.client.get(f"{RUNS}/{name}{part}", headers=headers)
+    async def get(self, name: str, part: str = "", known: str = "") -> httpx.Response:
+        return await self.client.get(f"{RUNS}/{name}{part}", headers={b"Last-Event-ID": known.encode()})
 
 
-def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_and_as_a_file():
-    async def play():
-        board, told = bounded(), Told(address="a")
-        board.put(told.run)
-        site, name = Site(board), told.run.name
-        await told.goes_on(*ROUNDS[:3])
-        reading = asyncio.create_task(site.get(name, known=2))
-        await asyncio.sleep(0.05)
-        await told.goes_on(ROUNDS[3])
-        await told.ends()
-        answer = await reading
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
-        assert blocks[0][0].startswith("retry: ") and [block[0] for block in blocks[1:]] == [
-            "id: 3",
-            "id: 4",
-            "id: 4",
-        ]
-        assert json.loads(blocks[-1][1].removeprefix("data: "))["ended"]
-        whole, file = await site.get(name, "/whole"), await site.get(name, "/trace")
-        assert output(whole.json()["update"]) == told.trace.text and file.json()["text"] == told.trace.text
-        assert 'filename="specdemo-seed-7.json"' in file.headers["content-disposition"]
-        assert whole.headers["content-encoding"] == "gzip" and not told.run.readers
-
-    playing(play)
+@played
+async def test_a_run_is_streamed_from_the_last_event_and_then_there_as_a_whole_and_as_a_file():
+    board, told = bounded(), Told(address="a")
+    board.put(told.run)
+    site, name = Site(board), told.run.name
+    await told.goes_on(*ROUNDS[:3])
+    reading = asyncio.create_task(site.get(name, known="2"))
+    while not told.run.readers:
+        await asyncio.sleep(0.001)
+    await told.goes_on(ROUNDS[3])
+    await told.ends()
+    answer = await reading
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    retry, *blocks = (block.split("\n") for block in answer.text.strip().split("\n\n"))
+    events = [json.loads(data.removeprefix("data: ")) for _, data in blocks]
+    assert retry[0].startswith("retry: ") and blocks[-1][0] == "id: 4" and events[-1]["ended"]
+    assert events[0]["update"]["since"] == 2
+    assert [one["index"] for event in events for one in event["update"]["rounds"]] == [2, 3]
+    whole, file = await site.get(name, "/whole"), await site.get(name, "/trace")
+    assert output(whole.json()["update"]) == told.trace.text and file.json()["text"] == told.trace.text
+    assert 'filename="specdemo-seed-7.json"' in file.headers["content-disposition"]
+    assert whole.headers["content-encoding"] == "gzip" and not told.run.readers
 
 
-def test_what_is_not_there_is_answered_with_a_sentence():
-    async def play():
-        site = Site(bounded())
-        for part in ("", "/whole", "/trace"):
-            answer = await site.get("f" * 32, part)
-            assert (answer.status_code, answer.text) == (404, say("run.gone"))
-        assert (await site.client.post(f"{RUNS}/{'f' * 32}/stop")).status_code == 204
-        recorded = await site.get(RECORDED_RUN, "/whole")
-        assert recorded.json()["notice"]["kind"] == "recorded"
+@played
+async def test_what_is_not_there_is_answered_with_a_sentence():
+    site = Site(bounded())
+    for part in ("", "/whole", "/trace"):
+        answer = await site.get("f" * 32, part)
+        assert (answer.status_code, answer.text) == (404, say("run.gone"))
+    assert (await site.client.post(f"{RUNS}/{'f' * 32}/stop")).status_code == 204
+    recorded = await site.get(RECORDED_RUN, "/whole")
+    assert recorded.json()["notice"]["kind"] == "recorded"
+    for place in ("-1", "9" * 400, "1.5", "²", "١", "first"):
+        answer = await site.get(RECORDED_RUN, known=place)
+        assert answer.text.endswith('data: {"stored": true, "ended": true}\n\n'), place
 
-    playing(play)
+
+@pytest.mark.parametrize(
+    ("busy", "stopped", "works", "answer"),
+    [
+        (False, False, True, (200, {"status": "ok", "busy": False, "waiting": 2})),
+        (True, True, True, (503, {"status": "stopped", "busy": True, "waiting": 2})),
+        (True, False, False, (503, {"status": "stopped", "busy": True, "waiting": 2})),
+    ],
+)
+@played
+async def test_health(busy, stopped, works, answer):
+    runs = SimpleNamespace(busy=busy, waiting=2, thread=SimpleNamespace(is_alive=lambda: works))
+    said = await asking(health_route(runs, lambda: stopped)).get("/health")
+    assert (said.status_code, said.json()) == answer

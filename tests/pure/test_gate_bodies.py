@@ -1,17 +1,19 @@
-"""The bodies of requests: each has to arrive in time, and all together are bounded."""
+"""What the gate bounds: the bodies of requests, and the views of the page that are made at once."""
 
 import asyncio
-from collections import Counter
 
 import pytest
 
 from specdemo.ui.front.checks import NotLetIn
-from specdemo.ui.front.gate import Bodies, Inside
+from specdemo.ui.front.gate import MAKING, Bodies, Gate, Inside
+from specdemo.ui.runs.limits import LOCAL
+from tests.played import played
 
-MOST, TOGETHER = 1_000, 16
+MOST, TOGETHER = 1_000, 4
+VIEWS = 5 * MAKING
 
 
-def request(*parts, waits=False, headers=()):
+def request(*parts, waits=False):
     """One whose body comes in these parts. waits: the last one never comes."""
     messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     if not waits:
@@ -24,7 +26,7 @@ def request(*parts, waits=False, headers=()):
 
     async def send(message): ...
 
-    return Inside({"type": "http", "headers": [*headers]}, receive, send)
+    return Inside({"type": "http", "headers": []}, receive, send)
 
 
 def test_a_body_that_does_not_come_to_its_end_is_given_up():
@@ -34,69 +36,72 @@ def test_a_body_that_does_not_come_to_its_end_is_given_up():
     assert refused.value.status == 408 and not reader.arriving
 
 
-def test_what_was_read_is_read_again_by_the_app():
-    async def play():
-        inside = request(b"ab", b"", b"c")
-        assert await reader.read(inside, "a") == b"abc"
-        assert await inside.receive() == {"type": "http.request", "body": b"abc", "more_body": False}
-
+@played
+async def test_what_was_read_is_read_again_by_the_app():
     reader = Bodies(MOST, TOGETHER, 30)
-    asyncio.run(play())
+    inside = request(b"ab", b"", b"c")
+    assert await reader.read(inside, "a") == b"abc"
+    assert await inside.receive() == {"type": "http.request", "body": b"abc", "more_body": False}
     assert not reader.arriving
 
 
-def test_unfinished_bodies_are_bounded_together_and_keep_nobody_else_out():
-    async def begin(address) -> int | None:
-        try:
-            return await reader.read(request(b"x" * 900, waits=True), address)
-        except NotLetIn as refused:
-            assert "arrive at once" in refused.sentence and refused.retry_after
-            return refused.status
-
-    async def play():
-        unfinished = [asyncio.create_task(begin("a")) for _ in range(150)]
-        await asyncio.sleep(0.05)
-        assert Counter(task.result() for task in unfinished if task.done()).keys() == {429}
-        assert reader.arriving["a"] <= TOGETHER * MOST
-        for address in ("b", "c"):
-            assert await reader.read(request(b"y" * 500, b"y" * 400), address)
-        assert await begin("a") == 429
-        for task in unfinished:
-            task.cancel()
-        await asyncio.gather(*unfinished, return_exceptions=True)
-        assert not reader.arriving
-
+@played
+async def test_unfinished_bodies_are_bounded_together_and_keep_nobody_else_out():
     reader = Bodies(MOST, TOGETHER, 30)
-    asyncio.run(play())
+    unfinished = [
+        asyncio.create_task(reader.read(request(b"x" * 900, waits=True), "a")) for _ in range(2 * TOGETHER)
+    ]
+    while not any(task.done() for task in unfinished):
+        await asyncio.sleep(0)
+    assert reader.arriving["a"] <= TOGETHER * MOST
+    for address in ("b", "c"):
+        assert await reader.read(request(b"y" * 500, b"y" * 400), address)
+    for task in unfinished:
+        task.cancel()
+    ended = await asyncio.gather(*unfinished, return_exceptions=True)
+    refused = [error for error in ended if isinstance(error, NotLetIn)]
+    assert refused and all((one.status, one.retry_after) == (429, 2) for one in refused)
+    assert not reader.arriving
 
 
-def test_many_addresses_together_hold_little_more_than_one():
-    async def hold(address) -> bytes | None:
-        try:
-            return await reader.read(request(b"x" * 900, waits=True), address)
-        except NotLetIn:
-            return None
-
-    async def play():
-        held = [asyncio.create_task(hold(f"{number % 50}")) for number in range(2_000)]
-        await asyncio.sleep(0.1)
-        assert reader.arriving.total() <= 5 * TOGETHER * MOST
-        for task in held:
-            task.cancel()
-        await asyncio.gather(*held, return_exceptions=True)
-
-    reader = Bodies(MOST, TOGETHER, 30)
-    asyncio.run(play())
-
-
-def test_what_is_held_counts_until_it_is_answered():
-    async def play():
-        async with reader.held(request(b"x" * 900), "a"), reader.held(request(b"x" * 900), "a") as body:
-            assert len(body) == 900 and reader.arriving["a"] == 1_800
-            with pytest.raises(NotLetIn, match="arrive at once"):
-                await reader.read(request(b"x" * 900), "a")
-            assert await reader.read(request(b"y" * 900), "b"), "it has its share"
-        assert not reader.arriving
-
+@played
+async def test_what_is_held_counts_until_it_is_answered():
     reader = Bodies(MOST, 2, 30)
-    asyncio.run(play())
+    async with reader.held(request(b"x" * 900), "a"), reader.held(request(b"x" * 900), "a") as body:
+        assert len(body) == 900 and reader.arriving["a"] == 1_800
+        with pytest.raises(NotLetIn, match="arrive at once"):
+            await reader.read(request(b"x" * 900), "a")
+        assert await reader.read(request(b"y" * 900), "b"), "it has its share"
+    assert not reader.arriving
+
+
+@played
+async def test_few_views_are_made_at_once_and_a_reader_who_stops_holds_nobody_up():
+    making, most, sent = 0, 0, 0
+
+    async def app(scope, receive, send):
+        nonlocal making, most
+        making += 1
+        most = max(most, making)
+        await asyncio.sleep(0.01)
+        making -= 1
+        if scope["fails"]:
+            raise RuntimeError
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        nonlocal sent
+        sent += 1
+        await asyncio.Event().wait()  # it takes nothing more
+
+    gate = Gate(app, LOCAL, None, {}, ())
+    asked = {"type": "http", "method": "GET", "headers": [], "query_string": b""}
+    kinds = [("/", False), ("/config", False), ("/", True)] * VIEWS
+    scopes = [{**asked, "path": path, "fails": fails} for path, fails in kinds]
+    tasks = [asyncio.create_task(gate(scope, None, send)) for scope in scopes]
+    while sent < 2 * VIEWS or sum(task.done() for task in tasks) < VIEWS:
+        await asyncio.sleep(0.01)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert sent == 2 * VIEWS and most == MAKING

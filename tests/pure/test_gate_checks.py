@@ -41,52 +41,39 @@ STOP = Function(2, "stop", (Field("session"),), direct=True, private=True)
     [
         (b"\xff{}", "The body must be JSON in UTF-8."),
         (b"", "The body must be JSON: Expecting value"),
-        (b"{'a': 1}", "The body must be JSON: "),
         (b'{"a": NaN}', "The body must be JSON: NaN is no number of JSON."),
-        (b'{"a": -Infinity}', "The body must be JSON: -Infinity is no number of JSON."),
         (b'{"a": 1e999}', "The body must be JSON: a number is too large."),
         (b'{"a": ' + b"1" * 5000 + b"}", "The body must be JSON: "),
         (b"[1]", "The body must be a JSON object."),
-        (b"null", "The body must be a JSON object."),
         (b'{"a": ' + b"[" * DEPTH + b"1" + b"]" * DEPTH + b"}", "The body must be nested at most"),
         (b"[" * 500_000, "The body must be"),
-        (b'{"a":' * 500_000, "The body must be"),
     ],
 )
 def test_a_body_that_is_no_json_object_is_refused_in_a_sentence(body, sentence):
     with pytest.raises(NotLetIn) as refused:
         read_object(body)
     assert refused.value.status == 400 and refused.value.sentence.startswith(sentence)
-
-
-def test_a_json_object_is_read():
     deepest = b'{"a": ' + b"[" * (DEPTH - 1) + b"]" * (DEPTH - 1) + b"}"
-    assert list(read_object(deepest)) == ["a"]
-    assert read_object('{"a": ["é", 1.5, "\\ud800"]}'.encode()) == {"a": ["é", 1.5, "\ud800"]}
+    assert [*read_object(deepest)] == [*read_object('{"a": ["é", 1.5, "\\ud800"]}'.encode())] == ["a"]
 
 
 def test_right_values_pass_and_empty_ones_are_left_to_params():
     check_values(RIGHT, FIELDS)
     check_values(["", "other", None, None, 0], FIELDS)
-    check_values([1.5], [Field("Top-p", "number")])
 
 
 @pytest.mark.parametrize(
     ("at", "value", "sentence"),
     [
         (0, 5, "Prompt must be text, not 5."),
-        (0, None, "Prompt must be text, not null."),
         (0, ["x"], "Prompt must be text, not a list."),
         (1, "third", 'Pair must be one of embedded, other, not "third".'),
-        (1, {"a": 1}, "Pair must be one of embedded, other, not an object."),
         (1, None, "Pair must be one of embedded, other, not null."),
         (2, "40", 'Top-k must be a number, not "40".'),
         (2, True, "Top-k must be a number, not true."),
         (2, 10**400, "Top-k must be a number, not 1000000000"),
         (3, 1, "Chat template must be true or false, not 1."),
         (4, 3, "Examples must be a whole number from 0 to 2, not 3."),
-        (4, -1, "Examples must be a whole number from 0 to 2, not -1."),
-        (4, None, "Examples must be a whole number from 0 to 2, not null."),
         (4, True, "Examples must be a whole number from 0 to 2, not true."),
     ],
 )
@@ -99,73 +86,61 @@ def test_a_wrong_value_is_named_by_its_label(at, value, sentence):
 
 
 def test_the_number_of_values_is_told():
-    for values in ([], RIGHT[1:], [*RIGHT, 1], "text", None, {"0": 1}):
+    for values in (RIGHT[1:], [*RIGHT, 1], None, {"0": 1}):
         with pytest.raises(NotLetIn, match="data must"):
             check_values(values, FIELDS)
 
 
 def test_arguments_by_name():
     check_named({"prompt": "x"}, GENERATE.fields)
-    check_named({}, ())
-    for given, sentence in (
-        ({}, "The argument prompt is missing."),
-        ({"prompt": "", "gama": 1}, 'There is no argument "gama"; it takes prompt, gamma.'),
+    for fields, given, sentence in (
+        (GENERATE.fields, {}, "The argument prompt is missing."),
+        (GENERATE.fields, {"prompt": "", "gama": 1}, 'There is no argument "gama"; it takes prompt, gamma.'),
+        ((), {"x": 1}, 'There is no argument "x"; it takes none.'),
     ):
         with pytest.raises(NotLetIn) as refused:
-            check_named(given, GENERATE.fields)
+            check_named(given, fields)
         assert refused.value.sentence == sentence
-    with pytest.raises(NotLetIn, match="it takes none"):
-        check_named({"x": 1}, ())
 
 
 def test_an_argument_can_be_messages_and_no_file():
     turn = {"role": "user", "content": "x"}
     check_named({"prompt": [turn, turn]}, GENERATE.fields)
     check_named({"prompt": "Once", "gamma": {"11": -5, "3": 2.5}}, GENERATE.fields)
-    for file in ({"11": {"path": "x"}}, {"11": 1, "path": "x"}, {"\u0661": 1}):
-        with pytest.raises(NotLetIn, match="^gamma must be .* or numbers by token id, not an object"):
+    for file in ({"11": {"path": "x"}}, {"11": 1, "path": "x"}, {"\u0661": 1}, [turn, {**turn, "path": "x"}]):
+        with pytest.raises(NotLetIn, match="^gamma must be a text, .* or numbers by token id, not a"):
             check_named({"prompt": "Once", "gamma": file}, GENERATE.fields)
-    for wrong in ({**turn, "path": "/etc/passwd"}, {"role": {"path": "x"}, "content": ""}, {"path": "x"}):
-        with pytest.raises(
-            NotLetIn, match="^prompt must be a text, a number, true, false or a list of these"
-        ):
-            check_named({"prompt": [turn, wrong]}, GENERATE.fields)
 
 
 def test_what_an_event_carries_beside_its_values():
-    check_rest(
-        {"trigger_id": 7, "event_id": "ab-1", "event_data": {"kind": "race", "prompts": "set"}}, {0, 7}
-    )
     guess = {"kind": "guess", "ids": "1,2", "round": 1, "guess": " a", "game": "ab", "seed": 7}
-    check_rest({"event_data": guess}, {0, 7})
-    check_rest({"event_data": {"kind": "trials", "trial": "told"}}, {0, 7})
+    check_rest({"trigger_id": 7, "event_id": "ab-1", "event_data": guess}, {0, 7})
     check_rest({"trigger_id": 0, "event_data": "a text"}, {0, 7})
     for wrong in (
-        {"trigger_id": 8},
-        {"trigger_id": "7"},
-        {"trigger_id": [7]},
-        {"batched": True},
-        {"simple_format": 1},
-        {"oauth_token": "t"},
-        {"event_id": "a b"},
-        {"event_id": 5},
-        {"event_data": {"path": "/etc/passwd"}},
+        *({"trigger_id": 8}, {"trigger_id": "7"}),
+        *({"batched": True}, {"simple_format": 1}, {"oauth_token": "t"}),
+        *({"event_id": "a b"}, {"event_id": 5}),
+        *({"event_data": {"path": "/etc/passwd"}}, {"event_data": [{"path": "/etc/passwd"}]}),
         {"event_data": {"kind": ["race"]}},
-        {"event_data": {"kind": "guess", "ids": [1, 2]}},
-        {"event_data": [{"path": "/etc/passwd"}]},
     ):
         with pytest.raises(NotLetIn):
             check_rest(wrong, {0, 7})
-    for session in (5, "", "a b", "x" * 65, "a\n", ["a"], "\ud800"):
+    for session in (5, "", "a b", "x" * 65, "a\n"):
         with pytest.raises(NotLetIn, match="session_hash"):
             name_in({"session_hash": session}, "session_hash")
 
 
 class NoVisits:
-    """Nobody visits; everybody is let in. Only the session "mine" has something to read."""
+    """Nobody visits; everybody is let in. Only the sessions "mine" and "taken" have something to read, and
+    somebody reads the second one's."""
 
     visitors = ("mine", "read")
-    queue = SimpleNamespace(has_messages=lambda session: session == "mine")
+    queue = SimpleNamespace(
+        has_messages=lambda session: session in ("mine", "taken"), session_of=lambda event: event
+    )
+
+    def has_reader(self, session):
+        return session == "taken"
 
     def listen(self, session): ...
 
@@ -176,16 +151,7 @@ class NoVisits:
         yield
 
 
-class FullQueue(NoVisits):
-    """Nobody is let into Gradio's queue."""
-
-    @asynccontextmanager
-    async def admitted(self, session, address):
-        raise NotLetIn(429, "Too many requests wait here.", 2)
-        yield
-
-
-def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="", query=b"", visits=None):
+def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="", query=b""):
     """The status of the gate's answer, its headers, its body, and what the app behind it got, if asked:
     the query and the body."""
     got = []
@@ -219,72 +185,32 @@ def asked(method, path, body=b"", limits=LOCAL, headers=(), parts=None, prefix="
             "query_string": query,
             "headers": [*headers],
         }
-        gate = Gate(app, limits, visits or NoVisits(), {2: STOP, 3: RUN, 4: GENERATE}, ())
+        gate = Gate(app, limits, NoVisits(), {2: STOP, 3: RUN, 4: GENERATE}, ())
         await gate(scope, receive, send)
         return said[0]["status"], dict(said[0]["headers"]), said[1]["body"], got
 
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(
-            "/",
-            "/config",
-            "/theme.css",
-            "/health",
-            "/gradio_api/openapi.json",
-            "/assets/index-a_b.js",
-            "/static/img/a.svg",
-        ),
-        *("/specdemo/10ce0b9a/page/main.js", "/gradio_api/info", "/favicon.ico"),
-    ],
-)
-def test_what_the_page_needs_is_there_under_a_prefix_too(path):
-    for prefix, asked_for in (("", path), ("/some/where", path), ("/some/where", f"/some/where{path}")):
-        status, _, _, got = asked("GET", asked_for, prefix=prefix, query=b"page=x&deep_link=y")
+def test_a_page_is_there_under_a_prefix_too():
+    paths = ("/config", "/some/where/", "/some/where/config", "/some/where/specdemo/1a/page/main.js")
+    for path in paths:
+        status, _, _, got = asked("GET", path, prefix="/some/where", query=b"page=x&deep_link=y")
         assert status == 200 and got == [(b"", b"")], "Gradio reads no query of these"
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        *(
-            "/monitoring",
-            "/monitoring/summary",
-            "/login",
-            "/logout",
-            "/docs",
-            "/svelte/x.js",
-            "//",
-            "/config/",
-        ),
+        *("/monitoring", "/login", "/docs", "/openapi.json", "//", "/config/", "/CONFIG", "/config\n"),
         *("/assets/../app.py", "/assets//etc/passwd", "/static/.hidden", "/assets/a\0b", "/assets/a/../b"),
-        *("/gradio_api/file=/etc/passwd", "/gradio_api/proxy=http://x", "/gradio_api/upload_progress"),
-        *(
-            "/gradio_api/stream/a",
-            "/gradio_api/component_server",
-            "/gradio_api/vibe-edit",
-            "/gradio_api/token",
-        ),
-        *(
-            "/gradio_api/run/stop",
-            "/gradio_api/api/predict",
-            "/gradio_api/deep_link",
-            "/gradio_api/dev/reload",
-        ),
-        *(
-            "/openapi.json",
-            "/gradio_api/custom_component/a/client/b/c",
-            "/gradio_api/runs",
-            "/runs",
-        ),
-        *("/some/where/config", "/CONFIG", "/config\n", "/gradio_api/heartbeat/a%00b", "/gradio_api/user"),
+        *("/gradio_api/file=/etc/passwd", "/gradio_api/proxy=http://x", "/gradio_api/component_server"),
+        *("/gradio_api/run/stop", "/gradio_api/stream/a", "/gradio_api/custom_component/a/client/b/c"),
+        *("/some/where/config", "/gradio_api/heartbeat/a%00b", "/runs"),
     ],
 )
 def test_anything_else_is_not(path):
-    for method in ("GET", "POST", "HEAD", "OPTIONS", "DELETE"):
+    for method in ("GET", "POST", "OPTIONS"):
         status, headers, body, got = asked(method, path, b"{}")
         assert (status, got) == (404, []) and json.loads(body) == {"detail": "There is nothing here."}
         assert headers[b"x-content-type-options"] == b"nosniff"
@@ -293,22 +219,20 @@ def test_anything_else_is_not(path):
 def test_other_methods_are_told_which_ones_work():
     status, headers, body, got = asked("PUT", "/gradio_api/queue/join", b"{}")
     assert (status, headers[b"allow"], got) == (405, b"POST, OPTIONS", []) and b"Only POST" in body
-    assert asked("OPTIONS", "/config")[0] == 204
-    assert asked("HEAD", "/")[0] == 200
+    assert asked("OPTIONS", "/config")[0] == 204 and asked("HEAD", "/")[0] == 200
 
 
 @pytest.mark.parametrize("name", [b"host", b"x-forwarded-host"])
-@pytest.mark.parametrize("host", [b"999.999.999.999", b"01.1.1.1:80", b"[::g]", b"[1.2.3.4]", b"a b", b"a/b"])
-def test_a_host_of_which_no_address_can_be_made_is_refused_wherever_it_stands(name, host):
-    for hosts in ([host], [host, b"right.example"], [b"right.example", host]):
-        status, _, body, got = asked("GET", "/", headers=[(name, one) for one in hosts])
-        assert (status, got) == (400, []) and f"{name.decode()} must be the name of a host." in body.decode()
-
-
-def test_right_hosts_pass():
-    for host in (b"localhost:7860", b"[::1]:80", b"10.0.0.1", b"a_b.example", b"xn--bcher-kva.example", b""):
-        assert asked("GET", "/", headers=[(b"host", host), (b"x-forwarded-host", host + b", a b")])[0] == 200
-    assert asked("GET", "/", headers=[(b"host", b"a, b")])[0] == 400, "only proxies write lists"
+def test_a_host_of_which_no_address_can_be_made_is_refused_wherever_it_stands(name):
+    for host in (b"999.999.999.999", b"[::g]", b"a b", b"a/b"):
+        for hosts in ([host, b"right.example"], [b"right.example", host]):
+            status, _, body, got = asked("GET", "/", headers=[(name, one) for one in hosts])
+            assert (status, got) == (400, [])
+            assert f"{name.decode()} must be the name of a host." in body.decode()
+    for host in (b"localhost:7860", b"[::1]:80", b"10.0.0.1", b"a_b.example", b""):
+        assert asked("GET", "/", headers=[(name, host)])[0] == 200
+    lists = asked("GET", "/", headers=[(name, b"a, b")])[0]
+    assert lists == (400 if name == b"host" else 200), "only proxies write lists"
 
 
 def test_a_request_without_a_host_is_refused():
@@ -331,74 +255,54 @@ def test_a_request_without_a_host_is_refused():
     assert json.loads(end["body"]) == {"detail": "The header host is missing."}
 
 
-@pytest.mark.parametrize(
-    ("query", "status"),
-    [
-        (b"session_hash=mine", 200),
+def test_a_stream_is_asked_for_by_one_session():
+    for query, status in (
         (b"session%5Fhash=%6Dine&from=0", 200),
         (b"session_hash=other", 404),
         (b"session_hash=mine&session%5Fhash=other", 400),
-        (b"session_hash=mine&session+hash=other&session_hash=", 400),
-        (b"session_hash=mine&session_hash=mine", 400),
         (b"", 400),
-    ],
-)
-def test_a_stream_is_asked_for_by_one_session(query, status):
-    answered, _, body, got = asked("GET", "/gradio_api/queue/data", query=query)
-    assert (answered, len(got)) == (status, status == 200)
-    assert status != 400 or b"session_hash must be given once." in body
+    ):
+        answered, _, body, got = asked("GET", "/gradio_api/queue/data", query=query)
+        assert (answered, len(got)) == (status, status == 200)
+        assert status != 400 or b"session_hash must be given once." in body
 
 
-def test_a_page_that_has_read_all_of_its_messages_is_told_that_its_stream_ends():
+def test_one_reads_the_answer_of_an_event():
+    for event, status in (("mine", 200), ("taken", 409), ("gone", 404)):
+        answered, _, body, got = asked("GET", f"/gradio_api/call/generate/{event}")
+        assert (answered, len(got)) == (status, status == 200)
+        assert status != 409 or b"Somebody reads the answer of this event already." in body
+    # A page that has read all of its messages is told that its stream ends.
     status, _, body, got = asked("GET", "/gradio_api/queue/data", query=b"session_hash=read")
     assert (status, body, got) == (200, b'data: {"msg": "close_stream"}\n\n', [])
 
 
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        (b"\xff", "The body must be JSON in UTF-8."),
-        (b"[" * 50_000, "The body must be"),
-        (b'{"a":' * 20_000, "The body must be"),
-        (b'{"id": "\\ud800"}', "The body must be Unicode text: there is half of a surrogate pair in it."),
-        (b'{"params": [{"\\udfff": 1}]}', "The body must be Unicode text"),
-    ],
-)
-def test_a_message_that_the_tools_would_fail_on_is_refused(body, sentence):
-    status, _, said, got = asked("POST", "/gradio_api/mcp/", body)
-    assert (status, got) == (400, []) and json.loads(said)["detail"].startswith(sentence)
+def test_a_message_that_the_tools_would_fail_on_is_refused():
+    half = "The body must be Unicode text: there is half of a surrogate pair in it."
+    for body, sentence in ((b"[" * 50_000, "The body must be"), (b'{"params": [{"\\udfff": 1}]}', half)):
+        status, _, said, got = asked("POST", "/gradio_api/mcp/", body)
+        assert (status, got) == (400, []) and json.loads(said)["detail"].startswith(sentence)
 
 
-def test_right_messages_reach_the_tools():
+def test_right_messages_reach_the_tools_and_nobody_listens_to_them():
     right = '{"jsonrpc": "2.0", "id": "é\\ud83d\\ude00", "method": "tools/list"}'.encode()
     for path, body in (("", b""), ("/", right), ("/http/", right)):
         assert asked("POST", f"/gradio_api/mcp{path}", body)[::3] == (200, [(b"", body)])
-
-
-def test_nobody_listens_to_the_tools():
     stream, page = [(b"accept", b"text/event-stream")], [(b"accept", b"text/html")]
     for method in ("GET", "HEAD"):
         assert asked(method, "/gradio_api/mcp/", headers=[*page, *stream])[0] == 405
         assert asked(method, "/gradio_api/mcp/", headers=page)[0] == 200
-    assert asked("DELETE", "/gradio_api/mcp/")[0] == 405
-    for path in ("/sse", "/messages/", "/http/x", "//"):
+    for path in ("/sse", "/messages/", "/http/x"):
         assert asked("POST", f"/gradio_api/mcp{path}")[0] == 404
 
 
-@pytest.mark.parametrize(
-    ("path", "limit"),
-    [("/gradio_api/run/predict", HOSTED.body_bytes), ("/specdemo/traces", HOSTED.trace_bytes)],
-)
-def test_a_body_is_limited_by_what_it_announces(path, limit):
-    for announced in (str(limit + 1).encode(), b"9" * 5000, b"many"):
-        status, _, body, got = asked("POST", path, b"", HOSTED, [(b"content-length", announced)])
-        assert (status, got) == (413, []) and b"The request is too large: at most" in body
-
-
-def test_a_body_is_limited_by_what_comes():
-    parts = [b" " * (HOSTED.body_bytes // 2)] * 3
-    status, _, body, got = asked("POST", "/gradio_api/run/predict", limits=HOSTED, parts=parts)
-    assert (status, got) == (413, []) and b"The request is too large: at most 256 KiB" in body
+def test_a_body_is_limited_by_what_it_announces_and_by_what_comes():
+    too_large = [
+        {"headers": [(b"content-length", size)]} for size in (b"%d" % (2**18 + 1), b"9" * 5000, b"many")
+    ]
+    for request in (*too_large, {"parts": [b" " * 2**17] * 3}):
+        status, _, body, got = asked("POST", "/gradio_api/run/predict", limits=HOSTED, **request)
+        assert (status, got) == (413, []) and b"The request is too large: at most 256 KiB" in body
 
 
 def test_a_body_that_never_ends_is_answered_and_its_connection_closed(monkeypatch):
@@ -427,12 +331,9 @@ def test_a_trace_has_a_limit_of_its_own_and_is_refused_in_words_for_the_page():
         ("/gradio_api/queue/join", {"session_hash": "a", "fn_index": 99, "data": [None]}, 404),
         ("/gradio_api/queue/join", {"session_hash": "a", "fn_index": True, "data": [None]}, 400),
         ("/gradio_api/call/v2/stop", {}, 404),
-        ("/gradio_api/call/stop", {"data": []}, 404),
         ("/gradio_api/call/v2/generate", {}, 400),
         ("/gradio_api/call/generate", {"data": ["x"]}, 400),
-        ("/gradio_api/call/generate", {}, 400),
         ("/gradio_api/cancel", {"session_hash": "a", "fn_index": 1, "event_id": "b"}, 200),
-        ("/gradio_api/cancel", {"session_hash": "a", "fn_index": 1.5, "event_id": "b"}, 400),
         ("/gradio_api/cancel", {"fn_index": 1, "event_id": "b"}, 400),
         ("/gradio_api/reset", {"event_id": None}, 400),
     ],
@@ -441,36 +342,15 @@ def test_only_what_can_be_called_is_called(path, body, status):
     assert asked("POST", path, json.dumps(body).encode())[0] == status
 
 
-def test_a_request_that_gets_no_place_in_the_queue_goes_no_further():
-    body = json.dumps({"session_hash": "a", "fn_index": 3, "data": ["x"]}).encode()
-    for visits, answer in ((NoVisits(), (200, 1)), (FullQueue(), (429, 0))):
-        status, _, _, got = asked("POST", "/gradio_api/queue/join", body, visits=visits)
-        assert (status, len(got)) == answer
-
-
 def test_who_may_show_the_page_in_a_frame():
-    def policy(limits):
-        return asked("GET", "/", limits=limits)[1][b"content-security-policy"].decode()
+    def policy(limits, path="/", query=b""):
+        answer = asked("GET", path, limits=limits, query=query)
+        return answer[1][b"content-security-policy"].decode()
 
     assert policy(HOSTED).startswith("frame-ancestors 'self' https://huggingface.co ")
     assert "https://*.hf.space" in policy(HOSTED) and "localhost" not in policy(HOSTED)
     assert "http://localhost:*" in policy(LOCAL) and "hf.space" not in policy(LOCAL)
-
-
-@pytest.mark.parametrize(
-    ("path", "query", "anybody"),
-    [
-        ("/", b"frame=1", True),
-        ("/", b"prompt=a&frame=1", True),
-        ("/embed", b"prompt=a", True),
-        ("/", b"", False),
-        ("/", b"frame=0", False),
-        ("/", b"prompt=frame=1", False),
-        ("/config", b"frames=1", False),
-    ],
-)
-def test_any_page_may_frame_the_reduced_page_of_a_host(path, query, anybody):
-    for limits in (HOSTED, LOCAL):
-        headers = asked("GET", path, limits=limits, query=query)[1]
-        is_open = headers[b"content-security-policy"] == b"frame-ancestors *"
-        assert is_open == (anybody and limits is HOSTED)
+    for reduced in (("/", b"prompt=a&frame=1"), ("/embed", b"prompt=a")):
+        assert policy(HOSTED, *reduced) == "frame-ancestors *" and policy(LOCAL, *reduced) == policy(LOCAL)
+    for whole in (("/", b"frame=0"), ("/", b"prompt=frame=1"), ("/config", b"frames=1")):
+        assert policy(HOSTED, *whole) == policy(HOSTED)

@@ -11,6 +11,7 @@ from specdemo.ui.front import visits
 from specdemo.ui.front.checks import NotLetIn
 from specdemo.ui.front.visits import PLACE_SECONDS, Visits
 from specdemo.ui.runs.limits import HOSTED
+from tests.played import played
 
 LIMITS = replace(HOSTED, uncollected=12, uncollected_of_address=8, events_of_session=3, listen_seconds=20)
 FLOOD, MODEST = "8.8.8.8", "9.9.9.9"
@@ -43,12 +44,12 @@ class Queue:
 class Site:
     """Visits over such a queue, and what visitors do there."""
 
-    def __init__(self, monkeypatch, limits=LIMITS):
+    def __init__(self, monkeypatch):
         self.now, self.events = 1_000.0, 0
         self.queue = Queue()
         demo = SimpleNamespace(_queue=self.queue, app=SimpleNamespace(iterators_to_reset=set()))
         monkeypatch.setattr(visits, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.visits = Visits(demo, limits, lambda: None)
+        self.visits = Visits(demo, LIMITS, lambda: None)
 
     async def ask(self, address=FLOOD, session=None) -> str:
         """One request for an event; its session, which is the event's own unless it is given."""
@@ -84,174 +85,116 @@ def site(monkeypatch):
     return Site(monkeypatch)
 
 
-def test_one_address_has_its_share_of_the_places_and_no_more(site):
-    assert asyncio.run(site.ask_often(30)) == {True: 8, False: 22}
-    assert asyncio.run(site.ask_often(3, MODEST)) == {True: 3}
+@played
+async def test_one_address_has_its_share_of_the_places_and_no_more(site):
+    assert await site.ask_often(30) == {True: 8, False: 22}
+    assert await site.ask_often(3, MODEST) == {True: 3}
 
 
-def test_a_modest_visitor_gets_in_at_once_though_floods_have_taken_all_places(site):
-    async def play():
-        await site.ask_often(8, FLOOD)
-        await site.ask_often(8, "8.8.4.4")
-        assert sum(site.unread.values()) == 12
-        for number in range(20):
-            session = await site.ask(MODEST)
-            assert site.visits.queue.has_messages(session), number
-            await site.ask_often(8, FLOOD)
-            await read(session)
-            assert sum(site.unread.values()) >= 11, "the floods have all the others"
-
-    async def read(session):
-        site.visits.listen(session)
-        site.queue.pending_event_ids_session[session].clear()
-        await site.visits.leave(session, True)
-
-    asyncio.run(play())
+@played
+async def test_the_oldest_of_the_address_with_most_loses_its_place(site):
+    first = await site.ask(MODEST)
+    site.now += 1
+    await site.ask_often(8, FLOOD)
+    await site.ask_often(3, "8.8.4.4")
+    site.now += 1
+    await site.ask("1.1.1.1")
+    assert site.visits.queue.has_messages(first), "the oldest of all, but its address has asked only once"
+    assert site.unread == {MODEST: 1, FLOOD: 7, "8.8.4.4": 3, "1.1.1.1": 1}
 
 
-def test_the_oldest_of_the_address_with_most_loses_its_place(site):
-    async def play():
-        first = await site.ask(MODEST)
-        site.now += 1
-        await site.ask_often(8, FLOOD)
-        await site.ask_often(3, "8.8.4.4")
-        site.now += 1
-        await site.ask("1.1.1.1")
-        assert site.visits.queue.has_messages(first), "the oldest of all, but its address has asked only once"
-        assert site.unread == {MODEST: 1, FLOOD: 7, "8.8.4.4": 3, "1.1.1.1": 1}
-
-    asyncio.run(play())
+@played
+async def test_among_equals_a_place_is_free_after_a_while_and_not_before(site):
+    for number in range(12):
+        assert await site.ask_often(1, f"10.0.0.{number}") == {True: 1}
+    assert await site.ask_often(1, "10.0.0.99") == {False: 1}
+    site.now += PLACE_SECONDS + 0.1
+    assert await site.ask_often(2, "10.0.0.99") == {True: 1, False: 1}
 
 
-def test_among_equals_a_place_is_free_after_a_while_and_not_before(site):
-    async def play():
-        for number in range(12):
-            assert await site.ask_often(1, f"10.0.0.{number}") == {True: 1}
-        assert await site.ask_often(1, "10.0.0.99") == {False: 1}
-        site.now += PLACE_SECONDS + 0.1
-        assert await site.ask_often(2, "10.0.0.99") == {True: 1, False: 1}
-
-    asyncio.run(play())
-
-
-def test_asking_again_and_again_keeps_no_place(site):
-    """Three sessions that ask on, and never read what they asked for."""
-
-    async def ask_on() -> Counter:
-        let_in = Counter()
-        for number in range(3):
-            try:
-                await site.ask(session=f"greedy{number}")
-                let_in[True] += 1
-            except NotLetIn:
-                let_in[False] += 1
-        return let_in
-
-    async def play():
-        assert sum([await ask_on() for _ in range(4)], Counter()) == {True: 8, False: 4}
-        site.now += PLACE_SECONDS / 2
-        await ask_on()
-        site.now += PLACE_SECONDS / 2 + 0.1
-        assert await site.ask_often(1) == {True: 1}, "the oldest had their time, though they asked on"
-
-    asyncio.run(play())
+@played
+async def test_what_is_not_read_in_time_is_dropped_though_its_session_asks_on(site):
+    await site.ask(session="greedy")
+    site.now += LIMITS.listen_seconds / 2
+    await site.ask(session="greedy")
+    await site.visits.look_round()
+    assert site.unread == {FLOOD: 2}
+    site.now += LIMITS.listen_seconds / 2
+    await site.visits.look_round()
+    assert not site.visits.queue.has_messages("greedy") and site.queue.cleaned == ["greedy"]
 
 
-def test_what_is_not_read_in_time_is_dropped_though_its_session_asks_on(site):
-    async def play():
-        for _ in range(3):
-            await site.ask(session="greedy")
-        for _ in range(14):
-            site.now += 1.5
-            with pytest.raises(NotLetIn):
-                await site.ask(session="greedy")
-            await site.visits.look_round()
-        assert not site.visits.queue.has_messages("greedy") and site.queue.cleaned == ["greedy"]
-
-    asyncio.run(play())
-
-
-def test_a_session_has_so_many_events_at_most(site):
-    async def play():
-        for _ in range(3):
-            await site.ask(session="one")
-        with pytest.raises(NotLetIn, match="Too many requests wait here"):
-            await site.ask(session="one")
-        assert not site.visits.joining
-
-    asyncio.run(play())
-
-
-def test_what_gradio_keeps_of_a_session_is_freed_when_it_has_been_silent(site):
-    async def play():
+@played
+async def test_a_session_has_so_many_events_at_most(site):
+    for _ in range(3):
         await site.ask(session="one")
-        site.visits.listen("one")
-        site.now += LIMITS.listen_seconds + 1
-        await site.visits.look_round()
-        assert site.visits.queue.has_messages("one"), "it listens"
-        site.queue.pending_event_ids_session["one"].clear()
-        await site.visits.leave("one", to_the_end=True)
-        assert not site.visits.queue.has_messages("one") and "one" in site.visits.visitors
-        site.now += LIMITS.listen_seconds + 1
-        await site.visits.look_round()
-        assert not site.visits.visitors
-
-    asyncio.run(play())
+    with pytest.raises(NotLetIn, match="Too many requests wait here"):
+        await site.ask(session="one")
+    assert not site.visits.joining
 
 
-def test_what_cannot_be_freed_is_told_and_keeps_nothing_else(site, monkeypatch, caplog):
+@played
+async def test_what_gradio_keeps_of_a_session_is_freed_when_it_has_been_silent(site):
+    await site.ask(session="one")
+    site.visits.listen("one")
+    site.now += LIMITS.listen_seconds + 1
+    await site.visits.look_round()
+    assert site.visits.queue.has_messages("one"), "it listens"
+    site.queue.pending_event_ids_session["one"].clear()
+    await site.visits.leave("one", to_the_end=True)
+    assert not site.visits.queue.has_messages("one") and "one" in site.visits.visitors
+    site.now += LIMITS.listen_seconds + 1
+    await site.visits.look_round()
+    assert not site.visits.visitors
+
+
+@played
+async def test_what_cannot_be_freed_is_told_and_keeps_nothing_else(site, monkeypatch, caplog):
     class Stubborn(type(site.queue.pending_event_ids_session)):
         def pop(self, name, *default):
             if name == "bad":
                 raise OSError("no space left")
             return super().pop(name, *default)
 
-    async def play():
-        async with site.visits.sweeping():
-            for name in ("bad", "good"):
-                site.visits.hear(name)
-            site.now += LIMITS.listen_seconds + 1
-            while site.visits.visitors.keys() != {"bad"}:
-                await asyncio.sleep(0.01)
-            assert not site.visits.stopped
-
     site.queue.pending_event_ids_session = Stubborn()
     monkeypatch.setattr(visits, "SWEEP_PERIOD", 0.01)
-    asyncio.run(asyncio.wait_for(play(), 30))
+    async with site.visits.sweeping():
+        for name in ("bad", "good"):
+            site.visits.hear(name)
+        site.now += LIMITS.listen_seconds + 1
+        while site.visits.visitors.keys() != {"bad"}:
+            await asyncio.sleep(0.01)
+        assert not site.visits.stopped
     assert {record.exc_text.splitlines()[-1] for record in caplog.records} == {"OSError: no space left"}
 
 
 @pytest.mark.parametrize("ended", ["queue", "sweep"])
-def test_the_server_is_stopped_when_a_task_of_it_has_ended(site, monkeypatch, ended):
+@played
+async def test_the_server_is_stopped_when_a_task_of_it_has_ended(site, monkeypatch, ended):
     async def end():
         raise OSError("gone")
 
-    async def play():
-        async with site.visits.sweeping():
-            await asyncio.sleep(0)
-            assert not site.visits.stopped
-            if ended == "queue":
-                site.queue.stopped = True
-            else:
-                monkeypatch.setattr(site.visits, "look_round", end)
-                await asyncio.wait([site.visits.sweep_task], timeout=30)
-            assert site.visits.stopped
-
     assert not site.visits.stopped, "before it has begun"
     monkeypatch.setattr(visits, "SWEEP_PERIOD", 0.01)
-    asyncio.run(play())
+    async with site.visits.sweeping():
+        await asyncio.sleep(0)
+        assert not site.visits.stopped
+        if ended == "queue":
+            site.queue.stopped = True
+        else:
+            monkeypatch.setattr(site.visits, "look_round", end)
+            await asyncio.wait([site.visits.sweep_task], timeout=30)
+        assert site.visits.stopped
 
 
-def test_what_is_asked_for_while_the_rest_is_freed_stays(site):
-    async def play():
-        await site.ask(MODEST, session="one")
-        site.visits.listen("one")
-        site.queue.meanwhile = lambda: site.queue.push("later", "one", MODEST)
-        await site.visits.leave("one", to_the_end=False)
-        assert site.unread == {MODEST: 1}
-        site.queue.meanwhile = lambda: None
-        site.now += LIMITS.listen_seconds + 1
-        await site.visits.look_round()
-        assert not site.unread and not site.visits.visitors
-
-    asyncio.run(play())
+@played
+async def test_what_is_asked_for_while_the_rest_is_freed_stays(site):
+    await site.ask(MODEST, session="one")
+    site.visits.listen("one")
+    site.queue.meanwhile = lambda: site.queue.push("later", "one", MODEST)
+    await site.visits.leave("one", to_the_end=False)
+    assert site.unread == {MODEST: 1}
+    site.queue.meanwhile = lambda: None
+    site.now += LIMITS.listen_seconds + 1
+    await site.visits.look_round()
+    assert not site.unread and not site.visits.visitors

@@ -22,22 +22,15 @@ def let_in(hosts: Hosts, host: str, origin: str | None = None, forwarded: str | 
 
 
 @pytest.mark.parametrize(
-    "host",
-    ["127.0.0.1:7860", "localhost:7860", "LOCALHOST", "[::1]:7860", "page.localhost:80", "127.0.0.1"],
-)
-def test_a_private_page_answers_to_loopback_names(host):
-    assert let_in(PRIVATE, host)
-
-
-@pytest.mark.parametrize(
-    "host",
+    ("host", "right"),
     [
-        *("evil.example:7860", "localhost.evil.example", "10.1.2.3:7860", "127.0.0.1.evil.example"),
-        *("", "evil.example:127", "[::2]:7860", "user@localhost:7860@evil.example", "[::1"),
+        *((host, True) for host in ("127.0.0.1:7860", "LOCALHOST", "[::1]:7860", "page.localhost:80")),
+        *((host, False) for host in ("evil.example:7860", "localhost.evil.example", "10.1.2.3:7860", "")),
+        *((host, False) for host in ("[::2]:7860", "user@localhost:7860@evil.example", "[::1")),
     ],
 )
-def test_and_to_no_others(host):
-    assert not let_in(PRIVATE, host)
+def test_a_private_page_answers_to_loopback_names_and_to_no_others(host, right):
+    assert let_in(PRIVATE, host) is right
 
 
 def test_two_host_headers_are_both_looked_at():
@@ -51,7 +44,7 @@ def test_the_name_that_it_listens_on_and_those_that_are_given():
     assert not let_in(hosts, "10.1.2.4:7860") and not let_in(hosts, "other.example")
 
 
-@pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
+@pytest.mark.parametrize("bound", ["0.0.0.0", "::", "0"])
 def test_one_that_listens_everywhere_answers_to_any_address_and_to_the_machines_name(bound):
     hosts = Hosts(bound, (), hosted=False, behind_proxy=False)
     assert let_in(hosts, "192.168.1.7:7860") and let_in(hosts, "[fe80::1]:7860")
@@ -61,15 +54,12 @@ def test_one_that_listens_everywhere_answers_to_any_address_and_to_the_machines_
 @pytest.mark.parametrize(
     ("origin", "right"),
     [
-        ("http://localhost:7860", True),
         ("http://LOCALHOST:7860", True),
         ("http://localhost:3000", False),
         ("http://localhost", False),
-        ("https://evil.example", False),
         ("http://evil.example:7860", False),
         ("http://127.0.0.1:7860", False),
         ("null", False),
-        ("file://", False),
         ("chrome-extension://localhost:7860", False),
         ("", False),
         ("http://localhost:x", False),
@@ -79,18 +69,13 @@ def test_only_its_own_pages_may_use_a_private_page(origin, right):
     assert let_in(PRIVATE, "localhost:7860", origin) is right
 
 
-def test_the_usual_ports_need_not_be_written():
+def test_the_usual_ports_need_not_be_written_and_a_name_that_is_let_in_has_its_own():
     hosts = Hosts("127.0.0.1", ("lab.example",), hosted=False, behind_proxy=False)
     assert let_in(PRIVATE, "localhost", "http://localhost:80")
     assert let_in(PRIVATE, "localhost:443", "https://localhost")
     assert let_in(hosts, "localhost:7860", "https://lab.example"), "a proxy that passes another Host on"
-
-
-def test_a_name_that_is_let_in_is_so_for_pages_at_its_usual_port_or_this_ones():
-    hosts = Hosts("127.0.0.1", ("lab.example",), hosted=False, behind_proxy=False)
     assert let_in(hosts, "lab.example:7860", "http://lab.example:7860")
     assert not let_in(hosts, "lab.example:7860", "http://lab.example:3000")
-    assert not let_in(hosts, "localhost:7860", "https://lab.example:3000")
 
 
 def test_a_proxy_may_tell_the_name_only_where_there_is_one_and_only_one_that_is_known():
@@ -111,13 +96,10 @@ def test_a_proxy_may_leave_out_the_port_but_not_tell_another():
     assert not let_in(behind, "localhost:7860", "http://localhost:3000", "localhost:8080")
 
 
-@pytest.mark.parametrize(
-    ("bound", "host"),
-    [("FD00::0001", "[fd00::1]:7860"), ("fd00::1", "[FD00:0::0001]"), ("0", "192.168.1.5:7860")],
-)
-def test_an_address_may_be_written_in_several_ways(bound, host):
-    assert let_in(Hosts(bound, (), hosted=False, behind_proxy=False), host)
-    assert let_in(Hosts("127.0.0.1", (), hosted=False, behind_proxy=False), "[0:0::1]:7860")
+def test_an_address_may_be_written_in_several_ways():
+    for bound, host in (("FD00::0001", "[fd00::1]:7860"), ("fd00::1", "[FD00:0::0001]")):
+        assert let_in(Hosts(bound, (), hosted=False, behind_proxy=False), host)
+    assert let_in(PRIVATE, "[0:0::1]:7860")
 
 
 def test_the_dot_at_the_end_of_a_name_does_not_count():
@@ -126,16 +108,12 @@ def test_the_dot_at_the_end_of_a_name_does_not_count():
     assert let_in(hosts, "[fd00::1]:7860", "http://[fd00::1]:7860") and let_in(hosts, "localhost.")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", " ", "*", "*.example", ".", "lab..example", "lab.example:8443", "https://lab.example"),
-        *("[fd00::1]", "fd00::g", "lab.example/", "999.999.999.999", "10.1", "b\xfccher.example", "a b"),
-    ],
-)
-def test_what_is_no_name_or_address_cannot_be_let_in(text):
-    with pytest.raises(ValueError, match="^must be the name or address of a host without scheme, port or"):
-        host_name(text)
+def test_what_is_no_name_or_address_cannot_be_let_in():
+    names = ("", "*.example", ".", "lab..example", "lab.example:8443", "https://lab.example", "lab.example/")
+    addresses = ("[fd00::1]", "fd00::g", "999.999.999.999", "10.1", "b\xfccher.example", "a b")
+    for text in names + addresses:
+        with pytest.raises(ValueError, match="^must be the name or address of a host without scheme, port"):
+            host_name(text)
 
 
 def test_a_hosted_page_answers_to_all_unless_names_are_given():

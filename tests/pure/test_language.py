@@ -21,8 +21,8 @@ from specdemo.ui.runs.opening import message_of, opened
 from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes
 from specdemo.ui.runs.run import Waiting
-from specdemo.ui.view.feed import KeptRun, RunFeed, kept_run, notice
-from specdemo.ui.view.settings import CONTROL_NAMES, SAMPLERS, WITHOUT_USUAL, in_labels
+from specdemo.ui.view.feed import KeptRun, notice
+from specdemo.ui.view.settings import CONTROL_NAMES, SAMPLERS, WITHOUT_USUAL
 from specdemo.ui.view.texts import describe_recorded, whose
 from specdemo.ui.view.words import LANGUAGES, catalogue, say, speaking, spoken
 from tests.pure.test_feed import ROUNDS, trace
@@ -37,7 +37,6 @@ PAGE = "http://localhost:7860/"
         ("", "", "", "en"),
         ("lang=de", "", "", "de"),
         ("lang=de-AT", "", "en", "de"),
-        ("lang=DE", "", "", "de"),
         ("prompt=x&lang=en", f"{PAGE}?lang=de", "de", "en"),
         ("", f"{PAGE}?gamma=4&lang=de#top", "en", "de"),
         ("lang=fr", f"{PAGE}?lang=de", "", "de"),
@@ -50,8 +49,6 @@ PAGE = "http://localhost:7860/"
         ("", "", "de;q=0, en", "en"),
         ("", "", "fr, *;q=0.5", "en"),
         ("", "", "de;q=zwei", "en"),
-        ("", "", "de;q=2, en;q=0.1", "en"),
-        ("", "", "deutsch", "en"),
         ("", "", ";;,,q=1;de", "en"),
         ("a&" * 20_000, "", "de," * 5_000, "de"),
     ],
@@ -62,16 +59,7 @@ def test_the_language_is_the_addresss_then_the_browsers_then_english(query, refe
 
 @pytest.mark.parametrize(
     ("path", "tag"),
-    [
-        ("/", "de"),
-        ("/config", "de"),
-        ("/specdemo/runs/first", "de"),
-        ("/specdemo/traces", "de"),
-        ("/gradio_api/run/predict", "de"),
-        ("/gradio_api/mcp/", "en"),
-        ("/gradio_api/call/generate", "en"),
-        ("/gradio_api/info", "en"),
-    ],
+    [("/", "de"), ("/specdemo/traces", "de"), ("/gradio_api/run/predict", "de"), ("/gradio_api/mcp/", "en")],
 )
 def test_a_page_is_answered_in_its_language_and_other_programs_in_english(path, tag):
     async def answer(request: Request) -> PlainTextResponse:
@@ -143,15 +131,8 @@ def test_a_reader_of_a_run_that_goes_on_is_told_in_his_own_language():
     assert seen["de"][0]["notice"]["text"].startswith("Sie sind Nummer 2")
 
 
-def test_a_run_of_a_german_is_kept_in_both_languages():
-    record = trace(*ROUNDS, finish="length")
-    with speaking("de"):
-        kept = kept_run(RunFeed(record))
-    plain = kept_run(RunFeed(record))
-    assert {tag: kept.message_in(tag) for tag in LANGUAGES} == {
-        tag: plain.message_in(tag) for tag in LANGUAGES
-    }
-    assert KeptRun(b"m", b"t", "x.json", None).message_in("de") == b"m", "where nothing has words"
+def test_where_nothing_has_words_a_kept_run_is_the_same_in_each_language():
+    assert KeptRun(b"m", b"t", "x.json", None).message_in("de") == b"m"
 
 
 def test_a_trace_that_is_opened_is_told_in_both_languages():
@@ -170,29 +151,20 @@ def test_a_trace_that_is_opened_is_told_in_both_languages():
     assert told["de"]["update"]["prompt"] == told["en"]["update"]["prompt"]
 
 
-def test_a_refusal_names_the_control_as_the_page_does():
-    sentence = "temperature must be a number from 0 to 10, not -1"
-    with speaking("de"):
-        assert in_labels(sentence) == "Temperatur: erlaubt ist eine Zahl von 0 bis 10, nicht -1"
-    assert in_labels(sentence) == "Temperature must be a number from 0 to 10, not -1"
-
-
 def test_the_english_words_are_those_of_the_tables():
     english = catalogue("en")
     assert english["said"]["verdict"] == VERDICT_SENTENCES
     assert english["said"]["winner"] == WINNER_SENTENCES
-    choices = english["choices"]
-    assert choices["methods"] == {
-        name: {"label": one.label, "menu": one.menu_label or one.label, "sentence": one.sentence}
-        for name, one in METHODS.items()
-    }
-    assert choices["kinds"] == {
-        name: {"label": one.label, "sentence": one.sentence} for name, one in DRAFTER_KINDS.items()
-    }
-    fields = ("name", "label", "meaning", "accepted", "recorded", "about")
-    assert choices["rules"] == {
-        name: {field: getattr(one, field) for field in fields} for name, one in RULES.items()
-    }
+    of_rule = ("name", "label", "meaning", "accepted", "recorded", "about")
+    for name, table, fields in (
+        ("methods", METHODS, ("label", "sentence")),
+        ("kinds", DRAFTER_KINDS, ("label", "sentence")),
+        ("rules", RULES, of_rule),
+    ):
+        said = english["choices"][name]
+        assert said.keys() == table.keys()
+        for key, one in table.items():
+            assert said[key].items() >= {field: getattr(one, field) for field in fields}.items()
 
 
 def test_every_control_and_sampler_has_its_words():

@@ -73,15 +73,11 @@ def test_several_rounds_add_up():
     stats = folded(*rounds, forwards=2, prefill_ms=10.0)
     assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted, stats.rejected) == (6, 4, 5, 3, 1)
     assert (stats.acceptance_rate, stats.mean_tokens_per_round, stats.target_forwards) == (3 / 4, 6 / 4, 6)
-    assert (stats.draft_ms, stats.verify_ms, stats.ttft_ms) == (4, 16, 15), (
-        "time to the first token: prefill and first round only"
-    )
+    assert (stats.draft_ms, stats.verify_ms) == (4, 16)
+    assert stats.ttft_ms == 15, "prefill and first round only"
     assert stats.tokens_per_second == 1000 * 6 / 20, "prefill is not part of it"
-
-
-def test_discarded_ones_do_not_count_for_the_rate():
-    """Not even those that were judged: they come after the end of the text."""
-    assert folded(a_round("accepted", "discarded", "discarded", own_id=None)).acceptance_rate == 1.0
+    after_the_end = a_round("accepted", "discarded", "discarded", own_id=None)  # these were judged, too
+    assert folded(after_the_end).acceptance_rate == 1.0
 
 
 def test_dropped_tokens_take_time_and_are_not_drafted():
@@ -95,24 +91,12 @@ def test_dropped_tokens_take_time_and_are_not_drafted():
 
 def test_nothing_over_nothing_is_none():
     empty = folded()
-    assert (
-        empty.acceptance_rate
-        is empty.mean_tokens_per_round
-        is empty.ttft_ms
-        is empty.tokens_per_second
-        is empty.cost_ratio
-        is None
-    )
+    assert empty.acceptance_rate is empty.mean_tokens_per_round is empty.cost_ratio is None
+    assert empty.ttft_ms is empty.tokens_per_second is None
     plain = folded(*[a_round(verify_ms=2.0)] * 24, plain_ms=[2.0] * 8)
     assert plain.acceptance_rate is plain.cost_ratio is plain.drafter_step_ms is None
     assert (plain.mean_tokens_per_round, plain.target_step_ms, plain.tokens_per_second) == (1.0, 2.0, 500.0)
     assert folded(a_round()).tokens_per_second is None, "no time was measured"
-
-
-def test_the_stats_of_before_are_left_alone():
-    before = folded()
-    metrics.after_round(before, a_round("accepted"))
-    assert before == folded()
 
 
 def test_the_distance_of_a_lossy_run_counts_the_places_of_its_tokens_only():

@@ -4,7 +4,6 @@ from statistics import fmean
 
 import pytest
 
-from specdemo.events import Round
 from specdemo.events.trace import Trace
 from specdemo.ui.page.links import read_link
 from specdemo.ui.runs.board import RECORDED_RUN
@@ -13,20 +12,14 @@ from specdemo.ui.view.feed import rounds_to_draw
 from tests.recorded_runs import compact, is_undisturbed
 
 RUNS = {name: recorded_trace(name) for name in RECORDINGS}
-WARM = RUNS["warm"].stats
 
 
-def accepted_in(rounds: list[Round]) -> int:
-    return sum(token.fate == "accepted" for one in rounds for token in one.draft)
+def drafts_of(rounds):
+    return [token for one in rounds for token in one.draft]
 
 
-def halves(run: Trace) -> tuple[list[Round], list[Round]]:
-    middle = len(run.rounds) // 2
-    return run.rounds[:middle], run.rounds[-middle:]
-
-
-def of_drafts(run: Trace, fate: str) -> float:
-    return fmean(token.fate == fate for one in run.rounds for token in one.draft)
+def share(name, fate):
+    return fmean(token.fate == fate for token in drafts_of(RUNS[name].rounds))
 
 
 def test_there_are_no_other_files_and_all_together_are_small():
@@ -36,52 +29,34 @@ def test_there_are_no_other_files_and_all_together_are_small():
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_each_is_what_its_row_says(name):
+def test_each_is_what_its_row_says_and_its_verdicts_follow_from_its_numbers(name):
     run, wanted = RUNS[name], RECORDINGS[name]
     assert (run.pair.name, run.prompt, run.params) == (wanted.pair, wanted.prompt, wanted.params)
     assert run.finish in ("length", "eos") and 30 <= run.stats.tokens <= 60
     assert run.date and is_undisturbed(run)
-
-
-@pytest.mark.parametrize("name", RECORDINGS)
-def test_each_verdict_follows_from_its_numbers(name):
-    judged = [token for one in RUNS[name].rounds for token in one.draft if token.u is not None]
+    judged = [token for token in drafts_of(run.rounds) if token.u is not None]
     assert len(judged) > 20
     for token in judged:
         assert token.accept_prob == pytest.approx(min(1, token.p / token.q), rel=1e-12)
         assert (token.u < token.accept_prob) == (token.fate == "accepted")
 
 
-def test_one_prompt_at_three_temperatures():
+def test_each_shows_what_its_sentence_claims():
     greedy, warm, hot = (RUNS[name] for name in ("greedy", "warm", "hot"))
     assert greedy.prompt == warm.prompt == hot.prompt
-    assert [run.params.temperature for run in (greedy, warm, hot)] == [0, 0.7, 1.2]
-    tokens = [token for one in greedy.rounds for token in (*one.draft, one.next) if token]
-    assert {token.p for token in tokens} == {0, 1} and {token.q for token in tokens} <= {0, 1, None}
-    assert of_drafts(warm, "accepted") > 0.5 > of_drafts(hot, "accepted")
-    doubtful = [token for one in warm.rounds for token in one.draft if token.u and token.p < token.q]
+    assert {token.p for token in drafts_of(greedy.rounds)} == {0, 1}
+    assert share("warm", "accepted") > 0.5 > share("hot", "accepted")
+    doubtful = [token for token in drafts_of(warm.rounds) if token.u and token.p < token.q]
     assert {token.fate for token in doubtful} == {"accepted", "rejected"}
-
-
-def test_the_poor_drafter_is_poor_and_slows_the_run_down():
-    poor = RUNS["poor"].stats
-    assert poor.acceptance_rate < WARM.acceptance_rate / 2 and poor.speedup_interval[1] < 1
-
-
-def test_too_long_a_draft_is_mostly_discarded():
-    long = RUNS["long"]
-    assert of_drafts(long, "discarded") > 0.5 > of_drafts(RUNS["warm"], "discarded")
-    assert long.stats.speedup_interval[1] < 1 < WARM.speedup_interval[0]
-
-
-def test_lookup_is_mostly_accepted():
-    lookup = RUNS["lookup"]
-    assert lookup.params.draft_with == "lookup" and lookup.stats.acceptance_rate > 0.5
-
-
-def test_ngrams_warm_up():
-    first, second = map(accepted_in, halves(RUNS["ngram"]))
-    assert second > first > 0
+    poor, long = RUNS["poor"].stats, RUNS["long"].stats
+    assert poor.acceptance_rate < warm.stats.acceptance_rate / 2 and poor.speedup_interval[1] < 1
+    assert share("long", "discarded") > 0.5 > share("warm", "discarded")
+    assert long.speedup_interval[1] < 1 < warm.stats.speedup_interval[0]
+    assert RUNS["lookup"].stats.acceptance_rate > 0.5
+    rounds = RUNS["ngram"].rounds
+    halves = rounds[: len(rounds) // 2], rounds[-(len(rounds) // 2) :]
+    first, second = ([token.fate for token in drafts_of(half)].count("accepted") for half in halves)
+    assert second > first > 0, "n-grams warm up"
 
 
 def test_what_is_left_out_of_a_file_is_not_shown():

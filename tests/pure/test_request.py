@@ -28,48 +28,33 @@ def rejected(*args, **request) -> str:
     return message
 
 
-@pytest.mark.parametrize("name", ["smollm2-1.7", "SmolLM2-1.7B", "embeded"])
-def test_an_unknown_name_with_a_suggestion(name):
-    message = rejected(name)
+def test_what_is_not_a_name():
     first, more = list(CATALOGUE)[:8], len(CATALOGUE) - 8
     names = f"{', '.join(first)} and {more} others, which pairs lists"
-    assert message.startswith(f"pair must be one of {names}, not {ascii(name)}")
-    if name != "SmolLM2-1.7B":
-        assert "did you mean " + {"smollm2-1.7": "smollm2-1.7b", "embeded": "embedded"}[name] in message
+    assert (
+        rejected("smollm2-1.7")
+        == f"pair must be one of {names}, not 'smollm2-1.7' (did you mean smollm2-1.7b?)"
+    )
+    for name in ("", "zzz", "embedded\n", 5, ["embedded"], b"embedded"):
+        assert rejected(name).startswith(f"pair must be one of {names}, not ")
 
 
-@pytest.mark.parametrize(
-    "name", ["", "zzz", "embedded\n", 5, ["embedded"], {"target": "embedded"}, b"embedded"]
-)
-def test_what_is_not_a_name(name):
-    assert rejected(name).startswith("pair must be one of embedded, ")
-
-
-WRONG = {
-    "quantize": ("int3", "", 8, True, ["int8"], "INT8"),
-    "dtype": ("float8", "fp16", torch.float16, 16, ["float32"]),
-    "device": ("tpu", "cuda:x", "cuda:-1", 0, ["cpu"], "cpu\n"),
-}
-ALLOWED = {
-    "quantize": "one of none, int8, int4, int2, float8",
-    "dtype": "one of auto, float32, bfloat16, float16",
-    "device": "cpu, cuda or cuda:N",
+OPTIONS = {
+    "quantize": ("one of none, int8, int4, int2, float8", ("int3", "", 8, True, ["int8"], "INT8")),
+    "dtype": ("one of auto, float32, bfloat16, float16", ("float8", torch.float16, 16)),
+    "device": ("cpu, cuda or cuda:N", ("tpu", "cuda:x", "cuda:-1", 0, "cpu\n")),
 }
 
 
-@pytest.mark.parametrize("option", WRONG)
-def test_unknown_options(option):
-    for value in WRONG[option]:
+@pytest.mark.parametrize("option", OPTIONS)
+def test_unknown_options_and_keys(option):
+    allowed, wrong = OPTIONS[option]
+    for value in wrong:
         for given in (value, {"target": None, "drafter": value}):
-            message = rejected(**{option: given})
-            assert message == f"{option} must be {ALLOWED[option]}, not {ascii(value)}"
-
-
-@pytest.mark.parametrize("option", ALLOWED)
-@pytest.mark.parametrize("key", ["draft", "p", 1])
-def test_unknown_keys(option, key):
-    message = rejected(**{option: {key: "cpu"}})
-    assert message == f"{option} must have the keys target and drafter, not {ascii(key)}"
+            assert rejected(**{option: given}) == f"{option} must be {allowed}, not {ascii(value)}"
+    for key in ("draft", 1):
+        message = rejected(**{option: {key: "cpu"}})
+        assert message == f"{option} must have the keys target and drafter, not {ascii(key)}"
 
 
 def test_a_cuda_device_that_is_not_there():
@@ -101,51 +86,35 @@ def test_a_revision_follows_the_id(tmp_path):
     assert part.place == str(tmp_path / "at@home") and part.revision is None
 
 
-def test_a_directory_has_no_revisions(tmp_path, monkeypatch):
+def test_what_is_not_a_revision(tmp_path, monkeypatch):
     (tmp_path / "own" / "target").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        PairError, match="^target must be given without @v2: the directory own/target has no rev"
-    ):
-        resolve(target="own/target@v2")
+    said = rejected(target="own/target@v2")
+    assert said.startswith("target must be given without @v2: the directory own/target has no rev")
+    for name in ("own/other@", "own/other@v 1", "own/other@../../x", "own/other@-x"):
+        with pytest.raises(PairError, match="^target must be a hub id, a hub id with @ and a branch, a"):
+            resolve(target=name)
 
 
-@pytest.mark.parametrize("name", ["own/target@", "own/target@v 1", "own/target@../../x", "own/target@-x"])
-def test_what_is_not_a_revision(name):
-    said = "^drafter must be a hub id, a hub id with @ and a branch, a tag or a commit"
-    with pytest.raises(PairError, match=said):
-        resolve(target="own/target", drafter=name)
-
-
-def test_a_token_in_a_wrong_field_is_not_repeated(monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", SECRET)
-    for message in (rejected(SECRET), *(rejected(**{option: SECRET}) for option in ALLOWED)):
-        assert SECRET not in message
-
-
-@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY", "SOME_TOKEN", "own_key"])
+@pytest.mark.parametrize("name", ["HF_TOKEN", "OPENAI_API_KEY", "own_key"])
 def test_no_secret_of_the_environment_is_repeated(monkeypatch, name):
     monkeypatch.setenv(name, SECRET)
     assert redacted(f"denied for {SECRET}, {SECRET}x") == "denied for ***, ***x"
-    assert SECRET not in rejected(SECRET) and SECRET not in failure(RuntimeError(f"with {SECRET}"))
+    for message in (rejected(SECRET), *(rejected(**{option: SECRET}) for option in OPTIONS)):
+        assert SECRET not in message
+    assert SECRET not in failure(RuntimeError(f"with {SECRET}"))
 
 
-def test_short_values_and_other_names_are_no_secrets(monkeypatch):
+def test_what_is_a_secret(monkeypatch, tmp_path):
+    (tmp_path / "token").write_text(f"{SECRET}\n")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    assert SECRET not in rejected(SECRET), "the stored one"
     monkeypatch.setenv("USE_TOKEN", "true")
     monkeypatch.setenv("KEYBOARD", "a-long-name")
     assert redacted("true of a-long-name") == "true of a-long-name"
-
-
-def test_a_secret_that_holds_another_is_removed_as_a_whole(monkeypatch):
     monkeypatch.setenv("A_TOKEN", "abcdefgh")
     monkeypatch.setenv("B_TOKEN", "abcdefgh-and-more")
-    assert redacted("said abcdefgh-and-more") == "said ***"
-
-
-def test_the_stored_token_is_not_repeated(monkeypatch, tmp_path):
-    (tmp_path / "token").write_text(f"{SECRET}\n")
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
-    assert SECRET not in rejected(SECRET)
+    assert redacted("said abcdefgh-and-more") == "said ***", "one that holds another is removed as a whole"
 
 
 def test_what_a_visitor_reads_names_no_directories():
@@ -178,15 +147,9 @@ def test_the_pair_that_comes_with_the_project_is_named_from_its_root(tmp_path, m
     monkeypatch.chdir(tmp_path)
     request = resolve()
     assert request.name == "embedded"
-    assert [part.id for part in request.parts] == [
-        "assets/pairs/embedded/target",
-        "assets/pairs/embedded/drafter",
-    ]
-    if EMBEDDED.is_dir():
-        assert [part.place for part in request.parts] == [
-            str(EMBEDDED / "target"),
-            str(EMBEDDED / "drafter"),
-        ]
+    for part in request.parts:
+        assert part.id == f"assets/pairs/embedded/{part.role}"
+        assert not EMBEDDED.is_dir() or part.place == str(EMBEDDED / part.role)
     assert resolve(target=EMBEDDED / "target").parts[0].id == str(EMBEDDED / "target")
 
 
@@ -206,17 +169,17 @@ def test_a_pair_is_loaded_in_its_own_kind_of_weights_unless_another_is_asked_for
     assert [part.quantize for part in resolve(target="a/b", drafter="c/d").parts] == [None, None]
 
 
-@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE)
-def test_an_entry_says_what_drafts(entry):
+def test_an_entry_says_what_drafts():
     """Of what comes with the project, as its config has it; of published heads, as their names have it."""
-    assert entry.drafter_kind in DRAFTER_KINDS and 0 < entry.drafter_gigabytes < entry.gigabytes
-    directory = ROOT / entry.drafter
-    if directory.is_dir():
-        config = json.loads((directory / "config.json").read_text())
-        assert entry.drafter_kind == config.get("speculators_model_type", "model")
-    else:
-        named = [kind for kind in DRAFTER_KINDS if kind != "model" and kind in entry.drafter.lower()]
-        assert [entry.drafter_kind] == (named or ["model"]) and entry.tried.startswith("not yet")
+    for entry in CATALOGUE.values():
+        assert entry.drafter_kind in DRAFTER_KINDS and 0 < entry.drafter_gigabytes < entry.gigabytes
+        directory = ROOT / entry.drafter
+        if directory.is_dir():
+            config = json.loads((directory / "config.json").read_text())
+            assert entry.drafter_kind == config.get("speculators_model_type", "model")
+        else:
+            named = [kind for kind in DRAFTER_KINDS if kind != "model" and kind in entry.drafter.lower()]
+            assert [entry.drafter_kind] == (named or ["model"]) and entry.tried.startswith("not yet")
 
 
 def test_paths_relative_and_from_home(tmp_path, monkeypatch):
@@ -228,9 +191,7 @@ def test_paths_relative_and_from_home(tmp_path, monkeypatch):
     assert resolve(target="~/here").parts[0].place == str(tmp_path / "here")
 
 
-@pytest.mark.parametrize(
-    "place", ["", ".", "./nowhere", "no such", "a\nb", "a/b/c/d", "/", "\0", "n" * 300 + "/b/c", "a\nb.gguf"]
-)
+@pytest.mark.parametrize("place", ["", "./nowhere", "a\nb", "a/b/c/d", "/", "\0", "n" * 300 + "/b/c"])
 def test_places_where_no_model_can_be(tmp_path, monkeypatch, place):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PairError, match="^target: ") as error, load_errors("target", place):
@@ -255,27 +216,24 @@ def planned(skeletons, **how) -> LoadPlan:
     return plan_from(resolve(target="own/target", drafter="own/drafter", **how), skeletons)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_a_dtype_for_both_or_for_one(skeletons, dtype):
-    assert planned(skeletons, dtype=dtype).dtypes == (getattr(torch, dtype),) * 2
-    assert planned(skeletons, dtype=dtype).reason == "as requested"
-    one = planned(skeletons, device="cpu", dtype={"drafter": dtype})
-    assert one.dtypes == (torch.float32, getattr(torch, dtype))
-    assert one.reason.startswith("drafter as requested, the other float32: ")
-
-
-@pytest.mark.parametrize("dtype", [None, "auto"])
-def test_a_small_pair_on_a_cpu_is_float32_if_nothing_else_is_requested(skeletons, dtype):
-    plan = planned(skeletons, device="cpu", dtype=dtype)
-    assert plan.dtypes == (torch.float32,) * 2 and plan.reason.startswith("float32: ")
+def test_a_dtype_for_both_or_for_one_and_otherwise_float32(skeletons):
+    for name in ("bfloat16", "float16"):
+        dtype = getattr(torch, name)
+        both = planned(skeletons, dtype=name)
+        assert (both.dtypes, both.reason) == ((dtype, dtype), "as requested")
+        one = planned(skeletons, device="cpu", dtype={"drafter": name})
+        assert one.dtypes == (torch.float32, dtype)
+        assert one.reason.startswith("drafter as requested, the other float32: ")
+    for unasked in (None, "auto"):
+        plan = planned(skeletons, device="cpu", dtype=unasked)
+        assert plan.dtypes == (torch.float32,) * 2 and plan.reason.startswith("float32: ")
 
 
 def test_weights_of_which_none_can_be_quantised_are_refused(skeletons):
     with torch.device("meta"):
         empty = AutoModelForCausalLM.from_config(LlamaConfig(num_hidden_layers=0, vocab_size=304))
-    with pytest.raises(
-        PairError, match="^quantize must be none for drafter own/drafter, not int8: "
-    ) as error:
+    said = "^quantize must be none for drafter own/drafter, not int8: "
+    with pytest.raises(PairError, match=said) as error:
         planned([skeletons[0], empty], quantize="int8")
     assert_one_sentence(str(error.value))
     assert planned([skeletons[0], empty], quantize={"target": "int8"})

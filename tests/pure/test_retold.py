@@ -30,6 +30,7 @@ from specdemo.vllm.client import server_address
 SOURCE = Path(specdemo.__file__).parent
 ALONE = Params(draft_with="none")
 GAME = {"ids": "", "round": 0, "guess": "", "game": ""}
+RACE = {"kind": "race", "prompts": "this"}
 # What German does not have, and sentences of this project nearly always do.
 ENGLISH = re.compile(r"\b(must|the|is|are|of|from|this|not|and|which|cannot|box|to)\b")
 
@@ -49,7 +50,6 @@ REFUSED = {
     "a number": lambda: check_number("temperature", 3),
     "a number above": lambda: Params(top_p=0),
     "a number below": lambda: Params(min_p=1),
-    "a whole number": lambda: Params(seed="x"),
     "a whole number or auto": lambda: Params(gamma=17),
     "an empty box": lambda: Params(max_new_tokens=None),
     "a choice": lambda: Params(rule="best"),
@@ -70,9 +70,7 @@ REFUSED = {
     "an address": lambda: server_address("x"),
     "an address with a password": lambda: server_address("http://a:b@c"),
     "an address with a query": lambda: server_address("http://a?b"),
-    "a measurement of nothing": lambda: measurement_request(
-        {"kind": "race", "prompts": "this"}, Choice(), "x", ALONE
-    ),
+    "a measurement of nothing": lambda: measurement_request(RACE, Choice(), "x", ALONE),
     "a game against nobody": lambda: guess_request(GAME, Choice(), "x", ALONE),
     "an empty guess": lambda: guess_request(GAME | {"game": "x"}, Choice(), "x", Params()),
     "a long guess": lambda: guess_request(GAME | {"game": "x", "guess": "x" * 501}, Choice(), "x", Params()),

@@ -3,7 +3,6 @@ that looks at a few tokens first, drawing to the last bit, and dice that depend 
 alone."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from specdemo.events import Params, Round
 from specdemo.runtime.graphs import EagerSteps
 from tests.oracle import (
     CPU,
-    KINDS,
     ROUNDING,
     TableLM,
     decoding,
@@ -35,12 +33,13 @@ from tests.oracle import (
 )
 
 BELOW_ONE = 1 - 2**-53  # the largest number that dice show
+ODD_NUMBERS = torch.tensor(
+    [0.0, 5e-324, 2**-53, 0.25, 1 / 3, 0.5, 1 - 2**-52, BELOW_ONE], dtype=torch.float64
+)
 
 SHAPES = [
     {"temperature": 0.7},
-    {"temperature": 1.0},
     {"temperature": 2.0, "top_k": 7},
-    {"temperature": 0.5, "top_p": 0.9},
     {"temperature": 1.5, "top_p": 0.3},
     {"temperature": 1.2, "min_p": 0.1},
     {"temperature": 1.3, "top_k": 20, "top_p": 0.8, "min_p": 0.05},
@@ -83,16 +82,19 @@ def by_transformers(logits, p):
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_as_transformers_shapes(shape, dtype):
-    logits = random_logits(1, rows=400).to(dtype)
-    got, expected = shaped_by(Sampler(params(**shape)), logits)[0], by_transformers(logits, params(**shape))
-    assert got.dtype == torch.float32
-    assert torch.equal(got > 0, expected > 0), "the same tokens must survive"
-    assert nearly_equal(got, expected)
+def test_as_transformers_and_as_plain_numpy_shape(shape):
+    for dtype in (torch.float64, torch.float32):
+        logits = random_logits(1).to(dtype)
+        got = shaped_by(Sampler(params(**shape)), logits)[0]
+        expected = by_transformers(logits, params(**shape))
+        assert got.dtype == torch.float32
+        assert torch.equal(got > 0, expected > 0), "the same tokens must survive"
+        assert nearly_equal(got, expected)
+        assert nearly_equal(got, np.stack([shaped(row, params(**shape)) for row in logits]))
+        assert got.numpy().sum(-1, dtype=float) == pytest.approx(1, abs=ROUNDING)
 
 
-@pytest.mark.parametrize("penalty", [0.5, 1.2, 3.0])
+@pytest.mark.parametrize("penalty", [0.5, 1.2])
 def test_a_repetition_penalty_is_transformers_own(penalty):
     logits = random_logits(5, rows=20).float()
     texts = torch.randint(0, 50, (20, 12), generator=torch.Generator().manual_seed(2))
@@ -104,15 +106,6 @@ def test_a_repetition_penalty_is_transformers_own(penalty):
     tokens, probs, _ = greedy.sample(logits, torch.zeros(20), settings_of(greedy), seen)
     assert torch.equal(tokens, expected.argmax(-1)) and probs is None
     assert torch.equal(greedy.shape(logits, settings_of(greedy), seen)[0], one_hot(tokens, 50))
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("shape", [*SHAPES, {"temperature": 0.0}, {"temperature": 0.01, "top_k": 3}], ids=str)
-def test_as_plain_numpy_shapes(shape):
-    logits = random_logits(2)
-    got = shaped_by(Sampler(params(**shape)), logits)[0].numpy()
-    assert nearly_equal(got, np.stack([shaped(row, params(**shape)) for row in logits]))
-    assert got.sum(-1, dtype=float) == pytest.approx(1, abs=ROUNDING)
 
 
 def wide_logits(sharpness, seed=8, width=2000):
@@ -130,35 +123,25 @@ def asked(sampler, logits):
         sampler.widen()
 
 
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.9, 0.999])
-@pytest.mark.parametrize("sharpness", [0.1, 1.0, 4.0, "mixed"])
-def test_top_p_of_wide_vocabularies(sharpness, top_p):
-    """Small and large nuclei, and both in one call, where one row may not decide how another is treated."""
-    logits = (
-        torch.cat([wide_logits(s) for s in (0.1, 1.0, 4.0)])
-        if sharpness == "mixed"
-        else wide_logits(sharpness)
-    )
-    shape = params(temperature=1.0, top_p=top_p)
-    got, expected = asked(Sampler(shape), logits), by_transformers(logits, shape)
-    assert torch.equal(got > 0, expected > 0)
-    assert nearly_equal(got, expected)
+def widest(p):
+    """A sampler that looks at the whole vocabulary."""
+    sampler = Sampler(p)
+    if sampler.nucleus:
+        sampler.nucleus.width = None
+    return sampler
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", [50, 2000])
-@pytest.mark.parametrize(
-    "shape", [{"top_p": 0.9}, {"top_p": 0.5}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.1}], ids=str
-)
-def test_ties_as_transformers_breaks_them(shape, width):
+@pytest.mark.parametrize("shape", [{"top_p": 0.5}, {"top_k": 20, "top_p": 0.9}, {"min_p": 0.1}], ids=str)
+def test_ties_as_transformers_breaks_them(shape):
     """Logits in bfloat16 are coarse, so the edge of a nucleus often runs between equals. As many of them stay
-    as with transformers, whose own sort leaves it to chance which; here that must not depend on the rows
-    beside them either."""
-    logits = (wide_logits(3.0)[:, :width] + 20).to(torch.bfloat16)
+    as with transformers, whose own sort leaves it to chance which; here that must depend neither on the rows
+    beside them nor on how many tokens are looked at."""
+    logits = (wide_logits(3.0) + 20).to(torch.bfloat16)
     sampler = Sampler(params(temperature=1.0, **shape))
     got, expected = asked(sampler, logits), by_transformers(logits.double(), params(temperature=1.0, **shape))
     assert torch.equal(got, torch.cat([shaped_by(sampler, row[None])[0] for row in logits]))
+    assert torch.equal(got, shaped_by(widest(params(temperature=1.0, **shape)), logits)[0])
     assert torch.equal((got > 0).sum(-1), (expected > 0).sum(-1))
     assert nearly_equal(got.sort(-1).values, expected.sort(-1).values)
 
@@ -167,9 +150,7 @@ def test_ties_as_transformers_breaks_them(shape, width):
 
 WIDE = 5000
 WIDTHS = [*Nucleus.WIDTHS, None]  # None: the whole vocabulary
-mixed = torch.cat(
-    [wide_logits(sharpness, width=WIDE) for sharpness in (0.2, 1.0, 1.5, 2.0, 4.0)]
-)  # [120, WIDE]
+mixed = torch.cat([wide_logits(sharpness, width=WIDE) for sharpness in (0.2, 1.5, 2.0, 4.0)])  # [96, WIDE]
 mixed -= mixed.amax(-1, keepdim=True)
 
 
@@ -184,23 +165,11 @@ def kept(logits):
     return logits > -torch.inf
 
 
-def by_stable_sort(logits, top_p):
-    """Top-p as transformers writes it, with a sort that leaves equals in the order of their ids: higher ids
-    stay."""
-    order = np.argsort(logits.numpy(), -1, kind="stable")
-    lesser = np.take_along_axis(logits.softmax(-1).numpy(), order, -1).cumsum(-1) <= 1 - top_p
-    lesser[:, -1] = False
-    stays = np.empty_like(lesser)
-    np.put_along_axis(stays, order, ~lesser, -1)
-    return torch.tensor(stays)
-
-
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
-def test_a_nucleus_is_whole_exactly_where_it_is_narrower_than_the_width(top_p, width):
-    got, whole = filtered(mixed, top_p, width)
-    expected = kept(TopPLogitsWarper(top_p)(None, mixed))
+def test_a_nucleus_is_whole_exactly_where_it_is_narrower_than_the_width(width):
+    got, whole = filtered(mixed, 0.9, width)
+    expected = kept(TopPLogitsWarper(0.9)(None, mixed))
     assert torch.equal(whole, expected.sum(-1) < (width or WIDE + 1))
     assert torch.equal(kept(got)[whole], expected[whole])
     assert torch.equal(got[kept(got)], mixed[kept(got)]), "the logits that stay are unchanged"
@@ -209,33 +178,6 @@ def test_a_nucleus_is_whole_exactly_where_it_is_narrower_than_the_width(top_p, w
         "a part of the nucleus"
     )
     assert whole.any() and ((~whole).any() or width != 256)
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("top_p", [0.3, 0.9, 0.95])
-def test_equal_tokens_are_kept_alike_by_every_width(top_p, width):
-    logits = (mixed + 20).to(torch.bfloat16).double() - 20
-    (got, whole), expected = filtered(logits, top_p, width), by_stable_sort(logits, top_p)
-    assert whole.any() and torch.equal(kept(got)[whole], expected[whole])
-    of_transformers = TopPLogitsWarper(top_p)(None, logits)
-    assert torch.equal(got[whole].sort(-1).values, of_transformers[whole].sort(-1).values), (
-        "as many as transformers keeps, and as likely"
-    )
-    edges = zip(expected, logits, strict=True)
-    split = [row & (values == values[~row].max()) for row, values in edges]  # the edge runs between equals
-    assert sum(bool(row.any()) for row in split) > 20
-
-
-@pytest.mark.usefixtures("small")
-def test_every_token_alike():
-    """The most equal tokens that there can be."""
-    level = torch.zeros(2, WIDE, dtype=torch.float64)
-    assert not filtered(level, 0.9, 256)[1].any() and not filtered(level, 0.9, 2048)[1].any()
-    assert (filtered(level, 0.9001, None)[0] == 0).sum(-1).tolist() == [4501, 4501]
-    got, whole = filtered(level, 0.0401, 256)
-    assert whole.all()
-    assert kept(got).nonzero().tolist() == [[row, i] for row in (0, 1) for i in range(WIDE - 201, WIDE)]
 
 
 def test_each_width_has_captured_steps_of_its_own():
@@ -248,14 +190,16 @@ def test_each_width_has_captured_steps_of_its_own():
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_row_of_nan_is_shaped_to_nan(width):
+def test_a_row_of_nan_is_shaped_to_nan():
     logits = wide_logits(4.0)
     logits[3, 7] = torch.nan
-    sampler = Sampler(params(temperature=1.0, top_p=0.9))
-    sampler.nucleus.width = width
-    got, _ = shaped_by(sampler, logits)
-    assert got.isnan().all(-1).nonzero()[:, 0].tolist() == [3]
+    found = [probabilities(logits)]
+    for width in WIDTHS:
+        sampler = Sampler(params(temperature=1.0, top_p=0.9))
+        sampler.nucleus.width = width
+        found.append(shaped_by(sampler, logits)[0])
+    for got in found:
+        assert got.isnan().all(-1).nonzero()[:, 0].tolist() == [3]
 
 
 # Through the engine: a vocabulary of 600 in which some contexts need more than 256 tokens for their nucleus.
@@ -271,16 +215,11 @@ def some_flat(seed, flat):
 
 
 NEVER, NOW_AND_THEN = (), range(0, V, 10)
-FLAT = {
-    "target": (NOW_AND_THEN, NEVER),
-    "drafter": (NEVER, NOW_AND_THEN),
-    "both": (NOW_AND_THEN, NOW_AND_THEN),
-}
 
 
-def rounds_by(sampler, kind, flat, p):
+def rounds_by(sampler, kind, p):
     """The rounds of one run and the sampler's width after each, and what the target was fed."""
-    target, drafter = (TableLM(some_flat(i, flat)) for i, flat in enumerate(FLAT[flat]))
+    target, drafter = (TableLM(some_flat(i, flat)) for i, flat in enumerate((NOW_AND_THEN, NEVER)))
     drafter = make_drafter(kind, sampler, V, drafter, p.ngram)
     rounds, widths = [], []
     for event in decoding(target, drafter, p, [3, 1, 4, 1, 5, 9, 2, 6, 3], sampler=sampler):
@@ -291,27 +230,20 @@ def rounds_by(sampler, kind, flat, p):
     return rounds, widths, target.fed
 
 
-def widest(p):
-    sampler = Sampler(p)
-    sampler.nucleus.width = None
-    return sampler
+FLAT_RUN = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=30, ngram=1, alternatives=3)
 
 
-FLAT_RUN = Params(temperature=1.0, top_p=0.95, gamma=4, max_new_tokens=60, ngram=1, alternatives=3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["model", "lookup", "none"])
 def test_a_round_that_was_judged_again_is_the_round_of_the_full_sort(kind):
     """And the target has run once a round all the same, over the same tokens."""
     widened_late = 0
-    for seed in range(8):
+    for seed in range(3):
         p = replace(FLAT_RUN, draft_with=kind, seed=seed)
-        rounds, widths, fed = rounds_by(Sampler(p), kind, "target", p)
-        full, _, fed_full = rounds_by(widest(p), kind, "target", p)
+        rounds, widths, fed = rounds_by(Sampler(p), kind, p)
+        full, _, fed_full = rounds_by(widest(p), kind, p)
         assert rounds == full and fed == fed_full
         widened_late += widths[0] == 256 != widths[-1]
-    assert widened_late >= 3, "the test must show something"
+    assert widened_late, "the test must show something"
 
 
 class Filled(EagerSteps):
@@ -325,7 +257,7 @@ def test_a_drafters_cut_nucleus_is_used_once_and_is_exact_from_the_next_round_on
     tokens."""
     drafter_logits = some_flat(1, range(0, V, 4))
     cut = 0
-    for seed in range(8):
+    for seed in range(3):
         p = replace(FLAT_RUN, seed=seed)
         sampler, target, text, width = Sampler(p), TableLM(some_flat(0, NEVER)), [3, 1, 4], 256
         drafter = ModelDrafter(TableLM(drafter_logits), 1000, sampler, V, CPU, run_step, 4)
@@ -346,38 +278,28 @@ def test_a_drafters_cut_nucleus_is_used_once_and_is_exact_from_the_next_round_on
             assert sampler.nucleus.width == (2048 if cut > cut_before else width)
             text, width = text + list(event.emitted), sampler.nucleus.width
         assert width == 2048
-    assert cut >= 8
+    assert cut >= 3
 
 
 @pytest.mark.parametrize("broken", ["target", "drafter"])
 def test_a_broken_model_is_an_error_and_no_endless_round(broken):
     p = Params(temperature=1.0, top_p=0.95, max_new_tokens=20, seed=1)
-    target, drafter = (
-        TableLM(
-            torch.full((1, 1, V), torch.nan).expand(V + 1, V, V) if role == broken else some_flat(1, NEVER)
-        )
-        for role in FLAT
-        if role != "both"
-    )
+    nothing, sound = torch.full((1, 1, V), torch.nan).expand(V + 1, V, V), some_flat(1, NEVER)
+    target, drafter = (TableLM(nothing if role == broken else sound) for role in ("target", "drafter"))
     with pytest.raises(RuntimeError, match=f"^the {broken}'s probabilities are not numbers"):
         list(decoding(target, drafter, p, [3, 1, 4]))
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_small_types_are_widened_before_anything_else(dtype):
+def test_neither_small_types_nor_tiny_temperatures_overflow():
     """65,000 is close to the end of float16: there, dividing by a small temperature would overflow."""
-    logits = torch.tensor([[65000.0, 64000.0, -65000.0]], dtype=dtype)
+    logits = torch.tensor([[65000.0, 64000.0, -65000.0]], dtype=torch.float16)
     assert shaped_by(Sampler(params(temperature=0.01)), logits)[0].tolist() == [[1.0, 0.0, 0.0]]
     assert probabilities(logits).dtype == torch.float32
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-12])
-def test_tiny_temperatures_do_not_overflow(temperature):
     logits = torch.tensor([[1.0, 3.0, -2.0], [-900.0, -1000.0, -1e30], [2.0, 2.0, 0.0]])
-    got, _ = shaped_by(Sampler(params(temperature=temperature)), logits)
-    assert got.tolist() == [[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]]
+    for temperature in (5e-324, 1e-12):
+        got, _ = shaped_by(Sampler(params(temperature=temperature)), logits)
+        assert got.tolist() == [[0, 1, 0], [1, 0, 0], [0.5, 0.5, 0]]
 
 
 @pytest.mark.usefixtures("small")
@@ -387,25 +309,15 @@ def test_greedy_is_one_hot_at_the_first_of_the_largest():
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", [1, 127, 128, 129, 256, 700])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_the_likeliest_is_the_first_of_the_largest(dtype, width):
+@pytest.mark.parametrize("width", [1, 127, 128, 129, 700])
+def test_the_likeliest_is_the_first_of_the_largest(width):
     """In rows of a few different numbers, which have many equal ones, and of NaN and -inf."""
-    logits = torch.randint(-3, 2, (60, width), generator=torch.Generator().manual_seed(width)).to(dtype)
+    logits = torch.randint(-3, 2, (60, width), generator=torch.Generator().manual_seed(width)).bfloat16()
     logits[10:20, ::3] = -torch.inf
     logits[20] = -torch.inf
     logits[30:40, width // 2 :: 5] = torch.nan
     expected = logits.float().nan_to_num(nan=10.0).numpy().argmax(-1)  # NaN counts as the largest
     assert most_likely(logits).tolist() == expected.tolist()
-
-
-@pytest.mark.usefixtures("small")
-def test_every_row_is_shaped_by_itself():
-    logits = random_logits(3)
-    sampler = Sampler(params(temperature=1.3, top_k=20, top_p=0.8, min_p=0.05))
-    assert torch.equal(
-        shaped_by(sampler, logits)[0], torch.cat([shaped_by(sampler, row[None])[0] for row in logits])
-    )
 
 
 def test_logits_are_left_as_they_were():
@@ -419,21 +331,9 @@ def test_logits_are_left_as_they_were():
 def test_raw_probabilities_know_no_temperature():
     logits = random_logits(5)
     assert nearly_equal(probabilities(logits), logits.softmax(-1))
-    logits[3, 7] = torch.nan
-    assert probabilities(logits).isnan().all(-1).nonzero()[:, 0].tolist() == [3]
-
-
-def test_one_hot():
-    assert one_hot(torch.tensor([2, 0]), 3).tolist() == [[0, 0, 1], [1, 0, 0]]
-    assert one_hot(torch.empty(0, dtype=torch.long), 3).shape == (0, 3)
-
-
-def drawn(weights, u):
-    return draw(torch.tensor([weights], dtype=torch.float64), torch.tensor([u], dtype=torch.float64)).item()
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("u", [0.0, 5e-324, 2**-53, 0.25, 0.5, 1 / 3, 1 - 2**-52, BELOW_ONE])
 @pytest.mark.parametrize(
     "weights",
     [
@@ -449,26 +349,9 @@ def drawn(weights, u):
     ],
     ids=str,
 )
-def test_a_token_of_weight_0_is_never_drawn(weights, u):
-    assert weights[drawn(weights, u)] > 0
-
-
-@pytest.mark.slow
-def test_no_weight_0_among_filtered_vocabularies():
-    """Wide rows, most of them 0, as filters leave them; numbers from all over [0, 1), and those next to every
-    step."""
-    random = np.random.default_rng(6)
-    for _ in range(10):
-        weights = random.exponential(size=2000) * (random.random(2000) < 0.05)
-        weights /= weights.sum()
-        steps = np.cumsum(weights)
-        numbers = np.concatenate(
-            [random.random(500), steps, np.nextafter(steps, 0), np.nextafter(steps, 2), [0.0, BELOW_ONE]]
-        )
-        numbers = torch.tensor(numbers.clip(0, BELOW_ONE))
-        rows = torch.tensor(weights).expand(len(numbers), -1)
-        ids = draw(rows, numbers)
-        assert (rows.gather(1, ids[:, None]) > 0).all()
+def test_a_token_of_weight_0_is_never_drawn(weights):
+    rows = torch.tensor(weights, dtype=torch.float64).expand(len(ODD_NUMBERS), -1)
+    assert (rows.gather(1, draw(rows, ODD_NUMBERS)[:, None]) > 0).all()
 
 
 @pytest.mark.gpu
@@ -490,10 +373,10 @@ def test_drawing_inverts_the_cumulative_distribution():
     """Sixteenths are exact in binary, so every number of a fine grid has one right answer, ends included."""
     weights = [0, 3, 0, 5, 1, 0, 7, 0]  # sum 16
     expected = [1] * 3 + [3] * 5 + [4] + [6] * 7
-    for i in range(16 * 64):
-        for scale in (1, 1 / 16, 1024):  # need not be normalised
-            assert drawn([w * scale for w in weights], i / (16 * 64)) == expected[i // 64]
-    assert drawn(weights, BELOW_ONE) == 6
+    numbers = torch.tensor([*(i / (16 * 64) for i in range(16 * 64)), BELOW_ONE], dtype=torch.float64)
+    for scale in (1, 1 / 16, 1024):  # need not be normalised
+        rows = torch.tensor(weights, dtype=torch.float64).expand(len(numbers), -1) * scale
+        assert draw(rows, numbers).tolist() == [*(expected[i // 64] for i in range(16 * 64)), 6]
 
 
 def by_one_sum(weights, u):
@@ -506,19 +389,14 @@ def by_one_sum(weights, u):
     return (allowed & ((cumulative > point) | (cumulative == last))).int().argmax(-1)
 
 
-ODD_NUMBERS = torch.tensor(
-    [0.0, 5e-324, 2**-53, 0.25, 1 / 3, 0.5, 1 - 2**-52, BELOW_ONE], dtype=torch.float64
-)
-
-
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", [1, 2, 127, 128, 129, 255, 256, 4096, 10_000])
+@pytest.mark.parametrize("width", [1, 127, 128, 129, 4096])
 def test_drawing_in_chunks_is_drawing_in_one_sum(width):
     """Flat rows and peaked ones, most of their weights 0 or not, whole chunks of zeros at either end."""
     generator = torch.Generator().manual_seed(width)
     u = torch.cat([torch.rand(24, generator=generator, dtype=torch.float64), ODD_NUMBERS])
     shown = set()
-    for sharpness, kept in product((0.1, 1.0, 5.0, 20.0), (1.0, 0.3, 0.01)):
+    for sharpness, kept in ((0.1, 1.0), (1.0, 0.3), (5.0, 0.01), (20.0, 0.3)):
         logits = sharpness * torch.randn(len(u), width, generator=generator)
         logits[torch.rand(len(u), width, generator=generator) > kept] = -torch.inf
         logits[:, 0] = logits[:, 0].clamp(min=-50)
@@ -536,24 +414,6 @@ def test_drawing_in_chunks_is_drawing_in_one_sum(width):
             assert (rows.gather(-1, ids[:, None]) > 0).all()
             shown |= set(ids.tolist())
     assert len(shown) >= min(width, 100)
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("width", [1, 127, 128, 129, 1000, 10_000])
-def test_drawing_from_one_hot_rows_and_specks(width):
-    places = torch.tensor([place for place in (0, 126, 127, 128, 129, 255, 256, width - 1) if place < width])
-    for weight in (1.0, 1e-30, 1e-45):
-        rows = one_hot(places, width) * weight
-        for u in ODD_NUMBERS:
-            assert torch.equal(draw(rows, u.expand(len(places))), places)
-    rows = one_hot(places, width) + 1e-30  # what lies beside is drawn by u = 0 alone, as its sum is lost
-    ids = draw(rows, torch.full((len(places),), 0.5, dtype=torch.float64))
-    assert torch.equal(ids, places)
-
-
-def test_drawing_row_by_row():
-    weights = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.5, 0, 0.5]], dtype=torch.float64)
-    assert draw(weights, torch.tensor([0.9, 0.0, 0.5], dtype=torch.float64)).tolist() == [0, 1, 2]
 
 
 def test_dice_depend_on_seed_round_and_place_alone():

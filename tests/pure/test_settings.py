@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from specdemo.events import METHODS, RULES, ByModel, PairInfo, Params, check_number
+from specdemo.events import METHODS, RULES, ByModel, PairInfo, Params
 from specdemo.events.trace import Trace
 from specdemo.loading.pair import Pair
 from specdemo.loading.request import resolve
@@ -76,14 +76,8 @@ def words(text: str) -> SimpleNamespace:
 
 
 def holding(**values) -> dict:
-    weights = {
-        "pair": "embedded",
-        "vllm": "",
-        "dtype": AS_STARTED,
-        "quantize": AS_STARTED,
-        "quantize_drafter": AS_STARTED,
-    }
-    return values_of(Params()) | weights | values
+    weights = dict.fromkeys(("dtype", "quantize", "quantize_drafter"), AS_STARTED)
+    return values_of(Params()) | {"pair": "embedded", "vllm": ""} | weights | values
 
 
 PAIR, NEEDS = SmallPair(), Needs()
@@ -98,16 +92,13 @@ def warned(pair=PAIR, needs=NEEDS, prompt="Once", limits=LOCAL, **values) -> dic
 @pytest.mark.parametrize(
     "params",
     [
-        Params(),
         Params(temperature=0.0, top_p=1.0, seed=5, max_new_tokens=3),
         Params(temperature=1.3, top_p=1.0),
-        Params(top_k=7, top_p=1.0),
         Params(top_k=7, top_p=0.5),
         Params(top_p=1.0, min_p=0.2),
         Params(top_k=3, min_p=0.2),
         Params(draft_with="ngram", ngram=5, gamma=9, stop=("a", "b c"), ignore_eos=True, alternatives=0),
-        Params(chat=True, system="Be brief."),
-        Params(gamma="auto", confidence=0.4),
+        Params(chat=True, system="Be brief.", gamma="auto", confidence=0.4),
         Params(stop=("\n\n", "a\nb", "\\", r"\n", " x")),
     ],
 )
@@ -124,19 +115,18 @@ def test_the_weights_that_are_offered_can_be_had():
 
 
 def test_greedy_with_filters_is_greedy():
-    assert params_from_controls(holding(**values_of(Params(temperature=0.0, top_k=5)))) == Params(
-        temperature=0.0, top_p=1.0
-    )
+    greedy = params_from_controls(holding(**values_of(Params(temperature=0.0, top_k=5))))
+    assert greedy == Params(temperature=0.0, top_p=1.0)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_samplers_switch_off_what_does_not_matter_to_them(sampler):
+def test_samplers_switch_off_what_does_not_matter_to_them():
     values = {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.1}
-    params = params_from_controls(holding(sampler=sampler, **values))
-    seen = visible(holding(sampler=sampler))
-    for field, off in OFF.items():
-        assert getattr(params, field) == (values[field] if field in SAMPLERS[sampler] else off)
-        assert seen[field] == (field in SAMPLERS[sampler])
+    for sampler, filters in SAMPLERS.items():
+        params = params_from_controls(holding(sampler=sampler, **values))
+        seen = visible(holding(sampler=sampler))
+        for field, off in OFF.items():
+            assert getattr(params, field) == (values[field] if field in filters else off)
+            assert seen[field] == (field in filters)
 
 
 def test_controls_that_do_not_matter_are_out_of_the_way():
@@ -144,6 +134,7 @@ def test_controls_that_do_not_matter_are_out_of_the_way():
     assert [name for name in shown if not shown[name]["gamma"]] == ["none"]
     assert [name for name in shown if shown[name]["ngram"]] == ["lookup", "ngram", "ngram-one-level"]
     assert [name for name in shown if shown[name]["exit_layer"]] == ["early-exit"]
+    assert all(shown[name]["confidence"] == (METHODS[name].needs is not None) for name in METHODS)
     assert visible(holding())["seed"] and not visible(holding(sampler="greedy"))["seed"]
     assert visible(holding())["rule"] == (len(RULES) > 1), "a choice of one is none"
     assert not visible(holding())["system"] and visible(holding(chat=True))["system"]
@@ -159,17 +150,9 @@ def test_a_length_that_is_chosen_round_by_round_hides_the_slider():
     assert not alone["gamma"] and not alone["gamma_auto"]
 
 
-def test_confidence_is_shown_where_a_drafter_has_a_distribution():
-    assert [name for name in METHODS if visible(holding(draft_with=name))["confidence"]] == [
-        name for name, method in METHODS.items() if method.needs is not None
-    ]
-
-
 def test_an_empty_box_is_no_number_and_nonsense_is_left_to_params():
-    assert (
-        params_from_controls(holding(seed=" ")).seed is None
-        and params_from_controls(holding(seed=" 7 ")).seed == 7
-    )
+    assert params_from_controls(holding(seed=" ")).seed is None
+    assert params_from_controls(holding(seed=" 7 ")).seed == 7
     for nonsense in ("7.0", "-7", "x", "9" * 30):
         with pytest.raises(ValueError, match="seed must be a whole number from 0 to"):
             params_from_controls(holding(seed=nonsense))
@@ -188,18 +171,12 @@ def test_the_first_run_samples_without_filters():
     assert params_from_controls(holding(**FIRST)) == Params(top_p=1.0)
 
 
-@pytest.mark.parametrize(
-    "sentence, said",
-    [
-        ("max_new_tokens must be from 1, not 0", "Max new tokens must be from 1, not 0"),
-        ("gamma must be from 1, not None", "Draft length γ must be from 1, and the box is empty"),
-        ("prompt must not be empty", "Prompt must not be empty"),
-        ("this pair is busy", "this pair is busy"),
-        ("", ""),
-    ],
-)
-def test_errors_name_the_label_that_the_page_shows(sentence, said):
-    assert in_labels(sentence) == said
+def test_errors_name_the_label_that_the_page_shows():
+    assert in_labels("max_new_tokens must be from 1, not 0") == "Max new tokens must be from 1, not 0"
+    empty = in_labels("gamma must be from 1, not None")
+    assert empty == "Draft length γ must be from 1, and the box is empty"
+    assert in_labels("prompt must not be empty") == "Prompt must not be empty"
+    assert in_labels("this pair is busy") == "this pair is busy"
 
 
 def said_of(change) -> str:
@@ -213,21 +190,13 @@ def said_of(change) -> str:
 @pytest.mark.parametrize(
     "change, words",
     [
-        (lambda whole: "once upon a time", "not JSON text, or only a part of it"),
         (lambda whole: json.dumps(whole)[:100], "not JSON text, or only a part of it"),
         (lambda whole: "[]", "not a trace that this version of SpecDemo can read"),
-        (
-            lambda whole: whole.update(schema="specdemo.trace/9"),
-            "a trace that this version of SpecDemo can read",
-        ),
-        (
-            lambda whole: whole["params"].update(gamma=17),
-            "Draft length γ must be a whole number from 1 to 16",
-        ),
+        (lambda whole: whole.update(schema="specdemo.trace/9"), "a trace that this version of SpecDemo can"),
+        (lambda whole: whole["params"].update(gamma=17), "Draft length γ must be a whole number from 1 to"),
         (lambda whole: whole["rounds"][3].update(index=9), "something is wrong in its round 4"),
         (lambda whole: whole.update(output_ids=[]), "something is wrong in its output ids"),
         (lambda whole: whole.pop("prompt") and None, "something is wrong in its prompt"),
-        (lambda whole: whole.update(date="yesterday"), "something is wrong in its date"),
     ],
 )
 def test_a_wrong_file_is_told_of_in_plain_words(change, words):
@@ -240,13 +209,9 @@ def test_a_wrong_file_is_told_of_in_plain_words(change, words):
     "pair, loaded, who",
     [
         ("embedded", PAIR, "a drafter model"),
-        ("embedded", None, "a drafter model"),
         ("embedded-eagle3", None, "an EAGLE-3 head"),
-        ("qwen3-8b-dflash", None, "a DFlash head"),
-        ("gemma-4-e2b", None, "an assistant"),
         ("a + b", None, "a smaller model or a head"),
-        ("a + b", SmallPair(drafter_kind="dspark"), "a DSpark head"),
-        ("embedded", SmallPair(drafter_kind="eagle3"), "an EAGLE-3 head"),  # attached since
+        ("embedded", SmallPair(drafter_kind="dspark"), "a DSpark head"),  # attached since
     ],
 )
 def test_beside_the_drafting_method_stands_what_drafts(pair, loaded, who):
@@ -257,77 +222,48 @@ def test_beside_the_drafting_method_stands_what_drafts(pair, loaded, who):
 
 
 def test_nothing_to_warn_of_at_first():
+    def of_pair(name: str, needs: Needs, loaded: SmallPair | None = PAIR) -> str:
+        return hints(holding(pair=name), "Once", needs, loaded)["pair"]
+
     assert warned() == {} == warned(pair=None)
-    assert (
-        hints(holding(pair="a + b"), "Once", Needs(loaded=False), None)["pair"]
-        == "Needs about 50 MB of 24 GB on EPYC. Not tried by this project."
-    )
-    assert hints(holding(pair="embedded"), "Once", Needs(), SmallPair())["pair"] == (
-        "Small story writers that come with the project, no download."
-    )
-    slow = Needs(total=4 * 10**9)
-    assert (
-        hints(holding(pair="a + b"), "Once", slow, SmallPair())["pair"]
-        == "Slow on this CPU: no GPU was found."
-    )
-    assert hints(holding(), "Once", Needs(), SmallPair())["dtype"] == "float32: for a reason"
+    needs = "Needs about 50 MB of 24 GB on EPYC. Not tried by this project."
+    assert of_pair("a + b", Needs(loaded=False), None) == needs
+    assert of_pair("embedded", NEEDS) == "Small story writers that come with the project, no download."
+    assert of_pair("a + b", Needs(total=4 * 10**9)) == "Slow on this CPU: no GPU was found."
+    assert hints(holding(), "Once", NEEDS, PAIR)["dtype"] == "float32: for a reason"
+
+
+READS = SmallPair(tokenizer=words)
+UNCUT = SmallPair(largest_exit=0)
 
 
 @pytest.mark.parametrize(
     "control, values, words",
     [
         ("seed", {"seed": "x"}, "must be a whole number from 0 to"),
-        ("temperature", {"temperature": 0}, "0 is greedy"),
-        ("temperature", {"temperature": 3}, "must be a number from 0 to 2"),
         ("gamma", {"gamma": None}, "must be a whole number from 1 to 16"),
-        ("prompt", {"pair": SmallPair(tokenizer=words), "prompt": "a " * 1024}, "at most 1,023 tokens"),
-        (
-            "max_new_tokens",
-            {"pair": SmallPair(tokenizer=words), "prompt": "a " * 900},
-            "prompt and text together",
-        ),
+        ("max_new_tokens", {"max_new_tokens": 2.5}, "must be a whole number from 1 to 32,768"),
+        ("temperature", {"temperature": 0}, "0 is greedy"),
+        ("prompt", {"pair": READS, "prompt": "a " * 1024}, "at most 1,023 tokens"),
+        ("max_new_tokens", {"pair": READS, "prompt": "a " * 900}, "prompt and text together"),
         ("pair", {"needs": Needs(loaded=False, gated=True)}, "HF_TOKEN is not set here"),
-        ("top_p", {"top_p": 0}, "must be a number above 0 to 1"),
-        ("min_p", {"sampler": "min-p", "min_p": 1}, "must be a number from 0 to below 1"),
         ("top_k", {"sampler": "top-k", "top_k": 0}, "0 is off"),
         ("top_k", {"sampler": "top-k", "top_k": 1}, "which is greedy"),
         ("top_k", {"sampler": "top-k", "top_k": 4096}, "the vocabulary has 4,096 tokens"),
-        ("top_k", {"sampler": "top-k", "top_k": None}, "must be a whole number from 0"),
         ("top_p", {"top_p": 1}, "1 is off"),
         ("min_p", {"sampler": "min-p", "min_p": 0}, "0 is off"),
         ("gamma", {"gamma": 5, "max_new_tokens": 4}, "at most 3 here"),
-        (
-            "max_new_tokens",
-            {"max_new_tokens": 2000},
-            "prompt and text together end at the target's context of 1,024 tokens",
-        ),
-        ("max_new_tokens", {"max_new_tokens": 0}, "must be a whole number from 1 to 32,768"),
-        ("max_new_tokens", {"max_new_tokens": 2.5}, "must be a whole number"),
-        ("max_new_tokens", {"max_new_tokens": None}, "must be a whole number"),
-        (
-            "confidence",
-            {"confidence": 0.5, "needs": Needs(device="cuda:0")},
-            "on a GPU this saves no time",
-        ),
+        ("max_new_tokens", {"max_new_tokens": 2000}, "end at the target's context of 1,024 tokens"),
+        ("confidence", {"confidence": 0.5, "needs": Needs(device="cuda:0")}, "on a GPU this saves no time"),
         ("alternatives", {"alternatives": 0}, "only the token itself"),
-        ("quantize", {"quantize": "int8"}, "save memory, not time"),
         ("quantize_drafter", {"quantize_drafter": "int4"}, "save memory, not time"),
         ("dtype", {"dtype": "bfloat16"}, "slower than float32"),
         ("chat", {"chat": True}, "no chat template"),
         ("draft_with", {"pair": SmallPair(drafter=None)}, "no drafter model"),
-        (
-            "draft_with",
-            {"draft_with": "early-exit", "pair": SmallPair(largest_exit=0)},
-            "cannot be cut after a layer",
-        ),
+        ("draft_with", {"draft_with": "early-exit", "pair": UNCUT}, "cannot be cut after a layer"),
         ("draft_with", {"draft_with": "mtp"}, "no layers for multi-token prediction"),
         ("exit_layer", {"draft_with": "early-exit", "exit_layer": 16}, "must be at most 15"),
-        ("exit_layer", {"draft_with": "early-exit", "exit_layer": 65}, "a whole number from 0 to 64"),
-        (
-            "pair",
-            {"needs": Needs(total=30 * 10**9, fits=False, loaded=False)},
-            "That is more than it has",
-        ),
+        ("pair", {"needs": Needs(total=30 * 10**9, fits=False, loaded=False)}, "That is more than it has"),
         ("prompt", {"prompt": ""}, "must not be empty"),
         ("prompt", {"prompt": "\ud800"}, "lone surrogate"),
     ],
@@ -338,13 +274,6 @@ def test_a_choice_that_makes_the_run_impossible_or_pointless_says_so_beside_it(
     monkeypatch.delenv("HF_TOKEN", raising=False)
     said = warned(**values)
     assert set(said) == {control} and words in said[control]
-
-
-def test_what_a_control_calls_impossible_params_refuses():
-    for field, wrong in (("top_k", -1), ("max_new_tokens", 40_000), ("max_new_tokens", None)):
-        with pytest.raises(ValueError) as refused:
-            check_number(field, wrong)
-        assert warned(sampler="top-k", **{field: wrong})[field] in str(refused.value)
 
 
 def test_the_weights_go_as_asked_and_come_back_from_a_trace():

@@ -51,17 +51,18 @@ def test_a_stall_on_either_side_moves_the_value_and_widens_the_interval_as_much(
     assert found.low < 1 < found.high and is_wide(found.interval)
 
 
-@pytest.mark.parametrize("gamma", [0, 4])
-@pytest.mark.parametrize("size", [0.04, 0.3])
-@pytest.mark.parametrize(("rounds", "plain_rounds"), [(24, 8), (60, 24), (200, 30)])
+@pytest.mark.parametrize(
+    ("rounds", "plain_rounds", "size", "gamma"),
+    [(24, 8, 0.3, 4), (60, 24, 0.04, 0), pytest.param(200, 30, 0.3, 4, marks=pytest.mark.slow)],
+)
 def test_nine_in_ten_intervals_hold_the_truth_where_times_drift(rounds, plain_rounds, size, gamma):
     held, widths = 0, []
-    for seed in range(100):
+    for seed in range(60):
         found, truth = measured(seed, rounds, plain_rounds, size, gamma)
         held += found.low <= truth <= found.high
         widths.append(found.high / found.low)
-    assert held >= 87, held  # of 100; 90 expected
-    assert sorted(widths)[50] < exp(8 * size), "and say something"
+    assert held >= 51, held  # of 60; 54 expected
+    assert sorted(widths)[30] < exp(8 * size), "and say something"
 
 
 def test_rounds_with_drafts_of_different_lengths_are_no_noise():
@@ -91,7 +92,7 @@ def test_what_is_too_short_has_none():
 
 
 @pytest.mark.parametrize("times_ms", [[50.0] * 4 + [75.0] * 4, [10.0] * 7 + [50.0]])
-@pytest.mark.parametrize("rounds", [1, 3, 8])
+@pytest.mark.parametrize("rounds", [1, 8])
 def test_a_run_of_few_long_rounds_has_an_interval_that_says_something(rounds, times_ms):
     """A slow model accepts much. Two stretches of its plain rounds said nothing, and overflowed."""
     run = [TimedRound(30 // rounds, 16, 100.0 + at) for at in range(rounds)]
@@ -99,14 +100,14 @@ def test_a_run_of_few_long_rounds_has_an_interval_that_says_something(rounds, ti
     assert found.low < found.value < found.high < 100 * found.low
 
 
-@pytest.mark.parametrize(("rounds", "plain_rounds"), [(1, 8), (3, 8), (8, 8)])
-def test_nine_in_ten_intervals_of_short_runs_hold_the_truth(rounds, plain_rounds):
+@pytest.mark.parametrize("rounds", [1, 8])
+def test_nine_in_ten_intervals_of_short_runs_hold_the_truth(rounds):
     held, widths = 0, []
-    for seed in range(200):
-        factors = noise(Random(seed), rounds + plain_rounds, 0.3)
+    for seed in range(60):
+        factors = noise(Random(seed), rounds + 8, 0.3)
         run = [TimedRound(24 // rounds, 8, 30.0 * f) for f in factors[:rounds]]
         found = speed_up([plain([10.0 * f for f in factors[rounds:]])], [run])
         held += found.low <= 10 * 24 / (30 * rounds) <= found.high
         widths.append(found.high / found.low)
-    assert held >= 170, held  # of 200; 180 expected
-    assert sorted(widths)[100] < 4
+    assert held >= 51, held  # of 60; 54 expected
+    assert sorted(widths)[30] < 4

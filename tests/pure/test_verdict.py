@@ -11,6 +11,7 @@ from specdemo.events.speedup import break_even, expected_tokens
 from specdemo.events.verdict import verdict
 
 PLAIN_MS = (10.0, 10.5, 11.0, 11.5) * 2
+NONE_DRAFTED = {"rounds": 100, "drafted": 0, "accepted": 0, "rejected": 0, "acceptance_rate": None}
 
 
 def stats(step=PLAIN_MS, interval=(0.94, 1.06), **more):
@@ -47,15 +48,12 @@ def test_slower_says_why_and_from_which_acceptance_rate_it_pays():
     assert expected_tokens(needed, 4) == pytest.approx(45 / 10.75, rel=0.02)
 
 
-def test_slower_beyond_all_hope():
-    found = verdict(stats(draft_ms=3000.0), "length", ())
-    assert "it would not pay even if all were" in found.text
-
-
-def test_as_fast_as_the_target_alone():
-    found = verdict(stats(draft_ms=500.0, step=(9.0, 9.5, 10.5, 11.0)), "length", ())
-    assert found.tone == "neutral"
-    assert found.text.endswith(": 1.00 × as fast as the target alone (0.94 to 1.06 ×), no clear difference.")
+def test_slower_beyond_all_hope_and_as_fast_as_the_target_alone():
+    slower = verdict(stats(draft_ms=3000.0), "length", ())
+    assert "it would not pay even if all were" in slower.text
+    level = verdict(stats(draft_ms=500.0, step=(9.0, 9.5, 10.5, 11.0)), "length", ())
+    assert level.tone == "neutral"
+    assert level.text.endswith(": 1.00 × as fast as the target alone (0.94 to 1.06 ×), no clear difference.")
 
 
 def test_a_wide_interval_is_said_alone():
@@ -70,10 +68,7 @@ def test_a_wide_interval_is_said_alone():
 
 
 def test_plain_decoding_is_measured_against_itself():
-    alone = stats(
-        rounds=100, drafted=0, accepted=0, rejected=0, acceptance_rate=None, draft_ms=0.0, verify_ms=1075.0
-    )
-    text = verdict(alone, "length", ()).text
+    text = verdict(stats(**NONE_DRAFTED, draft_ms=0.0, verify_ms=1075.0), "length", ()).text
     assert text.startswith("100 tokens in 100 target forwards: nothing was drafted.")
     assert text.endswith("Measured against itself, which should give 1 ×: 1.00 × (0.94 to 1.06 ×).")
 
@@ -81,37 +76,27 @@ def test_plain_decoding_is_measured_against_itself():
 def test_drafts_that_were_all_dropped_are_not_nothing():
     """The drafter ran in each round, so the run is compared with the target alone."""
     dropped = Round(0, (), None, (), 4.0, 11.0, gamma=4, ended_by="confidence", made=1)
-    none = {"rounds": 100, "drafted": 0, "accepted": 0, "rejected": 0, "acceptance_rate": None}
-    times = {"draft_ms": 400.0, "verify_ms": 1075.0}
-    found = verdict(stats(**none, **times), "length", [dropped] * 100)
+    found = verdict(stats(**NONE_DRAFTED, draft_ms=400.0, verify_ms=1075.0), "length", [dropped] * 100)
     assert found.tone == "slower"
     assert found.text == (
         "Slower here: 0.73 × as fast as the target alone (0.69 to 0.77 ×). Drafting takes 27% of the time. "
         "100 tokens in 100 target forwards: every draft was dropped, because the drafter was never sure "
         "enough."
     )
-    level = verdict(stats(**none | times | {"draft_ms": 1.0}), "length", [dropped] * 100)
+    level = verdict(stats(**NONE_DRAFTED, draft_ms=1.0, verify_ms=1075.0), "length", [dropped] * 100)
     assert level.tone == "neutral" and "as fast as the target alone" in level.text
     assert "itself" not in level.text + found.text
 
 
-@pytest.mark.parametrize(
-    ("finish", "why"),
-    [
-        ("cancelled", "it was stopped"),
-        ("error", "it failed"),
-        ("eos", "the target alone was not timed after it"),
-    ],
-)
-def test_what_was_not_measured_is_said(finish, why):
-    assert verdict(stats(step=()), finish, ()).text.endswith(f"No speed-up is known: {why}.")
-
-
-def test_a_short_run_and_an_older_trace_say_why_they_have_no_speed_up():
-    short = verdict(stats(step=(), tokens=23), "eos", ()).text
-    assert short.endswith("No speed-up is known: a run of fewer than 24 tokens is too short to be timed.")
-    older = verdict(replace(stats(), speedup_interval=None), "eos", ()).text
-    assert older.endswith("No speed-up is known: this trace is too old to have its interval.")
+def test_what_was_not_measured_is_said():
+    for run, finish, why in (
+        (stats(step=()), "cancelled", "it was stopped"),
+        (stats(step=()), "error", "it failed"),
+        (stats(step=()), "eos", "the target alone was not timed after it"),
+        (stats(step=(), tokens=23), "eos", "a run of fewer than 24 tokens is too short to be timed"),
+        (replace(stats(), speedup_interval=None), "eos", "this trace is too old to have its interval"),
+    ):
+        assert verdict(run, finish, ()).text.endswith(f"No speed-up is known: {why}.")
 
 
 def test_while_it_goes_on_and_with_nothing():
@@ -122,11 +107,11 @@ def test_while_it_goes_on_and_with_nothing():
     assert verdict(one, None, ()).text == "1 token in 1 target forward so far."
 
 
-@pytest.mark.parametrize("gamma", [1, 3.5, 8])
-def test_breaking_even(gamma):
-    for alpha in (0.0, 0.3, 0.9):
-        assert break_even(gamma, expected_tokens(alpha, gamma)) == pytest.approx(alpha, abs=1e-9)
-    assert break_even(gamma, gamma + 1.01) is None
+def test_breaking_even():
+    for gamma in (1, 3.5, 8):
+        for alpha in (0.0, 0.3, 0.9):
+            assert break_even(gamma, expected_tokens(alpha, gamma)) == pytest.approx(alpha, abs=1e-9)
+        assert break_even(gamma, gamma + 1.01) is None
 
 
 def test_a_lossy_run_says_so_first_and_how_far_it_was_from_the_target():

@@ -2,19 +2,20 @@
 
 import asyncio
 import json
-import re
-import time
-from contextlib import ExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from specdemo import Params
 from specdemo.errors import PairError
+from specdemo.events import Started
+from specdemo.events.trace import Trace
 from specdemo.ui.page import links
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.board import FollowedRun
-from specdemo.ui.runs.instruments import measure, measurement_request
+from specdemo.ui.runs.instruments import measure, measurement_request, race_of
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Given, Models, Servers
 from specdemo.ui.runs.queue import RunQueue
@@ -22,23 +23,34 @@ from specdemo.ui.runs.run import RunProgress, follow
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair
+from specdemo.vllm.chunks import chunk_of
 from specdemo.vllm.client import ServerError
+from specdemo.vllm.rounds import round_of
 from tests.pure.test_following import messages
-from tests.stand_ins.vllm import ROUNDS, BreakOff, StandIn, slowly
+from tests.runs_served import served_trace
+from tests.stand_ins.vllm import BreakOff, StandIn, slowly
 
 USUAL = {"name": None, "target": None, "drafter": None, "device": "cpu", "dtype": None, "quantize": None}
-ALONE = [(id_,) for id_ in range(5, 13)]
 GREEDY = Params(temperature=0, max_new_tokens=8, seed=1)
+DRAFTING = {"before_chunk": slowly(0.02)}
+ALONE = {"rounds": [(id_,) for id_ in range(5, 13)], "gamma": None, "before_chunk": slowly(0.02)}
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def servers():
+    drafting, alone = StandIn(**DRAFTING), StandIn(**ALONE)
+    with drafting.serving() as one, alone.serving() as other:
+        yield (drafting, alone), [one, other]
 
 
 @pytest.fixture
-def two():
+def two(servers):
     """A server that drafts, one of the same model that does not, and their addresses."""
-    drafting = StandIn(ROUNDS, before_chunk=slowly(0.02))
-    alone = StandIn(ALONE, gamma=None, before_chunk=slowly(0.02))
-    with ExitStack() as stack:
-        urls = [stack.enter_context(server.serving()) for server in (drafting, alone)]
-        yield (drafting, alone), urls
+    (drafting, alone), _ = servers
+    drafting.behave(**DRAFTING)
+    alone.behave(**ALONE)
+    return servers
 
 
 def models_with(*urls: str, limits=LOCAL, **default) -> Models:
@@ -78,10 +90,9 @@ def test_a_typed_address_is_used_on_an_own_page_and_gets_no_key_of_another(two):
 def test_a_hosted_page_fetches_no_address_of_a_visitor_and_shows_none(two):
     (drafting, _), urls = two
     models = models_with(urls[0], limits=HOSTED)
-    asked = len(drafting.keys)
     with pytest.raises(PairError, match="vllm cannot be chosen here"):
         models.get(Choice(vllm=urls[1]))
-    assert len(drafting.keys) == asked and "vllm" not in settings.names_of(hosted=True)
+    assert not drafting.keys and "vllm" not in settings.names_of(hosted=True)
     pair = models.get(Choice("vLLM 1"))
     drafting.answers["/v1/completions"] = (500, {}, b"{}")
     told = [*describe_pair(pair, GREEDY), json.dumps(models.listed()), repr(pair.info)]
@@ -89,6 +100,8 @@ def test_a_hosted_page_fetches_no_address_of_a_visitor_and_shows_none(two):
         Servers([Given(urls[0])], hosted=True).get("vLLM 1", (urls[0], None))
     port = urls[0].rpartition(":")[2]
     assert not any(port in text for text in (*told, str(caught.value)))
+    with pytest.raises(ServerError, match="vLLM 1 cannot be reached$"):
+        Servers([Given(NOBODY)], hosted=True).get("vLLM 1", (NOBODY, None))
 
 
 def test_a_server_that_failed_is_asked_again_what_it_is(two):
@@ -122,6 +135,10 @@ def test_what_hidden_controls_hold_is_not_asked_for():
     assert choice_of(values(vllm=" http://host "))["vllm"] == "http://host"
 
 
+def test_a_link_to_a_pair_empties_the_typed_address():
+    assert links.read_link("pair=embedded", ["embedded"]).values["vllm"] == ""
+
+
 def test_what_is_known_of_a_server_stands_beside_its_control(two):
     _, urls = two
     models = models_with(urls[0])
@@ -140,18 +157,23 @@ def test_what_is_known_of_a_server_stands_beside_its_control(two):
     assert "context of 512 tokens" in beside(max_new_tokens=512)["max_new_tokens"]
 
 
-def followed(models, choice, params) -> list:
+def joined(asked="run"):
+    return RunQueue().join(Visitor("page", "10.0.0.1"), asked)
+
+
+def told(reports) -> list:
+    """All that these reports are, to a visitor."""
+
     async def play():
-        ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "run")
-        async with aclosing(follow(models, ticket, choice, "Once", params)) as reports:
-            return [report async for report in reports]
+        async with aclosing(reports()) as iterated:
+            return [report async for report in iterated]
 
     return asyncio.run(play())
 
 
 def test_a_visitors_run_on_a_server(two):
     _, urls = two
-    *_, last = followed(models_with(urls[0]), Choice(), GREEDY)
+    *_, last = told(lambda: follow(models_with(urls[0]), joined(), Choice(), "Once", GREEDY))
     assert isinstance(last, RunProgress) and last.ended
     assert last.run.trace.finish == "length" and last.run.trace.stats.accepted == 3
 
@@ -163,7 +185,7 @@ def breaks_off(number, write):
 
 def unseen_ticket(monkeypatch, asked):
     """A ticket whose turn is over before the event loop, which is busy until then, has seen that it came."""
-    ticket = RunQueue().join(Visitor("page", "10.0.0.1"), asked)
+    ticket = joined(asked)
     enter = ticket.enter
 
     def enter_and_wait(*given):
@@ -191,13 +213,8 @@ def test_what_came_of_a_run_that_failed_at_once_is_told_with_its_error(two, monk
 
 
 def measured(models, wanted, params=GREEDY) -> dict:
-    async def play():
-        request = measurement_request(wanted, Choice(), "Once", params)
-        ticket = RunQueue().join(Visitor("page", "10.0.0.1"), "measurement")
-        async with aclosing(measure(models, ticket, request)) as measurements:
-            return [json.loads(json.dumps(message)) async for message in measurements]
-
-    return asyncio.run(play())[-1]
+    request = measurement_request(wanted, Choice(), "Once", params)
+    return json.loads(json.dumps(told(lambda: measure(models, joined("measurement"), request))[-1]))
 
 
 def test_a_measurement_that_failed_at_once_says_what_was_measured(two, monkeypatch):
@@ -205,43 +222,46 @@ def test_a_measurement_that_failed_at_once_says_what_was_measured(two, monkeypat
     models = models_with(*urls)
     models.get()
     drafting.before_chunk = breaks_off
-    told = []
+    seen = []
 
     async def play():
         request = measurement_request({"kind": "race"}, Choice(), "Once", GREEDY)
         async with aclosing(measure(models, unseen_ticket(monkeypatch, "measurement"), request)) as reports:
             async for report in reports:
-                told.append({**report})
+                seen.append({**report})
 
     with pytest.raises(ServerError, match="broke off"):
         asyncio.run(play())
-    assert told and told[-1]["state"] == "running" and host(urls[0]) in told[-1]["whose"]
+    assert seen and seen[-1]["state"] == "running" and host(urls[0]) in seen[-1]["whose"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["drafting chosen", "alone chosen"])
-def test_two_servers_of_one_model_race(two, order):
+def test_two_servers_of_one_model_race_by_a_clock_that_begins_with_the_request(two, order):
     _, urls = two
     last = measured(models_with(*(urls[at] for at in order)), {"kind": "race"})
     alone, drafted = last["race"]["lanes"]
     assert alone["title"] == "target alone" and drafted["title"] == f"drafting ({host(urls[0])})"
     assert len(alone["rounds"]) == 8 > len(drafted["rounds"]) == 5
     assert last["race"]["verdict"] == "Identical: 8 of 8 tokens, compared."
+    for lane in (alone, drafted):
+        arrivals = [one["arrival_ms"] for one in lane["rounds"]]
+        assert lane["ms"] == pytest.approx(sum(arrivals), rel=1e-4) and lane["prefill_ms"] > 0
 
 
-@pytest.mark.slow
 def test_a_race_of_servers_times_what_follows_the_first_token_and_its_header_says_the_same():
-    def late(number, write):
-        time.sleep(0.8 if number == 0 else 0.04)  # longer than a busy machine makes any of them
+    def run(tokens_a_round: int, gamma: int) -> Trace:
+        trace = Trace.begin(Started(served_trace().pair, {}, GREEDY, "Once", ()))
+        for at, size in enumerate([1] + [tokens_a_round] * (33 // tokens_a_round)):
+            read = chunk_of({"choices": [{"text": "a" * size, "token_ids": [5] * size}]})
+            trace.add(round_of(at, read, 40.0 if at else 800.0, gamma, True))
+        trace.end("length")
+        return trace
 
-    drafting = StandIn([(5,), *[(6, 7, 8)] * 11], before_chunk=late)
-    alone = StandIn([(5,), *[(token_id,) for token_id in (6, 7, 8)] * 11], gamma=None, before_chunk=late)
-    with drafting.serving() as one, alone.serving() as other:
-        race = measured(models_with(one, other), {"kind": "race"}, replace(GREEDY, max_new_tokens=34))["race"]
-    said = re.match(r"(between )?([\d.]+) ", race["speedup"])
-    assert said and float(said[2]) > 1.8, race["speedup"]  # 3, were it not for the clock
-    assert race["speedup"] in race["head"]["verdict"] and "No speed-up" not in race["head"]["verdict"]
-    assert race["head"]["tone"] == "faster"
+    names = [SimpleNamespace(name=name) for name in ("alone", "drafting")]
+    race = race_of([run(1, 0), run(3, 2)], names)
+    assert race["speedup"].startswith("3.00 × as fast")
+    assert race["speedup"] in race["head"]["verdict"] and race["head"]["tone"] == "faster"
 
 
 @pytest.mark.slow
@@ -256,56 +276,40 @@ def test_servers_are_compared(two):
     assert drafting["tokens/round"] == "1.60" and drafting["gamma"] == "2"
 
 
-@pytest.mark.parametrize("kind", ["race", "compare"])
-def test_what_a_lone_server_cannot_show_is_refused_with_the_reason(two, kind):
-    _, urls = two
-    with pytest.raises(PairError, match="no other server here does not draft and serves stand-in"):
-        measured(models_with(urls[0], "http://127.0.0.1:9"), {"kind": kind})
-
-
-def test_other_draft_lengths_cannot_be_measured(two):
-    _, urls = two
+def test_what_servers_cannot_show_is_refused_with_the_reason(two):
+    (_, alone), urls = two
+    for kind in ("race", "compare"):
+        with pytest.raises(PairError, match="no other server here does not draft and serves stand-in"):
+            measured(models_with(urls[0], NOBODY), {"kind": kind})
     with pytest.raises(PairError, match="A server drafts as it was started"):
         measured(models_with(urls[0]), {"kind": "gamma"})
+    alone.model = "another"
+    with pytest.raises(PairError, match="no other server here"):
+        measured(models_with(*urls), {"kind": "race"})
 
 
 @pytest.mark.slow
-def test_a_text_that_comes_all_at_once_cannot_be_timed(two):
+def test_one_token_and_a_text_that_comes_all_at_once_cannot_be_timed(two):
     (drafting, _), urls = two
-    drafting.before_chunk = lambda number, write: None
-    drafting.at_once = True
+    with pytest.raises(PairError, match="has sent one token"):
+        measured(models_with(*urls), {"kind": "race"}, replace(GREEDY, max_new_tokens=1))
+    drafting.behave(at_once=True)
     with pytest.raises(PairError, match="has sent its whole text at once"):
         measured(models_with(*urls), {"kind": "race"})
 
 
-def test_a_race_that_cannot_begin_leaves_the_line(two):
-    models, queue = models_with("http://127.0.0.1:9"), RunQueue()
+def test_a_race_that_cannot_begin_leaves_the_line():
+    models, queue = models_with(NOBODY), RunQueue()
+    request = measurement_request({"kind": "race"}, Choice(), "Once", GREEDY)
 
-    async def race():
-        request = measurement_request({"kind": "race"}, Choice(), "Once", GREEDY)
+    def race():
         ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement", replaces=True)
-        async with aclosing(measure(models, ticket, request)) as measurements:
-            return [message async for message in measurements]
+        return measure(models, ticket, request)
 
     for _ in range(2):
         with pytest.raises(PairError, match="cannot be reached"):
-            asyncio.run(race())
+            told(race)
     assert queue.join(Visitor("page", "10.0.0.1"), "run")
-
-
-@pytest.mark.slow
-def test_the_clock_of_a_race_begins_with_the_request(two):
-    _, urls = two
-    for lane in measured(models_with(*urls), {"kind": "race"})["race"]["lanes"]:
-        arrivals = [one["arrival_ms"] for one in lane["rounds"]]
-        assert lane["ms"] == pytest.approx(sum(arrivals), rel=1e-4) and lane["prefill_ms"] > 0
-
-
-@pytest.mark.slow
-def test_one_token_cannot_be_timed(two):
-    _, urls = two
-    with pytest.raises(PairError, match="has sent one token"):
-        measured(models_with(*urls), {"kind": "race"}, replace(GREEDY, max_new_tokens=1))
 
 
 def test_a_key_goes_to_the_address_that_it_was_given_for():
@@ -313,19 +317,3 @@ def test_a_key_goes_to_the_address_that_it_was_given_for():
     assert servers.names == ["vLLM host:1", "vLLM https://host:1"]
     assert servers.place(None, "https://host:1")[1] == ("https://host:1", "of-https")
     assert servers.place(None, "https://host:2")[1] == ("https://host:2", None)
-
-
-def test_what_cannot_be_reached_has_no_address_on_a_hosted_page():
-    with pytest.raises(ServerError, match="vLLM 1 cannot be reached$"):
-        Servers([Given("http://127.0.0.1:9")], hosted=True).get("vLLM 1", ("http://127.0.0.1:9", None))
-
-
-def test_a_link_to_a_pair_empties_the_typed_address():
-    assert links.read_link("pair=embedded", ["embedded"]).values["vllm"] == ""
-
-
-def test_servers_of_another_model_do_not_race(two):
-    (_, alone), urls = two
-    alone.model = "another"
-    with pytest.raises(PairError, match="no other server here"):
-        measured(models_with(*urls), {"kind": "race"})

@@ -1,13 +1,16 @@
 """What a chunk of a vLLM server is: which of its tokens were drafted, and what is known of the rest."""
 
-import json
+import time
 
 import pytest
 
 from specdemo.events import Round
 from specdemo.events.speedup import _verdicts_by_place
-from specdemo.vllm.chunks import Misread, Piece, Steps, chunk_of, texts_of
-from specdemo.vllm.rounds import round_of, settled, untold
+from specdemo.vllm.chunks import ChunkReader, Misread, PerRequest, Piece, Steps, chunk_of, texts_of
+from specdemo.vllm.client import Room
+from specdemo.vllm.counters import server_stats
+from specdemo.vllm.rounds import MOST_DRAFTED, round_of, settled, untold
+from tests.stand_ins.vllm import fates
 
 WORD = -0.5  # log-probability
 
@@ -21,12 +24,6 @@ def chunk(*ids: int, finish: str | None = None):
     }
     choice = {"text": "".join(tokens), "token_ids": list(ids), "logprobs": logprobs, "finish_reason": finish}
     return chunk_of({"choices": [choice]})
-
-
-def fates(a_round: Round) -> str:
-    """First letters of the drafts' fates, then the source of the target's own token."""
-    own = a_round.next.source if a_round.next else "none"
-    return f"{''.join(token.fate[0] for token in a_round.draft)} {own}"
 
 
 @pytest.mark.parametrize(
@@ -52,14 +49,8 @@ def test_the_fates_follow_from_the_counts(ids, longest, always, finish, expected
 def test_what_the_server_does_not_tell_is_null():
     a_round = round_of(1, chunk(7), 1.0, 2, True)
     rejected, discarded = a_round.draft
-    assert (rejected.id, rejected.text, rejected.raw_p, rejected.p, rejected.u) == (
-        None,
-        "",
-        None,
-        None,
-        None,
-    )
-    assert discarded.fate == "discarded"
+    assert rejected.text == "" and discarded.fate == "discarded"
+    assert rejected.id is rejected.raw_p is rejected.p is rejected.u is None
     own = a_round.next
     assert (own.p, own.q, own.u, own.residual_mass) == (None, None, None, None)
     assert own.raw_p == pytest.approx(0.6065, abs=1e-4)
@@ -67,16 +58,11 @@ def test_what_the_server_does_not_tell_is_null():
     assert own.top[0][4] == own.raw_p and own.top[0][2] is own.top[0][3] is own.top[0][5] is None
 
 
-def test_the_first_round_is_the_prefills_and_has_one_token():
-    assert fates(round_of(0, chunk(7), 1.0, 2, True)) == " sampled"
+@pytest.mark.parametrize(("index", "ids", "longest"), [(0, (7, 8), 2), (1, (1, 2, 3, 4), 2), (1, (1, 2), 0)])
+def test_a_chunk_that_is_longer_than_a_round_can_be_is_refused(index, ids, longest):
+    """The first round is the prefill's, and has one token."""
     with pytest.raises(Misread, match="several rounds in a chunk"):
-        round_of(0, chunk(7, 8), 1.0, 2, True)
-
-
-@pytest.mark.parametrize(("ids", "longest"), [((1, 2, 3, 4), 2), ((1, 2), 0)])
-def test_a_chunk_that_is_longer_than_a_round_can_be_is_refused(ids, longest):
-    with pytest.raises(Misread, match="several rounds in a chunk"):
-        round_of(1, chunk(*ids), 1.0, longest, True)
+        round_of(index, chunk(*ids), 1.0, longest, True)
 
 
 def steps(accepted: list[int], drafted: list[int], longest: int = 2) -> Steps:
@@ -119,17 +105,27 @@ def test_lists_that_contradict_the_chunks_are_seen():
         settled(shown(1, 2, 1), steps([2, 0], [2, 2]))
 
 
+def test_so_many_drafts_that_nobody_can_look_at_them_are_refused():
+    count = MOST_DRAFTED // 1_000 + 1
+    with pytest.raises(Misread, match="has drafted more than 1,000,000 tokens: ask for a shorter text"):
+        settled(shown(*[1] * (count + 1)), steps([0] * count, [1_000] * count, 1_000))
+
+
+def test_a_draft_length_of_a_thousand_is_counted_at_once():
+    """And not place by place in each of 32,000 drafts."""
+    told = PerRequest(speculative_decoding=steps([1_000] * 32_000, [1_000] * 32_000, 1_000))
+    began = time.thread_time()
+    assert server_stats(None, told, None).accepted_by_place == (32_000,) * 1_000
+    assert time.thread_time() - began < 1
+
+
 def test_rounds_are_untold_again():
-    rounds = [
-        round_of(index, one, 1.0, 2, True) for index, one in enumerate([chunk(1), chunk(2), chunk(3, 4, 5)])
-    ]
+    chunks = [chunk(1), chunk(2), chunk(3, 4, 5)]
+    rounds = [round_of(index, one, 1.0, 2, True) for index, one in enumerate(chunks)]
     assert [fates(one) for one in rounds] == [" sampled", "rd resampled", "aa bonus"]
     again = untold(rounds)
-    assert [(fates(one), one.drafts_told) for one in again] == [
-        (" sampled", True),
-        (" sampled", False),
-        ("aa bonus", True),
-    ]
+    assert [fates(one) for one in again] == [" sampled", " sampled", "aa bonus"]
+    assert [one.drafts_told for one in again] == [True, False, True]
     assert [one.emitted for one in again] == [one.emitted for one in rounds]
 
 
@@ -160,40 +156,85 @@ def test_a_chat_is_read_the_same():
     assert [(piece.id, piece.text, len(piece.top)) for piece in read.pieces] == [(5, "Hi", 1)]
 
 
+def event(logprobs=None, **choice):
+    """Of a chunk with one token, and with anything else in it."""
+    return {"choices": [{"text": "a", "token_ids": [5], "logprobs": logprobs} | choice]}
+
+
+def likely(name="a", of=WORD, top=None):
+    return {"tokens": [name], "token_logprobs": [of], "top_logprobs": [top]}
+
+
+def told(**steps):
+    usual = dict.fromkeys(("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens"), 8)
+    return {"choices": [], "metrics": {"speculative_decoding": usual | {"num_spec_tokens": 2} | steps}}
+
+
+NEVER = "sent a chunk that vLLM would not send: "
+AT = f"{NEVER}choices.0."
+STEPS = f"{NEVER}metrics.speculative_decoding."
+REFUSED = [
+    ({"choices": "?"}, f"{NEVER}choices"),
+    ({}, f"{NEVER}choices"),
+    ({"choices": [{"text": "a"}]}, "without the ids of its tokens"),
+    ({"choices": [{"delta": {"content": "a"}}]}, "without the ids of its tokens"),
+    (event(token_ids=[-1]), f"{AT}token_ids.0"),
+    (event(token_ids=["x"]), f"{AT}token_ids.0"),
+    (event(token_ids=[2**31]), f"{AT}token_ids.0: Input should be less than 2147483648"),
+    (event(token_ids=[8] * 1_002), f"{AT}token_ids: List should have at most 1001 items"),
+    (event(likely(), token_ids=[5, 6]), "differ in number"),
+    (event({"tokens": ["a"], "token_logprobs": []}), "differ in number"),
+    (event(likely(of=float("nan"))), f"{AT}logprobs.token_logprobs.0: Input should be a finite number"),
+    (event(likely(of=5.0)), f"{AT}logprobs.token_logprobs.0: Input should be less than"),
+    (
+        event(likely(top={f"{number}": -5.0 for number in range(52)})),
+        f"{AT}logprobs.top_logprobs.0: Dictionary should have at most 51",
+    ),
+    (
+        event(likely(top={"y" * 1_001: -5.0})),
+        f"{AT}logprobs.top_logprobs.0.y.*should have at most 1000 characters",
+    ),
+    ({"choices": event()["choices"] * 2}, f"{NEVER}choices: List should have at most 1 item"),
+    (event(text="x" * 1_001), "sent 1,001 characters as the text of a chunk of 1 tokens"),
+    (
+        told(per_step_drafted=[1_001]),
+        f"{STEPS}per_step_drafted.0: Input should be less than or equal to 1000",
+    ),
+    (told(per_step_drafted=[2] * 32_769), f"{STEPS}per_step_drafted: List should have at most 32768 items"),
+    (told(num_spec_tokens=10**9), f"{STEPS}num_spec_tokens: Input should be less than or equal to 1000"),
+    (
+        told(num_spec_steps=10**400),
+        f"{STEPS}num_spec_steps: Input should be less than or equal to 1000000000",
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "words"), REFUSED)
+def test_a_chunk_that_vllm_would_not_send_is_refused_in_words(event, words):
+    with pytest.raises(Misread, match=words) as refused:
+        chunk_of(event)
+    assert len(str(refused.value)) < 1_000
+
+
 @pytest.mark.parametrize(
-    ("event", "words"),
+    ("sent", "words"),
     [
-        ({"choices": "?"}, "would not send: choices"),
-        ({}, "would not send: choices"),
-        ({"choices": [{"text": "a"}]}, "without the ids of its tokens"),
-        ({"choices": [{"delta": {"content": "a"}}]}, "without the ids of its tokens"),
-        ({"choices": [{"text": "a", "token_ids": [-1]}]}, "would not send: choices.0.token_ids.0"),
-        ({"choices": [{"text": "a", "token_ids": ["x"]}]}, "would not send"),
-        (
-            {
-                "choices": [
-                    {"text": "a", "token_ids": [5, 6], "logprobs": {"tokens": ["a"], "token_logprobs": [-1]}}
-                ]
-            },
-            "differ in number",
-        ),
-        (
-            {
-                "choices": [
-                    {"text": "a", "token_ids": [5], "logprobs": {"tokens": ["a"], "token_logprobs": []}}
-                ]
-            },
-            "differ in number",
-        ),
+        ([event()] * 9, "does not end its answer: it has sent more tokens than was asked for"),
+        ([event(text="x" * 999)] * 4, "sent 3,996 characters as the text of 4 tokens"),
+        ([event(prompt_token_ids=[1] * 21)], "says that the prompt has 21 tokens, which it cannot have"),
     ],
 )
-def test_other_dialects_are_refused_in_words(event, words):
+def test_chunks_that_are_too_many_together_are_refused(sent, words):
+    reader = ChunkReader(Room(tokens=8, alternatives=5, prompt_ids=20))
+    for one in sent[:-1]:
+        reader.read(one)
     with pytest.raises(Misread, match=words):
-        chunk_of(json.loads(json.dumps(event)))
+        reader.read(sent[-1])
 
 
 def test_a_piece_without_probabilities_is_taken():
-    assert chunk_of({"choices": [{"text": "a", "token_ids": [5]}]}).pieces == (Piece(5, "a", None, ()),)
+    for nothing in (None, likely(of=None)):
+        assert chunk_of(event(nothing)).pieces == (Piece(5, "a", None, ()),)
 
 
 def test_a_draft_that_was_dropped_after_the_end_is_in_no_share():

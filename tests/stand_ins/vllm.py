@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from specdemo import load_pair
+from specdemo.events import Round
+from specdemo.vllm.pair import ServedPair
+
 MODEL = "stand-in"
 ENDED = "vllm:request_success_total"
 SENT = {"id": "cmpl-1", "object": "text_completion", "created": 1}  # with each event
@@ -28,7 +32,7 @@ class StandIn:
     raise BreakOff. others: requests of other visitors that end during each run. detailed: it was started with
     --per-request-spec-decode-metrics detailed."""
 
-    rounds: Sequence[Sequence[int]] = ((5,), (6, 7, 8), (9,))
+    rounds: Sequence[Sequence[int]] = ROUNDS
     gamma: int | None = 2
     drafted: Sequence[int] | None = None
     finish: str = "length"
@@ -38,16 +42,15 @@ class StandIn:
     owner: str = "vllm"
     key: str | None = None
     context: int = 512
-    answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)  # for other paths
+    answers: dict[str, tuple[int, dict[str, str], bytes]] = field(default_factory=dict)  # in place of its own
+    before_answer: Callable[[str], None] = lambda path: None  # called with the path of each request
     before_chunk: Callable[[int, Callable[[bytes], None]], None] = lambda number, write: None
     others: int = 0
     detailed: bool = False
-    counted: bool = True  # whether it has /metrics
     probe: Sequence[Sequence[int]] | None = None  # what it plays to the first request; None: `rounds`
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     drafted_at_first: Sequence[int] | None = None  # the same for `probe`
-    late: dict[str, float] = field(default_factory=dict)  # s until it answers at a path
     tells: dict[str, Any] = field(default_factory=dict)  # of its drafts after the end, in place of the truth
     at_once: bool = False  # whether a proxy collects the whole answer
     judge_more: int = 0  # drafts that it judges without a chunk of their own
@@ -76,6 +79,10 @@ class StandIn:
                 yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
             finally:
                 server.shutdown()
+
+    def behave(self, **settings: Any) -> None:
+        """As a new one with these settings would, for the next test that shares it."""
+        vars(self).update(vars(StandIn(**settings)) | {"running": self.running})
 
     def metrics(self) -> str:
         label = f'engine="0",model_name="{self.model}"'
@@ -236,7 +243,7 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
 
         def answered(self, method: str, body: dict[str, Any]) -> None:
             stand_in.keys.append(self.headers.get("Authorization"))
-            time.sleep(stand_in.late.get(self.path, 0.0))
+            stand_in.before_answer(self.path)
             if self.path in stand_in.answers:
                 self.send(*stand_in.answers[self.path])
             elif stand_in.key and self.headers.get("Authorization") != f"Bearer {stand_in.key}":
@@ -246,7 +253,7 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
             elif self.path == "/v1/models":
                 model = {"id": stand_in.model, "owned_by": stand_in.owner, "max_model_len": stand_in.context}
                 self.send(200, {}, json.dumps({"object": "list", "data": [model]}).encode())
-            elif self.path == "/metrics" and stand_in.counted:
+            elif self.path == "/metrics":
                 self.send(200, {}, stand_in.metrics().encode())
             elif self.path == "/tokenize":
                 self.send(200, {}, json.dumps({"tokens": [1, 2, 3]}).encode())
@@ -289,3 +296,28 @@ def handler(stand_in: StandIn) -> type[http.server.BaseHTTPRequestHandler]:
 
 def slowly(seconds: float) -> Callable[[int, Callable[[bytes], None]], None]:
     return lambda number, write: time.sleep(seconds)
+
+
+class Gate:
+    """Holds a server up until a test opens it. If nobody does for a minute, `was_missed`."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened, self.was_missed = threading.Event(), threading.Event(), False
+
+    def hold(self, *_: object) -> None:
+        self.reached.set()
+        self.was_missed |= not self.opened.wait(60)
+
+
+@contextmanager
+def connected(**settings: Any) -> Iterator[tuple[StandIn, ServedPair]]:
+    """A new server, and what takes the place of a pair for it."""
+    server = StandIn(**settings)
+    with server.serving() as url:
+        yield server, load_pair(vllm=url)
+
+
+def fates(a_round: Round) -> str:
+    """First letters of the drafts' fates, then the source of the target's own token."""
+    own = a_round.next.source if a_round.next else "none"
+    return f"{''.join(token.fate[0] for token in a_round.draft)} {own}"

@@ -66,37 +66,30 @@ def slow_lookup(text, longest, k):
     return []
 
 
-def test_ngrams_count_what_followed():
+@pytest.mark.parametrize(
+    ("text", "longest", "all_levels", "k", "expected"),
+    [
+        ([1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2], 2, True, 3, [3, 1, 2]),  # 1 2 -> 3 twice, -> 4 once
+        ([1, 2, 3, 5, 2], 2, True, 2, [3, 5]),  # "5 2" is new, "2" is not
+        ([1, 2, 3, 5, 2], 2, False, 2, []),
+        ([1, 2, 3, 1, 2], 2, False, 4, [3, 1, 2, 3]),
+        ([1, 2, 3, 5, 2], 1, False, 2, [3, 5]),
+        ([4, 1, 2, 9, 1, 3, 1, 3, 1, 3, 4, 1], 3, True, 1, [2]),  # "4 1" -> 2, though 1 -> 3 thrice
+        ([4, 1, 2, 9, 5, 1, 2, 7, 5, 1, 2, 7, 4, 1, 2], 3, True, 1, [9]),  # the longest context decides
+        ([4, 1, 2, 9, 5, 1, 2, 7, 5, 1, 2, 7, 4, 1, 2], 2, True, 1, [7]),  # "1 2" is followed by 7 twice
+        ([1], 3, True, 4, []),
+        ([1, 2, 3], 3, False, 4, []),
+    ],
+)
+def test_ngrams(text, longest, all_levels, k, expected):
+    assert ids_of(NgramDrafter(longest, all_levels, V, CPU), text, k) == expected
+
+
+def test_ngrams_count_each_token_once_and_the_new_ones_of_a_longer_text():
     drafter = NgramDrafter(2, True, V, CPU)
-    assert ids_of(drafter, [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2], 3) == [3, 1, 2]  # 1 2 -> 3 twice, -> 4 once
-    assert ids_of(drafter, [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2, 4, 1, 2, 4, 1, 2], 1) == [4], (
-        "each token counted once, new ones added"
-    )
-
-
-def test_several_levels_fall_back_to_shorter_contexts_and_one_level_does_not():
-    text = [1, 2, 3, 5, 2]  # "5 2" is new, "2" is not
-    assert ids_of(NgramDrafter(2, True, V, CPU), text, 2) == [3, 5]
-    assert ids_of(NgramDrafter(2, False, V, CPU), text, 2) == []
-    assert ids_of(NgramDrafter(2, False, V, CPU), [1, 2, 3, 1, 2], 4) == [3, 1, 2, 3]
-    assert ids_of(NgramDrafter(1, False, V, CPU), text, 2) == [3, 5]
-
-
-def test_a_longer_known_context_decides_over_counts_of_shorter_ones():
-    assert ids_of(NgramDrafter(3, True, V, CPU), [4, 1, 2, 9, 1, 3, 1, 3, 1, 3, 4, 1], 1) == [
-        2
-    ]  # "4 1" -> 2, though 1 -> 3 thrice
-
-
-def test_the_longest_context_decides_over_all_others():
-    text = [4, 1, 2, 9, 5, 1, 2, 7, 5, 1, 2, 7, 4, 1, 2]  # "1 2" is followed by 7 twice
-    assert ids_of(NgramDrafter(3, True, V, CPU), text, 1) == [9]
-    assert ids_of(NgramDrafter(2, True, V, CPU), text, 1) == [7]
-
-
-@pytest.mark.parametrize("text", [[1], [1, 2], [1, 2, 3]])
-def test_ngrams_of_short_new_texts_draft_nothing(text):
-    assert ids_of(NgramDrafter(3, True, V, CPU), text) == ids_of(NgramDrafter(3, False, V, CPU), text) == []
+    text = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2]
+    assert ids_of(drafter, text, 1) == [3]
+    assert ids_of(drafter, text + [4, 1, 2, 4, 1, 2], 1) == [4]
 
 
 def test_learning_teaches_several_continuations_of_one_forward():
@@ -167,18 +160,16 @@ def test_a_model_reads_each_token_at_most_twice_and_its_cache_follows_the_text()
     assert max(lm.fed.count((i, token_id)) for i, token_id in enumerate(text)) <= 2
 
 
-def test_a_wider_drafter_is_cut_and_renormalised_and_a_narrower_one_padded():
-    wide = random_table(5, V, V + 6)
-    wide[..., V:] += 20  # it would draw nothing but what the target does not know
-    _, draft = proposal(TableLM(wide), [3, 1], 3, [0.2, 0.5, 0.9], Params(temperature=1.0, top_p=1.0))
-    assert (draft.ids < V).all() and draft.q.shape == (3, V)
-    assert draft.q[0].numpy() == pytest.approx(shaped(wide[3, 1, :V], Params(temperature=1.0, top_p=1.0)))
-    _, draft = proposal(
-        TableLM(random_table(5, V, 4)), [3, 1], 3, [0.2, 0.5, 1 - 2**-53], Params(temperature=2.0, top_p=1.0)
-    )
-    assert (
-        (draft.ids < 4).all()
-        and draft.q.shape == (3, V)
-        and (draft.q[:, 4:] == 0).all()
-        and (draft.raw_q[:, 4:] == 0).all()
-    )
+@pytest.mark.parametrize("width", [4, V + 6])
+def test_a_wider_drafter_is_cut_and_renormalised_and_a_narrower_one_padded(width):
+    table, params = random_table(5, V, width), Params(temperature=2.0, top_p=1.0)
+    table[..., V:] += 20  # it would draw nothing but what the target does not know
+    draws = [0.2, 0.5, 1 - 2**-53]
+    _, draft = proposal(TableLM(table), [3, 1], 3, draws, params)
+    text, known = [3, 1], min(width, V)
+    assert draft.q.shape == draft.raw_q.shape == (3, V)
+    assert (draft.q[:, known:] == 0).all() and (draft.raw_q[:, known:] == 0).all()
+    for token_id, q, u in zip(draft.ids.tolist(), draft.q, draws, strict=True):
+        assert q[:known].numpy() == pytest.approx(shaped(TableLM(table).row(text)[:known], params))
+        assert token_id == pick(q.numpy(), u) < known
+        text.append(token_id)

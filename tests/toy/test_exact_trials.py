@@ -11,9 +11,9 @@ from specdemo.events.chi_square import goodness_of_fit, homogeneity, shares_of, 
 from specdemo.trials.mistakes import MISTAKES, accepts_when_larger, replaces_from_p
 from specdemo.trials.runs import TOKENS, PairTrials, TinyTrials, enumerated_cells, tiny_params
 from specdemo.trials.tiny import TINY_PROMPT, next_logits, tiny_pair
-from tests.oracle import BROKEN, SOUND, enumerated, shaped
+from tests.oracle import enumerated, shaped
+from tests.toy.test_exact_table import BROKEN, FEW, SOUND
 
-FEW, FULL = 500, 10_000
 SAMPLED = Params(temperature=1.0, top_p=1.0, gamma=2, seed=0)
 TOP_P = Params(temperature=1.2, top_p=0.85, gamma=3, seed=0)
 GREEDY = Params(temperature=0.0, seed=0)
@@ -43,7 +43,7 @@ def test_the_enumerated_distribution_is_the_targets_own(params):
     assert sum(found.values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("params", [SAMPLED, TOP_P])
+@pytest.mark.parametrize("params", [TOP_P, replace(SAMPLED, rule="block")])
 def test_the_engine_as_it_is_has_the_targets_distribution(params):
     made = trials(params, None, FEW)
     assert p_value(made) > SOUND
@@ -64,18 +64,9 @@ def test_greedy_runs_are_all_the_same_and_no_mistake_of_chance_changes_them():
     assert len(trials(GREEDY, "soft", 60).seen) > 1
 
 
-@pytest.mark.parametrize("rule", ["block", "typical", "lenient"])
-def test_a_lossless_rule_is_exact_and_a_lossy_one_is_not(rule):
-    params = Params(temperature=1.0, top_p=1.0, gamma=2, seed=0, rule=rule, lenience=0.3)
-    made = trials(params, None, FEW)
-    assert (p_value(made) > SOUND) if rule == "block" else (p_value(made) < BROKEN)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mistake", [None, *MISTAKES])
-def test_ten_thousand_draws(mistake):
-    found = p_value(trials(USUAL.get(mistake, SAMPLED), mistake, FULL))
-    assert found > SOUND if mistake is None else found < BROKEN
+@pytest.mark.parametrize("rule", ["typical", "lenient"])
+def test_a_lossy_rule_is_not_exact(rule):
+    assert p_value(trials(replace(SAMPLED, rule=rule, lenience=0.3), None, FEW)) < BROKEN
 
 
 def test_the_wrong_rules_row_by_row():
@@ -110,9 +101,3 @@ def test_a_run_that_is_over_before_its_end_does_not_count():
     assert not made.drafting and not made.alone
     made.run()
     assert made.drafting.total() == 1, "and the pair is free again"
-
-
-def test_no_params_can_ask_for_a_mistake():
-    for mistake in MISTAKES:
-        with pytest.raises(ValueError, match="rule"):
-            Params(rule=mistake)

@@ -2,24 +2,18 @@
 the engine's sampler and its speculative rule, on random p, q, filters and random numbers."""
 
 import json
-import math
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
 
-from specdemo.engine.detokenize import Pieces
-from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Sampler, Settings
-from specdemo.events import Params, Round, metrics
+from specdemo.events import Params, Round
 from specdemo.events.trace import Trace, round_objects
-from specdemo.session import decoder_of, prepare
-from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS, tiny_pair
 from specdemo.ui.view.feed import setting
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node on the PATH")
@@ -73,7 +67,7 @@ def by_the_page(asked: list[dict], script: str = "lesson.mjs") -> list:
 
 @pytest.fixture(scope="module")
 def both() -> list[tuple[dict, dict]]:
-    asked = cases(300)
+    asked = cases(150)
     return list(zip(asked, by_the_page(asked), strict=True))
 
 
@@ -87,16 +81,11 @@ def judged(p: torch.Tensor, q: torch.Tensor, draft: int, u: float, other: float)
     return speculative(p.expand(2, -1), q[None], torch.tensor([draft]), u_accept, u_next)
 
 
-def test_the_sampler_is_the_engines(both):
-    for asked, found in both:
-        assert near(found["p"], shaped(asked["raw_p"], asked["shaping"])), asked
-        assert near(found["drawn"], shaped(asked["raw_q"], asked["shaping"])), asked
-
-
-def test_verdicts_and_replacements_are_the_engines(both):
+def test_the_sampler_the_verdicts_and_the_replacements_are_the_engines(both):
     rejected = 0
     for asked, found in both:
         p, q = (shaped(asked[raw], asked["shaping"]) for raw in ("raw_p", "raw_q"))
+        assert near(found["p"], p) and near(found["drawn"], q), asked
         decision = judged(p, q, asked["draft"], asked["u"], asked["other"])
         assert found["accept"][asked["draft"]] == pytest.approx(float(decision.accept_prob[0]), abs=WITHIN)
         assert found["isAccepted"] == bool(decision.accepted), asked
@@ -104,23 +93,17 @@ def test_verdicts_and_replacements_are_the_engines(both):
             rejected += 1
             assert found["next"] == int(decision.next), asked
             assert 1 - found["rate"] == pytest.approx(float(decision.residual_mass), abs=WITHIN)
-    assert 50 < rejected < 250
+    assert 25 < rejected < 140
 
 
 def test_what_comes_out_is_the_engines_accepted_drafts_and_replacements(both):
-    """Each possible draft once, with a u that accepts it if anything does and one that rejects it."""
-    for asked, found in both[:100]:
+    """Each possible draft once. u = 1, which is never drawn, rejects all of them."""
+    for asked, found in both[:50]:
         p, q = (shaped(asked[raw], asked["shaping"]) for raw in ("raw_p", "raw_q"))
-        accepted = torch.zeros(TOKENS, dtype=torch.float64)
-        for draft in range(TOKENS):
-            if q[draft] > 0:
-                decision = judged(p, q, draft, 1.0, 0.5)  # u = 1 is never drawn: it rejects every draft
-                accepted[draft] = q[draft].double() * decision.accept_prob[0]
-        residual = (p - q).clamp(min=0.0)
-        mass = float(decision.residual_mass)
-        assert near(found["accepted"], accepted) and near(found["replaced"], residual), asked
+        probs = [judged(p, q, draft, 1.0, 0.5).accept_prob[0] for draft in range(TOKENS)]
+        accepted = torch.stack(probs).nan_to_num() * q.double()
+        assert near(found["accepted"], accepted) and near(found["replaced"], (p - q).clamp(min=0.0)), asked
         assert found["rate"] == pytest.approx(float(accepted.sum()), abs=WITHIN)
-        assert 1 - found["rate"] == pytest.approx(mass, abs=WITHIN)
         assert near(found["out"], p) and found["distance"] == pytest.approx(0, abs=1e-9)
 
 
@@ -136,41 +119,6 @@ def test_each_rejection_of_the_recorded_runs_has_the_residual_that_the_engine_re
         assert place["ofNext"] == place["p"], "the replacement brings the same"
     assert any(place["others"] == ["above", "below"] for place in rejected)
     assert all(place["others"] in ([], ["all"]) for place in places if place["fate"] == "accepted")
-
-
-@pytest.mark.parametrize("filters", [{}, {"temperature": 0.7}, {"top_k": 6}])
-def test_the_acceptance_rate_is_the_one_that_metrics_counts(filters):
-    """At one place of the tiny pair's text the engine judges 2,000 drafts. At most five of the eight words
-    are listed."""
-    params = Params(**{"temperature": 1.0, "top_p": 1.0, "gamma": 1, "max_new_tokens": 4, **filters})
-    rounds = first_rounds(replace(params, alternatives=3), 2000)
-    counted = metrics.fresh()
-    for one in rounds:
-        counted = metrics.after_round(counted, one)
-    assert 200 < counted.rejected < 1800
-    rule = {"name": params.rule, "residual": "p − q"}
-    (places,) = by_the_page([as_told(rounds, {"greedy": False, "rule": rule})], "places.mjs")
-    spread = math.sqrt(counted.acceptance_rate * (1 - counted.acceptance_rate) / counted.rounds)
-    exact = [place["rate"] for place in places if place["fate"] == "rejected"]
-    assert exact == pytest.approx([exact[0]] * counted.rejected, abs=WITHIN)
-    assert counted.acceptance_rate == pytest.approx(exact[0], abs=4 * spread)
-    bounds = [place["rate"] for place in places if place["fate"] == "accepted"]
-    assert len(bounds) == counted.accepted and min(bounds) > exact[0] - WITHIN
-
-
-def first_rounds(params: Params, count: int) -> list[Round]:
-    """The tiny pair's first round after its prompt, with another seed each time."""
-    pair, prompt = tiny_pair(), list(TINY_PROMPT)
-    decoder = decoder_of(pair, prepare(pair, prompt, params), lambda: False)
-
-    def first_round(seed: int) -> Round:
-        stop = StopCriteria(frozenset(), (), params.max_new_tokens)
-        emitter = Emitter(Pieces(None), TINY_WORDS.__getitem__, stop, params.rule)
-        return replace(decoder, seed=seed, emitter=emitter).round(prompt, 0)
-
-    with pair.runner.active():
-        next(decoder.decode(prompt))
-        return [first_round(seed) for seed in range(count)]
 
 
 def as_told(rounds: list[Round], of_run: dict) -> dict:

@@ -7,16 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdemo.engine.rules import (
-    Decision,
-    Lenient,
-    _after,
-    _from_residual,
-    block,
-    block_probs,
-    speculative,
-    typical,
-)
+from specdemo.engine.rules import Lenient, block, speculative, typical
 
 V = 3
 LOSSLESS = {"speculative": speculative, "block": block}
@@ -127,53 +118,9 @@ def test_a_lossless_rule_emits_what_the_target_would(rule, seed, k, padding, sha
     assert farthest(LOSSLESS[rule], *models(seed, k, sharpness), k, padding) < 1e-9
 
 
-# Broken rules: each has one mistake that is easily made in block verification.
-
-
-def forgets_the_weight(p, q, drafted, u_accept, u_next):
-    """Draws from norm(max(p - q, 0)), as after a token's rejection."""
-    decision = block(p, q, drafted, u_accept, u_next)
-    p_next, q_next = _after(p, q, decision.accepted)
-    return Decision(decision.accept_prob, decision.accepted, *_from_residual(p_next - q_next, p_next, u_next))
-
-
-def compares_with_the_weight(p, q, drafted, u_accept, u_next):
-    """Takes w for h at every place."""
-    _, weight = block_probs(p, q, drafted)
-    passed = u_accept < weight[1:]
-    accepted = (torch.arange(1, len(drafted) + 1) * passed).amax()
-    p_next, q_next = _after(p, q, accepted)
-    residual = weight[accepted[None], None] * p_next - q_next
-    return Decision(weight[1:], accepted, *_from_residual(residual, p_next, u_next))
-
-
-def stops_at_the_first(p, q, drafted, u_accept, u_next):
-    """Keeps what comes before the first failure, where it should be up to the last success."""
-    decision = block(p, q, drafted, u_accept, u_next)
-    accepted = (u_accept < decision.accept_prob).long().cumprod(0).sum()
-    _, weight = block_probs(p, q, drafted)
-    p_next, q_next = _after(p, q, accepted)
-    residual = weight[accepted[None], None] * p_next - q_next
-    return Decision(decision.accept_prob, accepted, *_from_residual(residual, p_next, u_next))
-
-
-@pytest.mark.parametrize("rule", [forgets_the_weight, compares_with_the_weight, stops_at_the_first])
-def test_a_broken_rule_emits_something_else(rule):
-    """After a first draft with w = 1/2, the residual has two tokens."""
-    p = dict.fromkeys(texts_of(2), np.array([0.6, 0.4, 0.0])) | {(): np.array([0.3, 0.3, 0.4])}
-    q = dict.fromkeys(texts_of(2), np.array([0.1, 0.0, 0.9])) | {(): np.array([0.6, 0.2, 0.2])}
-    assert farthest(block, p, q, 2) < 1e-9
-    assert farthest(rule, p, q, 2) > 1e-3
-
-
 @pytest.mark.parametrize("rule", LOSSY)
-def test_a_lossy_rule_emits_something_else(rule):
-    assert farthest(LOSSY[rule], *models(2, 2), 2) > 1e-3
-
-
-@pytest.mark.parametrize("rule", LOSSY)
-@pytest.mark.parametrize("sharpness", [0.5, 2.0])  # residuals of two tokens, and of one
-@pytest.mark.parametrize("seed", range(4))
+# Residuals of two tokens, and of one.
+@pytest.mark.parametrize(("seed", "sharpness"), [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.5), (0, 2.0)])
 def test_the_distance_is_that_of_the_token_emitted(rule, seed, sharpness):
     p, q = models(seed, 1, sharpness)
     emitted = Counter()
@@ -186,7 +133,7 @@ def test_the_distance_is_that_of_the_token_emitted(rule, seed, sharpness):
 
 
 def test_lenience_never_emits_a_token_more_than_1_over_lenience_times_as_often():
-    for seed in range(4):
+    for seed in range(2):
         p, q = models(seed, 1, sharpness=3.0)
         emitted = Counter()
         for text, probability in outcomes(Lenient(0.5), p, q, 1).items():
@@ -206,10 +153,7 @@ def test_block_verification_keeps_no_fewer_tokens():
         by_token, by_block = (kept_on_average(rule, p, q, 2) for rule in (speculative, block))
         more.append(by_block - by_token)
     assert min(more) > -1e-9 and max(more) > 0.01, more
-
-
-def test_one_draft_is_judged_alike_by_both():
-    p, q = models(5, 1)
+    p, q = models(5, 1)  # one draft is judged alike by both
     assert kept_on_average(block, p, q, 1) == pytest.approx(kept_on_average(speculative, p, q, 1))
 
 

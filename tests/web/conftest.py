@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 
 import httpx
@@ -20,6 +21,7 @@ from gradio_client import Client
 from specdemo.events import Next, Round, metrics
 from specdemo.events.trace import Trace, pieces
 from specdemo.loading.catalog import EMBEDDED
+from tests.web.forked import QUIET, Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "assets" / "traces" / "first.json"
@@ -55,15 +57,27 @@ def launch_flags() -> list[str]:
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
+    """In an interpreter of its own; what it says is in its `stderr`."""
     command = [sys.executable, "app.py", "--port", "0", *arguments]
+    environment = {**os.environ, **QUIET, **environment}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def fork(*arguments: str, **environment: str) -> Forked:
+    """The same, forked, with variables that are read when the app starts."""
+    with TemporaryDirectory() as folder:
+        pipe = os.path.join(folder, "stderr")
+        os.mkfifo(pipe)
+        app = Forked(arguments, pipe, environment)
+        app.stderr = open(pipe)  # noqa: SIM115  (it waits for the other end)
+        return app
 
 
 @contextmanager
 def serving(*arguments: str, **environment: str):
     """The app; gives the address of its page, which is there before the models are."""
-    app = start(*arguments, **environment)
+    is_read_by_gradio = all(name.startswith("GRADIO_") for name in environment)
+    app = (fork if is_read_by_gradio else start)(*arguments, **environment)
     try:
         yield address_of(app)
     finally:

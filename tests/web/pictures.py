@@ -1,6 +1,6 @@
 """Makes the pictures of the READMEs.
 
-python -m tests.web.pictures [FOLDER]      with a folder: pictures in both themes and widths, to look at
+python -m tests.web.pictures
 python -m tests.web.pictures --vllm URL    only the picture of a vLLM server's run
 """
 
@@ -17,6 +17,7 @@ from specdemo.ui.page.page import RECORDED, STORY
 from tests.web.conftest import ROOT, executable, launch_flags, serving
 from tests.web.screen import close_settings, set_field
 
+WINDOW = {"width": 1280, "height": 900}
 FRAMES, PAUSE = 48, 120  # of the animated picture; ms
 
 
@@ -28,27 +29,15 @@ def finished(page: Page) -> Page:
     return page
 
 
-def look(browser, url: str, folder: Path) -> None:
-    for theme in ("light", "dark"):
-        for width, height in ((1280, 900), (390, 844)):
-            page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=1)
-            finished(page_at(page, url, theme))
-            rejected = page.locator('[data-fate="rejected"]').nth(1)
-            rejected.click()
-            page.wait_for_timeout(300)
-            page.screenshot(path=folder / f"page-{theme}-{width}.png", full_page=width < 800)
-            page.close()
-
-
-def page_at(page: Page, url: str, theme: str = "light") -> Page:
-    page.goto(f"{url}/?__theme={theme}")
+def page_at(page: Page, url: str) -> Page:
+    page.goto(f"{url}/?__theme=light")
     page.locator('.run:not([data-state="empty"])').wait_for()  # the scripts are there
     return page
 
 
 def animate(browser, url: str, file: Path) -> None:
     """A run played slowly, as moving picture."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page = browser.new_page(viewport=WINDOW)
     finished(page_at(page, url))
     page.get_by_test_id("replay").get_by_role("combobox").select_option("0.04")
     page.get_by_role("button", name="Replay").click()
@@ -56,15 +45,14 @@ def animate(browser, url: str, file: Path) -> None:
     while len(frames) < FRAMES:
         frames.append(Image.open(io.BytesIO(page.screenshot(clip=frame))).convert("RGB"))
     page.close()
-    frames[0].save(
-        file, save_all=True, append_images=frames[1:], duration=PAUSE, loop=0, quality=60, method=4
-    )
+    how = {"save_all": True, "duration": PAUSE, "loop": 0, "quality": 60, "method": 4}
+    frames[0].save(file, append_images=frames[1:], **how)
 
 
 def picture_of_server(address: str) -> None:
     with serving("--vllm", address) as url, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable(), args=launch_flags())
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page = browser.new_page(viewport=WINDOW)
         page.goto(f"{url}/?__theme=light&temperature=0&prompt={quote(STORY)}&run=1")
         page.locator('.run[data-state="ended"]').wait_for()
         page.locator('[data-fate="rejected"]').first.click()
@@ -72,19 +60,15 @@ def picture_of_server(address: str) -> None:
         browser.close()
 
 
-def main(folder: str | None = None, address: str = "") -> None:
-    if folder == "--vllm":
+def main(option: str = "", address: str = "") -> None:
+    if option == "--vllm":
         return picture_of_server(address)
     with serving() as url, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=executable(), args=launch_flags())
-        if folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            look(browser, url, Path(folder))
-        else:
-            page = finished(page_at(browser.new_page(viewport={"width": 1280, "height": 900}), url))
-            page.locator('[data-fate="rejected"]').nth(1).click()
-            page.screenshot(path=ROOT / "assets" / "page-light.png")
-            animate(browser, url, ROOT / "assets" / "run.webp")
+        page = finished(page_at(browser.new_page(viewport=WINDOW), url))
+        page.locator('[data-fate="rejected"]').nth(1).click()
+        page.screenshot(path=ROOT / "assets" / "page-light.png")
+        animate(browser, url, ROOT / "assets" / "run.webp")
         browser.close()
 
 

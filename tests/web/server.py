@@ -1,11 +1,8 @@
 """The app in a process whose log and memory a test can look at."""
 
 import asyncio
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +18,8 @@ from specdemo.ui.page.serve import launch
 from specdemo.ui.runs.limits import Limits
 from specdemo.ui.runs.models import Models
 from specdemo.ui.runs.queue import RunQueue
-from tests.web.conftest import ROOT, tiny_pair
+from tests.web.conftest import tiny_pair
+from tests.web.forked import Forked
 
 
 def awaited(coroutine: Coroutine) -> Any:
@@ -33,7 +31,7 @@ def awaited(coroutine: Coroutine) -> Any:
 @dataclass
 class Server:
     url: str
-    process: subprocess.Popen
+    process: Forked
     file: Path
 
     def log(self) -> str:
@@ -85,12 +83,11 @@ def served_here(folder: Path, limits: Limits) -> Iterator[tuple[str, Page]]:
 
 
 @contextmanager
-def watched(folder: Path, *arguments: str) -> Iterator[Server]:
+def watched(folder: Path, *arguments: str, files: int | None = None) -> Iterator[Server]:
+    """files: how many it may open."""
     file = folder / "log.txt"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "app.py", "--port", "0", *arguments]
-    with file.open("w") as log:
-        app = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    file.touch()
+    app = Forked(arguments, str(file), {}, files)
     try:
         while not (found := re.search(r"the page is at (http://\S+)[\s\S]* is ready on", file.read_text())):
             assert app.poll() is None, file.read_text()

@@ -4,12 +4,10 @@ and the next visitor is served. Seeded."""
 import json
 import random
 import re
-import socket
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPResponse
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -19,50 +17,21 @@ from tests.web.server import Server, watched
 
 pytestmark = pytest.mark.slow
 SEED = 21
-PAYLOADS, FILES, TRACES, TEXTS, TOOL_MESSAGES = 2_000, 700, 180, 120, 40
+PAYLOADS, FILES, TRACES, TOOL_MESSAGES = 2_000, 700, 180, 40
 # The line sends one in so many.
-SHARE = pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.long)])
+SHARE = pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.long)])
 JSON = {"Content-Type": "application/json"}
 THREADS = 4
 MOST_CLOSED = 0.03  # of an attack's requests, those whose connection the server closes
 TOKEN = "hf_thisTokenIsNobodysBusiness"
 WRONG = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1,
-        7,
-        10**18,
-        10**400,
-        0.5,
-        -1e308,
-        "",
-        "x",
-        "7",
-        "NaN",
-        "null",
-        "\ud800",
-        "\0",
-    ),
-    *(
-        [],
-        [[]],
-        {},
-        [None],
-        ["x"] * 50,
-        {"path": "/etc/passwd"},
-        {"__type__": "update", "value": 1},
-        "é" * 5000,
-    ),
-    *(
-        {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}},
-        {"url": "http://localhost:1/x"},
-        *HOSTILE,
-    ),
+    *(None, True, False, 0, -1, 1, 7, 10**18, 10**400, 0.5, -1e308),
+    *("", "x", "7", "NaN", "null", "\ud800", "\0", "é" * 5000),
+    *([], [[]], {}, [None], ["x"] * 50, {"path": "/etc/passwd"}, {"__type__": "update", "value": 1}),
+    *({"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}, {"url": "http://localhost:1/x"}),
+    *HOSTILE,
 )
+TEXTS = (*HOSTILE, "\u202e", "\ud800", "\0", "\x1b[2J", "👩‍👩‍👧", "%s%n", "{0.__class__}", "a" * 2_000)
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +43,6 @@ def server(tmp_path_factory):
             yield server
 
 
-@pytest.fixture(scope="module")
-def hosted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hosted attack")
-    with watched(folder, "--hosted", *tiny_pair(tmp_path_factory.mktemp("pair"))) as server:
-        yield server
-
-
 def config_of(server: Server) -> dict:
     return httpx.get(f"{server.url}/config").json()
 
@@ -90,14 +52,8 @@ class Attack:
 
     def __init__(self, server: Server) -> None:
         self.server, self.statuses, self.wrong = server, Counter(), []
-        self.secrets = (
-            TOKEN,
-            str(ROOT),
-            "site-packages",
-            "Traceback (",
-            f"{tempfile.gettempdir()}/gradio",
-            "/home/",
-        )
+        folders = (str(ROOT), "site-packages", f"{tempfile.gettempdir()}/gradio", "/home/")
+        self.secrets = (TOKEN, "Traceback (", *folders, "root:", "say(f", "HOSTNAME=")
 
     def send(self, client: httpx.Client, method: str, path: str, **request) -> httpx.Response:
         try:
@@ -108,17 +64,6 @@ class Attack:
             return httpx.Response(400, json={"detail": "closed"})
         self.look_at(answer, method, path, request)
         return answer
-
-    def send_raw(self, request: bytes) -> httpx.Response:
-        """What no client library sends. The answer has to end the connection."""
-        address = urlsplit(self.server.url)
-        with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
-            connection.sendall(request)
-            answer = HTTPResponse(connection)
-            answer.begin()
-            told = httpx.Response(answer.status, content=answer.read())
-        self.look_at(told, "raw", "", {"content": request})
-        return told
 
     def look_at(self, answer: httpx.Response, method: str, path: str, request: dict) -> None:
         self.statuses[answer.status_code] += 1
@@ -150,31 +95,6 @@ def at_once(do, things) -> None:
 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(some, [things[at::THREADS] for at in range(THREADS)]))
-
-
-@SHARE
-def test_what_comes_with_an_event_is_looked_at(server, share):
-    """Gradio opens what it takes for a file, and passes the rest on to functions that read it."""
-    config, attack = config_of(server), Attack(server)
-    values = {one["id"]: one["props"].get("value") for one in config["components"]}
-    told = [one for one in WRONG if one not in ("\ud800", 10**400)]
-    told += [{"kind": one} for one in told] + [{"kind": "race", "path": "/etc/passwd"}, {"gamma": [[[]]]}]
-    requests = []
-    for event in config["dependencies"]:
-        for target in [target for target, _ in event["targets"]] or [0]:
-            data = [values.get(number) for number in event["inputs"]]
-            body = {"data": data, "fn_index": event["id"], "trigger_id": target}
-            path = "queue/join" if event["queue"] is not False else "run/predict"
-            requests += [(path, body | {"event_data": one}) for one in told]
-
-    def send(client: httpx.Client, request: tuple[str, dict]) -> None:
-        path, body = request
-        attack.send(client, "POST", f"/gradio_api/{path}", json=body | {"session_hash": "one"})
-
-    requests = random.Random(SEED).sample(requests, len(requests) // share)
-    at_once(send, requests)
-    assert min(attack.statuses[400], attack.statuses[200]) > 500 / share
-    attack.held("data of events")
 
 
 def payloads(config: dict, count: int) -> list[tuple[str, str, bytes]]:
@@ -210,11 +130,12 @@ def payloads(config: dict, count: int) -> list[tuple[str, str, bytes]]:
 
     def call() -> tuple[str, dict]:
         given = {"max_new_tokens": 1} | dict(dice.sample(sorted(arguments.items()), 6)) | {"prompt": "Once"}
+        if dice.random() < 0.3:
+            given |= {dice.choice(("prompt", "system")): "".join(dice.choices(TEXTS, k=2)), "stop": ["a"]}
         for _ in range(dice.randrange(3)):
             given[dice.choice([*arguments, "foo", "__class__", ""])] = wrong()
-        name = (
-            "generate" if dice.random() < 0.8 else dice.choice([*names, "nothing", "predict", "v2", "a%2Fb"])
-        )
+        others = [*names, "nothing", "predict", "v2", "a%2Fb"]
+        name = "generate" if dice.random() < 0.8 else dice.choice(others)
         if dice.random() < 0.3:
             body = {"data": dice.choice((list(given.values()), [], wrong(), ["Once"] + [wrong()] * 16))}
             return f"call/{name}", body | ({"session_hash": wrong()} if dice.random() < 0.3 else {})
@@ -225,16 +146,11 @@ def payloads(config: dict, count: int) -> list[tuple[str, str, bytes]]:
         body[dice.choice([*body])] = wrong()
         return dice.choice(("cancel", "reset", "run/beside", "run/example", "api/predict", "stream/x")), body
 
-    def raw(path: str) -> bytes:
+    def raw() -> bytes:
         deep = 10 ** dice.randrange(1, 6)
         return dice.choice(
             (
-                b"",
-                b"{",
-                b"null",
-                b"[]",
-                b'"text"',
-                b"\xff\xfe",
+                *(b"", b"{", b"null", b"[]", b'"text"', b"\xff\xfe"),
                 b'{"event_id": NaN, "session_hash": NaN, "fn_index": NaN, "data": NaN}',
                 b'{"prompt": "x", "gamma": 1e999}',
                 b'{"data": ' + b"[" * deep + b"]" * deep + b"}",
@@ -248,28 +164,20 @@ def payloads(config: dict, count: int) -> list[tuple[str, str, bytes]]:
         kind = dice.choices((page_event, call, control), (5, 4, 1))[0]
         path, body = kind()
         is_raw = dice.random() < 0.1
-        text = raw(path) if is_raw else json.dumps(body).encode()
+        text = raw() if is_raw else json.dumps(body).encode()
         made.append(("raw" if is_raw else kind.__name__, f"/gradio_api/{path}", text))
     return made
 
 
 @SHARE
 def test_wrong_bodies(server, share):
-    send_wrong_bodies(server, PAYLOADS // share)
-
-
-@SHARE
-def test_wrong_bodies_for_a_server_that_anyone_may_visit(hosted, share):
-    send_wrong_bodies(hosted, PAYLOADS // 4 // share)
-
-
-def send_wrong_bodies(server: Server, count: int) -> None:
+    count = PAYLOADS // share
     attack, outcomes = Attack(server), Counter()
 
     def send(client: httpx.Client, one: tuple[str, str, bytes]) -> None:
         kind, path, body = one
         answer = attack.send(client, "POST", path, content=body, headers=JSON)
-        outcomes[kind, outcome(answer)] += 1
+        outcomes[kind, answer.status_code] += 1
         if answer.status_code != 200:
             assert answer.status_code == 429 or {"detail", "error"} & {*answer.json()}, answer.text
         elif "/call/" in path:  # what is accepted is read to its end
@@ -282,127 +190,48 @@ def send_wrong_bodies(server: Server, count: int) -> None:
     at_once(send, payloads(config_of(server), count))
     print(sorted(outcomes.items()))
     attack.held("wrong bodies")
-    unread = sum(number for (_, how), number in outcomes.items() if how == "unread")
-    assert 0 < unread < count / 8, "most get past the parser"
-    for kind in ("page_event", "call", "control"):
+    for kind in ("page_event", "call"):  # most get past the parser
         made = sum(number for (one, _), number in outcomes.items() if one == kind)
-        assert outcomes[kind, "accepted"] > made / 20 and outcomes[kind, "refused"] > made / 4, kind
+        accepted = outcomes[kind, 200]
+        assert made / 20 < accepted < made * 3 / 4, kind
 
 
-def outcome(answer: httpx.Response) -> str:
-    """unread: no more of the request was looked at than whether it is JSON, and not too large."""
-    if answer.status_code == 200:
-        return "accepted"
-    unread = ("The body must be", "The request is too large", "closed")
-    return "unread" if str(answer.json().get("detail")).startswith(unread) else "refused"
+Request = tuple[str, str, dict]  # method, path, and what else httpx takes
 
 
-def paths(count: int) -> list[tuple[str, str]]:
+def paths(count: int) -> list[Request]:
     dice = random.Random(SEED)
     files = ("etc/passwd", "app.py", "proc/self/environ", str(ROOT / "app.py")[1:], "../app.py", ".env", "")
     bases = (
-        *(
-            "/assets/",
-            "/static/",
-            "/specdemo/",
-            "/specdemo/runs/",
-            "/specdemo/runs/first/",
-            "/gradio_api/file=",
-            "/gradio_api/file/",
-            "/file=",
-            "/svelte/",
-        ),
-        *(
-            "/gradio_api/proxy=",
-            "/proxy=",
-            "/gradio_api/custom_component/x/client/template/",
-            "/custom/",
-            "/",
-        ),
-        *(
-            "/gradio_api/stream/a/b/",
-            "/gradio_api/heartbeat/",
-            "/monitoring/",
-            "/gradio_api/mcp/",
-            "//",
-            "/pwa_icon/",
-        ),
-        *(
-            "/gradio_api/call/generate/",
-            "/gradio_api/queue/data?session_hash=",
-            "/gradio_api/deep_link?session_hash=",
-        ),
+        *("/assets/", "/static/", "/specdemo/", "/specdemo/runs/", "/specdemo/runs/first/", "/svelte/"),
+        *("/gradio_api/file=", "/gradio_api/file/", "/file=", "/gradio_api/proxy=", "/proxy=", "/custom/"),
+        *("/gradio_api/custom_component/x/client/template/", "/", "//", "/monitoring/", "/pwa_icon/"),
+        *("/gradio_api/stream/a/b/", "/gradio_api/heartbeat/", "/gradio_api/mcp/", "/gradio_api/vibe-code/"),
+        *("/gradio_api/call/generate/", "/gradio_api/queue/data?session_hash="),
+        *("/gradio_api/deep_link?session_hash=", "/gradio_api/upload_progress?upload_id="),
         *("/?page=", "/?deep_link=", "/config?page=", "/config?deep_link=", "/gradio_api/info?page="),
-        *(
-            "/gradio_api/upload_progress?upload_id=",
-            "/gradio_api/run-history/records?x=",
-            "/gradio_api/vibe-code/",
-        ),
     )
     climbs = (
-        "",
-        "/",
-        "../",
-        "../../../../",
-        "..%2f" * 4,
-        "%2e%2e/" * 4,
-        "..%5c" * 4,
-        "....//" * 3,
-        "%252e%252e/",
-    )
-    climbs += (
-        "%00",
-        "http://localhost:1/",
-        "file:///",
-        "\\\\host\\",
-        "a" * 3000,
-        "%ff%fe",
-        "~/",
-        "%0d%0aX: y",
+        *("", "/", "../", "../../../../", "..%2f" * 4, "%2e%2e/" * 4, "..%5c" * 4, "....//" * 3),
+        *("%252e%252e/", "%00", "http://localhost:1/", "file:///", "\\\\host\\", "a" * 3000),
+        *("%ff%fe", "~/", "%0d%0aX: y"),
     )
     ends = ("", "%00.js", "/", "?x=1", ";.js", "%20", "::$DATA")
     methods = ("GET", "GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "FOO")
     made = [
-        (dice.choice(methods), quote(f"{base}{climb}{file}{dice.choice(ends)}", safe="/%?=:&;$"))
+        (dice.choice(methods), quote(f"{base}{climb}{file}{dice.choice(ends)}", safe="/%?=:&;$"), {})
         for base in bases
         for climb in climbs
         for file in files
     ]
-    return dice.sample(made, count)
-
-
-@SHARE
-def test_files_and_paths(server, share):
-    attack = Attack(server)
-
-    def ask(client: httpx.Client, one: tuple[str, str]) -> None:
-        method, path = one
-        answer = attack.send(client, method, path, timeout=20)
-        assert "root:" not in answer.text and "say(f" not in answer.text and "HOSTNAME=" not in answer.text
-
     endless = re.compile(r"/gradio_api/heartbeat/[\w-]{1,64}/?(\?.*)?")  # it goes on for as long as one reads
-    at_once(ask, [one for one in paths(FILES // share) if not endless.fullmatch(one[1])])
-    uploads = ("a.json", "", "../../a", "a" * 300, "a\0b", "<img src=x>.html", "con", ".", "..")
-    with httpx.Client(timeout=60) as client:
-        for name in uploads:
-            attack.send(client, "POST", "/gradio_api/component_server", files={"files": (name, b"{}")})
-    attack.held("files and paths")
+    made = [one for one in dice.sample(made, count) if not endless.fullmatch(one[1])]
+    uploads = ("a.json", "../../a", "a" * 300, "a\0b", "<img src=x>.html")
+    files = [{"files": {"files": (name, b"{}")}} for name in uploads]
+    return [*made, *(("POST", "/gradio_api/component_server", file) for file in files)]
 
 
-def test_places_in_a_run(server):
-    """The header Last-Event-ID for a run that has ended: whatever it says, the whole run is to be fetched."""
-    attack = Attack(server)
-    places = ("", "0", "1", "-1", "9" * 400, "1.5", "NaN", "²", "١", "first", "3 4", "0x10", "<b>")
-    with httpx.Client(timeout=60) as client:
-        for place in places:
-            headers = {b"Last-Event-ID": place.encode()}
-            answer = attack.send(client, "GET", "/specdemo/runs/first", headers=headers)
-            assert answer.text.endswith('data: {"stored": true, "ended": true}\n\n'), (place, answer.text)
-            attack.send(client, "POST", "/specdemo/runs/first/stop", headers=headers, content=place)
-    attack.held("places in a run")
-
-
-def traces(count: int) -> list[bytes]:
+def traces(count: int) -> list[Request]:
     dice = random.Random(SEED)
     whole = RECORDED.read_bytes()
     tree = json.loads(whole)
@@ -426,102 +255,24 @@ def traces(count: int) -> list[bytes]:
         depth = 10 ** dice.randrange(2, 6)
         return json.dumps(tree | {"text": 0})[:-1].encode() + b', "x": ' + b"[" * depth + b"]" * depth + b"}"
 
-    return [dice.choice((cut, flipped, mistyped, deep))() for _ in range(count)]
-
-
-@SHARE
-def test_traces(server, share):
-    attack = Attack(server)
-
-    def send(client: httpx.Client, trace: bytes) -> None:
-        attack.send(client, "POST", "/specdemo/traces?session_hash=visitor1", content=trace)
-
-    at_once(send, traces(TRACES // share))
-    attack.held("traces")
-
-
-@SHARE
-def test_texts(server, share):
-    count, dice, attack = TEXTS // share, random.Random(SEED), Attack(server)
-    signs = [
-        *HOSTILE,
-        "\u202e",
-        "\ud800",
-        "\0",
-        "\x1b[2J",
-        "👩‍👩‍👧",
-        "%s%n",
-        "{0.__class__}",
-        "'; --",
-        "a" * 2_000,
+    address = "/specdemo/traces?session_hash=visitor1"
+    return [
+        ("POST", address, {"content": dice.choice((cut, flipped, mistyped, deep))()}) for _ in range(count)
     ]
-    texts = ["".join(dice.choices(signs, k=dice.randrange(1, 4))) for _ in range(count)]
-
-    def send(client: httpx.Client, text: str) -> None:
-        for place in ({"prompt": text}, {"stop": [text]}, {"system": text}, {"system": text, "chat": True}):
-            body = json.dumps({"prompt": "Once", "max_new_tokens": 2} | place).encode()
-            answer = attack.send(client, "POST", "/gradio_api/call/v2/generate", content=body, headers=JSON)
-            if answer.status_code == 200:
-                event = answer.json()["event_id"]
-                attack.send(client, "GET", f"/gradio_api/call/generate/{event}")
-
-    at_once(send, texts)
-    assert attack.statuses[200] > count, "most were taken, and read to their end"
-    attack.held("texts")
 
 
-HOSTS = (
-    *("a b", "[::1", "é", "x" * 5000, "http://evil", "..", "1:99999999", "", ",,", "a@b"),
-    *("999.999.999.999", "256.1.1.1:80", "01.1.1.1", "[::g]", "[1.2.3.4]", "xn--a", "a,b"),
-)
+HOSTS = ("a b", "[::1", "é", "x" * 5000, "http://evil", "1:99999999", "a@b", "999.999.999.999", "a,b")
+NAMES = ("Host", "X-Forwarded-Host", "X-Forwarded-Proto", "Origin", "X-Forwarded-For", "Cookie")
 
 
-def test_headers(server):
+def headers(count: int) -> list[Request]:
     """Gradio works out its own address from these."""
-    attack = Attack(server)
-    others = ("X-Forwarded-Proto", "Origin", "X-Forwarded-For", "Cookie", "Referer")
-    with httpx.Client(timeout=60) as client:
-        for name in ("Host", "X-Forwarded-Host", *others):
-            for host in HOSTS:
-                for path in ("/", "/config", "/gradio_api/info", "/nothing"):
-                    attack.send(client, "GET", path, headers={name: host.encode()})
-        for host in HOSTS:
-            headers = JSON | {"Host": host.encode()}
-            attack.send(client, "POST", "/gradio_api/call/v2/pairs", content=b"{}", headers=headers)
-            for lines in ((host, "right.example"), ("right.example", host)):
-                headers = [("X-Forwarded-Host", line.encode()) for line in lines]
-                attack.send(client, "GET", "/config", headers=headers)
-    attack.held("headers")
+    made = [[(name, host)] for host in HOSTS for name in NAMES]
+    made += [[("X-Forwarded-Host", "right.example"), ("X-Forwarded-Host", host)] for host in HOSTS]
+    return [("GET", "/config", {"headers": [(name, text.encode()) for name, text in one]}) for one in made]
 
 
-def test_requests_that_no_client_sends(server):
-    attack, call = Attack(server), "POST /gradio_api/call/v2/pairs"
-    for start in ("GET /health", "GET /", "GET /nothing", "OPTIONS /config", call):
-        for lines in (
-            "Origin: http://x\r\n",
-            "Origin: http://x\r\nAccess-Control-Request-Method: GET\r\n",
-            "Content-Length: 0\r\n",
-            "Host: a\r\nHost: 999.999.999.999\r\nConnection: close\r\n",
-        ):
-            for version in ("1.0", "1.1"):
-                answer = attack.send_raw(f"{start} HTTP/{version}\r\n{lines}\r\n".encode())
-                assert answer.status_code == 400, (start, lines, version)
-    attack.held("requests that no client sends")
-
-
-def test_streams_of_two_sessions(server):
-    attack = Attack(server)
-    with httpx.Client(timeout=60) as client:
-        for other in ("session%5Fhash=other", "session_hash=", "session_hash=%00", "session%5fhash=%ff"):
-            asked = attack.send(client, "POST", "/gradio_api/call/v2/pairs", content=b"{}", headers=JSON)
-            mine = f"session_hash={asked.json()['event_id']}"
-            for query in (f"{mine}&{other}", f"{other}&{mine}", f"{mine}&{other}&from=0"):
-                answer = attack.send(client, "GET", f"/gradio_api/queue/data?{query}")
-                assert "given once" in answer.text
-    attack.held("streams of two sessions")
-
-
-def tool_messages(count: int) -> list[bytes]:
+def tool_messages(count: int) -> list[Request]:
     """What is no message, and messages with one or two things wrong."""
     dice = random.Random(SEED)
     made = [b"\xff", b"[" * 50_000, b'{"a":' * 20_000, b"", b"{", b"[]", b"null", b"7", b'"\\ud800"']
@@ -534,18 +285,25 @@ def tool_messages(count: int) -> list[bytes]:
                 place = dice.choice((message, params))
                 place[dice.choice([*place, "x", "\udfff"])] = dice.choice(WRONG)
             made.append(json.dumps(message if dice.random() < 0.95 else [message]).encode())
-    return made
+    accept = JSON | {"Accept": "application/json, text/event-stream"}
+    return [("POST", "/gradio_api/mcp/", {"content": one, "headers": accept}) for one in made]
 
 
 @SHARE
-def test_messages_to_the_tools(server, share):
+@pytest.mark.parametrize(
+    ("attack_with", "count"),
+    [(paths, FILES), (traces, TRACES), (headers, 0), (tool_messages, TOOL_MESSAGES)],
+    ids=["files and paths", "traces", "headers", "messages to the tools"],
+)
+def test_wrong_requests(server, attack_with, count, share):
     attack = Attack(server)
-    headers = JSON | {"Accept": "application/json, text/event-stream"}
 
-    def send(client: httpx.Client, body: bytes) -> None:
-        answer = attack.send(client, "POST", "/gradio_api/mcp/", content=body, headers=headers)
-        assert answer.text or answer.status_code == 202, (body, "no answer")
+    def send(client: httpx.Client, request: Request) -> None:
+        method, path, rest = request
+        answer = attack.send(client, method, path, **rest)
+        assert answer.text or answer.status_code == 202 or attack_with is not tool_messages, request
 
-    at_once(send, tool_messages(TOOL_MESSAGES // share))
-    attack.held("messages to the tools")
-    assert min(attack.statuses[200], attack.statuses[400]) > attack.statuses.total() / 5
+    at_once(send, attack_with(count // share))
+    attack.held(attack_with.__name__)
+    if attack_with is tool_messages:
+        assert min(attack.statuses[200], attack.statuses[400]) > attack.statuses.total() / 5

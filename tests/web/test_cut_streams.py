@@ -1,16 +1,11 @@
 """A page whose connections are cut, and one that sleeps, goes on where it was."""
 
-import socket
-import struct
-import threading
 import time
-from contextlib import suppress
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
-from gradio_client import Client
 
+from specdemo.ui.runs.limits import LOCAL
 from tests.web.conftest import PATIENCE, executable, launch_flags
 from tests.web.screen import (
     generate,
@@ -23,70 +18,30 @@ from tests.web.screen import (
     wait_for_rounds,
     wait_for_state,
 )
+from tests.web.server import served_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 LONG = 30_000  # tokens; the tiny pair is busy for minutes
 
 
-class Proxy:
-    """Carries connections to a port. From `begin()` on it cuts all of them every `period` seconds."""
-
-    def __init__(self, port: int, period: float, reset: bool) -> None:
-        self.port, self.period, self.reset = port, period, reset
-        self.open: list[socket.socket] = []
-        self.cuts = 0
-        self.door = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self.door.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def begin(self) -> None:
-        threading.Thread(target=self._cut, daemon=True).start()
-
-    def close(self) -> None:
-        self.period = 0
-        self.door.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                visitor, _ = self.door.accept()
-                server = socket.create_connection(("127.0.0.1", self.port))
-                self.open += [visitor, server]
-                for source, sink in ((visitor, server), (server, visitor)):
-                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
-
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while part := source.recv(65536):
-                sink.sendall(part)
-            sink.shutdown(socket.SHUT_WR)
-
-    def _cut(self) -> None:
-        while self.period:
-            time.sleep(self.period)
-            self.open, cut = [], self.open
-            self.cuts += 1
-            for end in cut:
-                with suppress(OSError):
-                    if self.reset:  # closing it then sends a reset
-                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with served_here(tmp_path_factory.mktemp("pair"), LOCAL) as served:
+        yield served
 
 
-@pytest.mark.parametrize("reset", [False, True])
-def test_a_proxy_that_cuts_every_stream(browser, endless, reset, capsys):
-    proxy = Proxy(urlsplit(endless).port, 3, reset)
+def test_a_page_whose_connections_are_all_cut(browser, served, capsys):
+    url, demo = served
     page = browser.new_page()
-    page.set_default_timeout(PATIENCE)
     loads = []
     page.on("load", lambda: loads.append(page.url))
-    open_and_begin(page, proxy.address)
-    proxy.begin()
+    open_and_begin(page, url)
+    (table,) = demo.server.config.http_protocol_class.args
     seen = [rounds_of(page)]
     for _ in range(3):
-        wait_for_a_cut(proxy)
+        for connection in [*table.open]:
+            connection.loop.call_soon_threadsafe(connection.abandon)
         wait_for_rounds(page, seen[-1] + 5)  # it goes on
         seen.append(rounds_of(page))
     page.get_by_role("button", name="Stop").click()
@@ -95,33 +50,21 @@ def test_a_proxy_that_cuts_every_stream(browser, endless, reset, capsys):
     assert number(page, "finish") == "cancelled" and rounds_of(page) >= seen[-1]
     assert on_stage(page) == recorded(saved(page))
     with capsys.disabled():
-        print(f"\nall connections cut {proxy.cuts} times; rounds on the page before and after: {seen}")
-    proxy.close()
+        print(f"\nall connections cut three times; rounds on the page before and after: {seen}")
     page.close()
 
 
-def test_a_run_whose_page_was_cut_off_for_good_ends(browser, endless):
-    """Its browser is killed, so nobody says that the page leaves, and nobody comes back."""
+def test_a_browser_that_sleeps_for_a_minute_comes_back_to_its_run(browser, served):
+    before = chromiums()
     other = browser.browser_type.launch(executable_path=executable(), args=launch_flags())
     page = other.new_page()
-    open_and_begin(page, endless)
-    for process in latest_browser():
-        process.kill()
-    job = Client(endless, verbose=False).submit("Once", max_new_tokens=2, api_name="/generate")
-    assert job.result(timeout=120)["trace"]["finish"] == "length"
-
-
-def test_a_browser_that_sleeps_for_a_minute_comes_back_to_its_run(browser, endless):
-    other = browser.browser_type.launch(executable_path=executable(), args=launch_flags())
-    page = other.new_page()
-    open_and_begin(page, endless, max_new_tokens=2000)
-    processes = latest_browser()
+    open_and_begin(page, served[0], max_new_tokens=2000)
+    processes = chromiums() - before
     for process in processes:
         process.suspend()
     time.sleep(60)
     for process in processes:
         process.resume()
-    page.set_default_timeout(PATIENCE)
     wait_for_state(page, "ended")
     assert number(page, "tokens") == "2,000" and on_stage(page) == recorded(saved(page))
     run(page, seed=4, max_new_tokens=2)  # and goes on
@@ -130,6 +73,7 @@ def test_a_browser_that_sleeps_for_a_minute_comes_back_to_its_run(browser, endle
 
 
 def open_and_begin(page, address: str, max_new_tokens: int = LONG) -> None:
+    page.set_default_timeout(PATIENCE)
     page.goto(address)
     page.locator('.run:not([data-state="empty"])').wait_for()
     generate(page, "Once", max_new_tokens=max_new_tokens, seed=3)
@@ -137,20 +81,10 @@ def open_and_begin(page, address: str, max_new_tokens: int = LONG) -> None:
     wait_for_rounds(page)
 
 
-def wait_for_a_cut(proxy: Proxy) -> None:
-    before, deadline = proxy.cuts, time.monotonic() + 60
-    while proxy.cuts == before:
-        assert time.monotonic() < deadline, "nothing was cut"
-        time.sleep(0.1)
-
-
 def rounds_of(page) -> int:
     return int(number(page, "rounds").replace(",", ""))
 
 
-def latest_browser() -> list[psutil.Process]:
-    """The processes of browsers that were started after the tests' own."""
-    ours = [one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()]
-    roots = [one for one in ours if "--type=" not in " ".join(one.cmdline())]
-    last = max(roots, key=lambda one: one.create_time())
-    return [last, *last.children(recursive=True)]
+def chromiums() -> set[psutil.Process]:
+    """The processes of all browsers that the tests have started."""
+    return {one for one in psutil.Process().children(recursive=True) if "chrom" in one.name()}

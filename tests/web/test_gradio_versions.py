@@ -19,29 +19,19 @@ def pip(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *arguments], check=True)
 
 
-def test_the_oldest_one_that_is_let_in_is_among_them():
-    requirements = (ROOT / "requirements.txt").read_text(encoding="utf-8")
-    (oldest,) = re.findall(r"^gradio\[mcp\]>=([\d.]+),", requirements, re.M)
-    assert VERSIONS[0].startswith(f"{oldest}.")
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_page_works_on(version, tmp_path):
+    requirements = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    (oldest,) = re.findall(r"^gradio\[mcp\]>=([\d.]+),", requirements, re.M)
+    assert VERSIONS[0].startswith(f"{oldest}."), "the oldest one that is let in is among them"
     pip("--target", str(tmp_path), f"gradio=={version}")
     metadata = (tmp_path / f"gradio-{version}.dist-info" / "METADATA").read_text(encoding="utf-8")
     (client,) = re.findall(r"^Requires-Dist: gradio-client==([\d.]+)", metadata, re.M)
     pip("--target", str(tmp_path), f"gradio_client=={client}")
     paths = ["tests/models/test_gradio_inside.py", *(f"tests/web/test_{name}.py" for name in QUICK)]
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "not long", *paths],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    with_it = {"env": os.environ | {"PYTHONPATH": str(tmp_path)}, "capture_output": True, "text": True}
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not long", *paths]
+    ran = subprocess.run(command, cwd=ROOT, **with_it)
     assert ran.returncode == 0, ran.stdout[-3000:]
     used = [sys.executable, "-c", "import gradio; print(gradio.__version__)"]
-    told = subprocess.run(
-        used, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
-    )
-    assert told.stdout.strip() == version
+    assert subprocess.run(used, **with_it).stdout.strip() == version

@@ -1,4 +1,4 @@
-"""The page's words in another language: German, and one in which every message of the scripts is marked."""
+"""The page in German, and in a language in which every message of the scripts is marked."""
 
 import json
 import re
@@ -6,59 +6,38 @@ import re
 import pytest
 
 from specdemo.ui.view.words import catalogue
-from tests.web.screen import generate, wait_for_state
+from tests.web.screen import first_token, generate, notice, run, wait_for_end, wait_for_state
 
 pytestmark = pytest.mark.slow
 
 TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
 # What has words that are not in the scripts' messages. Each element is left out with all in it.
-NOT_OURS = {
-    "what a model or a visitor wrote": (
-        *(".stage [data-token]", "code", ".turns", "textarea"),
-        *("[data-testid=guess-stage] [data-token]", ".suggested button", "[data-testid=trials] tbody th"),
-    ),
-    "formulas": ("math", ".identity h2", ".identity thead"),
-    "what the server writes, in the language of the request": (
-        *(".intro", ".notice", ".metrics", ".verdict-line", ".tabs", ".unfold", ".legend", ".keep", ".whose"),
-        *(".playing .of", ".counted .of", ".drafting", ".about", ".language option", ".replay .keys"),
-    ),
-}
+NOT_OURS = ", ".join(
+    (
+        # what a model or a visitor wrote, and formulas
+        ".stage [data-token], code, .turns, textarea, [data-testid=guess-stage] [data-token]",
+        ".suggested button, [data-testid=trials] tbody th, math, .identity h2, .identity thead",
+        # what the server writes, in the language of the request
+        ".intro, .notice, .metrics, .verdict-line, .tabs, .unfold, .legend, .keep, .whose, .playing .of",
+        ".counted .of, .drafting, .about, .language option, .replay .keys",
+    )
+)
 # Elements around what is the scripts' own, with symbols or words of the server: only their own are left out.
 FRAME = (
-    *(".inspector .values dt", ".likely thead th"),
-    *(
-        ".stage",
-        ".inspector",
-        ".timeline",
-        ".replay",
-        ".replay .moves button",
-        ".replay label",
-        ".replay .lecture",
-    ),
-    *(".scrubber", ".legend", "progress"),
+    ".inspector .values dt, .likely thead th, .stage, .inspector, .timeline, .replay, .replay .moves button, "
+    ".replay label, .replay .lecture, .scrubber, .legend, progress"
 )
-# Every visible text and every name in .run that has a run of letters and is not in marks, as [where, text].
-UNMARKED = """([notOurs, frame]) => {
-  const found = [];
-  const check = (element, kind, text) => {
-    let rest = text;
-    for (let before = ""; before !== rest;) [before, rest] = [rest, rest.replace(/⟦[^⟦⟧]*⟧/g, " ")];
-    if (/\\p{L}{3}/u.test(rest)) found.push([`${element.tagName}.${element.className} ${kind}`, text.trim()]);
-  };
+# Every visible text and every name in .run, as [where, text].
+SAID = """([notOurs, frame]) => {
   const run = document.querySelector(".run");
+  const found = [];
   const nodes = document.createTreeWalker(run, NodeFilter.SHOW_TEXT);
-  while (nodes.nextNode()) {
-    const element = nodes.currentNode.parentElement;
-    if (element.closest(notOurs) || element.matches(frame) || !element.checkVisibility()) continue;
-    check(element, "text", nodes.currentNode.data);
+  while (nodes.nextNode()) found.push([nodes.currentNode.parentElement, nodes.currentNode.data]);
+  for (const name of ["aria-label", "title", "placeholder"]) {
+    for (const named of run.querySelectorAll(`[${name}]`)) found.push([named, named.getAttribute(name)]);
   }
-  for (const element of run.querySelectorAll("[aria-label], [title], [placeholder]")) {
-    if (element.closest(notOurs) || element.matches(frame) || !element.checkVisibility()) continue;
-    for (const name of ["aria-label", "title", "placeholder"]) {
-      if (element.hasAttribute(name)) check(element, name, element.getAttribute(name));
-    }
-  }
-  return found;
+  return found.filter(([e]) => !e.closest(notOurs) && !e.matches(frame) && e.checkVisibility())
+    .map(([e, text]) => [`${e.tagName}.${e.className}`, text]);
 }"""
 
 
@@ -67,9 +46,8 @@ def marked(part):
 
 
 def unmarked(page) -> list[list[str]]:
-    return page.evaluate(
-        UNMARKED, [", ".join(one for group in NOT_OURS.values() for one in group), ", ".join(FRAME)]
-    )
+    """The texts with a word that stands outside of marks."""
+    return [found for found in page.evaluate(SAID, [NOT_OURS, FRAME]) if without_marks(found[1])]
 
 
 def without_marks(text: str) -> str:
@@ -80,29 +58,26 @@ def without_marks(text: str) -> str:
     return " ".join(re.findall(r"[^\W\d_]{3,}", text))
 
 
-def is_gradios(error: str) -> bool:
-    """Whether it is what Gradio says as its page is left: its connection ends."""
-    return "AbortError" in error or "Connection errored out" in error
+def select(page, tab: str):
+    page.locator(f'[role=tab][data-tab="{tab}"]').click()
+    return page.locator(f"[role=tabpanel][id=panel-{tab}]")
 
 
-@pytest.fixture
-def pseudo(desk, visit, url):
+@pytest.fixture(scope="module")
+def pseudo(desk, visit_for_all, url):
     """The page, every message of the scripts in marks."""
     words = json.dumps(marked(catalogue("en")))
     pattern = "**/words/en.json"
     desk.route(pattern, lambda route: route.fulfill(body=words, content_type="application/json"))
-    yield visit(url, still=True)
+    page = visit_for_all(url, still=True)
     desk.unroute(pattern)
+    wait_for_state(page, "recorded")
+    return page
 
 
 def test_all_words_of_the_scripts_stand_in_the_catalogue(pseudo):
     page = pseudo
-    page.locator('.run:not([data-state="running"])').wait_for()
     assert unmarked(page) == []
-    for tab in TABS:
-        page.locator(f'[role=tab][data-tab="{tab}"]').click()
-        assert unmarked(page) == [], tab
-    page.locator('[role=tab][data-tab="text"]').click()
     for fate in ("accepted", "resampled", "prompt"):
         page.locator(f'.stage [data-fate="{fate}"]').first.click()
         page.locator("[data-testid=inspector] .formulas").evaluate("details => details.open = true")
@@ -116,20 +91,21 @@ def test_all_words_of_the_scripts_stand_in_the_catalogue(pseudo):
         assert page.locator(".said").inner_text().startswith("⟦")
         assert unmarked(page) == [], move
     for tab in TABS:
-        page.locator(f'[role=tab][data-tab="{tab}"]').click()
+        panel = select(page, tab)
+        if tab in ("figure", "trials"):
+            panel.locator(".mistakes button").first.click()
         assert unmarked(page) == [], tab
 
 
 def test_what_can_be_opened_has_its_words_in_the_catalogue(pseudo):
-    page = pseudo
-    page.locator('.run:not([data-state="running"])').wait_for()
-    menu = page.locator(".save-as")
+    select(pseudo, "text")
+    menu = pseudo.locator(".save-as")
     menu.locator("summary").click()
     assert menu.locator("button").count() == 3 and without_marks(menu.inner_text()) == ""
-    page.keyboard.press("Escape")
-    page.locator(".show-how").click()
+    pseudo.keyboard.press("Escape")
+    pseudo.locator(".show-how").click()
+    card = pseudo.locator(".tour:not([hidden])")
     for step in range(1, 9):
-        card = page.locator(".tour:not([hidden])")
         card.get_by_text(f"⟦{step} of 8⟧").wait_for()
         said = card.inner_text()
         for tab in catalogue("en")["page"]["tabs"].values():  # which the server writes
@@ -137,47 +113,74 @@ def test_what_can_be_opened_has_its_words_in_the_catalogue(pseudo):
         assert without_marks(said) == "", step
         if step < 8:
             card.get_by_role("button", name="⟦Next⟧").click()
-    page.keyboard.press("Escape")
+    pseudo.keyboard.press("Escape")
 
 
 def test_trials_and_the_game_have_their_words_in_the_catalogue(pseudo):
-    page = pseudo
-    page.locator('[role=tab][data-tab="trials"]').click()
-    trials = page.get_by_test_id("trials")
-    trials.locator(".mistakes button").first.click()
+    trials = select(pseudo, "trials")
     trials.get_by_role("button", name="⟦Run the tiny pair⟧").click()
-    trials.locator(".counted .result").get_by_text("⟦").wait_for(timeout=120_000)
-    assert unmarked(page) == []
+    trials.locator(".counted .result").get_by_text("⟦").wait_for()
+    assert unmarked(pseudo) == []
     trials.get_by_role("button", name="⟦Stop⟧").click()
-    page.locator('[data-testid=trials][data-state="stopped"]').wait_for(timeout=60_000)
-    page.locator('[role=tab][data-tab="guess"]').click()
-    game = page.get_by_test_id("guess")
+    pseudo.locator('[data-testid=trials][data-state="stopped"]').wait_for()
+    game = select(pseudo, "guess")
     game.get_by_role("button", name="⟦Begin a game⟧").click()
     game.locator(".suggested button").first.click()
     game.get_by_role("button", name="⟦Send⟧").click()
-    game.get_by_test_id("guess-verdict").get_by_text("⟦").wait_for(timeout=60_000)
-    assert unmarked(page) == []
+    game.get_by_test_id("guess-verdict").get_by_text("⟦").wait_for()
+    assert unmarked(pseudo) == []
 
 
-def test_the_page_is_german_where_the_address_asks_for_it(visit, url):
-    page = visit(f"{url}?lang=de", still=True)
-    words = catalogue("de")
+def reader(browser, visit, url: str, locale: str = "en-US"):
+    """A page of somebody whose browser asks for this language."""
+    return visit(url, still=True, context=browser.new_context(locale=locale))
+
+
+def test_two_readers_are_each_told_in_their_own_language(browser, visit, url):
+    page, english = reader(browser, visit, url, "de-AT"), reader(browser, visit, url)
+    assert page.title() == "Spekulatives Dekodieren, Token für Token"
     assert page.evaluate("document.documentElement.lang") == "de"
+    assert page.get_by_test_id("whose").text_content().startswith("Aufgezeichneter Lauf: ")
+    assert "kleines Modell" in page.locator(".intro").text_content()
     page.locator('.stage [data-fate="accepted"]').first.click()
     assert page.locator("[data-testid=inspector] .verdict").inner_text().startswith("Angenommen: u = ")
-    assert (
-        page.locator("[data-testid=inspector] .what .token").inner_text()
-        == words["view"]["fates"]["accepted"]
-    )
-    page.locator('[role=tab][data-tab="exactness"]').click()
-    assert page.locator("#panel-exactness h2").first.inner_text() == words["exactness"]["heading"]
-    assert "lang=de" in page.evaluate("location.search"), "pinning a token keeps the language"
-    assert page.get_by_test_id("notice").get_attribute("data-kind") != "error"
+    heading = select(page, "exactness").locator("h2").first
+    assert heading.inner_text() == catalogue("de")["exactness"]["heading"]
+    before = first_token(page)
+    page.get_by_role("button", name="Einstellungen").click()
+    for label, value in (("Höchstzahl neuer Token", "12"), ("Seed", "1")):
+        page.get_by_label(label).and_(page.locator("input, textarea")).first.fill(value)
+    page.get_by_role("button", name="Erzeugen").click()
+    wait_for_end(page, before)
+    assert "Durchläufen des Zielmodells" in page.get_by_test_id("verdict").text_content()
+    assert "Seed 1" in page.get_by_test_id("whose").text_content()
+    assert "Gewichte im Speicher" in page.get_by_test_id("notice").text_content()
+    run(english, "Once", max_new_tokens=12, seed=1)
+    assert "target forward" in english.get_by_test_id("verdict").text_content()
 
 
-def test_a_chosen_language_is_kept(browser, url, visit):
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = visit(url, still=True, context=context)
+def test_where_the_address_asks_for_german_refusals_name_the_controls_in_it(browser, visit, bare):
+    page = reader(browser, visit, f"{bare}?lang=de")
+    page.get_by_role("button", name="Einstellungen").click()
+    seed = page.locator("#set-seed")
+    seed.locator("input, textarea").fill("x")
+    seed.locator("input, textarea").blur()
+    seed.get_by_text("⚠ erlaubt ist eine ganze Zahl von 0 bis ").wait_for()
+    temperature = page.get_by_label("Temperatur").and_(page.locator("input[type=number]")).first
+    temperature.fill("0")
+    temperature.blur()
+    page.get_by_text("0 ist greedy").wait_for()
+    page.get_by_role("button", name="Erzeugen").click()
+    refused = "Seed: erlaubt ist eine ganze Zahl von 0 bis 9.007.199.254.740.991, nicht 'x'"
+    assert notice(page, "error") == refused
+    assert seed.locator("[aria-invalid]").count() == 1
+    page.locator('.stage [data-fate="accepted"]').first.click()
+    page.wait_for_url("**token=**")
+    assert "lang=de" in page.url, "pinning a token keeps the language"
+
+
+def test_a_chosen_language_is_kept(browser, visit, bare):
+    page = reader(browser, visit, bare)
     control = page.get_by_role("combobox", name="Language")
     assert control.input_value() == "en"
     assert control.locator("option").all_inner_texts() == ["English", "Deutsch"]
@@ -188,8 +191,8 @@ def test_a_chosen_language_is_kept(browser, url, visit):
     page.locator('html[lang="de"] .run[data-pinned]').wait_for()
     assert page.evaluate("new URLSearchParams(location.search).get('token')") == pinned
     assert page.get_by_role("combobox", name="Sprache").input_value() == "de"
-    page.goto(url)  # another visit, whose address does not say it
+    page.goto(bare)  # another visit, whose address does not say it
     page.locator('html[lang="de"] .run:not([data-state="empty"])').wait_for()
     assert "lang=de" in page.evaluate("location.search")
-    page.broken[:] = [one for one in page.broken if not is_gradios(one)]
-    context.close()
+    # What Gradio says as its page is left: its connection ends.
+    page.broken[:] = [one for one in page.broken if not re.search("AbortError|Connection errored out", one)]

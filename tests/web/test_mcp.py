@@ -2,12 +2,11 @@
 
 from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 
-from specdemo import Params, load_pair, stream
+from specdemo.events import Params
 from specdemo.ui.page.api import SHOWN_ROUNDS, trace_in_words
-from tests.web.conftest import serving
+from tests.pure.test_feed import ROUNDS, trace
 from tests.web.server import awaited
 
 mcp = pytest.importorskip("mcp", reason="gradio[mcp] is not installed")
@@ -54,72 +53,43 @@ def test_there_are_two_tools_with_documented_arguments(url):
     assert list(described) == ["prompt", "pair", *Params.__dataclass_fields__]
 
 
-def test_a_run_is_told_in_words(url, generated):
+def test_runs_and_pairs_are_told_in_words(url, generated):
     failed, said = call(url, "generate", prompt=PROMPT, **SETTINGS)
-    trace = generated(PROMPT, **SETTINGS)
-    text, numbers, rounds = said.split("\n\nNumbers:\n")[0], *said.split("\n\n")[-2:]
-    assert not failed and text == f"Text:\n{trace.text}"
-    assert f"{trace.stats.accepted} accepted, {trace.stats.rejected} rejected" in numbers
-    assert f"tokens a round: {trace.stats.mean_tokens_per_round:.2f}" in numbers
+    same = generated(PROMPT, **SETTINGS)
+    numbers, rounds = said.split("\n\n")[-2:]
+    assert not failed and said.startswith(f"Text:\n{same.text}\n\nNumbers:\n")
+    assert f"{same.stats.accepted} accepted, {same.stats.rejected} rejected" in numbers
+    assert f"tokens a round: {same.stats.mean_tokens_per_round:.2f}" in numbers
     assert "speed: " in numbers and "seed 3" in numbers
-    assert rounds.splitlines() == trace_in_words(trace).split("\n\n")[-1].splitlines()
-    assert len(said) < 10_000
-
-
-def test_pairs_are_told_in_words(url):
+    assert rounds == trace_in_words(same).split("\n\n")[-1]
     failed, said = call(url, "pairs")
-    assert not failed and said.splitlines()[0].startswith("embedded: target ")
+    assert not failed and said.startswith("embedded: target ")
 
 
 @pytest.mark.parametrize(
-    "arguments, sentence",
+    "tool, arguments, sentence",
     [
-        ({"prompt": PROMPT, "gamma": 99}, "gamma must be a whole number from 1 to 16 or auto, not 99"),
-        ({"prompt": PROMPT, "pair": "x"}, "pair must be one of embedded"),
-        ({"prompt": ""}, "prompt must not be empty"),
-        ({}, "'prompt' is a required property"),
-        ({"prompt": PROMPT, "gamma": "many"}, "'many' is not valid under any of the given schemas"),
+        ("generate", {"gamma": 99}, "gamma must be a whole number from 1 to 16 or auto, not 99"),
+        ("generate", {"pair": "x"}, "pair must be one of embedded"),
+        ("generate", {"gamma": "many"}, "'many' is not valid under any of the given schemas"),
+        ("run_on_stage", {}, "Unknown tool"),
+        ("upload_file_to_gradio", {}, "Unknown tool"),
     ],
 )
-def test_a_mistake_is_a_sentence(url, arguments, sentence):
-    failed, said = call(url, "generate", **arguments)
+def test_a_mistake_is_a_sentence(url, tool, arguments, sentence):
+    failed, said = call(url, tool, prompt=PROMPT, **arguments)
     assert failed and sentence in said
     assert "Traceback" not in said and "\n" not in said
 
 
-def test_another_tool_is_not_there(url):
-    for name in ("generate_1", "run_on_stage", "upload_file_to_gradio"):
-        failed, said = call(url, name)
-        assert failed and "Unknown tool" in said
-
-
-def test_nothing_listens_for_ever(url):
-    at = f"{url}/gradio_api/mcp"
-    listening = {"accept": "text/event-stream"}
-    twice = [("accept", "text/event-stream"), ("accept", "text/html")]
-    for headers in (listening, twice, twice[::-1]):
-        assert httpx.get(f"{at}/", headers=headers, timeout=60).status_code == 405
-    assert httpx.get(f"{at}/sse", headers=listening).status_code in (404, 405)
-    assert httpx.post(f"{at}/messages/?session_id=1").status_code in (404, 405, 406)
-    assert httpx.get(f"{at}/").status_code == 200  # the page for people
-
-
-@pytest.mark.slow
-def test_on_a_space_the_tools_have_its_name():
-    async def ask(url):
-        async with session(url) as client:
-            return [tool.name for tool in (await client.list_tools()).tools]
-
-    with serving("--host", "127.0.0.1", SYSTEM="spaces", SPACE_ID="someone/specdemo") as url:
-        assert awaited(ask(url)) == ["specdemo_generate", "specdemo_pairs"]
-
-
 def test_the_trace_in_words():
-    run = stream(load_pair(), PROMPT, Params(seed=3, max_new_tokens=20))
-    for _ in run:
-        pass
-    said = trace_in_words(run.trace)
-    assert "1: [accepted: , there was a] [bonus: little]" in said
-    assert "3: [rejected: was -> resampled: loved] [discarded: three years old]" in said
-    run.trace.rounds *= 100
-    assert f"and {len(run.trace.rounds) - SHOWN_ROUNDS:,} more rounds" in trace_in_words(run.trace)
+    record = trace(*ROUNDS, finish="length")
+    *_, rounds = trace_in_words(record).split("\n\n")
+    assert rounds.splitlines()[1:] == [
+        "1: [accepted: a] [rejected: b -> resampled: d] [discarded: c]",
+        "2: [accepted: e] [bonus: \\n]",
+        "3: [sampled: f<END]",
+        "4: [accepted: > g] [discarded: h]",
+    ]
+    record.rounds *= 100
+    assert f"and {400 - SHOWN_ROUNDS} more rounds" in trace_in_words(record)

@@ -63,7 +63,68 @@ def test_a_greedy_race_ends_with_two_identical_texts(page):
     assert set(fates.evaluate_all("tokens => tokens.map(({dataset}) => dataset.fate)")) == {"sampled"}
 
 
-def test_measured_draft_lengths_are_laid_over_the_estimate_and_one_is_taken_over(page):
+def test_a_comparison_is_kept_saved_stopped_and_cleared(page):
+    panel = tab(page, "Compare", "compare")
+    panel.get_by_role("button", name="on this prompt").click()
+    wait_for_state(page, "compare", "ended")
+    rows = panel.locator("tbody tr")
+    names = rows.evaluate_all("rows => rows.map(({dataset}) => dataset.row)")
+    assert {"target alone", "lookup", "drafter model (embedded)"} <= set(names)
+    assert set(rows.locator("td[data-column='same text']").all_text_contents()) == {"5 of 5"}
+    lines = list(csv.DictReader(downloaded(page, panel, "Save CSV").splitlines()))
+    whole = json.loads(downloaded(page, panel, "Save JSON"))
+    assert [line["name"] for line in lines] == [row["name"] for row in whole["rows"]] == names
+    page.get_by_role("tab", name="Text").click()
+    run(page, PROMPT)
+    tab(page, "Compare", "compare")
+    assert rows.count() == len(names), "another run leaves it"
+
+    set_field(page, "Max new tokens", 200)  # it must not have ended when it is stopped
+    close_settings(page)
+    panel.get_by_role("button", name="on a set of prompts").click()
+    rows.nth(len(names)).wait_for(timeout=DONE)  # the first of the new table
+    tab(page, "Race", "race")
+    choose(page, "Drafting method", "none: the target alone")
+    page.get_by_test_id("race").get_by_role("button", name="Race:").click()
+    wait_for_state(page, "race", "failed")
+    assert "choose a drafter first" in page.get_by_test_id("race").inner_text()
+    wait_for_state(page, "compare", "running")  # what cannot be measured ends no other measurement
+    page.get_by_role("button", name="Stop", exact=True).first.click()
+    wait_for_state(page, "compare", "stopped")
+    tab(page, "Compare", "compare")
+    assert rows.count() > len(names), "a stopped one leaves what it has"
+    newest_first = [PROMPT in line for line in panel.locator(".of").all_text_contents()]
+    assert newest_first == [False, True]
+    panel.get_by_role("button", name="Clear").click()
+    assert rows.count() == 0
+    choose(page, "Drafting method", "the pair's drafter")
+    run(page, max_new_tokens=8)  # the engine is free
+
+
+def downloaded(page, panel, name: str) -> str:
+    with page.expect_download() as download:
+        panel.get_by_role("button", name=name).click()
+    return download.value.path().read_text(encoding="utf-8")
+
+
+def test_a_failed_load_leaves_the_stage_to_the_run_that_it_names(page):
+    """The gated pair is refused at once; the run before it stays, under its own name."""
+    page.get_by_role("tab", name="Text").click()
+    run(page, PROMPT, max_new_tokens=8)
+    whose = page.get_by_test_id("whose").text_content()
+    assert whose.startswith("embedded ·")
+    choose(page, "Pair", "llama-3.2-3b")
+    generate(page)
+    assert "HF_TOKEN" in notice(page, "error")
+    assert page.get_by_test_id("whose").text_content() == whose
+    assert "8 tokens in" in page.get_by_test_id("verdict").text_content()
+    choose(page, "Pair", "embedded")
+
+
+def test_measured_draft_lengths_are_laid_over_the_estimate_of_the_same_drafter_only(page):
+    page.get_by_role("tab", name="Text").click()
+    run(page, PROMPT, max_new_tokens=12)
+    close_settings(page)
     panel = tab(page, "Gamma", "gamma")
     panel.get_by_text("estimate", exact=False).first.wait_for()
     panel.get_by_role("button", name="Measure some of these lengths").click()
@@ -79,100 +140,19 @@ def test_measured_draft_lengths_are_laid_over_the_estimate_and_one_is_taken_over
     panel.locator("button[data-gamma='6']").first.click()
     page.wait_for_function("box => box.value === '6'", arg=box(page, "Draft length γ").element_handle())
 
-
-def test_the_comparison_is_kept_saved_and_cleared(page):
-    panel = tab(page, "Compare", "compare")
-    panel.get_by_role("button", name="on this prompt").click()
-    wait_for_state(page, "compare", "ended")
-    rows = panel.locator("tbody tr")
-    names = rows.evaluate_all("rows => rows.map(({dataset}) => dataset.row)")
-    assert {"target alone", "lookup", "drafter model (embedded)"} <= set(names)
-    same = rows.locator("td[data-column='same text']").all_text_contents()
-    assert set(same) == {"5 of 5"}
-    with page.expect_download() as download:
-        panel.get_by_role("button", name="Save CSV").click()
-    lines = list(csv.DictReader(download.value.path().read_text(encoding="utf-8").splitlines()))
-    with page.expect_download() as download:
-        panel.get_by_role("button", name="Save JSON").click()
-    whole = json.loads(download.value.path().read_text(encoding="utf-8"))
-    assert [line["name"] for line in lines] == [row["name"] for row in whole["rows"]] == names
-    page.get_by_role("tab", name="Text").click()
-    run(page, PROMPT, max_new_tokens=8)
-    tab(page, "Compare", "compare")
-    assert rows.count() == len(names), "another run leaves it"
-    panel.get_by_role("button", name="Clear").click()
-    assert rows.count() == 0
-
-
-def test_a_stopped_measurement_leaves_what_it_has_and_frees_the_engine(page):
-    set_field(page, "Max new tokens", 60)
-    panel = tab(page, "Compare", "compare")
-    panel.get_by_role("button", name="on a set of prompts").click()
-    panel.locator("tbody tr").first.wait_for(timeout=DONE)
-    panel.get_by_role("button", name="Stop").click()
-    wait_for_state(page, "compare", "stopped")
-    assert panel.locator("tbody tr").count() >= 1 and panel.locator("table").count() == 1
-    set_field(page, "Max new tokens", 300)  # it must not have ended when a busy browser stops it
-    panel.get_by_role("button", name="on this prompt").click()
-    panel.locator("table").nth(1).wait_for(timeout=DONE)
-    panel.get_by_role("button", name="Stop").click()
-    wait_for_state(page, "compare", "stopped")
-    assert [PROMPT in line for line in panel.locator(".of").all_text_contents()] == [True, False], (
-        "newest first"
-    )
-    page.get_by_role("tab", name="Text").click()
-    run(page, PROMPT, max_new_tokens=8)
-
-
-def test_what_cannot_be_measured_gets_its_sentence_and_ends_no_other_measurement(page):
-    set_field(page, "Max new tokens", 200)  # or the comparison could end before it is stopped
-    comparison = tab(page, "Compare", "compare")
-    comparison.get_by_role("button", name="on a set of prompts").click()
-    wait_for_state(page, "compare", "running")
-    panel = tab(page, "Race", "race")
-    choose(page, "Drafting method", "none: the target alone")
-    panel.get_by_role("button", name="Race:").click()
-    wait_for_state(page, "race", "failed")
-    assert "choose a drafter first" in panel.inner_text()
-    wait_for_state(page, "compare", "running")
-    page.get_by_role("button", name="Stop", exact=True).first.click()
-    wait_for_state(page, "compare", "stopped")
-
-
-def test_a_failed_load_leaves_the_stage_to_the_run_that_it_names(visit, url):
-    """The gated pair is refused at once; the run before it stays, under its own name."""
-    page = visit(url, still=True)
-    run(page, PROMPT, max_new_tokens=8)
-    whose = page.get_by_test_id("whose").text_content()
-    assert whose.startswith("embedded ·")
-    choose(page, "Pair", "llama-3.2-3b")
-    generate(page)
-    assert "HF_TOKEN" in notice(page, "error")
-    assert page.get_by_test_id("whose").text_content() == whose
-    assert "8 tokens in" in page.get_by_test_id("verdict").text_content()
-
-
-def test_what_was_measured_with_another_drafter_is_said_and_not_drawn(visit, url):
-    page = visit(url, still=True)
-    choose(page, "Sampler", "greedy")
-    run(page, PROMPT, max_new_tokens=12)
-    close_settings(page)
-    panel = tab(page, "Gamma", "gamma")
-    panel.get_by_role("button", name="Measure some of these lengths").click()
-    wait_for_state(page, "gamma", "ended")
     drawn, apart = panel.locator("svg .measured:not(.best)"), panel.locator(".elsewhere")
     assert drawn.count() > 9 and not apart.is_visible()
-    assert "drafter model embedded/drafter" in panel.locator(".of").inner_text()
+    of = panel.locator(".of")
+    assert "drafter model embedded/drafter" in of.inner_text()
     before = first_token(page)
     open_examples(page)
     page.get_by_role("button", name="A poor drafter").click()
     page.wait_for_function("before => !before.isConnected", arg=before)
     apart.wait_for()
-    assert drawn.count() == 0 and panel.locator("svg .seen:not(.best)").count() == 2, (
-        "the estimates are this run's"
-    )
+    assert drawn.count() == 0, "it was measured with another drafter"
+    assert panel.locator("svg .seen:not(.best)").count() == 2, "the estimates are this run's"
     assert set(panel.locator("td[data-column$='Measured']").all_text_contents()) == {"–"}
-    assert "Measured:" not in panel.locator(".of").inner_text()
     said = apart.inner_text()
+    assert "Measured:" not in of.inner_text()
     assert "drafter model embedded/drafter" in said and PROMPT[:30] in said and "γ 16:" in said
     assert "a round in which nothing is drafted" in panel.locator(".leaves-out").inner_text()

@@ -22,8 +22,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="it reads the process's memory from /proc"),
 ]
 
-RUNS, FIRST_RUNS = 500, 60  # the first ones: until the allocator has what it needs
-CANCELLED, FIRST_CANCELLED = 180, 400
 LEFT = 10  # MiB that may stay
 VISITORS = 10
 VIEWS, VIEWS_ROOM, VIEW_MS = 300, 60, 30  # MiB for all of them, ms of CPU for one
@@ -36,48 +34,48 @@ def server(tmp_path_factory):
         yield server
 
 
-def more_after(server: Server, times: int, first: int, visit: Callable[[], None], what: str, capsys) -> float:
-    """MiB that the server holds more after so many visits. first: visits that are made before."""
-    for _ in range(first):
-        visit()
-    time.sleep(3)
-    before = server.memory()
-    for _ in range(times):
-        visit()
-    time.sleep(3)
-    more = server.memory() - before
+def told(capsys, what: str) -> None:
     with capsys.disabled():
-        print(f"\n{times} {what}: {more:.1f} MiB more, {server.memory():.0f} MiB in all")
-    return more
+        print(f"\n{what}")
 
 
-@pytest.mark.parametrize("caller", ["httpx", "gradio_client"])
-def test_short_runs_leave_nothing_behind(server, caller, capsys):
-    def visit() -> None:
-        if caller == "httpx":
-            assert "event: complete" in server.run()
-        else:
-            assert Client(server.url, verbose=False).predict("Once", api_name="/generate", max_new_tokens=4)
-
-    assert more_after(server, RUNS, FIRST_RUNS, visit, f"short runs by {caller}", capsys) < LEFT
+def patiently(ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """Asks again while the server is busy."""
+    while (answer := ask()).status_code == 429:
+        time.sleep(float(answer.headers.get("Retry-After", 2)))
+    assert answer.status_code == 200, answer.text[:200]
+    return answer
 
 
-def test_runs_that_are_left_leave_nothing_behind(server, capsys):
-    def visit() -> None:
-        with httpx.Client(timeout=120) as client:
-            asked = {"prompt": "Once", "max_new_tokens": 1_000, "ignore_eos": True}
-            answer = client.post(f"{server.url}/gradio_api/call/v2/generate", json=asked)
-            while answer.status_code == 429:
-                time.sleep(float(answer.headers["Retry-After"]))
-                answer = client.post(f"{server.url}/gradio_api/call/v2/generate", json=asked)
-            address = f"{server.url}/gradio_api/call/generate/{answer.json()['event_id']}"
-            with client.stream("GET", address) as stream:
-                for line in stream.iter_lines():
-                    if line.startswith("data: ") and json.loads(line[6:])[0]["text"]:
-                        return
-        raise AssertionError("the run said nothing")
+def run_by_gradio_client(server: Server) -> None:
+    assert Client(server.url, verbose=False).predict("Once", api_name="/generate", max_new_tokens=4)
 
-    assert more_after(server, CANCELLED, FIRST_CANCELLED, visit, "runs left in the middle", capsys) < LEFT
+
+def run_that_is_left(server: Server) -> None:
+    asked = {"prompt": "Once", "max_new_tokens": 1_000, "ignore_eos": True}
+    calls = f"{server.url}/gradio_api/call"
+    with httpx.Client(timeout=120) as client:
+        event = patiently(lambda: client.post(f"{calls}/v2/generate", json=asked)).json()["event_id"]
+        with client.stream("GET", f"{calls}/generate/{event}") as stream:
+            said = (json.loads(line[6:])[0] for line in stream.iter_lines() if line.startswith("data: "))
+            next(message for message in said if message["text"])
+
+
+# first: runs that are made before, until the allocator has what it needs
+@pytest.mark.parametrize(
+    ("visit", "first", "times"),
+    [(Server.run, 60, 500), (run_by_gradio_client, 60, 500), (run_that_is_left, 400, 180)],
+)
+def test_runs_leave_nothing_behind(server, visit, first, times, capsys):
+    held = []
+    for count in (first, times):
+        for _ in range(count):
+            visit(server)
+        time.sleep(3)
+        held.append(server.memory())
+    more = held[1] - held[0]
+    told(capsys, f"{times} times {visit.__name__}: {more:.1f} MiB more, {held[1]:.0f} MiB in all")
+    assert more < LEFT
 
 
 def test_the_opened_traces_of_ten_visitors_take_a_bounded_room(server, tmp_path, capsys):
@@ -89,11 +87,8 @@ def test_the_opened_traces_of_ten_visitors_take_a_bounded_room(server, tmp_path,
     assert all(13 * 2**20 < len(body) < LOCAL.trace_bytes for body in bodies)
 
     def opened(body: bytes) -> None:
-        while (
-            answer := httpx.post(f"{server.url}/specdemo/traces", content=body, timeout=300)
-        ).status_code == 429:
-            time.sleep(2)
-        assert answer.status_code == 200 and answer.json()["update"]["until"], answer.text[:200]
+        opening = f"{server.url}/specdemo/traces"
+        assert patiently(lambda: httpx.post(opening, content=body, timeout=300)).json()["update"]["until"]
 
     before, most = server.memory(), []
     with ThreadPoolExecutor(VISITORS) as visitors:
@@ -101,31 +96,28 @@ def test_the_opened_traces_of_ten_visitors_take_a_bounded_room(server, tmp_path,
             list(visitors.map(opened, bodies))
             time.sleep(3)
             most.append(server.memory() - before)
-    with capsys.disabled():
-        said = ", ".join(f"{more:.0f}" for more in most)
-        print(f"\n{VISITORS} visitors open a dense trace each, three times: {said} MiB more")
+    said = ", ".join(f"{more:.0f}" for more in most)
+    told(capsys, f"{VISITORS} visitors open a dense trace each, three times: {said} MiB more")
     assert max(most) < TRACES
 
 
 def test_300_views_at_once_cost_little(tmp_path, capsys):
     """With the embedded pair loaded, whose weights take 57 MB."""
-    with watched(tmp_path) as server:
+
+    def view(_) -> int:
+        return httpx.get(server.url, timeout=120).status_code
+
+    with watched(tmp_path) as server, ThreadPoolExecutor(VIEWS) as visitors:
         server.run()
-        for _ in range(20):
-            assert httpx.get(server.url).status_code == 200
+        assert {*map(view, range(20))} == {200}
         before, server_cpu = server.memory(), psutil.Process(server.process.pid).cpu_times
         server.forget_peak()
         start = server_cpu().user + server_cpu().system
-        with ThreadPoolExecutor(VIEWS) as visitors:
-            answers = list(
-                visitors.map(lambda _: httpx.get(server.url, timeout=120).status_code, range(VIEWS))
-            )
+        assert {*visitors.map(view, range(VIEWS))} == {200}
         cpu_ms = 1000 * (server_cpu().user + server_cpu().system - start) / VIEWS
         more = server.peak() - before
-        with capsys.disabled():
-            print(f"\n{VIEWS} views at once: {more:.0f} MiB more at most, {cpu_ms:.1f} ms of CPU each")
-        assert answers == [200] * VIEWS
-        assert more < VIEWS_ROOM and cpu_ms < VIEW_MS
+    told(capsys, f"{VIEWS} views at once: {more:.0f} MiB more at most, {cpu_ms:.1f} ms of CPU each")
+    assert more < VIEWS_ROOM and cpu_ms < VIEW_MS
 
 
 def test_a_large_body_is_refused_before_it_is_read(server, capsys):
@@ -138,7 +130,6 @@ def test_a_large_body_is_refused_before_it_is_read(server, capsys):
             continue  # the connection was closed before it could send all of it
         assert answer.status_code == 413, answer.text
     more = server.peak() - before
-    with capsys.disabled():
-        print(f"\nthree bodies of 300 MiB: at most {more:.0f} MiB more")
+    told(capsys, f"three bodies of 300 MiB: at most {more:.0f} MiB more")
     assert more < LOCAL.trace_bytes / MIB + 50
     assert "event: complete" in server.run()

@@ -48,10 +48,8 @@ def prefixing(port: int):
             self.send_header("Content-Type", "text/html")
             self.end_headers()
             address = f"http://127.0.0.1:{self.server.server_port}{PREFIX}/"
-            frames = (
-                f'<link rel="icon" href="data:,"><iframe src="{address}" width="1200" height="900"></iframe>'
-            )
-            self.wfile.write(frames.encode())
+            frame = f'<iframe src="{address}" width="1200" height="900"></iframe>'
+            self.wfile.write(f'<link rel="icon" href="data:,">{frame}'.encode())
 
         def log_message(self, *_) -> None: ...
 
@@ -90,34 +88,23 @@ def test_in_a_frame_of_another_site_behind_a_path_prefix(browser):
         page.close()
 
 
-def test_a_script_that_cannot_be_loaded_is_reported_on_the_page(browser, url):
+def test_a_script_that_cannot_be_loaded_is_reported_on_the_page(browser, bare):
     page = browser.new_page()
     page.set_default_timeout(PATIENCE)
     page.route("**/verdict.js", lambda route: route.abort())
-    page.goto(url)
-    assert notice(page, "error").startswith(
-        "This page's scripts could not be loaded or started. Reload the page"
-    )
+    page.goto(bare)
+    said = "This page's scripts could not be loaded or started. Reload the page"
+    assert notice(page, "error").startswith(said)
     page.close()
 
 
-def test_only_the_scripts_are_served(url):
-    address = f"{url}/{scripts_path()}"
+def test_only_the_scripts_are_served(bare):
+    address = f"{bare}/{scripts_path()}"
     for encoding in ("br", "identity", "br"):  # Gradio compresses what it sends
         script = httpx.get(f"{address}/page/main.js", headers={"Accept-Encoding": encoding})
         assert script.text == (STATIC / "page" / "main.js").read_text(encoding="utf-8")
         assert script.headers["Content-Type"].startswith("text/javascript")
         assert "immutable" in script.headers["Cache-Control"]
-    others = [
-        "",
-        "view/stage.css",
-        "page",
-        "page/",
-        "package.json",
-        "../page.py",
-        "..%2fpage.py",
-        "%2e%2e/page.py",
-        "..%5cpage.py",
-    ]
+    others = ("", "view/stage.css", "page/", "../page.py", "..%2fpage.py", "%2e%2e/page.py", "..%5cpage.py")
     for path in (*others, "//etc/passwd", str(RECORDED), "../other/main.js"):
         assert httpx.get(f"{address}/{path}").status_code == 404, path

@@ -1,10 +1,12 @@
 """The recorded runs on the page, over a server that has no model: from the list, and by link."""
 
+import re
+
 import pytest
 
 from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
 from specdemo.ui.view.words import say
-from tests.web.screen import box, notice, on_stage, open_examples, recorded, wait_for_state
+from tests.web.screen import inspector, notice, on_stage, open_examples, recorded
 
 pytestmark = pytest.mark.slow
 SHOWN = ".stage [data-round]:not([data-fate=rejected], [data-fate=discarded])"
@@ -48,19 +50,20 @@ def test_each_opens_from_the_list_and_all_its_verdicts_agree(opened, name):
     assert page.locator("#prompt textarea").input_value() == RECORDINGS[name].prompt
 
 
-def test_a_link_shows_one_and_fills_the_controls(visit, bare):
-    page = visit(f"{bare}/?trace=long&token=1.0", still=True)
-    shows(page, "long")
-    assert page.locator(".stage .pinned").count() == 1
+def test_a_link_shows_one_fills_the_controls_and_nothing_says_u_of_a_greedy_run(visit, bare):
+    page = visit(f"{bare}/?trace=greedy&token=1.0", still=True)
+    shows(page, "greedy")
+    assert page.locator(".stage .pinned").count() == 1 and page.url.endswith("?trace=greedy&token=1.0")
     page.get_by_role("button", name="Settings").click()
-    page.wait_for_function("box => box.value === '16'", arg=box(page, "Draft length γ").element_handle())
-    assert page.url.endswith("?trace=long&token=1.0")
-    page.reload()
-    shows(page, "long")
-
-
-def test_an_unknown_name_is_refused_in_a_sentence(visit, bare):
-    page = visit(f"{bare}/?trace=rich", still=True)
-    names = ", ".join(RECORDINGS)
-    assert notice(page, "error") == f"trace must be one of {names}, not 'rich'"
-    wait_for_state(page, "recorded")
+    sampler = page.get_by_role("combobox", name="Sampler").element_handle()
+    page.wait_for_function("box => box.value === 'greedy'", arg=sampler)
+    page.keyboard.press("Escape")
+    for fate in ("accepted", "rejected", "resampled", "bonus"):
+        page.locator(f'.stage [data-fate="{fate}"] > b').first.click()
+        shown = inspector(page).inner_text()
+        assert "likeliest" in shown and not re.search(r"\bu\b", shown), shown
+    inspector(page).locator("summary").click()
+    assert "u cannot matter" in inspector(page).inner_text()
+    page.get_by_role("tab", name="Exactness").click()
+    checks = page.get_by_test_id("exactness").locator(".answer, .checks")
+    assert not any(re.search(r"\bu\b", words) for words in checks.all_inner_texts())

@@ -16,22 +16,25 @@ LIT = "all => all.flatMap((e, at) => getComputedStyle(e).boxShadow === 'none' ? 
 
 
 @pytest.fixture(scope="module")
-def seen(visit_for_all, bare, every_fate):
-    """A page with a run on its stage, and the run's trace."""
-    file, trace = every_fate
+def page(visit_for_all, bare, every_fate):
+    """A page with a run on its stage."""
     page = visit_for_all(bare, still=True)
-    open_trace(page, file)
+    open_trace(page, every_fate[0])
     wait_for_state(page, "recorded")
-    return page, trace
+    return page
+
+
+@pytest.fixture(scope="module")
+def trace(every_fate):
+    return every_fate[1]
 
 
 def marks(page):
     return page.get_by_test_id("timeline").get_by_role("button", name=re.compile("^round"))
 
 
-def test_a_mark_is_as_high_as_what_its_round_brought_and_what_it_cost(seen):
+def test_a_mark_is_as_high_as_what_its_round_brought_and_what_it_cost(page, trace):
     """As painted: the layers of its background are bricks above the line and bars below it."""
-    page, trace = seen
     painted = marks(page).evaluate_all(HEIGHTS)
     kept = [sum(token.fate == "accepted" for token in one.draft) for one in trace.rounds]
     brick = max(layers[0] / count for layers, count in zip(painted, kept, strict=True) if count)
@@ -44,8 +47,7 @@ def test_a_mark_is_as_high_as_what_its_round_brought_and_what_it_cost(seen):
         assert bars == pytest.approx(costs, abs=0.1)
 
 
-def test_a_click_jumps_to_the_round_and_pins_its_first_token(seen):
-    page, trace = seen
+def test_a_click_jumps_to_the_round_and_pins_its_first_token(page, trace):
     for index in (len(trace.rounds) - 1, 2):
         marks(page).nth(index).click()
         inspector(page).get_by_role("button", name="pinned").wait_for()
@@ -58,8 +60,7 @@ def test_a_click_jumps_to_the_round_and_pins_its_first_token(seen):
     inspector(page).get_by_role("button", name="pinned").wait_for(state="hidden")
 
 
-def test_the_round_under_the_pointer_lights_up_in_the_text_and_the_other_way_round(seen):
-    page, _ = seen
+def test_the_round_under_the_pointer_lights_up_in_the_text_and_the_other_way_round(page, trace):
     words = page.locator(".stage [data-round] > b")
     rounds = page.locator(".stage [data-round]").evaluate_all("all => all.map(e => Number(e.dataset.round))")
     for index in (1, 4):
@@ -75,40 +76,33 @@ def test_the_round_under_the_pointer_lights_up_in_the_text_and_the_other_way_rou
     assert marks(page).evaluate_all(LIT) == [] == words.evaluate_all(LIT)
 
 
-def test_each_number_has_its_definition_when_pointed_at(seen):
-    page, _ = seen
-    page.mouse.move(5, 5)
-    box = page.get_by_test_id("metrics")
+def test_each_number_has_its_definition_when_pointed_at(page):
+    metrics = page.get_by_test_id("metrics")
+    definitions = metrics.locator(".definition:visible")
     page.get_by_text("All numbers").click()
     page.mouse.move(5, 5)
-    assert box.locator(".definition:visible").count() == 0
+    assert definitions.count() == 0
     for name in NUMBERS:
-        entry = box.locator("div").filter(has=page.locator(f'[data-number="{name}"]'))
+        entry = (
+            page.get_by_test_id("metrics").locator("div").filter(has=page.locator(f'[data-number="{name}"]'))
+        )
         if name == HEADLINE and not entry.is_visible():
             continue  # this run has no speed-up, and another number stands there
         entry.hover()
-        assert box.locator(".definition:visible").all_text_contents() == [
-            say(f"run.numbers.{name}.definition")
-        ]
+        assert definitions.all_text_contents() == [say(f"run.numbers.{name}.definition")]
         assert entry.locator("dt").text_content() == say(f"run.numbers.{name}.name")
-        shown = box.locator(".definition:visible").bounding_box()
+        shown = definitions.bounding_box()
         assert shown["x"] >= 0 and shown["x"] + shown["width"] <= 1280
     page.get_by_text("All numbers").click()
-    page.mouse.move(5, 5)
 
 
-def test_a_replay_plays_the_same_run_again_and_can_be_skipped(seen):
-    page, trace = seen
+def test_a_replay_plays_the_same_run_again_and_can_be_skipped(page, trace):
     assert {name: number(page, name) for name in NUMBERS} == number_texts(trace)
     page.get_by_test_id("replay").get_by_role("combobox").select_option(label="1/10 of engine speed")
     page.get_by_role("button", name="Replay").click()
     wait_for_state(page, "running")
     page.wait_for_function("() => Number(document.querySelector('[data-number=rounds]').textContent) >= 2")
-    shown = page.get_by_test_id("metrics").evaluate(
-        "all => Object.fromEntries([...all.querySelectorAll('[data-number]')]"
-        ".map((number) => [number.dataset.number, number.textContent]))"
-    )
-    assert 0 < int(shown["tokens"]) < trace.stats.tokens and shown["finish"] == "–"
+    assert 0 < int(number(page, "tokens")) < trace.stats.tokens and number(page, "finish") == "–"
     assert marks(page).count() < len(trace.rounds)
     page.get_by_role("button", name="Skip").click()
     wait_for_state(page, "recorded")

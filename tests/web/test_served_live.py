@@ -57,14 +57,11 @@ def test_a_run_is_shown_round_by_round_and_settled_at_its_end(page):
     assert "drafts up to 3 tokens" in notice(page, "note")
 
 
-def test_what_the_server_decides_has_no_controls(page):
+def test_what_the_server_decides_has_no_controls_and_the_two_servers_race(page):
     open_settings(page)
     assert page.get_by_label("Sampler").is_visible()
     for label in ("Drafting method", "Draft length γ"):
         assert not page.get_by_label(label).is_visible()
-
-
-def test_the_two_servers_race(page):
     page.get_by_role("tab", name="Race").click()
     page.get_by_role("button", name="Race: the target alone against this setting").click()
     race = page.get_by_test_id("race")

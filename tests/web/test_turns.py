@@ -16,8 +16,10 @@ from tests.web.screen import (
     on_stage,
     open_trace,
     recorded,
+    run,
     saved,
     tokens,
+    unfold,
     wait_for_state,
 )
 
@@ -85,16 +87,13 @@ def test_a_reply_continues_the_conversation_and_earlier_turns_open_again(visit, 
     reply(again, "the end")
     fourth = saved(again)
     assert len(fourth.messages) == 7 and fourth.messages[5].content == third.text
-
-
-def test_only_a_chat_can_be_replied_to(visit, chat):
-    page = visit(f"{chat}/?prompt=the+cat&max_new_tokens=5&run=1", still=True)
-    wait_for_state(page, "ended")
-    assert not page.get_by_role("button", name="Reply").is_visible()
-    page.evaluate("document.querySelector('#reply').hidden = false")
-    page.get_by_role("button", name="Reply").click()
-    page.wait_for_function("document.querySelector('.notice').dataset.kind === 'error'")
-    assert (
-        notice(page, "error")
-        == "There is no conversation to reply to: run a prompt with the chat template first."
-    )
+    # A run that is no chat cannot be replied to.
+    unfold(again, "Chat")
+    again.get_by_label("Chat template").uncheck()
+    run(again, "the cat")
+    button = again.get_by_role("button", name="Reply")
+    assert not button.is_visible() and turns(again) == []
+    again.evaluate("document.querySelector('#reply').hidden = false")
+    button.click()
+    refused = "There is no conversation to reply to: run a prompt with the chat template first."
+    assert notice(again, "error") == refused

@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 import pytest
@@ -40,33 +40,26 @@ def python(tmp_path_factory) -> Path:
 
 @contextmanager
 def lender():
-    """The service's answers to the package, the paths that the package has asked for, and their queries."""
-    asked: list[str] = []
-    queries: list[str] = []
+    """The service's answers to the package, and the addresses that the package has asked for."""
+    asked: list[SplitResult] = []
 
     class Lender(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
-            path = urlsplit(self.path).path
-            asked.append(path)
-            queries.append(urlsplit(self.path).query)
+            asked.append(urlsplit(self.path))
             gpu = {"idle": False, "nvidiaIndex": 0, "nvidiaUUID": "GPU-0", "allowToken": "token"}
-            content = json.dumps(gpu if path == "/schedule" else {}).encode()
+            content = json.dumps(gpu if asked[-1].path == "/schedule" else {}).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_):
-            pass
+        def log_message(self, *_): ...
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lender)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked, queries
-    finally:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lender) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
         server.shutdown()
-        server.server_close()
 
 
 def space(python: Path, service: str) -> subprocess.Popen:
@@ -79,24 +72,22 @@ def space(python: Path, service: str) -> subprocess.Popen:
 
 
 def test_the_page_starts_with_its_pairs_loaded_and_a_run_asks_for_a_gpu(python):
-    with lender() as (service, asked, queries):
+    with lender() as (service, asked):
         app = space(python, service)
         try:
             url = address_of(app)
-            assert asked == ["/startup-report"], "the package moves what it found on its GPUs, and says so"
+            assert [one.path for one in asked] == ["/startup-report"], "what it found on its GPUs has moved"
             until = time.monotonic() + 120
             while (health := httpx.get(f"{url}/health").json())["status"] != "ok":
                 assert time.monotonic() < until, health
                 time.sleep(0.5)
-            for _ in range(2):
-                with pytest.raises(Exception, match="ZeroGPU lends no GPU now: RuntimeError"):
-                    Client(url, verbose=False).predict("Once upon a time", api_name="/generate")
-            assert asked[1:] == ["/schedule", "/allow", "/release"] * 2
+            with pytest.raises(Exception, match="ZeroGPU lends no GPU now: RuntimeError"):
+                Client(url, verbose=False).predict("Once upon a time", api_name="/generate")
             told = run_on_page(url, {"x-ip-token": "of-this-visitor"})
             assert "ZeroGPU lends no GPU now: RuntimeError" in told
-            assert asked[7:] == ["/schedule", "/allow", "/release"]
-            quotas = [query for path, query in zip(asked, queries, strict=True) if path == "/schedule"]
-            assert ["of-this-visitor" in query for query in quotas] == [False, False, True]
+            assert [one.path for one in asked[1:]] == ["/schedule", "/allow", "/release"] * 2
+            quotas = [one.query for one in asked if one.path == "/schedule"]
+            assert ["of-this-visitor" in query for query in quotas] == [False, True]
             assert httpx.get(f"{url}/health").json()["status"] == "ok"
         finally:
             app.terminate()
@@ -110,11 +101,8 @@ def run_on_page(url: str, headers: dict[str, str]) -> str:
         config = page.get("/config").json()
         event = next(one for one in config["dependencies"] if one["api_name"] == "run_on_stage")
         held = {one["id"]: one["props"].get("value") for one in config["components"]}
-        body = {
-            "session_hash": "page",
-            "fn_index": event["id"],
-            "data": [held[one] for one in event["inputs"]],
-        }
+        data = [held[one] for one in event["inputs"]]
+        body = {"session_hash": "page", "fn_index": event["id"], "data": data}
         page.post("/gradio_api/queue/join", json=body, headers=headers).raise_for_status()
         answers = page.get("/gradio_api/queue/data", params={"session_hash": "page"}).text
         (name,) = set(re.findall(r'\\"follow\\": \\"(\w+)', answers))
@@ -132,9 +120,8 @@ for name in [name for name in CATALOGUE if name.startswith("embedded")]:
     print(name, pair.info.device, pair.target.device, torch.cuda.is_initialized())
 """
     environment = os.environ | {"SPACES_ZERO_GPU": "true", "SPACES_ZERO_DEVICE_API_URL": "http://127.0.0.1:9"}
-    done = subprocess.run(
-        [python, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    command = [python, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2_000:]
     lines = [line for line in done.stdout.splitlines() if line.startswith("embedded")]
     assert lines and all(re.fullmatch(r"\S+ cuda:0 cuda:0 False", line) for line in lines), done.stdout

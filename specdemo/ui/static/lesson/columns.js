@@ -3,6 +3,8 @@
 
 import { appendAll, make } from "../view/dom.js";
 
+const CROWDED = 7; // tokens, whose columns are narrow on a phone
+
 /**
  * @typedef {object} Columns
  * @property {HTMLElement[]} columns one a token; the caller fills them
@@ -34,6 +36,7 @@ export function makeColumns(chart, tokens, label, rows) {
   const heads = make("thead", filled("tr", [make("td"), ...names]));
   const table = make("table", heads, filled("tbody", lines.map(({ line }) => line)));
   table.setAttribute("aria-label", label);
+  table.classList.toggle("crowded", tokens >= CROWDED);
   chart.replaceChildren(classed(filled("div", columns), "plot"), table);
   return { columns, names, write };
 

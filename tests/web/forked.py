@@ -1,0 +1,56 @@
+"""The app in a process that is forked from one which has imported all of it.
+
+To import it takes ten seconds of processor time, and the tests start some twenty servers. `python app.py` is
+started by tests of the README's line, of a server's end, and of variables that are read at an import."""
+
+import os
+import resource
+import subprocess
+from multiprocessing import get_context
+from unittest.mock import patch
+
+import transformers.models.llama.modeling_llama  # noqa: F401  (of every pair that the tests serve)
+
+import app
+import specdemo.loading.load
+import specdemo.ui.page.page
+import specdemo.ui.page.serve  # noqa: F401  (which app.py imports within its functions, with the two above)
+
+QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+CONTEXT = get_context("forkserver")
+
+
+class Forked(CONTEXT.Process):
+    """app.py with these arguments. It has the methods of a Popen.
+
+    log: where all goes that it says. files: how many it may open, None for as many as this process."""
+
+    def __init__(
+        self, arguments: tuple[str, ...], log: str, environment: dict[str, str], files: int | None = None
+    ):
+        super().__init__(target=_serve, args=(arguments, log, environment, files), daemon=True)
+        CONTEXT.set_forkserver_preload([__name__])
+        with patch.dict(os.environ, QUIET):  # the process that forks is started with the first one
+            self.start()
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.join(timeout)
+        if self.exitcode is None:
+            raise subprocess.TimeoutExpired("app.py", timeout)
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+def _serve(arguments: tuple[str, ...], log: str, environment: dict[str, str], files: int | None) -> None:
+    os.environ.update(environment)
+    if files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    with open(log, "w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    app.end(app.main(["--port", "0", *arguments]))
