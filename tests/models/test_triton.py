@@ -323,7 +323,7 @@ def test_one_capture_of_each_step_serves_texts_of_any_length(monkeypatch):
     model = tiny("llama", max_position_embeddings=1024)
     graphs = Graphs(Clock())
     pair = run_by(model, noisy(model, 0.001), graphs)
-    texts = [PROMPT * 60, PROMPT, PROMPT * 30]  # the first one makes room for 512 tokens
+    texts = [PROMPT * 30, PROMPT, PROMPT * 15]  # the first one makes room for 256 tokens
     params = Params(temperature=0.0, gamma=2, max_new_tokens=3)
     both = [("draft", 2), ("verify", 2)]
     for text in texts:
