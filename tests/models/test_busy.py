@@ -143,6 +143,7 @@ def test_a_failure_inside_a_run(pair, role, failure):
     assert run.trace.finish == "error"
     assert type(failure).__name__ in run.trace.error and str(failure) in run.trace.error
     assert len(run.trace.rounds) == (1 if role == "target" else 0)  # the prefill is a forward, too
+    assert_free(pair)
     assert list(run) == []
     run.close()
     assert run.trace.finish == "error"
