@@ -453,7 +453,9 @@ def test_a_block_head_in_its_authors_format_is_the_same_head(saved, with_blocks,
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True}
 
 
-def test_sliding_windows_of_the_authors_are_counted_from_each_row(with_blocks, expected, tmp_path):
+def test_sliding_windows_are_counted_from_each_row_by_the_authors_and_else_from_the_anchor(
+    saved, with_blocks, expected, tmp_path
+):
     head = tiny_block_head(tiny(**SHAPE), layer_ids=(1,))
     folder = save_authors_block_head(head, tmp_path / "head", sliding_window=4, **MIXED)
     for own, sights in (
@@ -462,19 +464,16 @@ def test_sliding_windows_of_the_authors_are_counted_from_each_row(with_blocks, e
         ({"is_causal": True}, (Sight(4, from_anchor=False, later=False), Sight(later=False))),
     ):
         change_config(folder, **own)
-        with_blocks.attach(folder)
-        assert with_blocks.drafter.config.sights == sights
-        assert_runs(with_blocks, expected)
-
-
-def test_sliding_windows_of_speculators_are_counted_from_the_anchor(saved, with_blocks, expected, tmp_path):
-    folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "head", str(saved / "target"))
+        assert read_speculator(folder).config.sights == sights
+    with_blocks.attach(folder)
+    assert_runs(with_blocks, expected)
+    folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "other", str(saved / "target"))
     change_config(folder, LAYER, **MIXED, sliding_window=4)
     for later in (True, False):
         change_config(folder, sliding_window_non_causal=later)
-        with_blocks.attach(folder)
-        assert with_blocks.drafter.config.sights == (Sight(4, from_anchor=True, later=later), Sight())
-        assert_runs(with_blocks, expected)
+        assert read_speculator(folder).config.sights == (Sight(4, from_anchor=True, later=later), Sight())
+    with_blocks.attach(folder)
+    assert_runs(with_blocks, expected)
 
 
 def test_copies_of_the_target_s_weights_are_not_read(saved, with_blocks, expected, tmp_path):
