@@ -363,7 +363,7 @@ SLOW = [
     Mutant(
         "a round is launched after an eos",
         "engine/emit.py",
-        "or not self.stop.eos.isdisjoint(emitted)",
+        "or not end_ids.isdisjoint(emitted)",
         "",
         AHEAD,
     ),
