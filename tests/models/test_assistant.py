@@ -61,7 +61,7 @@ def test_what_the_assistant_says_is_what_it_says_without_a_cache(shared, ordered
     """Of a text that is longer than the sliding window."""
     target = target_of(shared, vocab_size=12)
     assistant = gemma4_assistant(target, ordered=ordered)
-    params = Params(temperature=1.5, top_p=1.0, gamma=3, max_new_tokens=50, seed=1)
+    params = Params(temperature=1.5, top_p=1.0, gamma=3, max_new_tokens=35, seed=1)
     trace = generate(load_pair(target=target, drafter=assistant), PROMPT, params, measure=False)
     assert len(set(said_anew(anew(target, assistant), PROMPT, trace.rounds))) > 1
 
@@ -98,12 +98,12 @@ def test_greedy_text_is_the_target_s(shared, ordered, capture):
     pair = load_pair(target=target, drafter=gemma4_assistant(target, ordered=ordered)).with_capture(capture)
     expected, how = greedy(target, PROMPT, 40), dict(temperature=0, max_new_tokens=40)
     for chosen in (dict(gamma=1), dict(gamma=5), dict(gamma="auto"), dict(confidence=0.3)):
-        trace = generate(pair, PROMPT, Params(**how | chosen))
+        trace = generate(pair, PROMPT, Params(**how | chosen), measure=False)
         assert trace.output_ids == expected and trace.stats.rejected
         assert ("confidence" in {one.ended_by for one in trace.rounds}) == ("confidence" in chosen)
     penalised = Params(repetition_penalty=1.3, **how)
-    alone = generate(pair, PROMPT, replace(penalised, draft_with="none")).output_ids
-    assert generate(pair, PROMPT, penalised).output_ids == alone
+    alone = generate(pair, PROMPT, replace(penalised, draft_with="none"), measure=False).output_ids
+    assert generate(pair, PROMPT, penalised, measure=False).output_ids == alone
 
 
 @pytest.mark.parametrize("length", [1, 2, 30])
@@ -163,7 +163,7 @@ def test_the_text_is_distributed_as_the_target_s():
     params = Params(gamma=2, temperature=1.5, top_p=1.0, max_new_tokens=6, alternatives=0)
     pair = load_pair(target=target, drafter=gemma4_assistant(target))
     how = dict(target=target, drafter=None, pair=pair, wanted=("accepted", "rejected"))
-    check(params, PROMPT, 300, **how)
+    check(params, PROMPT, 200, **how)
 
 
 UNFIT = {

@@ -92,10 +92,12 @@ def test_the_confidence_head_ends_a_draft():
     assert len(counts) > 2
 
 
-def compiled(**options):
+def compiled(fits_16_bits=False, **options):
     """A target, a head that can be compiled for it, and that head compiled."""
     target = tiny(hidden_size=64, intermediate_size=128)
     head = tiny_block_head(target, intermediate_size=64, head_dim=16, **options)
+    for weight in (*target.parameters(), *head.parameters()) if fits_16_bits else ():
+        weight.data = weight.data.bfloat16().float()
     return target, head, NativeDFlash(head, target)
 
 
@@ -145,9 +147,7 @@ def test_features_read_at_the_end_of_their_memory_say_the_same():
 
 def test_a_weight_that_no_longer_fits_16_bits_between_runs():
     """Products of another kind are needed then: one that was not compiled would be called at address 0."""
-    target, head, fast = compiled()
-    for weight in (*target.parameters(), *head.parameters()):
-        weight.data = weight.data.bfloat16().float()
+    target, head, fast = compiled(fits_16_bits=True)
     fast.begin_run(static=True)
     target.lm_head.weight.data.mul_(1.0001)
     fast.begin_run(static=True)

@@ -147,7 +147,7 @@ def test_greedy_text_is_the_target_s(kind, name, capture):
     target, expected = target_of(name), expected_of(name)
     pair = with_head(target, near(name, KINDS[kind]), capture)
     for gamma in (1, 4):
-        trace = generate(pair, PROMPT, Params(temperature=0, gamma=gamma, max_new_tokens=NEW))
+        trace = generate(pair, PROMPT, Params(temperature=0, gamma=gamma, max_new_tokens=NEW), measure=False)
         assert_same(target, trace.output_ids, expected)
         assert trace.stats.rejected and (trace.stats.accepted or kind != "eagle3")
     assert not pair.runner.notes or kind == "dspark"

@@ -94,7 +94,7 @@ def test_the_target_is_run_as_ever_and_the_prompt_is_read_once(monkeypatch):
 @pytest.mark.slow
 def test_exact_when_sampling():
     params = replace(PARAMS, draft_with="early-exit", exit_layer=2, temperature=1.2, top_k=5, top_p=0.95)
-    check(params, SHORT, 300, target=tiny_llama(3, layers=3), drafter=None)
+    check(params, SHORT, 200, target=tiny_llama(3, layers=3), drafter=None)
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_runs_of_several_drafters_take_turns_over_captured_steps(monkeypatch):
     made = []
     for _ in range(2):
         for how in (dict(draft_with="model"), *(dict(draft_with="early-exit", exit_layer=k) for k in (1, 2))):
-            params = Params(**how, temperature=0.9, seed=3, max_new_tokens=30)
+            params = Params(**how, temperature=0.9, seed=3, max_new_tokens=15)
             for prompt in (PROMPT, PROMPT[:1]):
                 text = generate(pair, prompt, params, measure=False).output_ids
                 assert text == generate(plain, prompt, params, measure=False).output_ids

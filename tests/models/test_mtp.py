@@ -179,7 +179,7 @@ CHOSEN = [dict(gamma=1), dict(gamma=5), dict(gamma="auto", repetition_penalty=1.
 
 @pytest.mark.parametrize("kind", QUICK)
 def test_greedy_text_is_the_target_s(kind):
-    pair, how = pair_of(kind, vocab_size=96), dict(temperature=0, max_new_tokens=40)
+    pair, how = pair_of(kind, vocab_size=96), dict(temperature=0, max_new_tokens=25)
     for chosen in CHOSEN:
         alone = Params(draft_with="none", **how | chosen)
         expected = generate(pair, PROMPT, alone, measure=False).output_ids
@@ -215,15 +215,19 @@ def test_runs_with_and_without_the_layers_do_not_disturb_each_other():
     """One pair, and the one that it becomes with other captures and another drafter."""
     target = loaded(saved("glm4_moe", vocab_size=96))
     pair = load_pair(target=target, drafter=noisy(target))
-    how = dict(temperature=0, max_new_tokens=40)
-    expected = generate(pair, PROMPT, Params(draft_with="none", **how)).output_ids
+
+    def trace_of(pair, draft_with):
+        params = Params(draft_with=draft_with, temperature=0, max_new_tokens=25)
+        return generate(pair, PROMPT, params, measure=draft_with == "mtp")
+
+    expected = trace_of(pair, "none").output_ids
     for one in (pair, pair.with_capture("auto")):
         for draft_with in ("mtp", "model", "mtp"):
-            assert generate(one, PROMPT, Params(draft_with=draft_with, **how)).output_ids == expected
+            assert trace_of(one, draft_with).output_ids == expected
     pair.detach()
-    assert generate(pair, PROMPT, Params(draft_with="mtp", **how)).output_ids == expected
+    assert trace_of(pair, "mtp").output_ids == expected
     target.to(torch.bfloat16)  # a model in memory belongs to its owner
-    assert generate(pair, PROMPT, Params(draft_with="mtp", **how)).stats.drafted
+    assert trace_of(pair, "mtp").stats.drafted
 
 
 def test_a_captured_step_is_of_one_drafter_s_features():
@@ -260,7 +264,7 @@ def test_the_text_is_distributed_as_the_target_s():
     pair = pair_of("glm4_moe", vocab_size=7, scale=1.0)
     params = Params(draft_with="mtp", gamma=3, temperature=0.8, top_p=0.9, max_new_tokens=6, alternatives=0)
     how = dict(target=pair.target, drafter=None, pair=pair, wanted=("accepted", "rejected"))
-    check(replace(params, confidence=0.3), PROMPT, 300, **how)
+    check(replace(params, confidence=0.3), PROMPT, 200, **how)
 
 
 def test_they_are_loaded_with_the_target_and_counted(tmp_path, capsys):

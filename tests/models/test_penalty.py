@@ -39,7 +39,9 @@ def test_greedy_text_is_that_of_generate():
         trace = generate(pair, PROMPT, params, measure=False)
         assert trace.output_ids == expected and trace.params.repetition_penalty == 1.3
     assert not any("repetition_penalty" in limit for limit in pair.limits)
-    without = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW, repetition_penalty=1))
+    without = generate(
+        pair, PROMPT, Params(temperature=0, max_new_tokens=NEW, repetition_penalty=1), measure=False
+    )
     assert without.output_ids != expected and without.params.repetition_penalty == 1
 
 
@@ -47,7 +49,7 @@ def test_a_head_drafts_with_it(tmp_path):
     target = penalised()
     head = tiny_head(target, draft_ids=list(range(0, target.config.vocab_size, 2)))
     pair = load_pair(target=target, drafter=save_head(head, tmp_path))
-    trace = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW))
+    trace = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW), measure=False)
     assert trace.stats.drafted and trace.output_ids == greedy(target, PROMPT, NEW)
 
 
@@ -111,11 +113,11 @@ def test_a_bias_of_the_models_generation_config_is_applied():
     target = tiny("llama")
     target.generation_config.sequence_bias = [[[9], 4.0], [[17], 2.5]]
     pair = load_pair(target=target, drafter=noisy(target))
-    trace = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW))
+    trace = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW), measure=False)
     assert trace.output_ids == greedy(target, PROMPT, NEW) and trace.params.logit_bias == {9: 4.0, 17: 2.5}
     assert Trace.from_json(trace.to_json()).params == trace.params
     assert not any("sequence_bias" in limit for limit in pair.limits)
-    without = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW, logit_bias={}))
+    without = generate(pair, PROMPT, Params(temperature=0, max_new_tokens=NEW, logit_bias={}), measure=False)
     assert without.output_ids != trace.output_ids and without.params.logit_bias == {}
 
 

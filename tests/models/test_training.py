@@ -210,7 +210,8 @@ def test_a_checkpoint_of_another_run_is_refused(trained, texts, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_documents_without_spaces_and_longer_than_the_context(trained, texts, tmp_path, capsys):
+def test_documents_without_spaces_and_longer_than_the_context(trained, texts, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("specdemo.training.card.NEW_TOKENS", 24)
     copied(trained, tmp_path)
     (texts / "heldout.txt").write_text("word" * 1000, encoding="utf-8")
     command = ["report", "--data", str(texts), "--out", str(tmp_path / "pair"), "--prompts", "1"]
@@ -321,8 +322,8 @@ BAD_NUMBERS = [
 
 
 def test_bad_input_is_one_sentence(texts, tmp_path, capsys):
-    for arguments, complaint in WRONG:
-        assert train_tiny("target", texts, tmp_path, *arguments.split()) == 2
+    for index, (arguments, complaint) in enumerate(WRONG):
+        assert train_tiny("target", texts, tmp_path / str(index), *arguments.split()) == 2
         message = capsys.readouterr().err
         assert complaint in message and message.count("\n") == 1
     for option, value, allowed in BAD_NUMBERS:
@@ -365,7 +366,8 @@ def test_a_head_is_trained_resumed_and_drafts_for_its_target(texts, tmp_path, mo
     assert pair.info.target == str(tmp_path / "pair" / "target")
     rates = []
     for draft_with in ("model", "none"):
-        trace = generate(pair, "Ana found", Params(draft_with=draft_with, temperature=0, max_new_tokens=60))
+        params = Params(draft_with=draft_with, temperature=0, max_new_tokens=60)
+        trace = generate(pair, "Ana found", params, measure=False)
         rates.append((trace.output_ids, trace.stats.accepted))
     assert rates[0][0] == rates[1][0] and rates[0][1] > 4  # of 60 tokens; without training none
     assert (

@@ -164,7 +164,7 @@ def test_a_model_reads_each_token_at_most_twice_and_its_cache_follows_the_text()
 def test_a_wider_drafter_is_cut_and_renormalised_and_a_narrower_one_padded(width):
     table, params = random_table(5, V, width), Params(temperature=2.0, top_p=1.0)
     table[..., V:] += 20  # it would draw nothing but what the target does not know
-    draws = [0.2, 0.5, 1 - 2**-53]
+    draws = [0.2, 0.5, 0.999]
     _, draft = proposal(TableLM(table), [3, 1], 3, draws, params)
     text, known = [3, 1], min(width, V)
     assert draft.q.shape == draft.raw_q.shape == (3, V)

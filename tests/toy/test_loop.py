@@ -343,8 +343,9 @@ def rows(top):
     return by_id[:, 0], None if by_id[:, 1].isnan().all() else by_id[:, 1]
 
 
-def test_raw_numbers_are_unfiltered_and_at_temperature_1():
-    (_, *rounds), _ = run(random_decoding(replace(SAMPLED, temperature=0.0), [2, 0, 1]))
+def test_raw_numbers_are_unfiltered_without_penalties_and_at_temperature_1():
+    params = replace(SAMPLED, temperature=0.0, repetition_penalty=1.5, logit_bias={1: 2.0})
+    (_, *rounds), _ = run(random_decoding(params, [2, 0, 1]))
     text = [2, 0, 1]
     for this_round in rounds:
         for i, token in enumerate(this_round.draft):
