@@ -299,7 +299,8 @@ class Site:
         self.client = asking(*following_routes(board, self.queue))
 
     async def get(self, name: str, part: str = "", known: str = "") -> httpx.Response:
-        return await self.client.get(f"{RUNS}/{name}{part}", headers={b"Last-Event-ID": known.encode("latin-1")})
+        headers = {b"Last-Event-ID": known.encode("latin-1")}
+        return await self.client.get(f"{RUNS}/{name}{part}", headers=headers)
 
 
 @played
