@@ -78,6 +78,6 @@ def test_the_timeline_fits_its_width(page, tmp_path):
             trace.add(replace(run.rounds[index % 9], index=index))
         trace.save(tmp_path / "long.json")
         open_trace(page, tmp_path / "long.json")
-        assert rail.locator(".mark").count() == count
+        rail.locator(".mark").nth(count - 1).wait_for(state="attached")
         assert rail.locator(".mark").first.bounding_box()["width"] >= least
         assert rail.evaluate("e => e.scrollWidth > e.clientWidth") == scrolls
