@@ -29,7 +29,6 @@ def panel(visit_for_all, bare):
 
 @pytest.fixture
 def figure(panel):
-    """The same, as it begins."""
     press(panel, "Start again")
     return panel
 
@@ -148,8 +147,6 @@ def test_bars_and_u_are_dragged_by_a_finger(browser, visit, bare):
     bar = bars(panel, "p")[2]
     bar.scroll_into_view_if_needed()
     plot = panel.locator(".pull .plot").bounding_box()["height"]
-    box = bar.bounding_box()
-    assert box["width"] >= 20 and box["height"] >= 30
     before = page.evaluate("scrollY")
     swipe(page, *centre(bar), 0, -0.4 * plot)
     assert values(panel, "p") == near(pulled(P, 2, 0.34), 0.02)
@@ -164,21 +161,17 @@ def test_bars_and_u_are_dragged_by_a_finger(browser, visit, bare):
 
 def swipe(page, x: float, y: float, dx: float, dy: float) -> None:
     session = page.context.new_cdp_session(page)
-
-    def touch(kind: str, *points: dict) -> None:
-        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": list(points)})
-
-    touch("touchStart", {"x": x, "y": y})
-    for part in (0.25, 0.5, 0.75, 1):
-        touch("touchMove", {"x": x + part * dx, "y": y + part * dy})
-    touch("touchEnd")
+    for part in (0, 0.25, 0.5, 0.75, 1):
+        point = {"x": x + part * dx, "y": y + part * dy}
+        touch = {"type": "touchMove" if part else "touchStart", "touchPoints": [point]}
+        session.send("Input.dispatchTouchEvent", touch)
+    session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
     session.detach()
 
 
 def test_u_decides_and_a_second_number_draws_the_replacement(figure):
     said = figure.locator(".outcome-of-one")
     assert 'u ≥ 0.579: "a" is rejected, and "there" comes in its place.' in said.text_content()
-    assert "It is proposed with q = 0.380 but is due with p = 0.220 only." in said.text_content()
     other = figure.get_by_role("slider", name="the random number that draws the replacement")
     other.press("End")
     assert '"was" comes in its place' in said.text_content()
@@ -186,7 +179,6 @@ def test_u_decides_and_a_second_number_draws_the_replacement(figure):
     for _ in range(3):
         u.press("PageDown")
     assert 'u < 0.579: "a" is accepted.' in said.text_content() and not other.is_visible()
-    assert u.get_attribute("aria-valuetext") == "0.500, accepted"
     press(figure, "the")
     assert 'u < 1.000: "the" is accepted.' in said.text_content()
     assert "replacements bring the missing 0.060" in said.text_content()
@@ -201,9 +193,8 @@ def test_the_sampler_acts_at_once(figure):
     assert shaped["p"] == near([0.42 / 0.64, 0.22 / 0.64, 0, 0, 0, 0])
     assert shaped["q"] == near([0, 0.38 / 0.6, 0, 0.22 / 0.6, 0, 0])
     assert values(figure, "p") == near(P), "the bars' outlines stay"
-    assert figure.get_by_text("outline: before the sampler").is_visible()
-    first = bars(figure, "p")[0].get_attribute("aria-valuetext")
-    assert first == f"0.420, after the sampler {0.42 / 0.64:.3f}"
+    said = bars(figure, "p")[0].get_attribute("aria-valuetext")
+    assert said == f"0.420, after the sampler {0.42 / 0.64:.3f}"
     figure.get_by_label("top-k").fill("0")
     figure.get_by_label("temperature").fill("0.5")
     squares = [one**2 for one in P]
@@ -231,15 +222,11 @@ def test_greedy_decoding_has_its_own_sentence(figure):
 @pytest.mark.parametrize("name", WRONG)
 def test_each_mistake_is_explained_and_found(figure, name):
     switch = figure.get_by_role("button", name=name, exact=True)
-    assert switch.get_attribute("aria-pressed") == "false"
     switch.click()
-    assert switch.get_attribute("aria-pressed") == "true"
-    assert figure.locator(".whys").text_content()
+    assert switch.get_attribute("aria-pressed") == "true" and figure.locator(".whys").text_content()
     assert "% of the probability ends up at the wrong tokens" in figure.locator(".answer").text_content()
     chance, said = draw(figure)
     assert chance < 1e-6 and "this is not p" in said
-    due = numbers(figure, "What p is made of")["comes out"]
-    assert numbers(figure, "What came out of 10,000 drafts")["came out"] == near(due, 0.03)
     switch.click()
     assert "exactly the target's p" in figure.locator(".answer").text_content()
     assert numbers(figure, "p and q of each token")["p"] == near(P), "also after a greedy mistake"
@@ -248,11 +235,11 @@ def test_each_mistake_is_explained_and_found(figure, name):
 
 
 def test_a_greedy_mistake_goes_when_decoding_is_no_longer_greedy(figure):
-    switch = figure.get_by_role("button", name="judge greedy drafts by soft probabilities")
-    switch.click()
+    press(figure, WRONG[2])
     assert figure.get_by_label("temperature").input_value() == "0"
     assert figure.get_by_role("slider", name="u, which decides").is_visible(), "it decides now"
     figure.get_by_label("temperature").fill("0.8")
+    switch = figure.get_by_role("button", name=WRONG[2])
     assert switch.get_attribute("aria-pressed") == "false"
 
 
@@ -275,26 +262,20 @@ def test_p_and_q_are_taken_from_the_pinned_token(figure):
     written = numbers(figure, "p and q of each token")
     _, _, p, q, *_ = max(token.top, key=lambda row: row[2])
     assert written["p"][0] == near(p) and written["q"][0] == near(q)
-    for which in ("p > q", "p < q"):
-        assert figure.get_by_role("slider", name=f"p of others, {which}").count() == 1
     u = figure.get_by_role("slider", name="u, which decides")
     assert float(u.get_attribute("aria-valuenow")) == near(token.u)
     assert figure.locator(".threshold").text_content() == f"min(1, p/q) = {token.accept_prob:.3f}"
     replaced = next(one.next for one in trace.rounds if token in one.draft)
     assert float(figure.locator(".mass").text_content().split()[-1]) == near(replaced.residual_mass)
-    bound = figure.locator(".bound").get_by_text("the acceptance rate shown is an upper bound")
-    assert not bound.is_visible()
     said = figure.locator(".outcome-of-one b").text_content()
     assert token.text in said and "is rejected" in said and replaced.text in said
 
+    bound = figure.locator(".bound").get_by_text("the acceptance rate shown is an upper bound")
+    assert not bound.is_visible()
     take_pinned(figure, trace, "accepted")  # its residual is not recorded
     assert figure.get_by_role("slider", name="p of all others").count() == 1 and bound.is_visible()
     press(figure, "replace from p")
     assert not bound.is_visible(), "it is about the right rule"
-    press(figure, "replace from p")
-    assert bound.is_visible()
-    figure.get_by_label("temperature").fill("0.5")
-    assert not bound.is_visible(), "and about this place"
 
 
 def test_a_greedy_run_brings_its_own_p_and_q_at_temperature_0(figure):

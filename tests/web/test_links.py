@@ -19,6 +19,7 @@ from tests.web.screen import (
     recorded,
     run,
     tokens,
+    unfold,
     wait_for_state,
 )
 
@@ -114,7 +115,7 @@ def test_settings_without_run_fill_the_controls_only_and_a_hostile_text_is_text(
     how = {"prompt": text, "system": text, "chat": "true", "stop": text, "gamma": 9, "draft_with": "ngram"}
     page = visit(link(bare, **how, foo=1, __sign="x"), still=True)
     assert notice(page, "note") == "Not known in an address, and so ignored: foo."
-    open_settings(page)
+    unfold(page, "Chat")
     page.get_by_role("slider", name="N-gram length").wait_for()
     assert box(page, "Prompt").input_value() == text and box(page, "Draft length γ").input_value() == "9"
     assert box(page, "System prompt").input_value() == text and page.evaluate("window.hit") is None

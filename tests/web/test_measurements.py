@@ -98,6 +98,7 @@ def test_a_comparison_is_kept_saved_stopped_and_cleared(page):
     panel.get_by_role("button", name="Clear").click()
     assert rows.count() == 0
     choose(page, "Drafting method", "the pair's drafter")
+    page.get_by_role("tab", name="Text").click()
     run(page, max_new_tokens=8)  # the engine is free
 
 

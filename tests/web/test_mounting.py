@@ -1,4 +1,5 @@
-"""The scripts load wherever the page is mounted, and only they are served."""
+"""The scripts load wherever the page is mounted, only they are served, and what the page says when they or
+its server are not there."""
 
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
@@ -10,8 +11,8 @@ import httpx
 import pytest
 
 from specdemo.ui.page.frame import STATIC, scripts_path
-from tests.web.conftest import PATIENCE, RECORDED, serving
-from tests.web.screen import notice
+from tests.web.conftest import PATIENCE, RECORDED, address_of, serving, start
+from tests.web.screen import generate, notice, run, tokens
 
 PREFIX = "/some/where"
 
@@ -96,6 +97,29 @@ def test_a_script_that_cannot_be_loaded_is_reported_on_the_page(browser, bare):
     said = "This page's scripts could not be loaded or started. Reload the page"
     assert notice(page, "error").startswith(said)
     page.close()
+
+
+@pytest.mark.slow
+def test_when_the_server_has_gone_the_page_says_so_and_keeps_the_run(browser):
+    app = start()
+    page = browser.new_page()
+    try:
+        page.set_default_timeout(PATIENCE)
+        page.emulate_media(reduced_motion="reduce")
+        page.goto(address_of(app))
+        page.locator('.run:not([data-state="empty"])').wait_for()
+        run(page, "Once", max_new_tokens=12, seed=1)
+        before = tokens(page)
+        app.kill()
+        app.wait()
+        generate(page)
+        assert notice(page, "error") == "The server has gone. Your run is kept."
+        assert tokens(page) == before and page.get_by_role("button", name="Stop").is_disabled()
+        page.get_by_role("button", name="One round back").click()
+        assert 0 < len(tokens(page)) < len(before)
+    finally:
+        page.close()
+        app.kill()
 
 
 def test_only_the_scripts_are_served(bare):

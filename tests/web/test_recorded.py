@@ -6,24 +6,24 @@ import pytest
 
 from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
 from specdemo.ui.view.words import say
-from tests.web.screen import inspector, notice, on_stage, open_examples, recorded
+from tests.web.screen import (
+    close_settings,
+    inspector,
+    notice,
+    on_stage,
+    open_examples,
+    recorded,
+    wait_for_state,
+)
 
 pytestmark = pytest.mark.slow
-SHOWN = ".stage [data-round]:not([data-fate=rejected], [data-fate=discarded])"
-TEXT = "(token) => token.textContent"
 
 
-def title(name: str) -> str:
-    return say(f"recorded.{name}.name")
-
-
-def shows(page, name: str) -> None:
-    """Waits until the stage has the whole run of this name."""
-    wanted = recorded_trace(name)
-    page.wait_for_function(
-        f"text => [...document.querySelectorAll('{SHOWN}')].map({TEXT}).join('') === text", arg=wanted.text
-    )
-    assert on_stage(page) == recorded(wanted)
+def shows(page, name: str) -> bool:
+    """Waits until the stage has the run of this name."""
+    page.wait_for_url(f"**?trace={name}*")
+    wait_for_state(page, "recorded")
+    return on_stage(page) == recorded(recorded_trace(name))
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def opened(visit_for_all, bare):
 def test_each_opens_from_the_list_and_all_its_verdicts_agree(opened, name):
     page = opened
     open_examples(page)
-    row = page.get_by_role("button", name=title(name))
+    row = page.get_by_role("button", name=say(f"recorded.{name}.name"))
     assert say(f"recorded.{name}.about") in row.inner_text()
     row.click()
-    shows(page, name)
-    assert not page.locator("#examples").is_visible() and page.url.endswith(f"?trace={name}")
+    assert shows(page, name)
+    assert not page.locator("#examples").is_visible()
     assert notice(page, "recorded").startswith("A recorded run, played without models.")
     page.get_by_role("tab", name="Exactness").click()
     answer = page.get_by_test_id("exactness").locator(".answer").inner_text()
@@ -52,14 +52,15 @@ def test_each_opens_from_the_list_and_all_its_verdicts_agree(opened, name):
 
 def test_a_link_shows_one_fills_the_controls_and_nothing_says_u_of_a_greedy_run(visit, bare):
     page = visit(f"{bare}/?trace=greedy&token=1.0", still=True)
-    shows(page, "greedy")
+    assert shows(page, "greedy")
     assert page.locator(".stage .pinned").count() == 1 and page.url.endswith("?trace=greedy&token=1.0")
     page.get_by_role("button", name="Settings").click()
     sampler = page.get_by_role("combobox", name="Sampler").element_handle()
     page.wait_for_function("box => box.value === 'greedy'", arg=sampler)
-    page.keyboard.press("Escape")
+    close_settings(page)
+    page.locator(".stage .pinned b").click()  # which lets go of it
     for fate in ("accepted", "rejected", "resampled", "bonus"):
-        page.locator(f'.stage [data-fate="{fate}"] > b').first.click()
+        page.locator(f'.stage [data-fate="{fate}"] > b').first.hover()
         shown = inspector(page).inner_text()
         assert "likeliest" in shown and not re.search(r"\bu\b", shown), shown
     inspector(page).locator("summary").click()

@@ -16,7 +16,9 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });"""
 
 
-def test_the_stage_is_high_and_nothing_moves_when_the_page_comes(browser, visit, bare):
+def test_the_stage_is_high_nothing_moves_when_the_page_comes_and_instruments_come_when_asked_for(
+    browser, visit, bare
+):
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     context.add_init_script(WATCH)
     page = visit(bare, context=context, first=True)
@@ -29,6 +31,10 @@ def test_the_stage_is_high_and_nothing_moves_when_the_page_comes(browser, visit,
         assert stage["height"] >= least and stage["y"] >= 0
         assert timeline["y"] + timeline["height"] <= height, "both are seen without scrolling"
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    tab = page.get_by_role("tab", name="Text")
+    assert not tab.is_visible()
+    page.get_by_role("button", name="Instruments").press("Enter")
+    assert tab.is_visible() and tab.evaluate("e => e === document.activeElement")
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +78,6 @@ def test_the_timeline_fits_its_width(page, tmp_path):
             trace.add(replace(run.rounds[index % 9], index=index))
         trace.save(tmp_path / "long.json")
         open_trace(page, tmp_path / "long.json")
-        assert rail.locator(".mark").count() == count
+        rail.locator(".mark").nth(count - 1).wait_for(state="attached")
         assert rail.locator(".mark").first.bounding_box()["width"] >= least
         assert rail.evaluate("e => e.scrollWidth > e.clientWidth") == scrolls
