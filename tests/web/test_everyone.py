@@ -122,7 +122,9 @@ def test_axe_finds_nothing_wrong(visit, url, theme, width, height):
     open_examples(page)
     axe_finds_nothing(page, "examples")
     page.keyboard.press("Escape")
-    run(page, f"{'W' * 300} once upon a time", max_new_tokens=24)
+    set_field(page, "Max new tokens", 24)
+    close_settings(page)  # which lie over the page, where it is narrow
+    run(page, f"{'W' * 300} once upon a time")
     unfold(page, "Chat", "Ending", "Weights")
     for wide in (1280, 800, 390):
         page.set_viewport_size({"width": wide, "height": 800})
