@@ -14,6 +14,7 @@ from tests.web.screen import (
     open_examples,
     open_trace,
     run,
+    set_field,
     tokens,
     unfold,
     wait_for_state,
