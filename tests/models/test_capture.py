@@ -518,16 +518,21 @@ LISTENS = {  # each gives what ends it
 def test_who_listens_hears_every_forward(on_disk):
     pair, params = load_pair(**on_disk), dict(max_new_tokens=40, temperature=0.0, ignore_eos=True)
     rounds, calls = rounds_of(pair, "the cat", **params), []
-    for module in (pair.target, pair.target.get_output_embeddings()):
-        for listen in LISTENS.values():
-            assert pair.runner.lms[0].trusted
-            calls.clear()
-            ends = listen(module, lambda *_: calls.append(1))
-            assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
-            ends()
-            assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
-            assert len(calls) == len(rounds) + 1, "and the prefill"
-            assert pair.notes == [*pair.limits]
+    head = pair.target.get_output_embeddings()
+    for module, how in (
+        (pair.target, "hook"),
+        (head, "pre-hook"),
+        (head, "patched"),
+        (pair.target, "patched"),
+    ):
+        assert pair.runner.lms[0].trusted
+        calls.clear()
+        ends = LISTENS[how](module, lambda *_: calls.append(1))
+        assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
+        ends()
+        assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
+        assert len(calls) == len(rounds) + 1, "and the prefill"
+        assert pair.notes == [*pair.limits]
 
 
 @pytest.mark.slow

@@ -24,9 +24,9 @@ LONG = dict(rope_type="longrope", rope_theta=10_000.0, original_max_position_emb
 LONG |= dict(short_factor=[1.0, 1.5, 2.0, 2.5], long_factor=[2.0, 5.0, 9.0, 16.0])
 SHAPES = {
     "two layers": dict(layers=2),
-    "three layers with norms for q and k": dict(layers=3, layer="qwen3", norm_before_residual=True),
-    "a sliding window": dict(shape=dict(sliding_window=4, layer_types=TWO[:1])),
-    "a sliding window in one of two layers": dict(layers=2, shape=dict(sliding_window=5, layer_types=TWO)),
+    "three layers with norms": dict(layers=3, layer="qwen3", norm_before_residual=True),
+    "a window": dict(shape=dict(sliding_window=4, layer_types=TWO[:1])),
+    "a window in one of two layers": dict(layers=2, shape=dict(sliding_window=5, layer_types=TWO)),
     "half of the channels rotated": dict(
         layers=2,
         shape=dict(rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5)),
@@ -65,12 +65,8 @@ def turned(x, cos, sin):
 def plainly(head, tokens, g, positions):
     """y [N, H] in float64, a row, a head and a key at a time."""
     config, weights = head.config.layer, {name: w.double().numpy() for name, w in head.state_dict().items()}
-    heads, groups, d, eps = (
-        config.num_attention_heads,
-        config.num_key_value_heads,
-        config.head_dim,
-        config.rms_norm_eps,
-    )
+    heads, groups = config.num_attention_heads, config.num_key_value_heads
+    d, eps = config.head_dim, config.rms_norm_eps
     turns = [cos_and_sin(config, position) for position in positions]
     x = g
     for i in range(config.num_hidden_layers):
@@ -135,12 +131,7 @@ def test_rows_are_those_of_a_plain_computation(name):
 
 @pytest.mark.parametrize(
     "name, save",
-    [
-        ("two layers", save_authors_head),
-        ("three layers with norms for q and k", save_head),
-        ("a sliding window in one of two layers", save_authors_head),
-        ("longrope", save_head),
-    ],
+    [("three layers with norms", save_head), ("a window in one of two layers", save_authors_head)],
 )
 def test_they_are_read_and_draft(name, save, tmp_path):
     """Sampled, every q is what the head says without a cache; greedily the text is the target's."""
@@ -167,10 +158,7 @@ WRONG = [  # changes of its layers' config, and what is said
     (dict(sliding_window=0), "sliding_window must be a whole number from 1 to"),
     (dict(rope_parameters=SPIRAL), ONE_ROTATION),
     (dict(rope_parameters=NESTED), ONE_ROTATION),
-    (
-        dict(rope_parameters=NONE_ROTATED),
-        "partial_rotary_factor must be above 0 to 1 and rotate an even number of the 8 channels",
-    ),
+    (dict(rope_parameters=NONE_ROTATED), "partial_rotary_factor must be above 0 to 1 and rotate an even"),
 ]
 
 

@@ -109,15 +109,12 @@ def test_it_runs_with_greedy_parity_and_the_page_says_so(saved):
     assert note + "OwnForCausalLM and OwnForCausalLM came with it" in pair.notes
 
 
-def test_a_model_without_code_says_that_it_brought_none(saved):
+def test_its_cache_is_tried_and_a_model_without_code_says_that_it_brought_none(saved):
+    said = refusal(load_pair, target=saved / "looks-ahead", trust_remote_code=True)
+    assert said.endswith("its predictions with a cache differ from those without one")
     (note,) = load_pair(target=saved / "plain", trust_remote_code=True).limits
     assert note.endswith("these models came with none for their forwards")
     assert load_pair(target=saved / "plain").limits == ()
-
-
-def test_its_cache_is_tried_like_that_of_any_model(saved):
-    said = refusal(load_pair, target=saved / "looks-ahead", trust_remote_code=True)
-    assert said.endswith("its predictions with a cache differ from those without one")
 
 
 def test_from_the_hub_the_code_is_that_of_the_revision(saved, tmp_path, monkeypatch):
@@ -132,22 +129,19 @@ def test_from_the_hub_the_code_is_that_of_the_revision(saved, tmp_path, monkeypa
     assert texts[1] == expected(saved / "target-v2") != texts[0]
 
 
-def test_a_public_server_refuses_it(saved, capsys):
-    said = refusal(Models, {"target": str(saved / "target"), "trust_remote_code": True}, HOSTED)
-    assert said.startswith("trust_remote_code cannot be used on a public server")
+def test_a_public_server_refuses_it_and_a_visitor_cannot_ask_for_it(saved, capsys):
+    sentence = "trust_remote_code cannot be used on a public server"
+    given = {"target": str(saved / "target"), "trust_remote_code": True}
+    assert refusal(Models, given, HOSTED).startswith(sentence)
     (saved / "ran").unlink(missing_ok=True)
     options = ["--hosted", "--port", "0", "--target", str(saved / "target"), "--trust-remote-code"]
-    assert app.main(options) == 2
-    assert "trust_remote_code cannot be used on a public server" in capsys.readouterr().err
+    assert app.main(options) == 2 and sentence in capsys.readouterr().err
     assert not (saved / "ran").exists()
-
-
-def test_a_visitor_cannot_ask_for_it():
     assert "trust_remote_code" not in {field.name for field in (*fields(Choice), *fields(Params))}
     assert "trust_remote_code" in links.read_link("trust_remote_code=true&prompt=a", ["embedded"]).note
 
 
-def test_wrong_requests():
+def test_wrong_requests_and_two_that_are_not_the_same():
     for request, words in (
         ({}, "goes with target and drafter"),
         ({"name": "embedded"}, "goes with target and drafter"),
@@ -156,8 +150,4 @@ def test_wrong_requests():
     ):
         said = refusal(load_pair, **{"trust_remote_code": True} | request)
         assert said.startswith(f"trust_remote_code {words}")
-
-
-def test_two_requests_that_differ_in_it_are_two():
-    trusted, usual = (resolve(target="a/b", trust_remote_code=trust).key for trust in (True, False))
-    assert trusted != usual
+    assert resolve(target="a/b", trust_remote_code=True).key != resolve(target="a/b").key

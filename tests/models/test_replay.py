@@ -94,7 +94,7 @@ def difference(pair, plain, prompt, params):
         return str(error)
 
 
-def wrong_runs(seed, runs=6):
+def wrong_runs(seed, runs=4):
     """Random runs of one pair, of two settings in turns: what was wrong with which; and the graphs."""
     draw, kind = Random(seed), [*DRAFTERS][seed % len(DRAFTERS)]
     target = tiny(draw.choice(["llama", "gpt2", "gemma3", "mistral", "qwen3", "phi3"]))
@@ -105,7 +105,7 @@ def wrong_runs(seed, runs=6):
     settings = [random_params(draw, methods) for _ in range(2)]
     wrong = []
     for _ in range(runs):
-        params = replace(draw.choice(settings), max_new_tokens=draw.choice([8, 30, 90]))
+        params = replace(draw.choice(settings), max_new_tokens=draw.choice([8, 20, 60]))
         prompt = [draw.randrange(2, VOCAB) for _ in range(draw.choice([1, 2, 7, 70]))]
         moved(pair, draw)
         if draw.random() < 0.3:
@@ -133,7 +133,7 @@ def short_long_short(drafter="model", **params):
     target, graphs, wrong = tiny("llama"), Graphs(Clock()), set()
     drafter = DRAFTERS[drafter](target)
     pair, plain = run_by(target, drafter, graphs), run_by(target, drafter, Filled())
-    for length in (20, 90, 20):
+    for length in (8, 48, 8):
         run = Params(max_new_tokens=length, gamma=4, seed=3, **({"temperature": 0.7} | params))
         wrong.add(difference(pair, plain, [5, 17, 3], run))
     return graphs, wrong - {None}
@@ -164,11 +164,10 @@ def test_an_output_that_is_a_part_of_an_input_is_found(fake, monkeypatch):
     assert set(fake.faults) == {"an output outside of the graph's own memory"} and wrong == {"another text"}
 
 
-@pytest.mark.parametrize("drafter", ["model", "DFlash"])
-def test_a_cache_that_is_written_after_it_was_read_is_found(fake, drafter):
+def test_a_cache_that_is_written_after_it_was_read_is_found(fake):
     """By the comparison, so the text is right: as if the write ran on a stream of its own."""
     fake.late = {"index_copy_"}
-    graphs, wrong = short_long_short(drafter)
+    graphs, wrong = short_long_short("DFlash")
     assert not wrong and not fake.faults
     assert {key[0] for key in graphs.refused} == {"draft", "verify"}
     assert all("logits differ by" in why for why in graphs.refused.values())

@@ -79,11 +79,10 @@ def test_locks_that_other_threads_hold_stay_behind(pair):
     with ThreadPoolExecutor(1) as other:
         for lock in locks:
             other.submit(lock.acquire).result()
-        try:
-            assert finished(zero.start_run(pair, PROMPT, PARAMS, measure=False)).finish == "length"
-        finally:
-            for lock in locks:
-                other.submit(lock.release).result()
+        trace = finished(zero.start_run(pair, PROMPT, PARAMS, measure=False))
+        for lock in locks:
+            other.submit(lock.release).result()
+    assert trace.finish == "length"
 
 
 def test_a_run_can_be_closed_by_any_thread_or_dropped_and_frees_the_pair(pair):
@@ -161,14 +160,9 @@ def test_the_gpu_is_asked_for_a_short_time_and_not_for_what_a_pair_cannot_take(p
 def test_a_visitors_run_goes_through_it_in_the_visitors_context(models, pair, monkeypatch):
     """The package finds the visitor, whose quota counts, in the context of the request."""
     visitor, seen = contextvars.ContextVar("visitor"), []
-    real = spaces.GPU
 
     def noting(task, duration):
-        def timed(*arguments):
-            seen.append(visitor.get(None))
-            return duration(*arguments)
-
-        return real(task, timed)
+        return spaces.GPU(task, lambda *given: seen.append(visitor.get(None)) or duration(*given))
 
     monkeypatch.setattr(zero, "GPU", noting)
     monkeypatch.setattr(zero, "_tasks", {})
