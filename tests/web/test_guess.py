@@ -50,10 +50,11 @@ def table(visit_for_all, url):
 
 
 def anew(page):
-    """The panel, at the begin of a game."""
+    """The panel, where another game has begun."""
     panel = begun(page)
+    before = panel.get_by_test_id("guess-stage").evaluate_handle("stage => stage.firstElementChild")
     panel.get_by_role("button", name="New game").click()
-    page.wait_for_function(ROUNDS, arg=0)
+    page.wait_for_function("before => !before.isConnected", arg=before)
     return begun(page)
 
 
