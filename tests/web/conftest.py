@@ -63,21 +63,25 @@ def start(*arguments: str, **environment: str) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def fork(*arguments: str, **environment: str) -> Forked:
-    """The same, forked, with variables that are read when the app starts."""
+def fork(*arguments: str, pause: float = 0.0, **environment: str) -> Forked:
+    """The same, forked, with variables that are read when the app starts. pause: see Forked."""
     with TemporaryDirectory() as folder:
         pipe = os.path.join(folder, "stderr")
         os.mkfifo(pipe)
-        app = Forked(arguments, pipe, environment)
+        app = Forked(arguments, pipe, environment, pause=pause)
         app.stderr = open(pipe)  # noqa: SIM115  (it waits for the other end)
         return app
 
 
 @contextmanager
-def serving(*arguments: str, **environment: str):
-    """The app; gives the address of its page, which is there before the models are."""
+def serving(*arguments: str, pause: float = 0.0, **environment: str):
+    """The app; gives the address of its page, which is there before the models are. pause: see Forked."""
     is_read_by_gradio = all(name.startswith("GRADIO_") for name in environment)
-    app = (fork if is_read_by_gradio else start)(*arguments, **environment)
+    if is_read_by_gradio:
+        app = fork(*arguments, pause=pause, **environment)
+    else:
+        assert not pause, "it is for forked servers"
+        app = start(*arguments, **environment)
     try:
         yield address_of(app)
     finally:
@@ -138,9 +142,9 @@ def url(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory):
-    """The page over a tiny pair that writes for minutes, and now and then something hostile. It has layers
-    enough to be no faster than pairs that people choose, so that a busy browser can follow it."""
-    with serving(*tiny_pair(tmp_path_factory.mktemp("endless"), HOSTILE, layers=8)) as url:
+    """The page over a tiny pair that writes for minutes, and now and then something hostile: ten rounds a
+    second, so that a busy browser can follow it."""
+    with serving(*tiny_pair(tmp_path_factory.mktemp("endless"), HOSTILE), pause=0.1) as url:
         yield url
 
 

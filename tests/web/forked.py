@@ -6,6 +6,7 @@ started by tests of the README's line, of a server's end, and of variables that 
 import os
 import resource
 import subprocess
+import time
 from multiprocessing import get_context
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ import app
 import specdemo.loading.load
 import specdemo.ui.page.page
 import specdemo.ui.page.serve  # noqa: F401  (which app.py imports within its functions, with the two above)
+from specdemo.session import Event, Run
 
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 CONTEXT = get_context("forkserver")
@@ -23,12 +25,18 @@ CONTEXT = get_context("forkserver")
 class Forked(CONTEXT.Process):
     """app.py with these arguments. It has the methods of a Popen.
 
-    log: where all goes that it says. files: how many it may open, None for as many as this process."""
+    log: where all goes that it says. files: how many it may open, None for as many as this process. pause:
+    seconds between two events of a run, for tests that look at one while it goes on."""
 
     def __init__(
-        self, arguments: tuple[str, ...], log: str, environment: dict[str, str], files: int | None = None
+        self,
+        arguments: tuple[str, ...],
+        log: str,
+        environment: dict[str, str],
+        files: int | None = None,
+        pause: float = 0.0,
     ):
-        super().__init__(target=_serve, args=(arguments, log, environment, files), daemon=True)
+        super().__init__(target=_serve, args=(arguments, log, environment, files, pause), daemon=True)
         CONTEXT.set_forkserver_preload([__name__])
         with patch.dict(os.environ, QUIET):  # the process that forks is started with the first one
             self.start()
@@ -46,11 +54,26 @@ class Forked(CONTEXT.Process):
         os.kill(self.pid, number)
 
 
-def _serve(arguments: tuple[str, ...], log: str, environment: dict[str, str], files: int | None) -> None:
+def _serve(
+    arguments: tuple[str, ...], log: str, environment: dict[str, str], files: int | None, pause: float
+) -> None:
     os.environ.update(environment)
+    if pause:
+        _slow_runs(pause)
     if files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     with open(log, "w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     app.end(app.main(["--port", "0", *arguments]))
+
+
+def _slow_runs(pause: float) -> None:
+    """It is their reader's time: no clock of the engine counts it."""
+    following = Run.__next__
+
+    def wait_for_next(run: Run) -> Event:
+        time.sleep(pause)
+        return following(run)
+
+    Run.__next__ = wait_for_next
