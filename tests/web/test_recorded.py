@@ -58,7 +58,7 @@ def test_a_link_shows_one_fills_the_controls_and_nothing_says_u_of_a_greedy_run(
     sampler = page.get_by_role("combobox", name="Sampler").element_handle()
     page.wait_for_function("box => box.value === 'greedy'", arg=sampler)
     close_settings(page)
-    page.locator(".stage .pinned b").click()  # which lets go of it
+    page.keyboard.press("Escape")  # which lets go of it
     for fate in ("accepted", "rejected", "resampled", "bonus"):
         page.locator(f'.stage [data-fate="{fate}"] > b').first.hover()
         shown = inspector(page).inner_text()
