@@ -115,12 +115,11 @@ def by_hand(follows, x: int, gamma: int, new: int) -> tuple[list[int], int, int]
     return ids, accepted, rejected
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_text_and_acceptance_are_those_of_the_construction(dtype):
-    pair, follows = shaped_pair("tiny", "cpu", dtype, accept=0.7)
-    assert pair.info.dtype.target == pair.info.dtype.drafter == str(dtype).removeprefix("torch.")
+def test_text_and_acceptance_are_those_of_the_construction():
+    pair, follows = shaped_pair("tiny", "cpu", torch.bfloat16, accept=0.7)
+    assert pair.info.dtype.target == pair.info.dtype.drafter == "bfloat16"
     accepted = rejected = 0
-    for prompt in follows.prompts(3):
+    for prompt in follows.prompts(2):
         trace = generate(pair, prompt, replace(GREEDY, max_new_tokens=120))
         ids, yes, no = by_hand(follows, prompt[-1], 3, 120)
         place = (follows.order == prompt[-1]).nonzero().item()

@@ -29,7 +29,7 @@ def three_threads():
 def told() -> dict:
     """By one run, with no GPU, whether there is one or not."""
     done = subprocess.run(
-        [sys.executable, "-m", "specdemo", "doctor", "--sections", "versions,capture,speed,parity"],
+        [sys.executable, "-m", "specdemo", "doctor", "--sections", "versions,speed,parity"],
         cwd=ROOT,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
@@ -44,13 +44,7 @@ def test_without_a_gpu_what_needs_one_is_not_run_and_nothing_fails(told):
     outcomes = {(check["section"], check["name"]): check["outcome"] for check in told["checks"]}
     assert outcomes["versions", "packages"] == outcomes["versions", "processor"] == "PASS"
     assert outcomes["versions", "GPU"] == outcomes["versions", "bfloat16"] == "NOT RUN"
-    assert {outcome for (section, _), outcome in outcomes.items() if section == "capture"} == {"NOT RUN"}
     assert told["versions"]["torch"] == torch.__version__ and told["hardware"]["cpu"]
-    assert all(
-        "torch" in check["detail"] and "CPU build" in check["detail"] or "sees no" in check["detail"]
-        for check in told["checks"]
-        if check["section"] == "capture"
-    )
 
 
 def test_transformers_text_is_made_with_one_thread_as_a_run_is(monkeypatch, three_threads):
@@ -106,10 +100,9 @@ def test_a_text_that_differs_fails(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["2.11", "2.13"])
-def test_the_capture_sections_pass_over_stand_ins_for_cuda(monkeypatch, version):
+def test_the_capture_sections_pass_over_stand_ins_for_cuda(monkeypatch):
     """But for what measures a GPU's memory."""
-    install(monkeypatch, FakeCuda(version))
+    install(monkeypatch, FakeCuda("2.13"))
     monkeypatch.setattr(capture, "need_cuda", lambda: None)
     monkeypatch.setattr(
         capture, "numbers", lambda n, size=100: capture.Numbers(torch.arange(size).double() + n)

@@ -116,7 +116,7 @@ def has_rows(message):
 
 @pytest.mark.slow
 def test_stopping_leaves_what_is_measured_and_frees_the_engine(models, queue):
-    messages = measured(models, queue, {"kind": "compare", "prompts": "set"}, until=has_rows)
+    messages = measured(models, queue, {"kind": "compare", "prompts": "this"}, until=has_rows)
     assert messages[-1]["state"] == "running" and messages[-1]["comparison"]["rows"]
     *_, last = measured(models, queue, {"kind": "race"})
     assert last["state"] == "ended"

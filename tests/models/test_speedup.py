@@ -4,7 +4,7 @@ import multiprocessing
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from statistics import mean, median
+from statistics import median
 
 import pytest
 
@@ -111,26 +111,20 @@ def test_the_same_beside_a_busy_neighbour(pair):
 
 
 @pytest.mark.slow
-def test_the_estimate_agrees_with_measured_draft_lengths(pair, capsys, forwards_take):
-    """Estimates from runs with gamma 4, and measured points of other lengths, on the same steady clock."""
+def test_the_estimate_agrees_with_measured_draft_lengths(pair, forwards_take):
+    """An estimate from a run with gamma 4, and measured points of other lengths, on the same steady clock."""
     forwards_take(lambda: 10.0, lambda: 2.0)
-    gammas, how = (1, 2, 8), Params(**LONG, top_p=1.0)
-    prompts = prompt_sets()["stories"][:2]
+    gammas, how = (1, 8), Params(**LONG, top_p=1.0)
+    prompts = prompt_sets()["stories"][:1]
     settings = [Setting("none", pair, replace(how, draft_with="none"))]
     settings += [Setting(str(gamma), pair, replace(how, gamma=gamma)) for gamma in gammas]
     *_, last = compare(settings, prompts, repeats=1)
     measured = {row.gamma: row for row in last.rows}
-    runs = [generate(pair, prompt, replace(how, gamma=4)) for prompt in prompts]
-    estimated = [estimates(trace.rounds, trace.stats) for trace in runs]
-    with capsys.disabled():
-        print("\ngamma  tokens/round estimated, measured  speed-up estimated, measured")
-        for gamma in gammas:
-            tokens = mean(found[gamma].seen_tokens for found in estimated)
-            speedup = median(found[gamma].seen_speedup for found in estimated)
-            row = measured[gamma]
-            print(f"{gamma:>5}  {tokens:9.2f} {row.tokens_per_round:9.2f} {speedup:17.2f} {row.speedup:9.2f}")
-            assert tokens == pytest.approx(row.tokens_per_round, rel=0.2)
-            assert speedup == pytest.approx(row.speedup, rel=0.35)
+    trace = generate(pair, *prompts, replace(how, gamma=4))
+    found = estimates(trace.rounds, trace.stats)
+    for gamma in gammas:
+        assert found[gamma].seen_tokens == pytest.approx(measured[gamma].tokens_per_round, rel=0.2)
+        assert found[gamma].seen_speedup == pytest.approx(measured[gamma].speedup, rel=0.35)
 
 
 def test_it_is_unknown_while_the_run_goes_on_and_after_a_cancelled_one(pair):

@@ -74,12 +74,10 @@ def test_a_turn_that_is_too_long_ends_with_what_it_has():
     assert 0 < told[-1]["trials"]["runs"] < told[-1]["trials"]["most"]
 
 
-@pytest.mark.parametrize("trial", ["none", "pair"])
-def test_who_waits_has_a_turn_between_two_pieces(trial, monkeypatch):
+def test_who_waits_has_a_turn_between_two_pieces(monkeypatch):
     monkeypatch.setattr("specdemo.ui.runs.queue.TURN_PIECE", 0.2)
     monkeypatch.setattr(of_page, "LOOK_PERIOD", 0.05)
     monkeypatch.setattr(of_page.OfTiny, "most", 200)
-    monkeypatch.setattr(of_page.OfPair, "most", 60)
     models, queue = Models(USUAL), RunQueue()
     seen, counts = [], []  # how many runs there were when another one's turn came, and as they are told
 
@@ -94,7 +92,7 @@ def test_who_waits_has_a_turn_between_two_pieces(trial, monkeypatch):
 
     async def follow_all():
         ticket = queue.join(Visitor("page", "10.0.0.1"), "measurement")
-        async with aclosing(try_often(models, ticket, request(trial))) as reports:
+        async with aclosing(try_often(models, ticket, request("none"))) as reports:
             async for message in reports:
                 if "trials" in message:
                     counts.append(message["trials"]["runs"])
@@ -131,7 +129,7 @@ def test_a_request_that_was_stopped_between_two_pieces_is_told_so():
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found_and_its_bars_tell_where(mistake):
-    found = counted(mistake, 100 if mistake == "soft" else 500)
+    found = counted(mistake, 100 if mistake == "soft" else 300)
     assert found["found"] == "differs" and found["p_value"] < 1e-6
     assert found["distance"] > 2 * found["by_chance"] and found["greedy"] == (mistake == "soft")
     assert (found["statistic"] is None) == (mistake == "soft"), "what p gives 0 comes out there"
@@ -151,7 +149,6 @@ def test_greedy_runs_are_one_cell():
 
 def test_a_sampler_that_leaves_one_text_is_said_to_leave_nothing_to_test():
     narrow = replace(PARAMS, top_p=0.3)
-    assert counted("told", 20, narrow)["found"] == "few"
     found = counted("told", 100, narrow)
     assert found["found"] == "alike" and found["freedom"] == 0 and not found["greedy"]
 
@@ -171,8 +168,8 @@ def test_a_difference_is_tested_only_where_there_is_more_than_one_text(on, off, 
 
 def test_a_pair_is_tried_with_drafting_on_and_off():
     pair = load_pair(device="cpu", dtype="float32")
-    found = counted("pair", 50, PARAMS, pair)
-    assert found["runs"] == 50 and found["found"] == "few" and 0 < found["accepted"] <= found["judged"]
+    found = counted("pair", 20, PARAMS, pair)
+    assert found["runs"] == 20 and found["found"] == "few" and 0 < found["accepted"] <= found["judged"]
     assert any(one["text"].strip() for one in found["cells"])
     assert f"“{PROMPT}”" in trials_of(request("pair"), pair).whose
 
