@@ -36,6 +36,7 @@ class Forked(CONTEXT.Process):
         files: int | None = None,
         pause: float = 0.0,
     ):
+        environment = {**os.environ, **QUIET, **environment}
         super().__init__(target=_serve, args=(arguments, log, environment, files, pause), daemon=True)
         CONTEXT.set_forkserver_preload([__name__])
         with patch.dict(os.environ, QUIET):  # the process that forks is started with the first one
@@ -57,6 +58,7 @@ class Forked(CONTEXT.Process):
 def _serve(
     arguments: tuple[str, ...], log: str, environment: dict[str, str], files: int | None, pause: float
 ) -> None:
+    os.environ.clear()  # which was that of the first one's start
     os.environ.update(environment)
     if pause:
         _slow_runs(pause)

@@ -272,10 +272,11 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
     assert download.value.suggested_filename.endswith(".json")
 
 
-def test_what_is_copied_by_keyboard_is_the_text(reading):
-    press_at(reading, "Text, token by token", "Control+a", "Control+c")
-    trace = saved(reading)
-    assert reading.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
+def test_what_is_copied_by_keyboard_is_the_text(visit, bare):
+    page = visit(bare, still=True)
+    press_at(page, "Text, token by token", "Control+a", "Control+c")
+    trace = saved(page)
+    assert page.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
 
 
 def test_stop_is_in_reach(reading):
