@@ -88,7 +88,9 @@ def test_plain_decoding_reads_one_within_its_interval_where_forwards_vary(pair, 
     forwards_take(lambda: 10 * varying.lognormvariate(0, 0.1), lambda: 2.0)
     intervals = []
     for seed in range(4):
-        stats = generate(pair, PROMPT, Params(**LONG | {"seed": seed, "max_new_tokens": 80}, draft_with="none")).stats
+        stats = generate(
+            pair, PROMPT, Params(**LONG | {"seed": seed, "max_new_tokens": 80}, draft_with="none")
+        ).stats
         intervals.append(stats.speedup_interval)
     assert sum(low <= 1 <= high for low, high in intervals) >= 3, intervals
     assert not any(map(is_wide, intervals)), intervals
