@@ -2,6 +2,7 @@
 others, or behind a proxy."""
 
 import logging
+import os
 import shutil
 import ssl
 import subprocess
@@ -280,7 +281,7 @@ def test_no_run_keeps_its_connection(served, monkeypatch):
 
 def connections(url: str) -> int:
     """Of this process to the server."""
-    own = [one.raddr for one in psutil.Process().net_connections("tcp") if one.raddr]
+    own = [one.raddr for one in psutil.net_connections("tcp") if one.pid == os.getpid() and one.raddr]
     return sum(address.port == urlsplit(url).port for address in own)
 
 
