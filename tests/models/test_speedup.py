@@ -116,7 +116,7 @@ def test_the_same_beside_a_busy_neighbour(pair):
 def test_the_estimate_agrees_with_measured_draft_lengths(pair, forwards_take):
     """An estimate from a run with gamma 4, and measured points of other lengths, on the same steady clock."""
     forwards_take(lambda: 10.0, lambda: 2.0)
-    gammas, how = (1, 8), Params(**LONG | {"max_new_tokens": 80}, top_p=1.0)
+    gammas, how = (1, 8), Params(**LONG, top_p=1.0)
     prompts = prompt_sets()["stories"][:1]
     settings = [Setting("none", pair, replace(how, draft_with="none"))]
     settings += [Setting(str(gamma), pair, replace(how, gamma=gamma)) for gamma in gammas]
