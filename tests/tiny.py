@@ -50,7 +50,6 @@ ARCHITECTURES = {
     "smollm3": ("smollm3", dict(GROUPED, no_rope_layers=[1, 0])),
     "olmo2": ("olmo2", GROUPED),
 }
-SLIDING_ARCHITECTURES = ("mistral", "gemma2", "gemma3", "phi3")
 
 
 def longrope(end: int, short: float = 1.0, long: float = 4.0) -> dict:

@@ -22,21 +22,6 @@ SHORT = Params(max_new_tokens=8, temperature=0)
 Write = Callable[[bytes], None]
 
 
-@pytest.fixture(scope="module")
-def shared():
-    with connected() as (server, pair):
-        yield server, pair
-
-
-@pytest.fixture
-def served(shared):
-    """A server that all of these tests share, and its pair."""
-    server, pair = shared
-    server.behave()
-    pair.client.read_seconds = 60.0
-    return server, pair
-
-
 def chunk(ids=(8,), text=" x", **more: Any) -> bytes:
     """A chunk of a completion, with anything in it."""
     return line({"choices": [{"text": text, "token_ids": list(ids)} | more]})

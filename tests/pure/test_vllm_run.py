@@ -23,20 +23,6 @@ SHORT = Params(max_new_tokens=8, temperature=0)
 IN_ONES = {"rounds": [(id_,) for id_ in range(5, 13)], "gamma": None}
 
 
-@pytest.fixture(scope="module")
-def shared():
-    with connected() as (server, pair):
-        yield server, pair
-
-
-@pytest.fixture
-def served(shared):
-    """A server that most of these tests share, and its pair."""
-    server, _ = shared
-    server.behave()
-    return shared
-
-
 def of_all(trace: Trace) -> list[str]:
     return [fates(one) for one in trace.rounds]
 

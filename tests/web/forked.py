@@ -1,7 +1,8 @@
-"""The app in a process that is forked from one which has imported all of it.
+"""The app in a process that is forked from one that has imported the whole app.
 
-To import it takes ten seconds of processor time, and the tests start some twenty servers. `python app.py` is
-started by tests of the README's line, of a server's end, and of variables that are read at an import."""
+The imports take twelve seconds of processor time, and the tests start some twenty servers. Tests of the
+README's line, of how a server ends, and of variables that a library reads when it is imported start
+`python app.py`."""
 
 import os
 import resource
@@ -25,8 +26,8 @@ CONTEXT = get_context("forkserver")
 class Forked(CONTEXT.Process):
     """app.py with these arguments. It has the methods of a Popen.
 
-    log: where all goes that it says. files: how many it may open, None for as many as this process. pause:
-    seconds between two events of a run, for tests that look at one while it goes on."""
+    log: the file for its output. files: how many it may open, None for as many as this process. pause:
+    seconds between two events of a run, for tests that look at a run while it goes on."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Forked(CONTEXT.Process):
 def _serve(
     arguments: tuple[str, ...], log: str, environment: dict[str, str], files: int | None, pause: float
 ) -> None:
-    os.environ.clear()  # which was that of the first one's start
+    os.environ.clear()  # those of the first server's start
     os.environ.update(environment)
     if pause:
         _slow_runs(pause)
