@@ -8,7 +8,7 @@ import pytest
 from gradio.routes import App
 
 from specdemo.ui.front import gradio as inside
-from specdemo.ui.front.gradio import PRIVATE, GradioQueue
+from specdemo.ui.front.gradio import LOOKS_EVERY, PRIVATE, GradioQueue
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,20 @@ def test_every_private_name_in_the_file_is_in_the_table():
     known = {name for path in PRIVATE for name in path.split(".")}
     for name in ("_queue", "_asyncio_tasks", "mcp_server_obj"):
         assert name in known and f".{name}" in code
+
+
+def test_an_idle_queue_looks_for_events_as_often_as_it_is_told(monkeypatch):
+    with gr.Blocks() as demo:
+        gr.api(lambda: 1, api_name="one")
+    queue, slept = GradioQueue(demo.queue(), lambda session, scope: None).queue, []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+        queue.stopped = True
+
+    monkeypatch.setattr("gradio.queueing.asyncio.sleep", sleep)
+    asyncio.run(queue.start_processing())
+    assert slept == [LOOKS_EVERY]
 
 
 def test_what_is_told_with_an_event_is_an_object_or_nothing():

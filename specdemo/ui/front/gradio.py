@@ -28,11 +28,14 @@ PRIVATE = {
     "Blocks._queue.clean_events": "ending the events of one who has left",
     "Blocks._queue._asyncio_tasks": "the same, while they are computed",
     "Blocks._queue.stopped": "knowing whether Gradio still answers",
+    "Blocks._queue.sleep_when_free": "looking for new events less often than a thousand times a second",
     "Blocks.mcp_server_obj": "choosing which functions are tools",
     "App.iterators_to_reset": "freeing what is kept of events that were cancelled",
 }
 # Of launch(). Otherwise it asks for its own page, which a busy machine may not answer in its 3 s.
 PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
+# Seconds between two looks. Gradio's own 0.001 takes 7 % of a core while nobody asks for anything.
+LOOKS_EVERY = 0.02
 FIELD_KINDS: dict[str, FieldKind] = {
     "textbox": "text",
     "slider": "number",
@@ -140,6 +143,7 @@ class GradioQueue:
 
     def __init__(self, demo: gr.Blocks, come: Callable[[str, Any], None]) -> None:
         self.demo, self.queue = demo, demo._queue
+        self.queue.sleep_when_free = LOOKS_EVERY
         self.queue.pending_messages_per_session = _Mailboxes()  # pyrefly: ignore[bad-assignment]
         self.queue.pending_event_ids_session = _Pending()
         self.queue.event_ids_to_events = _Events(come)
