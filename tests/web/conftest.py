@@ -25,7 +25,7 @@ from tests.web.forked import QUIET, Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "assets" / "traces" / "first.json"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")  # the lightest first
 PATIENCE = 120_000  # ms; machines that run tests are busy
 SAID: dict[str, list[str]] = {}  # what each server said, by its page's address
 for _part in ("connect", "read", "write", "pool"):  # of httpx, for gradio_client, too; usually 5 s
@@ -76,12 +76,13 @@ def fork(*arguments: str, pause: float = 0.0, **environment: str) -> Forked:
 @contextmanager
 def serving(*arguments: str, pause: float = 0.0, **environment: str):
     """The app; gives the address of its page, which is there before the models are. pause: see Forked."""
-    is_read_by_gradio = all(name.startswith("GRADIO_") for name in environment)
-    if is_read_by_gradio:
-        app = fork(*arguments, pause=pause, **environment)
-    else:
-        assert not pause, "it is for forked servers"
-        app = start(*arguments, **environment)
+    with ending(fork(*arguments, pause=pause, **environment)) as url:
+        yield url
+
+
+@contextmanager
+def ending(app: subprocess.Popen | Forked):
+    """Gives the address of its page, and ends it."""
     try:
         yield address_of(app)
     finally:
@@ -89,7 +90,7 @@ def serving(*arguments: str, pause: float = 0.0, **environment: str):
         app.wait(30)
 
 
-def address_of(app: subprocess.Popen) -> str:
+def address_of(app: subprocess.Popen | Forked) -> str:
     said = []
     for line in app.stderr:
         said.append(line)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from specdemo.ui.page.frame import STATIC, scripts_path
-from tests.web.conftest import PATIENCE, RECORDED, address_of, serving, start
+from tests.web.conftest import PATIENCE, RECORDED, address_of, fork, serving
 from tests.web.screen import generate, notice, run, tokens
 
 PREFIX = "/some/where"
@@ -101,7 +101,7 @@ def test_a_script_that_cannot_be_loaded_is_reported_on_the_page(browser, bare):
 
 @pytest.mark.slow
 def test_when_the_server_has_gone_the_page_says_so_and_keeps_the_run(browser):
-    app = start()
+    app = fork()
     page = browser.new_page()
     try:
         page.set_default_timeout(PATIENCE)

@@ -257,6 +257,8 @@ def test_a_lecture_can_be_read_from_the_last_row(player):
     assert not page.locator("h1").is_visible() and not page.locator("footer").first.is_visible()
     word = page.locator(".stage .open > b").first
     assert word.evaluate("e => getComputedStyle(e).borderTopStyle") == "dashed"
+    press(page, "f")  # goes on in the window, which can be made narrower
+    page.wait_for_function("!document.fullscreenElement")
     page.set_viewport_size({"width": 900, "height": 700})
     press(page, "End")
     page.locator('.stage [data-fate="accepted"] > b').last.click()

@@ -11,7 +11,7 @@ from gradio_client import Client
 from specdemo.events import METHODS, RULES, Round
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE
-from tests.web.conftest import ROOT, serving
+from tests.web.conftest import ROOT, ending, start
 
 READMES = [ROOT / "README.md", *(ROOT / ".github").glob("*.md")] + [
     file for folder in ("specdemo", "tests", "assets") for file in sorted((ROOT / folder).rglob("README.md"))
@@ -110,7 +110,7 @@ def test_it_is_a_space_as_it_stands():
     Space's name."""
     space = {"SYSTEM": "spaces", "SPACE_ID": "someone/specdemo", "HF_ENDPOINT": "http://127.0.0.1:9"}
     zero = {"SPACES_ZERO_GPU": "true", "PYTHONPATH": str(ROOT / "tests" / "stand_ins")}
-    with serving("--host", "127.0.0.1", **space, **zero) as url:
+    with ending(start("--host", "127.0.0.1", **space, **zero)) as url:
         asked = {"prompt": "Once upon a time", "seed": 3, "max_new_tokens": 20}
         trace = Client(url, verbose=False).predict(**asked, api_name="/generate")["trace"]
         assert trace["finish"] == "length" and trace["pair"]["name"] == "embedded"
