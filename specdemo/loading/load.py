@@ -54,7 +54,13 @@ from specdemo.loading.heads import describes_assistant, describes_head
 from specdemo.loading.mtp import mtp_parameters, read_mtp
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
-from specdemo.loading.quantised import check_scales, check_stored, has_method, quantise_transposed
+from specdemo.loading.quantised import (
+    check_scales,
+    check_stored,
+    has_method,
+    quantise_transposed,
+    unpack_without_compiler,
+)
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
 from specdemo.loading.speculator import Speculator, read_head, read_speculator
 from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
@@ -253,6 +259,7 @@ def _load(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> PreTrained
     options = {"dtype": dtype, "output_loading_info": True, "use_safetensors": True}
     options |= FROM_DISK | _version(part)
     if part.quantize:
+        unpack_without_compiler()
         options["quantization_config"] = QuantoConfig(weights=part.quantize)
     if part.device != "cpu" and (part.quantize or _takes_host_memory(part, dtype)):
         # Each tensor goes there by itself, and is quantised there. One device needs no hooks.

@@ -5,7 +5,10 @@ weights when they are quantised."""
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
+from types import SimpleNamespace
 
+import torch
+from torch import Tensor
 from torch.nn import Linear, Module, Parameter
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -87,6 +90,17 @@ def quantized_layers(skeleton: PreTrainedModel) -> list[Linear]:
     transposed = [layer for layer in skeleton.modules() if isinstance(layer, Conv1D)]
     own = [layer for layer in linear if layer is not skeleton.get_output_embeddings()]
     return [*own, *map(_as_linear, transposed)]
+
+
+def unpack_without_compiler() -> None:
+    """Lets optimum-quanto unpack int4 and int2 weights on a CPU by the operations of torch that its C++ code
+    calls. To compile that code takes more than a minute, and a compiler."""
+    from optimum.quanto.library.extensions import get_extension
+
+    def unpack(packed: Tensor, bits: int) -> Tensor:  # uint8 of several numbers each, and of one
+        return torch.cat([packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)])
+
+    get_extension("quanto_cpp")._lib = SimpleNamespace(unpack=unpack)
 
 
 def quantise_transposed(model: Module, kind: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from optimum.quanto import QTensor, freeze, qfloat8, qint2, qint4, qint8, quantize
+from optimum.quanto.library.extensions import get_extension
 from optimum.quanto.nn import QModuleMixin
 from optimum.quanto.tensor import QBitsTensor, QBytesTensor
 from optimum.quanto.tensor.weights.tinygemm import TinyGemmWeightQBitsTensor
@@ -245,6 +246,22 @@ def test_int4_weights_that_torch_has_a_kernel_for_are_only_multiplied(never_dequ
     assert type(pair.target.model.layers[1].mlp.up_proj.weight) is TinyGemmWeightQBitsTensor
     assert trace_of(pair).stats.drafted
     assert capture_blocker(pair.target) is None
+
+
+@pytest.mark.parametrize("kind", ["int4", "int2"])
+def test_packed_weights_are_unpacked_on_a_cpu_without_a_compiler(tmp_path, monkeypatch, kind):
+    def compile_it(**_):
+        raise AssertionError("optimum-quanto compiled code")
+
+    monkeypatch.setattr("optimum.quanto.library.extensions.extension.load", compile_it)
+    monkeypatch.setattr(get_extension("quanto_cpp"), "_lib", None)
+    saved_in(tmp_path, tiny(**WIDE))
+    pair = load_pair(target=tmp_path, drafter=tmp_path, device="cpu", quantize=kind)
+    assert pair.target.model.layers[1].mlp.up_proj.weight.qtype.name == f"q{kind}"
+    bits, packed = int(kind[-1]), torch.arange(256, dtype=torch.uint8)
+    each = [[number >> shift & 2**bits - 1 for number in range(256)] for shift in range(0, 8, bits)]
+    assert torch.ops.quanto.unpack(packed, bits).tolist() == sum(each, [])
+    assert trace_of(pair).stats.tokens
 
 
 @pytest.mark.parametrize("kind, unit", [("int8", 1 / 127), ("float8", 1 / 14)])
