@@ -1,20 +1,17 @@
 """The doctor's cheap sections, run on this machine's CPU."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 import torch
 
 from specdemo.bench.by_count import ENGINES, TEXTS
+from specdemo.cli.main import main
 from specdemo.doctor import capture, texts
 from specdemo.doctor.trials import Failed
 from tests.fake_cuda import FakeCuda, install
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -27,16 +24,12 @@ def three_threads():
 
 @pytest.fixture(scope="module")
 def told() -> dict:
-    """By one run, with no GPU, whether there is one or not."""
-    done = subprocess.run(
-        [sys.executable, "-m", "specdemo", "doctor", "--sections", "versions,speed,parity"],
-        cwd=ROOT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stdout
-    return json.loads(done.stdout.splitlines()[-2])
+    """By one run. tests/gpu has one with a GPU."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with redirect_stdout(StringIO()) as said:
+        assert main(["doctor", "--sections", "versions,speed,parity"]) == 0, said.getvalue()
+    return json.loads(said.getvalue().splitlines()[-2])
 
 
 @pytest.mark.slow

@@ -7,8 +7,10 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +23,7 @@ from gradio_client import Client
 from specdemo.events import Next, Round, metrics
 from specdemo.events.trace import Trace, pieces
 from specdemo.loading.catalog import EMBEDDED
-from tests.web.forked import QUIET, Forked
+from tests.web.forked import QUIET, Forked, slow_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = ROOT / "assets" / "traces" / "first.json"
@@ -63,20 +65,20 @@ def start(*arguments: str, **environment: str) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def fork(*arguments: str, pause: float = 0.0, **environment: str) -> Forked:
-    """The same, forked, with variables that are read when the app starts. pause: see Forked."""
+def fork(*arguments: str, change: Callable[[], None] | None = None, **environment: str) -> Forked:
+    """The same, forked. change: see Forked."""
     with TemporaryDirectory() as folder:
         pipe = os.path.join(folder, "stderr")
         os.mkfifo(pipe)
-        app = Forked(arguments, pipe, environment, pause=pause)
+        app = Forked(arguments, pipe, environment, change=change)
         app.stderr = open(pipe)  # noqa: SIM115  (it waits for the other end)
         return app
 
 
 @contextmanager
-def serving(*arguments: str, pause: float = 0.0, **environment: str):
-    """The app; gives the address of its page, which is there before the models are. pause: see Forked."""
-    with ending(fork(*arguments, pause=pause, **environment)) as url:
+def serving(*arguments: str, change: Callable[[], None] | None = None, **environment: str):
+    """The app; gives the address of its page, which is there before the models are. change: see Forked."""
+    with ending(fork(*arguments, change=change, **environment)) as url:
         yield url
 
 
@@ -145,7 +147,8 @@ def url(tmp_path_factory):
 def endless(tmp_path_factory):
     """The page over a tiny pair that writes for minutes, and now and then something hostile: ten rounds a
     second, so that a busy browser can follow it."""
-    with serving(*tiny_pair(tmp_path_factory.mktemp("endless"), HOSTILE), pause=0.1) as url:
+    pair = tiny_pair(tmp_path_factory.mktemp("endless"), HOSTILE)
+    with serving(*pair, change=partial(slow_runs, pause=0.1)) as url:
         yield url
 
 

@@ -5,9 +5,9 @@ README's line, of how a server ends, and of ZeroGPU's package start `python app.
 
 import importlib
 import os
-import resource
 import subprocess
 import time
+from collections.abc import Callable
 from multiprocessing import get_context
 from unittest.mock import patch
 
@@ -27,19 +27,17 @@ CONTEXT = get_context("forkserver")
 class Forked(CONTEXT.Process):
     """app.py with these arguments. It has the methods of a Popen.
 
-    log: the file for its output. files: how many it may open, None for as many as this process. pause:
-    seconds between two events of a run, for tests that look at a run while it goes on."""
+    log: the file for its output. change: called in the process before it begins, for what no argument sets."""
 
     def __init__(
         self,
         arguments: tuple[str, ...],
         log: str,
         environment: dict[str, str],
-        files: int | None = None,
-        pause: float = 0.0,
+        change: Callable[[], None] | None = None,
     ):
         environment = {**os.environ, **QUIET, **environment}
-        super().__init__(target=_serve, args=(arguments, log, environment, files, pause), daemon=True)
+        super().__init__(target=_serve, args=(arguments, log, environment, change), daemon=True)
         CONTEXT.set_forkserver_preload([__name__])
         with patch.dict(os.environ, QUIET):  # the process that forks is started with the first one
             self.start()
@@ -58,23 +56,25 @@ class Forked(CONTEXT.Process):
 
 
 def _serve(
-    arguments: tuple[str, ...], log: str, environment: dict[str, str], files: int | None, pause: float
+    arguments: tuple[str, ...],
+    log: str,
+    environment: dict[str, str],
+    change: Callable[[], None] | None,
 ) -> None:
     os.environ.clear()  # those of the first server's start
     os.environ.update(environment)
     importlib.reload(huggingface_hub.constants)  # which it reads from them
-    if pause:
-        _slow_runs(pause)
-    if files is not None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    if change is not None:
+        change()
     with open(log, "w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     app.end(app.main(["--port", "0", *arguments]))
 
 
-def _slow_runs(pause: float) -> None:
-    """It is their reader's time: no clock of the engine counts it."""
+def slow_runs(pause: float) -> None:
+    """pause: seconds between two events of a run. It is their reader's time: no clock of the engine counts
+    it."""
     following = Run.__next__
 
     def wait_for_next(run: Run) -> Event:

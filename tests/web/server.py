@@ -4,7 +4,7 @@ import asyncio
 import re
 import socket
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,11 +83,13 @@ def served_here(folder: Path, limits: Limits) -> Iterator[tuple[str, Page]]:
 
 
 @contextmanager
-def watched(folder: Path, *arguments: str, files: int | None = None) -> Iterator[Server]:
-    """files: how many it may open."""
+def watched(
+    folder: Path, *arguments: str, change: Callable[[], None] | None = None
+) -> Iterator[Server]:
+    """change: see Forked."""
     file = folder / "log.txt"
     file.touch()
-    app = Forked(arguments, str(file), {}, files)
+    app = Forked(arguments, str(file), {}, change)
     try:
         while not (found := re.search(r"the page is at (http://\S+)[\s\S]* is ready on", file.read_text())):
             assert app.poll() is None, file.read_text()

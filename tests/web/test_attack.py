@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 SEED = 21
 PAYLOADS, FILES, TRACES, TOOL_MESSAGES = 2_000, 700, 180, 40
 # The line sends one in so many.
-SHARE = pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.long)])
+SHARE = pytest.mark.parametrize("share", [20, pytest.param(1, marks=pytest.mark.long)])
 JSON = {"Content-Type": "application/json"}
 THREADS = 4
 MOST_CLOSED = 0.03  # of an attack's requests, those whose connection the server closes

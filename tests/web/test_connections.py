@@ -4,6 +4,7 @@ import resource
 import signal
 import socket
 from contextlib import ExitStack, suppress
+from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
@@ -45,7 +46,8 @@ def answers(url: str) -> bool:
 def server(tmp_path_factory):
     """It may open 1,024 files."""
     folder = tmp_path_factory.mktemp("server")
-    with watched(folder, *tiny_pair(folder), files=1024) as server:
+    few_files = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (1024, 1024))
+    with watched(folder, *tiny_pair(folder), change=few_files) as server:
         yield server
 
 

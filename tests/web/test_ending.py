@@ -10,26 +10,22 @@ import pytest
 from gradio_client import Client
 from gradio_client.client import Job
 
+from specdemo.ui.page import serve
 from specdemo.ui.page.serve import SIGNALS, ended_by_signals
-from tests.web.conftest import ROOT, address_of, tiny_pair
+from tests.web.conftest import address_of, fork, tiny_pair
 
 LONG = {"max_new_tokens": 30_000, "ignore_eos": True, "alternatives": 0, "api_name": "/generate"}
 # A busy machine may take longer to read the answers than visitors have.
-PATIENT = """
-import sys
-import app
-from specdemo.ui.page import serve
 
-serve.RUN_PATIENCE = serve.ANSWER_PATIENCE = 20
-app.end(app.main(sys.argv[1:]))
-"""
+
+def be_patient() -> None:
+    serve.RUN_PATIENCE = serve.ANSWER_PATIENCE = 20
 
 
 @pytest.fixture
 def app(tmp_path):
     """The app's process."""
-    command = [sys.executable, "-c", PATIENT, "--port", "0", *tiny_pair(tmp_path)]
-    app = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    app = fork(*tiny_pair(tmp_path), change=be_patient)
     try:
         yield app
     finally:
