@@ -163,7 +163,7 @@ def test_the_text_is_distributed_as_the_target_s():
     params = Params(gamma=2, temperature=1.5, top_p=1.0, max_new_tokens=6, alternatives=0)
     pair = load_pair(target=target, drafter=gemma4_assistant(target))
     how = dict(target=target, drafter=None, pair=pair, wanted=("accepted", "rejected"))
-    check(params, PROMPT, 200, **how)
+    check(params, PROMPT, 120, **how)
 
 
 UNFIT = {

@@ -304,5 +304,5 @@ def test_the_text_is_distributed_as_the_target_s(name):
     pair = with_head(target, KINDS[kind].head(target, **options))
     params = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, alternatives=0, **how)
     check(
-        params, [3, 1, 4, 1, 5], 300, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
+        params, [3, 1, 4, 1, 5], 150, target=target, drafter=None, pair=pair, wanted=("accepted", "rejected")
     )

@@ -94,7 +94,7 @@ def test_the_target_is_run_as_ever_and_the_prompt_is_read_once(monkeypatch):
 @pytest.mark.slow
 def test_exact_when_sampling():
     params = replace(PARAMS, draft_with="early-exit", exit_layer=2, temperature=1.2, top_k=5, top_p=0.95)
-    check(params, SHORT, 200, target=tiny_llama(3, layers=3), drafter=None)
+    check(params, SHORT, 120, target=tiny_llama(3, layers=3), drafter=None)
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_a_run_of_native_forwards_is_the_run():
     """The embedded target's, over several lengths of the cache; each exit layer has forwards of its own."""
     pair = load_pair()
     for layer, temperature in ((1, 0.0), (pair.largest_exit, 0.9)):
-        how = dict(temperature=temperature, top_p=0.9, seed=3, gamma=3, max_new_tokens=90)
+        how = dict(temperature=temperature, top_p=0.9, seed=3, gamma=3, max_new_tokens=40)
         params = Params(draft_with="early-exit", exit_layer=layer, **how)
         captured = generate(pair, "One day, Tom", params, measure=False)
         plain = generate(pair.with_capture("off"), "One day, Tom", params, measure=False)

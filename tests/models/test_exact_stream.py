@@ -51,7 +51,7 @@ RUNS = [500, pytest.param(4000, marks=pytest.mark.long)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [300, pytest.param(4000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("runs", [150, pytest.param(4000, marks=pytest.mark.long)])
 def test_model_drafter(runs):
     check(PARAMS, PROMPT, runs, target=tiny_llama(3), drafter=tiny_llama(6))
 
@@ -59,7 +59,7 @@ def test_model_drafter(runs):
 @pytest.mark.slow
 def test_eos_in_the_vocabulary():
     models = dict(target=tiny_llama(3, eos=EOS), drafter=tiny_llama(6, eos=EOS))
-    check(PARAMS, PROMPT, 250, **models, eos=[EOS], wanted=["accepted", "rejected", "ended in the draft"])
+    check(PARAMS, PROMPT, 150, **models, eos=[EOS], wanted=["accepted", "rejected", "ended in the draft"])
 
 
 @pytest.mark.slow
@@ -67,9 +67,9 @@ def test_eos_in_the_vocabulary():
 def test_a_drafter_of_another_width(width):
     """The prompt holds a token that the narrower one does not know."""
     params = replace(PARAMS, temperature=1.2, top_k=5, top_p=0.95)
-    check(params, [6, 1, 4, 1, 5], 200, target=tiny_llama(3), drafter=tiny_llama(6, width))
+    check(params, [6, 1, 4, 1, 5], 120, target=tiny_llama(3), drafter=tiny_llama(6, width))
 
 
 @pytest.mark.slow
 def test_lookup():
-    check(replace(PARAMS, draft_with="lookup"), [6, 0, 6, 0, 6], 200, target=tiny_llama(2), drafter=None)
+    check(replace(PARAMS, draft_with="lookup"), [6, 0, 6, 0, 6], 120, target=tiny_llama(2), drafter=None)

@@ -217,7 +217,7 @@ def test_runs_with_and_without_the_layers_do_not_disturb_each_other():
     pair = load_pair(target=target, drafter=noisy(target))
 
     def trace_of(pair, draft_with):
-        params = Params(draft_with=draft_with, temperature=0, max_new_tokens=25)
+        params = Params(draft_with=draft_with, temperature=0, max_new_tokens=12)
         return generate(pair, PROMPT, params, measure=draft_with == "mtp")
 
     expected = trace_of(pair, "none").output_ids
@@ -264,7 +264,7 @@ def test_the_text_is_distributed_as_the_target_s():
     pair = pair_of("glm4_moe", vocab_size=7, scale=1.0)
     params = Params(draft_with="mtp", gamma=3, temperature=0.8, top_p=0.9, max_new_tokens=6, alternatives=0)
     how = dict(target=pair.target, drafter=None, pair=pair, wanted=("accepted", "rejected"))
-    check(replace(params, confidence=0.3), PROMPT, 200, **how)
+    check(replace(params, confidence=0.3), PROMPT, 120, **how)
 
 
 def test_they_are_loaded_with_the_target_and_counted(tmp_path, capsys):

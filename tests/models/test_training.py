@@ -127,6 +127,7 @@ def test_resuming_after_a_kill_gives_the_same_weights(texts, tmp_path, monkeypat
     assert same_weights(*(tmp_path / name / "pair" / "target" for name in ("whole", "killed")))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(texts, tmp_path, monkeypatch):
     monkeypatch.setattr("specdemo.training.card.NEW_TOKENS", 24)

@@ -83,9 +83,7 @@ def served_here(folder: Path, limits: Limits) -> Iterator[tuple[str, Page]]:
 
 
 @contextmanager
-def watched(
-    folder: Path, *arguments: str, change: Callable[[], None] | None = None
-) -> Iterator[Server]:
+def watched(folder: Path, *arguments: str, change: Callable[[], None] | None = None) -> Iterator[Server]:
     """change: see Forked."""
     file = folder / "log.txt"
     file.touch()
