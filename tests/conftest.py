@@ -1,4 +1,6 @@
 import asyncio
+import ctypes
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +29,21 @@ def no_event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
         asyncio._set_running_loop(None)
         yield
         asyncio._set_running_loop(loop)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def give_memory_back() -> Iterator[None]:
+    """Else a process keeps the most that any of its files has taken."""
+    yield
+    gc.collect()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc
+        trim(0)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays, and is not looked at in each collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -47,9 +47,6 @@ PARAMS = Params(gamma=2, temperature=0.8, top_p=1.0, max_new_tokens=6, ngram=2, 
 PROMPT = [3, 1, 4, 1, 5]
 
 
-RUNS = [500, pytest.param(4000, marks=pytest.mark.long)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", [150, pytest.param(4000, marks=pytest.mark.long)])
 def test_model_drafter(runs):

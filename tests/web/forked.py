@@ -27,7 +27,7 @@ CONTEXT = get_context("forkserver")
 class Forked(CONTEXT.Process):
     """app.py with these arguments. It has the methods of a Popen.
 
-    log: the file for its output. change: called in the process before it begins, for what no argument sets."""
+    log: the file for its output. change: called in the process first, for what no argument sets."""
 
     def __init__(
         self,

@@ -1,8 +1,6 @@
 """How the server ends on a signal: a real process, a client that streams, and a page's open connection."""
 
 import signal
-import subprocess
-import sys
 import time
 
 import httpx
