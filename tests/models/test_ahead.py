@@ -97,12 +97,14 @@ RUNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", RUNS, ids=str)
 def test_the_same_run(pair, launches, params):
     trace, launched = launches.run_both(pair, params)
     assert launched == len(trace.rounds), "nothing was thrown away: the length was known"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft_with", KINDS)
 def test_the_same_run_over_recorded_steps(launches, draft_with):
     """They write their outputs where those of the round before are. A stop string throws one round away."""
@@ -124,6 +126,7 @@ def test_numbers_that_came_home_hold_when_a_graph_writes_again():
     assert home.tolist() == [0, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft_with", ["model", "none"])
 def test_the_same_run_where_an_eos_ends_it(pair, launches, draft_with, monkeypatch):
     """Each token that the run has emitted in turn is its eos."""
@@ -185,6 +188,7 @@ class HourGlass:
         self.monkeypatch.setattr(owner, name, takes_an_hour)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [(Emitter, "emit"), (Verifier, "launch"), (Verifier, "verdict")], ids=str)
 @pytest.mark.parametrize("stop", [(), STOP])
 def test_each_hour_is_in_the_clock_once(pair, launches, monkeypatch, where, stop):
@@ -200,6 +204,7 @@ def test_each_hour_is_in_the_clock_once(pair, launches, monkeypatch, where, stop
         assert hours == pytest.approx(len(trace.rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draft_with", ["model", "none"])
 def test_the_plain_rounds_are_the_same(pair, launches, monkeypatch, draft_with):
     """They are launched ahead as those of the run are, or plain decoding would be compared with something

@@ -56,6 +56,7 @@ def anew(target, assistant):
     return says
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared, ordered", FORMS.values(), ids=FORMS)
 def test_what_the_assistant_says_is_what_it_says_without_a_cache(shared, ordered):
     """Of a text that is longer than the sliding window."""
@@ -92,6 +93,7 @@ def test_its_first_draft_is_that_of_transformers():
         assert token.raw_q == pytest.approx(row[token.id].item(), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shared", "ordered", "capture"), [(0, False, "auto"), (2, True, "off")])
 def test_greedy_text_is_the_target_s(shared, ordered, capture):
     target = target_of(shared, seed=3)
@@ -106,6 +108,7 @@ def test_greedy_text_is_the_target_s(shared, ordered, capture):
     assert generate(pair, PROMPT, penalised, measure=False).output_ids == alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 30])
 def test_prompts_of_any_length(length, monkeypatch):
     """Also longer than the parts that a prefill reads."""

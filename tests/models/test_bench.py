@@ -68,6 +68,7 @@ ROPE = 2 * 4 * 32  # bytes of two buffers of frequencies, float32 in every dtype
 DENSE = 2 * (LINEAR + NORMS + TABLE) + ROPE  # bytes of bfloat16, with one table: the head's
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tied", "quantize", "expected"),
     [
@@ -188,6 +189,7 @@ def test_shapes_have_the_device_and_dtype_that_were_given(dtype, held):
 # Contestants and sweeps
 
 
+@pytest.mark.slow
 def test_all_peers_take_part_and_write_the_same(shaped, monkeypatch, tmp_path):
     monkeypatch.setattr(Package, "is_here", lambda package: False)
     pair, follows = shaped

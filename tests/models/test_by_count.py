@@ -56,6 +56,7 @@ def test_the_bytes_of_a_position_are_those_that_the_cache_takes(name):
     assert sum(held) == bytes_of_model(model, 0).position
 
 
+@pytest.mark.slow
 def test_a_round_takes_longer_than_its_limit_and_least_with_triton():
     for name in (name for name in by_count.COUNTED_PAIRS if name in SHAPES):
         for text in by_count.TEXTS:
@@ -79,6 +80,7 @@ def test_faster_memory_and_launches_make_a_round_shorter():
     assert wide.products == fast.products and slow.us > wide.us > fast.us
 
 
+@pytest.mark.slow
 def test_a_row_of_the_table():
     row = dict(zip(COUNT_COLUMNS, count_rows("llama-3.2-3b-1b", H200)[0], strict=True))
     plain = counted_round("llama-3.2-3b-1b", H200, row["text"], gamma=0, engine=row["engine"])

@@ -181,6 +181,7 @@ def test_a_wide_look_with_filled_rows_after_it():
     assert sum(token == 0 for _, token in task.decoder.verifier.target.fed) > 0
 
 
+@pytest.mark.slow
 def test_recorded_is_as_run_whoever_drafts_over_one_set_of_recordings():
     """The verifying step's inputs come from recordings and from the host by turns."""
     pair, filled = captured(llama, near), run_by(llama, near, Filled())
@@ -240,6 +241,7 @@ def test_a_recording_that_is_rounded_otherwise_decides_from_its_first_round_on(m
     assert rounds_of(pair, temperature=0.9) != first, "the recordings say something else than the steps"
 
 
+@pytest.mark.slow
 def test_each_shape_of_a_step_is_recorded_once_and_in_its_first_round():
     """A round without a draft, and a text of one token, have other shapes; the last rounds, which draft less,
     have not."""
@@ -261,6 +263,7 @@ def test_each_shape_of_a_step_is_recorded_once_and_in_its_first_round():
     assert [(key[0], key[2]) for key in made[before:] if key[0] == "draft"] == [("draft", 1)]
 
 
+@pytest.mark.slow
 def test_the_most_that_are_kept():
     pair, filled = captured(llama, near, Recorder(most=3)), run_by(llama, near, Filled())
     graphs, held = pair.runner.graphs, set()
@@ -331,6 +334,7 @@ def moved(model, how):
     assert len(kept) and before != [parameter.data_ptr() for parameter in model.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "role"),
     [("replaced", 0), ("there and back", 1), ("a new parameter", 0), ("a new parameter", 1)],
@@ -346,6 +350,7 @@ def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
     assert (again == first) == (how != "a new parameter")
 
 
+@pytest.mark.slow
 def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothing(monkeypatch):
     """With the lengths of the cache that a GPU has: two graphs for each, and for one more where the last
     round's rows lie beyond the text."""
@@ -365,6 +370,7 @@ def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothin
     assert len(made) == len(set(made)) <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [{}, {"sliding_window": 8}], ids=str)
 def test_a_cache_that_was_made_anew_shares_no_recording_with_the_one_before(shape):
     """As when a model in memory was moved and moved back: its weights lie where they were."""
@@ -376,6 +382,7 @@ def test_a_cache_that_was_made_anew_shares_no_recording_with_the_one_before(shap
     assert len(keys) == 2 * made and not {*keys[:made]} & {*keys[made:]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fails", "error"), [(1, RuntimeError), (2, torch.OutOfMemoryError), (3, TypeError)], ids=str
 )
@@ -431,6 +438,7 @@ def test_nothing_is_recorded_on_zerogpu_nor_where_it_was_not_asked_for(monkeypat
 # TorchScriptLM: the forward of a model on a CPU.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "opt"])
 @torch.no_grad()
 def test_a_trace_says_what_the_model_says(name):
@@ -571,6 +579,7 @@ def test_a_trace_that_cannot_be_made(monkeypatch, on_disk):
     assert_nearly_the_same(rounds, as_it_is(pair))
 
 
+@pytest.mark.slow
 def test_a_pair_that_goes_leaves_no_weights_behind(on_disk):
     pair = load_pair(**on_disk)
     rounds_of(pair, "the cat", **LONG)
@@ -603,6 +612,7 @@ def test_weights_that_have_changed_are_used(on_disk):
         before = rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["tracing", "capturing"])
 def test_recording_is_in_no_rounds_time(monkeypatch, on_disk, by):
     """The engine's clock jumps by an hour in each recording."""

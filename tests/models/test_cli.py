@@ -142,6 +142,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", WRONG)
 def test_a_wrong_request_is_one_sentence_and_exit_status_2(capsys, options):
     status, out, err = run(capsys, "generate", "Once upon a time", "--max-new-tokens", "5", *options.split())

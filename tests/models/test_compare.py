@@ -67,6 +67,7 @@ def test_greedy_rows_say_that_all_texts_are_equal(pair):
     assert model.drafter_bytes == pair.bytes_held.drafter
 
 
+@pytest.mark.slow
 def test_a_text_that_differs_from_the_targets_own_is_counted(pair):
     """Against another target, so that they do differ."""
     other = load_pair(target=tiny(seed=3))
@@ -75,6 +76,7 @@ def test_a_text_that_differs_from_the_targets_own_is_counted(pair):
     assert {row.draft_with: row.texts_equal for row in last.rows} == {"none": "2 of 2", "lookup": "0 of 2"}
 
 
+@pytest.mark.slow
 def test_the_rows_and_traces_are_those_of_the_runs(pair):
     settings = methods_of(pair, ["model", "none"], GREEDY)
     *_, last = compare(settings, PROMPTS[:1], repeats=1)
@@ -94,6 +96,7 @@ def test_the_rows_and_traces_are_those_of_the_runs(pair):
     assert low <= model.speedup <= high, "of one run each, as of a race"
 
 
+@pytest.mark.slow
 def test_stopping_half_way_leaves_the_rows_so_far_and_frees_the_pair(pair, generated):
     comparison = compare(methods_of(pair, ["model", "lookup", "none"], GREEDY), PROMPTS, repeats=2)
     so_far = next(each for each in comparison if each.done == 7)
@@ -136,6 +139,7 @@ def test_a_busy_pair_and_a_prompt_that_does_not_fit_are_refused(pair):
     assert not pair.lock.locked()
 
 
+@pytest.mark.slow
 def test_a_sweep_of_gammas_is_a_comparison_too(pair):
     settings = [Setting(f"gamma {gamma}", pair, replace(GREEDY, gamma=gamma)) for gamma in (1, 4)]
     *_, last = compare(settings, PROMPTS, repeats=1)

@@ -35,6 +35,7 @@ HEADS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", HEADS.values(), ids=HEADS)
 def test_what_the_head_says_is_what_it_says_when_computed_anew(options):
     """After rejections of every length and after full acceptance."""

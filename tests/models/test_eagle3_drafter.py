@@ -102,6 +102,7 @@ def said_anew(head, target, prompt, rounds, says=eagle3_says):
     return oracle.said_anew(q, prompt, rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", HEADS.values(), ids=HEADS)
 def test_what_the_head_says_is_what_it_says_without_a_cache(options):
     """After rejections of every length and after full acceptance, in one test for all kinds of heads."""
@@ -113,6 +114,7 @@ def test_what_the_head_says_is_what_it_says_without_a_cache(options):
     assert set(said_anew(head, target, [3, 1, 4, 1, 5], trace.rounds)) == {0, 1, 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "gamma"), [(1, 4), (2, 8), (3, 1), (4, 4), (30, 4)])
 @pytest.mark.parametrize("name", ["eagle3", "dflash"])
 def test_prompts_of_any_length(name, length, gamma, monkeypatch):
@@ -132,6 +134,7 @@ def test_prompts_of_any_length(name, length, gamma, monkeypatch):
     assert trace.stats.drafted and trace.stats.target_forwards == trace.stats.rounds + -(-(length - 1) // 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "capture"),
     [
@@ -153,6 +156,7 @@ def test_greedy_text_is_the_target_s(kind, name, capture):
     assert not pair.runner.notes or kind == "dspark"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [NativeLM, TorchScriptLM])
 def test_runs_with_and_without_the_head_do_not_disturb_each_other(monkeypatch, by):
     """One pair, whose forwards keep features or do not. Plain rounds are measured after each run."""
@@ -181,6 +185,7 @@ def test_rounds_that_draft_nothing_leave_no_hole(kind):
         torch.testing.assert_close(draft.raw_q, anew.float(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @EVERY_KIND
 def test_beyond_the_head_s_context_nothing_is_drafted(kind):
     pair = with_head(target_of("llama"), kind.head(target_of("llama"), context=40))
@@ -192,6 +197,7 @@ def test_beyond_the_head_s_context_nothing_is_drafted(kind):
         length += len(this_round.emitted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32")])
 @EVERY_KIND
 def test_16_bits(kind, dtypes):
@@ -203,6 +209,7 @@ def test_16_bits(kind, dtypes):
     assert trace.stats.drafted and trace.stats.tokens == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [dict(temperature=0.0), dict(temperature=0.9, top_p=0.9)], ids=str)
 @EVERY_KIND
 def test_a_run_over_captured_steps_is_the_run(monkeypatch, kind, params):

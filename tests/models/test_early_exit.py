@@ -50,6 +50,7 @@ def test_every_layer_drafts(layer):
     assert trace.params.exit_layer == layer and trace.stats.rejected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2])
 def test_prompts_of_any_length(length):
     target = target_of("phi3")
@@ -57,6 +58,7 @@ def test_prompts_of_any_length(length):
     assert_same(target, trace.output_ids, greedy(target, PROMPT[:length], NEW), PROMPT[:length])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma2", *NORMS])
 def test_the_text_is_that_of_generate_and_a_draft_what_norm_and_head_make_of_the_layers_output(name):
     """Also after many rounds in the target's cache, beyond the sliding window."""
@@ -131,6 +133,7 @@ def test_runs_of_several_drafters_take_turns_over_captured_steps(monkeypatch):
     assert made[0] == made[1], "the graphs of other drafters are kept"
 
 
+@pytest.mark.slow
 def test_the_owners_changes_to_a_model_in_memory_are_seen():
     target = tiny("llama")
     pair = load_pair(target=target)
@@ -186,6 +189,7 @@ def test_what_cannot_be_cut_is_refused_in_a_sentence():
     assert pair.largest_exit == 0
 
 
+@pytest.mark.slow
 def test_the_length_of_a_draft_adapts_to_it():
     """gamma="auto" counts the layers that draft, and confidence ends drafts where these are unsure."""
     target = tiny("llama", num_hidden_layers=4)

@@ -31,6 +31,7 @@ def test_the_files_are_small_enough_to_come_with_the_project():
         assert max(weights) < 10 and least < sum(weights) < most
 
 
+@pytest.mark.slow
 def test_models_and_tokenizers_fit_together(good, poor):
     assert good.context >= 1024 and poor.context >= 1024
     assert good.tokenizer.get_vocab() == poor.tokenizer.get_vocab()

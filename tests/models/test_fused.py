@@ -51,6 +51,7 @@ def quantised(model, kind=qint8):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUSED)
 def test_the_model_s_own_logits(name):
     model = tiny(name)

@@ -100,6 +100,7 @@ def test_the_target_as_its_own_drafter():
     assert trace.stats.rounds == NEW / 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [VOCAB + 40, VOCAB - 40])
 def test_a_drafter_of_another_width(width):
     """Wider: its extra rows are loud, and would be drafted if they were not cut. Narrower: the text holds ids
@@ -129,6 +130,7 @@ def eos_within_a_draft(expected, gamma):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_eos_inside_an_accepted_draft(name):
     target, text = copy.deepcopy(target_of(name)), expected_of(name)
@@ -170,6 +172,7 @@ def test_the_end_token_of_the_tokenizer_ends_it_too():
     assert_same(target, trace.output_ids, text[: at + 1], ids)
 
 
+@pytest.mark.slow
 def test_a_special_token_is_a_stop_string():
     """Text is decoded without it, so that it is found by its id; the text before it is whole."""
     target, words = tiny("qwen3", vocab_size=300), tokenizer()
@@ -200,6 +203,7 @@ def test_a_special_token_is_a_stop_string():
         assert pair.check(Params()).stop == () and pair.limits[0].endswith(": stop_strings")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "length"), [("gemma2", 1), ("opt", 1), ("opt", 2), ("gemma2", 40)])
 def test_prompts_of_any_length(name, length):
     prompt, target = (PROMPT * 4)[:length], target_of(name)
@@ -221,6 +225,7 @@ def test_the_context_is_the_limit(name, draft_with):
         length += len(this_round.emitted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "phi3"])
 def test_a_text_ends_where_longrope_would_rotate_all_of_a_forward_anew(name):
     target = tiny(name, **longrope(40))
@@ -243,6 +248,7 @@ def test_a_text_ends_where_longrope_would_rotate_all_of_a_forward_anew(name):
     assert load_pair(target=equal).notes == [] and load_pair(target=equal).context == 256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "limit"), [("gpt2", 8), ("gpt2", 28), ("llama", 13)])
 def test_beyond_the_drafters_context_the_target_goes_on_alone(name, limit):
     target = target_of(name)

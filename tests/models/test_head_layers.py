@@ -129,6 +129,7 @@ def test_rows_are_those_of_a_plain_computation(name):
         assert np.abs(others - expected).max() > 1e-2 * scale, "each kind makes a difference here"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, save",
     [("three layers with norms", save_head), ("a window in one of two layers", save_authors_head)],

@@ -94,6 +94,7 @@ def test_on_a_cpu_nothing_is_on_its_way(planned):
     assert [need.models for need in needs(plan)] == told
 
 
+@pytest.mark.slow
 def test_what_a_pool_drops_for_a_device_is_on_that_device():
     pool = ModelPool()
     for name, device in (("oldest", "cuda:0"), ("older", "cpu"), ("newest", "cuda:0")):

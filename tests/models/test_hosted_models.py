@@ -191,6 +191,7 @@ def test_nothing_names_the_directories_of_the_server(own, tmp_path):
     assert (after["pair"], after["dtype"]) == ("", pair.dtype_reason)
 
 
+@pytest.mark.slow
 def test_no_error_names_the_directories_of_the_server(own, tmp_path):
     server = Models(own, HOSTED)
     for broken in ("model.safetensors", "tokenizer.json", "config.json"):

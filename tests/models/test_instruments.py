@@ -47,6 +47,7 @@ def measured(models, queue, wanted, params=GREEDY, until=lambda message: False):
     return asyncio.run(follow())
 
 
+@pytest.mark.slow
 def test_a_greedy_race_has_two_identical_texts(models, queue):
     *_, last = measured(models, queue, {"kind": "race"})
     alone, drafted = last["race"]["lanes"]
@@ -70,6 +71,7 @@ def test_a_sampled_race_says_in_what_sense_the_texts_are_the_same(models, queue)
     assert "seed " in last["whose"], "one was drawn, for both lanes"
 
 
+@pytest.mark.slow
 def test_the_end_of_a_race_s_text_can_be_told_from_other_tokens_without_a_text(models, queue):
     *_, last = measured(models, queue, {"kind": "race"}, Params(seed=5, max_new_tokens=300))
     for lane in last["race"]["lanes"]:

@@ -40,6 +40,7 @@ def emitted(rounds):
     return [token for one in rounds for token in one.emitted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_greedy_text_is_the_targets_own_and_another_pair_writes_the_same_rounds(cheap, setting):
     pair, other = pair_of(), pair_of()

@@ -43,6 +43,7 @@ def at(lm, start, ids, reach=0):
     return lm.forward(torch.tensor(ids), torch.tensor(start))
 
 
+@pytest.mark.slow
 @modes
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt2", "gpt_neox", "opt"])
 @torch.no_grad()

@@ -178,6 +178,7 @@ def test_the_attention_that_is_asked_for_reaches_every_kind_of_pair(saved):
     assert not load_pair(target=tiny()).runner.cudnn_attention
 
 
+@pytest.mark.slow
 def test_tokenizers_that_differ_by_ids_at_the_end_only_and_in_how_they_split(saved, broken):
     def change(path):
         content = json.loads((path / "tokenizer.json").read_text())
@@ -284,6 +285,7 @@ def test_the_layers_of_gpt_2_are_quantised_as_linear_ones(tmp_path, kind, unit):
     assert trace_of(pair).stats.accepted
 
 
+@pytest.mark.slow
 def test_a_share_of_the_weights_that_is_small_is_told(tmp_path):
     """The experts of a mixture are not in linear layers."""
     saved_in(tmp_path, small_model("qwen3_moe"))
@@ -365,6 +367,7 @@ CHANGES = {  # what the owner of models in memory can do to one between two runs
 }
 
 
+@pytest.mark.slow
 def test_models_in_memory_are_read_anew_when_a_run_begins():
     target = tiny(**SHAPE)
     models = {"target": target, "drafter": shorter(target)}
@@ -418,6 +421,7 @@ def test_a_drafter_with_another_tokenizer_is_read_anew_too():
     assert (294, len(theirs) - 1) in pair.other_tokenizer.shared
 
 
+@pytest.mark.slow
 def test_a_head_whose_target_has_another_vocabulary_now(tmp_path):
     target = tiny(**SHAPE)
     pair = load_pair(target=target, drafter=save_head(tiny_head(target), tmp_path))
@@ -622,6 +626,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BROKEN)
 def test_broken_directories(saved, broken, what):
     role = ROLES[list(BROKEN).index(what) % 2]
@@ -698,6 +703,7 @@ UNFIT = {  # the model's type, what its config needs besides, and what is wrong 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", UNFIT)
 def test_models_that_would_judge_drafts_wrongly(saved, broken, what):
     """They would run, but without a state that can be put back, or by the tokens after a draft."""

@@ -135,6 +135,7 @@ def formula_of(kind):
     return Formula(saved(kind), pair_of(kind).target, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*QUICK, *OTHERS])
 def test_what_the_layers_say_is_the_formula_s_also_beyond_their_number(kind):
     """After rejections of every length. Four tokens are drafted by one or two layers."""
@@ -143,6 +144,7 @@ def test_what_the_layers_say_is_the_formula_s_also_beyond_their_number(kind):
     assert {0, 1} <= set(said_anew(formula_of(kind).says, PROMPT, trace.rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["deepseek_v3", "mellum"])
 def test_what_the_layers_say_is_what_transformers_own_say(kind):
     """Loaded and run by transformers alone: one token for each layer. The text is longer than Mellum's
@@ -177,6 +179,7 @@ def test_what_the_layers_say_is_what_transformers_own_say(kind):
 CHOSEN = [dict(gamma=1), dict(gamma=5), dict(gamma="auto", repetition_penalty=1.3), dict(confidence=0.3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QUICK)
 def test_greedy_text_is_the_target_s(kind):
     pair, how = pair_of(kind, vocab_size=96), dict(temperature=0, max_new_tokens=25)
@@ -188,6 +191,7 @@ def test_greedy_text_is_the_target_s(kind):
         assert ("confidence" in {one.ended_by for one in trace.rounds}) == ("confidence" in chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "gamma"), [(1, 2), (2, 5), (3, 1), (4, 5), (30, 2)])
 def test_prompts_of_any_length(length, gamma, monkeypatch):
     """Also longer than the parts that a prefill reads, and shorter than what a round reads again."""
@@ -211,6 +215,7 @@ def test_rounds_that_draft_little_or_nothing_leave_no_hole(lengths):
         torch.testing.assert_close(draft.raw_q.double(), anew, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_runs_with_and_without_the_layers_do_not_disturb_each_other():
     """One pair, and the one that it becomes with other captures and another drafter."""
     target = loaded(saved("glm4_moe", vocab_size=96))
@@ -267,6 +272,7 @@ def test_the_text_is_distributed_as_the_target_s():
     check(replace(params, confidence=0.3), PROMPT, 120, **how)
 
 
+@pytest.mark.slow
 def test_they_are_loaded_with_the_target_and_counted(tmp_path, capsys):
     """The plan before loading, and the bytes held after it."""
     model_with_mtp(tmp_path, "deepseek_v3", 2, vocab_size=300)

@@ -425,6 +425,7 @@ def text_of(pair, prompt=PROMPT, **params):
     return generate(pair, prompt, Params(max_new_tokens=40, seed=5, **params), measure=False).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("temperature", "filters"),
     [(0.0, {}), (1.0, {}), (0.7, dict(top_p=0.9)), (1.0, dict(top_p=0.8, top_k=20, min_p=0.05))],
@@ -474,6 +475,7 @@ def noted(pair):
     return [note for note in pair.notes if note not in pair.limits]
 
 
+@pytest.mark.slow
 def test_without_numba(pair, monkeypatch):
     monkeypatch.delitem(sys.modules, "specdemo.runtime.kernels")
     monkeypatch.delattr("specdemo.runtime.kernels")
@@ -562,6 +564,7 @@ def threads(count):
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("gemma2", 3), ("olmo2", 7)])
 def test_in_several_threads_the_same_numbers(name, count):
     lm = native_lm(tiny(name))
@@ -602,6 +605,7 @@ def test_an_interrupt_between_threads_leaves_none_that_waits(monkeypatch):
         assert calls[0].done()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), [("embedded", "float32"), ("embedded-dflash", "bfloat16")])
 def test_torchs_default_dtype_is_another_one(name, dtype, monkeypatch):
     """It is one for all threads, and transformers changes it while it builds a model: a page may do so for

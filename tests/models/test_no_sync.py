@@ -224,6 +224,7 @@ class Stopped(Kept):
         return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "sampler"), [("llama", "greedy"), ("gpt2", "all"), ("gemma3", "all")])
 def test_the_steps_need_no_numbers(name, sampler):
     """All tensors, weights included, are without numbers: whoever looks for one gets an error."""

@@ -22,6 +22,7 @@ def pair():
     return load_pair(device="cpu", dtype="float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SETTINGS)
 def test_guessing_what_lookup_drafts_makes_the_rounds_of_the_run_with_lookup(pair, case):
     run = generate(pair, PROMPT, SETTINGS[case], measure=False)

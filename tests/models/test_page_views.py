@@ -34,6 +34,7 @@ def reached(root: object) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["components", "dependencies", "layout"])
 def test_nothing_that_is_copied_for_a_view_reaches_a_model_or_an_object_of_ours(demo, part):
     found = reached(demo.get_config_file()[part])

@@ -31,6 +31,7 @@ def penalised(penalty=1.3, **shape):
     return target
 
 
+@pytest.mark.slow
 def test_greedy_text_is_that_of_generate():
     target = penalised()
     pair, expected = load_pair(target=target, drafter=noisy(target)), greedy(target, PROMPT, NEW)
@@ -45,6 +46,7 @@ def test_greedy_text_is_that_of_generate():
     assert without.output_ids != expected and without.params.repetition_penalty == 1
 
 
+@pytest.mark.slow
 def test_a_head_drafts_with_it(tmp_path):
     target = penalised()
     head = tiny_head(target, draft_ids=list(range(0, target.config.vocab_size, 2)))
@@ -74,6 +76,7 @@ def plain_greedy(model, prompt, new, params):
     return text[len(prompt) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", OTHERS)
 def test_greedy_text_is_that_of_a_plain_loop(case):
     target = tiny("llama")
@@ -181,6 +184,7 @@ def test_what_cannot_be_applied_is_warned_of_and_fails_no_run():
         setattr(config, option, None)
 
 
+@pytest.mark.slow
 def test_its_stop_strings_are_those_of_a_run():
     target, words = tiny("llama", vocab_size=300), tokenizer()
     pair, config = load_pair(target=target, drafter=noisy(target), tokenizer=words), target.generation_config

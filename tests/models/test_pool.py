@@ -54,6 +54,7 @@ def test_the_least_recently_used_goes_first_and_gives_its_memory_back(three):
     assert pool.bytes_held() == sum(pair.bytes_held.target for pair in pool.pairs.values())
 
 
+@pytest.mark.slow
 def test_a_running_pair_is_not_evicted(three):
     pool = ModelPool(0)
     pair = pool.get(resolve(**three[0]))
@@ -153,6 +154,7 @@ def test_pairs_that_do_not_run_go_when_the_free_memory_is_too_small_for_another(
     assert pool.get(resolve(**three[1])) and model() is None and len(pool.pairs) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error, where",
     [

@@ -548,6 +548,7 @@ def test_a_wrong_choice_is_refused_in_a_sentence(models, wrong, sentence):
             ask(Choice(**wrong))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, quantize", [("float32", "none"), ("bfloat16", "int8"), ("bfloat16", "int4")])
 def test_what_a_pair_on_this_machine_needs_is_known_to_the_byte(places, dtype, quantize):
     models, choice = Models(places), Choice(dtype=dtype, quantize=quantize)

@@ -56,6 +56,7 @@ def check_greedy(target, drafter, tokenizers, prompt=PROMPT, **params):
     return trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ours, theirs",
     [
@@ -77,6 +78,7 @@ def test_greedy_text_is_the_targets_own(ours, theirs):
 SIGNS = "abcdefghijklmnopqrstuvwxyz .é山🙂"
 
 
+@pytest.mark.slow
 def test_the_same_model_under_other_ids_is_believed():
     """Through text and over shared tokens; near, so that some drafts are refused; with long characters."""
     ours = letters(SIGNS)
@@ -166,6 +168,7 @@ def test_only_the_end_of_a_long_text_is_tokenised(monkeypatch):
     assert read[0] == 2400 and max(read[1:]) < 200
 
 
+@pytest.mark.slow
 def test_the_pair_says_what_it_does(tmp_path):
     words, others = tokenizer(), byte_level(400)
     target = saved_in(tmp_path / "t", tiny("llama", vocab_size=300), words)

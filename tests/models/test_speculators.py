@@ -177,6 +177,7 @@ def test_the_benchmark_leaves_out_what_transformers_cannot_do(shared):
 # Heads as their authors publish them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, options",
     [
@@ -274,6 +275,7 @@ def test_heads_of_eagle_2_are_told_by_their_tensors(saved, shared, tmp_path):
 # Attaching and detaching
 
 
+@pytest.mark.slow
 def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expected):
     pair = load_pair(target=saved / "target", drafter=saved / "head")
     target, held = pair.target, weakref.ref(pair.drafter.fc.weight)
@@ -290,6 +292,7 @@ def test_detach_gives_the_memory_back_and_leaves_a_target_that_runs(saved, expec
     assert refusal(pair.attach, None).startswith("drafter must be a hub id or a directory, not None")
 
 
+@pytest.mark.slow
 def test_attach_puts_anything_on_without_loading_the_target_again(saved, expected, tmp_path):
     """Also a model with another tokenizer."""
     saved_in(tmp_path, shorter(tiny(**SHAPE)), tokenizer(sentences=["a wholly different text"] * 5))
@@ -377,6 +380,7 @@ UNFIT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*BROKEN, *UNFIT])
 def test_a_bad_checkpoint_gets_one_sentence_and_leaves_a_pair_that_runs(
     name, saved, shared, expected, tmp_path
@@ -417,6 +421,7 @@ def with_blocks(saved):
     return load_pair(drafter=saved / "blocks")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", BLOCK_KINDS.values(), ids=BLOCK_KINDS)
 def test_a_block_head_is_what_was_saved(saved, with_blocks, expected, tmp_path, options):
     head = tiny_block_head(tiny(**SHAPE), **options)
@@ -436,6 +441,7 @@ def test_a_block_head_uses_the_target_s_embeddings_which_are_not_counted(saved):
     assert not any("embed" in name or "lm_head" in name for name, _ in pair.drafter.named_parameters())
 
 
+@pytest.mark.slow
 def test_a_block_head_in_its_authors_format_is_the_same_head(saved, with_blocks, expected, tmp_path):
     """It names no target, has program code that is not run, and counts layers otherwise."""
     head = tiny_block_head(tiny(**SHAPE), layer_ids=(1,))
@@ -453,6 +459,7 @@ def test_a_block_head_in_its_authors_format_is_the_same_head(saved, with_blocks,
 MIXED = {"layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True}
 
 
+@pytest.mark.slow
 def test_sliding_windows_are_counted_from_each_row_by_the_authors_and_else_from_the_anchor(
     saved, with_blocks, expected, tmp_path
 ):
@@ -476,6 +483,7 @@ def test_sliding_windows_are_counted_from_each_row_by_the_authors_and_else_from_
     assert_runs(with_blocks, expected)
 
 
+@pytest.mark.slow
 def test_copies_of_the_target_s_weights_are_not_read(saved, with_blocks, expected, tmp_path):
     """As older versions of speculators save them."""
     folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "head", str(saved / "target"))
@@ -486,6 +494,7 @@ def test_copies_of_the_target_s_weights_are_not_read(saved, with_blocks, expecte
     assert_runs(with_blocks, expected)
 
 
+@pytest.mark.slow
 def test_it_drafts_for_a_quantised_target_takes_an_eagle_head_s_place_and_is_taken_off(saved, tmp_path):
     eagle = save_head(tiny_head(tiny(**SHAPE)), tmp_path / "eagle3")
     pair = load_pair(target=saved / "target", drafter=eagle, quantize={"target": "int8"})
@@ -541,6 +550,7 @@ def test_blocks_that_do_not_fit_leave_a_pair_that_runs(saved, with_blocks, expec
     assert_runs(with_blocks, expected)
 
 
+@pytest.mark.slow
 def test_what_its_authors_scale_is_scaled(with_blocks, expected, tmp_path):
     head = tiny_block_head(tiny(**SHAPE), layer_ids=(1,))
     changes = {"input_embedding_scale": 8.0, "output_multiplier": 0.5, "final_logit_softcapping": 30}

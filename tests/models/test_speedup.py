@@ -65,6 +65,7 @@ def forwards_take(pair, monkeypatch):
     return simulate
 
 
+@pytest.mark.slow
 def test_plain_decoding_reads_one_on_a_steady_clock(pair, forwards_take):
     forwards_take(lambda: 10.0, lambda: 2.0)
     stats = generate(pair, PROMPT, Params(**LONG, draft_with="none")).stats
@@ -72,6 +73,7 @@ def test_plain_decoding_reads_one_on_a_steady_clock(pair, forwards_take):
     assert stats.speedup_interval == pytest.approx((1, 1))
 
 
+@pytest.mark.slow
 def test_c_is_the_ratio_of_the_forwards_on_a_steady_clock(pair, forwards_take):
     forwards_take(lambda: 10.0, lambda: 2.0)
     stats = generate(pair, PROMPT, Params(**LONG, draft_with="model", gamma=4)).stats
@@ -191,6 +193,7 @@ def without_times(one):
     return one.draft, one.next, one.emitted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tokens", "step_ms", "count"), [(24, 1000.0, FEWEST_PLAIN), (24, 10.0, 24), (100, 1.0, MOST_PLAIN)]
 )

@@ -68,6 +68,7 @@ def check_own(model, trace):
     assert cacheless(model, PROMPT + text)[len(PROMPT) - 1 : -1].argmax(-1).tolist() == text
 
 
+@pytest.mark.slow
 @by_kind
 def test_greedy_text_is_the_models_own_wherever_drafts_are_rejected(name, monkeypatch):
     model = model_of(name)
@@ -87,6 +88,7 @@ def test_greedy_text_is_the_models_own_wherever_drafts_are_rejected(name, monkey
                 assert rejected == set(range(gamma))
 
 
+@pytest.mark.slow
 @by_kind
 def test_as_target_and_as_drafter_its_probabilities_are_its_own(name):
     model = model_of(name)
@@ -168,6 +170,7 @@ def test_the_next_run_begins_anew_also_after_a_run_in_inference_mode():
     assert len(generate(pair, PROMPT[:1], params).output_ids) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3_5_text", "mamba", "nemotron_h"])
 def test_plain_rounds_are_timed_where_little_is_fed_again(name, monkeypatch):
     timed = []

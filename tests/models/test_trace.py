@@ -128,6 +128,7 @@ def test_a_real_run_survives_a_file_and_replays_event_by_event(tmp_path, draft_w
     assert emitted == again.output_ids == list(events[-1].output_ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "sampler"),
     [(torch.float32, dict(top_p=0.8, min_p=0.01)), (torch.bfloat16, dict(top_p=1.0))],
@@ -169,6 +170,7 @@ def traces_of(pair, requests):
     return found
 
 
+@pytest.mark.slow
 def test_a_request_has_one_trace_whatever_ran_before():
     """Forwards of other numbers of rows are tried for the first time in some of them, and the cache grows."""
     requests = [(("model", "lookup", "early-exit", "none")[seed % 4], seed) for seed in range(8)]

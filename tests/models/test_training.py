@@ -81,6 +81,7 @@ def loss_of(texts, folder):
     return heldout_loss(model, encode_documents(tokenizer, read_documents(texts)[1]))
 
 
+@pytest.mark.slow
 def test_loss_falls_and_both_models_load(texts, tmp_path):
     losses = []
     for tokens in (256, 256 * 40):
@@ -115,6 +116,7 @@ def same_weights(*folders):
     return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
+@pytest.mark.slow
 def test_resuming_after_a_kill_gives_the_same_weights(texts, tmp_path, monkeypatch):
     run = ["--tokens", str(256 * 12), "--every", "0"]  # a checkpoint after every step
     assert train_tiny("target", texts, tmp_path / "whole", *run) == 0
@@ -173,6 +175,7 @@ def test_the_card_reports_every_drafter_and_its_commands_make_the_same_weights(t
         assert same_weights(pair / name, again / name)
 
 
+@pytest.mark.slow
 def test_every_prompt_has_its_own_seed(trained, monkeypatch):
     monkeypatch.setattr("specdemo.training.card.NEW_TOKENS", 24)
     prompts = ["Ana found", "Bo lost"]

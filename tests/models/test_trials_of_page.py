@@ -50,6 +50,7 @@ def counted(trial, runs, params=PARAMS, *pairs):
     return json.loads(json.dumps(trials.so_far(), allow_nan=False))
 
 
+@pytest.mark.slow
 def test_the_counts_grow_until_there_are_enough(monkeypatch):
     monkeypatch.setattr(of_page.OfTiny, "most", 300)
     monkeypatch.setattr(of_page, "LOOK_PERIOD", 0.05)
@@ -68,6 +69,7 @@ def test_leaving_stops_the_runs_at_once():
     assert told[-1]["state"] == "running" and told[-1]["trials"]["runs"] < 5_000
 
 
+@pytest.mark.slow
 def test_a_turn_that_is_too_long_ends_with_what_it_has():
     told = messages_of(request("none"), run_seconds=1.5)
     assert told[-1]["state"] == "stopped" and told[-1]["text"]
@@ -127,6 +129,7 @@ def test_a_request_that_was_stopped_between_two_pieces_is_told_so():
         ticket.done.result(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found_and_its_bars_tell_where(mistake):
     found = counted(mistake, 100 if mistake == "soft" else 300)
@@ -166,6 +169,7 @@ def test_a_difference_is_tested_only_where_there_is_more_than_one_text(on, off, 
     assert verdict_of(homogeneity(on, off), 100, len({**on, **off})) == found
 
 
+@pytest.mark.slow
 def test_a_pair_is_tried_with_drafting_on_and_off():
     pair = load_pair(device="cpu", dtype="float32")
     found = counted("pair", 20, PARAMS, pair)

@@ -26,6 +26,7 @@ def test_the_chart_ends_with_the_longest_draft():
     assert int(longest[1]) == LIMITS["gamma"][2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node on the PATH")
 def test_the_scripts_pure_modules():
     tests = sorted(map(str, (ROOT / "tests" / "js").glob("*.test.js")))

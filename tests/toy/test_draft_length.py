@@ -74,6 +74,7 @@ class FullRows(EagerSteps):
     blocker = None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [SURE, replace(SURE, gamma="auto"), replace(SURE, temperature=0.0)])
 def test_a_draft_that_is_cut_is_the_one_that_was_stopped(params):
     """On a GPU all rows are drafted, and the verifier alone decides how many of them count. A round says how

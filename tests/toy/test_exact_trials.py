@@ -50,6 +50,7 @@ def test_the_engine_as_it_is_has_the_targets_distribution(params):
     assert 0.2 < made.accepted / made.judged < 0.9, "both verdicts are common"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_mistake_is_found(mistake):
     made = trials(USUAL.get(mistake, SAMPLED), mistake, FEW)
@@ -81,6 +82,7 @@ def test_the_wrong_rules_row_by_row():
     assert int(replaces_from_p(p, q, torch.tensor([1]), u, u).next) == 2, "p has its last token from 0.7 on"
 
 
+@pytest.mark.slow
 def test_drafting_on_and_off_have_the_same_distribution_and_other_uniform_numbers():
     params = Params(temperature=1.0, top_p=1.0, gamma=2, seed=0, max_new_tokens=20)
     pair = tiny_pair()

@@ -104,10 +104,15 @@ def address_of(app: subprocess.Popen | Forked) -> str:
     raise RuntimeError(f"the app ended with status {app.wait()} and said:\n{''.join(said)}")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items):
-    """A browser that has waited in vain for PATIENCE is asked once more."""
+    """What needs a server or a browser is slow. A browser that has waited in vain for PATIENCE is asked once
+    more."""
     for item in items:
-        if {"browser", "desk"} & set(getattr(item, "fixturenames", ())):
+        needs = set(getattr(item, "fixturenames", ()))
+        if needs & {"browser", "url", "bare", "hosted", "endless"}:
+            item.add_marker(pytest.mark.slow)
+        if "browser" in needs:
             item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=[r"Timeout \d+ms exceeded"]))
 
 

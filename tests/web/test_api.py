@@ -69,7 +69,6 @@ def test_its_arguments_are_those_of_params_and_nothing_else_is_public(client, ur
     assert answer.status_code == 404, "nobody passes by the queue"
 
 
-@pytest.mark.slow
 def test_the_same_seed_is_the_same_run_and_no_seed_is_another(client):
     def run(**seed):
         asked = {"max_new_tokens": 30, "temperature": 2.0, "top_p": 1.0} | seed
@@ -112,7 +111,6 @@ def test_half_a_surrogate_pair_is_refused(url):
     assert "prompt must be Unicode text, but holds the lone surrogate U+D800" in answer
 
 
-@pytest.mark.slow
 def test_who_waits_reads_their_place_and_a_cancelled_job_frees_the_pair(endless):
     """`text` and `rounds` are there in each message, as ever. And a caller waits with one run."""
     first, second = (Client(endless, verbose=False) for _ in range(2))

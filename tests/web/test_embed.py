@@ -72,7 +72,6 @@ def tab_to(page, frame, selector: str) -> list[str]:
     raise AssertionError(f"Tab does not lead to {selector}: {names}")
 
 
-@pytest.mark.slow
 def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
     """What it shows, that nothing runs before its button is pressed, and its use by keyboard."""
     asked = []
@@ -114,7 +113,6 @@ def test_a_hosted_page_in_a_page_of_another_origin(tab, hosted):
         assert tab.broken == []
 
 
-@pytest.mark.slow
 def test_without_a_run_it_shows_the_recorded_one_and_begins_no_game(tab, hosted):
     """Whose words a click would send."""
     with course(f"{hosted}/embed?prompt=Once&guess=1") as site:
@@ -127,7 +125,6 @@ def test_without_a_run_it_shows_the_recorded_one_and_begins_no_game(tab, hosted)
         assert frame.get_by_role("link", name="Open the page").is_visible()
 
 
-@pytest.mark.slow
 def test_the_whole_page_of_a_host_is_not_framed_by_another_site(tab, hosted):
     """tests/pure/test_gate_checks.py tests who may frame what."""
     with course(hosted) as site:

@@ -20,8 +20,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
-
 FATES = ("prompt", "accepted", "rejected", "discarded", "resampled", "bonus", "sampled")
 # What of a token's looks is not colour.
 CUES = """e => {

@@ -9,8 +9,6 @@ from specdemo.events.trace import Trace
 from tests.web.conftest import RECORDED
 from tests.web.screen import fates, open_trace, wait_for_state
 
-pytestmark = pytest.mark.slow
-
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 P = [0.42, 0.22, 0.14, 0.1, 0.08, 0.04]
 Q = [0.2, 0.38, 0.08, 0.22, 0.04, 0.08]

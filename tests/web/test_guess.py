@@ -6,7 +6,6 @@ import pytest
 
 from tests.web.screen import PHONE, choose, close_settings, set_field
 
-pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time, there was a little fox"
 TOKENS = (
     "stage => [...stage.querySelectorAll('[data-round]')]"

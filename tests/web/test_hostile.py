@@ -26,8 +26,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
-
 HANDLERS = """[...document.querySelectorAll("body *")].flatMap((e) => e.getAttributeNames())
   .filter((name) => name.startsWith("on"))"""
 FIRST_LETTER = "e => { const { x, y, height } = e.getClientRects()[0]; return [x + 2, y + height / 2]; }"

@@ -14,8 +14,6 @@ from specdemo.ui.view.words import say
 from tests.web.conftest import RECORDED
 from tests.web.screen import fates, inspector, number, on_stage, open_trace, recorded, wait_for_state
 
-pytestmark = pytest.mark.slow
-
 READ = """panel => {
   const text = (selector, from = panel) => from.querySelector(selector)?.textContent ?? "";
   const pixels = (element, sign, side) => parseFloat(getComputedStyle(element, sign)[side]);

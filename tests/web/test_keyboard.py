@@ -14,8 +14,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
-
 # What has the focus, as a screen reader would name it.
 FOCUS = """() => {
   const e = document.activeElement;

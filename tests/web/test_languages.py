@@ -8,8 +8,6 @@ import pytest
 from specdemo.ui.view.words import catalogue
 from tests.web.screen import first_token, generate, notice, run, wait_for_end, wait_for_state
 
-pytestmark = pytest.mark.slow
-
 TABS = ("text", "positions", "gamma", "race", "compare", "exactness", "figure", "trials", "guess")
 # What has words that are not in the scripts' messages. Each element is left out with all in it.
 NOT_OURS = ", ".join(

@@ -23,7 +23,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time,\nthere was a <b>cat & dog"
 HOW = {"gamma": "auto", "confidence": 0.3, "temperature": 0.9, "top_p": 1.0, "max_new_tokens": 30, "seed": 5}
 

@@ -17,7 +17,6 @@ from tests.web.screen import (
     set_field,
 )
 
-pytestmark = pytest.mark.slow
 PROMPT = "Once upon a time, there was a little fox"
 DONE = 180_000  # ms
 

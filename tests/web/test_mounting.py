@@ -8,7 +8,6 @@ from threading import Thread
 from urllib.parse import urlsplit
 
 import httpx
-import pytest
 
 from specdemo.ui.page.frame import STATIC, scripts_path
 from tests.web.conftest import PATIENCE, RECORDED, address_of, fork, serving
@@ -63,7 +62,6 @@ def prefixing(port: int):
         proxy.shutdown()
 
 
-@pytest.mark.slow
 def test_in_a_frame_of_another_site_behind_a_path_prefix(browser):
     with serving(GRADIO_ROOT_PATH=PREFIX) as url, prefixing(urlsplit(url).port) as proxy:
         page = browser.new_page()
@@ -99,7 +97,6 @@ def test_a_script_that_cannot_be_loaded_is_reported_on_the_page(browser, bare):
     page.close()
 
 
-@pytest.mark.slow
 def test_when_the_server_has_gone_the_page_says_so_and_keeps_the_run(browser):
     app = fork()
     page = browser.new_page()

@@ -137,7 +137,6 @@ def test_the_joined_scripts_can_stand_in_a_script_element(tmp_path, monkeypatch)
         joined_scripts("one.js")
 
 
-@pytest.mark.slow
 def test_a_notebook_that_is_run(cells, monkeypatch):
     """Jupyter runs it in a kernel of its own and makes a page of it."""
     from nbconvert import HTMLExporter

@@ -98,7 +98,6 @@ def signs(stage, selector: str) -> list[str]:
     )
 
 
-@pytest.mark.slow
 def test_what_is_copied_is_the_text(shared):
     page = shared
     choose(page, "Drafting method", "the pair's drafter")
@@ -144,7 +143,6 @@ def test_mistakes_are_answered_beside_the_stage_and_break_nothing(shared):
     assert joined(tokens(shared), *IN_TEXT)
 
 
-@pytest.mark.slow
 def test_what_is_impossible_or_pointless_is_said_beside_its_control(shared):
     page = shared
     choose(page, "Sampler", "top-k")
@@ -163,7 +161,6 @@ def warns(page, label: str, value, sentence: str | None) -> None:
     warned.wait_for(state="visible" if sentence else "detached")
 
 
-@pytest.mark.slow
 def test_an_example_brings_its_drafting_method_and_another_takes_it_away(page):
     set_field(page, "Seed", 1)
     for question, method in (
@@ -179,7 +176,6 @@ def test_an_example_brings_its_drafting_method_and_another_takes_it_away(page):
         assert number(page, "acceptance_rate").endswith("%")
 
 
-@pytest.mark.slow
 def test_a_stop_string_cuts_the_text_on_the_stage(shared, generated):
     page = shared
     choose(page, "Drafting method", "the pair's drafter")

@@ -11,8 +11,6 @@ from specdemo.events.trace import Trace
 from tests.web.conftest import RECORDED, undrafted
 from tests.web.screen import fates, inspector, open_trace, wait_for_state
 
-pytestmark = pytest.mark.slow
-
 TABLE = """table => [...table.querySelectorAll("tr")].slice(1).map((row) => [
   row.querySelector("th").textContent, ...[...row.querySelectorAll("td")].map((cell) => cell.textContent)])"""
 OUTLINED = """words => words.flatMap((word, at) => {

@@ -19,8 +19,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
-
 DRAFTED = ("accepted", "rejected", "discarded")
 SIZES = """selectors => selectors.flatMap((selector) => [...document.querySelectorAll(selector)]
   .filter((e) => e.checkVisibility() && e.textContent.trim())

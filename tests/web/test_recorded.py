@@ -16,8 +16,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
-
 
 def shows(page, name: str) -> bool:
     """Waits until the stage has the run of this name."""

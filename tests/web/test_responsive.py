@@ -11,8 +11,6 @@ from gradio_client import Client
 
 from tests.web.dense import dense_trace
 
-pytestmark = pytest.mark.slow
-
 TOKENS = 400
 DENSE = {
     **{"prompt": "Once upon a time", "gamma": 16, "alternatives": 50, "temperature": 2.0, "top_p": 1.0},

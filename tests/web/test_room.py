@@ -9,7 +9,6 @@ from specdemo.events.trace import Trace
 from tests.web.conftest import RECORDED
 from tests.web.screen import inspector, open_trace, wait_for_state
 
-pytestmark = pytest.mark.slow
 WATCH = """window.shifts = 0;
 new PerformanceObserver((list) => {
   for (const shift of list.getEntries()) if (!shift.hadRecentInput) window.shifts += shift.value;

@@ -10,8 +10,6 @@ import pytest
 
 from tests.web.screen import IN_TEXT, fates, joined, open_trace, tokens, wait_for_state
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def opened(visit_for_all, bare, every_fate):

@@ -22,8 +22,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def opened(visit_for_all, bare, tmp_path_factory):

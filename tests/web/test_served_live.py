@@ -19,8 +19,6 @@ from tests.web.screen import (
     tokens,
 )
 
-pytestmark = pytest.mark.slow
-
 DRAFTING = [(5,), *((4 * at + 6, 4 * at + 7, 4 * at + 8, 4 * at + 9)[: at % 4 + 1] for at in range(30))]
 ALONE = [(id_,) for round_ in DRAFTING for id_ in round_]
 

@@ -20,7 +20,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
 NAMES = ("slow", "check", "coin", "replacement", "bonus", "pays", "costs", "exact")
 FATES = {"coin": "accepted", "replacement": "resampled", "bonus": "bonus"}
 # Of the light, the card and what is lit: what it is about, whether it shows it, and where the card is.

@@ -25,8 +25,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
-
 PROMPT = "Once upon a time,\nthere was"
 SETTINGS = {
     **{"draft_with": "ngram", "gamma": 3, "ngram": 2, "temperature": 0.9, "top_k": 30, "top_p": 0.95},

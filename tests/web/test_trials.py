@@ -7,7 +7,6 @@ import pytest
 
 from tests.web.screen import choose, set_field
 
-pytestmark = pytest.mark.slow
 TINY, PAIR = "Run the tiny pair", "This prompt, drafting on and off"
 SWITCHES = (
     "replace from p",

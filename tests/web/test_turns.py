@@ -23,7 +23,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
 HOW = "chat=true&max_new_tokens=12&temperature=0&ignore_eos=true"
 
 

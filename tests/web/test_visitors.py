@@ -22,8 +22,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-pytestmark = pytest.mark.slow
-
 LONG = 30_000  # tokens; the tiny pair is busy until it is stopped
 
 
