@@ -15,6 +15,13 @@ from specdemo.doctor.trials import Failed
 from tests.fake_cuda import FakeCuda, install
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_pair_is_kept():
+    yield
+    for kept in (texts.embedded, texts.on_the_cpu):
+        kept.cache_clear()
+
+
 @pytest.fixture
 def three_threads():
     before = torch.get_num_threads()
@@ -83,8 +90,6 @@ def test_the_text_is_compared_with_transformers_and_uncaptured_steps(monkeypatch
     said = [texts.cpu_and_transformers()]
     said += [texts.captured_and_not("float32", drafter) for drafter in texts.DRAFTERS]
     assert said == ["all 8 tokens", *["4 of 4 texts equal, 100% of the tokens before they part"] * 4]
-    for kept in (texts.embedded, texts.on_the_cpu):
-        kept.cache_clear()
 
 
 def test_a_text_that_differs_fails(monkeypatch):

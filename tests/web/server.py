@@ -1,6 +1,7 @@
 """The app in a process whose log and memory a test can look at."""
 
 import asyncio
+import gc
 import re
 import socket
 import time
@@ -80,6 +81,7 @@ def served_here(folder: Path, limits: Limits) -> Iterator[tuple[str, Page]]:
     finally:
         demo.close(verbose=False)
         queue.close()
+        gc.unfreeze()  # what `launch` has frozen
 
 
 @contextmanager
