@@ -92,7 +92,6 @@ def events_of(params, sampler):
     assert layers.deepest == (params.gamma - 1) // layers.count
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "gamma"), [("top-p", 1), ("multinomial", 2), ("top-k with top-p", 5)])
 def test_the_text_has_the_targets_distribution(sampler, gamma):
     """With drafts that use one of two layers, both, and each more than once."""
