@@ -109,7 +109,7 @@ def captured_and_not(dtype: str, drafter: str) -> str:
 def run_quantised(kind: str) -> str:
     """A kind that is refused on this device is no failure."""
     if device() == "cpu" and kind != "int8":
-        raise NotRun("without a GPU only int8 is tried: the others take minutes to set up")
+        raise NotRun("without a GPU only int8 is tried")
     params = replace(SAMPLER_PARAMS["greedy"], max_new_tokens=RUN_TOKENS, ignore_eos=True, seed=5)
     try:
         pair = load_pair(device=device(), quantize=kind)

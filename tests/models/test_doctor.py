@@ -32,7 +32,7 @@ def three_threads():
 
 @pytest.fixture(scope="module")
 def told() -> dict:
-    """By one run. tests/gpu has one with a GPU."""
+    """What one run has found on this CPU."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with redirect_stdout(TextIOWrapper(BytesIO(), encoding="utf-8")) as said:
@@ -87,6 +87,8 @@ def test_what_would_be_allowed_is_told_for_the_cpu_and_as_an_estimate_for_a_gpu(
 def test_the_text_is_compared_with_transformers_and_uncaptured_steps(monkeypatch):
     monkeypatch.setattr(texts, "RUN_TOKENS", 8)
     monkeypatch.setattr(texts, "GREEDY", replace(texts.GREEDY, max_new_tokens=8))
+    names = [trial.name for trial in texts.TRIALS["parity"] if "float32" in trial.name]
+    assert names == [f"captured against uncaptured, float32, {drafter}" for drafter in texts.DRAFTERS]
     said = [texts.cpu_and_transformers()]
     said += [texts.captured_and_not("float32", drafter) for drafter in texts.DRAFTERS]
     assert said == ["all 8 tokens", *["4 of 4 texts equal, 100% of the tokens before they part"] * 4]

@@ -104,7 +104,7 @@ def test_a_run_of_native_forwards_is_the_run():
     """The embedded target's, over several lengths of the cache; each exit layer has forwards of its own."""
     pair = load_pair()
     for layer, temperature in ((1, 0.0), (pair.largest_exit, 0.9)):
-        how = dict(temperature=temperature, top_p=0.9, seed=3, gamma=3, max_new_tokens=40)
+        how = dict(temperature=temperature, top_p=0.9, seed=3, gamma=3, max_new_tokens=70)
         params = Params(draft_with="early-exit", exit_layer=layer, **how)
         captured = generate(pair, "One day, Tom", params, measure=False)
         plain = generate(pair.with_capture("off"), "One day, Tom", params, measure=False)

@@ -40,13 +40,14 @@ NOT_SMALL = """
 
 
 # In the line: what is run most, each kind of attention, of positions, of experts, of state, and a model for
-# each reason.
+# each of REASONS.
 LINE = """
     axk2 bamba bloom cohere2 cpmant deepseek_v3 falcon falcon_h1 gemma2 glm4 gpt2 gpt_neox gpt_oss gptj
     granite hrm_text jamba lfm2 llama mamba mamba2 minimax mistral mixtral mpt olmo2 openai-gpt opt phi phi3
     qwen2 qwen3 qwen3_moe qwen3_next recurrent_gemma roberta rwkv smollm3 stablelm starcoder2
 """
 EVERY = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+assert {*LINE.split()} <= {*EVERY}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The public way in, with real transformers models: hundreds of runs of a tiny Llama pair against the
+"""The public way in, with real transformers models: more than a hundred runs of a tiny Llama pair against the
 distribution that the target's own forwards give. Caches, rewinding, vocabularies and eos are the real ones
 here."""
 

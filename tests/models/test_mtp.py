@@ -45,7 +45,7 @@ MtpModel, MtpCache = specdemo.runtime.mtp.MtpModel, cache_utils.MtpCache
 PROMPT = [3, 1, 4, 1, 5]
 QUICK = ["deepseek_v3", "qwen3_5_text"]  # the second one's target keeps a state
 # The sliding window of Mellum's is compared with transformers' own.
-OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in MTP_KINDS if kind not in (*QUICK, "mellum")]
+OTHERS = [kind for kind in MTP_KINDS if kind not in (*QUICK, "mellum")]
 
 
 def layers_of_kind(kind):

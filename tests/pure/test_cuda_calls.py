@@ -31,9 +31,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def fake(request, monkeypatch):
     """Its parameter is torch's version."""
-    gc.freeze()  # or every capture would look through all that the tests have imported
-    yield install(monkeypatch, FakeCuda(getattr(request, "param", "2.13")))
-    gc.unfreeze()
+    return install(monkeypatch, FakeCuda(getattr(request, "param", "2.13")))
 
 
 @dataclass(frozen=True)

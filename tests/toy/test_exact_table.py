@@ -37,7 +37,7 @@ V = 5
 TARGET = random_table(1, never=[4])
 DRAFTER = 0.6 * random_table(1) + random_table(2, never=[3])  # agrees with the target now and then
 TOKENS = 3  # whose joint distribution is compared
-RUNS, FEW, FULL = 300, 400, 20_000  # in the line; of broken engines; with -m long
+RUNS, FEW, FULL = 400, 400, 20_000  # in the line; of broken engines; with -m long
 # p-values: a right engine falls below the first once in 10^9 choices of seeds, and a broken one far below.
 SOUND, BROKEN = 1e-9, 1e-12
 
@@ -156,7 +156,7 @@ def test_token_for_token_like_the_naive_reference(name):
     ("rule", "confidence"), [("speculative", 0.0), ("block", 0.0), ("block", CONFIDENCE)]
 )
 def test_the_naive_reference_has_the_targets_distribution(rule, confidence):
-    """In more runs than there is time to give to the engine."""
+    """In more runs than the line gives the engine."""
     texts = [[a, b] for a in range(V) for b in range(V)]
     p, q, sure = (
         {(a, b): shaped(table[a, b], params) for a, b in texts}

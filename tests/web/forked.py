@@ -1,7 +1,7 @@
 """The app in a process that is forked from one that has imported the whole app.
 
 The imports take twelve seconds of processor time, and the tests start some twenty servers. Tests of the
-README's line, of how a server ends, and of ZeroGPU's package start `python app.py`."""
+README's line and of ZeroGPU's package start `python app.py`."""
 
 import importlib
 import os
@@ -63,12 +63,12 @@ def _serve(
 ) -> None:
     os.environ.clear()  # those of the first server's start
     os.environ.update(environment)
-    importlib.reload(huggingface_hub.constants)  # which it reads from them
-    if change is not None:
-        change()
     with open(log, "w") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
+    importlib.reload(huggingface_hub.constants)  # they are read from the environment
+    if change is not None:
+        change()
     app.end(app.main(["--port", "0", *arguments]))
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 
@@ -76,12 +77,13 @@ def served_here(folder: Path, limits: Limits) -> Iterator[tuple[str, Page]]:
     demo = build_page(models, queue, limits)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    with patch.object(gc, "freeze"):  # what this process holds now is to be freed later
+        url = launch(demo, queue, "127.0.0.1", port, limits)
     try:
-        yield launch(demo, queue, "127.0.0.1", port, limits), demo
+        yield url, demo
     finally:
         demo.close(verbose=False)
         queue.close()
-        gc.unfreeze()  # what `launch` has frozen
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from specdemo.ui.page.serve import SIGNALS, ended_by_signals
 from tests.web.conftest import address_of, fork, tiny_pair
 
 LONG = {"max_new_tokens": 30_000, "ignore_eos": True, "alternatives": 0, "api_name": "/generate"}
-# A busy machine may take longer to read the answers than visitors have.
 
 
 def be_patient() -> None:
+    """A busy machine may take longer to read the answers than visitors have."""
     serve.RUN_PATIENCE = serve.ANSWER_PATIENCE = 20
 
 

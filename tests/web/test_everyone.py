@@ -61,9 +61,10 @@ def cues_of(words: dict) -> dict:
     return cues
 
 
-def axe_finds_nothing(page, what: str, where: str = "body", left_out: str = ".stage") -> None:
+def axe_finds_nothing(page, what: str, where: str = "html", left_out: str = ".stage") -> None:
     """where: the part that is new on the screen. left_out: what of it takes long and was looked at before."""
     page.wait_for_function("document.getAnimations().every(({ playState }) => playState !== 'running')")
+    assert page.locator(where).filter(visible=True).count(), where
     found = Axe().run(page, {"include": [where], "exclude": [left_out]})
     assert not found.violations_count, f"{what}: {found.generate_report()}"
 

@@ -34,7 +34,8 @@ PRIVATE = {
 }
 # Of launch(). Otherwise it asks for its own page, which a busy machine may not answer in its 3 s.
 PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
-# Seconds between two looks. Gradio's own 0.001 takes 7 % of a core while nobody asks for anything.
+# Seconds between two looks. Gradio's own 0.001 takes 7 % of a core while nobody asks for anything. On
+# Windows it is 0.05, which stays.
 LOOKS_EVERY = 0.02
 FIELD_KINDS: dict[str, FieldKind] = {
     "textbox": "text",
@@ -143,7 +144,7 @@ class GradioQueue:
 
     def __init__(self, demo: gr.Blocks, come: Callable[[str, Any], None]) -> None:
         self.demo, self.queue = demo, demo._queue
-        self.queue.sleep_when_free = LOOKS_EVERY
+        self.queue.sleep_when_free = max(LOOKS_EVERY, self.queue.sleep_when_free)
         self.queue.pending_messages_per_session = _Mailboxes()  # pyrefly: ignore[bad-assignment]
         self.queue.pending_event_ids_session = _Pending()
         self.queue.event_ids_to_events = _Events(come)
