@@ -23,6 +23,7 @@ class Queue:
     def __init__(self):
         self.event_ids_to_events = {}
         self.stopped = False
+        self.sleep_when_free = 0.001
         self._asyncio_tasks = set()
         self.cleaned = []
         self.meanwhile = lambda: None
