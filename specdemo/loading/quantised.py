@@ -94,13 +94,13 @@ def quantized_layers(skeleton: PreTrainedModel) -> list[Linear]:
 
 def unpack_without_compiler() -> None:
     """Lets optimum-quanto unpack int4 and int2 weights on a CPU by the operations of torch that its C++ code
-    calls. To compile that code takes more than a minute, and a compiler."""
-    from optimum.quanto.library.extensions import get_extension
+    calls. Compiling that code takes more than a minute and needs a compiler."""
+    from optimum.quanto import library
 
     def unpack(packed: Tensor, bits: int) -> Tensor:  # uint8 of several numbers each, and of one
         return torch.cat([packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)])
 
-    get_extension("quanto_cpp")._lib = SimpleNamespace(unpack=unpack)
+    library.extensions.get_extension("quanto_cpp")._lib = SimpleNamespace(unpack=unpack)
 
 
 def quantise_transposed(model: Module, kind: str) -> None:

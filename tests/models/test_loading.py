@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from optimum.quanto import QTensor, freeze, qfloat8, qint2, qint4, qint8, quantize
-from optimum.quanto.library.extensions import get_extension
+from optimum.quanto import QTensor, freeze, library, qfloat8, qint2, qint4, qint8, quantize
 from optimum.quanto.nn import QModuleMixin
 from optimum.quanto.tensor import QBitsTensor, QBytesTensor
 from optimum.quanto.tensor.weights.tinygemm import TinyGemmWeightQBitsTensor
@@ -254,8 +253,8 @@ def test_packed_weights_are_unpacked_on_a_cpu_without_a_compiler(tmp_path, monke
     def compile_it(**_):
         raise AssertionError("optimum-quanto compiled code")
 
-    monkeypatch.setattr("optimum.quanto.library.extensions.extension.load", compile_it)
-    monkeypatch.setattr(get_extension("quanto_cpp"), "_lib", None)
+    monkeypatch.setattr(library.extensions.extension, "load", compile_it)
+    monkeypatch.setattr(library.extensions.get_extension("quanto_cpp"), "_lib", None)
     saved_in(tmp_path, tiny(**WIDE))
     pair = load_pair(target=tmp_path, drafter=tmp_path, device="cpu", quantize=kind)
     assert pair.target.model.layers[1].mlp.up_proj.weight.qtype.name == f"q{kind}"

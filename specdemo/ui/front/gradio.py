@@ -34,8 +34,8 @@ PRIVATE = {
 }
 # Of launch(). Otherwise it asks for its own page, which a busy machine may not answer in its 3 s.
 PRIVATE_OPTIONS: dict[str, Any] = {"_frontend": False}
-# Seconds between two looks. Gradio's own 0.001 takes 7 % of a core while nobody asks for anything. On
-# Windows it is 0.05, which stays.
+# Seconds between two looks at the queue. Gradio's own 0.001 takes 7 % of a core while nobody asks for
+# anything. On Windows it is 0.05, which is kept.
 LOOKS_EVERY = 0.02
 FIELD_KINDS: dict[str, FieldKind] = {
     "textbox": "text",
