@@ -2,7 +2,7 @@ import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  LINES, bandOf, bestInWords, bestMeasured, cellsOf, intervalsOf, marksOf, pathThrough, pointsFor, pointsInWords, rowInWords, rowsOf, scaleOf, unclearInWords, whatIsMissing,
+  LINES, bandOf, bestInWords, bestMeasured, cellsOf, intervalsOf, marksOf, pointsFor, rowsOf, scaleOf, unclearInWords, whatIsMissing,
 } from "../../specdemo/ui/static/view/chart.js";
 import { fixed } from "../../specdemo/ui/static/view/format.js";
 
@@ -122,21 +122,6 @@ test("a band holds the estimates, and there is none without intervals", () => {
   assert.equal(bandOf(rowsOf(UNKNOWN, [], 4), "speedup", scale), "");
 });
 
-test("a column says the numbers of its row", () => {
-  const cells = cellsOf(ROWS[2]);
-  const speedups = `${cells.speedupSeen} × estimated (${cells.seenInterval}), 1.23 × measured (1.10–1.40)`;
-  assert.equal(rowInWords(ROWS[2]), `γ 2: ${speedups}, ${cells.tokensSeen} tokens a round estimated`);
-  assert.match(rowInWords(rowsOf(null, POINTS, null)[3]), /^γ 3: nothing is known$/);
-});
-
-test("a line leaves out what is not known", () => {
-  const rows = rowsOf(UNKNOWN, [], 4);
-  const scale = scaleOf(rows, "speedup", 600, 300);
-  assert.equal(pathThrough(marksOf(rows, "speedup", "seen", scale)), "");
-  assert.equal(cellsOf(rows[3]).speedupSeen, "–");
-  assert.equal(pathThrough([{ x: 1, y: 2 }, { x: 3.14159, y: 4 }]), "M1.0 2.0L3.1 4.0");
-});
-
 test("a sentence says why estimates are missing", () => {
   const rounds = [{ draft: [{}] }];
   const ended = { complete: true, finish: "eos", rounds, outcome: OUTCOME };
@@ -159,10 +144,4 @@ test("what was measured stands beside the estimates of a run of the same pair, d
   assert.deepEqual(pointsFor(POINTS, "same", { conditions: "same" }), POINTS);
   assert.deepEqual(pointsFor(POINTS, "same", { conditions: "another drafter" }), []);
   assert.deepEqual(pointsFor(POINTS, "same", null), []);
-});
-
-test("what was measured of something else is said in words", () => {
-  assert.deepEqual(pointsInWords([point(0, 1), point(4, 1.3, 1.2, 1.4), point(8, null, 0.6, 2.47)]), [
-    "target alone: 1.00 × measured", "γ 4: 1.30 × measured (1.20–1.40)", "γ 8: 0.60–2.47 × measured",
-  ]);
 });

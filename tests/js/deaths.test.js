@@ -54,11 +54,6 @@ test("a draft that was accepted after the end of the text is in no row, as it is
   assert.equal(percent(all.accepted, 2), numbersAfter(rounds, 1).acceptance_rate);
 });
 
-test("a run in which nothing was drafted has no rows of tokens", () => {
-  const { places, kinds, all } = deathsIn({ prompt: PROMPT, rounds: [linked(plain(), 0)] });
-  assert.deepEqual([places, counts(kinds), all.tokens], [[], {}, []]);
-});
-
 test("the kind of a token follows from its text and from what is before it", () => {
   const kinds = [
     ["Once", " upon", "start"], ["", "Once", "start"], ["the", "re", "inside"], ["don", "'t", "inside"],
@@ -99,11 +94,4 @@ test("a small lead and a place that is seldom judged are not taken for more", ()
   const seldom = "No place stands out. Of those judged at least 10 times, the largest share is at place 1: "
     + "6 of the 11 tokens judged there were rejected (55%).";
   assert.equal(sentence({ 1: 6, 2: 5 }), seldom);
-});
-
-test("the sentence follows from the table of places", () => {
-  assert.equal(sentence({ 1: 2, 2: 2 }), "Too few tokens were judged to compare places: 4 of 6 judged tokens were rejected.");
-  assert.equal(sentence({ 1: 12 }), "12 of 12 judged tokens were rejected (100%).");
-  const none = inWords(deathsIn({ prompt: [], rounds: [linked(allAccepted(), 0)] }));
-  assert.equal(none, "No draft died: every token that was judged was accepted.");
 });

@@ -2,7 +2,7 @@ import { catalogue } from "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  apart, codeOf, digits, fixed, grouped, inQuotes, milliseconds, percent, roundedUp, short, times,
+  apart, digits, fixed, grouped, inQuotes, milliseconds, percent, roundedUp, short, times,
 } from "../../specdemo/ui/static/view/format.js";
 import { say, speak } from "../../specdemo/ui/static/view/words.js";
 
@@ -27,10 +27,6 @@ test("two numbers are written with the digits that tell them apart", () => {
   assert.deepEqual(apart(0.1 + 0.2, 0.3), ["0.30000000000000004", "0.29999999999999999"]);
 });
 
-test("milliseconds have a decimal below 100", () => {
-  assert.deepEqual([0.04, 99.94, 100.4].map(milliseconds), ["0.0 ms", "99.9 ms", "100 ms"]);
-});
-
 test("a share is rounded as the server rounds it: between two to the even one", () => {
   const shares = [[1, 8], [3, 8], [81, 121], [29, 200], [23, 40], [0, 3], [3, 3]];
   const written = shares.map(([part, whole]) => percent(part, whole));
@@ -50,10 +46,6 @@ test("a text in quotes shows what cannot be seen", () => {
   for (const [text, expected] of Object.entries(written)) assert.equal(inQuotes(text), expected);
 });
 
-test("an invisible character has its code", () => {
-  assert.deepEqual(["\0", "\u202e", "\u{e0001}"].map(codeOf), ["0000", "202E", "E0001"]);
-});
-
 test("a scale ends at 1, 2, 3 or 5 times a power of ten", () => {
   const scales = { 0.001: 0.001, 0.7: 1, 1: 1, 1.2: 2, 2.5: 3, 4: 5, 7: 10, 61: 100, 0.03: 0.03 };
   for (const [value, expected] of Object.entries(scales)) assert.equal(roundedUp(Number(value)), expected);
@@ -64,13 +56,6 @@ test("a number exactly between two is rounded to the even one, as the server doe
   assert.deepEqual(written, ["0.12", "0.38", "2.62", "2.67", "1.00", "0.10"]);
   assert.deepEqual([0.5, 1.5, 2.5].map((value) => fixed(value, 0)), ["0", "2", "2"]);
 });
-
-test("thousands are apart", () => {
-  assert.deepEqual([0, 12, 999.5, 1234567].map((value) => grouped(value)), ["0", "12", "1,000", "1,234,567"]);
-  assert.equal(grouped(1234.56, 1), "1,234.6");
-});
-
-test("a speed-up has two decimals", () => assert.equal(times(1.834), "1.83 ×"));
 
 test("German writes numbers its own way", () => {
   speak("de", catalogue("de"));

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { recomputed } from "../../specdemo/ui/static/view/recompute.js";
 import { uMatters } from "../../specdemo/ui/static/view/rules.js";
 import { after, endOf, inWords, isBefore } from "../../specdemo/ui/static/view/steps.js";
-import { judgement, valuesOf, verdictOn } from "../../specdemo/ui/static/view/verdict.js";
+import { valuesOf, verdictOn } from "../../specdemo/ui/static/view/verdict.js";
 import { RULES, SETTING, drafted, linked, own } from "./runs.js";
 
 const GREEDY = { ...SETTING, greedy: true, temperature: 0, top_p: 1 };
@@ -34,12 +34,6 @@ test("each fate has a sentence of its own, without u", () => {
   assert.equal(resampled, `Resampled: " b" was rejected, because ${why}. This token, the target's likeliest, stands in its place.`);
   assert.match(bonus, /^Bonus: the round's only draft was accepted, .* one more token, the target's likeliest\.$/);
   assert.match(sampled, /^Sampled: nothing was drafted .* gives one token, the likeliest\.$/);
-});
-
-test("with a penalty the sentence says that it counts, and without a record no more than is known", () => {
-  const [, rejected] = tokensIn(rounds());
-  assert.match(judgement(rejected, { ...GREEDY, adjusted: "presence penalty 1" }), /^with presence penalty 1 the target's likeliest /);
-  assert.equal(judgement(rejected), "the target's likeliest token is another one (p is 0)");
 });
 
 test("the player says each step without u", () => {

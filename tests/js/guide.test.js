@@ -29,15 +29,6 @@ test("there are eight steps, and each has words in each language", () => {
   }
 });
 
-test("the words target, drafter, forward, draft and acceptance are explained where they first stand", () => {
-  const explained = [];
-  for (const one of STEPS) {
-    const words = parted(wordsOf(one, runOf([rejection(), allAccepted()])));
-    words.forEach((text, at) => at % 2 && explained.push(text));
-  }
-  assert.deepEqual(explained, ["target", "token", "forward", "drafter", "draft", "residual", "acceptance rate"]);
-});
-
 test("an address names a step, and the nearest where there is none of its number", () => {
   const found = [null, "3", "0", "99", "x", "-1", "1.5", ""].map(stepOf);
   assert.deepEqual(found, [null, 3, 1, 8, null, null, null, null]);
@@ -95,15 +86,4 @@ test("the first step has the figure of the machine, named as the recorded run's 
   const here = { ms: "2.00 ms", machine: "a laptop" };
   assert.match(wordsOf(step("slow"), recorded, here), /Here, on a laptop, .* takes 2\.00 ms\.$/);
   assert.doesNotMatch(wordsOf(step("slow"), runOf([rejection()], {}, {})), /EPYC/);
-});
-
-test("the second step tells what a check took, as a mean, beside a token from the target alone", () => {
-  const run = runOf([rejection(), allAccepted(2, 10, 40)]);
-  assert.match(wordsOf(step("check"), run), /a check took 30\.0 ms, and a token from the target alone 1\.37 ms\.$/);
-  assert.doesNotMatch(wordsOf(step("check"), runOf([rejection()], {}, {})), /took/);
-});
-
-test("what the run brought is told where it is known", () => {
-  assert.match(wordsOf(step("pays"), runOf([rejection()])), /Here 76% were accepted, a round brought 3\.14 tokens, and the speed-up was 1\.93 ×\.$/);
-  assert.doesNotMatch(wordsOf(step("pays"), runOf([rejection()], {}, { ...NUMBERS, speedup: "–" })), /Here/);
 });

@@ -6,7 +6,7 @@ import { DEFAULTS } from "../../specdemo/ui/static/lesson/defaults.js";
 import { compared, draw, noCounts, randomNumbers } from "../../specdemo/ui/static/lesson/draws.js";
 import { MISTAKES, isExact, pick, trialOf } from "../../specdemo/ui/static/lesson/identity.js";
 import { placeAt } from "../../specdemo/ui/static/lesson/place.js";
-import { NEUTRAL, rescaled, shaped, sumOf } from "../../specdemo/ui/static/lesson/shaping.js";
+import { NEUTRAL, rescaled, shaped } from "../../specdemo/ui/static/lesson/shaping.js";
 
 const DRAWS = 10_000;
 const SEEDS = Array.from({ length: 40 }, (_, at) => at + 1);
@@ -31,9 +31,7 @@ test("p-values are scipy's", () => {
   // scipy.stats.chi2.sf of scipy 1.17.1
   const known = [
     [0.5, 1, 0.47950012218695337], [3.84, 1, 0.05004352124870519], [30, 1, 4.3204630578274955e-08],
-    [0.2, 2, 0.9048374180359595], [4.0, 3, 0.26146412994911117], [8.2, 4, 0.08452064454898237],
-    [0.001, 4, 0.9999998750416589], [1.1, 5, 0.9541036760277496], [7.0, 5, 0.22064030793671066],
-    [11.07, 5, 0.050009618622405425], [60, 5, 1.2154569777183007e-11], [250, 5, 5.496922467455164e-52],
+    [0.2, 2, 0.9048374180359595], [0.001, 4, 0.9999998750416589], [7.0, 5, 0.22064030793671066],
     [900, 5, 2.6614147330185637e-192], [20, 19, 0.394578182086001], [120, 100, 0.08440668109369177],
   ];
   for (const [statistic, freedom, expected] of known) {
@@ -42,14 +40,6 @@ test("p-values are scipy's", () => {
   }
   assert.equal(rightTail(0, 3), 1);
   assert.equal(rightTail(0, 0), 1);
-});
-
-test("the right rule gives p, as min(p, q) and the residual", () => {
-  const trial = defaultTrial();
-  near(trial.accepted, p.map((one, at) => Math.min(one, q[at])));
-  near(trial.replaced, p.map((one, at) => Math.max(0, one - q[at])));
-  near(trial.out, p);
-  assert.ok(isExact(trial));
 });
 
 test("what a wrong rule gives, calculated by hand", () => {
@@ -79,12 +69,8 @@ for (const mistake of MISTAKES) {
   });
 }
 
-test("10,000 draws find all mistakes together", () => {
-  assert.ok(comparison(defaultTrial(...MISTAKES), 1).chance < 1e-6);
-  assert.ok(comparison(defaultTrial("from_p", "told", "likelier"), 1).chance < 1e-6);
-});
-
 test("10,000 draws find nothing wrong with the right rule", () => {
+  assert.ok(isExact(defaultTrial()));
   for (const seed of SEEDS) assert.ok(comparison(defaultTrial(), seed).chance > 0.001, `seed ${seed}`);
 });
 
@@ -139,12 +125,6 @@ test("a bar that is pulled rescales the others", () => {
 test("a token is picked by u, never one of weight 0", () => {
   assert.deepEqual([0, 0.49, 0.5, 0.99].map((u) => pick([0, 2, 0, 2, 0], u)), [1, 1, 3, 3]);
   assert.equal(pick([0.1, 0.2, 0], 1 - 2 ** -53), 1);
-});
-
-test("the sampler leaves what is neutral as it is", () => {
-  near(shaped(p, NEUTRAL), p);
-  near(shaped(p, { ...NEUTRAL, temperature: 0 }), [1, 0, 0, 0, 0, 0]);
-  assert.equal(sumOf(shaped(p, { temperature: 0.3, top_k: 3, top_p: 0.7, min_p: 0.1 })), 1);
 });
 
 const setting = { greedy: false, rule: { name: "speculative", residual: "p − q" } };

@@ -1,9 +1,7 @@
 import "./words.js";
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import {
-  courseOf, lengthOf, placeAt, timeInWords, usualSpeed,
-} from "../../specdemo/ui/static/runs/racing.js";
+import { courseOf, lengthOf, placeAt, usualSpeed } from "../../specdemo/ui/static/runs/racing.js";
 import { allAccepted, plain, rejection } from "./runs.js";
 
 const lane = (rounds, ms, tokens) => (
@@ -37,20 +35,9 @@ test("a lane ends at its own time and length, whatever its rounds add up to", ()
   }
 });
 
-test("a lane without a round is finished", () => {
-  assert.deepEqual(placeAt(courseOf(lane([], 0, 0)), 0), { rounds: 0, tokens: 0, ms: 0, finished: true });
-});
-
 test("the race is over when the last lane is, and is played in about ten seconds", () => {
   assert.equal(lengthOf([{ ms: 10 }, { ms: 30 }, { ms: 20 }]), 30);
   const speeds = [1, 0.5, 0.2, 0.1];
   const usual = [9000, 20_000, 5000, 2000, 900, 20].map((ms) => usualSpeed(ms, speeds));
   assert.deepEqual(usual, [1, 1, 0.5, 0.2, 0.1, 0.1]);
-});
-
-test("a finished lane has its time, and what a token took", () => {
-  const usual = "2,813 ms for 118 tokens: 42.0 tokens/s, 23.84 ms a token";
-  assert.equal(timeInWords({ ms: 2812.64, tokens: 118 }, false), usual);
-  assert.equal(timeInWords({ ms: 20, tokens: 1 }, false), "20 ms for 1 token: 50.0 tokens/s, 20.00 ms a token");
-  assert.equal(timeInWords({ ms: 20, tokens: 0 }, false), "20 ms for 0 tokens");
 });

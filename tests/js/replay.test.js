@@ -19,10 +19,6 @@ function seen({ judged, drafting }) {
   return [judged.map(({ index }) => index), drafting && draftedIn(drafting.round, drafting.share).step ? drafting.round.index : null];
 }
 
-test("without a speed everything is visible at once", () => {
-  assert.deepEqual(seen(replayed(Infinity).next(ROUNDS, 1000, 200)), [[0, 1, 2], null]);
-});
-
 test("in slow motion a draft appears before its verdict, each at its engine time", () => {
   const replay = replayed(0.1);
   const steps = [

@@ -106,13 +106,6 @@ test("the likeliest tokens have the target's raw probability, though they have n
   assert.deepEqual(identityAt(rejected.draft[0]), []);
 });
 
-test("a round is described by what it brought and when it arrived", () => {
-  const [prefill, rejected] = rounds();
-  assert.equal(roundInWords(prefill), "round 1: from the prefill, 1 token, arrived 240 ms after the request");
-  assert.equal(roundInWords(rejected), "round 2: 2 of 3 drafts accepted, 3 tokens, arrived 30.0 ms after the round before, γ 3");
-  assert.match(roundInWords(untold()), /^round 2: 1 draft accepted, of how many is not told, 2 tokens, arrived /);
-});
-
 test("the player says what has happened", () => {
   const all = rounds();
   assert.equal(inWords(all, { round: 1, step: 0 }, "round"), '" 9" comes from the prefill, before anything is drafted.');
@@ -173,12 +166,4 @@ test("the gamma tab has tokens a round without a formula, and says why there is 
   assert.match(whatIsMissing(counters), /By the server's own counters .* Other visitors' requests count there, too\.$/);
   const nothing = { ...counters, outcome: { ...outcome, estimates: [] } };
   assert.match(whatIsMissing(nothing), /^The server does not tell how many tokens it drafted, so there is nothing /);
-});
-
-test("runs of the engine here read as before", () => {
-  const ours = [linked(rejection(), 0, SETTING)];
-  assert.equal(inWords(ours, placeAfter(ours, 1), "token"), '" a" is drafted, 1 of 3. It waits for its verdict.');
-  const empty = [linked({ ...allAccepted(1), next: own(1) }, 0, SETTING)];
-  empty[0].draft[0].text = "";
-  assert.match(inWords(empty, placeAfter(empty, 1), "token"), /^A token without text is drafted\./);
 });

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { tokensOf } from "../../specdemo/ui/static/view/run.js";
 import {
-  after, before, between, draftedIn, endOf, inWords, isBefore, onTheWay, placeAfter, stepTo, stepsIn, stepsTo,
+  after, before, between, draftedIn, endOf, inWords, isBefore, onTheWay, placeAfter, stepsIn, stepsTo,
 } from "../../specdemo/ui/static/view/steps.js";
 import { SETTING, allAccepted, drafted, linked, plain, rejection } from "./runs.js";
 
@@ -137,21 +137,6 @@ test("copied tokens, and those of an unknown manner, appear one after another", 
   assert.deepEqual(walked(null), walked("chain"));
 });
 
-test("a block of one token is said to be one", () => {
-  const rounds = (manner) => [linked(allAccepted(1), 0, { ...SETTING, manner })];
-  const place = { round: 0, step: 1 };
-  assert.equal(
-    inWords(rounds("block"), place, "token"), '" 10" is drafted, a block of one token. It waits for its verdict.',
-  );
-  assert.match(inWords(rounds("block and chain"), place, "token"), /^A block of one place is drafted at once\. /);
-});
-
-test("where the text ends inside the draft, the last verdict completes the round", () => {
-  const stage = new Stage().go({ round: 3, step: 2 });
-  assert.deepEqual(stage.seen.slice(-2), [" end:?", " 41:?"]);
-  assert.deepEqual(stage.go(endOf(ROUNDS)).seen.slice(-2), [" end:accepted", " 41:discarded"]);
-});
-
 test("every way to a place leads to the same stage", () => {
   const direct = PLACES.map((place) => new Stage().go(place).seen);
   const stage = new Stage();
@@ -185,18 +170,6 @@ test("a long way forward is made in parts, and back it goes at once", () => {
   assert.deepEqual(onTheWay(many, { round: 95, step: 2 }, endOf(many), 60), endOf(many));
   assert.deepEqual(onTheWay(many, endOf(many), START, 60), START);
   assert.deepEqual(onTheWay(many, { round: 3, step: 1 }, { round: 3, step: 4 }, 60), { round: 3, step: 4 });
-});
-
-test("each step knows its token", () => {
-  assert.equal(stepTo(ROUNDS, START), null);
-  const steps = PLACES.slice(1).map((place) => stepTo(ROUNDS, place));
-  const seen = steps.map(({ kind, token, round }) => `${round.index} ${kind}${token.text}`);
-  assert.deepEqual(seen, [
-    "0 drafted a", "0 drafted b", "0 drafted c", "0 judged a", "0 judged b", "0 drawn d",
-    "1 drafted 10", "1 drafted 11", "1 judged 10", "1 judged 11", "1 drawn 20",
-    "2 drawn 30",
-    "3 drafted end", "3 drafted 41", "3 judged end",
-  ]);
 });
 
 test("each step is told in words", () => {

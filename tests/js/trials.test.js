@@ -32,8 +32,3 @@ test("where only one text comes, the test is said to find nothing, and what to c
   assert.match(said({ trial: "pair", found: "alike" }), /^So far all runs have the same first tokens.*another prompt/);
   assert.match(said({ trial: "told", found: "alike" }), /^Nothing is left to chance here.*only one text is possible/);
 });
-
-test("little is said of few runs, and of what is between", () => {
-  assert.match(said({ found: "few" }), /^Too few runs/);
-  assert.match(said({ found: "unclear" }), /More runs can tell/);
-});

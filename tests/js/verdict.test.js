@@ -110,12 +110,6 @@ test("the residual's column has the probabilities that the token was drawn with"
   }
 });
 
-test("a round is described by its drafts, tokens and times", () => {
-  const times = "drafting 10.0 ms, verifying 20.0 ms";
-  assert.equal(roundInWords(linked(rejection(), 3)), `round 4: 1 of 3 drafts accepted, 2 tokens, ${times}`);
-  assert.match(roundInWords(linked(plain(), 0)), /^round 1: nothing drafted, 1 token, drafting 0.0 ms, /);
-});
-
 test("a round says how long its draft could be, and why it is shorter", () => {
   const round = linked({ ...rejection(), gamma: 8, ended_by: "confidence" }, 0);
   assert.equal(lengthInWords(round), "γ 8 (shorter: the drafter was not sure enough of the next token)");
@@ -143,14 +137,6 @@ test("a place of a block tells nothing of its token", () => {
   assert.equal(verdictOn(accepted, null, "place"), "A place of the block. It has no token yet.");
   assert.deepEqual([valuesOf(accepted, "place"), alternativesTo(accepted, "place")], [[], []]);
   assert.ok(isJudged("verdict") && isJudged("all") && !isJudged("draft") && !isJudged("place"));
-});
-
-test("a round says that its draft came as a block", () => {
-  for (const manner of ["block", "block and chain"]) {
-    assert.match(roundInWords(linked(rejection(), 0, { ...SETTING, manner })), /, drafting a block 10\.0 ms, /);
-    assert.match(roundInWords(linked(plain(), 0, { ...SETTING, manner })), /, drafting 0\.0 ms, /);
-  }
-  assert.match(roundInWords(linked(rejection(), 0, { ...SETTING, manner: "chain" })), /, drafting 10\.0 ms, /);
 });
 
 test("what comes later in the round is not given away", () => {

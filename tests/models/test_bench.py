@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.bench.contestants import contestants, ours
+from specdemo.bench.contestants import contestants
 from specdemo.bench.hardware import copy_bandwidth, device_idle, roofline
 from specdemo.bench.peers import Package
 from specdemo.bench.report import result_table
@@ -21,8 +21,6 @@ from specdemo.bench.shapes import SHAPES, shaped_pair
 from specdemo.cli.main import _shapes, main
 from specdemo.errors import LoadError
 from specdemo.loading.pair import held_bytes, weight_bytes
-from specdemo.runtime import runner
-from specdemo.runtime.torchscript import TorchScriptLM
 from tests.tiny import tiny, tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -275,19 +273,6 @@ def test_transformers_accepts_the_same_drafts(shaped):
     )
 
 
-def test_uncaptured_contestants_trace_nothing_and_write_the_same(shaped, monkeypatch):
-    pair, follows = shaped
-    monkeypatch.setattr(runner, "NativeLM", TorchScriptLM)
-    monkeypatch.setattr(TorchScriptLM, "CAPTURE_AFTER", 1)
-    traced, trace = [], TorchScriptLM._capture
-    monkeypatch.setattr(TorchScriptLM, "_capture", lambda *args: traced.append(1) or trace(*args))
-    prompt = follows.prompts(1)[0]
-    uncaptured, _ = ours(pair.with_capture("off"), GREEDY)(prompt)
-    assert not traced
-    captured, _ = ours(pair.with_capture("auto"), GREEDY)(prompt)
-    assert traced and captured == uncaptured
-
-
 @pytest.mark.slow
 def test_sweeps_report_what_was_run(shaped):
     pair, follows = shaped
@@ -419,12 +404,4 @@ def test_bench_of_quantised_weights(capsys, tmp_path):
     assert (none["quantize"], int8["quantize"]) == ("none", "int8")
     assert any(line.startswith("int8") for line in out.splitlines())
     assert "<svg" in file.read_text()
-
-    dense, small = load_pair(**paths), load_pair(**paths, quantize="int8")
-    held = dense.bytes_held
-    assert none["bytes_held"] == held.target + held.drafter > 1.5 * int8["bytes_held"]
-    head = dense.target.get_output_embeddings()
-    linear = [module for module in dense.target.modules() if isinstance(module, torch.nn.Linear)]
-    weights = sum(module.weight.numel() for module in linear if module is not head)
-    saved = weight_bytes(dense.target) - weight_bytes(small.target)
-    assert 0.97 * 3 * weights < saved < 3 * weights, "one byte instead of four, and scales"
+    assert none["bytes_held"] > 1.5 * int8["bytes_held"]

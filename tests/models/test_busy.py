@@ -71,16 +71,6 @@ def test_busy_until_it_is_collected(pair, events):
     assert_free(pair)
 
 
-def test_other_pairs_run_meanwhile(pair):
-    other = load_pair(target=tiny())
-    one, two = (
-        stream(pair, [1, 2, 3], GREEDY),
-        stream(other, [1, 2, 3], Params(draft_with="none", max_new_tokens=5)),
-    )
-    next(one), next(two)
-    assert len(list(two)) == 6 and len(list(one)) > 2
-
-
 def test_closed_by_another_thread_while_a_round_is_computed(pair):
     inside, go_on, calls = threading.Event(), threading.Event(), []
 

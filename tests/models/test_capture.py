@@ -326,8 +326,6 @@ def moved(model, how):
     if how == "replaced":
         for parameter in model.parameters():
             parameter.data = parameter.data.clone()
-    elif how == "there and back":
-        model.double().float()
     else:
         last = model.model.layers[1].mlp.down_proj
         last.weight = torch.nn.Parameter(last.weight.data * 0.5, requires_grad=False)
@@ -335,10 +333,7 @@ def moved(model, how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "role"),
-    [("replaced", 0), ("there and back", 1), ("a new parameter", 0), ("a new parameter", 1)],
-)
+@pytest.mark.parametrize(("how", "role"), [("replaced", 0), ("a new parameter", 1)])
 def test_weights_that_lie_elsewhere_are_recorded_anew(how, role):
     models = tiny("llama"), noisy(llama)
     pair = captured(*models)
@@ -371,10 +366,9 @@ def test_no_cache_moves_in_the_middle_of_a_text_and_a_second_one_captures_nothin
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [{}, {"sliding_window": 8}], ids=str)
-def test_a_cache_that_was_made_anew_shares_no_recording_with_the_one_before(shape):
+def test_a_cache_that_was_made_anew_shares_no_recording_with_the_one_before():
     """As when a model in memory was moved and moved back: its weights lie where they were."""
-    pair = captured(tiny("mistral" if shape else "llama", **shape), noisy(llama))
+    pair = captured(tiny("mistral", sliding_window=8), noisy(llama))
     before, keys = rounds_of(pair), pair.runner.graphs.made
     made = len(keys)
     del pair.runner.lms
@@ -383,11 +377,9 @@ def test_a_cache_that_was_made_anew_shares_no_recording_with_the_one_before(shap
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fails", "error"), [(1, RuntimeError), (2, torch.OutOfMemoryError), (3, TypeError)], ids=str
-)
+@pytest.mark.parametrize(("fails", "error"), [(2, torch.OutOfMemoryError), (3, TypeError)], ids=str)
 def test_what_cannot_be_recorded_is_run_as_it_is(fails, error):
-    """The drafting step, the verifying one, and that of another span in the middle of the text."""
+    """The verifying step, and that of another span in the middle of the text."""
     pair, plain = (
         captured(llama, near, Recorder(fails=fails, error=error)),
         load_pair(target=llama, drafter=near),
@@ -541,9 +533,9 @@ def test_who_listens_hears_every_forward(on_disk):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", [0, 100], ids=["everywhere", "after the first span"])
-def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk, where):
-    own = TorchScriptLM._capture
+def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk):
+    """Those after the first span."""
+    own, where = TorchScriptLM._capture, 100
 
     def lies(self, ids, start):
         trace = own(self, ids, start)
@@ -560,7 +552,7 @@ def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk,
     monkeypatch.setattr(TorchScriptLM, "_capture", lies)
     pair = load_pair(**on_disk)
     rounds = rounds_of(pair, "the cat", temperature=0.9, **LONG)
-    assert {bool(lm.trusted) for lm in pair.runner.lms} == {where > 0}
+    assert all(lm.trusted for lm in pair.runner.lms)
     assert all(span <= where for lm in pair.runner.lms for _, span in lm.trusted)
     notes = [note for note in pair.notes if note not in pair.limits]
     assert [note.split(" cannot")[0] for note in notes] == ["the target", "the drafter"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from specdemo import Params, generate, load_pair
-from specdemo.bench.compare import Setting, _generate, compare, methods_of, settings_for
+from specdemo.bench.compare import _generate, compare, methods_of
 from specdemo.cli.main import main
 from specdemo.errors import PairError
 from specdemo.events import METHODS
@@ -137,26 +137,6 @@ def test_a_busy_pair_and_a_prompt_that_does_not_fit_are_refused(pair):
     with pytest.raises(ValueError, match="prompt must have at most"):
         next(compare(settings, [[5], [5] * 300], 1))
     assert not pair.lock.locked()
-
-
-@pytest.mark.slow
-def test_a_sweep_of_gammas_is_a_comparison_too(pair):
-    settings = [Setting(f"gamma {gamma}", pair, replace(GREEDY, gamma=gamma)) for gamma in (1, 4)]
-    *_, last = compare(settings, PROMPTS, repeats=1)
-    drafted = {row.gamma: row.drafted_per_round for row in last.rows}
-    assert 0.9 < drafted[1] <= 1 < 3 < drafted[4] <= 4
-    assert all(row.speedup is row.texts_equal is None for row in last.rows)
-
-
-@pytest.mark.slow
-def test_one_more_pair_is_one_more_row(pair):
-    target = tiny()
-    other = load_pair(target=target, drafter=tiny(seed=5))
-    other = replace(other, info=replace(other.info, name="other"))
-    *_, last = compare(settings_for([pair, other], ["model", "none"], GREEDY), PROMPTS, repeats=1)
-    accepted = {row.name: row.accepted_per_round for row in last.rows}
-    assert set(accepted) == {f"drafter model ({pair.info.name})", "drafter model (other)", "target alone"}
-    assert accepted["drafter model (other)"] < accepted[f"drafter model ({pair.info.name})"]
 
 
 # The command

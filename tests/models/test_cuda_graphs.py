@@ -159,14 +159,6 @@ def test_logits_that_are_rounded_otherwise_leave_every_step_captured(monkeypatch
     assert {key[:2] for key in graphs.graphs} >= steps
 
 
-def test_compared_with_the_step_s_own_verdict_they_would_be_refused(monkeypatch):
-    """So the tests above show something."""
-    call = Graphs.__call__
-    monkeypatch.setattr(Graphs, "__call__", lambda self, key, step, value, _: call(self, key, step, value))
-    graphs = captured_with(monkeypatch, DRAFTERS_16["model"](), Rounding(0.2), SAMPLED_16)
-    assert len(graphs.refused) > 2, graphs.refused
-
-
 def wrong_logits(operation, output):
     if operation.overloadpacket.__name__ in ("mm", "addmm", "linear") and output.shape[-1] == VOCAB:
         output[-1, 7] += output.abs().max() / 4
@@ -200,24 +192,10 @@ def test_wrong_logits_and_wrong_verdicts_are_found(monkeypatch, drafter, changed
     assert any(told in why for why in graphs.refused.values()), graphs.refused
 
 
-def wrong_positions(operation, output):
-    """Keys and queries are rotated by the next position."""
-    if operation.overloadpacket.__name__ != "_to_copy" or output.dtype != torch.float32:
-        return output
-    is_of_positions = output.dim() == 3 and output.numel() == max(output.shape)
-    return output + 1 if is_of_positions else output
-
-
 def stale_mask(operation, output):
     """Hides one token of the prompt. A forward on a CPU attends to 64 keys of so short a text."""
     if operation.overloadpacket.__name__ == "gt" and output.shape[1:] == (64,):
         output[:, 5] = True
-    return output
-
-
-def wrong_token(operation, output):
-    if operation.overloadpacket.__name__ == "embedding" and len(output) > 1:
-        output[-1] = output[0]
     return output
 
 
@@ -231,10 +209,9 @@ def embedded_16():
 STORY = "Once upon a time there was a little fox who lived in the forest"
 
 
-@pytest.mark.parametrize("changed", [wrong_positions, stale_mask, wrong_token])
-def test_a_trained_pair_s_graph_that_reads_something_wrong_is_found(monkeypatch, embedded_16, changed):
+def test_a_trained_pair_s_graph_that_reads_something_wrong_is_found(monkeypatch, embedded_16):
     (target, drafter), prompt = embedded_16
-    refused = captured_with(monkeypatch, drafter, changed, GREEDY_16, target, prompt).refused
+    refused = captured_with(monkeypatch, drafter, stale_mask, GREEDY_16, target, prompt).refused
     assert {key[:2] for key in refused} >= {("draft", 4), ("verify", 4)}
 
 

@@ -1,6 +1,5 @@
 """Downloads for visitors, from a hub on this machine that is slow, silent, broken or full of pickles."""
 
-import asyncio
 import json
 import os
 import re
@@ -16,17 +15,13 @@ import torch
 from huggingface_hub import constants, file_download
 from safetensors.torch import load_file, save_file
 
-from specdemo import PairError, Params
+from specdemo import PairError
 from specdemo.errors import LoadError, TookTooLong
 from specdemo.loading import fetch, load, plan
 from specdemo.loading.downloads import Downloads
 from specdemo.loading.load import load_pair
 from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import resolve
-from specdemo.ui.runs.limits import Visitor
-from specdemo.ui.runs.models import Choice, Models
-from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.run import Waiting, follow
 from tests.checkpoints import change_config, change_tensors, saved_in
 from tests.heads import save_head, tiny_head
 from tests.hub import Hub
@@ -179,51 +174,6 @@ def test_one_download_at_a_time_is_shared_and_a_local_pair_does_not_wait_for_it(
     assert pairs[0] is pairs[1] is not pairs[2]
     assert all(any("Downloading" in words for words, _ in each) for each in told)
     assert sorted(hub.sent) == sorted(set(hub.sent))
-
-
-def test_a_visitor_is_told_of_a_download_and_can_leave(hub, models):
-    """The hub sends each piece when somebody waits who has been told of the one before."""
-    told = {"target": [], "drafter": []}
-
-    def somebody_waits() -> bool:
-        alive = list(pairs.pool.downloads.alive.values())
-        return any(listener.is_wanted() for download in alive for listener in list(download.listeners))
-
-    def send_slowly(file, write):
-        if file.suffix == ".safetensors":
-            whole, news = file.read_bytes(), told[file.parent.name]
-            for quarter in range(3):
-                before = len(news)
-                wait_until(somebody_waits)
-                write(whole[quarter * len(whole) // 4 : (quarter + 1) * len(whole) // 4])
-                wait_until(lambda before=before: len(news) > before)
-            write(whole[3 * len(whole) // 4 :])
-            raise ConnectionError  # all is sent
-
-    async def visit(leave: bool):
-        ticket = queue.join(Visitor("page", "10.0.0.1"), "run")
-        steps = follow(pairs, ticket, Choice(), "the cat sat", params)
-        async for step in steps:
-            last = step
-            if isinstance(step, Waiting) and step.share:
-                if leave:
-                    await asyncio.wait_for(steps.aclose(), SOON)
-                told["target" if "Downloading target" in step.sentence else "drafter"].append(step)
-                if leave:
-                    break
-        return last
-
-    hub.before_file = send_slowly
-    params = Params(temperature=0, max_new_tokens=5, ignore_eos=True)
-    pairs, queue = Models(PAIR), RunQueue()
-    asyncio.run(visit(leave=True))
-    assert asyncio.run(visit(leave=False)).run.trace.finish == "length"
-    for news in told.values():
-        shares = [step.share for step in news]
-        assert len(shares) > 1 and shares == sorted(shares) and shares[0] < 1
-    size = (models / "target" / "model.safetensors").stat().st_size / 1e6
-    pattern = rf"Downloading target own/target: \d\.\d of {size:.1f} MB … \d+ s"
-    assert any(re.fullmatch(pattern, step.sentence) for step in told["target"])
 
 
 # Weights in several files

@@ -41,13 +41,12 @@ def exits(target, **params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", [1, 3])
-def test_every_layer_drafts(layer):
+def test_a_later_layer_drafts():
     changes = dict(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2)
     target = tiny("gemma2", **changes)
-    trace = exits(target, gamma=3, exit_layer=layer)
+    trace = exits(target, gamma=3, exit_layer=3)
     assert_same(target, trace.output_ids, greedy(target, PROMPT, NEW))
-    assert trace.params.exit_layer == layer and trace.stats.rejected
+    assert trace.params.exit_layer == 3 and trace.stats.rejected
 
 
 @pytest.mark.slow

@@ -24,13 +24,6 @@ def poor():
     return load_pair(POOR)
 
 
-def test_the_files_are_small_enough_to_come_with_the_project():
-    sizes = {"target": (20, 36), "drafter": (0.8, 5), "poor": (0.2, 0.8), "eagle3": (0.8, 9)}  # MB
-    for role, (least, most) in sizes.items():
-        weights = [file.stat().st_size / 1e6 for file in (EMBEDDED / role).glob("*.safetensors")]
-        assert max(weights) < 10 and least < sum(weights) < most
-
-
 @pytest.mark.slow
 def test_models_and_tokenizers_fit_together(good, poor):
     assert good.context >= 1024 and poor.context >= 1024

@@ -30,14 +30,6 @@ def test_gradio_still_has(named, path):
     attrgetter(rest)(named[root])
 
 
-def test_every_private_name_in_the_file_is_in_the_table():
-    with open(inside.__file__, encoding="utf-8") as file:
-        code = file.read()
-    known = {name for path in PRIVATE for name in path.split(".")}
-    for name in ("_queue", "_asyncio_tasks", "mcp_server_obj"):
-        assert name in known and f".{name}" in code
-
-
 def test_an_idle_queue_looks_for_events_as_often_as_it_is_told(monkeypatch):
     with gr.Blocks() as demo:
         gr.api(lambda: 1, api_name="one")

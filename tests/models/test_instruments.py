@@ -97,21 +97,6 @@ def test_draft_lengths_are_measured_against_the_target_alone(models, queue, monk
         assert 1 < point["tokens_per_round"] <= point["gamma"] + 1
 
 
-@pytest.mark.slow
-def test_the_drafters_of_a_target_are_compared(models, queue, monkeypatch):
-    monkeypatch.setattr(instruments, "REPEATS", 1)
-    messages = measured(models, queue, {"kind": "compare", "prompts": "this"})
-    shares = [message["share"] for message in messages if message["state"] == "running"]
-    assert shares == sorted(shares) and shares[0] == 0, "it tells how far it is"
-    table = messages[-1]["comparison"]
-    names = {row[0] for row in table["rows"]}
-    pairs = {"drafter model (embedded)", "drafter model (embedded-poor)"}
-    pairs |= {"EAGLE-3 head (embedded-eagle3)", "DFlash head (embedded-dflash)"}
-    assert pairs | {"lookup", "early exit", "target alone"} <= names
-    assert all(len(row) == len(table["columns"]) for row in table["rows"]) and table["winner"]
-    assert len(json.loads(table["json"])["rows"]) == len(table["rows"]) == table["csv"].count("\n") - 1
-
-
 def has_rows(message):
     return bool(message.get("comparison", {}).get("rows"))
 

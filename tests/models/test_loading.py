@@ -621,7 +621,6 @@ BROKEN = {
     "a tokenizer config that is cut off": (cut("tokenizer_config.json"), "tokenizer"),
     "an unknown architecture": (config_with(model_type="nonsense"), "nonsense"),
     "a model that writes no text": (written("config.json", b'{"model_type": "vit"}'), "vit"),
-    "an encoder-decoder": (written("config.json", b'{"model_type": "t5"}'), "t5"),
 }
 
 

@@ -12,7 +12,6 @@ PROMPT = "The cat sat. The cat sat. The dog ran to the cat. The cat"
 SAMPLED = Params(draft_with="lookup", gamma=4, seed=5, max_new_tokens=40)
 SETTINGS = {
     "greedy": replace(SAMPLED, temperature=0.0, max_new_tokens=24),
-    "top-p": replace(SAMPLED, temperature=1.3, top_p=0.8, seed=8),
     "block, penalties": replace(SAMPLED, rule="block", repetition_penalty=1.3, frequency_penalty=0.4),
 }
 

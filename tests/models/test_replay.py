@@ -1,13 +1,11 @@
 """Runs over CUDA graphs that are replayed as strictly as CUDA's memory is used (tests/strict_replay.py),
 drawn at random: their texts are those of the same steps uncaptured. And faults that must be found."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from random import Random
 
 import pytest
-import torch
-from torch import Tensor
 
 from specdemo import Params, Round, stream
 from specdemo.engine.drafters.eagle3 import Eagle3Drafter
@@ -171,27 +169,3 @@ def test_a_cache_that_is_written_after_it_was_read_is_found(fake):
     assert not wrong and not fake.faults
     assert {key[0] for key in graphs.refused} == {"draft", "verify"}
     assert all("logits differ by" in why for why in graphs.refused.values())
-
-
-@dataclass(frozen=True)
-class Number:
-    x: Tensor
-
-    def on_device(self):
-        return self
-
-    varied = on_device
-
-
-def test_what_a_replay_spoils(fake):
-    """Outputs of later graphs and inputs of others; neither its own, nor outputs of earlier ones."""
-    graphs, given = Graphs(Clock()), Number(torch.ones(3))
-
-    def run(name):
-        return graphs((name, 0), lambda value: Number(2 * value.x), given)
-
-    first, second = run("first"), run("second")
-    assert first[0].x.isnan().all() and first[1].x.tolist() == second[1].x.tolist() == [2.0] * 3
-    again = run("first")
-    assert again[0].x.tolist() == [1.0] * 3 and again[1].x.tolist() == [2.0] * 3
-    assert second[0].x.isnan().all() and second[1].x.isnan().all() and graphs.fault is None

@@ -25,16 +25,6 @@ from specdemo.events.trace import SCHEMA
 ROOT = Path(__file__).resolve().parents[2]
 
 PAIR = PairInfo("tiny", "target", None, "cpu", "a CPU", ByModel("float32", None), ByModel(None, None))
-HOSTILE = [
-    "",
-    "\0\x01\x1f\x7f\x80",
-    '"quotes" and \\backslashes\\ \\u0041 \\ud800',
-    "\r\n\u2028\u2029\x85\t",
-    "</script><img src=x onerror=alert(1)> ${alert(1)} {{7*7}}",
-    "日本語 🙂 👩‍👩‍👧 é \u202edesrever\ufeff\ufffd\uffff\U0010ffff",
-    "NaN, Infinity, null, true, -0, 1e999",
-    "x" * 100_000,
-]
 
 
 def any_float(dice):
@@ -221,19 +211,6 @@ def test_the_keys_are_those_of_the_schema():
     assert data["pair"]["dtype"] == {"target": "float32", "drafter": None}
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_strings_survive(tmp_path, text):
-    info = replace(PAIR, name=text, target=text, device_name=text)
-    params = Params(stop=(text[:999] + "!",), chat=True, system=text)
-    trace = Trace.begin(Started(info, {text: text}, params, text, (1,)))
-    own = Next(7, text, "sampled", 1.0, None, 1.0, None, 0.5, None, ((7, text, 1.0, None, 1.0, None),))
-    trace.add(Round(0, (), own, (7,), 0.0, 0.0))
-    trace.end("error", error=text)
-    trace.save(tmp_path / "trace.json")
-    assert Trace.load(tmp_path / "trace.json") == trace
-    assert trace.text == text
-
-
 def changed(path, value):
     """The JSON of a good trace with the value at `path` replaced, or left out (value is ...)."""
     data = json.loads(any_trace(1).to_json())
@@ -252,13 +229,10 @@ def changed(path, value):
     [
         (["schema"], "specdemo.trace/2", "schema"),
         (["schema"], ..., "schema"),
-        (["pair"], ..., "pair"),
         (["versions", "torch"], 2, "versions.torch"),
         (["params", "gamma"], 17, "gamma"),
         (["params", "temperature"], True, "params.temperature"),
         (["params", "stop"], "abc", "params.stop"),
-        (["prompt"], 5, "prompt"),
-        (["prompt_ids"], "12", "prompt_ids"),
         (["rounds"], {}, "rounds"),
         (["rounds", 3, "draft", 1, "p"], ..., "rounds.3.draft.1.p"),
         (["rounds", 3, "draft", 1, "id"], True, "rounds.3.draft.1.id"),
@@ -266,8 +240,6 @@ def changed(path, value):
         (["rounds", 3, "draft", 0, "top", 2], [1, "a", 0.5], "rounds.3.draft.0.top.2"),
         (["rounds", 3, "next", "source"], "guessed", "rounds.3.next.source"),
         (["rounds", 3, "next", "u"], None, "rounds.3.next.u"),
-        (["finish"], "done", "finish"),
-        (["stats", "tokens"], 1.5, "stats.tokens"),
         # The types are right, but it cannot be a run.
         (["prompt_ids", 1], -1, "prompt_ids"),
         (["prompt_ids", 1], 10**400, "prompt_ids"),

@@ -351,20 +351,10 @@ def test_a_loss_that_is_no_number_stops_the_training(texts, tmp_path, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_head_is_trained_resumed_and_drafts_for_its_target(texts, tmp_path, monkeypatch):
+def test_a_head_is_trained_and_drafts_for_its_target(texts, tmp_path):
     assert train_tiny("target", texts, tmp_path, "--layers", "2", "--tokens", str(256 * 40)) == 0
-    run = ["--tokens", str(256 * 25), "--steps", "3", "--sampled", "17000", "--every", "0"]
-
-    steps_done = killed(monkeypatch, 14)
-    with pytest.raises(Killed):
-        train_tiny("eagle3", texts, tmp_path, *run)
-    torch.rand(3)
+    run = ["--tokens", str(256 * 25), "--steps", "3", "--sampled", "17000"]
     assert train_tiny("eagle3", texts, tmp_path, *run) == 0
-    assert steps_done == [*range(15), *range(14, 25)]
-    assert (
-        train_tiny("eagle3", texts, tmp_path, *run, "--name", "whole", "--work", str(tmp_path / "again")) == 0
-    )
-    assert same_weights(tmp_path / "pair" / "eagle3", tmp_path / "pair" / "whole")
 
     pair = load_pair(drafter=str(tmp_path / "pair" / "eagle3"))  # its config.json names the target
     assert pair.info.target == str(tmp_path / "pair" / "target")

@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import replace
-from itertools import pairwise
 from statistics import median
 from types import SimpleNamespace
 
@@ -40,7 +39,6 @@ from specdemo.bench.results import (
     Result,
     Roofline,
     Row,
-    ShapesInfo,
     Speed,
 )
 from specdemo.bench.run import RATIOS, context_row, gamma_row, ratios, row
@@ -341,16 +339,6 @@ def test_the_table_tells_where_a_text_differs_which_rows_are_sampled_and_who_is_
     assert "fastest by wall time: specdemo speculative; by processor time: llama.cpp\n" in text
 
 
-def test_the_table_has_what_was_measured_and_nothing_else():
-    text = result_table(result(gammas=[], contexts=[], differing_argmaxes=None, attention=None))
-    for absent in ("tokens/round", "prefill", "cost ratio", "the device waits", "differing", "attention"):
-        assert absent not in text
-    text = result_table(result(host_ms=DeviceIdle(0.25, 1.5), cost_ratio=0.125, expected_x_plain=2.5))
-    assert "the device waits 0.250 ms for the host between rounds, 1.500 ms per round in total" in text
-    assert "cost ratio 0.125: for that the theory expects 2.50 x specdemo plain" in text
-    assert "the drafter is right after 50%" in result_table(result(shapes=ShapesInfo("tiny", 0.5, 512)))
-
-
 def test_differences_in_float32_are_called_a_bug():
     differing = result(differing_argmaxes=Differences(1, [None, 37]))
     said = "1 of 2 texts differ from plain, first at token 37"
@@ -435,14 +423,6 @@ def test_the_cycle_goes_through_all_tokens_and_the_drafter_is_wrong_for_its_shar
     assert (bigrams(1000, 0.8, seed=4).order != follows.order).any()
 
 
-def test_prompts_of_shapes_are_parts_of_the_cycle():
-    follows = bigrams(50, 0.8, seed=0)
-    for prompt in (*follows.prompts(3), *follows.prompts(2, 70)):
-        assert all(follows.target[a] == b for a, b in pairwise(prompt))
-    assert [len(prompt) for prompt in (*follows.prompts(1), *follows.prompts(1, 70))] == [16, 70]
-    assert len({prompt[0] for prompt in follows.prompts(3)}) == 3
-
-
 # Options
 
 
@@ -458,27 +438,18 @@ GAMMAS = "argument --gammas: must be whole numbers from 1 to 16, separated by co
 CONTEXTS = "argument --contexts: must be whole numbers from 2 to 1,000,000, separated by commas, not"
 METHODS_ALLOWED = f"methods must be some of {', '.join(METHODS)}, separated by commas, or all, not"
 WRONG = {
-    "--gammas 1,x": f"{GAMMAS} '1,x'",
     "--gammas 4,17": f"{GAMMAS} '4,17'",
-    "--gammas=": f"{GAMMAS} ''",
     "--gammas ²": GAMMAS,
     "--contexts 1": f"{CONTEXTS} '1'",
     "--shapes giant": "shapes must be one of llama-3.2-3b-1b, qwen3-8b-0.6b, llama-3.1-8b-1b, tiny, not",
     "--methods all,model": f"{METHODS_ALLOWED} 'all'",
-    "--methods=": f"{METHODS_ALLOWED} ''",
     "--methods none --plot x.png": "methods: give --methods or --plot, not both",
-    "--methods none --shapes tiny": "methods: give --methods or --shapes, not both",
     "--shapes tiny --pair embedded": "shapes: give --shapes or --pair, not both",
-    "--shapes tiny --quantize-sweep none": "shapes: give --shapes or --quantize-sweep, not both",
     "--shapes tiny --temperature 0.5": "temperature must be 0 with --shapes, whose acceptance rate is known",
-    "--shapes tiny --device tpu": "device must be cpu, cuda or cuda:N, not 'tpu'",
-    "--shapes tiny --dtype int3": "dtype must be one of auto, float32, bfloat16, float16, not 'int3'",
     "--shapes tiny --accept nan": "argument --accept: must be a number from 0 to 1, not 'nan'",
     "--accept 0.5": "accept is the acceptance rate of --shapes, so it needs --shapes",
-    "--quantize-sweep none,int3": "quantize must be one of none, int8, int4, int2, float8, not 'int3'",
     "--quantize-sweep none --quantize int8": "quantize: give --quantize and --quantize-drafter or",
     "--plot x.jpg": "plot must be a file that ends in .png or .svg, not x.jpg",
-    "--plot /no/such/place/x.png": "plot cannot be saved: there is no directory /no/such/place",
     "--prompts 0": "argument --prompts: must be a whole number from 1 to 1,000",
 }
 

@@ -151,15 +151,6 @@ def test_a_split_character_belongs_to_the_token_that_completes_it():
     assert pieces_of(tokenizer, ids[:-1])[-1] == INCOMPLETE, "nothing completes it: it shows at the end"
 
 
-def test_special_tokens_are_empty_and_disturb_nothing(tokenizer):
-    bos, eos, start = tokenizer.convert_tokens_to_ids(SPECIAL)
-    ids = tokenizer("upon a time", add_special_tokens=False).input_ids
-    mixed = [bos, *ids[:1], start, *ids[1:], eos, start]
-    pieces = pieces_of(tokenizer, mixed)
-    assert [pieces[0], pieces[2], *pieces[-3:]] == [""] * 5
-    assert "".join(pieces) == decoded(tokenizer, mixed) == decoded(tokenizer, ids)
-
-
 def test_a_preview_is_what_would_come_and_changes_nothing(tokenizer):
     dice = random.Random(3)
     ids = tokenizer("".join(TEXT[:2]), add_special_tokens=False).input_ids

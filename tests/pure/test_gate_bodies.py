@@ -29,22 +29,6 @@ def request(*parts, waits=False):
     return Inside({"type": "http", "headers": []}, receive, send)
 
 
-def test_a_body_that_does_not_come_to_its_end_is_given_up():
-    reader = Bodies(MOST, TOGETHER, seconds=0.05)
-    with pytest.raises(NotLetIn, match="took too long to arrive") as refused:
-        asyncio.run(reader.read(request(b"{", waits=True), "a"))
-    assert refused.value.status == 408 and not reader.arriving
-
-
-@played
-async def test_what_was_read_is_read_again_by_the_app():
-    reader = Bodies(MOST, TOGETHER, 30)
-    inside = request(b"ab", b"", b"c")
-    assert await reader.read(inside, "a") == b"abc"
-    assert await inside.receive() == {"type": "http.request", "body": b"abc", "more_body": False}
-    assert not reader.arriving
-
-
 @played
 async def test_unfinished_bodies_are_bounded_together_and_keep_nobody_else_out():
     reader = Bodies(MOST, TOGETHER, 30)

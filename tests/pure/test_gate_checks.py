@@ -40,7 +40,6 @@ STOP = Function(2, "stop", (Field("session"),), direct=True, private=True)
     ("body", "sentence"),
     [
         (b"\xff{}", "The body must be JSON in UTF-8."),
-        (b"", "The body must be JSON: Expecting value"),
         (b'{"a": NaN}', "The body must be JSON: NaN is no number of JSON."),
         (b'{"a": 1e999}', "The body must be JSON: a number is too large."),
         (b'{"a": ' + b"1" * 5000 + b"}", "The body must be JSON: "),
@@ -66,14 +65,10 @@ def test_right_values_pass_and_empty_ones_are_left_to_params():
     ("at", "value", "sentence"),
     [
         (0, 5, "Prompt must be text, not 5."),
-        (0, ["x"], "Prompt must be text, not a list."),
         (1, "third", 'Pair must be one of embedded, other, not "third".'),
-        (1, None, "Pair must be one of embedded, other, not null."),
-        (2, "40", 'Top-k must be a number, not "40".'),
         (2, True, "Top-k must be a number, not true."),
         (2, 10**400, "Top-k must be a number, not 1000000000"),
         (3, 1, "Chat template must be true or false, not 1."),
-        (4, 3, "Examples must be a whole number from 0 to 2, not 3."),
         (4, True, "Examples must be a whole number from 0 to 2, not true."),
     ],
 )
@@ -326,16 +321,12 @@ def test_a_trace_has_a_limit_of_its_own_and_is_refused_in_words_for_the_page():
         ("/gradio_api/run/predict", {"session_hash": "a", "fn_index": 2, "data": [None]}, 200),
         ("/gradio_api/run/predict", {"fn_index": 2, "data": [None]}, 400),
         ("/gradio_api/run/predict", {"session_hash": "a", "fn_index": 2, "data": []}, 400),
-        ("/gradio_api/run/predict", {"session_hash": "a", "fn_index": 4, "data": ["x", 1]}, 404),
         ("/gradio_api/queue/join", {"session_hash": "a", "fn_index": 2, "data": [None]}, 404),
-        ("/gradio_api/queue/join", {"session_hash": "a", "fn_index": 99, "data": [None]}, 404),
         ("/gradio_api/queue/join", {"session_hash": "a", "fn_index": True, "data": [None]}, 400),
-        ("/gradio_api/call/v2/stop", {}, 404),
         ("/gradio_api/call/v2/generate", {}, 400),
         ("/gradio_api/call/generate", {"data": ["x"]}, 400),
         ("/gradio_api/cancel", {"session_hash": "a", "fn_index": 1, "event_id": "b"}, 200),
         ("/gradio_api/cancel", {"fn_index": 1, "event_id": "b"}, 400),
-        ("/gradio_api/reset", {"event_id": None}, 400),
     ],
 )
 def test_only_what_can_be_called_is_called(path, body, status):

@@ -96,16 +96,11 @@ def test_a_proxy_may_leave_out_the_port_but_not_tell_another():
     assert not let_in(behind, "localhost:7860", "http://localhost:3000", "localhost:8080")
 
 
-def test_an_address_may_be_written_in_several_ways():
-    for bound, host in (("FD00::0001", "[fd00::1]:7860"), ("fd00::1", "[FD00:0::0001]")):
-        assert let_in(Hosts(bound, (), hosted=False, behind_proxy=False), host)
-    assert let_in(PRIVATE, "[0:0::1]:7860")
-
-
 def test_the_dot_at_the_end_of_a_name_does_not_count():
     hosts = Hosts("127.0.0.1", ("Lab.example.", "FD00::0001"), hosted=False, behind_proxy=False)
     assert let_in(hosts, "lab.example", "https://lab.example.") and let_in(hosts, "lab.example.:7860")
     assert let_in(hosts, "[fd00::1]:7860", "http://[fd00::1]:7860") and let_in(hosts, "localhost.")
+    assert let_in(PRIVATE, "[0:0::1]:7860")
 
 
 def test_what_is_no_name_or_address_cannot_be_let_in():

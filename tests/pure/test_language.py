@@ -24,7 +24,7 @@ from specdemo.ui.runs.run import Waiting
 from specdemo.ui.view.feed import KeptRun, notice
 from specdemo.ui.view.settings import CONTROL_NAMES, SAMPLERS, WITHOUT_USUAL
 from specdemo.ui.view.texts import describe_recorded, whose
-from specdemo.ui.view.words import LANGUAGES, catalogue, say, speaking, spoken
+from specdemo.ui.view.words import LANGUAGES, catalogue, speaking, spoken
 from tests.pure.test_feed import ROUNDS, trace
 from tests.pure.test_following import messages
 
@@ -36,19 +36,14 @@ PAGE = "http://localhost:7860/"
     [
         ("", "", "", "en"),
         ("lang=de", "", "", "de"),
-        ("lang=de-AT", "", "en", "de"),
         ("prompt=x&lang=en", f"{PAGE}?lang=de", "de", "en"),
         ("", f"{PAGE}?gamma=4&lang=de#top", "en", "de"),
         ("lang=fr", f"{PAGE}?lang=de", "", "de"),
-        ("lang=", PAGE, "de-AT", "de"),
         ("lang=en&lang=de", "", "", "en"),  # URLSearchParams.get takes the first
         ("", "http://[::1", "de", "de"),
         ("lang=%ff%00", "\x00?lang=", "de", "de"),
         ("", "", "fr, de-CH;q=0.7, en;q=0.3", "de"),
-        ("", "", "en;q=0.2,de;q=0.9", "de"),
         ("", "", "de;q=0, en", "en"),
-        ("", "", "fr, *;q=0.5", "en"),
-        ("", "", "de;q=zwei", "en"),
         ("", "", ";;,,q=1;de", "en"),
         ("a&" * 20_000, "", "de," * 5_000, "de"),
     ],
@@ -173,7 +168,3 @@ def test_every_control_and_sampler_has_its_words():
         assert set(settings["controls"]) == set(CONTROL_NAMES) and set(settings["samplers"]) == set(SAMPLERS)
         without = {name for name, words in settings["controls"].items() if "usual" not in words}
         assert without == set(WITHOUT_USUAL)
-
-
-def test_the_contracts_names_stay_in_english():
-    assert [say(f"page.{name}") for name in ("prompt", "generate", "stop")] == ["Prompt", "Generate", "Stop"]

@@ -1,4 +1,4 @@
-"""The numbers of a run: the worked example of the trace format, and several rounds added up."""
+"""The numbers of a run: several rounds added up, and plain rounds beside them."""
 
 from dataclasses import replace
 
@@ -28,17 +28,6 @@ def folded(*rounds, forwards=1, prefill_ms=5.0, plain_ms=()):
     for one in rounds:
         stats = metrics.after_round(stats, one)
     return after_plain_rounds(stats, rounds, plain_ms)
-
-
-def test_the_example_of_the_trace_format():
-    example = a_round("accepted", "rejected", "discarded", draft_ms=1.2, verify_ms=3.4)
-    stats = folded(example)
-    assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted, stats.rejected) == (2, 1, 3, 1, 1)
-    assert (stats.acceptance_rate, stats.mean_tokens_per_round, stats.target_forwards) == (0.5, 2.0, 2)
-    assert (stats.prefill_ms, stats.draft_ms, stats.verify_ms) == (5.0, 1.2, 3.4)
-    assert stats.ttft_ms == pytest.approx(9.6)
-    assert stats.tokens_per_second == pytest.approx(434.8, abs=0.05)
-    assert stats.drafter_step_ms == pytest.approx(0.4)
 
 
 PLAIN_MS = [2.7, 2.8, 2.9, 3.0, 3.2, 2.9, 2.8, 3.1]

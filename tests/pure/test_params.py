@@ -94,10 +94,6 @@ def test_a_logit_bias_is_kept_by_token_id():
     given[5] = 3
     assert params == Params(logit_bias={5: 2.5, 11: -100}) != Params()
     assert len(Params(logit_bias=dict.fromkeys(range(300), 1)).logit_bias) == 300
-    with pytest.raises(ValueError, match="^logit_bias must be a mapping of at most 300 token ids, not 301"):
-        Params(logit_bias=dict.fromkeys(range(301), 1))
-    with pytest.raises(ValueError, match="^logit_bias must be a mapping to numbers from -100 to 100, not"):
-        Params(logit_bias={3: 700})
 
 
 def test_every_choice_is_implemented():

@@ -4,12 +4,10 @@ from statistics import fmean
 
 import pytest
 
-from specdemo.events.trace import Trace
 from specdemo.ui.page.links import read_link
 from specdemo.ui.runs.board import RECORDED_RUN
 from specdemo.ui.runs.recorded import RECORDINGS, TRACES_FOLDER, recorded_trace
-from specdemo.ui.view.feed import rounds_to_draw
-from tests.recorded_runs import compact, is_undisturbed
+from tests.recorded_runs import is_undisturbed
 
 RUNS = {name: recorded_trace(name) for name in RECORDINGS}
 
@@ -57,12 +55,6 @@ def test_each_shows_what_its_sentence_claims():
     halves = rounds[: len(rounds) // 2], rounds[-(len(rounds) // 2) :]
     first, second = ([token.fate for token in drafts_of(half)].count("accepted") for half in halves)
     assert second > first > 0, "n-grams warm up"
-
-
-def test_what_is_left_out_of_a_file_is_not_shown():
-    run = RUNS["warm"]
-    again = Trace.from_json(compact(run))
-    assert again == run and rounds_to_draw(again.rounds) == rounds_to_draw(run.rounds)
 
 
 def test_a_link_names_one():

@@ -8,7 +8,6 @@ from specdemo.events.speedup import counted_estimates
 from specdemo.events.trace import Trace
 from specdemo.events.verdict import verdict
 from specdemo.ui.page.api import trace_in_words
-from specdemo.ui.runs.opening import opened
 from specdemo.ui.view.feed import RunFeed
 from specdemo.ui.view.served import ENGINE_ONLY, FATES_SERVED, NUMBERS_SERVED, SERVER_NUMBERS
 from specdemo.ui.view.texts import FATES, NUMBERS, describe_recorded, number_texts, whose
@@ -18,12 +17,6 @@ from tests.runs_served import SERVER, served_trace
 @pytest.fixture(params=[True, False], ids=["told", "untold"])
 def told(request):
     return request.param
-
-
-def test_its_trace_can_be_opened(told):
-    trace = served_trace(told)
-    assert Trace.from_json(trace.to_json()) == trace
-    assert opened(trace.to_json().encode()).wrong == ""
 
 
 def test_what_is_not_told_is_sent_as_null(told):
@@ -90,13 +83,6 @@ def test_its_numbers_are_those_that_are_told(told):
     assert times == (["41 ms", "3 ms", "180 ms", "620 ms", "803 ms"] if told else ["not told"] * 5)
     assert {numbers[name] for name in ENGINE_ONLY if name != "target_forwards"} == {"–"}
     assert set(NUMBERS_SERVED) < set(NUMBERS) and set(FATES_SERVED) < set(FATES)
-
-
-def test_a_run_of_the_engine_has_only_its_own():
-    trace = served_trace()
-    trace.pair = replace(trace.pair, server=None)
-    assert set(number_texts(trace)) == set(NUMBERS)
-    assert RunFeed(trace).snapshot()["setting"]["served"] is None
 
 
 def test_no_speed_up_is_told(told):

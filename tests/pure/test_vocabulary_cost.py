@@ -96,14 +96,3 @@ def test_nothing_as_wide_as_the_vocabulary_is_float64(sampler):
     assert not cost.wide_float64
     assert cost.bytes > 8 * VOCAB_SIZE * GAMMA, "the logits at least are read, and probabilities written"
     assert cost.seconds < 0.1 * WEIGHTS / BYTES_PER_S
-
-
-def test_the_count_notices_float64():
-    """The widest look of top-p is allowed to be float64: it is rare."""
-    params = Params(temperature=0.8, top_p=0.9)
-    first, widest = Sampler(params), Sampler(params)
-    while widest.nucleus.width is not None:
-        widest.widen()
-    cheap, costly = (cost_of_a_round(sampler) for sampler in (first, widest))
-    assert {"exp", "cumsum"} <= set(costly.wide_float64)
-    assert costly.float64_operations > 2 * cheap.float64_operations

@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -204,12 +204,18 @@ def generated(url):
 def every_fate(tmp_path_factory) -> tuple[Path, Trace]:
     """A trace with tokens of every fate: the recorded run, and some rounds in which nothing was drafted."""
     run = Trace.load(RECORDED)
-    trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
-    for index, one in enumerate((*run.rounds, *map(undrafted, run.rounds[:9]))):
-        trace.add(replace(one, index=index))
+    trace = with_rounds(run, (*run.rounds, *map(undrafted, run.rounds[:9])))
     file = tmp_path_factory.mktemp("fates") / "every.json"
     trace.save(file)
     return file, trace
+
+
+def with_rounds(run: Trace, rounds: Iterable[Round]) -> Trace:
+    """The run with these rounds in place of its own, all counted anew."""
+    trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
+    for index, one in enumerate(rounds):
+        trace.add(replace(one, index=index))
+    return trace
 
 
 def undrafted(one: Round) -> Round:

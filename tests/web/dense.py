@@ -4,15 +4,14 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from specdemo.events import metrics
 from specdemo.events.trace import Trace, rounds_json
-from tests.web.conftest import RECORDED
+from tests.web.conftest import RECORDED, with_rounds
 
 
 def dense_trace(file: Path, size: int) -> Trace:
     """Saves such a trace of about this many bytes: drafts of 16 tokens, 50 alternatives each."""
     dice, run = random.Random(1), Trace.load(RECORDED)
-    trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
+    trace = with_rounds(run, [])
 
     def top() -> tuple:
         return tuple((n, f" token {n}", *(dice.random() for _ in range(4))) for n in range(50))

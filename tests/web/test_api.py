@@ -69,16 +69,6 @@ def test_its_arguments_are_those_of_params_and_nothing_else_is_public(client, ur
     assert answer.status_code == 404, "nobody passes by the queue"
 
 
-def test_the_same_seed_is_the_same_run_and_no_seed_is_another(client):
-    def run(**seed):
-        asked = {"max_new_tokens": 30, "temperature": 2.0, "top_p": 1.0} | seed
-        return client.predict("Once", **asked, api_name="/generate")["trace"]
-
-    drawn = run()
-    assert drawn["params"]["seed"] != run()["params"]["seed"]
-    assert run(seed=drawn["params"]["seed"])["output_ids"] == drawn["output_ids"]
-
-
 def test_a_wrong_value_is_answered_in_the_sentence_of_params(client):
     for wrong in ({"gamma": 17}, {"gamma": "4"}, {"draft_with": ["model"]}, {"stop": [""]}, {"chat": "yes"}):
         with pytest.raises(ValueError) as sentence:

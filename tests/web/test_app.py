@@ -31,8 +31,6 @@ def ended(capsys, *arguments: str) -> tuple[int, str]:
         (["--vllm", "host:8000"], 2, "vllm must be an address that begins with http:// or https://"),
         (["--vllm-key-from-env", "KEY"], 2, "vllm_key_from_env is for a vLLM server, so it needs --vllm"),
         (["--quantize-drafter", "x"], 2, "quantize must be one of none, int8, int4, int2, float8, not 'x'"),
-        (["--dtype", "float31"], 2, "dtype must be one of auto, float32, bfloat16, float16, not 'float31'"),
-        (["--device", "tpu"], 2, "device must be cpu, cuda or cuda:N, not 'tpu'"),
     ],
 )
 def test_a_wrong_flag_is_answered_in_a_sentence(capsys, monkeypatch, arguments, status, sentence):

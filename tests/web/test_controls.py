@@ -2,15 +2,12 @@
 
 import pytest
 
-from tests.web.conftest import RECORDED
 from tests.web.screen import (
     box,
-    choose_file,
     close_settings,
     generate,
     notice,
     open_settings,
-    open_trace,
     set_field,
     wait_for_state,
 )
@@ -82,15 +79,3 @@ def test_control_and_enter_starts_a_run_from_any_control(page):
         assert "\n" not in box(page, "Prompt").input_value()
         stop(page).click()
         wait_for_state(page, "recorded")
-
-
-def test_what_is_wrong_with_a_file_is_told_once_until_another_is_opened(page, tmp_path):
-    large, broken = tmp_path / "large.json", tmp_path / "broken.json"
-    large.write_bytes(b"x" * (17 * 2**20))
-    broken.write_text("once")
-    for file, words in ((broken, "not JSON"), (large, "17.0 MB"), (broken, "not JSON")):
-        choose_file(page, file)
-        page.get_by_test_id("notice").get_by_text(words).wait_for()
-        assert page.locator(".toast-body").count() == 0
-    open_trace(page, RECORDED)
-    assert notice(page, "recorded").startswith("A recorded run")

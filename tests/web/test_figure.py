@@ -7,7 +7,7 @@ import pytest
 
 from specdemo.events.trace import Trace
 from tests.web.conftest import RECORDED
-from tests.web.screen import fates, open_trace, wait_for_state
+from tests.web.screen import fates, wait_for_state
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 P = [0.42, 0.22, 0.14, 0.1, 0.08, 0.04]
@@ -274,13 +274,3 @@ def test_p_and_q_are_taken_from_the_pinned_token(figure):
     assert figure.get_by_role("slider", name="p of all others").count() == 1 and bound.is_visible()
     press(figure, "replace from p")
     assert not bound.is_visible(), "it is about the right rule"
-
-
-def test_a_greedy_run_brings_its_own_p_and_q_at_temperature_0(figure):
-    file = RECORDED.with_name("greedy.json")
-    open_trace(figure.page, file)
-    take_pinned(figure, Trace.load(file), "accepted", "rejected")
-    assert figure.get_by_label("temperature").input_value() == "0"
-    assert "u cannot matter" in figure.locator(".one").inner_text()
-    assert max(numbers(figure, "p and q of each token")["p"]) == 1
-    assert 0.01 < max(values(figure, "p")) < 1, "the bars are those before the sampler"

@@ -60,27 +60,6 @@ def test_a_run_can_be_read_while_it_goes_on(visit, endless):
     assert number(page, "rounds") == str(rounds - 1)
 
 
-def test_a_new_token_restyles_little(visit, bare):
-    """However much there is on the page, or it could not be read during a fast run."""
-    page = visit(bare, still=True)
-    browser, told, ended = page.context.browser.new_browser_cdp_session(), [], []
-    browser.on("Tracing.dataCollected", lambda part: told.extend(part["value"]))
-    browser.on("Tracing.tracingComplete", lambda part: ended.append(part))
-    browser.send("Tracing.start", {"categories": "devtools.timeline", "transferMode": "ReportEvents"})
-    page.evaluate(
-        """async () => {
-          const all = document.querySelectorAll(".stage [data-token]");
-          all[0].parentElement.append(all[all.length - 1].cloneNode(true));
-          await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
-        }"""
-    )
-    browser.send("Tracing.end")
-    while not ended:
-        page.wait_for_timeout(50)
-    restyled = [event["args"]["elementCount"] for event in told if event["name"] == "UpdateLayoutTree"]
-    assert max(restyled) > 0 and max(restyled) < 60 < page.locator(".stage [data-token]").count(), restyled
-
-
 def test_no_script_makes_a_call_with_an_argument_for_each_token():
     """From about 120,000 arguments on, a browser refuses."""
     takes_any = r"append|prepend|before|after|replaceChildren|push|unshift|splice|max|min|fromCharCode"

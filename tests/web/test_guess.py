@@ -57,13 +57,8 @@ def anew(page):
     return begun(page)
 
 
-def test_all_who_open_the_hall_s_link_get_the_same_verdicts_for_the_same_words(visit, url):
-    page = visit(url)
-    set_field(page, "Prompt", PROMPT)
-    page.get_by_role("tab", name="Be the drafter").click()
-    panel = page.get_by_test_id("guess")
-    panel.get_by_role("button", name="Begin a game").click()
-    begun(page)
+def test_all_who_open_the_hall_s_link_get_the_same_verdicts_for_the_same_words(table, visit):
+    page, panel = table, anew(table)
     panel.get_by_role("button", name="Copy link for the hall").click()
     panel.get_by_text("Copied: a link that begins this game.").wait_for()
     link = page.evaluate("navigator.clipboard.readText()")

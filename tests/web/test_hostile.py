@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import metrics
-from tests.web.conftest import HOSTILE
+from tests.web.conftest import HOSTILE, with_rounds
 from tests.web.screen import (
     IN_TEXT,
     box,
@@ -112,10 +111,9 @@ def test_in_a_trace(shared, hostile, tmp_path):
 def test_bidi_marks_turn_no_letter_around(shared, every_fate, tmp_path):
     _, trace = every_fate
     texts = ("ab", "cd\u202eef", "\u2066", "g\u2067h")
-    cut = replace(trace, rounds=[], output_ids=[], text="", stats=metrics.fresh())
-    for index, (one, text) in enumerate(zip(trace.rounds[-4:], texts, strict=True)):
-        cut.add(replace(one, index=index, next=replace(one.next, text=text)))
-    cut.save(tmp_path / "bidi.json")
+    pairs = zip(trace.rounds[-4:], texts, strict=True)
+    rounds = [replace(one, next=replace(one.next, text=text)) for one, text in pairs]
+    with_rounds(trace, rounds).save(tmp_path / "bidi.json")
     open_trace(shared, tmp_path / "bidi.json")
     assert joined(tokens(shared), *IN_TEXT) == "".join(texts)
     lefts = shared.locator(".stage [data-round]").evaluate_all(LEFTS)

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import metrics
 from specdemo.events.trace import Trace
 from specdemo.ui.view.texts import HEADLINE, NUMBERS, number_texts
 from specdemo.ui.view.words import say
-from tests.web.conftest import RECORDED
+from tests.web.conftest import RECORDED, with_rounds
 from tests.web.screen import fates, inspector, number, on_stage, open_trace, recorded, wait_for_state
 
 READ = """panel => {
@@ -118,12 +117,6 @@ def test_a_resampled_token_s_numbers_are_told_from_those_of_the_one_that_it_repl
     assert not numbers.is_visible(), "all numbers of another token are its own"
 
 
-def test_a_token_of_the_prompt_was_given(page):
-    shown = point(page.locator('.stage [data-fate="prompt"]').first)
-    assert shown["where"] == "prompt" and "part of the prompt" in shown["verdict"]
-    assert shown["values"] == [] and shown["rows"] == [] and shown["bar"] is False
-
-
 def test_hovering_shows_and_a_click_pins_until_it_is_unpinned(page):
     tokens = page.locator(".stage [data-round]")
     one, other = [at for at, text in enumerate(tokens.all_text_contents()) if text.strip()][:2]
@@ -169,26 +162,11 @@ def test_nothing_scrolls_inside_the_inspector(page):
     page.keyboard.press("Escape")
 
 
-def test_formulas_open_on_demand_and_stay_open(page):
-    formulas, summary = inspector(page).locator("math"), inspector(page).locator("summary")
-    accepted = page.locator('.stage [data-fate="accepted"]')
-    point(accepted.first)
-    assert formulas.count() and not formulas.first.is_visible()
-    summary.click()
-    point(accepted.nth(1))
-    assert all(formula.is_visible() for formula in formulas.all())
-    summary.click()
-    assert not formulas.first.is_visible()
-
-
 def test_three_signs_for_three_things_without_a_text(page, every_fate, tmp_path):
     run = Trace.load(RECORDED)
     first = run.rounds[0]
     part = replace(first.next, text="", top=((first.next.id, "\ufffd", 0.5, None, 0.5, None),))
-    trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
-    for one in (replace(first, next=part), *run.rounds[1:]):
-        trace.add(one)
-    trace.save(tmp_path / "signs.json")
+    with_rounds(run, (replace(first, next=part), *run.rounds[1:])).save(tmp_path / "signs.json")
     open_trace(page, tmp_path / "signs.json")
     signs = []
     for kind, explained in (

@@ -2,7 +2,9 @@
 
 import pytest
 
+from specdemo.events.trace import Trace
 from specdemo.ui.view.words import say
+from tests.web.conftest import RECORDED
 from tests.web.screen import (
     first_token,
     inspector,
@@ -239,6 +241,13 @@ def test_the_legend_filters(reading):
     assert shows("discarded") == (False, "false") and shows("rejected") == (True, "true")
 
 
+def test_what_is_copied_is_the_text(reading):
+    reading.get_by_test_id("stage").focus()
+    press(reading, "Control+a", "Control+c")
+    trace = Trace.load(RECORDED)
+    assert reading.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
+
+
 def test_replay_formulas_and_traces_are_in_reach(reading):
     page = reading
     # Playwright catches choosers from now on: asked for at the last moment, it may be late.
@@ -268,13 +277,6 @@ def test_replay_formulas_and_traces_are_in_reach(reading):
     with page.expect_download() as download:
         press(page, "Enter")
     assert download.value.suggested_filename.endswith(".json")
-
-
-def test_what_is_copied_by_keyboard_is_the_text(visit, bare):
-    page = visit(bare, still=True)
-    press_at(page, "Text, token by token", "Control+a", "Control+c")
-    trace = saved(page)
-    assert page.evaluate("navigator.clipboard.readText()") == trace.prompt + trace.text
 
 
 def test_stop_is_in_reach(reading):

@@ -78,7 +78,7 @@ def test_a_comparison_is_kept_saved_stopped_and_cleared(page):
     tab(page, "Compare", "compare")
     assert rows.count() == len(names), "another run leaves it"
 
-    set_field(page, "Max new tokens", 200)  # it must not have ended when it is stopped
+    set_field(page, "Max new tokens", 60)  # it must not have ended when it is stopped
     close_settings(page)
     panel.get_by_role("button", name="on a set of prompts").click()
     rows.nth(len(names)).wait_for(timeout=DONE)  # the first of the new table

@@ -1,4 +1,4 @@
-"""The tabs "Where drafts die" and "Exactness" in a real browser, and tokens under a finger.
+"""The tabs "Where drafts die" and "Exactness" in a real browser.
 tests/js/deaths.test.js and recompute.test.js test what the two tabs compute."""
 
 import re
@@ -6,25 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from specdemo.events import Round, metrics
+from specdemo.events import Round
 from specdemo.events.trace import Trace
-from tests.web.conftest import RECORDED, undrafted
-from tests.web.screen import fates, inspector, open_trace, wait_for_state
+from tests.web.conftest import RECORDED, undrafted, with_rounds
+from tests.web.screen import fates, open_trace, wait_for_state
 
 TABLE = """table => [...table.querySelectorAll("tr")].slice(1).map((row) => [
   row.querySelector("th").textContent, ...[...row.querySelectorAll("td")].map((cell) => cell.textContent)])"""
 OUTLINED = """words => words.flatMap((word, at) => {
   const { outlineStyle, outlineWidth } = getComputedStyle(word);
   return outlineStyle === "solid" && outlineWidth === "2px" ? [at] : [];
-})"""
-# Of each token that is shown: its text, and how wide and high the part of it is that a finger can hit.
-REACH = """tokens => tokens.filter((token) => token.checkVisibility()).map((token) => {
-  token.scrollIntoView({ block: "center" });
-  const boxes = [...token.querySelector("b").getClientRects()].sort((a, b) => b.width - a.width);
-  const [x, y] = [boxes[0].left + boxes[0].width / 2, boxes[0].top + boxes[0].height / 2];
-  const isHit = (dx, dy) => document.elementFromPoint(x + dx, y + dy)?.closest("[data-token]") === token;
-  const reach = (dx, dy) => { let at = 0; while (at < 40 && isHit(at * dx, at * dy)) at++; return at; };
-  return [token.textContent, reach(1, 0) + reach(-1, 0), reach(0, 1) + reach(0, -1)];
 })"""
 
 TRACE = Trace.load(RECORDED)
@@ -49,9 +40,7 @@ def show(page, tmp_path):
     """show(rounds): opens the recorded run with these rounds in place of its own. It is back at the end."""
 
     def show(rounds: list[Round], **stats) -> None:
-        other = replace(TRACE, rounds=[], output_ids=[], text="", stats=metrics.fresh())
-        for one in rounds:
-            other.add(one)
+        other = with_rounds(TRACE, rounds)
         replace(other, stats=replace(other.stats, **stats)).save(tmp_path / "run.json")
         open_trace(page, tmp_path / "run.json")
         wait_for_state(page, "recorded")
@@ -151,21 +140,6 @@ def test_every_verdict_is_recomputed_and_one_that_does_not_follow_is_listed(page
     assert panel.locator("[data-holds='false']").count() == 1
 
 
-def test_the_parts_of_p_are_those_of_the_first_rejection_or_of_the_pinned_token(page):
-    figure = choose_tab(page, "Exactness").get_by_role("figure")
-    first = {fate: at for at, (_, fate, _) in reversed([*enumerate(TOKENS)])}
-    for fate, caption in (("rejected", "the run's first rejection"), ("accepted", "the pinned token")):
-        assert caption in figure.inner_text()
-        for token_id, _, p, q, *_ in TOKENS[first[fate]][2].top:
-            row = figure.locator("tbody tr").filter(has=page.locator(f'th[title="token {token_id}"]'))
-            kept, added, whole = map(float, row.locator("td:not(.sum)").all_text_contents())
-            assert (kept, kept + added, whole) == pytest.approx((min(p, q), p, p), abs=1e-3)
-        page.get_by_role("tab", name="Text").click()
-        page.locator(".stage [data-round]").nth(first["accepted"]).locator("b").click()
-        choose_tab(page, "Exactness")
-    page.keyboard.press("Escape")
-
-
 def test_with_nothing_drafted_both_tabs_say_so(page, show):
     show([undrafted(one) for one in TRACE.rounds[:9]])
     for name, said in (
@@ -183,16 +157,3 @@ def test_words_in_place_of_a_number_stay_in_their_place(page, show):
     for width in (1920, 390, 1280):
         page.set_viewport_size({"width": width, "height": 800})
         assert speedup.evaluate("e => e.scrollWidth <= e.clientWidth"), width
-
-
-def test_a_finger_can_hit_every_token(browser, visit, bare):
-    phone = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    page = visit(bare, still=True, context=phone)
-    wait_for_state(page, "recorded")
-    page.get_by_role("button", name="discarded").tap()
-    reach = page.locator(".stage [data-token]").evaluate_all(REACH)
-    assert "," in {text.strip() for text, *_ in reach}
-    for text, width, height in reach:
-        assert width >= 23 and height >= 23, (text, width, height)
-    page.locator(".stage [data-token]").filter(has_text=re.compile("^,$")).first.tap()
-    assert inspector(page).locator(".what code").text_content() == '","'

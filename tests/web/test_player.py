@@ -1,7 +1,6 @@
 """The player in a real browser: a run is walked by round and by token, both ways, and shown in a lecture."""
 
 from dataclasses import replace
-from urllib.parse import quote
 
 import pytest
 
@@ -19,7 +18,6 @@ from tests.web.screen import (
     wait_for_state,
 )
 
-DRAFTED = ("accepted", "rejected", "discarded")
 SIZES = """selectors => selectors.flatMap((selector) => [...document.querySelectorAll(selector)]
   .filter((e) => e.checkVisibility() && e.textContent.trim())
   .map((e) => [selector, parseFloat(getComputedStyle(e).fontSize)]))"""
@@ -150,50 +148,6 @@ def test_by_token_the_draft_waits_then_is_judged_then_the_own_token_is_drawn(pla
     assert on_stage(page) == before
 
 
-def test_the_places_of_a_corrected_block_are_empty_until_they_get_their_tokens(
-    visit, bare, every_fate, tmp_path
-):
-    """The same run as one of a drafter that corrects its block token by token."""
-    trace, file = every_fate[1], tmp_path / "trace.json"
-    replace(trace, pair=replace(trace.pair, drafter_kind="dspark")).save(file)
-    page = visit(bare, still=True)
-    open_trace(page, file)
-    one, before = before_a_rejection(page, trace)
-    drafts = [token.text for token in one.draft]
-    shown = walk(page, len(drafts) + 1, before)
-    empty = ("pending", "")
-    for count, seen in enumerate(shown):
-        assert seen == [("pending", text) for text in drafts[:count]] + [empty] * (len(drafts) - count)
-    assert f"Now {len(drafts)} tokens wait for their verdict." in said(page)
-    assert walk(page, len(drafts), before, "Shift+ArrowLeft") == shown[-2::-1]
-    assert said(page).startswith(f"A block of {len(drafts)} places is drafted at once.")
-    place = page.locator(".stage .place").first
-    assert place.get_attribute("aria-label") == f"An empty place, pending in round {one.index + 1}"
-    assert place.bounding_box()["width"] > 10
-    shows = inspector(page)
-    assert shows.locator(".what code").text_content() == "?" and not shows.locator(".values dd").count()
-    assert shows.locator(".what small").text_content() == "", "which token comes is not given away"
-    assert shows.locator(".drafting").text_content() == DRAFTER_KINDS["dspark"].sentence
-    button(page, "Skip").click()
-    assert on_stage(page)[: len(before)] == before and page.locator(".stage .place").count() == 0
-
-
-def test_what_lookup_copied_is_framed(visit, url):
-    prompt = "The dog ran. The cat sat. The dog ran. The cat"
-    asked = f"draft_with=lookup&temperature=0&max_new_tokens=16&prompt={quote(prompt)}&run=1"
-    page = visit(f"{url}/?{asked}", still=True)
-    wait_for_state(page, "ended")
-    ids = [token["token"] for token in tokens(page) if token["round"] == "0" and token["fate"] in DRAFTED]
-    page.locator('.stage [data-round="0"]').first.hover()
-    framed = page.locator(".stage .copied")
-    looks = framed.evaluate_all("all => all.map(({ dataset: { fate, token } }) => [fate, token])")
-    assert ids and looks == [["prompt", token] for token in ids]
-    sentence = "Lookup: copies what followed the same words earlier in the text. What was copied is framed in"
-    assert inspector(page).locator(".drafting").text_content().startswith(sentence)
-    page.locator('.stage [data-fate="prompt"]').first.hover()
-    assert framed.count() == 0 and inspector(page).locator(".drafting").text_content() == ""
-
-
 def test_the_scrubber_goes_anywhere_and_space_plays_from_there_and_pauses(player):
     page, trace = player
     scrub(page, 0.5)
@@ -314,3 +268,30 @@ def test_what_is_played_in_a_lecture_stays_in_view(player):
         " return e.scrollHeight > e.clientHeight && e.scrollHeight - e.clientHeight - e.scrollTop < 2; }"
     )
     press(page, "Escape")
+
+
+def test_the_places_of_a_corrected_block_are_empty_until_they_get_their_tokens(player, tmp_path):
+    """The same run as one of a drafter that corrects its block token by token. The last test here: the page
+    keeps that run."""
+    (page, trace), file = player, tmp_path / "trace.json"
+    replace(trace, pair=replace(trace.pair, drafter_kind="dspark")).save(file)
+    open_trace(page, file)
+    wait_for_state(page, "recorded")
+    one, before = before_a_rejection(page, trace)
+    drafts = [token.text for token in one.draft]
+    shown = walk(page, len(drafts) + 1, before)
+    empty = ("pending", "")
+    for count, seen in enumerate(shown):
+        assert seen == [("pending", text) for text in drafts[:count]] + [empty] * (len(drafts) - count)
+    assert f"Now {len(drafts)} tokens wait for their verdict." in said(page)
+    assert walk(page, len(drafts), before, "Shift+ArrowLeft") == shown[-2::-1]
+    assert said(page).startswith(f"A block of {len(drafts)} places is drafted at once.")
+    place = page.locator(".stage .place").first
+    assert place.get_attribute("aria-label") == f"An empty place, pending in round {one.index + 1}"
+    assert place.bounding_box()["width"] > 10
+    shows = inspector(page)
+    assert shows.locator(".what code").text_content() == "?" and not shows.locator(".values dd").count()
+    assert shows.locator(".what small").text_content() == "", "which token comes is not given away"
+    assert shows.locator(".drafting").text_content() == DRAFTER_KINDS["dspark"].sentence
+    button(page, "Skip").click()
+    assert on_stage(page)[: len(before)] == before and page.locator(".stage .place").count() == 0

@@ -1,12 +1,9 @@
 """The room that the page gives its parts, and that nothing moves in it."""
 
-from dataclasses import replace
-
 import pytest
 
-from specdemo.events import metrics
 from specdemo.events.trace import Trace
-from tests.web.conftest import RECORDED
+from tests.web.conftest import RECORDED, with_rounds
 from tests.web.screen import inspector, open_trace, wait_for_state
 
 WATCH = """window.shifts = 0;
@@ -43,6 +40,27 @@ def page(visit_for_all, bare):
     return page
 
 
+def test_a_new_token_restyles_little(page):
+    """However much there is on the page, or it could not be read during a fast run."""
+    browser, told, ended = page.context.browser.new_browser_cdp_session(), [], []
+    browser.on("Tracing.dataCollected", lambda part: told.extend(part["value"]))
+    browser.on("Tracing.tracingComplete", lambda part: ended.append(part))
+    browser.send("Tracing.start", {"categories": "devtools.timeline", "transferMode": "ReportEvents"})
+    page.evaluate(
+        """async () => {
+          const all = document.querySelectorAll(".stage [data-token]");
+          all[0].parentElement.append(all[all.length - 1].cloneNode(true));
+          await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
+        }"""
+    )
+    browser.send("Tracing.end")
+    while not ended:
+        page.wait_for_timeout(50)
+    page.evaluate("document.querySelector('.stage [data-token]').parentElement.lastElementChild.remove()")
+    restyled = [event["args"]["elementCount"] for event in told if event["name"] == "UpdateLayoutTree"]
+    assert max(restyled) > 0 and max(restyled) < 60 < page.locator(".stage [data-token]").count(), restyled
+
+
 def test_the_numbers_and_the_formulas_open_where_they_are_seen(page):
     before = page.get_by_test_id("stage").bounding_box()
     page.get_by_text("All numbers").click()
@@ -72,10 +90,8 @@ def test_the_timeline_fits_its_width(page, tmp_path):
     run = Trace.load(RECORDED)
     rail = page.locator(".timeline .rail")
     for count, least, scrolls in ((5, 15, False), (60, 10, False), (1_000, 2.9, True)):
-        trace = replace(run, rounds=[], output_ids=[], text="", stats=metrics.fresh())
-        for index in range(count):
-            trace.add(replace(run.rounds[index % 9], index=index))
-        trace.save(tmp_path / "long.json")
+        rounds = [run.rounds[index % 9] for index in range(count)]
+        with_rounds(run, rounds).save(tmp_path / "long.json")
         open_trace(page, tmp_path / "long.json")
         rail.locator(".mark").nth(count - 1).wait_for(state="attached")
         assert rail.locator(".mark").first.bounding_box()["width"] >= least

@@ -1,14 +1,11 @@
 """Save as: the picture and the table of the run on the stage."""
 
-import csv
-import io
-import json
 import struct
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from tests.web.screen import IN_TEXT, fates, joined, open_trace, tokens, wait_for_state
+from tests.web.screen import IN_TEXT, joined, open_trace, tokens, wait_for_state
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +64,6 @@ def test_the_png_is_the_same_picture_twice_as_sharp(opened):
     assert size == (2 * int(svg.get("width")), 2 * int(svg.get("height")))
 
 
-def test_the_rounds_as_csv(opened, every_fate):
-    name, table = saved_as(opened, "Rounds as CSV")
-    rows = list(csv.DictReader(io.StringIO(table.decode(), newline="")))
-    expected = [(fate, token) for one in every_fate[1].rounds for fate, token in fates(one)]
-    assert name.endswith(".csv") and len(rows) == len(expected)
-    for row, (fate, token) in zip(rows, expected, strict=True):
-        assert (row["fate"], json.loads(row["text"])) == (fate, token.text)
-        assert float(row["p"]) == token.p and float(row["raw_p"]) == token.raw_p
-
-
 def test_by_keyboard(opened):
     def press(*keys: str) -> str:
         for key in keys:
@@ -89,15 +76,3 @@ def test_by_keyboard(opened):
     with opened.expect_download() as download:
         opened.keyboard.press("Enter")
     assert download.value.suggested_filename.endswith(".svg")
-
-
-def test_hostile_texts_in_a_picture(opened, hostile, tmp_path):
-    hostile.save(tmp_path / "hostile.json")
-    open_trace(opened, tmp_path / "hostile.json")
-    wait_for_state(opened, "recorded")
-    svg = saved_as(opened, "SVG")[1]
-    assert texts(svg, *IN_TEXT) == hostile.text.replace("\0", "\ufffd")
-    tags = {one.tag.rpartition("}")[2] for one in ET.fromstring(svg).iter()}
-    assert tags == {"svg", "rect", "path", "text"}
-    assert saved_as(opened, "PNG")[1].startswith(b"\x89PNG")
-    assert opened.evaluate("window.hit") is None

@@ -88,10 +88,15 @@ def ended(page) -> None:
     assert page.evaluate("document.documentElement.classList.contains('touring')") is False
 
 
-def test_by_mouse_through_all_steps_and_back_to_what_was_there(visit, bare):
-    page = visit(bare, still=True, first=True)
-    page.set_viewport_size({"width": 1280, "height": 900})
+@pytest.fixture(scope="module")
+def page(visit_for_all, bare):
+    """As a newcomer sees it."""
+    page = visit_for_all(bare, still=True, first=True)
     wait_for_state(page, "recorded")
+    return page
+
+
+def test_by_mouse_through_all_steps_and_back_to_what_was_there(page):
     assert not card(page).is_visible() and "tour" not in page.url, "it never starts by itself"
     page.locator(".stage [data-round]").nth(8).locator("b").click()
     before, held = page.locator(".stage .pinned").inner_text(), page.evaluate(HELD)
@@ -106,12 +111,9 @@ def test_by_mouse_through_all_steps_and_back_to_what_was_there(visit, bare):
     ended(page)
     assert page.locator(".stage .pinned").inner_text() == before and page.evaluate(HELD) == held
     assert page.url == url and on_stage(page) == recorded(Trace.load(RECORDED))
-    assert not page.broken
 
 
-def test_by_keyboard_and_for_screen_readers(visit, bare):
-    page = visit(bare, still=True)
-    wait_for_state(page, "recorded")
+def test_by_keyboard_and_for_screen_readers(page):
     button = page.get_by_role("button", name=say("tour.button"))
     button.focus()
     page.keyboard.press("Enter")
@@ -168,14 +170,6 @@ def test_by_link_and_touch_on_a_phone_in_the_language_with_the_longest_words(vis
         card(page).get_by_role("button", name=say("page.tabs.figure")).tap()
         ended(page)
     assert page.get_by_test_id("figure").is_visible()
-
-
-def test_a_greedy_run_has_its_own_sentence(visit, bare):
-    page = visit(f"{bare}/?trace=greedy&tour=3", still=True)
-    check(page, "coin")
-    assert "u cannot matter" in card(page).inner_text()
-    assert on_stage(page) == recorded(recorded_trace("greedy"))
-    assert "trace=greedy" in page.url
 
 
 def test_a_run_of_the_visitor_comes_back_and_another_one_ends_the_tour(visit, url):

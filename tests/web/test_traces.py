@@ -104,12 +104,13 @@ def test_a_file_that_is_no_trace_gets_a_sentence_and_nothing_is_lost(shared, fil
         (json.dumps(json.loads(whole) | {"prompt": "half \ud800"}).encode(), not_json),
         (b"[]", "The file is not a trace that this version of SpecDemo can read"),
         (b"\xff" + whole.encode(), not_json),
+        (b"x" * (17 * 2**20), "17.0 MB"),
     ):
         (tmp_path / "wrong.json").write_bytes(content)
         choose_file(shared, tmp_path / "wrong.json")
         shared.locator('[data-kind="error"]').filter(has_text=sentence).wait_for()
-        assert tokens(shared) == before and box(shared, "Prompt").input_value() == "mine", content
-        assert box(shared, "Draft length").input_value() == "3", content
+        assert tokens(shared) == before and box(shared, "Prompt").input_value() == "mine", sentence
+        assert box(shared, "Draft length").input_value() == "3", sentence
 
 
 def test_a_pair_and_a_number_format_that_the_page_does_not_offer_leave_it_working(

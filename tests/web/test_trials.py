@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.web.screen import choose, set_field
+from tests.web.screen import set_field
 
 TINY, PAIR = "Run the tiny pair", "This prompt, drafting on and off"
 SWITCHES = (
@@ -87,14 +87,6 @@ def test_this_prompt_with_drafting_on_and_off(page):
     tested = panel.locator("[data-count=statistic]").locator("xpath=..").locator("dt").inner_text()
     assert int(re.search(r"\d+", tested)[0]) > 0, "there is something to be tested"
     assert panel.locator("[data-count=chance]").inner_text() != "–"
-
-
-def test_greedy_runs_are_all_alike(page):
-    choose(page, "Sampler", "greedy")
-    panel = opened(page)
-    assert "u cannot matter. All runs are alike" in tried(page, TINY, "none", "alike")
-    assert panel.locator("tbody tr").count() == 1
-    assert panel.locator("[data-count=chance]").inner_text() == "–"
 
 
 def test_stop_ends_them_where_they_are(visit, endless):

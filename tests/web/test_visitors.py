@@ -5,7 +5,6 @@ import re
 import pytest
 
 from tests.web.screen import (
-    choose,
     generate,
     joined,
     notice,
@@ -63,25 +62,7 @@ def test_before_any_model_is_there_the_page_can_be_used_and_a_load_can_be_given_
     page.locator('.run:not([data-state="waiting"])').wait_for()
 
 
-def test_stop_ends_the_run_and_the_next_one_works(busy):
-    page = busy
-    choose(page, "Drafting method", "none: the target alone")
-    generate(page, max_new_tokens=LONG)
-    wait_for_rounds(page)
-    stop(page)
-    wait_for_end(page)
-    assert number(page, "finish") == "cancelled"
-    assert "Drafting is off" in notice(page, "note")
-    stopped = on_stage(page)
-    assert {fate for fate, *_ in stopped} == {"sampled"} and f"{len(stopped):,}" == number(page, "tokens")
-    assert stopped == recorded(saved(page)), "nothing comes after the end"
-
-    run(page, max_new_tokens=2)
-    assert number(page, "tokens") == "2" and number(page, "finish") == "length"
-    choose(page, "Drafting method", "the pair's drafter")
-
-
-def test_generate_pressed_in_a_run_tells_a_mistake_or_takes_its_place(busy):
+def test_generate_pressed_in_a_run_tells_a_mistake_or_takes_its_place_and_stop_ends_it(busy):
     page = busy
     generate(page, max_new_tokens=LONG, seed=5)
     wait_for_rounds(page)
@@ -95,10 +76,12 @@ def test_generate_pressed_in_a_run_tells_a_mistake_or_takes_its_place(busy):
     wait_for_end(page)
     assert number(page, "finish") == "cancelled" and saved(page).params.seed == 6
     assert on_stage(page) == recorded(saved(page)), "of one run, and all of it"
+    run(page, max_new_tokens=2)
+    assert number(page, "tokens") == "2" and number(page, "finish") == "length"
 
 
-def test_a_page_that_is_left_tells_the_server_which_frees_the_engine(visit, endless):
-    page = visit(endless, still=True)
+def test_a_page_that_is_left_tells_the_server_which_frees_the_engine(busy):
+    page = busy
     generate(page, max_new_tokens=LONG)
     wait_for_rounds(page)
     page.evaluate(
