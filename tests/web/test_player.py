@@ -1,6 +1,7 @@
 """The player in a real browser: a run is walked by round and by token, both ways, and shown in a lecture."""
 
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.web.screen import (
     wait_for_state,
 )
 
+DRAFTED = ("accepted", "rejected", "discarded")
 SIZES = """selectors => selectors.flatMap((selector) => [...document.querySelectorAll(selector)]
   .filter((e) => e.checkVisibility() && e.textContent.trim())
   .map((e) => [selector, parseFloat(getComputedStyle(e).fontSize)]))"""
@@ -146,6 +148,22 @@ def test_by_token_the_draft_waits_then_is_judged_then_the_own_token_is_drawn(pla
             assert page.locator(".stage .now").get_attribute("data-token") == str(one.next.id)
     press(page, "ArrowLeft")
     assert on_stage(page) == before
+
+
+def test_what_lookup_copied_is_framed(visit, url):
+    prompt = "The dog ran. The cat sat. The dog ran. The cat"
+    asked = f"draft_with=lookup&temperature=0&max_new_tokens=16&prompt={quote(prompt)}&run=1"
+    page = visit(f"{url}/?{asked}", still=True)
+    wait_for_state(page, "ended")
+    ids = [token["token"] for token in tokens(page) if token["round"] == "0" and token["fate"] in DRAFTED]
+    page.locator('.stage [data-round="0"]').first.hover()
+    framed = page.locator(".stage .copied")
+    looks = framed.evaluate_all("all => all.map(({ dataset: { fate, token } }) => [fate, token])")
+    assert ids and looks == [["prompt", token] for token in ids]
+    sentence = "Lookup: copies what followed the same words earlier in the text. What was copied is framed in"
+    assert inspector(page).locator(".drafting").text_content().startswith(sentence)
+    page.locator('.stage [data-fate="prompt"]').first.hover()
+    assert framed.count() == 0 and inspector(page).locator(".drafting").text_content() == ""
 
 
 def test_the_scrubber_goes_anywhere_and_space_plays_from_there_and_pauses(player):

@@ -29,20 +29,20 @@ def opened(visit_for_all, bare):
     return visit_for_all(bare, still=True)
 
 
-def open_from_list(page, name: str):
-    """Gives its row."""
+def open_from_list(page, name: str) -> str:
+    """Gives what the list says of it."""
     open_examples(page)
     row = page.get_by_role("button", name=say(f"recorded.{name}.name"))
+    told = row.inner_text()
     row.click()
     assert shows(page, name)
-    return row
+    return told
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_each_opens_from_the_list_and_all_its_verdicts_agree(opened, name):
     page = opened
-    row = open_from_list(page, name)
-    assert say(f"recorded.{name}.about") in row.text_content()
+    assert say(f"recorded.{name}.about") in open_from_list(page, name)
     assert not page.locator("#examples").is_visible()
     assert notice(page, "recorded").startswith("A recorded run, played without models.")
     page.get_by_role("tab", name="Exactness").click()
@@ -52,20 +52,6 @@ def test_each_opens_from_the_list_and_all_its_verdicts_agree(opened, name):
     for tab in ("Where drafts die", "Gamma", "Text"):
         page.get_by_role("tab", name=tab, exact=True).click()
     assert page.locator("#prompt textarea").input_value() == RECORDINGS[name].prompt
-
-
-def test_what_lookup_copied_is_framed(opened):
-    page = opened
-    open_from_list(page, "lookup")
-    ids = [str(token.id) for token in recorded_trace("lookup").rounds[0].draft]
-    page.locator('.stage [data-round="0"]').first.hover()
-    framed = page.locator(".stage .copied")
-    looks = framed.evaluate_all("all => all.map(({ dataset: { fate, token } }) => [fate, token])")
-    assert ids and looks == [["prompt", token] for token in ids]
-    sentence = "Lookup: copies what followed the same words earlier in the text. What was copied is framed in"
-    assert inspector(page).locator(".drafting").text_content().startswith(sentence)
-    page.locator('.stage [data-fate="prompt"]').first.hover()
-    assert framed.count() == 0 and inspector(page).locator(".drafting").text_content() == ""
 
 
 def test_a_link_shows_one_fills_the_controls_and_nothing_says_u_of_a_greedy_run(visit, bare):
