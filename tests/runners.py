@@ -17,9 +17,9 @@ from tests.oracle import decoding
 class RunnerOn(Runner):
     """Runs static forwards of models on a CPU by the given graphs, or other `RunStep`."""
 
-    def __init__(self, target, drafter, run_step, compiled):
+    def __init__(self, target, drafter, run_step):
         super().__init__(target, drafter)
-        self.lms = tuple(model and cached(model, target, compiled) for model in (target, drafter))
+        self.lms = tuple(model and cached(model, target) for model in (target, drafter))
         self.run_step = run_step
         if isinstance(run_step, Graphs):
             self.graphs = run_step
@@ -40,13 +40,13 @@ class RunnerOn(Runner):
         return RunSetup(target, drafter, self.run_step, self.run_step)
 
 
-def cached(model, target, compiled):
-    return model.cached(target) if isinstance(model, DraftHead) else CachedLM(model, compiled)
+def cached(model, target):
+    return model.cached(target) if isinstance(model, DraftHead) else CachedLM(model)
 
 
-def run_by(target, drafter, run_step, compiled=False):
+def run_by(target, drafter, run_step):
     """A pair in memory whose steps are those that can be captured, run by `run_step`."""
-    return untried(target, drafter, RunnerOn(target, drafter, run_step, compiled))
+    return untried(target, drafter, RunnerOn(target, drafter, run_step))
 
 
 def with_head(target, head, capture="off"):

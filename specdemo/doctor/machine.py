@@ -104,7 +104,7 @@ def compilers() -> Finding:
     found["triton"] = find_spec("triton") is not None
     named = ", ".join(f"{name} {'found' if there else 'missing'}" for name, there in found.items())
     if not any(found.values()):
-        raise NotRun("there is none, and some quantised weights and compiled forwards need one")
+        raise NotRun("there is none, and some quantised weights need one")
     return Finding(named, {"hardware": {"compilers": found}})
 
 

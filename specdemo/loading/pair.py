@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import transformers
@@ -90,7 +90,9 @@ class Pair:
 
     def with_capture(self, capture: Capture) -> "Pair":
         """The same models, run by another runner. The two pairs share the lock, because they share the
-        models."""
+        models. ValueError for another word than "auto" and "off"."""
+        if capture not in get_args(Capture):
+            raise ValueError(f"capture must be one of {', '.join(get_args(Capture))}, not {capture!r}")
         models = (self.target, self.drafter, capture, self.runner.cudnn_attention, self.runner.mtp)
         runner = Runner(*models)
         return replace(self, runner=runner)

@@ -4,10 +4,10 @@ A forward of few tokens costs what its operations cost to launch, not what they 
 Llama layer in some 43 of them, this module in 15 or 16. It reads the same modules and weights, and is used
 only where it predicts what the model itself does (see CachedLM)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -39,9 +39,9 @@ GELU_GATES = {"silu": False, "gelu_pytorch_tanh": True, "gelu_new": True}
 
 
 class Norm:
-    """An RMS norm in one operation (Zhang and Sennrich 2019). kernels: see Functions."""
+    """An RMS norm in one operation (Zhang and Sennrich 2019). kernels: see Layer."""
 
-    def __init__(self, module: Module, kernels: Any = None):
+    def __init__(self, module: Module, kernels: ModuleType | None = None):
         self.module = module
         self.kernels = kernels
         self.eps: float = getattr(module, "variance_epsilon", None) or module.eps
@@ -80,35 +80,31 @@ class Norm:
 
 
 class FusedForward:
-    """Computes a model's logits over a positional cache. compiled: what lies between the products is fused by
-    torch.compile, too, which needs a compiler, and a minute at the first forwards. triton: it is done by
-    kernels written in Triton (if it is not compiled), and so are products with int8 weights."""
+    """Computes a model's logits over a positional cache. triton: what lies between the products, and products
+    with int8 weights, are computed by kernels written in Triton."""
 
-    def __init__(self, model: PreTrainedModel, compiled: bool = False, triton: bool = False):
+    def __init__(self, model: PreTrainedModel, triton: bool = False):
         self.model = model
         self.triton = triton
         base = model.model
         config = model.config
-        functions = compiled_functions() if compiled else Functions()
-        if triton and not compiled:
-            functions = kernel_functions()
+        kernels = triton_kernels() if triton else None
         self.layers = [
-            Layer(layer, window, layer_type, functions, triton)
+            Layer(layer, window, layer_type, kernels)
             for layer, window, layer_type in zip(
                 base.layers, _windows(model), _layer_types(model), strict=True
             )
         ]
-        self.norm = Norm(base.norm, functions.kernels)
-        self.attends_by_kernel = functions.kernels is not None
+        self.norm = Norm(base.norm, kernels)
         self._tables: dict[str | None, Tensor] = {}  # see _rotation_tables
         self._tables_for = 0  # the cache's capacity
         self.shared_heads = config.num_attention_heads // config.num_key_value_heads
         self.softcap: float | None = getattr(config, "final_logit_softcapping", None)
 
     @staticmethod
-    def of(model: PreTrainedModel, compiled: bool = False, triton: bool = False) -> "FusedForward | None":
+    def of(model: PreTrainedModel, triton: bool = False) -> "FusedForward | None":
         """None where the model's class is not in FAMILY."""
-        return FusedForward(model, compiled, triton) if FusedForward.knows(model) else None
+        return FusedForward(model, triton) if FusedForward.knows(model) else None
 
     @staticmethod
     def knows(model: PreTrainedModel) -> bool:
@@ -120,15 +116,6 @@ class FusedForward:
         self.norm.begin_run()
         for layer in self.layers:
             layer.begin_run()
-
-    def own_weights(self) -> Iterator[dict[str, Tensor]]:
-        """The weights that are not the model's own: several as one, or computed from one."""
-        yield self.norm.derived
-        for layer in self.layers:
-            yield layer.qkv.joined
-            yield layer.gate_up.joined
-            for norm in layer.norms:
-                yield norm.derived
 
     def __call__(
         self,
@@ -144,7 +131,7 @@ class FusedForward:
         layer's index, its input and the rows, and last the output."""
         base = self.model.model
         x = base.embed_tokens(ids)  # [N, H]
-        if self.attends_by_kernel and len(ids) <= MOST_BY_TRITON:
+        if self.triton and len(ids) <= MOST_BY_TRITON:
             tables = self._rotation_tables(x, len(keys), last_position)
             attention: Attention = KernelAttention(cache, rows, tables)
         else:
@@ -229,8 +216,6 @@ def rotations_up_to(
     return rotations(base, x, positions, layers)
 
 
-# In what follows sizes are those of the config, not of tensors: a capture on a CPU works those out in every
-# replay.
 def as_rows(q: Tensor, heads: int, groups: int, d: int) -> Tensor:
     """q [N, heads, d] -> [1, groups, R, d]: the heads that share a key are more rows of one head, so that the
     cache is read once and never copied. R = heads / groups * N."""
@@ -253,42 +238,23 @@ def gated(gate_up: Tensor, width: int, activation: Callable[[Tensor], Tensor]) -
     return activation(gate) * up
 
 
-@dataclass(frozen=True)
-class Functions:
-    """What lies between the products. kernels: triton_between.py, which has more of it in one."""
-
-    rotated: Callable[[Tensor, Tensor, Tensor, int], Tensor] = rotated
-    gated: Callable[[Tensor, int, Callable], Tensor] = gated
-    kernels: Any = None
-
-
-@cache
-def compiled_functions() -> Functions:
-    """For any number of rows, so that they are compiled once."""
-    return Functions(torch.compile(rotated, dynamic=True), torch.compile(gated, dynamic=True))
-
-
-def kernel_functions() -> Functions:
+def triton_kernels() -> ModuleType:
     from specdemo.runtime import triton_between  # imports Triton
 
-    return Functions(kernels=triton_between)
+    return triton_between
 
 
 class Layer:
-    """One decoder layer: attention, then the MLP, each added to the stream x."""
+    """One decoder layer: attention, then the MLP, each added to the stream x. kernels: triton_between.py, or
+    None for torch's operations."""
 
     def __init__(
-        self,
-        layer: Module,
-        window: int | None,
-        layer_type: str | None,
-        functions: Functions,
-        triton: bool = False,
+        self, layer: Module, window: int | None, layer_type: str | None, kernels: ModuleType | None = None
     ):
         self.window = window
         self.layer_type = layer_type
-        self.functions = functions
-        kernels = functions.kernels
+        self.kernels = kernels
+        triton = kernels is not None
         attention, mlp = layer.self_attn, layer.mlp
         self.index = attention.layer_idx
         self.head_dim = attention.head_dim
@@ -345,9 +311,9 @@ class Layer:
         return product.plus(hidden, x) if norm is None else norm.plus(product(hidden), x)
 
     def _gated(self, gate_up: Tensor) -> Tensor:  # [N, 2 I] -> [N, I]
-        if self.functions.kernels is not None and self.gelu is not None:
-            return self.functions.kernels.gate(gate_up, self.gelu)
-        return self.functions.gated(gate_up, self.mlp_width, self.activation)
+        if self.kernels is not None and self.gelu is not None:
+            return self.kernels.gate(gate_up, self.gelu)
+        return gated(gate_up, self.mlp_width, self.activation)
 
 
 def _normed(norm: Norm | None, x: Tensor) -> Tensor:
@@ -387,7 +353,7 @@ class TorchAttention:
             qk = torch.cat([layer.q_norm(q), layer.k_norm(k)], 1)
         qk = qk.view(-1, heads + groups, d)
         if layer.rotates:
-            qk = layer.functions.rotated(qk, *self.rotations[layer.layer_type], d // 2)
+            qk = rotated(qk, *self.rotations[layer.layer_type], d // 2)
         q, k = qk.split([heads, groups], 1)  # [N, heads, d], [N, groups, d]
         v = v.view(-1, groups, d)
         keys, values = self.cache.update(k.transpose(0, 1)[None], v.transpose(0, 1)[None], layer.index)
@@ -426,6 +392,6 @@ class KernelAttention:
         table = self.rotation_tables[layer.layer_type] if layer.rotates else None
         of_layer = (layer.scaling, layer.softcap or 0.0, layer.window or 0)
         norms = (q_norm, k_norm, eps)
-        return layer.functions.kernels.few_rows_attention(
+        return layer.kernels.few_rows_attention(
             q, k, v, *norms, table, self.rows, cached.keys, cached.values, *of_layer
         )

@@ -1,7 +1,7 @@
 """Steps: functions of one typed value of tensors. A step runs as it is, or as a CUDA graph: captured once and
 replayed, so that its thousands of launches cost the host one call. And whether a model's forward can be
-captured at all, which torchscript.py asks, too: whether a static forward predicts what a plain one does,
-without looking at its own numbers on the way.
+captured at all: whether a static forward predicts what a plain one does, without looking at its own numbers
+on the way.
 
 A typed value is a dataclass whose fields are tensors, other such values, or plain Python values. That is all
 that is needed to capture a step from one to another: its inputs and outputs are found by walking over the

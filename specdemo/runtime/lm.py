@@ -154,11 +154,10 @@ class LM(Protocol):
 class Cached:
     """A model with its cache, as the runner sees it."""
 
-    captures_itself = False  # if not, its forwards are captured with the steps that they are part of
+    compiles_itself = False  # if not, its forwards are captured with the steps that they are part of
     is_captured = True  # whether steps over it may be captured
     written_for_capture = False  # if not, it is tried first whether its forward can be captured
-    warming_up: str | None = None  # what it is capturing now, in words
-    blocker: str | None = None  # why it captures nothing any more
+    warming_up: str | None = None  # what it is compiling now, in words
     reads: Features | None = None  # what it drafts from: its target must keep them
 
     def make_room(self, length: int) -> None:
@@ -174,11 +173,9 @@ class Cached:
 
 
 class CachedLM(Cached):
-    """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it.
+    """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it."""
 
-    compiled: see FusedForward."""
-
-    def __init__(self, model: PreTrainedModel, compiled: bool = False):
+    def __init__(self, model: PreTrainedModel):
         self.model = model
         self.device = torch.device(model.get_input_embeddings().weight.device)
         self.dtype = model.dtype
@@ -186,10 +183,8 @@ class CachedLM(Cached):
         self.static = False  # the mode of this run, see begin_run
         self.buffer_epoch = next(NEW_BUFFERS)
         self.features: Features | None = None
-        self.compiled = compiled
         self.fused: FusedForward | None = None  # runs static forwards; None: the model itself does
         self.not_fused: str | None = None  # why its fused forward is not used
-        self.not_compiled: str | None = None  # why it is not compiled
         self.not_triton: str | None = None  # why it does not use Triton
         self._is_chosen = False  # whether `fused` was
         self.known_ids = embedded_ids(model)
@@ -213,17 +208,12 @@ class CachedLM(Cached):
 
     def _choose_forward(self) -> None:
         """Takes the fused forward if it predicts what the model itself does."""
-        self.fused = self.not_fused = self.not_compiled = self.not_triton = None
-        ways = [(compiled, triton) for compiled in (self.compiled, False) for triton in (True, False)]
-        for compiled, triton in dict.fromkeys(ways):
-            if triton and not cuda.has_triton(self.device):
-                continue
+        self.fused = self.not_fused = self.not_triton = None
+        for triton in (True, False) if cuda.has_triton(self.device) else (False,):
             try:
-                self.fused = FusedForward.of(self.model, compiled, triton)
+                self.fused = FusedForward.of(self.model, triton)
                 if self.fused is not None:
                     self._check_fused()
-                if triton:
-                    self.not_triton = None
                 return
             except torch.OutOfMemoryError:  # there may be room at the next run
                 raise
@@ -231,8 +221,6 @@ class CachedLM(Cached):
                 self.fused, reason = None, " ".join(str(error).split())[:200]
                 if triton:
                     self.not_triton = reason
-                elif compiled:
-                    self.not_compiled = reason
                 else:
                     self.not_fused = reason
 
@@ -264,10 +252,6 @@ class CachedLM(Cached):
             return [f"the {role} is fed one token at a time, which drafting cannot make faster: {why}"]
         if self.not_triton:
             return [f"the {role} runs without kernels written in Triton, which is slower: {self.not_triton}"]
-        if self.not_compiled:
-            return [f"the {role} is not compiled: {self.not_compiled}"]
-        if self.compiled and self.fused is None:
-            return [f"the {role} is not compiled: {type(self.model).__name__} has no fused forward"]
         return []
 
     def free(self) -> None:
@@ -293,7 +277,7 @@ class CachedLM(Cached):
                 layer.grow(capacity)
             self._ruler_buffer = torch.arange(capacity, device=self.device)
             self._capacity = capacity  # last: without memory for all layers, there is no room
-        if self.static and self.fused is not None and self.fused.attends_by_kernel:
+        if self.static and self.fused is not None and self.fused.triton:
             kv_length = self._capacity  # it reads what the text has, and one capture serves all lengths
         if self.features is not None:
             self.features.reserve(self._capacity)

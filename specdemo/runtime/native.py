@@ -8,6 +8,7 @@ quantised to int8, are read as they are. It computes in float32 whatever the mod
 import ctypes
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
@@ -29,7 +30,6 @@ from specdemo.runtime.fused import FusedForward, Layer, Norm, rotations_up_to
 from specdemo.runtime.graphs import one_line
 from specdemo.runtime.linear import int8_of, is_plain
 from specdemo.runtime.lm import CachedLM, logits_tolerance
-from specdemo.runtime.torchscript import TorchScriptLM
 
 COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where compiled functions are kept
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
@@ -38,6 +38,7 @@ TRIED_ROWS = 10  # tokens that a forward is tried on
 GELU = ("gelu_pytorch_tanh", "gelu_new")
 NO_SHAPING = torch.zeros(4, dtype=torch.float64)  # the shaping of a greedy draft
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
+COMPILED_AFTER = 8  # forwards of one number of rows
 
 _cache_fault: str | None = None  # why compiled functions are not kept
 
@@ -408,27 +409,40 @@ def can_be_native(model: PreTrainedModel) -> bool:
     return model.device.type == "cpu" and model.dtype in NATIVE_DTYPES and FusedForward.knows(model)
 
 
-class NativeLM(TorchScriptLM):
+class NativeLM(CachedLM):
     """An `LM` on a CPU whose static forwards are one call each, where that predicts what the model does. Else
-    `not_native` says why, and the forwards of a small model are captured, as a TorchScriptLM's.
+    `not_native` says why, and the model runs as it is.
 
-    Products are compiled for a number of rows when the capture of such a forward would be made; until then
+    Products are compiled for a number of rows when that has come up often enough to be worth it; until then
     others take its rows in several blocks."""
 
-    def __init__(self, model: PreTrainedModel, *arguments: Clock):
+    compiles_itself = True
+
+    def __init__(self, model: PreTrainedModel, clock: Clock):
+        self.clock = clock
         self.native: NativeForward | None = None
         self.not_native: str | None = None
         self.blocks: set[int] = set()  # rows that the products take at once, of those that were tried
         self.refused: dict[int, str] = {}  # of those that are not used, with the reason
-        self.is_small = is_small(model)
-        super().__init__(model, *arguments)
+        self._seen: Counter[int] = Counter()  # how often such a block would have been used
+        super().__init__(model)
 
     def begin_run(self, static: bool) -> None:
-        CachedLM.begin_run(self, static)
+        super().begin_run(static)
         if static and self.native is not None:
             self._trying(self._find_weights)
         if self.native is None:
-            super().begin_run(static and self.is_small)
+            super().begin_run(False)
+
+    def warm_up(self, rows: int) -> None:
+        for count in (1, rows):
+            self.compile_soon(count)
+        super().warm_up(rows)
+
+    def compile_soon(self, rows: int) -> None:
+        """This number of rows is sure to come up: its next forward compiles what it needs."""
+        if self.native is not None:
+            self._seen[self.native.block_for(rows)] = COMPILED_AFTER
 
     def _choose_forward(self) -> None:
         super()._choose_forward()
@@ -484,9 +498,8 @@ class NativeLM(TorchScriptLM):
         rows = len(ids)
         block = native.block_for(rows)
         if block not in self.blocks and block not in self.refused:
-            shape = self._shape(rows)
-            self._seen[shape] += 1
-            if self._seen[shape] >= self.CAPTURE_AFTER:
+            self._seen[block] += 1
+            if self._seen[block] >= COMPILED_AFTER:
                 self._try_in_run(native, block, ids, start)
         if block not in self.blocks:
             block = self._cover(rows)
@@ -539,7 +552,7 @@ class NativeLM(TorchScriptLM):
     def notes_as(self, role: str) -> list[str]:
         notes = super().notes_as(role)
         if self.not_native:
-            longer = "takes twice as long" if self.is_small else "is slower"
+            longer = "takes twice as long" if is_small(self.model) else "is slower"
             notes.append(f"the {role} runs operation by operation, which {longer}: {self.not_native}")
         for block, reason in self.refused.items():
             notes.append(f"the {role} does not multiply {block} rows at once, which is slower: {reason}")
@@ -563,4 +576,4 @@ def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
     """As fast as its owner. ValueError as of `first_layers`."""
     if isinstance(owner, NativeLM):
         return FirstLayersNativeLM(owner, layers, owner.clock)
-    return FirstLayersLM(owner, layers, owner.compiled)
+    return FirstLayersLM(owner, layers)

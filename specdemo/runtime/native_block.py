@@ -30,7 +30,7 @@ class NativeDFlash(CachedDFlash):
     """A head on a CPU whose blocks are one call each, where that predicts what the head does. Else
     `not_native` says why."""
 
-    captures_itself = True
+    compiles_itself = True
 
     def __init__(self, head: DFlashHead, target: PreTrainedModel):
         super().__init__(head, target)

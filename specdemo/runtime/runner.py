@@ -25,10 +25,9 @@ from specdemo.runtime.native_block import NativeDFlash, cached_head
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.shared import PutBack, Shared
 
-# "auto": steps are captured where device and models allow it. "off": every forward runs as transformers would
-# run it. "compiled": on CUDA, the small operations of fused forwards are also compiled before they are
-# captured, which needs a compiler. On a CPU that is "auto".
-Capture = Literal["auto", "off", "compiled"]
+# "auto": on CUDA steps are captured, and on a CPU forwards are compiled, where the models allow it. "off":
+# every forward runs as transformers would run it.
+Capture = Literal["auto", "off"]
 # What of the target's drafts in place of the pair's drafter: so many of its first layers, or its layers for
 # multi-token prediction; None: nothing.
 OwnLayers = int | Literal["mtp"] | None
@@ -102,9 +101,7 @@ class Runner:
         return self._lm(drafter) if drafter is not None else None
 
     def _lm(self, model: PreTrainedModel) -> CachedLM:
-        if is_small(model) or can_be_native(model):
-            return NativeLM(model, self.clock)
-        return CachedLM(model, compiled=self.capture == "compiled" and model.device.type == "cuda")
+        return NativeLM(model, self.clock) if can_be_native(model) else CachedLM(model)
 
     def _first_layers(self, count: int) -> FirstLayersLM:
         if count not in self._exits:
@@ -145,7 +142,7 @@ class Runner:
             self.graphs.begin_run(captured)
             use_graphs = self.graphs.blocker is None
         for lm in lms:
-            if lm.captures_itself:
+            if lm.compiles_itself:
                 lm.begin_run(static=self.capture != "off" and not has_hooks(lm.model))
             else:
                 lm.begin_run(static=use_graphs and lm in on_gpu)
@@ -237,7 +234,7 @@ class Runner:
         if self.capture == "off":
             return []
         lms = [(role, lm) for role, lm in zip(("target", "drafter"), self.lms, strict=True) if lm]
-        blockers = {f"the {role}": lm.blocker for role, lm in lms}
+        blockers: dict[str, str | None] = {}
         if self._on_gpu(self.lms[0]):
             blockers["a round"] = self.graphs.blocker
         if self._hooked:
@@ -254,20 +251,18 @@ class Runner:
             f"the {step} step for drafts of {rows} tokens is not captured, which is slower: {why}"
             for (step, rows), why in refused.items()
         ]
-        if self.capture == "compiled" and not self._gpus:
-            notes.append('"compiled" is for CUDA: on a CPU the pair runs as with "auto"')
         return notes + [note for role, lm in lms for note in lm.notes_as(role)]
 
     @property
     def warming_up(self) -> str | None:
-        """What is being captured right now, in words."""
-        tracing = (lm.warming_up for lm in (*self.lms, *self._exits.values()) if lm)
-        return self.graphs.warming_up or next((what for what in tracing if what), None)
+        """What is being captured or compiled right now, in words."""
+        compiling = (lm.warming_up for lm in (*self.lms, *self._exits.values()) if lm)
+        return self.graphs.warming_up or next((what for what in compiling if what), None)
 
     @torch.no_grad()
     def warm_up(self, gamma: int) -> None:
         """Runs the forwards of a run with this gamma a few times, for what happens at their first use: on a
-        CPU small models are captured."""
+        CPU they are compiled."""
         setup = self.begin_run()
         target, drafter = setup.target, setup.drafter
         with self.active():

@@ -8,10 +8,9 @@ Runs overlap. So each such thing is changed by the first that needs it and put b
   precision of float32       precision.py
   evaluation mode            lm.py         by module
 
-Three more are changed, and are safe in other ways. The attention of a model's config is another one during a
+Two more are changed, and are safe in other ways. The attention of a model's config is another one during a
 static forward, which holds a lock (attention.py). Features are read by hooks that are there during a forward
-and look at their own thread alone (lm.py). While a forward is captured as TorchScript, its weights are
-tensors of the capture (torchscript.py): only models that the pair itself has loaded are captured so."""
+and look at their own thread alone (lm.py)."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator

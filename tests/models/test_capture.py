@@ -2,11 +2,9 @@
 happened in between.
 
 `Graphs` is tried without CUDA, with recordings that are a step over its own static inputs into its own static
-outputs; `TorchScriptLM` is the real one."""
+outputs."""
 
-import gc
 import math
-import random
 import time
 import warnings
 from dataclasses import replace
@@ -14,7 +12,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.engine.step import VerifyInput
@@ -22,10 +19,9 @@ from specdemo.runtime import heads, lm, runner
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps, Graph, Graphs, HostNumbers, tensors_of, with_tensors
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.torchscript import TorchScriptLM
 from tests.oracle import CPU, KINDS, TableLM, assert_nearly_the_same, decoding, random_table
 from tests.runners import run_by
-from tests.tiny import VOCAB, noisy, tiny, tokenizer
+from tests.tiny import noisy, tiny
 
 PROMPT = [5, 17, 3, 88, 5, 17, 3]
 FAILURES = {  # what errors say, in the middle of which a line may end
@@ -37,9 +33,9 @@ FAILURES = {  # what errors say, in the middle of which a line may end
 
 @pytest.fixture(scope="module", autouse=True)
 def without_native_forwards():
-    """TorchScript captures are for the models, and the machines, that have none."""
+    """Graphs are for CUDA, where there are none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "NativeLM", TorchScriptLM)
+        patch.setattr(runner, "can_be_native", lambda model: False)
         yield
 
 
@@ -420,216 +416,23 @@ def test_nothing_is_recorded_on_zerogpu_nor_where_it_was_not_asked_for(monkeypat
     assert plain.runner.capture == "off" and isinstance(plain.runner.begin_run().run_step, EagerSteps)
     rounds = rounds_of(plain)
     # Models in memory may have hooks of their owner.
-    assert plain.notes == [*plain.limits] and not any(one._seen or one.captures for one in plain.runner.lms)
+    assert plain.notes == [*plain.limits]
     monkeypatch.setenv("SPACES_ZERO_GPU", "1")
     pair = captured(llama, near, Recorder())
     assert rounds_of(pair) == rounds
     assert not pair.runner.graphs.made and any("ZeroGPU" in note for note in pair.notes)
 
 
-# TorchScriptLM: the forward of a model on a CPU.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "opt"])
-@torch.no_grad()
-def test_a_trace_says_what_the_model_says(name):
-    """Any positions, any of three numbers of rows, up to the fourth span and back."""
-    model = tiny(name)
-    lm, plain = TorchScriptLM(model, Clock()), CachedLM(model)
-    for each in (lm, plain):
-        each.begin_run(static=True)
-    draw, held, replayed = random.Random(name), 0, 0
-    for step in range(100):
-        n = draw.choice([1, 2, 5])
-        start = draw.randrange(max(0, held - 7), held + 1) if step % 40 else 0
-        held = start + n
-        ids = torch.tensor(draw.choices(range(VOCAB), k=n))
-        for each in (lm, plain):
-            each.reserve(start, held)
-        replayed += ((n, ()), lm.kv_length) in lm.trusted
-        assert torch.equal(lm.forward(ids, torch.tensor(start)), plain.forward(ids, torch.tensor(start)))
-        if step == 50:
-            prompt = torch.tensor(draw.choices(range(VOCAB), k=200))
-            for each in (lm, plain):
-                each.prefill(prompt)
-            held = 200
-    assert lm.blocker is None and replayed > 40
-    assert {n for (n, _), _ in lm.trusted} == {1, 2, 5} and {64, 256} <= {span for _, span in lm.trusted}
-
-
-@pytest.fixture(scope="module")
-def on_disk(tmp_path_factory):
-    """Directories of a target and a drafter, whose texts pass several spans."""
-    places = [tmp_path_factory.mktemp(role) for role in ("target", "drafter")]
-    target = tiny("llama", vocab_size=300, max_position_embeddings=300)
-    for place, model in zip(places, (target, noisy(target)), strict=True):
-        model.save_pretrained(place)
-        tokenizer().save_pretrained(place)
-    return {"target": places[0], "drafter": places[1]}
-
-
-def untraced(pair, **params):
-    """The same steps with no trace made of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TorchScriptLM, "CAPTURE_AFTER", 10**9)
-        pair = pair.with_capture("auto")
-        rounds = rounds_of(pair, "the cat", **params)
-    assert not any(lm.captures for lm in pair.runner.lms)
-    return rounds
-
-
-def as_it_is(pair, **params):
-    return rounds_of(pair.with_capture("off"), "the cat", **params)
-
-
-LONG = dict(max_new_tokens=100, ignore_eos=True)
-
-
-@pytest.mark.slow
-def test_a_loaded_pair_writes_the_same_traced(on_disk):
-    pair, params = load_pair(**on_disk), dict(LONG, top_k=9, gamma=7)
-    rounds = rounds_of(pair, "the cat", **params)
-    assert sum(len(this_round.emitted) for this_round in rounds) == 100
-    assert rounds == untraced(pair, **params), "to the last bit"
-    assert_nearly_the_same(rounds, as_it_is(pair, **params))
-    assert all(one.blocker is None for one in pair.runner.lms) and pair.notes == [*pair.limits]
-    for one, rows in zip(pair.runner.lms, (8, 1), strict=True):
-        assert {span for (n, _), span in one.trusted if n == rows} >= {128}
-
-
-def patched(module, heard):
-    own = module.forward
-    module.forward = lambda *args, **kwargs: (heard(), own(*args, **kwargs))[1]
-    return lambda: vars(module).pop("forward")
-
-
-LISTENS = {  # each gives what ends it
-    "hook": lambda module, heard: module.register_forward_hook(heard).remove,
-    "pre-hook": lambda module, heard: module.register_forward_pre_hook(heard).remove,
-    "patched": patched,
-}
-
-
-@pytest.mark.slow
-def test_who_listens_hears_every_forward(on_disk):
-    pair, params = load_pair(**on_disk), dict(max_new_tokens=40, temperature=0.0, ignore_eos=True)
-    rounds, calls = rounds_of(pair, "the cat", **params), []
-    head = pair.target.get_output_embeddings()
-    for module, how in (
-        (pair.target, "hook"),
-        (head, "pre-hook"),
-        (head, "patched"),
-        (pair.target, "patched"),
-    ):
-        assert pair.runner.lms[0].trusted
-        calls.clear()
-        ends = LISTENS[how](module, lambda *_: calls.append(1))
-        assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
-        ends()
-        assert_nearly_the_same(rounds_of(pair, "the cat", **params), rounds)
-        assert len(calls) == len(rounds) + 1, "and the prefill"
-        assert pair.notes == [*pair.limits]
-
-
-@pytest.mark.slow
-def test_a_trace_that_lies_is_caught_before_it_is_believed(monkeypatch, on_disk):
-    """Those after the first span."""
-    own, where = TorchScriptLM._capture, 100
-
-    def lies(self, ids, start):
-        trace = own(self, ids, start)
-
-        def a_little_off(ids, start, ruler, *tensors):
-            logits = trace(ids, start, ruler, *tensors)
-            if len(ruler) <= where:
-                return logits
-            tensors[-1][:, :, start : start + len(ids)] += 1  # values in the cache
-            return logits + 1e-6 * logits.abs().max()
-
-        return a_little_off
-
-    monkeypatch.setattr(TorchScriptLM, "_capture", lies)
-    pair = load_pair(**on_disk)
-    rounds = rounds_of(pair, "the cat", temperature=0.9, **LONG)
-    assert all(lm.trusted for lm in pair.runner.lms)
-    assert all(span <= where for lm in pair.runner.lms for _, span in lm.trusted)
-    notes = [note for note in pair.notes if note not in pair.limits]
-    assert [note.split(" cannot")[0] for note in notes] == ["the target", "the drafter"]
-    assert all("something other than the model" in note for note in notes)
-    assert_nearly_the_same(rounds, as_it_is(pair, temperature=0.9, **LONG))
-
-
-def test_a_trace_that_cannot_be_made(monkeypatch, on_disk):
-    def fails(self, ids, start):
-        raise NotImplementedError("no tracing\nof this one")
-
-    monkeypatch.setattr(TorchScriptLM, "_capture", fails)
-    pair = load_pair(**on_disk)
-    rounds = rounds_of(pair, "the cat")
-    assert any("no tracing of this one" in note for note in pair.notes)
-    assert_nearly_the_same(rounds, as_it_is(pair))
-
-
-@pytest.mark.slow
-def test_a_pair_that_goes_leaves_no_weights_behind(on_disk):
-    pair = load_pair(**on_disk)
-    rounds_of(pair, "the cat", **LONG)
-    assert all(lm.trusted for lm in pair.runner.lms)
-    held = [tensor for lm in pair.runner.lms for tensor in lm.model.parameters()]
-    held += [tensor for lm in pair.runner.lms for one in lm.layers for tensor in (one.keys, one.values)]
-    held = [StorageWeakRef(tensor.untyped_storage()) for tensor in held]
-    assert len(held) > 40 and not any(storage.expired() for storage in held)
-    del pair
-    gc.collect()
-    assert all(storage.expired() for storage in held)
-
-
-@pytest.mark.slow
-def test_weights_that_have_changed_are_used(on_disk):
-    pair, params = load_pair(**on_disk), dict(max_new_tokens=40, ignore_eos=True, temperature=0.0)
-    head = pair.target.get_output_embeddings()
-    before = rounds_of(pair, "the cat", **params)
-    changes = {
-        "in place": lambda: head.weight.data.mul_(torch.linspace(0.5, 1.5, 32)),
-        "replaced": lambda: setattr(head.weight, "data", head.weight.data.flip(0)),
-        "a new parameter": lambda: setattr(head, "weight", torch.nn.Parameter(head.weight.roll(9, 0))),
-    }
-    for how, change in changes.items():
-        believed = set(pair.runner.lms[0].trusted)
-        change()
-        rounds = rounds_of(pair, "the cat", **params)
-        assert rounds != before and rounds == untraced(pair, **params), how
-        assert believed and believed <= pair.runner.lms[0].trusted and pair.notes == [*pair.limits]
-        before = rounds
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("by", ["tracing", "capturing"])
-def test_recording_is_in_no_rounds_time(monkeypatch, on_disk, by):
+def test_recording_is_in_no_rounds_time(monkeypatch):
     """The engine's clock jumps by an hour in each recording."""
-    pair = load_pair(**on_disk) if by == "tracing" else captured(llama, near)
-    owner, name = (torch._C, "_create_graph_by_tracing") if by == "tracing" else (Recorder, "_capture")
-    calls, own, seconds = [], getattr(owner, name), time.perf_counter
+    pair, calls, own, seconds = captured(llama, near), [], Recorder._capture, time.perf_counter
 
     def slow(*args, **kwargs):
         calls.append(args)
         return own(*args, **kwargs)
 
-    monkeypatch.setattr(owner, name, slow)
+    monkeypatch.setattr(Recorder, "_capture", slow)
     monkeypatch.setattr("specdemo.runtime.device.perf_counter", lambda: seconds() + 3600 * len(calls))
-    params = Params(max_new_tokens=60, ignore_eos=True, gamma=6, temperature=0.0)
-    trace = generate(pair, "the cat" if by == "tracing" else PROMPT, params)
-    # The target's forward of 7 rows is traced; that of one drafted token was traced while loading.
-    assert len(calls) == 1 if by == "tracing" else len(calls) >= 2
+    trace = generate(pair, PROMPT, Params(max_new_tokens=60, ignore_eos=True, gamma=6, temperature=0.0))
+    assert len(calls) >= 2
     assert max(max(each.draft_ms, each.verify_ms) for each in trace.rounds) < 600_000
-
-
-def test_weights_that_no_longer_lie_together_are_captured_anew(on_disk):
-    """Casting a model there and back moves each weight to memory of its own."""
-    pair = load_pair(**on_disk)
-    before = rounds_of(pair, "the cat", temperature=0.0)
-    assert pair.runner.lms[0].captures
-    pair.target.double().float()
-    assert_nearly_the_same(rounds_of(pair, "the cat", temperature=0.0), before)
-    assert pair.runner.lms[0].blocker is None

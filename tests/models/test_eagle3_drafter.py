@@ -17,14 +17,11 @@ from specdemo import Params, Round, generate, stream
 from specdemo.engine.drafters.dflash import DFlashDrafter
 from specdemo.engine.drafters.eagle3 import Eagle3Drafter
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.runtime import runner
 from specdemo.runtime.device import Clock
 from specdemo.runtime.dflash import CachedDFlash
 from specdemo.runtime.eagle3 import CachedEagle3
 from specdemo.runtime.graphs import EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.native import NativeLM
-from specdemo.runtime.torchscript import TorchScriptLM
 from tests import oracle
 from tests.block_heads import block_logits, tiny_block_head
 from tests.fake_cuda import FakeCuda, install
@@ -154,22 +151,17 @@ def test_greedy_text_is_the_target_s(kind, name, capture):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", [NativeLM, TorchScriptLM])
-def test_runs_with_and_without_the_head_do_not_disturb_each_other(monkeypatch, by):
+def test_runs_with_and_without_the_head_do_not_disturb_each_other():
     """One pair, whose forwards keep features or do not. Plain rounds are measured after each run."""
-    monkeypatch.setattr(runner, "NativeLM", by)
     pair = with_head(target_of("llama"), near(), "auto")
     pair.runner.warm_up(4)
-    texts, trusted = [], pair.runner.lms[0].trusted
+    texts = []
     for draft_with in ("model", "lookup", "model", "none", "model"):
         params = Params(temperature=0, draft_with=draft_with, max_new_tokens=NEW, seed=0)
         trace = generate(pair, PROMPT, params)
         texts.append((trace.output_ids, draft_with == "model" and timeless(trace.rounds)))
     assert texts[0] == texts[2] == texts[4] and all(ids == expected_of("llama") for ids, _ in texts)
-    if by is NativeLM:
-        assert pair.runner.lms[0].native is not None
-    else:
-        assert {bool(features) for (_, features), _ in trusted} == {True, False}
+    assert pair.runner.lms[0].native is not None
 
 
 @EVERY_KIND

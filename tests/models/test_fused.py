@@ -9,7 +9,7 @@ from specdemo.runtime import fused
 from specdemo.runtime.graphs import weights_address
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.torchscript import TorchScriptLM
+from specdemo.runtime.native import NativeLM
 from tests.tiny import ARCHITECTURES, VOCAB, greedy, tiny
 
 NOT_FUSED = {"gpt2", "gpt_neox", "opt"}
@@ -30,8 +30,8 @@ def predicted(lm, rows):
     for start in range(0, len(TEXT), rows):
         ids = TEXT[start : start + rows]
         lm.reserve(start, start + len(ids))
-        if isinstance(lm, TorchScriptLM):
-            lm.capture_soon(len(ids))
+        if isinstance(lm, NativeLM):
+            lm.compile_soon(len(ids))
         parts.append(lm.forward(ids, torch.tensor(start)))
     return torch.cat(parts)
 
@@ -182,21 +182,8 @@ def test_a_model_that_is_built_otherwise_runs_by_its_own_forward(name, changes):
         assert_same(predicted(lm, 5), expected(model))
 
 
-def test_where_nothing_can_be_compiled_the_fused_forward_runs_uncompiled(monkeypatch):
-    def no_compiler():
-        raise RuntimeError("no compiler was found")
-
-    monkeypatch.setattr(fused, "compiled_functions", no_compiler)
-    model = tiny()
-    lm = CachedLM(model, compiled=True)
-    lm.begin_run(static=True)
-    assert lm.fused is not None and lm.not_fused is None and lm.not_compiled == "no compiler was found"
-    assert_same(predicted(lm, 5), expected(model))
-
-
 def test_a_fused_forward_that_predicts_otherwise_is_not_used(monkeypatch):
-    unrotated = fused.Functions(rotated=lambda x, cos, sin, half: x)
-    monkeypatch.setattr(fused, "Functions", lambda: unrotated)
+    monkeypatch.setattr(fused, "rotated", lambda x, cos, sin, half: x)
     model = tiny()
     lm = static(model)
     assert lm.fused is None and "predicts something other" in lm.not_fused

@@ -2,6 +2,7 @@
 where it cannot be had."""
 
 import copy
+import gc
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import torch
 from filelock import FileLock
 from numba import cfunc, types
 from numba.core import caching
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
@@ -31,7 +33,7 @@ from specdemo.runtime.native import NativeForward, NativeLM
 from specdemo.ui.view.texts import describe_pair
 from tests.models.test_fused import FUSED, TEXT, assert_same, expected, predicted, quantised
 from tests.oracle import settings_of
-from tests.tiny import VOCAB, longrope, tiny
+from tests.tiny import VOCAB, longrope, noisy, tiny
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
@@ -461,11 +463,49 @@ def test_the_copies_are_told_and_first_layers_read_those_of_their_owner(pair):
         assert first.native is not None and first.native.copies == copies
 
 
-def test_compiled_captures_on_a_cpu_are_said_to_be_the_usual_ones(pair):
-    compiled = pair.with_capture("compiled")
-    assert text_of(compiled, temperature=0.0) == text_of(pair, temperature=0.0)
-    (note,) = compiled.notes
-    assert "compiled" in note and pair.notes == []
+def test_a_capture_that_there_is_not_is_refused(pair):
+    with pytest.raises(ValueError, match="^capture must be one of auto, off, not 'compiled'$"):
+        pair.with_capture("compiled")
+
+
+def patched(module, heard):
+    own = module.forward
+    module.forward = lambda *args, **kwargs: (heard(), own(*args, **kwargs))[1]
+    return lambda: vars(module).pop("forward")
+
+
+LISTENS = {  # each gives what ends it
+    "hook": lambda module, heard: module.register_forward_hook(heard).remove,
+    "pre-hook": lambda module, heard: module.register_forward_pre_hook(heard).remove,
+    "patched": patched,
+}
+
+
+@pytest.mark.parametrize("how", LISTENS)
+def test_who_listens_hears_every_forward(pair, how):
+    params, calls = Params(max_new_tokens=12, temperature=0.0), []
+    expected = generate(pair, PROMPT, params, measure=False)
+    ends = LISTENS[how](pair.target.get_output_embeddings(), lambda *_: calls.append(1))
+    heard = generate(pair, PROMPT, params, measure=False)
+    ends()
+    assert heard.output_ids == expected.output_ids
+    assert len(calls) == len(heard.rounds) + 1, "and the prefill"
+    assert generate(pair, PROMPT, params, measure=False).output_ids == expected.output_ids
+    assert len(calls) == len(heard.rounds) + 1 and pair.runner.lms[0].native is not None
+
+
+def test_a_pair_that_goes_leaves_no_weights_behind():
+    target = tiny()
+    pair = load_pair(target=target, drafter=noisy(target)).with_capture("auto")
+    generate(pair, [5, 17, 3], Params(max_new_tokens=40, ignore_eos=True))
+    assert all(lm.native is not None for lm in pair.runner.lms)
+    held = [tensor for lm in pair.runner.lms for tensor in lm.model.parameters()]
+    held += [tensor for lm in pair.runner.lms for one in lm.layers for tensor in (one.keys, one.values)]
+    held = [StorageWeakRef(tensor.untyped_storage()) for tensor in held]
+    assert len(held) > 30 and not any(storage.expired() for storage in held)
+    del pair, target
+    gc.collect()
+    assert all(storage.expired() for storage in held)
 
 
 # What a machine may lack.

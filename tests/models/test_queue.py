@@ -111,18 +111,18 @@ def test_turns_come_in_order_and_everybody_knows_their_place(queue):
     visitors[0].cancel()  # once more does no harm
 
 
-def test_a_visitor_reads_what_is_captured_and_what_cannot_be(models):
+def test_a_visitor_reads_what_is_compiled_and_what_cannot_be(models):
     pair, params = models.get(), Params()
     assert not any("captur" in line or "trac" in line for line in describe_pair(pair, params))
     target, _ = pair.runner.lms
-    target.warming_up = "warming up: capturing the forward of 5 rows"
-    assert list(describe_pair(pair, params))[-1] == "Warming up: capturing the forward of 5 rows."
-    target.warming_up, target.blocker = None, "it is a test"
+    target.warming_up = "warming up: compiling the forward of 5 rows"
+    assert list(describe_pair(pair, params))[-1] == "Warming up: compiling the forward of 5 rows."
+    target.warming_up, target.not_native = None, "it is a test"
     try:
-        why_not = "The target cannot be captured, and runs step by step, which is slower: it is a test."
+        why_not = "The target runs operation by operation, which takes twice as long: it is a test."
         assert list(describe_pair(pair, params))[-1] == why_not
     finally:
-        target.blocker = None
+        target.not_native = None
 
 
 def test_a_cancelled_future_does_not_end_the_thread_that_serves_all_runs(queue):

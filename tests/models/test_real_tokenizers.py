@@ -179,7 +179,6 @@ def test_the_pair_says_what_it_does(tmp_path):
     captured = generate(pair, "the cat", params, measure=False)
     plain = generate(pair.with_capture("off"), "the cat", params, measure=False)
     assert captured.output_ids == plain.output_ids and captured.stats.drafted
-    assert pair.runner.lms[1].captures and pair.runner.lms[1].blocker is None
 
 
 def test_models_without_a_token_in_common_are_refused():

@@ -77,9 +77,7 @@ def moved(pair, draw):
         for parameter in pair.target.parameters():
             parameter.data = parameter.data.clone()
     if draw.random() < 0.15:  # moved there and back: the caches are made anew
-        pair.runner.lms = tuple(
-            model and cached(model, pair.target, False) for model in (pair.target, pair.drafter)
-        )
+        pair.runner.lms = tuple(model and cached(model, pair.target) for model in (pair.target, pair.drafter))
         pair.runner._exits.clear()
 
 

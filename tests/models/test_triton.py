@@ -196,7 +196,7 @@ def test_rotations_that_a_longer_text_would_change_are_those_of_a_short_one(kind
     ends = {"rope_parameters": dynamic, "max_position_embeddings": 32}
     model = tiny("llama", **(longrope(32) if kind == "longrope" else ends))
     lm = static_on(model.to(DEVICE))
-    assert lm.fused is not None and lm.fused.attends_by_kernel and not lm.not_triton
+    assert lm.fused is not None and lm.fused.triton and not lm.not_triton
     assert_same(our_logits(lm, 7), own_logits(model))
 
 
