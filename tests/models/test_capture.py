@@ -100,8 +100,11 @@ class Baked(Recorder):
             return tuple(tensors_of(step(with_tensors(value, iter(tensors)))))
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a trace is what is wanted here, deprecated or not
-            trace = torch.jit.trace(flat, tuple(tensors_of(static)), check_trace=False)
+            warnings.simplefilter("ignore")
+            # As torch.jit.trace, which also registers the function with the process: that never frees it.
+            inputs = tuple(tensors_of(static))
+            graph, _ = torch._C._create_graph_by_tracing(flat, inputs, lambda _: "", True, False)
+            trace = torch._C._create_function_from_graph("flat", graph)
 
         def baked(value):
             with torch.jit.optimized_execution(False):
