@@ -8,22 +8,11 @@ from dataclasses import replace
 from random import SystemRandom
 
 from specdemo import __version__
+from specdemo.drafters.base import Materials, Tokenizers
+from specdemo.drafters.given import GivenDrafter
+from specdemo.drafters.ways import way_of
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.drafters import (
-    LONGEST_DRAFT,
-    Drafter,
-    Materials,
-    NoDrafter,
-    Tokenizers,
-    assistant,
-    dflash,
-    eagle3,
-    model,
-    mtp,
-    ngram,
-    other_tokenizer,
-)
-from specdemo.engine.drafters.given import GivenDrafter
+from specdemo.engine.draft import LONGEST_DRAFT
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Decoder, DraftLength, Prefilled, plain_rounds
 from specdemo.engine.rules import rule_of
@@ -31,10 +20,8 @@ from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier
 from specdemo.errors import PairError, failure, no_mistakes
 from specdemo.events import (
-    METHODS,
     Finish,
     Finished,
-    Need,
     Params,
     Prompt,
     Round,
@@ -44,18 +31,11 @@ from specdemo.events import (
     is_lossy,
     metrics,
 )
-from specdemo.events.speedup import NO_COST, DraftingCost, after_plain_rounds
+from specdemo.events.speedup import NO_COST, after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.loading.assemble import look_at
 from specdemo.loading.load import load_pair
 from specdemo.loading.pair import AnyPair, Pair, encode
-from specdemo.runtime.assistant import CachedAssistant
-from specdemo.runtime.dflash import CachedDFlash
-from specdemo.runtime.eagle3 import CachedEagle3
-from specdemo.runtime.early_exit import FirstLayersLM
-from specdemo.runtime.heads import CachedHead
-from specdemo.runtime.mtp import CachedMtp
-from specdemo.runtime.runner import OwnLayers
 from specdemo.vllm.pair import ServedPair
 from specdemo.vllm.run import served_events
 
@@ -294,15 +274,15 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     """The loop of a run, which has not begun. Who drives it holds the pair's lock, and calls it within
     `pair.runner.active()`."""
     params = started.params
-    own: dict[Need | None, OwnLayers] = {"first layers": params.exit_layer, "prediction layers": "mtp"}
-    setup = pair.runner.begin_run(own.get(METHODS[params.draft_with].needs))
+    way = way_of(params)
+    setup = pair.runner.begin_run(way.own(pair, params))
     sampler = Sampler(params, len(started.prompt_ids))
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     setup.make_room(longest + LONGEST_DRAFT)  # rows that only fill a step lie beyond the end
     eos = frozenset() if params.ignore_eos else pair.eos
     room = longest - len(started.prompt_ids)
     stop = StopCriteria(eos, params.stop, room, pair.stop_ids(params.stop))
-    drafter = BUILDERS[params.draft_with](
+    drafter = way.build(
         Materials(
             params=params,
             sampler=sampler,
@@ -326,25 +306,13 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
     )
-    cost = _cost(pair, params) if params.gamma == "auto" else NO_COST
-    longest_draft = pair.info.longest_draft if METHODS[params.draft_with].needs == "drafter" else None
-    length = DraftLength(0 if params.draft_with == "none" else params.gamma, cost, longest_draft)
+    cost = way.cost(pair, params) if params.gamma == "auto" else NO_COST
+    gamma = 0 if params.draft_with == "none" else params.gamma
+    length = DraftLength(gamma, cost, way.longest_draft(pair))
     emitter = Emitter(Pieces(pair.tokenizer), pair.token_text, stop, params.rule, is_lossy(params))
     assert params.seed is not None, "stream has drawn one"
     clock, ahead = pair.runner.clock, setup.runs_ahead and not drafter.waits
     return Decoder(drafter, verifier, emitter, length, longest, params.seed, clock, is_over, ahead)
-
-
-def _cost(pair: Pair, params: Params) -> DraftingCost:
-    match METHODS[params.draft_with].needs:
-        case "drafter":
-            return pair.drafting_cost
-        case "first layers":
-            return pair.exit_cost(params.exit_layer)
-        case "prediction layers":
-            return pair.mtp_cost
-        case None:
-            return NO_COST
 
 
 def _tokenizers(pair: Pair) -> Tokenizers | None:
@@ -353,42 +321,3 @@ def _tokenizers(pair: Pair) -> Tokenizers | None:
         return None
     assert pair.tokenizer is not None
     return Tokenizers(pair.tokenizer, other.tokenizer, other.shared, pair.own_ids)
-
-
-def _build_pairs_own(given: Materials) -> Drafter:
-    """The pair's drafter, whichever kind it is."""
-    assert given.drafter is not None, "a pair without a drafter has been refused"
-    if isinstance(given.drafter, CachedEagle3):
-        return eagle3.build(given, given.drafter)
-    if isinstance(given.drafter, CachedDFlash):
-        return dflash.build(given, given.drafter)
-    if isinstance(given.drafter, CachedAssistant):
-        return assistant.build(given, given.drafter)
-    assert not isinstance(given.drafter, (CachedHead, CachedMtp)), (
-        "no other kind of head, and none of the target's"
-    )
-    if given.tokenizers is not None:
-        return other_tokenizer.build(given, given.drafter, given.tokenizers)
-    return model.build(given, given.drafter)
-
-
-def _build_early_exit(given: Materials) -> Drafter:
-    assert isinstance(given.drafter, FirstLayersLM), "the run was set up with the target's first layers"
-    return model.build(given, given.drafter, given.params.exit_layer)
-
-
-def _build_mtp(given: Materials) -> Drafter:
-    assert isinstance(given.drafter, CachedMtp), "the run was set up with the target's prediction layers"
-    return mtp.build(given, given.drafter)
-
-
-# The builder of each drafting method in events/choices.py, by its name.
-BUILDERS: dict[str, Callable[[Materials], Drafter]] = {
-    "model": _build_pairs_own,
-    "mtp": _build_mtp,
-    "lookup": ngram.build_lookup,
-    "ngram": ngram.build,
-    "ngram-one-level": ngram.build_one_level,
-    "early-exit": _build_early_exit,
-    "none": lambda given: NoDrafter(*given.of_target),
-}

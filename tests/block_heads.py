@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
-from specdemo.runtime.dflash import DFlashConfig, DFlashHead, Sight
+from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead, Sight
 from specdemo.runtime.lm import logits_width
 from tests.heads import hidden_states, randomised, speculators_config, write_head
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 
-from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
+from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
 from specdemo.runtime.lm import logits_width
 
 LAYER_IDS = (0, 1)

@@ -12,8 +12,10 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from specdemo.drafters.base import Materials
+from specdemo.drafters.model.kind import ModelKind
+from specdemo.drafters.ways import WAYS
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.drafters import Materials
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Decoder, DraftLength
 from specdemo.engine.rules import rule_of
@@ -23,12 +25,13 @@ from specdemo.events import METHODS, Params, Round, is_lossy
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps
-from specdemo.session import BUILDERS
 
 CPU = torch.device("cpu")
 # The drafting methods that can be run over tables: a table has no layers.
-KINDS = [name for name, method in METHODS.items() if method.needs in (None, "drafter")]
-WITHOUT_MODEL = [name for name in KINDS if METHODS[name].needs is None]
+WITHOUT_MODEL = [
+    name for name, method in METHODS.items() if not method.is_by_drafter and method.manner != "chain"
+]
+KINDS = ["model", *WITHOUT_MODEL]
 ROUNDING = 1e-6  # of probabilities, which are float32
 SOUND, BROKEN = 1e-3, 1e-6  # p-values of `exactness`: of a right engine above, of a broken one below
 
@@ -254,7 +257,8 @@ def make_drafter(
     target = SimpleNamespace(vocab_size=vocab_size, device=CPU)
     run_step = run_step or EagerSteps()
     materials = dict(params=params, sampler=sampler, target=target, drafter=drafter, run_step=run_step)
-    return BUILDERS[kind](Materials(**materials, context=math.inf, drafter_context=context))
+    build = ModelKind().build if kind == "model" else WAYS[kind].build
+    return build(Materials(**materials, context=math.inf, drafter_context=context))
 
 
 class Decoding:

@@ -5,10 +5,11 @@ from dataclasses import replace
 import torch
 
 from specdemo import load_pair
+from specdemo.drafters.heads import DraftHead
+from specdemo.drafters.kinds import cached_drafter
 from specdemo.engine.sampling import uniforms
 from specdemo.engine.step import NEXT
 from specdemo.runtime.graphs import Graphs
-from specdemo.runtime.heads import DraftHead
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner, RunSetup
 from tests.oracle import decoding
@@ -18,7 +19,7 @@ class RunnerOn(Runner):
     """Runs static forwards of models on a CPU by the given graphs, or other `RunStep`."""
 
     def __init__(self, target, drafter, run_step):
-        super().__init__(target, drafter)
+        super().__init__(target, drafter, cached_drafter)
         self.lms = tuple(model and cached(model, target) for model in (target, drafter))
         self.run_step = run_step
         if isinstance(run_step, Graphs):
@@ -34,7 +35,7 @@ class RunnerOn(Runner):
         target, drafter = self.lms
         target.features = None
         if own is not None:
-            drafter = self._own(own)
+            drafter = self._made(own)
         for lm in filter(None, (target, drafter)):
             lm.begin_run(static=True)
         return RunSetup(target, drafter, self.run_step, self.run_step)
@@ -51,7 +52,7 @@ def run_by(target, drafter, run_step):
 
 def with_head(target, head, capture="off"):
     """A pair in memory whose drafter is an EAGLE-3 head."""
-    return untried(target, head, Runner(target, head, capture))
+    return untried(target, head, Runner(target, head, cached_drafter, capture))
 
 
 def untried(target, drafter, runner):

@@ -6,13 +6,13 @@ from datetime import date
 from functools import reduce
 
 from specdemo.bench.methods import WARM_UP_TOKENS, MethodRow, MethodsResult, winner
+from specdemo.drafters.formats import describes_head
 from specdemo.errors import LoadError
 from specdemo.events import METHODS, PairInfo, Params, drafter_label, manner_of
 from specdemo.events.metrics import ratio, total
 from specdemo.events.speedup import speed_up, timed
 from specdemo.events.trace import Trace
 from specdemo.loading.catalog import CATALOGUE, ROOT
-from specdemo.loading.heads import describes_head
 from specdemo.loading.pair import AnyPair, Pair
 from specdemo.zero import start_run
 
@@ -39,18 +39,15 @@ class Comparison:
 
 def methods_at_hand(pair: Pair) -> list[str]:
     """The names in METHODS of those that the pair can have."""
-    return [name for name, method in METHODS.items() if pair.has(method.needs)]
+    return [name for name in METHODS if pair.lacks(name) is None]
 
 
 def methods_of(pair: Pair, names: Sequence[str], params: Params) -> list[Setting]:
     """One setting for each of these names in METHODS. ValueError for what the pair cannot have."""
     own = {name: replace(params, draft_with=name) for name in names}
     for name in names:
-        needs = METHODS[name].needs
-        if needs == "drafter" and pair.drafter is None:
-            raise ValueError(f'methods must not include "{name}" for this pair: it has no drafter')
-        if needs == "prediction layers" and isinstance(pair.mtp, str):
-            raise ValueError(f'methods must not include "{name}" for this pair: {pair.mtp}')
+        if why := pair.lacks(name):
+            raise ValueError(f'methods must not include "{name}" for this pair: {why}')
     kind = pair.info.drafter_kind
     return [Setting(drafter_label(name, kind), pair, params) for name, params in own.items()]
 
@@ -59,7 +56,7 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
     """Pairs with the same target. A method that needs a drafter gives a setting for each of them, the others
     one for the first. Raises as `methods_of` does."""
     settings = methods_of(pairs[0], names, params)
-    by_drafter = [name for name in names if METHODS[name].needs == "drafter"]
+    by_drafter = [name for name in names if METHODS[name].is_by_drafter]
     if not by_drafter or len(pairs) == 1:
         return settings
     of_each = [
@@ -150,7 +147,7 @@ def _row(setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_e
     found = speed_up(plain_rounds, own_rounds)
     draft_ms, verify_ms = (ratio(sum_of(part), rounds) for part in ("draft_ms", "verify_ms"))
     plain_ms = ratio(sum(one.ms for some in plain_rounds for one in some), sum(map(len, plain_rounds)))
-    is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].needs == "drafter"
+    is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].is_by_drafter
     equal = [one.output_ids == other.output_ids for one, other in zip(samples, plain, strict=False)]
     return MethodRow(
         name=setting.name,

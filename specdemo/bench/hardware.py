@@ -12,8 +12,9 @@ from specdemo.bench.by_count import ForwardBytes, round_bytes
 from specdemo.bench.results import Bound, DeviceIdle, Roofline
 from specdemo.events import Params
 from specdemo.events.metrics import ratio
-from specdemo.loading.pair import Pair, weight_bytes
+from specdemo.loading.pair import Pair
 from specdemo.runtime.cuda import synchronize
+from specdemo.runtime.weights import weight_bytes
 from specdemo.session import stream
 
 COPIED = {"cuda": 2**30, "cpu": 2**28}  # bytes: far more than any cache holds

@@ -31,9 +31,10 @@ from specdemo.doctor.trials import Finding, NotRun, Table, Trial
 from specdemo.errors import LoadError
 from specdemo.events import Params
 from specdemo.loading.load import plan
-from specdemo.loading.pair import Pair, weight_bytes
+from specdemo.loading.pair import Pair
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
+from specdemo.runtime.weights import weight_bytes
 from specdemo.session import generate, stream
 
 SPEED_SHAPES = ("llama-3.2-3b-1b", "qwen3-8b-0.6b")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.drafters import LONGEST_DRAFT, Draft, Drafter, NoDrafter
+from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, NoDrafter
 from specdemo.engine.emit import Emitter, StopCriteria, Tokens
 from specdemo.engine.sampling import Uniforms, uniforms
 from specdemo.engine.step import Judging, VerifiedOnHost, Verifier

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdemo.engine.drafters import Draft, is_unsure
+from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
 from specdemo.events import Gamma

@@ -9,14 +9,10 @@ al. 2023, Chen et al. 2023)."""
 from dataclasses import dataclass
 from typing import Literal
 
+from specdemo.drafters import DRAFTER_KINDS, METHODS
+from specdemo.drafters.row import DrafterKind, Manner, Method
 from specdemo.events.choices import (
-    DRAFTER_KINDS,
-    METHODS,
     RULES,
-    DrafterKind,
-    Manner,
-    Method,
-    Need,
     Rule,
     drafter_label,
     drafting_sentence,
@@ -45,8 +41,8 @@ from specdemo.events.params import (
 
 __all__ = [
     "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate", "Finish",
-    "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method", "NO_PROMPT", "Need",
-    "Next", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats", "Source",
+    "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method", "NO_PROMPT", "Next",
+    "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats", "Source",
     "Started", "Stats", "TOKEN_IDS", "allowed", "check_messages", "check_number", "check_prompt",
     "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
     "lossy_in_words", "manner_of", "rule_in_words",

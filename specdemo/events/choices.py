@@ -1,41 +1,13 @@
-"""What a run can choose: the drafting methods and the rules, one row each; and the kinds of drafters that a
-pair can have. Standard library only.
+"""What a run can choose: the rules, one row each, and what is said of the drafting methods, whose rows stand
+in `drafters/`. Standard library only.
 
 Everything that names them reads these rows: `Params`, the command line, the engine, the comparison, the page
-and its scripts. How a method drafts is its builder in `engine/drafters/`; how a rule judges is its function
-in `engine/rules.py`."""
+and its scripts. How a rule judges is its function in `engine/rules.py`."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-Need = Literal["drafter", "first layers", "prediction layers"]
-# How the tokens of a draft come about: each from the one before it; all in one forward; all in one forward,
-# and then corrected one after another; or copied from the text.
-Manner = Literal["chain", "block", "block and chain", "copy"]
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A way to draft."""
-
-    name: str  # Params.draft_with
-    label: str  # in tables, and in the page's drop-down unless menu_label is given
-    sentence: str  # what it does
-    needs: Need | None  # what it drafts with: the pair's drafter, layers of the target's, or no model
-    fields: tuple[str, ...]  # of Params, that it uses
-    takes_the: bool = True  # whether "the" stands before its label in a sentence
-    menu_label: str | None = None
-    manner: Manner | None = None  # None: that of the pair's drafter, or nothing is drafted
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterKind:
-    """What a pair's drafter can be."""
-
-    name: str  # PairInfo.drafter_kind
-    label: str  # in tables and before the drafter's name
-    manner: Manner
-    sentence: str  # how it drafts
+from specdemo.drafters import DRAFTER_KINDS, METHODS
+from specdemo.drafters.row import Manner
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,52 +34,6 @@ class Rule:
     def label(self) -> str:
         return f"{self.name}{'' if self.lossless else ' (lossy)'}: {self.sentence}"
 
-
-METHODS = {
-    method.name: method
-    for method in (
-        Method("model", "drafter model", "a smaller model or a head writes the drafts",
-               needs="drafter", fields=("gamma", "confidence"), menu_label="the pair's drafter"),
-        Method("mtp", "multi-token prediction",
-               "layers that the target has for multi-token prediction write the drafts",
-               needs="prediction layers", fields=("gamma", "confidence"), takes_the=False,
-               manner="chain"),
-        Method("lookup", "lookup", "copies what followed the same words earlier in the text",
-               needs=None, fields=("gamma", "ngram"), takes_the=False, manner="copy"),
-        Method("ngram", "n-gram store",
-               "n-grams of all lengths, counted in the text so far, write the drafts",
-               needs=None, fields=("gamma", "ngram"), manner="copy"),
-        Method("ngram-one-level", "one-level n-gram store",
-               "n-grams of one length, counted in the text so far, write the drafts",
-               needs=None, fields=("gamma", "ngram"), manner="copy"),
-        Method("early-exit", "early exit",
-               "the target's own first layers write the drafts, one token after another",
-               needs="first layers", fields=("gamma", "confidence", "exit_layer"), takes_the=False,
-               manner="chain"),
-        Method("none", "target alone", "plain decoding",
-               needs=None, fields=(), menu_label="none: the target alone"),
-    )
-}  # fmt: skip
-
-DRAFTER_KINDS = {
-    kind.name: kind
-    for kind in (
-        DrafterKind("model", "drafter model", "chain",
-                    "A smaller model drafts one token after another, a forward for each."),
-        DrafterKind("eagle3", "EAGLE-3 head", "chain",
-                    "An EAGLE-3 head drafts one token after another: the first from the target's own hidden "
-                    "states, each later one from its own."),
-        DrafterKind("assistant", "assistant", "chain",
-                    "An assistant drafts one token after another. It has no keys and values of its own, but "
-                    "attends to the target's."),
-        DrafterKind("dflash", "DFlash head", "block",
-                    "A DFlash head drafts all tokens in one forward, from the target's own hidden states: "
-                    "no token of the draft has seen the others."),
-        DrafterKind("dspark", "DSpark head", "block and chain",
-                    "A DSpark head drafts a block in one forward, from the target's own hidden states, and "
-                    "then corrects each place by the token drafted before it."),
-    )
-}  # fmt: skip
 
 RULES = {
     rule.name: rule
@@ -142,7 +68,7 @@ RULES = {
 
 def manner_of(method: str, drafter_kind: str | None) -> Manner | None:
     """How a draft by this method comes about; None where nothing is drafted, or a server does not tell."""
-    if METHODS[method].needs != "drafter":
+    if not METHODS[method].is_by_drafter:
         return METHODS[method].manner
     kind = DRAFTER_KINDS.get(drafter_kind or "")
     return kind.manner if kind else None
@@ -151,13 +77,13 @@ def manner_of(method: str, drafter_kind: str | None) -> Manner | None:
 def drafter_label(method: str, drafter_kind: str | None) -> str:
     """What drafts by this method: "EAGLE-3 head", "lookup"."""
     kind = DRAFTER_KINDS.get(drafter_kind or "")
-    return kind.label if kind and METHODS[method].needs == "drafter" else METHODS[method].label
+    return kind.label if kind and METHODS[method].is_by_drafter else METHODS[method].label
 
 
 def drafting_sentence(method: str, drafter_kind: str | None) -> str:
     """How a draft by this method comes about; empty where nothing is drafted."""
     chosen, kind = METHODS[method], DRAFTER_KINDS.get(drafter_kind or "")
-    if kind and chosen.needs == "drafter":
+    if kind and chosen.is_by_drafter:
         return kind.sentence
     return "" if method == "none" else f"{_capital(chosen.label)}: {chosen.sentence}."
 

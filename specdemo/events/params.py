@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Literal, TypeGuard, cast
 
-from specdemo.events.choices import METHODS, RULES
+from specdemo.drafters import METHODS
+from specdemo.events.choices import RULES
 
 Gamma = int | Literal["auto"]
 

@@ -7,25 +7,18 @@ import torch
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdemo.drafters.kinds import cached_drafter, kind_of
+from specdemo.drafters.mtp.layers import follow_target, own_modules
+from specdemo.drafters.mtp.way import mtp_agrees_with_itself
 from specdemo.errors import LoadError, PairError, is_out_of_memory, reason_of
 from specdemo.events import ByModel, PairInfo
 from specdemo.loading.mtp import NONE, UNUSABLE, read_mtp
-from specdemo.loading.pair import LoadDrafter, Pair, kind_of, longest_draft_of
+from specdemo.loading.pair import LoadDrafter, Pair, kind_and_longest_draft
 from specdemo.loading.request import ROLES
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
-from specdemo.runtime.assistant import ASSISTANTS, is_assistant, shared_layers
-from specdemo.runtime.eagle3 import Eagle3Config
 from specdemo.runtime.graphs import stored
-from specdemo.runtime.heads import DrafterModel, DraftHead, HeadConfig
-from specdemo.runtime.lm import embedded_ids, layers_of, logits_width, positional_cache
-from specdemo.runtime.mtp import follow_target, own_modules
-from specdemo.runtime.probe import (
-    agrees_with_itself,
-    assistant_agrees,
-    head_agrees_with_itself,
-    mtp_agrees_with_itself,
-)
+from specdemo.runtime.lm import check_writes_text, embedded_ids, layers_of, logits_width, positional_cache
 from specdemo.runtime.runner import Capture, Runner
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -33,7 +26,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 def pair_of(
     name: str,
-    models: list[DrafterModel],
+    models: list[Module],
     ids: list[str],
     quantized: list[str | None],
     tokenizer: PreTrainedTokenizerBase | None,
@@ -48,9 +41,8 @@ def pair_of(
     drafter's tokenizer, if it is not the target's. mtp: see Pair."""
     target, drafter = _both(models)
     formats = ByModel(None, None), ByModel(*_both(quantized))
-    ways = kind_of(drafter), longest_draft_of(drafter)
-    info = PairInfo(name, *_both(ids), "", "", *formats, None, *ways)
-    runner = Runner(target, drafter, capture, cudnn_attention)
+    info = PairInfo(name, *_both(ids), "", "", *formats, None, **kind_and_longest_draft(drafter))
+    runner = Runner(target, drafter, cached_drafter, capture, cudnn_attention)
     how = (tokenizer, info, reason, runner, load_drafter)
     pair = Pair(target, drafter, *how, other_tokenizer=other, mtp=mtp)
     look_at(pair)
@@ -68,8 +60,8 @@ def look_at(pair: Pair) -> None:
     ids = [pair.info.target, pair.info.drafter]
     check_devices(models, ids)
     check_caches(models, ids)
-    if isinstance(drafter, DraftHead):
-        check_head_fits(drafter, target, ids, [model.device for model in models])
+    if drafter is not None:
+        check_fits(drafter, target, ids, [model.device for model in models])
     states, other, mtp = pair.present_states, pair.other_tokenizer, pair.mtp
     if other is not None and pair.states:  # tokens can have been added, and what was unknown can be known now
         other = other_tokenizer(pair.tokenizer, other.tokenizer, *ids)
@@ -82,49 +74,47 @@ def look_at(pair: Pair) -> None:
     pair.note(states, other, mtp)
 
 
-def check_devices(models: list[DrafterModel], ids: list[str]) -> None:
+def check_devices(models: list[Module], ids: list[str]) -> None:
     """PairError if a model is where nothing runs."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         if (kind := model.device.type) not in ("cpu", "cuda"):
             raise PairError(f"device must be cpu or cuda, and {role} {model_id} is on {kind}")
 
 
-def check_caches(models: list[DrafterModel], ids: list[str]) -> None:
+def check_caches(models: list[Module], ids: list[str]) -> None:
     """PairError if a model has no output layer, or no cache that can be written by position, or if the hidden
-    states that a head needs cannot be found in the target."""
+    states that a drafter needs cannot be found in the target."""
+    target, *drafters = models
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
-            if is_assistant(model):
-                if model is models[0]:
-                    raise ValueError("it is an assistant, which drafts for a target: give it as the drafter")
-                check_assistant_fit(model, models[0], model_id, ids[0])
-                layers_of(models[0])
-            elif isinstance(model, DraftHead):
-                role, model_id, model = ROLES[0], ids[0], models[0]
-                layers_of(models[0])
+            if model is target:
+                _check_target(target, reads_states=any(kind_of(one).reads_hidden_states for one in drafters))
             else:
-                _check_head(model, role)
-                positional_cache(model)
+                kind_of(model).check_cache(model)
         except ValueError as error:
             raise PairError(f"{role} {model_id} ({type(model).__name__}) cannot be used: {error}") from None
 
 
-def _check_head(model: PreTrainedModel, role: str) -> None:
-    """ValueError for a model in memory that is of another class than those that write text."""
-    if model.get_output_embeddings() is None:
-        raise ValueError("it has no output layer over a vocabulary: load it with AutoModelForCausalLM")
-    if role == ROLES[0] and not hasattr(model, "generation_config"):
+def _check_target(target: PreTrainedModel, reads_states: bool) -> None:
+    if what := kind_of(target).is_for_a_target:
+        raise ValueError(f"it is {what}, which drafts for a target: give it as the drafter")
+    check_writes_text(target)
+    if not hasattr(target, "generation_config"):
         raise ValueError("it has no generation_config, which classes have that inherit GenerationMixin")
+    positional_cache(target)
+    if reads_states:
+        layers_of(target)
 
 
-def check_forwards(models: list[DrafterModel], ids: list[str]) -> None:
+def check_forwards(models: list[Module], ids: list[str]) -> None:
     """PairError if a model's forward fails, or predicts something else with a cache than without one;
     LoadError if it has weights that are not finite."""
     for role, model, model_id in zip(ROLES, models, ids, strict=False):
         try:
             if name := _not_finite(model):
                 raise LoadError(f"{role} {model_id}: its tensor {name} holds values that are not finite")
-            if _agrees(model, models[0]):
+            kind = kind_of(model)
+            if kind.agrees(model, models[0]):
                 continue
             reason = "its predictions with a cache differ from those without one"
         except LoadError:
@@ -156,14 +146,6 @@ def _tried_mtp(mtp: PreTrainedModel | str, target: PreTrainedModel) -> PreTraine
             cuda.raise_if_lost(error, target.device)
         reason = f"their forward fails: {reason_of(error)}"
     return f"{UNUSABLE}: {reason}"
-
-
-def _agrees(model: DrafterModel, target: PreTrainedModel) -> bool:
-    if isinstance(model, DraftHead):
-        return head_agrees_with_itself(model, target)
-    if is_assistant(model):
-        return assistant_agrees(model, target)
-    return agrees_with_itself(model)
 
 
 def _not_finite(model: Module) -> str | None:
@@ -198,7 +180,7 @@ TRUSTED = "program code that comes with the models is trusted and run (trust_rem
 DYNAMIC = "transformers_modules"  # where transformers puts program code that comes with models
 
 
-def code_note(models: list[DrafterModel]) -> str:
+def code_note(models: list[Module]) -> str:
     """What a user should know of models that were loaded with trust_remote_code."""
     theirs = [type(model).__name__ for model in models if type(model).__module__.startswith(DYNAMIC)]
     ran = (
@@ -242,76 +224,13 @@ def _tokenizers(
     return by_role["target"], by_role["drafter"]
 
 
-def check_fit(config: HeadConfig, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
-    """PairError unless a head of this config can draft for the target."""
-    of_target = target.config.get_text_config()
-    depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
-    where = f"drafter {drafter_id} does not fit target {target_id}"
-    if config.feature_size != of_target.hidden_size:
-        raise PairError(
-            f"{where}: it reads hidden states of size {config.feature_size}, and the target's have "
-            f"{of_target.hidden_size}"
-        )
-    if config.layer.vocab_size != logits_width(target):
-        raise PairError(
-            f"{where}: it was made for a vocabulary of {config.layer.vocab_size:,} tokens, and the target's "
-            f"has {logits_width(target):,}"
-        )
-    if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > depth:
-        raise PairError(
-            f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different and "
-            f"from 0 to {depth}, the target's number of layers"
-        )
-    own_embeddings = isinstance(config, Eagle3Config) and config.own_embeddings
-    if not own_embeddings and config.hidden_size != of_target.hidden_size:
-        raise PairError(
-            f"{where}: it has no embeddings of its own and a hidden size of {config.hidden_size}, so the "
-            f"target's embeddings of size {of_target.hidden_size} cannot be used"
-        )
-
-
-def check_assistant_fit(
-    drafter: PreTrainedModel, target: PreTrainedModel, drafter_id: str, target_id: str
+def check_fits(
+    drafter: Module, target: PreTrainedModel, ids: list[str], devices: list[str | torch.device]
 ) -> None:
-    """PairError unless this assistant can draft for the target."""
-    own, of_target = drafter.config.get_text_config(), target.config.get_text_config()
-    where = f"drafter {drafter_id} does not fit target {target_id}"
-    wanted = ASSISTANTS[drafter.config.model_type]
-    if of_target.model_type != wanted:
-        kinds = f"{drafter.config.model_type} drafts for targets of the kind {wanted}"
-        raise PairError(f"{where}: {kinds}, and this one is of the kind {of_target.model_type}")
-    sizes = [
-        ("hidden states of size", drafter.config.backbone_hidden_size, of_target.hidden_size),
-        ("a vocabulary of", logits_width(drafter), logits_width(target)),
-    ]
-    layers = shared_layers(target)
-    for index, kind in enumerate(own.layer_types):
-        if kind not in layers:
-            raise PairError(f"{where}: it attends to layers of the type {kind}, which the target lacks")
-        mine, theirs = own.per_layer_config[index], of_target.per_layer_config[layers[kind]]
-        heads, width = mine.num_key_value_heads, mine.head_dim
-        sizes.append((f"{kind} with key heads:", heads, theirs.num_key_value_heads))
-        sizes.append((f"{kind} with keys of size", width, theirs.head_dim))
-    for what, asked, found in sizes:
-        if asked != found:
-            raise PairError(f"{where}: it was made for {what} {asked:,}, and the target has {found:,}")
-
-
-def check_head_fits(
-    drafter: DrafterModel, target: PreTrainedModel, ids: list[str], devices: list[str | torch.device]
-) -> None:
-    """PairError unless a drafter that is a head or an assistant fits the target. ids, devices: of the target
-    and of the drafter."""
-    if is_assistant(drafter):
-        check_assistant_fit(drafter, target, ids[1], ids[0])
-        if devices[0] != devices[1]:
-            why = f"drafter {ids[1]} attends to the target's keys and values"
-            raise PairError(f"device must be the same for both, because {why}")
-    if not isinstance(drafter, DraftHead):
-        return
-    check_fit(drafter.config, target, ids[1], ids[0])
-    if drafter.uses_target_s_embeddings and devices[0] != devices[1]:
-        raise PairError(
-            f"device must be the same for both, because drafter {ids[1]} has no embeddings of its own "
-            "and uses the target's"
-        )
+    """PairError unless the drafter, or its skeleton, fits the target. ids, devices: of the target and of the
+    drafter."""
+    kind = kind_of(drafter)
+    kind.check_fit(drafter, target, ids[1], ids[0])
+    why = kind.needs_targets_device(drafter)
+    if why and devices[0] != devices[1]:
+        raise PairError(f"device must be the same for both, because drafter {ids[1]} {why}")

@@ -13,18 +13,16 @@ from pathlib import Path
 import torch
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from tqdm import tqdm
 
+from specdemo.drafters.formats import describes_assistant, describes_head, read_config
 from specdemo.errors import LoadError, load_errors, no_config, other_kind
-from specdemo.loading.heads import describes_assistant, describes_head, read_config
 from specdemo.loading.request import Part
 from specdemo.runtime.device import amount
+from specdemo.runtime.files import INDEX, WEIGHTS_FILE, shards_of, stored_tensors
 
-WEIGHTS_FILE = "model.safetensors"
-INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # each tokenizer has one of them
-SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names it
 DATA = re.compile(r"[\w.-]+\.(json|txt|model|jinja)")  # configs and tokenizers
 CODE = re.compile(r"[\w.-]+\.py")
 PICKLED = re.compile(r"[\w.-]+\.(bin|pt|pth|ckpt)")
@@ -108,21 +106,6 @@ def _code_files(part: Part) -> set[str]:
         return set()  # what is wrong with the config is said when it is read
 
 
-def shards_of(index: Path) -> list[str]:
-    """The files of weights that an index names, in order. ValueError if it names anything but safetensors
-    files beside it, OSError if it cannot be read."""
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        names = set()
-    if not names:
-        raise ValueError("it names no files of weights")
-    for name in names:
-        if not isinstance(name, str) or not SHARD.fullmatch(name):
-            raise ValueError(f"it names {ascii(name)[:60]}, which is no safetensors file beside it")
-    return sorted(names)
-
-
 def fetch(
     parts: tuple[Part, ...], on_progress: OnProgress = lambda *_: None, code_only: bool = False
 ) -> None:
@@ -201,22 +184,6 @@ def check_weights(part: Part) -> None:
     if INDEX in names and WEIGHTS_FILE not in names:
         with load_errors(part.role, part.place, INDEX, part.id):
             _check_shards(shards_of(folder / INDEX), names)
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Those of a model whose files are in this folder. Raises as `shards_of` does."""
-    is_one = (folder / WEIGHTS_FILE).is_file()
-    return [folder / name for name in ([WEIGHTS_FILE] if is_one else shards_of(folder / INDEX))]
-
-
-def stored_tensors(folder: Path) -> dict[str, str]:
-    """The tensors in a model's files: their names, and their dtypes as safetensors calls them. Raises what
-    reading the files does."""
-    found = {}
-    for file in weight_files(folder):
-        with safe_open(file, "pt") as content:
-            found |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
-    return found
 
 
 def stored_dtypes(part: Part) -> set[torch.dtype]:

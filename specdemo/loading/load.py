@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from huggingface_hub import constants, get_token
+from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoConfig,
@@ -25,14 +26,15 @@ from transformers import (
     QuantoConfig,
 )
 
+from specdemo.drafters.formats import describes_assistant, describes_head
+from specdemo.drafters.kinds import kind_of
+from specdemo.drafters.speculators import Speculator, read_head, read_speculator
 from specdemo.errors import LoadError, PairError, gated_error, is_out_of_memory, load_errors
 from specdemo.events import Params
 from specdemo.loading.assemble import (
-    check_assistant_fit,
     check_caches,
-    check_fit,
+    check_fits,
     check_forwards,
-    check_head_fits,
     code_note,
     pair_in_memory,
     pair_of,
@@ -48,9 +50,7 @@ from specdemo.loading.fetch import (
     has_config,
     is_here,
     stored_dtypes,
-    stored_tensors,
 )
-from specdemo.loading.heads import describes_assistant, describes_head
 from specdemo.loading.mtp import mtp_parameters, read_mtp
 from specdemo.loading.pair import AnyPair, LoadedDrafter, Pair
 from specdemo.loading.plan import LoadPlan, check_depth, check_free_memory, check_memory, plan_from
@@ -62,10 +62,9 @@ from specdemo.loading.quantised import (
     unpack_without_compiler,
 )
 from specdemo.loading.request import ByRole, PairRequest, Part, drafter_part, dtype_name, in_project, resolve
-from specdemo.loading.speculator import Speculator, read_head, read_speculator
 from specdemo.loading.vocabulary import OtherTokenizer, other_tokenizer
 from specdemo.runtime import cuda
-from specdemo.runtime.heads import DrafterModel
+from specdemo.runtime.files import stored_tensors
 from specdemo.runtime.linear import align_weights, join_weights, use_skinny_linear
 from specdemo.runtime.native import is_small
 from specdemo.vllm.pair import connect
@@ -153,7 +152,7 @@ def plan(request: PairRequest) -> LoadPlan:
     skeletons = [read_skeleton(part, offline=is_here(part)) for part in request.parts]
     planned = plan_from(request, skeletons)
     if len(skeletons) == 2:
-        check_head_fits(skeletons[1], skeletons[0], *_ids_and_devices(request.parts))
+        check_fits(skeletons[1], skeletons[0], *_ids_and_devices(request.parts))
     check_memory(planned)
     return planned
 
@@ -172,7 +171,7 @@ def check_access(request: PairRequest) -> None:
             raise gated_error(part.role, part.id)
 
 
-def read_skeleton(part: Part, offline: bool = False) -> DrafterModel:
+def read_skeleton(part: Part, offline: bool = False) -> Module:
     """A model on the meta device, from its config. offline: only from the disk, without a request to the
     hub."""
     with load_errors(part.role, part.place, shown=part.id), torch.device("meta"):
@@ -233,7 +232,7 @@ def _load_here(plan: LoadPlan, on_progress: OnProgress, cudnn_attention: bool) -
     if len(parts) == 2:
         models.append(_load_drafter(parts[1], plan.dtypes[1], on_progress))
         # Again, because whether a head has embeddings of its own is known only when its weights are here.
-        check_head_fits(models[1], models[0], *_ids_and_devices(parts))
+        check_fits(models[1], models[0], *_ids_and_devices(parts))
     on_progress("Checking that the caches can be rewound", None)
     mtp = read_mtp(models[0], parts[0])
     how = (tokenizer, plan.reason, load_drafter, "auto", cudnn_attention, other, mtp)
@@ -344,7 +343,7 @@ def _takes_host_memory(part: Part, dtype: torch.dtype) -> bool:
     return sys.platform == "win32" or stored_dtypes(part) != {dtype}
 
 
-def _placed(model: DrafterModel, part: Part, dtype: torch.dtype) -> DrafterModel:
+def _placed(model: Module, part: Part, dtype: torch.dtype) -> Module:
     """On its device, with its weights as the engine multiplies them."""
     with load_errors(part.role, part.place, "weights", part.id):
         model = model.to(part.device)  # after a device map: only quanto's unused scales move
@@ -357,7 +356,7 @@ def _placed(model: DrafterModel, part: Part, dtype: torch.dtype) -> DrafterModel
     return model
 
 
-def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> DrafterModel:
+def _load_drafter(part: Part, dtype: torch.dtype, on_progress: OnProgress) -> Module:
     if not is_head(part):
         return _load(part, dtype, on_progress)
     on_progress(_loading_weights(part), None)
@@ -420,14 +419,13 @@ def load_drafter(pair: Pair, drafter: str | os.PathLike | None) -> LoadedDrafter
     return LoadedDrafter(model, part.id, dtype_name(model.dtype), other)
 
 
-def _fitting(pair: Pair, part: Part) -> tuple[DrafterModel, OtherTokenizer | None]:
+def _fitting(pair: Pair, part: Part) -> tuple[Module, OtherTokenizer | None]:
     """The drafter, which has been checked with the pair's target, and its tokenizer if it is another."""
     check_weights(part)
     ids, other = [pair.info.target, part.id], None
-    if is_head(part):
-        check_fit(_speculator(part).config, pair.target, part.id, ids[0])
-    elif not has_tokenizer(part):
-        check_assistant_fit(read_skeleton(part, offline=True), pair.target, part.id, ids[0])
+    if not has_tokenizer(part):
+        skeleton = read_skeleton(part, offline=True)
+        kind_of(skeleton).check_fit(skeleton, pair.target, part.id, ids[0])
     elif pair.tokenizer is not None:
         other = other_tokenizer(pair.tokenizer, _tokenizer(part), *ids)
     models = [pair.target, _load_drafter(part, pair.target.dtype, lambda *_: None)]

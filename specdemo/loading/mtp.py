@@ -7,20 +7,21 @@ from collections.abc import Iterable
 import torch
 from transformers import PreTrainedModel
 
-from specdemo.errors import in_short, is_out_of_memory, without_directories
-from specdemo.loading.fetch import folder_of, has_config, is_here, stored_tensors
-from specdemo.loading.quantised import few_bits, is_scale
-from specdemo.loading.request import Part
-from specdemo.runtime import cuda
-from specdemo.runtime.linear import join_weights, use_skinny_linear
-from specdemo.runtime.mtp import (
+from specdemo.drafters.mtp.layers import (
     MtpModel,
     as_mtp_owner,
-    final_norm,
     mtp_cache_layers,
     own_modules,
     own_parameters,
 )
+from specdemo.errors import in_short, is_out_of_memory, without_directories
+from specdemo.loading.fetch import folder_of, has_config, is_here
+from specdemo.loading.quantised import few_bits, is_scale
+from specdemo.loading.request import Part
+from specdemo.runtime import cuda
+from specdemo.runtime.files import stored_tensors
+from specdemo.runtime.linear import join_weights, use_skinny_linear
+from specdemo.runtime.lm import final_norm
 
 NONE = "its target's checkpoint has no layers for multi-token prediction"
 UNUSABLE = "its target's layers for multi-token prediction cannot be used"

@@ -12,16 +12,18 @@ from typing import Any, get_args
 import torch
 import transformers
 from torch import Tensor
+from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from specdemo.drafters.early_exit.layers import exit_layer, layer_count
+from specdemo.drafters.kinds import cached_drafter, kind_of
+from specdemo.drafters.ways import WAYS, way_of
 from specdemo.errors import PairError, in_short
 from specdemo.events import (
-    METHODS,
     NO_PROMPT,
     TOKEN_IDS,
     ByModel,
     ChatMessage,
-    Need,
     PairInfo,
     Params,
     Prompt,
@@ -30,21 +32,16 @@ from specdemo.events import (
     is_conversation,
     shown,
 )
-from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.loading.generation import read_options, with_models_own
 from specdemo.loading.mtp import NONE
 from specdemo.loading.quantised import little_quantised
 from specdemo.loading.request import ROLES, dtype_name
 from specdemo.loading.vocabulary import OtherTokenizer, special_tokens
 from specdemo.runtime import cuda, probe
-from specdemo.runtime.assistant import is_assistant
 from specdemo.runtime.device import device_name, has_bfloat16
-from specdemo.runtime.dflash import DFlashHead
-from specdemo.runtime.early_exit import exit_layer, first_layers, layer_count
-from specdemo.runtime.graphs import stored
-from specdemo.runtime.heads import DrafterModel, DraftHead
 from specdemo.runtime.lm import context_of, embedded_ids, logits_width, longrope_end, positions_of, state_of
 from specdemo.runtime.runner import Capture, Runner
+from specdemo.runtime.weights import held_bytes
 from specdemo.vllm.pair import ServedPair, messages_of
 
 
@@ -63,7 +60,7 @@ class LoadedDrafter:
     """What drafts for a target, and what is known of it: all None for nothing. dtype: its name in torch.
     other_tokenizer: see Pair."""
 
-    model: DrafterModel | None
+    model: Module | None
     id: str | None
     dtype: str | None
     other_tokenizer: OtherTokenizer | None
@@ -74,7 +71,7 @@ class Pair:
     """A target and, if any, a drafter. `runner` runs them; one run at a time (`lock`)."""
 
     target: PreTrainedModel
-    drafter: DrafterModel | None
+    drafter: Module | None
     tokenizer: PreTrainedTokenizerBase | None
     info: PairInfo
     dtype_reason: str  # why the models have their dtypes
@@ -93,8 +90,7 @@ class Pair:
         models. ValueError for another word than "auto" and "off"."""
         if capture not in get_args(Capture):
             raise ValueError(f"capture must be one of {', '.join(get_args(Capture))}, not {capture!r}")
-        models = (self.target, self.drafter, capture, self.runner.cudnn_attention, self.runner.mtp)
-        runner = Runner(*models)
+        runner = Runner(self.target, self.drafter, cached_drafter, capture, self.runner.cudnn_attention)
         return replace(self, runner=runner)
 
     def attach(self, drafter: str | os.PathLike) -> None:
@@ -137,8 +133,7 @@ class Pair:
             drafter=new.id,
             dtype=replace(info.dtype, drafter=new.dtype),
             quantize=replace(info.quantize, drafter=None),
-            drafter_kind=kind_of(new.model),
-            longest_draft=longest_draft_of(new.model),
+            **kind_and_longest_draft(new.model),
         )
         self.other_tokenizer, self._own_ids = new.other_tokenizer, {}
         self.drafter = new.model
@@ -164,7 +159,6 @@ class Pair:
             vars(self).pop(kept, None)
         if states[:1] != self.states[:1]:
             self.runner.forget()
-        self.runner.mtp = None if isinstance(mtp, str) else mtp
         device = self.target.get_input_embeddings().weight.device
         drafters = None if self.drafter is None else dtype_name(self.drafter.dtype)
         self.info = replace(
@@ -214,28 +208,13 @@ class Pair:
             return 0
         return layer_count(self.target) - 1
 
-    def has(self, need: Need | None) -> bool:
-        """Whether it has what a drafting method needs; None is nothing."""
-        match need:
-            case "drafter":
-                return self.drafter is not None
-            case "first layers":
-                return self.largest_exit > 0
-            case "prediction layers":
-                return not isinstance(self.mtp, str)
-            case None:
-                return True
+    def lacks(self, method: str) -> str | None:
+        """Why it cannot draft by this method, a name in METHODS; None if it can."""
+        return WAYS[method].lacks(self)
 
     def check(self, params: Params) -> Params:
         """The Params as this pair takes them. ValueError names a field that it cannot take."""
-        needs = METHODS[params.draft_with].needs
-        if needs == "drafter" and self.drafter is None:
-            name = params.draft_with
-            raise ValueError(f'draft_with must not be "{name}" for this pair: it has no drafter model')
-        if needs == "prediction layers" and isinstance(self.mtp, str):
-            raise ValueError(f'draft_with must not be "{params.draft_with}" for this pair: {self.mtp}')
-        if needs == "first layers":
-            params = replace(params, exit_layer=exit_layer(self.target, params.exit_layer))
+        params = way_of(params).check(self, params)
         params = with_models_own(params, self._read_options()[0])
         width = logits_width(self.target)
         if unknown := next((one for one in params.logit_bias or () if one >= width), None):
@@ -395,33 +374,6 @@ class Pair:
     def drafter_bytes(self) -> int | None:
         return self.bytes_held.drafter
 
-    @property
-    def drafting_cost(self) -> DraftingCost:
-        """What drafting with the drafter costs: the bytes of weights that it reads, divided by those that the
-        target reads. Counted and not timed, because times differ from run to run, and `gamma="auto"` would
-        choose other lengths each time."""
-        if self.drafter is None:
-            return NO_COST
-        if not isinstance(self.drafter, DFlashHead):
-            return DraftingCost(token=weight_bytes(self.drafter) / weight_bytes(self.target))
-        return DraftingCost(
-            token=self.drafter.bytes_of_a_token / weight_bytes(self.target),
-            draft=self.drafter.bytes_of_a_block / weight_bytes(self.target),
-        )
-
-    def exit_cost(self, layers: int) -> DraftingCost:
-        """The same, where so many of the target's own layers draft."""
-        return DraftingCost(token=weight_bytes(first_layers(self.target, layers)) / weight_bytes(self.target))
-
-    @property
-    def mtp_cost(self) -> DraftingCost:
-        """The same, where the target's layers for multi-token prediction draft: one of them and the output
-        layer for each token."""
-        assert not isinstance(self.mtp, str)
-        own = held_bytes(self.target, self.mtp) - held_bytes(self.target)
-        output = held_bytes(self.target.get_output_embeddings())
-        return DraftingCost(token=(own / len(self.mtp.layers) + output) / weight_bytes(self.target))
-
 
 # What a run can be made with. Each answers for itself: which Params it takes (`check`), how it reads a prompt
 # (`prompt_ids`), whether it runs here, and what is known of its vocabulary, context, weights and captures.
@@ -485,7 +437,7 @@ def _is_token_id(value: object, known: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < known
 
 
-def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:
+def _emulated_bfloat16(models: list[Module]) -> list[str]:
     """It is allowed, because it was asked for or is the models' own, but its user should know."""
     return [
         f"the {role} computes in bfloat16, which {model.device} only emulates: float16 is faster there"
@@ -494,43 +446,10 @@ def _emulated_bfloat16(models: list[DrafterModel]) -> list[str]:
     ]
 
 
-def kind_of(drafter: DrafterModel | None) -> str | None:
-    """A name in DRAFTER_KINDS."""
-    if drafter is None:
-        return None
-    if is_assistant(drafter):
-        return "assistant"
-    return drafter.kind if isinstance(drafter, DraftHead) else "model"
-
-
-def longest_draft_of(drafter: DrafterModel | None) -> int | None:
-    """The most tokens that it can draft at once; None where there is no such limit."""
-    return drafter.config.places if isinstance(drafter, DFlashHead) else None
-
-
-def held_bytes(*models: DrafterModel) -> int:
-    """Bytes of the models' parameters and buffers. A quantised weight consists of inner tensors; tied and
-    shared ones count once."""
-    storages = {}
-    for model in models:
-        for tensor in (*model.parameters(), *model.buffers()):
-            for part in stored(tensor):
-                storage = part.untyped_storage()
-                storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
-
-
-def weight_bytes(model: DrafterModel) -> int:
-    """Bytes of weights that one forward of few tokens reads; quantised weights as they are in memory.
-
-    An embedding table is not counted, because a forward reads only one row per token, unless it is the output
-    matrix, too (tied). The cache of keys and values is not counted."""
-    head = model.get_output_embeddings()
-    output = None if head is None else head.weight.untyped_storage().data_ptr()
-    tables = {
-        storage.data_ptr(): storage.nbytes()
-        for module in model.modules()
-        if isinstance(module, torch.nn.Embedding)
-        for storage in (module.weight.untyped_storage(),)
+def kind_and_longest_draft(drafter: Module | None) -> dict[str, str | int | None]:
+    """Two fields of PairInfo."""
+    kind = None if drafter is None else kind_of(drafter)
+    return {
+        "drafter_kind": kind and kind.name_of(drafter),
+        "longest_draft": kind and kind.longest_draft(drafter),
     }
-    return held_bytes(model) - sum(size for address, size in tables.items() if address != output)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch.nn import Module
 
+from specdemo.drafters.kinds import kind_of
 from specdemo.errors import LoadError, PairError
 from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.quantised import quantized_layers
 from specdemo.loading.request import PairRequest, Part, dtype_name
 from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of, quantized_kinds
-from specdemo.runtime.heads import DrafterModel, DraftHead
 
 # More than any model has. Each layer is many objects, also in a skeleton without weights; the experts of a
 # layer are not, but Doge has 16,384.
@@ -63,7 +64,7 @@ def _fields(name: str, value: object) -> Iterator[tuple[str, object]]:
             yield from _fields(name, one)
 
 
-def plan_from(request: PairRequest, skeletons: list[DrafterModel]) -> LoadPlan:
+def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
     """The plan for models whose skeletons have been read, whether they fit this machine's memory or not."""
     automatic, reason = automatic_dtype(request.device, sum(model.num_parameters() for model in skeletons))
     dtypes = tuple(part.dtype or automatic for part in request.parts)
@@ -81,8 +82,8 @@ def plan_from(request: PairRequest, skeletons: list[DrafterModel]) -> LoadPlan:
     return LoadPlan(request, dtypes, tuple(sizes), tuple(on_host), reason)
 
 
-def _check_quantize(part: Part, dtype: torch.dtype, skeleton: DrafterModel) -> None:
-    if part.quantize is not None and isinstance(skeleton, DraftHead):
+def _check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
+    if part.quantize is not None and kind_of(skeleton).is_head:
         why = "it is a head, which is small and stays in its dtype"
         raise PairError(f"quantize must be none for {part.role} {part.id}, not {part.quantize}: {why}")
     if part.quantize is None:
@@ -120,7 +121,7 @@ def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, str]:
     return dtype, f"{dtype_name(dtype)}: {reason}"
 
 
-def bytes_of(skeleton: DrafterModel, dtype: torch.dtype, quantize: str | None) -> int:
+def bytes_of(skeleton: Module, dtype: torch.dtype, quantize: str | None) -> int:
     """Memory that the model's weights will take, in bytes.
 
     quanto keeps the scales of quantised weights in the dtype: one for each row, or below 8 bits a scale and a
@@ -140,10 +141,10 @@ def bytes_of(skeleton: DrafterModel, dtype: torch.dtype, quantize: str | None) -
     return total
 
 
-def bytes_on_host(skeleton: DrafterModel, dtype: torch.dtype) -> int:
+def bytes_on_host(skeleton: Module, dtype: torch.dtype) -> int:
     """The host's memory that the model's weights take at most on their way to a GPU, in bytes: a head is read
     as a whole, and of a model only the tensors that are being brought there."""
-    if isinstance(skeleton, DraftHead):
+    if kind_of(skeleton).is_head:
         return bytes_of(skeleton, dtype, None)
     largest = sorted((parameter.numel() for parameter in skeleton.parameters()), reverse=True)
     return dtype.itemsize * sum(largest[:TENSORS_AT_ONCE])

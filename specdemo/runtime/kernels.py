@@ -797,7 +797,7 @@ def forward_function(cache: bool):
 
 def reading_function(cache: bool):
     """Compiles what a DFlash head makes of its target's features before a block (see
-    runtime/dflash.py): keys and values of each layer, for `rows` positions from `start` on.
+    drafters/dflash/head.py): keys and values of each layer, for `rows` positions from `start` on.
 
     features: the first row of the target's, [padded rows, inputs of fc]. fc: a product, whose outputs are
     normed by `weight`. scratch: for padded rows, the outputs of fc and twice a layer's keys."""

@@ -159,6 +159,7 @@ class Cached:
     written_for_capture = False  # if not, it is tried first whether its forward can be captured
     warming_up: str | None = None  # what it is compiling now, in words
     reads: Features | None = None  # what it drafts from: its target must keep them
+    copied_bytes = 0  # of its weights in 16 bits, which are read in place of them
 
     def make_room(self, length: int) -> None:
         """Makes room for a whole text of this length, before it begins."""
@@ -468,6 +469,20 @@ def kv_length_for(length: int, device: torch.device) -> int:
         return -(-length // 64) * 64
     power = max(MIN_CAPACITY, 1 << (length - 1).bit_length())
     return power * 3 // 4 if length <= power * 3 // 4 and power > FINER_FROM else power
+
+
+def check_writes_text(model: PreTrainedModel) -> None:
+    """ValueError for a model in memory that is of another class than those that write text."""
+    if model.get_output_embeddings() is None:
+        raise ValueError("it has no output layer over a vocabulary: load it with AutoModelForCausalLM")
+
+
+def final_norm(target: PreTrainedModel) -> Module:
+    """The norm between the target's last layer and its output layer. ValueError where it is not known."""
+    norm = getattr(target.get_decoder(), "norm", None)
+    if norm is None:
+        raise ValueError("its last norm is not found")
+    return norm
 
 
 def layers_of(model: PreTrainedModel) -> ModuleList:

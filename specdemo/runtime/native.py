@@ -25,7 +25,6 @@ from torch.profiler import record_function
 from transformers import PreTrainedModel
 
 from specdemo.runtime.device import Clock, free_memory
-from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.runtime.fused import FusedForward, Layer, Norm, rotations_up_to
 from specdemo.runtime.graphs import one_line
 from specdemo.runtime.linear import int8_of, is_plain
@@ -564,16 +563,6 @@ class NativeLM(CachedLM):
         return notes
 
 
-class FirstLayersNativeLM(FirstLayersLM, NativeLM):
-    """The same, of a model's first layers. It reads the owner's copies of their weights."""
-
-    def _shared_copies(self) -> Copies | None:
-        native = self.owner.native if isinstance(self.owner, NativeLM) else None
-        return None if native is None else native.copies
-
-
-def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
-    """As fast as its owner. ValueError as of `first_layers`."""
-    if isinstance(owner, NativeLM):
-        return FirstLayersNativeLM(owner, layers, owner.clock)
-    return FirstLayersLM(owner, layers)
+def cached_lm(model: PreTrainedModel, clock: Clock) -> CachedLM:
+    """A model with its cache, as fast as it can be where it is."""
+    return NativeLM(model, clock) if can_be_native(model) else CachedLM(model)

@@ -18,10 +18,6 @@ from transformers import PreTrainedModel
 
 from specdemo import __version__
 from specdemo.runtime import cuda
-from specdemo.runtime.assistant import CachedAssistant
-from specdemo.runtime.dflash import CachedDFlash, DFlashHead
-from specdemo.runtime.eagle3 import CachedEagle3
-from specdemo.runtime.heads import DraftHead
 from specdemo.runtime.lm import (
     CachedLM,
     context_of,
@@ -31,7 +27,6 @@ from specdemo.runtime.lm import (
     state_of,
     windows_of,
 )
-from specdemo.runtime.mtp import CachedMtp
 from specdemo.runtime.states import possible_rows, tried_rows
 
 TRIED_TOKENS = 16  # on which a model is tried
@@ -62,121 +57,12 @@ def agrees_with_itself(model: PreTrainedModel) -> bool:
     return True
 
 
-def head_agrees_with_itself(head: DraftHead, target: PreTrainedModel) -> bool:
-    """Whether the head predicts the same with a cache that is written by position, also where rejected drafts
-    were, as in one forward over a whole text, from the target's features of it. Raises what a forward
-    raises."""
-    with torch.no_grad(), evaluating(in_training(target)):
-        lm, cached, whole = CachedLM(target), head.cached(target), head.cached(target)
-        lm.features = cached.features = whole.features
-        ids = _tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
-        lm.prefill(ids)
-        compare = _compare_blocks if isinstance(head, DFlashHead) else _compare_pairs
-        expected, said = compare(whole, cached, ids)
-        for each in (lm, cached, whole):
-            each.free()
-    return bool(_alike(expected, said, head.dtype).all())
-
-
-def _compare_pairs(whole: CachedEagle3, cached: CachedEagle3, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """What an EAGLE-3 head says of ids [N] at once, and in parts: logits [N - 1, V]."""
-    n = len(ids) - 1  # pairs of a token and the feature before it
-    expected, said = _of_pairs(whole, ids, 0, n), _of_pairs(cached, ids, 0, n // 2)
-    for start in range(n // 2, n, 2):
-        _of_pairs(cached, ids.flip(0), start, min(start + 3, n))  # a rejected draft
-        said = torch.cat([said, _of_pairs(cached, ids, start, min(start + 2, n))])
-    return expected, said
-
-
-def _compare_blocks(whole: CachedDFlash, cached: CachedDFlash, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """What a DFlash head says in blocks after ids [N], once when the text is read at once, and once in parts
-    with rejected blocks between them: logits [places, V]."""
-    n = len(ids) - 1
-    whole.reserve(n)
-    whole.read(torch.arange(n, device=whole.device))
-    for start in range(0, n, 3):
-        _of_block(cached, ids.flip(0), start)  # a rejected block
-        cached.read(torch.arange(start, min(start + 3, n), device=cached.device))
-    return _of_block(whole, ids, n), _of_block(cached, ids, n)
-
-
-def _of_block(cached: CachedDFlash, ids: Tensor, at: int) -> Tensor:
-    """The logits [places, V] of a block whose anchor is ids[at]."""
-    model, size = cached.model, cached.model.config.block_size
-    cached.reserve(at + size)
-    anchor = ids[at : at + 1].to(cached.device)
-    hidden = cached.block(anchor, torch.tensor(at, device=cached.device), size)
-    return model.for_target(model.logits(model.drafting_rows(hidden)))
-
-
-def mtp_agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
-    """The same of a target's layers for multi-token prediction. Also whether what they are given are the
-    target's last hidden states."""
-    with torch.no_grad(), evaluating(in_training(target)):
-        lm, cached, whole = CachedLM(target), CachedMtp(layers, target), CachedMtp(layers, target)
-        lm.features = cached.features = whole.features
-        ids = _tokens(lm, int(min(TRIED_TOKENS, context_of(target))))
-        lm.prefill(ids)
-        n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
-        last = target.get_decoder()(input_ids=ids[None], use_cache=False).last_hidden_state[0]
-        agrees = [_alike(last, cached.hidden(0, len(ids)), target.dtype)]
-        expected = _of_rows(whole, ids, 0, n)
-        said = _of_rows(cached, ids, 0, n // 2)
-        for start in range(n // 2, n, 2):
-            _of_rows(cached, ids.flip(0), start, min(start + 3, n))  # a rejected draft
-            after = _of_rows(cached, ids, start, min(start + 2, n))
-            said = [torch.cat(pair) for pair in zip(said, after, strict=True)]
-        agrees += [_alike(*pair, target.dtype) for pair in zip(expected, said, strict=True)]
-        for each in (lm, cached, whole):
-            each.free()
-    return _mostly(torch.cat(agrees), target.dtype)
-
-
-def assistant_agrees(assistant: PreTrainedModel, target: PreTrainedModel) -> bool:
-    """Whether an assistant predicts the same from the target's cache as from what the target's own forward
-    shares. Raises what a forward raises."""
-    with torch.no_grad(), evaluating(in_training(target)), evaluating(in_training(assistant)):
-        lm, cached = CachedLM(target), CachedAssistant(assistant, target)
-        lm.features = cached.features
-        ids = _tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
-        n = len(ids) - 1  # the position of the last token, which the assistant is given
-        lm.prefill(ids[:n])
-        whole = target.get_decoder()(input_ids=ids[None, :n], use_cache=False, return_shared_kv_states=True)
-        shared = {
-            kind: tuple(states.to(cached.device, cached.dtype) for states in both)
-            for kind, both in whole.shared_kv_states.items()
-        }
-        _, expected = cached.forward(ids[n:], whole.last_hidden_state[0, -1:], n, shared)
-        _, said = cached.forward(ids[n:], cached.hidden(n - 1), n, cached.keys_and_values(lm, n))
-        for each in (lm, cached):
-            each.free()
-    return bool(_alike(expected, said, assistant.dtype).all())
-
-
-def _of_rows(cached: CachedMtp, ids: Tensor, start: int, end: int) -> list[Tensor]:
-    """The logits [end - start, V] of each layer for these positions of the target."""
-    cached.reserve(end)
-    hidden, logits = cached.hidden(start, end), []
-    for layer in range(cached.count):
-        first = start + 1 + layer
-        hidden = cached.forward(layer, ids[first : first + end - start], hidden, start, first)
-        logits.append(cached.predict(hidden))
-    return logits
-
-
-def _alike(expected: Tensor, said: Tensor, dtype: torch.dtype) -> Tensor:
+def alike(expected: Tensor, said: Tensor, dtype: torch.dtype) -> Tensor:
     """By row of logits [N, V], whether they are the same for a model of this dtype: [N] bool. Broken weights
     predict NaN with and without the cache; the first round reports that."""
     expected, said = expected.double(), said.double()
     same = (said == expected) | (said.isnan() & expected.isnan())
     return (same | ((said - expected).abs() <= logits_tolerance(expected, dtype))).all(1)
-
-
-def _of_pairs(cached: CachedEagle3, ids: Tensor, start: int, end: int) -> Tensor:
-    """The logits [end - start, V] of the pairs in these rows of the head's cache."""
-    cached.reserve(end)
-    tokens = ids[start + 1 : end + 1].to(cached.device)
-    return cached.predict(cached.forward_true(tokens, torch.tensor(start, device=cached.device)))[1]
 
 
 def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
@@ -193,7 +79,7 @@ def _is_causal_at_any_length(model: PreTrainedModel) -> bool:
             model(input_ids=ids[None, :n], position_ids=positions[None, :n], use_cache=False).logits[0, :kept]
             for n in (kept, len(positions))
         )
-        if not _mostly(_alike(expected, said, model.dtype), model.dtype):
+        if not mostly(alike(expected, said, model.dtype), model.dtype):
             return False
     return True
 
@@ -240,7 +126,7 @@ def _length(lm: CachedLM) -> int:
 
 
 def _compare(lm: CachedLM, n: int) -> bool:
-    ids = _tokens(lm, n)
+    ids = tried_tokens(lm, n)
     kept = min(COMPARED, n)
     before, rest = ids[:-kept], ids[-kept:]
     only_rest = {"logits_to_keep": kept} if "logits_to_keep" in lm.parameters else {}
@@ -254,10 +140,10 @@ def _compare(lm: CachedLM, n: int) -> bool:
         if start < kept:
             _forward(lm, rest[start:].flip(0), n - kept + start)  # a rejected draft
             logits.append(_forward(lm, rest[start:end], n - kept + start))
-    return _mostly(_alike(expected, torch.cat(logits), lm.dtype), lm.dtype)
+    return mostly(alike(expected, torch.cat(logits), lm.dtype), lm.dtype)
 
 
-def _mostly(same: Tensor, dtype: torch.dtype) -> bool:
+def mostly(same: Tensor, dtype: torch.dtype) -> bool:
     """Of rows [N] bool, all; in 16 bits half of them, where rounding can make a router choose another
     expert."""
     return int((~same).sum()) <= (0 if dtype == torch.float32 else len(same) // 2)
@@ -268,7 +154,7 @@ def _forward(lm: CachedLM, ids: Tensor, position: int) -> Tensor:
     return lm.forward(ids, torch.tensor(position, device=lm.device))
 
 
-def _tokens(lm: CachedLM, n: int) -> Tensor:
+def tried_tokens(lm: CachedLM, n: int) -> Tensor:
     """A text [n] with different tokens, one of them the padding token, from which some models count
     positions."""
     ids = (7 * torch.arange(n, device=lm.device) + 3) % lm.known_ids

@@ -1,7 +1,7 @@
 """Runs a pair's models: their caches, the CPU threads, whether steps are captured, and what a user should
 know about it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,37 +9,40 @@ from threading import get_ident
 from typing import Literal
 
 import torch
+from torch.nn import Module
 from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
-from specdemo.runtime.assistant import CachedAssistant, is_assistant
 from specdemo.runtime.attention import without_cudnn
 from specdemo.runtime.device import Clock
-from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.runtime.graphs import EagerSteps, Graphs, RunStep
-from specdemo.runtime.heads import CachedHead, DrafterModel, DraftHead
 from specdemo.runtime.lm import Cached, CachedLM, evaluating, in_training
-from specdemo.runtime.mtp import CachedMtp, follow_target
-from specdemo.runtime.native import NativeLM, can_be_native, first_layers_lm, is_small
-from specdemo.runtime.native_block import NativeDFlash, cached_head
+from specdemo.runtime.native import cached_lm, is_small
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.shared import PutBack, Shared
 
 # "auto": on CUDA steps are captured, and on a CPU forwards are compiled, where the models allow it. "off":
 # every forward runs as transformers would run it.
 Capture = Literal["auto", "off"]
-# What of the target's drafts in place of the pair's drafter: so many of its first layers, or its layers for
-# multi-token prediction; None: nothing.
-OwnLayers = int | Literal["mtp"] | None
+# Makes what drafts of a drafter that is loaded, for its target.
+CacheDrafter = Callable[[Module, PreTrainedModel, Clock], Cached]
+
+
+@dataclass(frozen=True)
+class Own:
+    """What of the target's drafts in place of the pair's drafter. key: it is made once for each."""
+
+    key: Hashable
+    make: Callable[[CachedLM], Cached]
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What one run works with. `drafter`: the pair's, or what the target's `OwnLayers` are. `run_drafting`
+    """What one run works with. `drafter`: the pair's, or what is the target's `Own`. `run_drafting`
     differs from `run_step` where the drafter is on another device, and where drafting is not captured."""
 
     target: CachedLM
-    drafter: CachedLM | CachedHead | CachedAssistant | CachedMtp | None
+    drafter: Cached | None
     run_step: RunStep
     run_drafting: RunStep
 
@@ -64,72 +67,54 @@ class Runner:
     def __init__(
         self,
         target: PreTrainedModel,
-        drafter: DrafterModel | None,
+        drafter: Module | None,
+        cache_drafter: CacheDrafter,
         capture: Capture = "auto",
         cudnn_attention: bool = False,  # whether torch may choose it, if it would
-        mtp: PreTrainedModel | None = None,  # the target's layers for multi-token prediction
     ):
         self.target = target
         self.drafter = drafter
+        self.cache_drafter = cache_drafter
         self.capture = capture
         self.cudnn_attention = cudnn_attention
-        self.mtp = mtp
         self.clock = Clock()
         self.graphs = Graphs(self.clock)
         self.gpu_note: str | None = None  # what is wrong with the GPU's texts
-        self._exits: dict[int, FirstLayersLM] = {}  # by how many of the target's layers they have
-        self._mtp: CachedMtp | None = None  # made when it is first used
+        self._own: dict[Hashable, Cached] = {}  # made when it is first used
         self._hooked = False  # whether a model has forward hooks, as of the last run
-        self._training: list[torch.nn.Module] = []  # modules that were in training mode then
+        self._training: list[Module] = []  # modules that were in training mode then
 
     @cached_property
-    def lms(self) -> tuple[CachedLM, CachedLM | CachedHead | CachedAssistant | None]:
-        return self._lm(self.target), self._drafting(self.drafter)
+    def lms(self) -> tuple[CachedLM, Cached | None]:
+        return cached_lm(self.target, self.clock), self._drafting(self.drafter)
 
     @property
     def copied_bytes(self) -> tuple[int, int]:
-        """Of the target's and the drafter's weights in 16 bits (`NativeLM.copied_bytes`)."""
+        """Of the target's and the drafter's weights in 16 bits."""
         target, drafter = vars(self).get("lms", (None, None))  # not made before they run
-        natives = (NativeLM, NativeDFlash)
-        return tuple(lm.copied_bytes if isinstance(lm, natives) else 0 for lm in (target, drafter))
+        return tuple(0 if lm is None else lm.copied_bytes for lm in (target, drafter))
 
-    def _drafting(self, drafter: DrafterModel | None) -> CachedLM | CachedHead | CachedAssistant | None:
-        if isinstance(drafter, DraftHead):
-            return cached_head(drafter, self.target)
-        if is_assistant(drafter):
-            return CachedAssistant(drafter, self.target)
-        return self._lm(drafter) if drafter is not None else None
+    def _drafting(self, drafter: Module | None) -> Cached | None:
+        return None if drafter is None else self.cache_drafter(drafter, self.target, self.clock)
 
-    def _lm(self, model: PreTrainedModel) -> CachedLM:
-        return NativeLM(model, self.clock) if can_be_native(model) else CachedLM(model)
+    def _made(self, own: Own) -> Cached:
+        if own.key not in self._own:
+            self._own[own.key] = own.make(self.lms[0])
+        return self._own[own.key]
 
-    def _first_layers(self, count: int) -> FirstLayersLM:
-        if count not in self._exits:
-            self._exits[count] = first_layers_lm(self.lms[0], count)
-        return self._exits[count]
-
-    def _own(self, layers: OwnLayers) -> CachedLM | CachedMtp:
-        if layers != "mtp":
-            return self._first_layers(layers)
-        assert self.mtp is not None, "a target without such layers has been refused"
-        if self._mtp is None:
-            follow_target(self.mtp, self.target)
-            self._mtp = CachedMtp(self.mtp, self.target)
-        return self._mtp
-
-    def begin_run(self, own: OwnLayers = None) -> RunSetup:
-        """Chooses how the steps of the next run are run. own: what of the target's drafts, in place of the
-        pair's drafter. CudaLost if its models are on a GPU that is lost."""
+    def begin_run(self, own: Own | None = None) -> RunSetup:
+        """Chooses how the steps of the next run are run. own: what drafts in place of the pair's drafter.
+        CudaLost if its models are on a GPU that is lost."""
         if self._gpus:
             cuda.check_not_lost()
         self._training = in_training(*self._models)
         with self.active():
             return self._begin_run(own)
 
-    def _begin_run(self, own: OwnLayers) -> RunSetup:
+    def _begin_run(self, own: Own | None) -> RunSetup:
         target, drafter = self.lms
         if own is not None:
-            drafter = self._own(own)
+            drafter = self._made(own)
         lms = [lm for lm in (target, drafter) if lm]
         self.clock.devices = {lm.device for lm in lms}
         target.features = None  # a drafter that needs them sets it
@@ -170,11 +155,10 @@ class Runner:
         """Lets go of all that holds for the models as they were, because their owner has changed them."""
         for kept in ("lms", "_one_thread"):
             vars(self).pop(kept, None)
-        self._exits.clear()
-        self._mtp = None
+        self._own.clear()
         self._drop_graphs()
 
-    def change_drafter(self, drafter: DrafterModel | None) -> None:
+    def change_drafter(self, drafter: Module | None) -> None:
         """Takes another drafter, and lets go of the one before, of captured steps and of what has kept steps
         from being captured. What is captured of the target's forwards stays. After an error nothing has
         changed."""
@@ -224,7 +208,7 @@ class Runner:
         return cuda.is_cuda(lm.device)
 
     @property
-    def _models(self) -> list[DrafterModel]:
+    def _models(self) -> list[Module]:
         return [self.target] if self.drafter is None else [self.target, self.drafter]
 
     @property
@@ -256,7 +240,7 @@ class Runner:
     @property
     def warming_up(self) -> str | None:
         """What is being captured or compiled right now, in words."""
-        compiling = (lm.warming_up for lm in (*self.lms, *self._exits.values()) if lm)
+        compiling = (lm.warming_up for lm in (*self.lms, *self._own.values()) if lm)
         return self.graphs.warming_up or next((what for what in compiling if what), None)
 
     @torch.no_grad()
@@ -276,7 +260,7 @@ class Runner:
                     target.warm_up(1 + gamma)
 
 
-def has_hooks(model: DrafterModel) -> bool:
+def has_hooks(model: Module) -> bool:
     """Whether forward hooks are registered on the model or globally, or a forward was replaced. A captured
     step would call none of them."""
     hooks = torch.nn.modules.module

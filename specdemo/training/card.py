@@ -23,12 +23,12 @@ from specdemo.bench.measure import (
     tokens_per_round,
 )
 from specdemo.bench.methods import rounded
+from specdemo.drafters.formats import DFLASH_KIND, EAGLE3_KIND, describes_head
+from specdemo.drafters.speculators import read_speculator
 from specdemo.events import Params
 from specdemo.events.metrics import ratio
 from specdemo.events.trace import Trace
-from specdemo.loading.heads import DFLASH_KIND, EAGLE3_KIND, describes_head
 from specdemo.loading.load import load_pair
-from specdemo.loading.speculator import read_speculator
 from specdemo.session import generate
 from specdemo.training.data import BadInput, encode_documents, fingerprint, read_documents
 from specdemo.training.dflash import first_place_loss

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM, Qwen3Config
 
-from specdemo.loading.heads import SPECULATOR
-from specdemo.runtime.dflash import DFlashConfig, DFlashHead, Sight
+from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead, Sight
+from specdemo.drafters.formats import SPECULATOR
 from specdemo.training.data import (
     EOS,
     PAD,

@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdemo.loading.assemble import check_fit
-from specdemo.loading.heads import SPECULATOR
-from specdemo.loading.speculator import EMBEDDINGS, read_head, read_speculator
-from specdemo.runtime.eagle3 import Eagle3Config, Eagle3Head
-from specdemo.runtime.heads import DraftHead
+from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
+from specdemo.drafters.formats import SPECULATOR
+from specdemo.drafters.heads import DraftHead
+from specdemo.drafters.kinds import kind_of
+from specdemo.drafters.speculators import EMBEDDINGS, read_head, read_speculator
 from specdemo.training.data import BadInput, Encoded, Rows, encode_documents, fingerprint, read_documents
 from specdemo.training.models import (
     CONTEXT,
@@ -76,8 +76,8 @@ def new_head(options: Eagle3Options, target: LlamaForCausalLM) -> Eagle3Head:
     depth = own.num_hidden_layers
     ids = (depth // 4, depth // 2, depth)
     config = Eagle3Config(layer, own.vocab_size, layer_ids=ids, fc_norm=True, own_embeddings=False)
-    check_fit(config, target, options.name, "target")
     head = Eagle3Head(config)
+    kind_of(head).check_fit(head, target, options.name, "target")
     # It starts with what the target has just predicted: the layer as the identity, g as the last feature, and
     # the output layer as the target's.
     torch.nn.init.zeros_(head.fc.weight)

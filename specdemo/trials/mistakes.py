@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdemo.engine.drafters import Draft, Drafter
+from specdemo.engine.draft import Draft, Drafter
 from specdemo.engine.loop import Decoder
 from specdemo.engine.rules import Decision, speculative
 from specdemo.engine.sampling import Sampler, draw

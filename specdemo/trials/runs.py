@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from specdemo.engine.detokenize import Pieces
-from specdemo.engine.drafters import LONGEST_DRAFT
+from specdemo.engine.draft import LONGEST_DRAFT
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Params, Prompt

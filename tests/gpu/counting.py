@@ -19,19 +19,19 @@ from transformers import PreTrainedModel
 
 from specdemo.bench.by_count import COUNTED_GAMMA, CountedPair
 from specdemo.bench.shapes import _default_dtype
-from specdemo.engine.drafters import Materials
-from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.drafters.assistant.model import CachedAssistant, is_assistant
+from specdemo.drafters.base import Materials
+from specdemo.drafters.early_exit.layers import FirstLayersLM
+from specdemo.drafters.heads import DraftHead
+from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.ways import WAYS
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Params
 from specdemo.runtime import cuda
-from specdemo.runtime.assistant import CachedAssistant, is_assistant
 from specdemo.runtime.device import Clock
-from specdemo.runtime.early_exit import FirstLayersLM
 from specdemo.runtime.graphs import EagerSteps, Graph, Graphs
-from specdemo.runtime.heads import DraftHead
 from specdemo.runtime.linear import join_weights
 from specdemo.runtime.lm import Cached, CachedLM
-from specdemo.session import BUILDERS
 from tests.oracle import decoding
 
 CUDA = torch.device("cuda:0")
@@ -179,7 +179,7 @@ def count_round(models: Models, params: Params, dtype: torch.dtype = torch.bfloa
         run_drafting = graphs if captured else CountedSteps(launches)
         limits = dict(context=1000, drafter_context=1000)
         materials = Materials(params, sampler, lm, drafting, run_drafting, **limits)
-        drafts = BUILDERS[params.draft_with](materials)
+        drafts = WAYS[params.draft_with].build(materials)
         verifier = decoding(lm, drafts, params, TEXT, run_step=graphs, sampler=sampler).decoder.verifier
         for model in (lm, drafting):
             if isinstance(model, CachedLM):

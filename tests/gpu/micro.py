@@ -19,7 +19,7 @@ from specdemo import Params, load_pair
 from specdemo.bench.hardware import copy_bandwidth
 from specdemo.bench.shapes import SHAPES, ModelShape
 from specdemo.doctor.machine import device, replayed_us
-from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.runtime import cuda, graphs
 from specdemo.runtime.attention import additive, grouped_attention, without_cudnn
 from specdemo.runtime.graphs import RunStep

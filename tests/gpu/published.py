@@ -9,9 +9,9 @@ from torch.nn import Module
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from specdemo.bench.shapes import LLAMA_8B, SHAPES
-from specdemo.loading.heads import format_of
-from specdemo.loading.speculator import EMBEDDINGS, Eagle3Reader
-from specdemo.runtime.eagle3 import Eagle3Head
+from specdemo.drafters.eagle3.head import Eagle3Head
+from specdemo.drafters.formats import format_of
+from specdemo.drafters.speculators import EMBEDDINGS, Eagle3Reader
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size")
 SIZES += ("num_hidden_layers", "num_attention_heads", "num_key_value_heads")

@@ -15,10 +15,10 @@ from torch.nn import Module
 from transformers import AutoModelForCausalLM, Glm4MoeConfig
 
 from specdemo.bench.by_count import COUNTED_GAMMA, COUNTED_PAIRS, CountedLaunches, CountedPair
+from specdemo.drafters.dflash.head import Markov
+from specdemo.drafters.mtp.layers import CachedMtp, MtpModel, as_mtp_owner
 from specdemo.events import DRAFTER_KINDS, METHODS, RULES, Params
 from specdemo.runtime import cuda
-from specdemo.runtime.dflash import Markov
-from specdemo.runtime.mtp import CachedMtp, MtpModel, as_mtp_owner
 from tests.block_heads import tiny_block_head
 from tests.checkpoints import gemma4, gemma4_assistant
 from tests.fake_cuda import Properties

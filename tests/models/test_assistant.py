@@ -13,9 +13,10 @@ from transformers.generation.candidate_generator import SinglePositionMultiToken
 
 import specdemo.runtime.lm
 from specdemo import PairError, Params, generate, load_pair
+from specdemo.drafters.assistant.model import CachedAssistant
+from specdemo.drafters.ways import WAYS
 from specdemo.loading.load import plan
 from specdemo.loading.request import resolve
-from specdemo.runtime.assistant import CachedAssistant
 from tests.checkpoints import gemma4, gemma4_assistant, with_tokenizer
 from tests.models.test_exact_stream import check
 from tests.oracle import said_anew
@@ -223,7 +224,7 @@ def test_from_directories(saved):
     expected = generate(pair, "the cat", params).output_ids
     held, sizes = pair.bytes_held, plan(resolve(target=target, drafter=assistant)).sizes
     assert [held.target, held.drafter] == pytest.approx(sizes, abs=2000)
-    assert 0 < pair.drafting_cost.token < 1
+    assert 0 < WAYS["model"].cost(pair, Params()).token < 1
     pair.attach(saved / "model")
     assert generate(pair, "the cat", params).stats.drafted
     with pytest.raises(PairError, match="does not fit target .*: it was made for hidden states of size 64, "):

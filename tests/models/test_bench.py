@@ -20,7 +20,7 @@ from specdemo.bench.run import bench, context_sweep, gamma_sweep
 from specdemo.bench.shapes import SHAPES, shaped_pair
 from specdemo.cli.main import _shapes, main
 from specdemo.errors import LoadError
-from specdemo.loading.pair import held_bytes, weight_bytes
+from specdemo.runtime.weights import held_bytes, weight_bytes
 from tests.tiny import tiny, tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]

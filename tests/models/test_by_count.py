@@ -18,8 +18,8 @@ from specdemo.bench.by_count import (
 )
 from specdemo.bench.shapes import SHAPES, TINY_TARGET
 from specdemo.events.speedup import expected_tokens
-from specdemo.loading.pair import weight_bytes
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.weights import weight_bytes
 from tests.tiny import tiny
 
 H200 = GIVEN["NVIDIA H200"]

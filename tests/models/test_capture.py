@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from specdemo import Params, Round, generate, load_pair, stream
+from specdemo.drafters import heads
 from specdemo.engine.step import VerifyInput
-from specdemo.runtime import heads, lm, runner
+from specdemo.runtime import lm, native
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps, Graph, Graphs, HostNumbers, tensors_of, with_tensors
 from specdemo.runtime.lm import CachedLM
@@ -35,7 +36,7 @@ FAILURES = {  # what errors say, in the middle of which a line may end
 def without_native_forwards():
     """Graphs are for CUDA, where there are none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "can_be_native", lambda model: False)
+        patch.setattr(native, "can_be_native", lambda model: False)
         yield
 
 

@@ -12,12 +12,13 @@ from specdemo import Params, generate, load_pair
 from specdemo.bench.compare import compare, methods_of
 from specdemo.bench.methods import winner
 from specdemo.cli.options import check_bench_options, params_from_arguments, parser
-from specdemo.engine.drafters import NoDrafter, one_hot_draft
+from specdemo.drafters.base import Way
+from specdemo.drafters.ways import WAYS
+from specdemo.engine.draft import NoDrafter, one_hot_draft
 from specdemo.engine.rules import JUDGES, Decision
 from specdemo.engine.sampling import draw
 from specdemo.events import METHODS, RULES, Method, Rule
 from specdemo.events.trace import Trace
-from specdemo.session import BUILDERS
 from specdemo.ui.page import api
 from specdemo.ui.page.controls import controls
 from specdemo.ui.page.hints import hints
@@ -27,7 +28,7 @@ from specdemo.ui.view import settings
 from specdemo.ui.view.feed import RunFeed
 from tests.tiny import tiny
 
-REPEAT = Method("repeat", "repeater", "the last token again and again", None, ("gamma", "ngram"))
+REPEAT = Method("repeat", "repeater", "the last token again and again", ("gamma", "ngram"))
 COIN = Rule(
     "coin", "accept every second draft", False, "1/2", "a coin", None, "when u < 1/2", fields=("lenience",)
 )
@@ -47,10 +48,15 @@ def coin(p, q, drafted, u_accept, u_next):
     return Decision(accept_prob, accepted, draw(p[accepted[None]], u_next)[0], torch.ones(()), distance)
 
 
+class RepeatWay(Way):
+    def build(self, given):
+        return RepeatDrafter(*given.of_target)
+
+
 @pytest.fixture(autouse=True)
 def added(monkeypatch):
     monkeypatch.setitem(METHODS, REPEAT.name, REPEAT)
-    monkeypatch.setitem(BUILDERS, REPEAT.name, lambda given: RepeatDrafter(*given.of_target))
+    monkeypatch.setitem(WAYS, REPEAT.name, RepeatWay())
     monkeypatch.setitem(RULES, COIN.name, COIN)
     monkeypatch.setitem(JUDGES, COIN.name, lambda params: coin)
 
@@ -125,11 +131,10 @@ def test_the_tools_for_language_models():
     assert "none, repeat; none is plain" in told and "lenient, coin; typical, lenient and coin are" in told
 
 
-@pytest.mark.parametrize("needs, lacks", [("drafter", "no drafter model"), ("first layers", "cannot be cut")])
-def test_what_a_method_needs_is_asked_of_the_pair(monkeypatch, needs, lacks):
-    monkeypatch.setitem(METHODS, "repeat", Method("repeat", "repeater", "repeats", needs, ("gamma",)))
+@pytest.mark.parametrize("method, lacks", [("model", "no drafter model"), ("early-exit", "cannot be cut")])
+def test_what_a_method_needs_is_asked_of_the_pair(method, lacks):
     alone = load_pair(target=tiny(num_hidden_layers=1))
-    told = hints(held(), "Once", Models({}).needs(Choice()), alone)
+    told = hints(held() | {"draft_with": method}, "Once", Models({}).needs(Choice()), alone)
     assert told["draft_with"].startswith("⚠ ") and lacks in told["draft_with"]
     with pytest.raises(ValueError, match="^draft_with must not be "):
-        generate(alone, PROMPT, of_both())
+        generate(alone, PROMPT, replace(of_both(), draft_with=method))

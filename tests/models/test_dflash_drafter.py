@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from specdemo import Params, Round, generate, load_pair, stream
-from specdemo.engine.drafters.dflash import DFlashDrafter
+from specdemo.drafters.dflash.drafter import DFlashDrafter
+from specdemo.drafters.dflash.head import CachedDFlash, Markov, Sight
+from specdemo.drafters.dflash.native import NativeDFlash
 from specdemo.engine.sampling import Sampler, uniforms
-from specdemo.runtime.dflash import CachedDFlash, Markov, Sight
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.native_block import NativeDFlash
 from tests.block_heads import block_logits, tiny_block_head
 from tests.models.test_no_sync import TEXT
 from tests.oracle import said_anew

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import kl_div
 
 from specdemo import Params, generate, load_pair
-from specdemo.loading.speculator import read_head, read_speculator
+from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.training.__main__ import main
 from specdemo.training.data import EOS
 from specdemo.training.dflash import block_losses, drafted, first_place_loss, random_anchors, save_block_head

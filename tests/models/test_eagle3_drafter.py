@@ -10,16 +10,16 @@ from functools import cache, partial
 import pytest
 import torch
 
-import specdemo.runtime.dflash
-import specdemo.runtime.eagle3
+import specdemo.drafters.dflash.head
+import specdemo.drafters.eagle3.head
 import specdemo.runtime.lm
 from specdemo import Params, Round, generate, stream
-from specdemo.engine.drafters.dflash import DFlashDrafter
-from specdemo.engine.drafters.eagle3 import Eagle3Drafter
+from specdemo.drafters.dflash.drafter import DFlashDrafter
+from specdemo.drafters.dflash.head import CachedDFlash
+from specdemo.drafters.eagle3.drafter import Eagle3Drafter
+from specdemo.drafters.eagle3.head import CachedEagle3
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime.device import Clock
-from specdemo.runtime.dflash import CachedDFlash
-from specdemo.runtime.eagle3 import CachedEagle3
 from specdemo.runtime.graphs import EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM
 from tests import oracle
@@ -118,8 +118,8 @@ def test_prompts_of_any_length(name, length, gamma, monkeypatch):
     """Also longer than the parts that a prefill reads, and shorter than what a round feeds again. A block has
     four places, whatever gamma is; an EAGLE-3 head needs a feature."""
     monkeypatch.setattr(specdemo.runtime.lm, "PREFILL_CHUNK", 7)
-    monkeypatch.setattr(specdemo.runtime.eagle3, "HEAD_PREFILL_CHUNK", 5)
-    monkeypatch.setattr(specdemo.runtime.dflash, "HEAD_PREFILL_CHUNK", 5)
+    monkeypatch.setattr(specdemo.drafters.eagle3.head, "HEAD_PREFILL_CHUNK", 5)
+    monkeypatch.setattr(specdemo.drafters.dflash.head, "HEAD_PREFILL_CHUNK", 5)
     kind, target, prompt = KINDS[name], tiny(vocab_size=12, seed=2), (TEXT * 4)[:length]
     head = kind.head(target)
     params = Params(temperature=1.0, top_p=1.0, gamma=gamma, max_new_tokens=20, seed=1)

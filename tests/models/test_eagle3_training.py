@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import kl_div
 
-from specdemo.loading.speculator import read_head, read_speculator
+from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.training.eagle3 import UnrolledAttention, save_head, target_states, unrolled_losses
 from tests.heads import logits_without_cache, tiny_head
 from tests.tiny import tiny

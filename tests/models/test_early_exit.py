@@ -9,8 +9,9 @@ import torch
 from torch.nn import Linear, ModuleList
 
 from specdemo import Params, generate, load_pair
+from specdemo.drafters.early_exit.layers import first_layers
+from specdemo.drafters.ways import WAYS
 from specdemo.runtime.device import Clock
-from specdemo.runtime.early_exit import first_layers
 from specdemo.runtime.graphs import Graphs
 from tests.fake_cuda import FakeCuda, install
 from tests.models.test_exact_stream import PARAMS, check, tiny_llama
@@ -108,7 +109,7 @@ def test_a_run_of_native_forwards_is_the_run():
         captured = generate(pair, "One day, Tom", params, measure=False)
         plain = generate(pair.with_capture("off"), "One day, Tom", params, measure=False)
         assert captured.output_ids == plain.output_ids
-        assert pair.runner._exits[layer].native is not None
+        assert pair.runner._own["early-exit", layer].native is not None
     assert pair.notes == [*pair.limits]
 
 
@@ -193,7 +194,8 @@ def test_the_length_of_a_draft_adapts_to_it():
     """gamma="auto" counts the layers that draft, and confidence ends drafts where these are unsure."""
     target = tiny("llama", num_hidden_layers=4)
     pair = load_pair(target=target)
-    assert 0 < pair.exit_cost(1).token < pair.exit_cost(3).token < 1
+    few, most = (WAYS["early-exit"].cost(pair, Params(exit_layer=layers)).token for layers in (1, 3))
+    assert 0 < few < most < 1
     expected = greedy(target, PROMPT, NEW)
     traces = [
         generate(pair, PROMPT, replace(GREEDY, exit_layer=3, **how), measure=False)

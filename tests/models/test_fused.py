@@ -4,12 +4,12 @@ import pytest
 import torch
 from optimum.quanto import freeze, qint8, quantize
 
-from specdemo.loading.pair import held_bytes
 from specdemo.runtime import fused
 from specdemo.runtime.graphs import weights_address
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
+from specdemo.runtime.weights import held_bytes
 from tests.tiny import ARCHITECTURES, VOCAB, greedy, tiny
 
 NOT_FUSED = {"gpt2", "gpt_neox", "opt"}

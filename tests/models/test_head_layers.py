@@ -9,10 +9,10 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.phi.modeling_phi import PhiRotaryEmbedding
 
 from specdemo import Params, generate, load_pair
+from specdemo.drafters.config_reader import LAYER_CONFIG
+from specdemo.drafters.eagle3.head import CachedEagle3
+from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.errors import LoadError
-from specdemo.loading.config_reader import LAYER_CONFIG
-from specdemo.loading.speculator import read_head, read_speculator
-from specdemo.runtime.eagle3 import CachedEagle3
 from tests.checkpoints import change_config
 from tests.heads import save_authors_head, save_head, tiny_head
 from tests.models.test_eagle3_drafter import said_anew

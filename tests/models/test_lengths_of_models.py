@@ -8,10 +8,11 @@ import pytest
 from specdemo import Params, generate, load_pair, stream
 from specdemo.bench.compare import compare, methods_of
 from specdemo.cli.main import main
+from specdemo.drafters.dflash.head import Markov
+from specdemo.drafters.ways import ByDrafter
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.events.trace import Trace
-from specdemo.loading.pair import Pair, weight_bytes
-from specdemo.runtime.dflash import Markov
+from specdemo.runtime.weights import weight_bytes
 from tests.block_heads import tiny_block_head
 from tests.runners import with_head
 from tests.tiny import noisy, tiny
@@ -23,7 +24,7 @@ SETTINGS = [dict(gamma=6, confidence=0.5), dict(gamma="auto", confidence=0.3)]
 @pytest.fixture
 def cheap(monkeypatch):
     """The drafters of `pair_of` have the target's size, and pass for small ones."""
-    monkeypatch.setattr(Pair, "drafting_cost", DraftingCost(token=0.05))
+    monkeypatch.setattr(ByDrafter, "cost", lambda *_: DraftingCost(token=0.05))
 
 
 def pair_of():
@@ -52,11 +53,15 @@ def test_greedy_text_is_the_targets_own_and_another_pair_writes_the_same_rounds(
     assert setting["gamma"] != "auto" or len({one.gamma for one in first}) > 1
 
 
+def cost_of(pair):
+    return ByDrafter().cost(pair, Params())
+
+
 def test_drafting_costs_the_share_of_weights_that_it_reads():
     pair = load_pair(target=tiny(num_hidden_layers=4), drafter=tiny())
     share = weight_bytes(pair.drafter) / weight_bytes(pair.target)
-    assert share < 1 and pair.drafting_cost == DraftingCost(token=share)
-    assert load_pair(target=tiny()).drafting_cost == NO_COST
+    assert share < 1 and cost_of(pair) == DraftingCost(token=share)
+    assert cost_of(load_pair(target=tiny())) == NO_COST
 
 
 def test_a_block_costs_what_it_reads_however_long_it_is():
@@ -66,7 +71,7 @@ def test_a_block_costs_what_it_reads_however_long_it_is():
     for name, options in kinds.items():
         head = tiny_block_head(target, **options)
         head.attach_verifier(target)
-        cost = with_head(target, head).drafting_cost
+        cost = cost_of(with_head(target, head))
         own = 4 * sum(weight.numel() for key, weight in head.named_parameters() if "markov" not in key)
         read = own + (4 * target.lm_head.weight.numel() if name != "some" else 0)
         assert cost.draft == read / weight_bytes(target)

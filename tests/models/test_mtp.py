@@ -16,29 +16,30 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import softmax
 from transformers import AutoModelForCausalLM, cache_utils, logging
 
-import specdemo.runtime.mtp
+import specdemo.drafters.mtp.layers
 from specdemo import Params, Trace, generate, load_pair
 from specdemo.bench.compare import methods_of
-from specdemo.engine.drafters import NoDrafter, one_hot_draft
-from specdemo.engine.drafters.mtp import MtpDrafter
+from specdemo.drafters.mtp.drafter import MtpDrafter
+from specdemo.drafters.mtp.layers import CachedMtp, own_parameters
+from specdemo.drafters.ways import WAYS
+from specdemo.engine.draft import NoDrafter, one_hot_draft
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.loading.load import plan
 from specdemo.loading.mtp import read_mtp
-from specdemo.loading.pair import held_bytes
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.mtp import CachedMtp, own_parameters
+from specdemo.runtime.weights import held_bytes
 from tests.checkpoints import DEEPSEEK, MTP_KINDS, model_with_mtp, with_tokenizer
 from tests.oracle import decoding, said_anew
 from tests.runners import drafts_after
 from tests.sentences import assert_one_sentence
 from tests.tiny import noisy, tiny
 
-if specdemo.runtime.mtp.MtpModel is None:
+if specdemo.drafters.mtp.layers.MtpModel is None:
     pytest.skip("this version of transformers cannot run such layers", allow_module_level=True)
-MtpModel, MtpCache = specdemo.runtime.mtp.MtpModel, cache_utils.MtpCache
+MtpModel, MtpCache = specdemo.drafters.mtp.layers.MtpModel, cache_utils.MtpCache
 
 PROMPT = [3, 1, 4, 1, 5]
 QUICK = ["deepseek_v3", "qwen3_5_text"]  # the second one's target keeps a state
@@ -194,7 +195,7 @@ def test_greedy_text_is_the_target_s(kind):
 @pytest.mark.parametrize(("length", "gamma"), [(1, 2), (2, 5), (3, 1), (4, 5), (30, 2)])
 def test_prompts_of_any_length(length, gamma, monkeypatch):
     """Also longer than the parts that a prefill reads, and shorter than what a round reads again."""
-    monkeypatch.setattr(specdemo.runtime.mtp, "MTP_PREFILL_CHUNK", 5)
+    monkeypatch.setattr(specdemo.drafters.mtp.layers, "MTP_PREFILL_CHUNK", 5)
     prompt = (PROMPT * 6)[:length]
     params = Params(draft_with="mtp", temperature=1.0, top_p=1.0, gamma=gamma, max_new_tokens=16, seed=1)
     trace = generate(pair_of("glm4_moe"), prompt, params, measure=False)
@@ -273,7 +274,7 @@ def test_they_are_loaded_with_the_target_and_counted(tmp_path):
     [size] = planned.sizes
     assert size == pytest.approx(pair.bytes_held.target, abs=200)
     assert more == sum(4 * tensor.numel() for name, tensor in tensors_of(folder).items() if IN_MTP(name))
-    assert 0 < pair.mtp_cost.token < 1
+    assert 0 < WAYS["mtp"].cost(pair, Params()).token < 1
     trace = generate(pair, "the cat", Params(draft_with="mtp", max_new_tokens=20, seed=0, gamma="auto"))
     assert trace.stats.drafted and Trace.from_json(trace.to_json()).params.draft_with == "mtp"
     with pytest.raises(ValueError) as refused:
@@ -365,7 +366,7 @@ def test_layers_that_cannot_be_used_are_refused_and_the_pair_goes_on(name, chang
     assert_one_sentence(str(refused.value))
     assert "layers for multi-token prediction cannot be used: " in str(refused.value)
     assert words in str(refused.value) and str(tmp_path) not in str(refused.value)
-    assert not pair.has("prediction layers") and pair.bytes_held.target == held_bytes(pair.target)
+    assert pair.lacks("mtp") and pair.bytes_held.target == held_bytes(pair.target)
     assert generate(pair, PROMPT, Params(draft_with="none", max_new_tokens=5)).stats.tokens
 
 

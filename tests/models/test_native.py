@@ -23,13 +23,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
 from specdemo.engine.sampling import Nucleus, Sampler
-from specdemo.loading.pair import weight_bytes
 from specdemo.runtime import kernels, native, products
 from specdemo.runtime.device import Clock
 from specdemo.runtime.fused import FusedForward, rotations_up_to
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM, Features
 from specdemo.runtime.native import NativeForward, NativeLM
+from specdemo.runtime.weights import weight_bytes
 from specdemo.ui.view.texts import describe_pair
 from tests.models.test_fused import FUSED, TEXT, assert_same, expected, predicted, quantised
 from tests.oracle import settings_of
@@ -459,7 +459,7 @@ def test_the_copies_are_told_and_first_layers_read_those_of_their_owner(pair):
     copies = dict(pair.runner.lms[0].native.copies)
     for layers in (2, 5):
         generate(pair, "Once", Params(max_new_tokens=8, draft_with="early-exit", exit_layer=layers))
-        first = pair.runner._exits[layers]
+        first = pair.runner._own["early-exit", layers]
         assert first.native is not None and first.native.copies == copies
 
 

@@ -9,14 +9,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from specdemo.engine.drafters import NoDrafter
-from specdemo.engine.drafters.model import DraftInput, ModelDrafter
-from specdemo.engine.drafters.ngram import LookupDrafter
+from specdemo.drafters.early_exit.layers import first_layers_lm
+from specdemo.drafters.lookup.drafter import LookupDrafter
+from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
+from specdemo.engine.draft import NoDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import RULES, Params
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
-from specdemo.runtime.native import first_layers_lm
 from tests.oracle import CPU, TableLM, decoding, random_table
 from tests.tiny import ARCHITECTURES, VOCAB, tiny
 

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 from specdemo import Params, generate, load_pair
 from specdemo.bench.contestants import ENTRANTS
 from specdemo.bench.run import RATIOS
-from specdemo.loading.speculator import read_head, read_speculator
-from specdemo.runtime.dflash import CachedDFlash
+from specdemo.drafters.dflash.head import CachedDFlash
+from specdemo.drafters.speculators import read_head, read_speculator
 from specdemo.training.eagle3 import UnrolledAttention
 from tests.heads import causal_in
 from tests.tiny import tiny

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from specdemo import Params, generate, load_pair
-from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.drafters.other_tokenizer import SharedTokensDrafter
+from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.model.other_tokenizer import SharedTokensDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events.trace import Trace
 from specdemo.runtime.graphs import EagerSteps

@@ -158,8 +158,8 @@ def test_pairs_that_do_not_run_go_when_the_free_memory_is_too_small_for_another(
 @pytest.mark.parametrize(
     "error, where",
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried ..."), "load.join_weights"),
-        (MemoryError(), "assemble.agrees_with_itself"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried ..."), "loading.load.join_weights"),
+        (MemoryError(), "drafters.model.kind.agrees_with_itself"),
     ],
 )
 def test_too_little_memory_while_loading_gives_back_what_was_loaded(three, monkeypatch, error, where):
@@ -171,7 +171,7 @@ def test_too_little_memory_while_loading_gives_back_what_was_loaded(three, monke
 
     pool = ModelPool()
     with monkeypatch.context() as patch:
-        patch.setattr(f"specdemo.loading.{where}", fail)
+        patch.setattr(f"specdemo.{where}", fail)
         said = refusal(pool.get, resolve(**three[0]), kind=LoadError)
     assert "there is not enough memory for " in said
     error.__traceback__ = error.__context__ = None  # this test's own hold on the frames

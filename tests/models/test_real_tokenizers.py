@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from specdemo import PairError, Params, generate, load_pair
 from specdemo.bench.contestants import contestants
-from specdemo.engine.drafters import other_tokenizer
-from specdemo.engine.drafters.other_tokenizer import GrowingText, SharedTokensDrafter
+from specdemo.drafters.model import other_tokenizer
+from specdemo.drafters.model.other_tokenizer import GrowingText, SharedTokensDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.loading.vocabulary import contents, is_same, shared_tokens
 from specdemo.runtime.lm import CachedLM

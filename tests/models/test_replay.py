@@ -8,9 +8,10 @@ from random import Random
 import pytest
 
 from specdemo import Params, Round, stream
-from specdemo.engine.drafters.eagle3 import Eagle3Drafter
-from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.runtime import attention, heads, lm
+from specdemo.drafters import heads
+from specdemo.drafters.eagle3.drafter import Eagle3Drafter
+from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.runtime import attention, lm
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import AUTO_ROWS, EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM
@@ -78,7 +79,7 @@ def moved(pair, draw):
             parameter.data = parameter.data.clone()
     if draw.random() < 0.15:  # moved there and back: the caches are made anew
         pair.runner.lms = tuple(model and cached(model, pair.target) for model in (pair.target, pair.drafter))
-        pair.runner._exits.clear()
+        pair.runner._own.clear()
 
 
 def difference(pair, plain, prompt, params):

@@ -14,15 +14,15 @@ from safetensors.torch import save_file
 from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.bench.contestants import contestants
 from specdemo.cli.main import main
+from specdemo.drafters.dflash.head import DFlashHead, Markov, Sight
+from specdemo.drafters.eagle3.head import Eagle3Head
+from specdemo.drafters.formats import describes_head
+from specdemo.drafters.speculators import read_speculator
 from specdemo.errors import LoadError
 from specdemo.loading.fetch import is_here
-from specdemo.loading.heads import describes_head
 from specdemo.loading.load import load_planned, plan
-from specdemo.loading.pair import held_bytes, weight_bytes
 from specdemo.loading.request import resolve
-from specdemo.loading.speculator import read_speculator
-from specdemo.runtime.dflash import DFlashHead, Markov, Sight
-from specdemo.runtime.eagle3 import Eagle3Head
+from specdemo.runtime.weights import held_bytes, weight_bytes
 from specdemo.ui.runs.models import Choice, Models
 from tests.block_heads import LAYERS as BLOCK_LAYERS
 from tests.block_heads import save_authors_block_head, save_block_head, tiny_block_head

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from specdemo import Params, generate, load_pair, stream
-from specdemo.engine.drafters import NoDrafter
+from specdemo.engine.draft import NoDrafter
 from specdemo.engine.loop import LEAST_MS, MOST_PLAIN, SHARE, Decoder
 from specdemo.events.speedup import FEWEST_PLAIN, is_wide
 from specdemo.runtime import device

@@ -8,7 +8,9 @@ import torch
 from transformers import logging
 
 from specdemo import PairError, Params, generate, load_pair, session
-from specdemo.engine.drafters import Drafter, one_hot_draft
+from specdemo.drafters.kinds import cached_drafter
+from specdemo.drafters.ways import WAYS
+from specdemo.engine.draft import Drafter, one_hot_draft
 from specdemo.engine.sampling import uniforms
 from specdemo.runtime.graphs import capture_blocker
 from specdemo.runtime.lm import CachedLM
@@ -41,7 +43,7 @@ def run(pair, **params):
 def scripted(pair, monkeypatch, text, wrong_at, **params):
     """A run whose drafts are of a text."""
     drafter = Scripted(PROMPT + text, wrong_at, pair.vocab_size)
-    monkeypatch.setitem(session.BUILDERS, "lookup", lambda _: drafter)
+    monkeypatch.setattr(WAYS["lookup"], "build", lambda _: drafter)
     return run(pair, draft_with="lookup", **GREEDY, **params)
 
 
@@ -205,9 +207,9 @@ def test_a_state_that_is_not_put_back_is_found_before_the_first_run(monkeypatch)
 
 
 def test_it_runs_as_it_is_and_is_not_captured_on_cuda():
-    setup = Runner(model_of("qwen3_next"), tiny("llama")).begin_run()
+    setup = Runner(model_of("qwen3_next"), tiny("llama"), cached_drafter).begin_run()
     assert not setup.target.static and setup.drafter.static
     assert "keep a state" in capture_blocker(model_of("qwen3_next"))
     single = small_model("mamba")
     tried_rows[single] = "one"
-    assert any("one token at a time" in note for note in Runner(single, None).notes)
+    assert any("one token at a time" in note for note in Runner(single, None, cached_drafter).notes)

@@ -16,12 +16,12 @@ from transformers.activations import ACT2FN
 
 from specdemo import Params, Round, stream
 from specdemo.engine import loop
-from specdemo.loading.pair import held_bytes
 from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.linear import MOST_BY_TRITON, Product, int8_of, join_weights
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.weights import held_bytes
 from tests.fake_cuda import FakeCuda, install
 from tests.kernel_shapes import DEVICE, DTYPES, MODELS, products_of
 from tests.models.test_capture import PROMPT, Filled, timeless

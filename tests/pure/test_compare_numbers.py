@@ -18,6 +18,7 @@ from specdemo.bench.compare import (
     settings_for,
 )
 from specdemo.bench.methods import MethodRow, cells, comparison_csv, methods_table, winner
+from specdemo.drafters.ways import WAYS
 from specdemo.events import DRAFTER_KINDS, METHODS, ByModel, PairInfo, Params, Round
 from specdemo.events.metrics import fresh
 from specdemo.loading.catalog import others_at_hand
@@ -31,7 +32,9 @@ def pair(name="some", drafter=True, kind="model"):
     )
     info = replace(info, drafter_kind=kind)
     model = object() if drafter else None
-    return SimpleNamespace(info=info, drafter=model, mtp=model, drafter_bytes=2_500_000, notes=["a note"])
+    made = SimpleNamespace(info=info, drafter=model, mtp=model, drafter_bytes=2_500_000, notes=["a note"])
+    made.lacks = lambda method: WAYS[method].lacks(made)
+    return made
 
 
 def setting(draft_with, params=GREEDY, name=None) -> Setting:
@@ -149,12 +152,12 @@ def test_a_row_is_named_by_the_kind_of_its_drafter_and_tells_how_it_drafts():
 
 
 def test_all_are_the_methods_that_the_pair_can_have():
-    def with_needs(*needs):
-        return SimpleNamespace(has=lambda need: need is None or need in needs)
-
-    no_model = [name for name, method in METHODS.items() if method.needs is None]
-    assert methods_at_hand(with_needs()) == no_model
-    assert methods_at_hand(with_needs("drafter")) == ["model", *no_model]
+    pair = SimpleNamespace(drafter=None, mtp="it has none", largest_exit=0)
+    pair.lacks = lambda method: WAYS[method].lacks(pair)
+    no_model = ["lookup", "ngram", "ngram-one-level", "none"]
+    assert methods_at_hand(pair) == no_model
+    pair.drafter = object()
+    assert methods_at_hand(pair) == ["model", *no_model]
 
 
 def test_other_drafters_for_the_same_target_that_need_no_download():

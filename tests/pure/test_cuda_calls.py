@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from specdemo.engine.drafters import Draft
+from specdemo.engine.draft import Draft
 from specdemo.runtime import cuda
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import (

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from specdemo import PairError
 from specdemo.cli.main import _bench, main
 from specdemo.cli.options import parser
+from specdemo.drafters.kinds import cached_drafter
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 from specdemo.loading.pair import _emulated_bfloat16
 from specdemo.loading.plan import automatic_dtype, plan_from
@@ -162,9 +163,9 @@ def test_only_a_runner_on_a_gpu_leaves_cudnns_attention_out_unless_it_was_asked_
         for kind in ("cpu", "cuda")
     )
     for runner, left_out in (
-        (Runner(cpu, None), set()),
-        (Runner(cpu, gpu), {"cudnn"}),
-        (Runner(gpu, None, cudnn_attention=True), set()),
+        (Runner(cpu, None, cached_drafter), set()),
+        (Runner(cpu, gpu, cached_drafter), {"cudnn"}),
+        (Runner(gpu, None, cached_drafter, cudnn_attention=True), set()),
     ):
         with runner.gpu_settings():
             assert {*attention_backends()} == usual - left_out

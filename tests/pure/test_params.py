@@ -6,10 +6,10 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
+from specdemo.drafters.ways import WAYS
 from specdemo.engine.rules import JUDGES, rule_of
 from specdemo.events import LIMITS, METHODS, RULES, Params, is_lossy, rule_in_words
 from specdemo.events.params import ABOVE_SMALLEST, CAN_BE_NONE
-from specdemo.session import BUILDERS
 
 NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
 BIASES = (
@@ -97,7 +97,7 @@ def test_a_logit_bias_is_kept_by_token_id():
 
 
 def test_every_choice_is_implemented():
-    assert JUDGES.keys() == RULES.keys() and BUILDERS.keys() == METHODS.keys()
+    assert JUDGES.keys() == RULES.keys() and WAYS.keys() == METHODS.keys()
     assert len({rule_of(Params(rule=name)) for name in RULES}) == len(RULES)
     names = {field.name for field in fields(Params)}
     for choice in (*METHODS.values(), *RULES.values()):

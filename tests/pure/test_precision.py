@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from specdemo import load_pair
+from specdemo.drafters.kinds import cached_drafter
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.runner import Runner
 from tests.fake_cuda import FakeCuda, install
@@ -96,7 +97,7 @@ def test_a_runner_sets_it_for_float32_on_a_gpu(target, drafter, full):
     ]
     usual = settings()
     assert not is_full()
-    with Runner(*models).torch_settings():
+    with Runner(*models, cached_drafter).torch_settings():
         assert is_full() == full
     assert settings() == usual
 

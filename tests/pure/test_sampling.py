@@ -16,7 +16,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.sampling import Nucleus, Sampler, draw, most_likely, one_hot, probabilities, uniforms
 from specdemo.events import Params, Round
 from specdemo.runtime.graphs import EagerSteps

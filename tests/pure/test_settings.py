@@ -59,7 +59,7 @@ class SmallPair:
     mtp: object = "there are none"
     drafter_kind: str | None = "model"
 
-    has = Pair.has
+    lacks = Pair.lacks
     runs_here = Pair.runs_here
     has_chat_template = Pair.has_chat_template
 
@@ -125,7 +125,7 @@ def test_controls_that_do_not_matter_are_out_of_the_way():
     assert [name for name in shown if not shown[name]["gamma"]] == ["none"]
     assert [name for name in shown if shown[name]["ngram"]] == ["lookup", "ngram", "ngram-one-level"]
     assert [name for name in shown if shown[name]["exit_layer"]] == ["early-exit"]
-    assert all(shown[name]["confidence"] == (METHODS[name].needs is not None) for name in METHODS)
+    assert all(shown[name]["confidence"] == ("confidence" in METHODS[name].fields) for name in METHODS)
     assert visible(holding())["seed"] and not visible(holding(sampler="greedy"))["seed"]
     assert visible(holding())["rule"] == (len(RULES) > 1), "a choice of one is none"
     assert not visible(holding())["system"] and visible(holding(chat=True))["system"]

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from specdemo.engine.drafters.model import DraftInput, ModelDrafter
+from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
 from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier, VerifyInput

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdemo.engine.drafters import is_unsure
-from specdemo.engine.drafters.model import ModelDrafter
+from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.engine.draft import is_unsure
 from specdemo.engine.loop import ROW_COST, DraftLength
 from specdemo.engine.sampling import Sampler, probabilities
 from specdemo.events import Round

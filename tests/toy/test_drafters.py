@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from specdemo.engine.drafters import NoDrafter
-from specdemo.engine.drafters.model import ModelDrafter
-from specdemo.engine.drafters.ngram import LookupDrafter, NgramDrafter
+from specdemo.drafters.lookup.drafter import LookupDrafter
+from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.drafters.ngram.drafter import NgramDrafter
+from specdemo.engine.draft import NoDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params
 from specdemo.runtime.graphs import EagerSteps

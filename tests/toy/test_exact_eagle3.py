@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from specdemo.engine.drafters.eagle3 import Eagle3Drafter
+from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.engine.sampling import Sampler, draw
 from specdemo.events import Round
 from specdemo.runtime.graphs import EagerSteps

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specdemo.engine.drafters.mtp import MtpDrafter
+from specdemo.drafters.mtp.drafter import MtpDrafter
 from specdemo.engine.sampling import Sampler, draw
 from specdemo.events import Round
 from specdemo.runtime.graphs import EagerSteps

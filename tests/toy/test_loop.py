@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specdemo.engine.drafters import one_hot_draft
+from specdemo.engine.draft import one_hot_draft
 from specdemo.engine.emit import Emitter, StopCriteria
 from specdemo.engine.loop import Prefilled
 from specdemo.engine.sampling import draw

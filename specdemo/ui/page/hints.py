@@ -65,7 +65,7 @@ def _who_drafts(method: Method, name: str, pair: "AnyPair | None") -> str:
     """What drafts. name: of the chosen pair, whose kind of drafter the catalogue tells until it is loaded."""
     named = CATALOGUE.get(name)
     kind = pair.info.drafter_kind if pair else named and named.drafter_kind
-    if method.needs != "drafter" or kind not in DRAFTER_KINDS:
+    if not method.is_by_drafter or kind not in DRAFTER_KINDS:
         return words_of_row("methods", method.name, "sentence")
     label = words_of_row("kinds", kind, "label")
     return say(f"settings.head_drafts_{'an' if label[0] in 'AEIOUaeiou' else 'a'}", kind=label)
@@ -135,10 +135,10 @@ def _warnings(
     if pair and not here:
         yield from _servers(values, pair)
     layers = values["exit_layer"]
-    need = method.needs if (method := METHODS.get(values["draft_with"])) else None
-    if here and need and not here.has(need):
-        yield "draft_with", say(f"settings.lacks.{need}")
-    elif here and need == "first layers" and _whole(layers) and layers > here.largest_exit:
+    method = METHODS.get(values["draft_with"])
+    if here and method and here.lacks(method.name):
+        yield "draft_with", say(f"settings.lacks.{method.name}")
+    elif here and "exit_layer" in fields_of(method) and _whole(layers) and layers > here.largest_exit:
         yield "exit_layer", say("settings.exit_most", most=here.largest_exit)
     if pair and values["chat"] and not pair.has_chat_template:
         yield "chat", say("settings.no_template")

@@ -14,6 +14,7 @@ from typing import Any
 from huggingface_hub import get_token
 
 from specdemo import zero
+from specdemo.drafters.heads import DrafterModel
 from specdemo.errors import PairError, no_mistakes, without_directories
 from specdemo.loading.catalog import (
     CATALOGUE,
@@ -33,7 +34,6 @@ from specdemo.loading.pool import ModelPool
 from specdemo.loading.request import ROLES, PairRequest, Part, for_role, resolve
 from specdemo.runtime.cuda import is_cuda
 from specdemo.runtime.device import device_name, free_memory, memory_of, why
-from specdemo.runtime.heads import DrafterModel
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.view.settings import FIXED, SERVER_PREFIX, WEIGHT_CHOICES
 from specdemo.vllm.client import host_of, server_address

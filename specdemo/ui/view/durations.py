@@ -42,10 +42,10 @@ def seconds(trace: Trace, found: Sequence[Estimate]) -> dict[str, float]:
 
 def _drafters(trace: Trace) -> Iterator[str]:
     """The names of what a comparison would measure."""
-    # A trace does not tell whether its target has prediction layers, except when they drafted.
+    # A trace does not tell what few targets have, except when it drafted.
     for name, method in METHODS.items():
-        is_there = {"drafter": bool(trace.pair.drafter), "prediction layers": trace.params.draft_with == name}
-        if method.needs is None or is_there.get(method.needs, True):
+        usual = bool(trace.pair.drafter) if method.is_by_drafter else method.is_usual
+        if usual or trace.params.draft_with == name:
             yield name
     yield from others_at_hand(trace.pair.name)
 

@@ -229,7 +229,7 @@ def how_it_drafts(trace: Trace) -> tuple[Manner | None, str]:
 
 def _how_in_words(method: str, kind: str | None) -> str:
     """How a draft comes about; empty where nothing is drafted."""
-    if METHODS[method].needs == "drafter" and kind in DRAFTER_KINDS:
+    if METHODS[method].is_by_drafter and kind in DRAFTER_KINDS:
         return words_of_row("kinds", kind, "sentence")
     if method == "none":
         return ""

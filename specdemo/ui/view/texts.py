@@ -55,13 +55,13 @@ def drafter_in_words(params: Params, pair: PairInfo) -> str:
     """What drafts, by kind and name. The exit layer is named once it is chosen, as in any trace."""
     method = METHODS[params.draft_with]
     drafting = words_of_row("methods", method.name, "label")
-    if method.needs == "drafter":
+    if method.is_by_drafter:
         kind = pair.drafter_kind if pair.drafter_kind in DRAFTER_KINDS else None
         # Of a hub id or a directory, the two last parts.
         name = "/".join(Path(printable(pair.drafter or "model")).parts[-2:])
         called = words_of_row("kinds", kind, "label") if kind else say("said.drafter")
         return f"{called} {name}"
-    if method.needs == "first layers" and params.exit_layer:
+    if "exit_layer" in method.fields and params.exit_layer:
         return say("said.after_layer", method=drafting, layer=params.exit_layer)
     return say("said.nothing_drafted") if params.draft_with == "none" else drafting
 

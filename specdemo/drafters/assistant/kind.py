@@ -1,0 +1,80 @@
+"""Gemma 4's assistants as a pair's drafter."""
+
+import torch
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+from specdemo.drafters.assistant import KIND
+from specdemo.drafters.assistant.drafter import AssistantDrafter
+from specdemo.drafters.assistant.model import ASSISTANTS, CachedAssistant, is_assistant, shared_layers
+from specdemo.drafters.base import Kind, Materials
+from specdemo.errors import PairError
+from specdemo.runtime.device import Clock
+from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_width
+from specdemo.runtime.probe import TRIED_TOKENS, alike, tried_tokens
+
+
+class AssistantKind(Kind):
+    is_for_a_target = "an assistant"
+    reads_hidden_states = True
+
+    def owns(self, model: Module) -> bool:
+        return is_assistant(model)
+
+    def name_of(self, model: Module) -> str:
+        return KIND.name
+
+    def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> CachedAssistant:
+        return CachedAssistant(model, target)
+
+    def build(self, given: Materials) -> AssistantDrafter:
+        assert isinstance(given.target, CachedLM), "an assistant reads the cache of a transformers model"
+        return AssistantDrafter(given.drafter, given.target, given.sampler, *given.how_to_draft)
+
+    def check_fit(self, model: Module, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+        own, of_target = model.config.get_text_config(), target.config.get_text_config()
+        where = f"drafter {drafter_id} does not fit target {target_id}"
+        wanted = ASSISTANTS[model.config.model_type]
+        if of_target.model_type != wanted:
+            kinds = f"{model.config.model_type} drafts for targets of the kind {wanted}"
+            raise PairError(f"{where}: {kinds}, and this one is of the kind {of_target.model_type}")
+        sizes = [
+            ("hidden states of size", model.config.backbone_hidden_size, of_target.hidden_size),
+            ("a vocabulary of", logits_width(model), logits_width(target)),
+        ]
+        layers = shared_layers(target)
+        for index, kind in enumerate(own.layer_types):
+            if kind not in layers:
+                raise PairError(f"{where}: it attends to layers of the type {kind}, which the target lacks")
+            mine, theirs = own.per_layer_config[index], of_target.per_layer_config[layers[kind]]
+            heads, width = mine.num_key_value_heads, mine.head_dim
+            sizes.append((f"{kind} with key heads:", heads, theirs.num_key_value_heads))
+            sizes.append((f"{kind} with keys of size", width, theirs.head_dim))
+        for what, asked, found in sizes:
+            if asked != found:
+                raise PairError(f"{where}: it was made for {what} {asked:,}, and the target has {found:,}")
+
+    def needs_targets_device(self, model: Module) -> str:
+        return "attends to the target's keys and values"
+
+    def agrees(self, model: Module, target: PreTrainedModel) -> bool:
+        """Whether it predicts the same from the target's cache as from what the target's own forward
+        shares."""
+        with torch.no_grad(), evaluating(in_training(target)), evaluating(in_training(model)):
+            lm, cached = CachedLM(target), CachedAssistant(model, target)
+            lm.features = cached.features
+            ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
+            n = len(ids) - 1  # the position of the last token, which the assistant is given
+            lm.prefill(ids[:n])
+            whole = target.get_decoder()(
+                input_ids=ids[None, :n], use_cache=False, return_shared_kv_states=True
+            )
+            shared = {
+                kind: tuple(states.to(cached.device, cached.dtype) for states in both)
+                for kind, both in whole.shared_kv_states.items()
+            }
+            _, expected = cached.forward(ids[n:], whole.last_hidden_state[0, -1:], n, shared)
+            _, said = cached.forward(ids[n:], cached.hidden(n - 1), n, cached.keys_and_values(lm, n))
+            for each in (lm, cached):
+                each.free()
+        return bool(alike(expected, said, model.dtype).all())

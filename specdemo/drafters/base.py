@@ -1,0 +1,141 @@
+"""What a drafter owes. A `Way` answers for a drafting method, a `Kind` for what a pair's drafter can be.
+Their rows, which need no torch, stand in the folders' `__init__.py`; the tables of both in ways.py and
+kinds.py."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+from specdemo.engine.draft import Drafter
+from specdemo.engine.sampling import Sampler
+from specdemo.events import Gamma, Params
+from specdemo.events.speedup import NO_COST, DraftingCost
+from specdemo.runtime.device import Clock
+from specdemo.runtime.graphs import RunStep
+from specdemo.runtime.lm import LM, Cached
+from specdemo.runtime.runner import Own
+from specdemo.runtime.weights import weight_bytes
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from specdemo.loading.pair import Pair
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """Those of a pair whose models have different ones. shared: of each token that both have, the target's
+    id and the drafter's. own_ids_on: the same on a device, see SharedTokensDrafter."""
+
+    target: "PreTrainedTokenizerBase"
+    drafter: "PreTrainedTokenizerBase"
+    shared: tuple[tuple[int, int], ...]
+    own_ids_on: Callable[[torch.device], Tensor]
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What a drafter is built from: a run's settings, and what its pair has. drafter: the pair's with its
+    cache, or what is the target's own (`Way.own`). run_step: runs steps on the drafter's device. context,
+    drafter_context: the most tokens of a text. tokenizers: None where the models have the same."""
+
+    params: Params
+    sampler: Sampler
+    target: LM
+    drafter: Any
+    run_step: RunStep
+    context: float
+    drafter_context: float
+    tokenizers: Tokenizers | None = None
+    is_over: Callable[[], bool] = lambda: False  # of Decoder
+
+    @property
+    def of_target(self) -> tuple[int, torch.device]:
+        """V, and where drafts are verified."""
+        return self.target.vocab_size, self.target.device
+
+    @property
+    def how_to_draft(self) -> tuple[RunStep, Gamma, Callable[[], bool], float]:
+        """What each drafter that is a model takes."""
+        return self.run_step, self.params.gamma, self.is_over, self.params.confidence
+
+
+class Way:
+    """A drafting method, with the pairs here. What this class says holds for one without a model."""
+
+    def lacks(self, pair: "Pair") -> str | None:
+        """Why the pair cannot draft so, if it cannot."""
+        return None
+
+    def check(self, pair: "Pair", params: Params) -> Params:
+        """The Params as this pair takes them. ValueError if it cannot draft so."""
+        if why := self.lacks(pair):
+            raise ValueError(f'draft_with must not be "{params.draft_with}" for this pair: {why}')
+        return params
+
+    def own(self, pair: "Pair", params: Params) -> Own | None:
+        """What of the target's drafts, in place of the pair's drafter."""
+        return None
+
+    def cost(self, pair: "Pair", params: Params) -> DraftingCost:
+        """What drafting costs: the bytes of weights that it reads, divided by those that the target reads.
+        Counted and not timed, because times differ from run to run, and `gamma="auto"` would choose other
+        lengths each time."""
+        return NO_COST
+
+    def longest_draft(self, pair: "Pair") -> int | None:
+        """The most tokens that it can draft at once; None where there is no such limit."""
+        return None
+
+    def build(self, given: Materials) -> Drafter:
+        raise NotImplementedError
+
+
+class Kind:
+    """What a pair's drafter can be. What this class says holds for a model of transformers."""
+
+    is_head: ClassVar[bool] = False  # whether it is small, stays in its dtype, and is read as a whole
+    is_for_a_target: ClassVar[str | None] = None  # "an assistant": what is no target itself
+    reads_hidden_states: ClassVar[bool] = False  # of the target's layers
+
+    def owns(self, model: Module) -> bool:
+        """Whether the model, or its skeleton, is one of these."""
+        raise NotImplementedError
+
+    def name_of(self, model: Module) -> str:
+        """A name in DRAFTER_KINDS."""
+        raise NotImplementedError
+
+    def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
+        """It, with a cache, drafting for this target."""
+        raise NotImplementedError
+
+    def build(self, given: Materials) -> Drafter:
+        raise NotImplementedError
+
+    def check_fit(self, model: Module, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+        """PairError unless it, or its skeleton, can draft for the target, or the target's."""
+
+    def needs_targets_device(self, model: Module) -> str | None:
+        """Why it must be where its target is: the words after "drafter X"."""
+        return None
+
+    def check_cache(self, model: Module) -> None:
+        """ValueError if it cannot have a cache that is written by position."""
+
+    def agrees(self, model: Module, target: PreTrainedModel) -> bool:
+        """Whether its cache changes nothing in what it predicts. Raises what its forward raises."""
+        raise NotImplementedError
+
+    def cost(self, model: Module, target: PreTrainedModel) -> DraftingCost:
+        """See Way."""
+        return DraftingCost(token=weight_bytes(model) / weight_bytes(target))
+
+    def longest_draft(self, model: Module) -> int | None:
+        """See Way."""
+        return None

@@ -1,0 +1,120 @@
+"""A DFlash head drafts a whole block in one forward; a DSpark head corrects it token by token (see
+head.py)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from specdemo.drafters.dflash.head import CachedDFlash
+from specdemo.drafters.model.drafter import DraftInput
+from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_in_turn, one_hot_draft
+from specdemo.engine.sampling import Sampler
+from specdemo.events import Gamma
+from specdemo.runtime.graphs import RunStep
+from specdemo.runtime.lm import LM
+
+
+@dataclass(eq=False)
+class DFlashDrafter(Drafter):
+    """Drafts all tokens of a round at once, at most as many as its block has places.
+
+    Each round begins with the target's true features of the tokens that the last round has accepted: of gamma
+    + 1 tokens where steps are captured, so that the shapes are the same however many they were. q of a place
+    does not depend on the tokens drafted before it, except through a Markov head (DSpark), and through a
+    penalty of the sampler's. Beyond the head's own context nothing is drafted."""
+
+    head: CachedDFlash
+    target: LM
+    sampler: Sampler
+    run_step: RunStep
+    gamma: Gamma
+    is_over: Callable[[], bool] = lambda: False  # of Decoder
+    filled: int = field(default=0, init=False)  # rows of the head's cache that hold true features
+
+    def __post_init__(self) -> None:
+        self.target.features = self.head.features
+
+    def start(self, ids: list[int]) -> None:
+        self._fill(ids, len(ids) - 1)
+
+    def _fill(self, ids: list[int], end: int) -> None:
+        if len(ids) <= self.head.context:
+            self.head.prefill(self.filled, end, self.is_over)
+            self.filled = max(self.filled, end)
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        places = self.head.model.config.places
+        k = int(min(k, places, self.head.context - len(ids)))
+        if k <= 0:
+            return one_hot_draft([], self.target.vocab_size, self.target.device)
+        rows = min(self.run_step.rows(k, self.gamma), places)
+        more = min(max(1, len(ids) - 2 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
+        new = min(1 + self.run_step.rows(more, self.gamma), len(ids) - 1)
+        self._fill(ids, len(ids) - 1 - new)  # nothing, unless rounds have drafted nothing
+        self.head.reserve(len(ids) + rows)
+        seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
+        value = DraftInput.of(self.head.device, len(ids) - 1, ids[-1:], self.sampler, u[:rows], seen)
+        buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
+        key = ("draft", rows, new, *buffers, self.sampler.key)
+        _, draft = self.run_step(key, partial(self.step, new), value, partial(self.expected, new))
+        self.filled = len(ids) - 1
+        return replace(draft.on(self.target.device), k=k)
+
+    def expected(self, new: int, value: DraftInput, said: Draft) -> Draft:
+        """As of ModelDrafter."""
+        return self.step(new, value, said.logits)
+
+    def step(self, new: int, value: DraftInput, told: Tensor | None = None) -> Draft:
+        """new: how many of the target's features are read before the block is drafted. told: see
+        draft_in_turn."""
+        head, model = self.head, self.head.model
+        position, anchor = value.position[0].long(), value.last.long()
+        if new:
+            head.read_from(position - new, new)
+        count = len(value.u) + len(anchor) - model.config.samples_from_anchor
+        if model.markov_head is not None:
+            return self._in_turn(value, head.block(anchor, position, count), told)
+        if model.confidence_head is not None:
+            drafting = model.drafting_rows(head.block(anchor, position, count))  # [k, H]
+            draft = self._at_once(value, model.logits(drafting), told)
+            return replace(draft, sure=model.confidence_head(drafting, None))
+        return self._at_once(value, head.drafting_logits(anchor, position, count), told)
+
+    def _at_once(self, value: DraftInput, logits: Tensor, told: Tensor | None) -> Draft:
+        """logits [k, Vd]"""
+        own = self.head.model.for_target(logits)  # [k, V]
+        if self.sampler.penalises:
+            rows = iter(own.split(1))
+            how = (self.sampler, value.settings, value.seen)
+            return draft_in_turn(lambda _: next(rows), value.u, *how, stops_below=0.0, told=told)
+        logits = own if told is None else told
+        return Draft.drawn(*self.sampler.sample(logits, value.u, value.settings), own, told)
+
+    def _in_turn(self, value: DraftInput, hidden: Tensor, told: Tensor | None) -> Draft:
+        """One token after another, each with the Markov head's bias from the one before it. hidden [N, H]: of
+        all rows."""
+        model, markov = self.head.model, self.head.model.markov_head
+        drafting = model.drafting_rows(hidden)  # [k, H]
+        logits = model.logits(drafting)  # [k, Vd]
+        assert markov is not None
+        anchor = markov.markov_w1(value.last.long())  # [1, r]
+        state, sure = markov.start(1), []
+        if not model.config.samples_from_anchor:
+            _, state = markov(anchor, hidden[:1], state)
+        rows = iter(zip(drafting.split(1), logits.split(1), strict=True))
+
+        def predict(drafted: Tensor | None) -> Tensor:
+            nonlocal state
+            before = anchor if drafted is None else markov.markov_w1(drafted)  # [1, r]
+            row, unbiased = next(rows)
+            bias, state = markov(before, row, state)
+            if model.confidence_head is not None:
+                sure.append(model.confidence_head(row, before))
+            return model.for_target(unbiased + bias)
+
+        how = (self.sampler, value.settings, value.seen)
+        draft = draft_in_turn(predict, value.u, *how, stops_below=0.0, told=told)
+        return replace(draft, sure=torch.cat(sure)) if sure else draft

@@ -1,0 +1,11 @@
+"""EAGLE-3 heads."""
+
+from specdemo.drafters.row import DrafterKind
+
+KIND = DrafterKind(
+    "eagle3",
+    "EAGLE-3 head",
+    "chain",
+    "An EAGLE-3 head drafts one token after another: the first from the target's own hidden states, each "
+    "later one from its own.",
+)

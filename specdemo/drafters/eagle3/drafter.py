@@ -1,0 +1,88 @@
+"""An EAGLE-3 head drafts from the target's own hidden states (Li et al. 2025, "EAGLE-3: Scaling up Inference
+Acceleration of Large Language Models via Training-Time Test")."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from specdemo.drafters.eagle3.head import CachedEagle3
+from specdemo.drafters.model.drafter import DraftInput
+from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_in_turn, one_hot_draft
+from specdemo.engine.sampling import Sampler
+from specdemo.events import Gamma
+from specdemo.runtime.graphs import RunStep
+from specdemo.runtime.lm import LM
+
+
+@dataclass(eq=False)
+class Eagle3Drafter(Drafter):
+    """Drafts token by token, each from the token before it and the head's own output for that one.
+
+    Each round begins with the target's true features of the tokens that the last round has accepted: of
+    gamma + 1 tokens where steps are captured, so that the shapes are the same however many they were. What
+    they leave in the head's cache replaces what drafting had left there. Beyond the head's own context, and
+    after a single token, nothing is drafted."""
+
+    head: CachedEagle3
+    target: LM
+    sampler: Sampler
+    run_step: RunStep
+    gamma: Gamma
+    is_over: Callable[[], bool] = lambda: False  # of Decoder
+    confidence: float = 0.0
+    filled: int = field(default=0, init=False)  # rows of the head's cache that hold true features
+
+    def __post_init__(self) -> None:
+        # As of ModelDrafter: a GPU is not waited for.
+        self.stops_below = self.confidence if self.head.device.type == "cpu" else 0.0
+        self.target.features = self.head.features
+
+    def start(self, ids: list[int]) -> None:
+        self._fill(ids, len(ids) - 1)
+
+    def _fill(self, ids: list[int], end: int) -> None:
+        if len(ids) <= self.head.context:
+            self.head.prefill(ids, self.filled, end, self.is_over)
+            self.filled = max(self.filled, end)
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        k = int(min(k, self.head.context - len(ids) + 1))
+        if k <= 0 or len(ids) == 1:  # the first token has no feature before it
+            return one_hot_draft([], self.target.vocab_size, self.target.device)
+        rows = self.run_step.rows(k, self.gamma)
+        more = min(max(1, len(ids) - 2 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
+        tokens = ids[1:][-(1 + self.run_step.rows(more, self.gamma)) :]
+        start = len(ids) - 1 - len(tokens)
+        self._fill(ids, start)  # nothing, unless rounds have drafted nothing
+        self.head.reserve(len(ids) - 2 + rows)
+        seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
+        value = DraftInput.of(self.head.device, start, tokens, self.sampler, u[:rows], seen)
+        buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
+        key = ("draft", rows, len(tokens), *buffers, self.sampler.key)
+        _, draft = self.run_step(key, self.step, value, self.expected)
+        self.filled = len(ids) - 1
+        return replace(draft.on(self.target.device), k=min(k, len(draft.ids)))
+
+    def expected(self, value: DraftInput, said: Draft) -> Draft:
+        """As of ModelDrafter."""
+        return self.step(value, said.logits)
+
+    def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
+        """told: see draft_in_turn."""
+        start, last = value.position[0].long(), value.last.long()
+        g = None  # [1, H]: what the head has made of the token before
+
+        def predict(drafted: Tensor | None) -> Tensor:
+            nonlocal start, g
+            if drafted is None or g is None:
+                y = self.head.forward_true(last, start)[-1:]  # [1, H]
+                start = start + len(last)
+            else:
+                y = self.head.forward(drafted, g, start)
+                start = start + 1
+            g, logits = self.head.predict(y)  # [1, H], [1, V]
+            return logits
+
+        how = (self.sampler, value.settings, value.seen, self.stops_below)
+        return draft_in_turn(predict, value.u, *how, told)

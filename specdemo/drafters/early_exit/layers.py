@@ -1,0 +1,121 @@
+"""A target's first layers as its drafter, with the target's final norm and head after them (LayerSkip,
+Elhoushi et al. 2024; Draft & Verify, Zhang et al. 2024).
+
+The modules are the target's own, and so is the cache: the drafter finds the text's keys and values there, and
+needs no prefill and no memory. It writes at the positions of the last token and of the draft. The target's
+forward over the draft writes all of these again before it reads them, so nothing that drafting wrote is in
+what the target computes. A target that was not trained for it drafts poorly from few layers."""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, PositionalLayer, keeps_state, layers_of
+from specdemo.runtime.native import Copies, NativeLM
+
+
+def layer_count(model: PreTrainedModel) -> int:
+    return model.config.get_text_config().num_hidden_layers
+
+
+def exit_layer(model: PreTrainedModel, asked: int) -> int:
+    """How many of the model's layers draft if `Params.exit_layer` is `asked`; ValueError if they cannot."""
+    total, name = layer_count(model), type(model).__name__
+    if total < 2:
+        raise ValueError(f'draft_with must not be "early-exit" for {name}: it has one layer only')
+    if keeps_state(model):
+        raise ValueError(
+            f'draft_with must not be "early-exit" for {name}: its recurrent layers keep a state, which '
+            "drafting in the target's own cache would change"
+        )
+    count = asked or -(-total // 4)
+    if count >= total:
+        raise ValueError(
+            f"exit_layer must be a whole number from 1 to {total - 1} for {name}, which has {total} layers, "
+            f"or 0 for a quarter of them, not {asked}"
+        )
+    try:
+        first_layers(model, count)
+    except ValueError as error:
+        raise ValueError(f'draft_with must not be "early-exit" for {name}: {error}') from None
+    return count
+
+
+def first_layers(model: PreTrainedModel, count: int) -> PreTrainedModel:
+    """The model with its first `count` layers only: the same modules and weights, nothing copied. Hooks on
+    the whole model do not see it. ValueError if it is not known where its layers are."""
+    layers = layers_of(model)
+    *path, last = next(name for name, part in model.named_modules() if part is layers).split(".")
+    cut = owner = _shell(model)
+    for name in path:
+        owner._modules[name] = _shell(getattr(owner, name))
+        owner = owner._modules[name]
+    owner._modules[last] = getattr(owner, last)[:count]
+    return cut
+
+
+def _shell(module: Module) -> Module:
+    """A module with the same parts and weights, and without its hooks."""
+    shell = copy.copy(module)
+    shell._modules = dict(module._modules)
+    shell._forward_hooks, shell._forward_pre_hooks = OrderedDict(), OrderedDict()
+    vars(shell).pop("forward", None)  # a forward that was replaced is bound to the whole model
+    shell.training = False
+    return shell
+
+
+class FirstLayersLM(CachedLM):
+    """The first layers of another LM's model, over that LM's cache, which its prefill has filled."""
+
+    def __init__(self, owner: CachedLM, layers: int, *arguments: Any):
+        self.owner = owner
+        super().__init__(first_layers(owner.model, layers), *arguments)
+        shared = [
+            layer if isinstance(layer, EMPTY_LAYERS) else SharedLayer(self, layer)
+            for layer in owner._cache.layers
+        ]
+        self._cache = Cache(layers=shared[:layers])
+
+    def reserve(self, start: int, length: int) -> None:
+        owner = self.owner
+        owner.reserve(start, length)
+        self._capacity, self._ruler_buffer = owner._capacity, owner._ruler_buffer
+        self.buffer_epoch = owner.buffer_epoch
+        super().reserve(start, length)
+
+    def prefill(self, ids: Tensor, is_over: Callable[[], bool] = lambda: False) -> int:
+        return 0
+
+
+def _of_own(name: str) -> Any:
+    return property(lambda self: getattr(self.own, name), lambda self, value: setattr(self.own, name, value))
+
+
+class SharedLayer(PositionalLayer):
+    """A layer of another LM's cache, written at the positions of this one."""
+
+    def __init__(self, lm: CachedLM, own: PositionalLayer):
+        self.lm, self.own = lm, own
+
+    keys, values, is_initialized = map(_of_own, ("keys", "values", "is_initialized"))
+
+
+class FirstLayersNativeLM(FirstLayersLM, NativeLM):
+    """The same, of a model's first layers. It reads the owner's copies of their weights."""
+
+    def _shared_copies(self) -> Copies | None:
+        native = self.owner.native if isinstance(self.owner, NativeLM) else None
+        return None if native is None else native.copies
+
+
+def first_layers_lm(owner: CachedLM, layers: int) -> FirstLayersLM:
+    """As fast as its owner. ValueError as of `first_layers`."""
+    if isinstance(owner, NativeLM):
+        return FirstLayersNativeLM(owner, layers, owner.clock)
+    return FirstLayersLM(owner, layers)

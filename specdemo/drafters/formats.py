@@ -1,0 +1,102 @@
+"""Which config.json describes a head, that is a drafter made for one target, and in whose format."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from specdemo.drafters.assistant.model import ASSISTANTS
+from specdemo.errors import LoadError
+
+SPECULATOR = "speculators_model_type"  # the key of a config in the format of the speculators library
+Format = Literal["speculators", "authors"]
+EAGLE3_KIND, DFLASH_KIND, DSPARK_KIND = "EAGLE-3", "DFlash", "DSpark"
+SPECULATORS = {"eagle3": EAGLE3_KIND, "dflash": DFLASH_KIND, "dspark": DSPARK_KIND}  # that can be run
+LONGEST_HEADER = 10_000_000  # bytes of a safetensors file that name its tensors
+# Heads as their authors publish them, by what the name of their class (`architectures`) or of their type
+# (`model_type`) is like.
+AUTHORS = {
+    r"eagle_?3": EAGLE3_KIND,
+    r"^eagle(?![\d_]).*causallm|causallmeagle$|^eagle$": "EAGLE",
+    r"medusa": "Medusa",
+    r"mlp_?speculator": "MLP speculator",
+    r"dflash_?2": "DFlash 2",
+    r"dflash": DFLASH_KIND,
+}
+RUN_OF_AUTHORS = (EAGLE3_KIND, DFLASH_KIND)
+
+
+@dataclass(frozen=True)
+class HeadFormat:
+    """What a head's config.json describes: a kind of head, and in which format."""
+
+    kind: str  # EAGLE3_KIND, DFLASH_KIND or DSPARK_KIND
+    format: Format
+
+
+def read_config(folder: Path) -> object:
+    """What is in config.json. OSError or ValueError if it cannot be read."""
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+
+def describes_head(folder: Path) -> bool:
+    """Whether the model in this folder is a head of any kind. It has no tokenizer of its own."""
+    try:
+        config = read_config(folder)
+    except (OSError, ValueError):
+        return False
+    if not isinstance(config, dict):
+        return False
+    return SPECULATOR in config or authors_kind(config) is not None or has_eagle_tensors(folder)
+
+
+def has_eagle_tensors(folder: Path) -> bool:
+    """Whether the weights in this folder are those of an EAGLE, EAGLE-2 or HASS head, by their names: its
+    config.json is that of a Llama with one layer."""
+    try:
+        with (folder / "model.safetensors").open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            names = json.loads(file.read(min(size, LONGEST_HEADER))).keys()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return {"fc.weight", "layers.0.self_attn.q_proj.weight"} <= names and "lm_head.weight" not in names
+
+
+def describes_assistant(folder: Path) -> bool:
+    """Whether the model in this folder is a Gemma 4 assistant. It reads the target's tokens."""
+    try:
+        config = read_config(folder)
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") in ASSISTANTS
+
+
+def authors_kind(config: Mapping[str, object]) -> str | None:
+    """The name of the kind of head that its authors publish with such a config; None for a whole model."""
+    if "medusa_num_heads" in config:
+        return "Medusa"
+    classes = config.get("architectures")
+    names = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
+    for pattern, kind in AUTHORS.items():
+        if any(isinstance(name, str) and re.search(pattern, name.lower()) for name in names):
+            return kind
+    return None
+
+
+def format_of(config: Mapping[str, object], start: str) -> HeadFormat:
+    """What a head's config.json describes. LoadError, whose sentence begins with `start`, for a kind of head
+    that cannot be run."""
+    if SPECULATOR in config:
+        name = config[SPECULATOR]
+        if not isinstance(name, str) or name not in SPECULATORS:
+            *most, last = SPECULATORS
+            allowed = f"{', '.join(most)} or {last}, the types that can be run here"
+            raise LoadError(f"{start}: {SPECULATOR} must be {allowed}, not {ascii(name)[:60]}")
+        return HeadFormat(SPECULATORS[name], "speculators")
+    kind = authors_kind(config) or "EAGLE, EAGLE-2 or HASS"  # told by their tensors alone
+    if kind not in RUN_OF_AUTHORS:
+        can = " and ".join(RUN_OF_AUTHORS)
+        raise LoadError(f"{start}: heads of the kind {kind} cannot be run here, only those of {can}")
+    return HeadFormat(kind, "authors")

@@ -1,0 +1,73 @@
+"""Heads as a pair's drafter: what all kinds of them have in common."""
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+from specdemo.drafters.base import Kind
+from specdemo.drafters.heads import CachedHead
+from specdemo.errors import PairError
+from specdemo.runtime.device import Clock
+from specdemo.runtime.lm import Cached, CachedLM, context_of, evaluating, in_training, logits_width
+from specdemo.runtime.probe import TRIED_TOKENS, alike, tried_tokens
+
+
+class HeadKind(Kind):
+    is_head = True
+    is_for_a_target = "a head"
+    reads_hidden_states = True
+
+    def name_of(self, model: Module) -> str:
+        return model.kind
+
+    def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
+        return model.cached(target)
+
+    def check_fit(self, model: Module, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
+        config, of_target = model.config, target.config.get_text_config()
+        depth, ids = of_target.num_hidden_layers, config.layer_ids_for(of_target.num_hidden_layers)
+        where = f"drafter {drafter_id} does not fit target {target_id}"
+        if config.feature_size != of_target.hidden_size:
+            raise PairError(
+                f"{where}: it reads hidden states of size {config.feature_size}, and the target's have "
+                f"{of_target.hidden_size}"
+            )
+        if config.layer.vocab_size != logits_width(target):
+            raise PairError(
+                f"{where}: it was made for a vocabulary of {config.layer.vocab_size:,} tokens, and the "
+                f"target's has {logits_width(target):,}"
+            )
+        if len(set(ids)) != len(ids) or min(ids) < 0 or max(ids) > depth:
+            raise PairError(
+                f"{where}: it reads the inputs of layers {', '.join(map(str, ids))}, which must be different "
+                f"and from 0 to {depth}, the target's number of layers"
+            )
+        if model.uses_target_s_embeddings and config.hidden_size != of_target.hidden_size:
+            raise PairError(
+                f"{where}: it has no embeddings of its own and a hidden size of {config.hidden_size}, so the "
+                f"target's embeddings of size {of_target.hidden_size} cannot be used"
+            )
+
+    def needs_targets_device(self, model: Module) -> str | None:
+        if not model.uses_target_s_embeddings:
+            return None
+        return "has no embeddings of its own and uses the target's"
+
+    def agrees(self, model: Module, target: PreTrainedModel) -> bool:
+        """Whether the head predicts the same with a cache that is written by position, also where rejected
+        drafts were, as in one forward over a whole text, from the target's features of it."""
+        with torch.no_grad(), evaluating(in_training(target)):
+            lm, cached, whole = CachedLM(target), model.cached(target), model.cached(target)
+            lm.features = cached.features = whole.features
+            ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
+            lm.prefill(ids)
+            expected, said = self.compared(whole, cached, ids)
+            for each in (lm, cached, whole):
+                each.free()
+        return bool(alike(expected, said, model.dtype).all())
+
+    def compared(self, whole: CachedHead, cached: CachedHead, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """What the head says of ids [N] at once, and in parts with rejected drafts between them: logits, the
+        same in both."""
+        raise NotImplementedError

@@ -1,0 +1,24 @@
+"""What a pair's drafter can be: the kinds, and which of them a model is."""
+
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+from specdemo.drafters.assistant.kind import AssistantKind
+from specdemo.drafters.base import Kind
+from specdemo.drafters.dflash.kind import DFlashKind
+from specdemo.drafters.eagle3.kind import Eagle3Kind
+from specdemo.drafters.model.kind import ModelKind
+from specdemo.runtime.device import Clock
+from specdemo.runtime.lm import Cached
+
+KINDS: tuple[Kind, ...] = (Eagle3Kind(), DFlashKind(), AssistantKind(), ModelKind())
+
+
+def kind_of(model: Module) -> Kind:
+    """The kind of a drafter, or of its skeleton. A target is of the last one."""
+    return next(kind for kind in KINDS if kind.owns(model))
+
+
+def cached_drafter(model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
+    """A pair's drafter with its cache, for the runner."""
+    return kind_of(model).cached(model, target, clock)

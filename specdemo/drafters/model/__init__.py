@@ -1,0 +1,15 @@
+"""A smaller model, with the target's tokenizer or another one."""
+
+from specdemo.drafters.row import DrafterKind, Method
+
+METHOD = Method(
+    "model",
+    "drafter model",
+    "a smaller model or a head writes the drafts",
+    fields=("gamma", "confidence"),
+    is_by_drafter=True,
+    menu_label="the pair's drafter",
+)
+KIND = DrafterKind(
+    "model", "drafter model", "chain", "A smaller model drafts one token after another, a forward for each."
+)

@@ -1,0 +1,38 @@
+"""A model of transformers as a pair's drafter."""
+
+from torch.nn import Module
+from transformers import PreTrainedModel
+
+from specdemo.drafters.base import Kind, Materials
+from specdemo.drafters.model import KIND, other_tokenizer
+from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.engine.draft import Drafter
+from specdemo.runtime.device import Clock
+from specdemo.runtime.lm import CachedLM, check_writes_text, positional_cache
+from specdemo.runtime.native import cached_lm
+from specdemo.runtime.probe import agrees_with_itself
+
+
+class ModelKind(Kind):
+    def owns(self, model: Module) -> bool:
+        return isinstance(model, PreTrainedModel)
+
+    def name_of(self, model: Module) -> str:
+        return KIND.name
+
+    def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> CachedLM:
+        return cached_lm(model, clock)
+
+    def build(self, given: Materials) -> Drafter:
+        if given.tokenizers is not None:
+            return other_tokenizer.build(given, given.drafter, given.tokenizers)
+        return ModelDrafter(
+            given.drafter, given.drafter_context, given.sampler, *given.of_target, *given.how_to_draft
+        )
+
+    def check_cache(self, model: Module) -> None:
+        check_writes_text(model)
+        positional_cache(model)
+
+    def agrees(self, model: Module, target: PreTrainedModel) -> bool:
+        return agrees_with_itself(model)

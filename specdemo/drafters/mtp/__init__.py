@@ -1,0 +1,13 @@
+"""Layers for multi-token prediction that a target has."""
+
+from specdemo.drafters.row import Method
+
+METHOD = Method(
+    "mtp",
+    "multi-token prediction",
+    "layers that the target has for multi-token prediction write the drafts",
+    fields=("gamma", "confidence"),
+    is_usual=False,
+    takes_the=False,
+    manner="chain",
+)

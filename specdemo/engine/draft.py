@@ -1,0 +1,148 @@
+"""What the loop takes from whatever drafts: a `Draft`. Drafters stand in `drafters/`; one that drafts nothing
+stands here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specdemo.engine.sampling import Sampler, Settings, one_hot, probabilities
+from specdemo.events import LIMITS
+from specdemo.runtime.device import to_device
+from specdemo.runtime.states import States
+
+LONGEST_DRAFT = int(LIMITS["gamma"][2])  # tokens in a draft
+
+
+@dataclass(frozen=True)
+class Draft:
+    """k drafted tokens and the distributions that they were drawn from, on the target's device and at its
+    width V; k may be 0. There may be more rows than k, B in all, which only fill a captured step. dropped:
+    how many tokens the drafter made besides these and dropped itself, because it was not sure enough. logits:
+    what ids, q and raw_q come from, where the drafter is; None: from no model."""
+
+    k: int
+    ids: Tensor  # [B] int64
+    q: Tensor  # [B, V] float32: ids[i] was drawn from q[i]
+    raw_q: Tensor  # [B, V] float32: the same at temperature 1, unfiltered
+    exact: Tensor | None = None  # [B] bool: whether q is what the sampler asks for; None: see Sampler.shape
+    sure: Tensor | None = None  # [B] float32: how sure the drafter is of each place; None: see `is_unsure`
+    dropped: int = field(default=0, kw_only=True)
+    logits: Tensor | None = field(default=None, kw_only=True)  # [B, V]
+
+    @classmethod
+    def drawn(
+        cls, ids: Tensor, q: Tensor | None, exact: Tensor | None, own: Tensor, told: Tensor | None = None
+    ) -> "Draft":
+        """Of what Sampler.sample gives for the drafter's own logits [B, V], or for those told in their
+        place."""
+        q = one_hot(ids, own.shape[-1]) if q is None else q
+        return cls(len(ids), ids, q, probabilities(own if told is None else told), exact, logits=own)
+
+    def on(self, device: torch.device) -> "Draft":
+        """The same on a device."""
+        names = ("ids", "q", "raw_q", "exact", "sure")
+        parts = ((name, getattr(self, name)) for name in names)
+        return replace(self, **{name: part.to(device) for name, part in parts if part is not None})
+
+    def padded(self, rows: int) -> "Draft":
+        """The same with `rows` rows; each new one drafts token 0, with q = 0."""
+        new = rows - len(self.ids)
+        if new == 0:
+            return self
+        ids = pad(self.ids, (0, new))
+        q, raw_q = (pad(probs, (0, 0, 0, new)) for probs in (self.q, self.raw_q))
+        exact = None if self.exact is None else pad(self.exact, (0, new), value=True)
+        sure = None if self.sure is None else pad(self.sure, (0, new), value=1.0)
+        return replace(self, ids=ids, q=q, raw_q=raw_q, exact=exact, sure=sure)
+
+
+class Drafter:
+    """`ids` is always the whole text so far, prompt included, as a list on the host.
+
+    wants_top: how many of the target's likeliest tokens at each position `learn` uses; 0 if it learns
+    nothing."""
+
+    wants_top = 0
+    waits = False  # whether `propose` waits for the device
+
+    @property
+    def states(self) -> States | None:
+        """Of its model's recurrent layers, if it has such a model."""
+        return None
+
+    def start(self, ids: list[int]) -> None:
+        """Is given the prompt, before the first round."""
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        """At most k tokens to follow `ids`, each drawn from the q that is returned with it. u: k or more
+        uniform numbers to draw them with."""
+        raise NotImplementedError
+
+    def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
+        """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the
+        target's `wants_top` likeliest (token, raw_p) after ids + draft[:i]."""
+
+
+def is_unsure(raw_q: Tensor, confidence: float | Tensor, sure: Tensor | None = None) -> Tensor:
+    """Where a draft ends before its token: raw_q [N, V] -> [N] bool, whether the drafter's likeliest token
+    has a probability below `confidence`. NaN is not below it, so that broken weights are noticed. sure [N]:
+    what counts in place of that probability, where a drafter has a measure of its own (DSpark's confidence
+    head).
+
+    It looks at the distribution and never at the token that is drawn from it. So whether a token is drafted
+    depends on the tokens before it alone, and speculation stays lossless. The verifier applies this to every
+    draft. A drafter that can read numbers without waiting may end its loop after such a place."""
+    return (raw_q.amax(-1) if sure is None else sure).double() < confidence
+
+
+def one_hot_draft(ids: list[int], vocab_size: int, device: torch.device) -> Draft:
+    """A draft without a distribution: q is one-hot, so that no rule has to know."""
+    tensor = to_device(ids, torch.long, device)
+    q = one_hot(tensor, vocab_size)
+    return Draft(len(ids), tensor, q, q)
+
+
+def draft_in_turn(
+    predict: Callable[[Tensor | None], Tensor],
+    u: Tensor,
+    sampler: Sampler,
+    settings: Settings,
+    seen: Tensor | None,
+    stops_below: float,
+    told: Tensor | None = None,
+) -> Draft:
+    """Drafts one token after another, each after those before it: a token for each of u [B].
+
+    predict: is given the token drafted last [1], None at first, and returns the logits [1, V] of the next.
+    seen: of the text before, see Sampler.seen. stops_below: the draft ends after a place at which the drafter
+    is less sure; 0 on a GPU, which would have to be waited for at each token. told [B, V]: logits that the
+    tokens are drawn from in place of those predicted, which are still the draft's."""
+    token, drafted, qs, predicted, exacts = None, [], [], [], []
+    for i, u_token in enumerate(u.split(1)):
+        predicted.append(predict(token))
+        logits = predicted[i] if told is None else told[i : i + 1]  # [1, V]
+        token, q, is_exact = sampler.sample(logits, u_token, settings, seen)  # [1], [1, V], [1]
+        if seen is not None:
+            seen = seen.index_add(0, token, torch.ones_like(u_token, dtype=seen.dtype))
+        drafted.append(token)
+        if q is not None:
+            qs.append(q)
+        if is_exact is not None:
+            exacts.append(is_exact)
+        if stops_below and is_unsure(probabilities(logits), stops_below):
+            break  # the verifier drops this token
+    q, exact = (torch.cat(parts) if parts else None for parts in (qs, exacts))
+    return Draft.drawn(torch.cat(drafted), q, exact, torch.cat(predicted), told)
+
+
+class NoDrafter(Drafter):
+    """Plain decoding: the same loop with nothing drafted."""
+
+    def __init__(self, vocab_size: int, device: torch.device):
+        self.nothing = one_hot_draft([], vocab_size, device)
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        return self.nothing

@@ -1,0 +1,42 @@
+"""The files of a model's weights: which there are, and which tensors they hold."""
+
+import json
+import re
+from pathlib import Path
+
+from safetensors import safe_open
+
+WEIGHTS_FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"  # names the files of weights that are in several
+SHARD = re.compile(r"[\w-][\w.-]*\.safetensors")  # beside the index that names it
+
+
+def shards_of(index: Path) -> list[str]:
+    """The files of weights that an index names, in order. ValueError if it names anything but safetensors
+    files beside it, OSError if it cannot be read."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        names = set()
+    if not names:
+        raise ValueError("it names no files of weights")
+    for name in names:
+        if not isinstance(name, str) or not SHARD.fullmatch(name):
+            raise ValueError(f"it names {ascii(name)[:60]}, which is no safetensors file beside it")
+    return sorted(names)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Those of a model whose files are in this folder. Raises as `shards_of` does."""
+    is_one = (folder / WEIGHTS_FILE).is_file()
+    return [folder / name for name in ([WEIGHTS_FILE] if is_one else shards_of(folder / INDEX))]
+
+
+def stored_tensors(folder: Path) -> dict[str, str]:
+    """The tensors in a model's files: their names, and their dtypes as safetensors calls them. Raises what
+    reading the files does."""
+    found = {}
+    for file in weight_files(folder):
+        with safe_open(file, "pt") as content:
+            found |= {name: content.get_slice(name).get_dtype() for name in content.keys()}  # noqa: SIM118
+    return found
