@@ -1,7 +1,7 @@
 """The table of drafters: the rows of the folders below. Standard library only, so that `Params`, the command
 line and the page can read it. What drafts so is in ways.py and kinds.py."""
 
-from specdemo.drafters import assistant, dflash, eagle3, early_exit, lookup, model, mtp, ngram
+from specdemo.drafters import assistant, dflash, eagle3, early_exit, lookup, model, mtp, ngram, suffix
 from specdemo.drafters.row import DrafterKind, Method
 
 NONE = Method("none", "target alone", "plain decoding", fields=(), menu_label="none: the target alone")
@@ -14,6 +14,7 @@ METHODS: dict[str, Method] = {
         lookup.METHOD,
         ngram.METHOD,
         ngram.ONE_LEVEL,
+        suffix.METHOD,
         early_exit.METHOD,
         NONE,
     )

@@ -8,9 +8,10 @@ from specdemo.drafters.kinds import kind_of
 from specdemo.drafters.lookup.drafter import LookupWay
 from specdemo.drafters.mtp.way import MtpWay
 from specdemo.drafters.ngram.drafter import NgramWay
+from specdemo.drafters.suffix.drafter import SuffixWay
 from specdemo.engine.draft import Drafter, NoDrafter
 from specdemo.events import Params
-from specdemo.events.speedup import NO_COST, DraftingCost
+from specdemo.events.speedup import DraftingCost
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import Pair
@@ -23,7 +24,7 @@ class ByDrafter(Way):
         return "it has no drafter model" if pair.drafter is None else None
 
     def cost(self, pair: "Pair", params: Params) -> DraftingCost:
-        return NO_COST if pair.drafter is None else kind_of(pair.drafter).cost(pair.drafter, pair.target)
+        return kind_of(pair.drafter).cost(pair.drafter, pair.target)
 
     def longest_draft(self, pair: "Pair") -> int | None:
         return pair.info.longest_draft
@@ -43,6 +44,7 @@ WAYS: dict[str, Way] = {
     "lookup": LookupWay(),
     "ngram": NgramWay(several_levels=True),
     "ngram-one-level": NgramWay(several_levels=False),
+    "suffix": SuffixWay(),
     "early-exit": EarlyExitWay(),
     "none": Nothing(),
 }
