@@ -18,7 +18,7 @@ from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.lm import LM, Cached
-from specdemo.runtime.runner import Own
+from specdemo.runtime.runner import OfTarget
 from specdemo.runtime.weights import weight_bytes
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Way:
             raise ValueError(f'draft_with must not be "{params.draft_with}" for this pair: {why}')
         return params
 
-    def own(self, pair: "Pair", params: Params) -> Own | None:
+    def own(self, pair: "Pair", params: Params) -> OfTarget | None:
         """What of the target's drafts, in place of the pair's drafter."""
         return None
 
@@ -103,7 +103,7 @@ class Kind:
     is_for_a_target: ClassVar[str | None] = None  # "an assistant": what is no target itself
     reads_hidden_states: ClassVar[bool] = False  # of the target's layers
 
-    def owns(self, model: Module) -> bool:
+    def is_one(self, model: Module) -> bool:
         """Whether the model, or its skeleton, is one of these."""
         raise NotImplementedError
 

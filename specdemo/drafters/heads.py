@@ -147,9 +147,6 @@ class DraftHead(Module):
         return self.verifier_head[0](last)
 
 
-DrafterModel = PreTrainedModel | DraftHead  # what a pair's drafter can be
-
-
 def gated_mlp(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleDict:
     """The weights of an MLP, by the format's names."""
     size, width = layer.hidden_size, layer.intermediate_size

@@ -16,7 +16,7 @@ KINDS: tuple[Kind, ...] = (Eagle3Kind(), DFlashKind(), AssistantKind(), ModelKin
 
 def kind_of(model: Module) -> Kind:
     """The kind of a drafter, or of its skeleton. A target is of the last one."""
-    return next(kind for kind in KINDS if kind.owns(model))
+    return next(kind for kind in KINDS if kind.is_one(model))
 
 
 def cached_drafter(model: Module, target: PreTrainedModel, clock: Clock) -> Cached:

@@ -57,7 +57,7 @@ class Params:
     """How to generate. A wrong value raises ValueError: one sentence with the field, what is allowed and what
     was given.
 
-    draft_with: what drafts, a name in METHODS (events/choices.py); "none" is plain decoding.
+    draft_with: what drafts, a name in METHODS (drafters/__init__.py); "none" is plain decoding.
     gamma: the most tokens drafted in a round; "auto" chooses it round by round.
     confidence: a draft ends before the first token at which the drafter's likeliest token has a probability
         (temperature 1, unfiltered) below this; 0 is off. It ends no draft of a drafter without a distribution

@@ -113,8 +113,7 @@ def check_forwards(models: list[Module], ids: list[str]) -> None:
         try:
             if name := _not_finite(model):
                 raise LoadError(f"{role} {model_id}: its tensor {name} holds values that are not finite")
-            kind = kind_of(model)
-            if kind.agrees(model, models[0]):
+            if kind_of(model).agrees(model, models[0]):
                 continue
             reason = "its predictions with a cache differ from those without one"
         except LoadError:

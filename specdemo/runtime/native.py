@@ -37,7 +37,7 @@ TRIED_ROWS = 10  # tokens that a forward is tried on
 GELU = ("gelu_pytorch_tanh", "gelu_new")
 NO_SHAPING = torch.zeros(4, dtype=torch.float64)  # the shaping of a greedy draft
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
-COMPILED_AFTER = 8  # forwards of one number of rows
+COMPILED_AFTER = 8  # forwards that would use one block
 
 _cache_fault: str | None = None  # why compiled functions are not kept
 
@@ -412,7 +412,7 @@ class NativeLM(CachedLM):
     """An `LM` on a CPU whose static forwards are one call each, where that predicts what the model does. Else
     `not_native` says why, and the model runs as it is.
 
-    Products are compiled for a number of rows when that has come up often enough to be worth it; until then
+    Products are compiled for a block of rows when it has come up often enough to be worth it; until then
     others take its rows in several blocks."""
 
     compiles_itself = True

@@ -29,7 +29,7 @@ CacheDrafter = Callable[[Module, PreTrainedModel, Clock], Cached]
 
 
 @dataclass(frozen=True)
-class Own:
+class OfTarget:
     """What of the target's drafts in place of the pair's drafter. key: it is made once for each."""
 
     key: Hashable
@@ -38,8 +38,9 @@ class Own:
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What one run works with. `drafter`: the pair's, or what is the target's `Own`. `run_drafting`
-    differs from `run_step` where the drafter is on another device, and where drafting is not captured."""
+    """What one run works with. `drafter`: the pair's, or what there is of the target's (`OfTarget`).
+    `run_drafting` differs from `run_step` where the drafter is on another device, and where drafting is not
+    captured."""
 
     target: CachedLM
     drafter: Cached | None
@@ -97,12 +98,12 @@ class Runner:
     def _drafting(self, drafter: Module | None) -> Cached | None:
         return None if drafter is None else self.cache_drafter(drafter, self.target, self.clock)
 
-    def _made(self, own: Own) -> Cached:
+    def _made(self, own: OfTarget) -> Cached:
         if own.key not in self._own:
             self._own[own.key] = own.make(self.lms[0])
         return self._own[own.key]
 
-    def begin_run(self, own: Own | None = None) -> RunSetup:
+    def begin_run(self, own: OfTarget | None = None) -> RunSetup:
         """Chooses how the steps of the next run are run. own: what drafts in place of the pair's drafter.
         CudaLost if its models are on a GPU that is lost."""
         if self._gpus:
@@ -111,7 +112,7 @@ class Runner:
         with self.active():
             return self._begin_run(own)
 
-    def _begin_run(self, own: Own | None) -> RunSetup:
+    def _begin_run(self, own: OfTarget | None) -> RunSetup:
         target, drafter = self.lms
         if own is not None:
             drafter = self._made(own)

@@ -1,4 +1,4 @@
-"""A drafting method and a rule are added, each by a row of events/choices.py and by the code that drafts or
+"""A drafting method and a rule are added, each by its row and by the code that drafts or
 judges, and are found everywhere."""
 
 from dataclasses import replace

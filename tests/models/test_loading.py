@@ -496,7 +496,7 @@ def test_models_without_a_head_for_language(saved, broken, role):
 
 
 def test_a_class_that_does_not_generate_is_no_target():
-    class Own(LlamaPreTrainedModel):
+    class OfTarget(LlamaPreTrainedModel):
         def __init__(self, config):
             super().__init__(config)
             self.model, self.lm_head = LlamaModel(config), torch.nn.Linear(64, 304)
@@ -505,7 +505,7 @@ def test_a_class_that_does_not_generate_is_no_target():
             states = self.model(input_ids, past_key_values=past_key_values, **options)[0]
             return CausalLMOutput(logits=self.lm_head(states))
 
-    said = rejected(target=Own(tiny(**SHAPE).config).eval())
+    said = rejected(target=OfTarget(tiny(**SHAPE).config).eval())
     assert said.endswith("it has no generation_config, which classes have that inherit GenerationMixin")
 
 

@@ -18,7 +18,7 @@ class AssistantKind(Kind):
     is_for_a_target = "an assistant"
     reads_hidden_states = True
 
-    def owns(self, model: Module) -> bool:
+    def is_one(self, model: Module) -> bool:
         return is_assistant(model)
 
     def name_of(self, model: Module) -> str:

@@ -16,7 +16,7 @@ from specdemo.runtime.weights import weight_bytes
 
 
 class DFlashKind(HeadKind):
-    def owns(self, model: Module) -> bool:
+    def is_one(self, model: Module) -> bool:
         return isinstance(model, DFlashHead)
 
     def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> CachedDFlash:

@@ -11,7 +11,7 @@ from specdemo.drafters.head_kind import HeadKind
 
 
 class Eagle3Kind(HeadKind):
-    def owns(self, model: Module) -> bool:
+    def is_one(self, model: Module) -> bool:
         return isinstance(model, Eagle3Head)
 
     def build(self, given: Materials) -> Eagle3Drafter:

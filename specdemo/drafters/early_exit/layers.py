@@ -107,7 +107,8 @@ class SharedLayer(PositionalLayer):
 
 
 class FirstLayersNativeLM(FirstLayersLM, NativeLM):
-    """The same, of a model's first layers. It reads the owner's copies of their weights."""
+    """The first layers of a model whose forwards are one call each. It reads the owner's copies of their
+    weights."""
 
     def _shared_copies(self) -> Copies | None:
         native = self.owner.native if isinstance(self.owner, NativeLM) else None

@@ -8,7 +8,7 @@ from specdemo.drafters.early_exit.layers import exit_layer, first_layers, first_
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.runner import Own
+from specdemo.runtime.runner import OfTarget
 from specdemo.runtime.weights import weight_bytes
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ class EarlyExitWay(Way):
     def check(self, pair: "Pair", params: Params) -> Params:
         return replace(params, exit_layer=exit_layer(pair.target, params.exit_layer))
 
-    def own(self, pair: "Pair", params: Params) -> Own:
+    def own(self, pair: "Pair", params: Params) -> OfTarget:
         count = params.exit_layer
-        return Own(("early-exit", count), lambda target: first_layers_lm(target, count))
+        return OfTarget(("early-exit", count), lambda target: first_layers_lm(target, count))
 
     def cost(self, pair: "Pair", params: Params) -> DraftingCost:
         read = weight_bytes(first_layers(pair.target, params.exit_layer))

@@ -14,7 +14,7 @@ from specdemo.runtime.probe import agrees_with_itself
 
 
 class ModelKind(Kind):
-    def owns(self, model: Module) -> bool:
+    def is_one(self, model: Module) -> bool:
         return isinstance(model, PreTrainedModel)
 
     def name_of(self, model: Module) -> str:

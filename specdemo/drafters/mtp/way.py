@@ -13,7 +13,7 @@ from specdemo.events import Params
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training
 from specdemo.runtime.probe import TRIED_TOKENS, alike, mostly, tried_tokens
-from specdemo.runtime.runner import Own
+from specdemo.runtime.runner import OfTarget
 from specdemo.runtime.weights import held_bytes, weight_bytes
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ class MtpWay(Way):
     def lacks(self, pair: "Pair") -> str | None:
         return pair.mtp if isinstance(pair.mtp, str) else None
 
-    def own(self, pair: "Pair", params: Params) -> Own:
+    def own(self, pair: "Pair", params: Params) -> OfTarget:
         def make(target: CachedLM) -> CachedMtp:
             follow_target(pair.mtp, target.model)
             return CachedMtp(pair.mtp, target.model)
 
-        return Own("mtp", make)
+        return OfTarget("mtp", make)
 
     def cost(self, pair: "Pair", params: Params) -> DraftingCost:
         """One of the layers and the output layer for each token."""
@@ -43,7 +43,8 @@ class MtpWay(Way):
 
 
 def mtp_agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> bool:
-    """The same of a target's layers for multi-token prediction. Also whether what they are given are the
+    """Whether a target's layers for multi-token prediction predict the same with a cache that is written by
+    position, also where rejected drafts were, as without one. Also whether what they are given are the
     target's last hidden states."""
     with torch.no_grad(), evaluating(in_training(target)):
         lm, cached, whole = CachedLM(target), CachedMtp(layers, target), CachedMtp(layers, target)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import get_token
+from torch.nn import Module
 
 from specdemo import zero
-from specdemo.drafters.heads import DrafterModel
 from specdemo.errors import PairError, no_mistakes, without_directories
 from specdemo.loading.catalog import (
     CATALOGUE,
@@ -340,5 +340,5 @@ def _estimated_sizes(request: PairRequest, entry: Entry) -> list[int]:
 
 
 @lru_cache
-def _skeleton(part: Part) -> DrafterModel:
+def _skeleton(part: Part) -> Module:
     return read_skeleton(part, offline=True)

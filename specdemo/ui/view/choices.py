@@ -1,5 +1,5 @@
-"""The words of the rows of specdemo/events/choices.py in the visitor's language. Without torch and without
-Gradio."""
+"""The words of the rows of specdemo/drafters/ and of specdemo/events/choices.py in the visitor's language.
+Without torch and without Gradio."""
 
 from typing import Literal
 

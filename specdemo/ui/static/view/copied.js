@@ -1,6 +1,6 @@
 // @ts-check
 // Where lookup copied a round's draft from. It is not recorded; the text tells it: the last place where the same
-// tokens stood before, as many of them as the setting allows and as are found (engine/drafters/ngram.py).
+// tokens stood before, as many of them as the setting allows and as are found (drafters/lookup/drafter.py).
 
 import { tokensOf } from "./run.js";
 
