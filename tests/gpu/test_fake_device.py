@@ -73,6 +73,7 @@ MOST = {
     "lookup": dict(draft=0, verify=114, on_device=3, others=2),
     "ngram": dict(draft=0, verify=115, on_device=3, others=2),
     "ngram-one-level": dict(draft=0, verify=115, on_device=3, others=2),
+    "suffix": dict(draft=0, verify=114, on_device=3, others=2),
     "early-exit": dict(draft=156, verify=114),
     "none": dict(draft=0, verify=88, from_host=1),
 }
@@ -121,6 +122,7 @@ DRAFTERS: dict[str, tuple[Models, dict]] = {
     "lookup": (alone, dict(draft_with="lookup")),
     "ngram": (alone, dict(draft_with="ngram")),
     "ngram-one-level": (alone, dict(draft_with="ngram-one-level")),
+    "suffix": (alone, dict(draft_with="suffix")),
     "early-exit": (alone, dict(draft_with="early-exit", exit_layer=1)),
     "none": (alone, dict(draft_with="none")),
 }
