@@ -551,8 +551,7 @@ class NativeLM(CachedLM):
     def notes_as(self, role: str) -> list[str]:
         notes = super().notes_as(role)
         if self.not_native:
-            longer = "takes twice as long" if is_small(self.model) else "is slower"
-            notes.append(f"the {role} runs operation by operation, which {longer}: {self.not_native}")
+            notes.append(f"the {role} runs operation by operation, which is slower: {self.not_native}")
         for block, reason in self.refused.items():
             notes.append(f"the {role} does not multiply {block} rows at once, which is slower: {reason}")
         if self.native is not None and _cache_fault and role == "target":

@@ -142,7 +142,7 @@ def test_what_it_cannot_do_runs_as_before_and_is_named(changes, reason, monkeypa
     lm = native_lm(model)
     assert lm.native is None
     start = "the target runs operation by operation, which"
-    assert lm.notes_as("target")[-1].startswith(f"{start} takes twice as long: {reason}")
+    assert lm.notes_as("target")[-1].startswith(f"{start} is slower: {reason}")
     assert_same(predicted(lm, 5), expected(model))
     monkeypatch.setattr(native, "SMALL_MODEL", 0)
     assert native_lm(model).notes_as("target")[-1].startswith(f"{start} is slower: {reason}")
@@ -522,7 +522,7 @@ def test_without_numba(pair, monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
     without = load_pair(device="cpu")
     notes = noted(without)
-    assert len(notes) == 2 and all("twice as long" in note and "numba" in note for note in notes)
+    assert len(notes) == 2 and all("which is slower" in note and "numba" in note for note in notes)
     assert text_of(without, temperature=0.0) == text_of(pair, temperature=0.0)
 
 

@@ -119,7 +119,7 @@ def test_a_visitor_reads_what_is_compiled_and_what_cannot_be(models):
     assert list(describe_pair(pair, params))[-1] == "Warming up: compiling the forward of 5 rows."
     target.warming_up, target.not_native = None, "it is a test"
     try:
-        why_not = "The target runs operation by operation, which takes twice as long: it is a test."
+        why_not = "The target runs operation by operation, which is slower: it is a test."
         assert list(describe_pair(pair, params))[-1] == why_not
     finally:
         target.not_native = None

@@ -86,7 +86,7 @@ SAID = {
     "rows that are refused": "the drafter does not multiply 3 rows at once, which is slower: no numba",
     "weights of which few are quantised": "int8 holds 16 % of the target's weights: the rest, such as "
     "model.layers.0.mlp.experts.gate_up_proj, stays in float32",
-    "a pair's note": "the target runs operation by operation, which takes twice as long: no numba",
+    "a pair's note": "the target runs operation by operation, which is slower: no numba",
 }
 
 

@@ -5,7 +5,7 @@ from specdemo.drafters.row import Method
 METHOD = Method(
     "suffix",
     "suffix tree",
-    "copies what most often followed the end of the text, as far as that is sure enough",
+    "copies what most often followed the end of the text, as long as that is likely",
     fields=("gamma",),
     manner="copy",
 )
