@@ -49,6 +49,10 @@ def in_short(error: BaseException) -> str:
     return words if len(words) <= LONGEST_REASON else words[: LONGEST_REASON - 3] + "..."
 
 
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
 def failure(error: BaseException) -> str:
     """What a visitor may read about an error of a run: on one line, and without secrets and directories."""
     words = in_short(error)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen3Config
 
-from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead, Sight
+from specdemo.drafters.dflash.head import WHOLE_BLOCK, DFlashConfig, DFlashHead
+from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.lm import logits_width
 from tests.heads import hidden_states, randomised, speculators_config, write_head
 
@@ -37,7 +38,7 @@ def tiny_block_head(
         head_dim=head_dim,
         max_position_embeddings=context,
     )
-    options = dict(sights=(Sight(),) * LAYERS, layer_ids=(0, 1)) | options
+    options = dict(masks=(WHOLE_BLOCK,) * LAYERS, layer_ids=(0, 1)) | options
     drafts = width if draft_ids is None else len(draft_ids)
     head = DFlashHead(
         DFlashConfig(layer, block_size, mask_token_id=1, draft_vocab_size=drafts, **options),
@@ -61,8 +62,8 @@ def block_logits(head: DFlashHead, target: PreTrainedModel, text: list[int], dra
         features = hidden_states(target, text[:-1], config.layer_ids).double()
     eps = config.layer.rms_norm_eps
     context = normed(features @ weights["fc.weight"].T, weights["hidden_norm.weight"], eps)
-    for index, sight in enumerate(config.sights):
-        x = decoder_layer(head, weights, index, x, context, seen(sight, past, rows))
+    for index, mask in enumerate(config.masks):
+        x = decoder_layer(head, weights, index, x, context, seen(mask, past, rows))
     x = normed(x, weights["norm.weight"], eps)[-len(draft) :]
     output = weights.get("lm_head.weight", target.get_output_embeddings().weight.double())
     logits = x @ output.T * config.logit_scale
@@ -81,17 +82,17 @@ def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
 
 
-def seen(sight: Sight, past: int, rows: int) -> Tensor:
+def seen(mask: RowMask, past: int, rows: int) -> Tensor:
     """Which of the text's and the block's places each row attends to: [rows, past + rows]."""
-    mask = torch.zeros(rows, past + rows, dtype=torch.bool)
+    found = torch.zeros(rows, past + rows, dtype=torch.bool)
     for row in range(rows):
         for place in range(past + rows):
             own = past + row
-            in_window = sight.window is None or place >= (
-                past - sight.window if sight.from_anchor else own - sight.window + 1
+            in_window = mask.window is None or place >= (
+                past - mask.window if mask.from_first else own - mask.window + 1
             )
-            mask[row, place] = in_window and (place <= own or sight.later)
-    return mask
+            found[row, place] = in_window and (place <= own or mask.later)
+    return found
 
 
 def decoder_layer(head, weights, index: int, x: Tensor, context: Tensor, mask: Tensor) -> Tensor:

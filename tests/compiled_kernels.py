@@ -33,14 +33,15 @@ def launch_all(model: ModelShape, dtype: torch.dtype) -> None:
             triton_products._launch(y, x, *weight, bias, adds)
     heads, groups, d = model.num_attention_heads, model.num_key_value_heads, model.head_dim
     table, norms = number(CAPACITY, 2, d), [number(d), number(d)]
-    of_gemma = [float32(d), float32(d)], table, 50.0, 1024
-    ways = [([None, None], table, 0.0, 0), of_gemma]
+    of_gemma = [float32(d), float32(d)], table, 50.0, (1024, False, False)
+    whole = (0, False, False)
+    ways = [([None, None], table, 0.0, whole), of_gemma]
     for n in (1, GAMMA + 1, MOST_BY_TRITON):
         given = [number(n, heads * d), number(n, groups * d), number(n, groups * d)]
         cache = [number(n, dtype=torch.int64), *[number(1, groups, CAPACITY, d)] * 2, d**-0.5]
-        others = [(norms, table, 0.0, 0), ([None, None], None, 0.0, 0)] if n == GAMMA + 1 else []
-        for of_norms, rotations, softcap, window in ways + others:
-            triton_attention._few_rows_attention(*given, *of_norms, 1e-6, rotations, *cache, softcap, window)
+        others = [(norms, table, 0.0, whole), ([None, None], None, 0.0, whole)] if n == GAMMA + 1 else []
+        for of_norms, rotations, softcap, mask in ways + others:
+            triton_attention._few_rows_attention(*given, *of_norms, 1e-6, rotations, *cache, softcap, *mask)
     triton_between._gate(number(1, 2 * model.intermediate_size), model.kind == "gemma3")
     size = model.hidden_size
     for weight, adds in ((number(size), False), (float32(size), True)):  # Gemma's norms are float32

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 
 from specdemo.drafters.eagle3.head import Eagle3Config, Eagle3Head
+from specdemo.runtime.decoder import Layer
 from specdemo.runtime.lm import logits_width
 
 LAYER_IDS = (0, 1)
@@ -69,20 +70,22 @@ def hidden_states(target: PreTrainedModel, ids: list[int], layer_ids=LAYER_IDS) 
     return torch.cat([output.hidden_states[i][0] for i in layer_ids], -1)
 
 
-def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None) -> torch.Tensor:
-    """Attention of all tokens at once: an `Attend` without a cache."""
+def causal(head: Eagle3Head, window: int | None, layer: Layer, qkv: torch.Tensor) -> torch.Tensor:
+    """Attention of all tokens at once: an `Attention` without a cache."""
+    positions = 1 + torch.arange(len(qkv))
+    q, k, v = layer.by_head(qkv, head.rotary(positions, qkv.dtype))
     n, heads, d = q.shape
     k, v = (each.repeat_interleave(heads // each.shape[1], 1).transpose(0, 1) for each in (k, v))
     scores = q.transpose(0, 1) @ k.transpose(1, 2) / d**0.5  # [heads, N, N]
     scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), -torch.inf)
     if window is not None:
         scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).tril(-window), -torch.inf)
-    return (scores.softmax(-1) @ v).transpose(0, 1)
+    return (scores.softmax(-1) @ v).transpose(0, 1).flatten(1)
 
 
 def causal_in(head: Eagle3Head) -> list:
     """Of each of its layers."""
-    return [partial(causal, window=window) for window in head.config.windows]
+    return [partial(causal, head, mask.window) for mask in head.config.masks]
 
 
 @torch.no_grad()
@@ -94,7 +97,7 @@ def logits_without_cache(head, target, text: list[int], draft: list[int]) -> tor
     tokens = text[1:]
     rows = []
     for x in [*draft, None]:
-        y = head(torch.tensor(tokens), g, 1 + torch.arange(len(tokens)), causal_in(head))[-1:]
+        y = head(torch.tensor(tokens), g.clone(), causal_in(head))[-1:]
         own, logits = head.predict(y)
         rows.append(head.for_target(logits))
         g, tokens = torch.cat([g, own]), [*tokens, x]
@@ -109,7 +112,6 @@ def fitted(head: Eagle3Head, target: PreTrainedModel, text: list[int]) -> Eagle3
     y = head(
         torch.tensor(text[1:]),
         head.features(hidden_states(target, text[:-1], head.config.layer_ids)),
-        1 + torch.arange(len(text) - 1),
         causal_in(head),
     )
     logits = target(torch.tensor([text])).logits[0, 1:].index_select(1, head.target_ids)  # [N, Vd]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from specdemo.runtime import triton_between, triton_products
-from specdemo.runtime.fused import rotated
+from specdemo.runtime.decoder import RowMask, rotated
 from tests.kernel_shapes import DEVICE, DTYPES
 
 
@@ -77,10 +77,15 @@ class Attending:
     scale: float
     softcap: float
     window: int
+    from_first: bool
+    later: bool
+
+
+CAUSAL = RowMask()
 
 
 def attending(
-    heads, groups, d, dtype, n=5, first=700, capacity=1024, how="rotated", softcap=0.0, window=0
+    heads, groups, d, dtype, n=5, first=700, capacity=1024, how="rotated", softcap=0.0, mask=CAUSAL
 ) -> Attending:
     qkv = randn(n, (heads + 2 * groups) * d, dtype=dtype)
     keys, values = (randn(1, groups, capacity, d, dtype=dtype, seed=seed) for seed in (3, 4))
@@ -94,7 +99,8 @@ def attending(
     )
     rows = torch.arange(first, first + n, device=DEVICE)
     parts = qkv.split([heads * d, groups * d, groups * d], -1)
-    return Attending(*parts, *norms, 1e-6, rotation_table, rows, keys, values, 2 * d**-0.5, softcap, window)
+    seen = mask.window or 0, mask.from_first, mask.later
+    return Attending(*parts, *norms, 1e-6, rotation_table, rows, keys, values, 2 * d**-0.5, softcap, *seen)
 
 
 def attended(given: Attending) -> Tensor:
@@ -113,7 +119,7 @@ def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:
             x = nn.functional.rms_norm(x, (d,), norm.double(), given.eps)
         if given.rotation_table is not None:
             cos, sin = given.rotation_table[given.rows].double().split(1, 1)
-            x = rotated(x, cos, sin, d // 2)
+            x = rotated(x, cos, sin)
         return x.to(given.keys.dtype).double()
 
     queries, new_keys = one(given.q, given.q_norm), one(given.k, given.k_norm).transpose(0, 1)
@@ -125,9 +131,10 @@ def attended_exactly(given: Attending) -> tuple[Tensor, Tensor, Tensor]:
     if given.softcap:
         scores = given.softcap * (scores / given.softcap).tanh()
     position = torch.arange(first + n, device=DEVICE)
-    hidden = position > given.rows[:, None]
+    own = given.rows[:, None]
+    hidden = position > (own[-1:] if given.later else own)
     if given.window:
-        hidden |= position <= given.rows[:, None] - given.window
+        hidden = hidden | (position < (first - given.window if given.from_first else own - given.window + 1))
     output = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
     return output.transpose(0, 1).reshape(n, -1), new_keys, new_values
 
@@ -157,7 +164,7 @@ def errors(dtype: torch.dtype) -> Iterator[tuple[str, float, float]]:
             for cached, new in ((given.keys, new_keys), (given.values, new_values))
         )
         cos, sin = given.rotation_table[given.rows].split(1, 1)
-        query = rotated(given.q.view(n, 8, 64), cos, sin, 32).transpose(0, 1)[None]
+        query = rotated(given.q.view(n, 8, 64), cos, sin).transpose(0, 1)[None]
         visible = torch.arange(first + n, device=DEVICE) <= given.rows[:, None]
         if softcap:
             scores = query @ keys.repeat_interleave(4, 1).transpose(2, 3) * given.scale

@@ -15,9 +15,10 @@ from specdemo.engine.draft import Drafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Gamma, Params
 from specdemo.events.speedup import NO_COST, DraftingCost
+from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import RunStep
-from specdemo.runtime.lm import LM, Cached
+from specdemo.runtime.lm import LM
 from specdemo.runtime.runner import OfTarget
 from specdemo.runtime.weights import weight_bytes
 

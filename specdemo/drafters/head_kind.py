@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 from specdemo.drafters.base import Kind
 from specdemo.drafters.heads import CachedHead
 from specdemo.errors import PairError
+from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
-from specdemo.runtime.lm import Cached, CachedLM, context_of, evaluating, in_training, logits_width
+from specdemo.runtime.lm import CachedLM, context_of, evaluating, in_training, logits_width
 from specdemo.runtime.probe import TRIED_TOKENS, alike, tried_tokens
 
 
@@ -22,7 +23,7 @@ class HeadKind(Kind):
         return model.kind
 
     def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
-        return model.cached(target)
+        return model.compiled(target) if model.device.type == "cpu" else model.cached(target)
 
     def check_fit(self, model: Module, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
         config, of_target = model.config, target.config.get_text_config()
@@ -59,7 +60,7 @@ class HeadKind(Kind):
         drafts were, as in one forward over a whole text, from the target's features of it."""
         with torch.no_grad(), evaluating(in_training(target)):
             lm, cached, whole = CachedLM(target), model.cached(target), model.cached(target)
-            lm.features = cached.features = whole.features
+            lm.features = cached.reads = whole.reads
             ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
             lm.prefill(ids)
             expected, said = self.compared(whole, cached, ids)

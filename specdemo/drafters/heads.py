@@ -2,28 +2,41 @@
 kinds of heads have in common: the target that they belong to, the tokens that they can draft, rotary
 positions, and a cache that is written by position."""
 
-from collections.abc import Callable
-from typing import Literal, Protocol, get_args
+from types import ModuleType
+from typing import ClassVar, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import Linear, Module, ModuleDict
+from torch.nn import Linear, Module, ModuleDict, ModuleList, RMSNorm
 from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
 
 from specdemo.drafters.rotary import RotaryPositions
-from specdemo.runtime.lm import MIN_CAPACITY, NEW_BUFFERS, Cached, Features, context_of, kv_length_for, longer
+from specdemo.errors import one_line
+from specdemo.runtime import cuda
+from specdemo.runtime.cache import NEW_BUFFERS, CachedByPosition, Features, PositionalCache, PositionalLayer
+from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, RowMask
+from specdemo.runtime.fused import KernelAttention, TorchAttention, as_table, triton_kernels
+from specdemo.runtime.linear import MOST_BY_TRITON
+from specdemo.runtime.lm import context_of, logits_tolerance
+from specdemo.runtime.native import Native, NativeForward
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
 # How much of its target a head holds: all of it, so that the two can run; only the embeddings and the output
 # layer, which training needs while the features come from elsewhere; or nothing.
 Attachment = Literal["full", "train_only", "detached"]
+TRIED_BEFORE = 8  # rows of the cache before those that are tried
+LayerConfig = LlamaConfig | Qwen3Config
 
 
 class HeadConfig(Protocol):
     """What all heads' configs tell. V and the rotary positions are in `layer`."""
 
     @property
-    def layer(self) -> LlamaConfig | Qwen3Config: ...
+    def layer(self) -> LayerConfig: ...
+
+    @property
+    def masks(self) -> list[RowMask]:
+        """Of each layer."""
 
     @property
     def draft_vocab_size(self) -> int:
@@ -37,9 +50,6 @@ class HeadConfig(Protocol):
         """The target's layers whose inputs it reads, for a target of so many layers; see `Features`."""
 
 
-Rotate = Callable[[Tensor], Tensor]  # turns [..., N, heads, d] by the positions of the N rows
-
-
 class DraftHead(Module):
     """The weights, all of one dtype. `.to(device)` moves them; a dtype is chosen when the head is built."""
 
@@ -47,6 +57,9 @@ class DraftHead(Module):
     d2t: Tensor | None  # [Vd] int64: the same as offsets, None where all tokens can be drafted
     t2d: Tensor | None  # [V] bool: whether a token can be drafted
     fc: Linear  # from the target's hidden states, side by side, to one
+    layers: ModuleList  # of HeadLayer
+    reads_context: ClassVar[bool]  # see Layer
+    first_position: ClassVar[int]  # of the token of the cache's row 0
 
     def __init__(self, config: HeadConfig):
         super().__init__()
@@ -59,6 +72,7 @@ class DraftHead(Module):
         with torch.device("cpu"):  # also where the weights are on the meta device
             ids = torch.arange(drafts)
         self.register_buffer("target_ids", ids, persistent=False)
+        self.decoding: list[Layer] = []  # its layers, by torch's operations
         self.verifier: tuple[PreTrainedModel, ...] = ()  # a tuple, so that its weights are not the head's
         self.verifier_head: tuple[Module, ...] = ()  # the target's output layer
         self.shared_embedding: tuple[Tensor, ...] = ()  # the target's [V, H]
@@ -84,6 +98,10 @@ class DraftHead(Module):
         """It, with a cache, drafting for this target."""
         raise NotImplementedError
 
+    def compiled(self, target: PreTrainedModel) -> "NativeHead":
+        """The same on a CPU, as fast as it can be there."""
+        raise NotImplementedError
+
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
@@ -91,17 +109,25 @@ class DraftHead(Module):
         """Its own; None where it uses the target's."""
         raise NotImplementedError
 
+    def layers_by(self, kernels: ModuleType | None) -> list[Layer]:
+        """Its layers as they run. kernels: see Layer."""
+        config, layer = self.config, self.config.layer
+        sizes = layer.num_attention_heads, layer.num_key_value_heads, layer.head_dim, layer.head_dim**-0.5
+        return [
+            Layer(part, Heads(index, *sizes, mask), layer.hidden_act, kernels, self.reads_context)
+            for index, (part, mask) in enumerate(zip(self.layers, config.masks, strict=True))
+        ]
+
+    def decoder(self) -> Decoder:
+        """What it is, with its weights as they are now."""
+        raise NotImplementedError
+
     def begin_run(self) -> None:
         """Call when weights were loaded or moved, not inside a step."""
-        for layer in self.layers:
+        for layer in self.decoding:
             layer.begin_run()
         if self.d2t is not None:
             self.target_ids = torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
-
-    def rotate_at(self, positions: Tensor, dtype: torch.dtype) -> Rotate:
-        """positions [..., N]"""
-        cos, sin = self.rotary(positions, dtype)
-        return lambda x: self.rotary.rotate(x, cos, sin)
 
     def for_target(self, logits: Tensor) -> Tensor:
         """[N, Vd] -> [N, V]: a token that cannot be drafted gets -inf."""
@@ -147,70 +173,184 @@ class DraftHead(Module):
         return self.verifier_head[0](last)
 
 
-def gated_mlp(layer: LlamaConfig | Qwen3Config, dtype: torch.dtype) -> ModuleDict:
-    """The weights of an MLP, by the format's names."""
-    size, width = layer.hidden_size, layer.intermediate_size
-    shapes = {"gate_proj": (size, width), "up_proj": (size, width), "down_proj": (width, size)}
-    options = {"bias": getattr(layer, "mlp_bias", False), "dtype": dtype}
-    return ModuleDict({name: Linear(*shape, **options) for name, shape in shapes.items()})
+class HeadLayer(Module):
+    """The weights of a decoder layer, by the format's names. reads_embeddings, norm_before_residual: see
+    Layer."""
+
+    def __init__(
+        self,
+        layer: LayerConfig,
+        dtype: torch.dtype,
+        reads_embeddings: bool = False,
+        norm_before_residual: bool = False,
+    ):
+        super().__init__()
+        size, d, width = layer.hidden_size, layer.head_dim, layer.intermediate_size
+        queries, keys = layer.num_attention_heads * d, layer.num_key_value_heads * d
+        read = 2 * size if reads_embeddings else size
+        self.norm_before_residual = norm_before_residual
+        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
+        self.input_layernorm = RMSNorm(size, **norm)
+        self.hidden_norm = RMSNorm(size, **norm) if reads_embeddings else None
+        self.post_attention_layernorm = RMSNorm(size, **norm)
+        shapes = {"q_proj": (read, queries), "k_proj": (read, keys), "v_proj": (read, keys)}
+        attention: dict[str, Module] = linears(
+            shapes | {"o_proj": (queries, size)}, layer.attention_bias, dtype
+        )
+        if isinstance(layer, Qwen3Config):
+            attention |= {name: RMSNorm(d, **norm) for name in ("q_norm", "k_norm")}
+        self.self_attn = ModuleDict(attention)
+        shapes = {"gate_proj": (size, width), "up_proj": (size, width), "down_proj": (width, size)}
+        self.mlp = ModuleDict(linears(shapes, getattr(layer, "mlp_bias", False), dtype))
 
 
-class CachedHead(Cached):
+def linears(shapes: dict[str, tuple[int, int]], bias: bool, dtype: torch.dtype) -> dict[str, Module]:
+    """shapes: inputs and outputs."""
+    return {name: Linear(*shape, bias=bias, dtype=dtype) for name, shape in shapes.items()}
+
+
+class CachedHead(CachedByPosition):
     """A head with keys and values of its own, by position, and with the features of its target.
 
     Nothing is rewound: a forward is told its first row, and what lies after its last is left over from
-    rejected drafts, or empty, and masked."""
+    rejected drafts, or empty, and masked. With Triton its layers run by kernels, where these say what torch's
+    operations do."""
 
     written_for_capture = True
+    reads: Features
 
-    def __init__(self, head: DraftHead, target: PreTrainedModel, layers: int):
-        """layers: that keep keys and values."""
+    def __init__(self, head: DraftHead, target: PreTrainedModel):
         self.model = head
         self.target = target
         self.device = head.device
         self.dtype = head.dtype
         self.context = context_of(head)
+        self.decoding = head.decoding  # its layers as they run here
+        self.not_fast: str | None = None  # why neither kernels nor compiled code are used
+        self._is_tried = False
         head.attach_verifier(target)
         head.begin_run()
         depth = target.config.get_text_config().num_hidden_layers
-        self.features = Features(target, head.config.layer_ids_for(depth))
-        self.buffer_epoch = next(NEW_BUFFERS)  # see LM
+        self.reads = Features(target, head.config.layer_ids_for(depth))
+        self.buffer_epoch = next(NEW_BUFFERS)
         layer = head.config.layer
-        shape = (layers, 1, layer.num_key_value_heads, 0, layer.head_dim)
-        self.keys = self.values = torch.zeros(shape, dtype=self.dtype, device=self.device)  # [n, 1, G, C, d]
-        self.reserve(1)
-
-    @property
-    def reads(self) -> Features:
-        return self.features
-
-    def begin_run(self, static: bool) -> None:
-        """Its forwards are the same in both modes."""
-
-    def free(self) -> None:
-        """Gives the memory of the cache and of the features back at once."""
-        self.features.states = self.features.states[:0].clone()
-        self.keys = self.values = self.keys[..., :0, :].clone()
-
-    @property
-    def kv_length(self) -> int:
-        return len(self.kv_ruler)
+        self.cache = PositionalCache(self, [PositionalLayer(self) for _ in head.layers])
+        nothing = torch.zeros(
+            1, layer.num_key_value_heads, 0, layer.head_dim, dtype=self.dtype, device=self.device
+        )
+        for cached in self.cache.layers:
+            cached.lazy_initialization(nothing, nothing)
+        self._table = torch.zeros(0, 2, 0)  # the rotations of all rows of the cache, [C, 2, r]: cos, then sin
+        self.grow(1)
 
     def make_room(self, length: int) -> None:
-        self.reserve(length)
+        self.grow(length)
 
-    def reserve(self, length: int) -> None:
+    def grow(self, length: int) -> None:
         """Call before forwards of which none reaches row `length`."""
-        kv_length = kv_length_for(length, self.device)
-        capacity = self.keys.shape[-2]
-        if kv_length > capacity:
-            capacity = max(kv_length, 2 * capacity, MIN_CAPACITY)
-            self._ruler_buffer = torch.arange(capacity, device=self.device)
-            self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
-            self.buffer_epoch = next(NEW_BUFFERS)
-        self.kv_ruler = self._ruler_buffer[:kv_length]
+        super().grow(length)
+        if len(self._table) != self.capacity:
+            positions = self.ruler + self.model.first_position
+            self._table = torch.cat(self.model.rotary(positions, self.dtype), 1)
+        if self.decoding[0].kernels is not None:
+            self.kv_ruler = self.ruler  # as of CachedLM.reserve
+
+    def begin_run(self, static: bool) -> None:
+        for layer in self.decoding:
+            layer.begin_run()
+        if static and not self._is_tried and cuda.has_triton(self.device):
+            self._is_tried = True
+            try:
+                self._try_kernels()
+            except torch.OutOfMemoryError:  # there may be room at the next run
+                self._is_tried = False
+                raise
+            except Exception as error:  # of a compiler, whose next version may differ
+                self.not_fast = one_line(error)
+                self.decoding = self.model.decoding
+
+    @torch.no_grad()
+    def _try_kernels(self) -> None:
+        expected = self.tried()
+        as_table(self.rotation(self.ruler), self.decoding[0])
+        self.decoding = self.model.layers_by(triton_kernels())
+        self.check_alike(expected, self.tried())
+
+    def notes_as(self, role: str) -> list[str]:
+        if self.not_fast is None:
+            return []
+        return [f"the {role} runs without kernels written in Triton, which is slower: {self.not_fast}"]
+
+    def tried(self) -> Tensor:
+        """Its logits after a few rows of features that are random numbers, to compare ways to compute
+        them."""
+        states, rows = self.reads.states, 2 * TRIED_BEFORE
+        numbers = torch.randn(rows, states.shape[1], generator=torch.Generator().manual_seed(0))
+        self.reads.states = numbers.to(states.device, states.dtype)
+        try:
+            return self.said_of_features()
+        finally:
+            self.reads.states = states
+
+    def said_of_features(self) -> Tensor:
+        """The same, of the features that lie at its first rows."""
+        raise NotImplementedError
+
+    def check_alike(self, expected: Tensor, said: Tensor) -> None:
+        """ValueError if these are not the same logits."""
+        known = expected.isfinite()  # a token that cannot be drafted has -inf
+        apart = (said[known] - expected[known]).abs().max() if known.any() else 0.0
+        same = torch.equal(known, said.isfinite())
+        if not same or not apart <= logits_tolerance(expected[known], self.dtype):
+            raise ValueError("it predicts something other than the head")
+
+    def attention_at(self, start: Tensor, count: int) -> tuple[Tensor, Attention]:
+        """Of a forward of so many rows from start [] on: its rows [N], and how its layers attend."""
+        rows = self.write_at(start, count)
+        if self.decoding[0].kernels is not None and count <= MOST_BY_TRITON:
+            return rows, KernelAttention(self.cache, rows, {None: self._table})
+        turned = {None: self.rotation(rows)}
+        layers = self.model.decoding
+        return rows, TorchAttention.over(self.cache, turned, rows, self.kv_ruler, layers, self.dtype)
+
+    def rotation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin [N, 1, r]"""
+        cos, sin = self._table.index_select(0, rows).split(1, 1)
+        return cos, sin
 
     def true_features(self, rows: Tensor) -> Tensor:
         """The target's, at the positions `rows` [N], as the head computes: [N, A * T]."""
-        states = self.features.at(rows.to(self.features.states.device))
+        states = self.reads.at(rows.to(self.reads.states.device))
         return states.to(self.device, self.dtype)
+
+
+def rms_norms(modules: list[Module | None]) -> list[Norm]:
+    return [Norm(module) for module in modules if module is not None]
+
+
+class NativeHead(Native, CachedHead):
+    """A head on a CPU, see Native."""
+
+    def begin_run(self, static: bool) -> None:
+        super().begin_run(static)
+        if not static:
+            self.native = None
+        elif self.native is not None:
+            self._trying(self._find_weights)
+        elif self.not_native is None:
+            self._trying(self._choose_native)
+
+    def new_native(self) -> NativeForward:
+        return NativeForward(self.model.decoder)
+
+    @torch.no_grad()
+    def _choose_native(self) -> None:
+        self.native = None
+        expected = self.tried()
+        native = self.new_native()
+        native.compile_all()
+        for layer in self.layers:  # so that nothing is found that the head itself has left there
+            layer.keys.zero_()
+            layer.values.zero_()
+        self.native = native
+        self.check_alike(expected, self.tried())

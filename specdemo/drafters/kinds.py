@@ -8,8 +8,8 @@ from specdemo.drafters.base import Kind
 from specdemo.drafters.dflash.kind import DFlashKind
 from specdemo.drafters.eagle3.kind import Eagle3Kind
 from specdemo.drafters.model.kind import ModelKind
+from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
-from specdemo.runtime.lm import Cached
 
 KINDS: tuple[Kind, ...] = (Eagle3Kind(), DFlashKind(), AssistantKind(), ModelKind())
 

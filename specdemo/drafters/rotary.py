@@ -7,8 +7,6 @@ from torch.nn import Module
 from transformers import LlamaConfig, Qwen3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from specdemo.runtime.fused import rotated
-
 
 class RotaryPositions(Module):
     """What transformers' own computes for one token after another, with keys that stay as they were written.
@@ -38,7 +36,7 @@ class RotaryPositions(Module):
         self.register_buffer("long_inverse_frequencies", long, persistent=False)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """positions [N] or [..., N] -> cos and sin [..., N, 1, r], for `rotate`."""
+        """positions [N] or [..., N] -> cos and sin [..., N, 1, r], see decoder.Rotation."""
         frequencies = self.inverse_frequencies
         if self.long_inverse_frequencies is not None:
             is_long = positions[..., None] >= self.longer_from  # [..., N, 1]
@@ -47,10 +45,3 @@ class RotaryPositions(Module):
         cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
         cos = torch.cat([cos, cos], -1)[..., None, :].to(dtype)
         return cos, torch.cat([-sin, sin], -1)[..., None, :].to(dtype)
-
-    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x [..., N, heads, d] by `forward`'s cos and sin."""
-        r = self.rotated
-        if r == x.shape[-1]:
-            return rotated(x, cos, sin, r // 2)
-        return torch.cat([rotated(x[..., :r], cos, sin, r // 2), x[..., r:]], -1)

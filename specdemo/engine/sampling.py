@@ -286,7 +286,7 @@ def most_likely(logits: Tensor) -> Tensor:
         return logits.argmax(-1)
     largest = _in_chunks(logits, -torch.inf).max(-1)  # [N, C]
     chunk = largest.values.argmax(-1, keepdim=True)  # [N, 1]
-    return largest.indices.take_along_dim(chunk, 1).add(chunk, alpha=CHUNK)[:, 0]
+    return largest.indices.gather(1, chunk).add(chunk, alpha=CHUNK)[:, 0]
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
@@ -304,7 +304,7 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
     point = u[:, None] * ends[:, -1:]
     chunk = _index_beyond(ends, sums, point)  # [N, 1]
     before = pad(ends, (1, 0)).gather(-1, chunk)  # [N, 1]: the sum of the chunks before it
-    inside = chunks.take_along_dim(chunk[..., None], 1)[:, 0].double()  # [N, CHUNK]
+    inside = chunks.gather(1, chunk[..., None].expand(-1, -1, CHUNK))[:, 0].double()  # [N, CHUNK]
     return (chunk * CHUNK + _index_beyond(before + inside.cumsum(-1), inside, point))[:, 0]
 
 

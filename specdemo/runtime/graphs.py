@@ -23,11 +23,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
+from specdemo.errors import one_line
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
+from specdemo.runtime.cache import Cached
 from specdemo.runtime.cuda import on_host
 from specdemo.runtime.device import Clock, for_device
-from specdemo.runtime.lm import Cached, CachedLM, context_of, logits_tolerance, windows_of
+from specdemo.runtime.lm import CachedLM, context_of, logits_tolerance, windows_of
 
 # What CUDA says when a capture was ended by another thread's call, or by a call of its own that it forbids.
 CAPTURE_INTERRUPTED = (
@@ -561,7 +563,3 @@ class ForbidDataDependence(TorchDispatchMode):
         if name in self.READS or by_mask:
             raise RuntimeError(LOOKS.format(name))
         return operation(*args, **(kwargs or {}))
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -1,8 +1,8 @@
 """The arithmetic of a forward on a CPU in a few functions that numba compiles. native.py calls them.
 
 They are given addresses, because a model's weights and its cache stay where they are. They compute in
-float32. Weights may be kept in other ways, which products.py reads, and a bfloat16 model's embeddings, cache
-and features are bfloat16."""
+float32. Weights may be kept in other ways, which products.py reads, and embeddings, cache and features may be
+bfloat16."""
 
 import math
 
@@ -20,20 +20,30 @@ from specdemo.runtime.products import BYTES, FEWEST_OUTPUTS
     HEADS,
     GROUPS,
     HEAD_DIM,
+    ROTATED,  # channels of a head
     WIDTH,  # of the MLP
+    OUTPUT_WIDTH,  # numbers that the output layer gives
     VOCAB,
+    DRAFT_IDS,  # [OUTPUT_WIDTH]: which tokens these are; 0: all, in their order
     KNOWN,  # tokens with an embedding
     EMBEDDING_TABLE,
+    NARROW_TABLE,  # whether it is bfloat16, not float32
     TANH_GELU,  # whether that is the activation; else it is SiLU
     NORM_HEADS,  # whether q and k are normed head by head
     STATES,  # of the features
     STATES_WIDTH,
+    NARROW_STATES,  # as NARROW_TABLE
     CAPACITY,  # of the cache
-    NARROW,  # whether embeddings, cache and features are bfloat16, not float32
+    NARROW,  # the same
+    READS,  # how features are read: see below; 0: they are not
+    PARTS,  # of the features, each normed by itself
+    BEGINS_WITH_READS,  # whether the stream begins with what is read, and embeddings are read beside it
+    STREAM,  # [rows, HIDDEN]: where the last layer's output is left for later; 0: it is not
+    STREAM_IS_NORMED,
     MODEL_FIELDS,
-) = range(16)
-# Real numbers of a model.
-EMBEDDING_SCALE, LOGITS_CAP, MODEL_NUMBERS = range(3)  # a cap of 0 is none
+) = range(26)
+# Real numbers of a model: a cap of 0 is none. The last two are the epsilons of norms of what is read.
+EMBEDDING_SCALE, LOGITS_SCALE, LOGITS_CAP, BEFORE_READS, AFTER_READS, MODEL_NUMBERS = range(6)
 # A product: its weight, how that is kept, what its outputs are multiplied by (0: nothing), its bias (0:
 # none), and its sizes.
 MATRIX, KIND, SCALES, BIAS, OUTPUTS, INPUTS, PRODUCT_FIELDS = range(7)
@@ -41,21 +51,29 @@ MATRIX, KIND, SCALES, BIAS, OUTPUTS, INPUTS, PRODUCT_FIELDS = range(7)
 # A layer: its products, then the weights of its norms, then the rest.
 Q, K, V, OUT, GATE, UP, DOWN = range(0, 7 * PRODUCT_FIELDS, PRODUCT_FIELDS)
 NORMS = 7 * PRODUCT_FIELDS
-BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, Q_NORM, K_NORM = range(NORMS, NORMS + 6)
+BEFORE_ATTENTION, AFTER_ATTENTION, BEFORE_MLP, AFTER_MLP, Q_NORM, K_NORM, OF_EMBEDDING = range(
+    NORMS, NORMS + 7
+)
 (
+    KEEPS_NORMED,  # see decoder.Layer
     WINDOW,  # 0: none
-    LATER,  # whether rows attend to later rows of the same forward, too
-    COS,  # [capacity, head_dim], 0 where nothing is rotated
+    FROM_FIRST,  # see decoder.RowMask
+    LATER,
+    COS,  # [capacity, rotated channels], 0 where nothing is rotated
     SIN,  # the same; the first half of each row is negative
     KEY_CACHE,  # [groups, capacity, head_dim]
     VALUE_CACHE,
     FEATURE,  # 1 + the column of the features where its input is kept; 0: it is not
     LAYER_FIELDS,
-) = range(NORMS + 6, NORMS + 14)
+) = range(NORMS + 7, NORMS + 17)
 # Real numbers of a layer: the epsilons of its norms, in their order, and then
-SCALING, SCORES_CAP, LAYER_NUMBERS = range(6, 9)
-# The last norm and the output layer are a layer of their own, of which only these two are read.
+SCALING, SCORES_CAP, LAYER_NUMBERS = range(7, 10)
+# The last norm and the output layer are a layer of their own, of which only these two are read. So is what
+# reads features: their norm, the product that makes one hidden state of them, and its norm.
 LAST_NORM, LAST = BEFORE_ATTENTION, OUT
+READ_NORM, READ, READ_AFTER = BEFORE_ATTENTION, OUT, AFTER_ATTENTION
+# What the stream of a forward begins with: embeddings, features, or what the last forward has left.
+EMBEDDINGS, FEATURES, LEFT = range(3)
 # How probabilities are shaped: real numbers of 64 bits.
 TEMPERATURE, TOP_K, TOP_P, MIN_P, SHAPING_FIELDS = range(5)
 # What threads that compute a forward together share: how often they have met, how many wait, whether they
@@ -231,12 +249,13 @@ def tanh(x):
 
 
 @njit(fastmath=REORDERED, **INNER)
-def norm(x, weight, y, rows, size, eps):
-    """y [rows, size] = the RMS norm of x; in place where y is x."""
+def norm(x, weight, y, rows, size, stride, eps):
+    """y [rows, size], whose rows are `stride` numbers apart = the RMS norm of x [rows, size]; in place where
+    y is x."""
     apart()
     w = floats(weight)
     for n in range(rows):
-        row, to = floats(x + 4 * n * size), floats(y + 4 * n * size)
+        row, to = floats(x + 4 * n * size), floats(y + 4 * n * stride)
         squares = ZERO
         for i in range(size):
             squares += row[i] * row[i]
@@ -274,6 +293,27 @@ def write_numbers(x, y, at, count, narrow):
         wide = floats(y + 4 * at)
         for i in range(count):
             wide[i] = v[i]
+
+
+@njit(**INNER)
+def copy(x, y, count):
+    """y = x"""
+    a, b = floats(x), floats(y)
+    for i in range(count):
+        b[i] = a[i]
+
+
+@njit(**INNER)
+def read_numbers(x, at, y, count, narrow):
+    """The numbers of x, which are bfloat16 if `narrow`, from the one with index `at` on -> y [count],
+    float32."""
+    to = floats(y)
+    if narrow:
+        short = shorts(x + 2 * at)
+        for i in range(count):
+            to[i] = from_bfloat16(short[i])
+    else:
+        copy(x + 4 * at, y, count)
 
 
 @njit(**INNER)
@@ -322,12 +362,12 @@ def meet(team, threads):
 
 
 @njit(**INNER)
-def rotate(x, rows, heads, d, cos, sin, start):
-    """x [rows, heads, d] by the positions from `start` on."""
+def rotate(x, rows, heads, d, rotated, cos, sin, start):
+    """The first channels of x [rows, heads, d], `rotated` of them, by the positions from `start` on."""
     apart()
-    half = d // 2
+    half = rotated // 2
     for n in range(rows):
-        c, s = floats(cos + 4 * (start + n) * d), floats(sin + 4 * (start + n) * d)
+        c, s = floats(cos + 4 * (start + n) * rotated), floats(sin + 4 * (start + n) * rotated)
         for head in range(heads):
             v = floats(x + 4 * (n * heads + head) * d)
             for j in range(half):
@@ -430,14 +470,9 @@ def embed(model, ids, x, rows, scale):
     for n in range(rows):
         at = max(0, min(ids[n], model[KNOWN] - 1)) * size
         to = floats(x + 4 * n * size)
-        if model[NARROW]:
-            short = shorts(table + 2 * at)
-            for i in range(size):
-                to[i] = from_bfloat16(short[i]) * scale
-        else:
-            row = floats(table + 4 * at)
-            for i in range(size):
-                to[i] = row[i] * scale
+        read_numbers(table, at, x + 4 * n * size, size, model[NARROW_TABLE])
+        for i in range(size):
+            to[i] *= scale
 
 
 @njit(**INNER)
@@ -448,16 +483,67 @@ def keep(model, layer, x, rows, start):
         size = model[HIDDEN]
         for n in range(rows):
             at = (start + n) * model[STATES_WIDTH] + layer[FEATURE] - 1
-            write_numbers(x + 4 * n * size, model[STATES], at, size, model[NARROW])
+            write_numbers(x + 4 * n * size, model[STATES], at, size, model[NARROW_STATES])
+
+
+@njit(**INNER)
+def read_features(model, numbers, kernels, result, work, rows, blocks, start, team, me, threads):
+    """The target's features at the positions from `start` on -> result [padded rows, HIDDEN]. work: memory
+    for as many features."""
+    apart()
+    place = model[READS]
+    own, width, parts = ints(place), model[STATES_WIDTH], model[PARTS]
+    if me == 0:
+        read_numbers(model[STATES], start * width, work, rows * width, model[NARROW_STATES])
+        if own[READ_NORM]:
+            size = width // parts
+            for n in range(rows):
+                for part in range(parts):
+                    at = work + 4 * (n * width + part * size)
+                    norm(at, own[READ_NORM] + 4 * part * size, at, 1, size, size, numbers[BEFORE_READS])
+    meet(team, threads)
+    product(place + 8 * READ, kernels, work, result, rows, blocks, me, threads)
+    meet(team, threads)
+    if own[READ_AFTER]:
+        size = model[HIDDEN]
+        if me == 0:
+            norm(result, own[READ_AFTER], result, rows, size, size, numbers[AFTER_READS])
+        meet(team, threads)
+
+
+@njit(**INNER)
+def norm_heads(model, x, weight, rows, heads, eps):
+    """x [rows, heads, HEAD_DIM], each head by itself or all as one."""
+    d = model[HEAD_DIM]
+    if model[NORM_HEADS]:
+        norm(x, weight, x, rows * heads, d, d, eps)
+    else:
+        norm(x, weight, x, rows, heads * d, heads * d, eps)
+
+
+@njit(**INNER)
+def write_keys(model, layer, numbers, k, v, rows, start):
+    """k and v [rows, GROUPS, HEAD_DIM]: normed, rotated, and written to the layer's cache."""
+    apart()
+    groups, d = model[GROUPS], model[HEAD_DIM]
+    if layer[K_NORM]:
+        norm_heads(model, k, layer[K_NORM], rows, groups, numbers[5])
+    if layer[COS]:
+        rotate(k, rows, groups, d, model[ROTATED], layer[COS], layer[SIN], start)
+    store(k, layer[KEY_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
+    store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
 
 
 @njit(inline="always", **INNER)
-def run_layer(model, place, numbers, kernels, x, own, shared, rows, blocks, padded, start, team, me, threads):
+def run_layer(
+    model, place, numbers, kernels, x, beside, own, shared, rows, blocks, padded, start, team, me, threads
+):
     """The decoder layer that is described at the address `place`: attention, then the MLP, each added to the
-    stream x. x and `own` are this thread's memory; what the threads compute for each other is in `shared`."""
+    stream x. x, beside (embeddings, where the layer reads them) and `own` are this thread's memory; what the
+    threads compute for each other is in `shared`."""
     layer = ints(place)
     size, heads, groups, d, width = model[HIDDEN], model[HEADS], model[GROUPS], model[HEAD_DIM], model[WIDTH]
-    h, scores = own, own + 4 * padded * size
+    h, scores = own, own + 4 * padded * size * (2 if model[BEGINS_WITH_READS] else 1)
     result = shared
     q = result + 4 * padded * size
     k = q + 4 * padded * heads * d
@@ -465,8 +551,15 @@ def run_layer(model, place, numbers, kernels, x, own, shared, rows, blocks, padd
     gate, up = q, q + 4 * padded * width
 
     source = x
-    if layer[BEFORE_ATTENTION]:
-        norm(x, layer[BEFORE_ATTENTION], h, rows, size, numbers[0])
+    if layer[OF_EMBEDDING]:
+        norm(beside, layer[OF_EMBEDDING], h, rows, size, 2 * size, numbers[6])
+        norm(x, layer[BEFORE_ATTENTION], h + 4 * size, rows, size, 2 * size, numbers[0])
+        if layer[KEEPS_NORMED]:
+            for n in range(rows):
+                copy(h + 4 * (2 * n + 1) * size, x + 4 * n * size, size)
+        source = h
+    elif layer[BEFORE_ATTENTION]:
+        norm(x, layer[BEFORE_ATTENTION], h, rows, size, size, numbers[0])
         source = h
     product(place + 8 * Q, kernels, source, q, rows, blocks, me, threads)
     product(place + 8 * K, kernels, source, k, rows, blocks, me, threads)
@@ -474,28 +567,17 @@ def run_layer(model, place, numbers, kernels, x, own, shared, rows, blocks, padd
     meet(team, threads)
     if me == 0:
         if layer[Q_NORM]:
-            by_head = model[NORM_HEADS]
-            norm(
-                q, layer[Q_NORM], q, rows * (heads if by_head else 1), d if by_head else heads * d, numbers[4]
-            )
-            norm(
-                k,
-                layer[K_NORM],
-                k,
-                rows * (groups if by_head else 1),
-                d if by_head else groups * d,
-                numbers[5],
-            )
+            norm_heads(model, q, layer[Q_NORM], rows, heads, numbers[4])
         if layer[COS]:
-            rotate(q, rows, heads, d, layer[COS], layer[SIN], start)
-            rotate(k, rows, groups, d, layer[COS], layer[SIN], start)
-        store(k, layer[KEY_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
-        store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], start, model[NARROW])
+            rotate(q, rows, heads, d, model[ROTATED], layer[COS], layer[SIN], start)
+        write_keys(model, layer, numbers, k, v, rows, start)
     meet(team, threads)
     scaling, cap = np.float32(numbers[SCALING]), np.float32(numbers[SCORES_CAP])
     for n in range(rows):
         end = start + (rows if layer[LATER] else n + 1)
-        first = max(0, end - layer[WINDOW]) if layer[WINDOW] else 0
+        first = 0
+        if layer[WINDOW]:
+            first = max(0, (start if layer[FROM_FIRST] else start + n + 1) - layer[WINDOW])
         for head in range(me, heads, threads):
             at = q + 4 * (n * heads + head) * d
             cached = (2 if model[NARROW] else 4) * (head // (heads // groups) * model[CAPACITY] + first) * d
@@ -509,13 +591,13 @@ def run_layer(model, place, numbers, kernels, x, own, shared, rows, blocks, padd
     meet(team, threads)
     source = result
     if layer[AFTER_ATTENTION]:
-        norm(result, layer[AFTER_ATTENTION], h, rows, size, numbers[1])
+        norm(result, layer[AFTER_ATTENTION], h, rows, size, size, numbers[1])
         source = h
     add(x, source, rows * size)
 
     source = x
     if layer[BEFORE_MLP]:
-        norm(x, layer[BEFORE_MLP], h, rows, size, numbers[2])
+        norm(x, layer[BEFORE_MLP], h, rows, size, size, numbers[2])
         source = h
     product(place + 8 * GATE, kernels, source, gate, rows, blocks, me, threads)
     product(place + 8 * UP, kernels, source, up, rows, blocks, me, threads)
@@ -528,7 +610,7 @@ def run_layer(model, place, numbers, kernels, x, own, shared, rows, blocks, padd
     meet(team, threads)
     source = result
     if layer[AFTER_MLP]:
-        norm(result, layer[AFTER_MLP], h, rows, size, numbers[3])
+        norm(result, layer[AFTER_MLP], h, rows, size, size, numbers[3])
         source = h
     add(x, source, rows * size)
 
@@ -540,43 +622,91 @@ def run(
     layers,
     layer_numbers,
     kernels,
+    of_one,
+    begins,
     ids,
     start,
     rows,
     block,
+    last_alone,
     logits,
     scratch,
     team,
     me,
     threads,
 ):
-    """A forward: ids [rows] at the positions from `start` on -> logits [padded rows, V], none where that is
-    0."""
+    """A forward: ids [rows] at the positions from `start` on -> logits [padded rows, OUTPUT_WIDTH], none
+    where that is 0. begins: what the stream begins with. last_alone: only the last row's
+    logits [1, OUTPUT_WIDTH], by `of_one`, the products of a single row."""
     size = model[HIDDEN]
     blocks = (rows + block - 1) // block
     padded = blocks * block
-    own_size = 2 * padded * size + model[CAPACITY]
+    beside_size = padded * size if model[BEGINS_WITH_READS] else 0
+    own_size = 2 * padded * size + 2 * beside_size + model[CAPACITY]
     x = scratch + 4 * me * own_size
-    own, shared = x + 4 * padded * size, scratch + 4 * threads * own_size
-    embed(model, ids, x, rows, numbers[EMBEDDING_SCALE])
-    for index in range(model[LAYER_COUNT] + 1):
+    beside, shared = x + 4 * padded * size, scratch + 4 * threads * own_size
+    own = beside + 4 * beside_size
+    embed(model, ids, beside if model[BEGINS_WITH_READS] else x, rows, numbers[EMBEDDING_SCALE])
+    if begins == FEATURES:
+        work = shared + 4 * padded * size
+        read_features(model, numbers, kernels, shared, work, rows, blocks, start, team, me, threads)
+        copy(shared, x, rows * size)
+    elif begins == LEFT:
+        copy(model[STREAM], x, size)
+    for index in range(model[LAYER_COUNT]):
         place, reals = layers + 8 * index * LAYER_FIELDS, floats(layer_numbers + 4 * index * LAYER_NUMBERS)
-        layer = ints(place)
         if me == 0:
-            keep(model, layer, x, rows, start)
-        if index < model[LAYER_COUNT]:
-            run_layer(
-                model, place, reals, kernels, x, own, shared, rows, blocks, padded, start, team, me, threads
-            )  # fmt: skip
-        elif logits:
-            norm(x, layer[LAST_NORM], own, rows, size, reals[0])
-            product(place + 8 * LAST, kernels, own, logits, rows, blocks, me, threads)
+            keep(model, ints(place), x, rows, start)
+        run_layer(
+            model, place, reals, kernels, x, beside, own, shared, rows, blocks, padded, start, team, me,
+            threads,
+        )  # fmt: skip
+    index = model[LAYER_COUNT]
+    place, reals = layers + 8 * index * LAYER_FIELDS, floats(layer_numbers + 4 * index * LAYER_NUMBERS)
+    layer = ints(place)
+    if me == 0:
+        keep(model, layer, x, rows, start)
+    if last_alone:
+        x += 4 * (rows - 1) * size
+        rows, blocks, kernels = 1, 1, of_one
+    if logits or model[STREAM_IS_NORMED]:
+        norm(x, layer[LAST_NORM], own, rows, size, size, reals[0])
+    if logits:
+        product(place + 8 * LAST, kernels, own, logits, rows, blocks, me, threads)
     meet(team, threads)
-    cap = numbers[LOGITS_CAP]
-    if logits and cap and me == 0:
-        values = floats(logits)
-        for i in range(rows * model[VOCAB]):
+    if me == 0:
+        if model[STREAM]:
+            copy(own if model[STREAM_IS_NORMED] else x, model[STREAM], rows * size)
+        if logits:
+            adjust(model, numbers, logits, rows)
+
+
+@njit(**INNER)
+def adjust(model, numbers, logits, rows):
+    """The logits' scale and cap."""
+    apart()
+    factor, cap = numbers[LOGITS_SCALE], numbers[LOGITS_CAP]
+    values = floats(logits)
+    if factor != ONE:
+        for i in range(rows * model[OUTPUT_WIDTH]):
+            values[i] *= factor
+    if cap:
+        for i in range(rows * model[OUTPUT_WIDTH]):
             values[i] = tanh(values[i] / cap) * cap
+
+
+@njit(**INNER)
+def widen(model, logits, said):
+    """A row of logits -> said [VOCAB]: a token that cannot be drafted has -inf."""
+    apart()
+    if not model[DRAFT_IDS]:
+        copy(logits, said, model[VOCAB])
+        return
+    ids, given, to = ints(model[DRAFT_IDS]), floats(logits), floats(said)
+    for i in range(model[VOCAB]):
+        to[i] = -np.inf
+    for i in range(model[OUTPUT_WIDTH]):
+        to[ids[i]] = given[i]
 
 
 @njit(**INNER)
@@ -739,10 +869,10 @@ def forward_function(cache: bool):
     last row of the logits and then fed.
 
     ids [rows + drafts]: the drafted tokens are written after the others. then: the products of a single row.
-    logits: a row for each of the ids, at least. shaping: how probabilities are shaped; at temperature 0 the
-    likeliest tokens are drafted. uniforms [drafts], probs [drafts + 1, V]: what tokens are drawn with and
-    from, for another temperature; the last row is for work. team: of the `threads` threads that call it at
-    once, of which this is number `me`."""
+    logits: memory for a row, at least. said [drafts, VOCAB]: the logits that tokens are drawn from. shaping:
+    how probabilities are shaped; at temperature 0 the likeliest tokens are drafted. uniforms [drafts], probs
+    [drafts + 1, VOCAB]: what tokens are drawn with and from, for another temperature; the last row is for
+    work. team: of the `threads` threads that call it at once, of which this is number `me`."""
 
     def forward(
         model_address,
@@ -750,14 +880,17 @@ def forward_function(cache: bool):
         layers,
         layer_numbers,
         kernels,
+        then,
+        begins,
         ids,
         start,
         rows,
         block,
+        last_alone,
         logits,
         scratch,
         drafts,
-        then,
+        said,
         shaping,
         uniforms,
         probs,
@@ -769,58 +902,66 @@ def forward_function(cache: bool):
         vocab_size, drafted = model[VOCAB], 0
         while True:
             run(
-                model, numbers, layers, layer_numbers, kernels, ints(ids), begin, rows, block, logits,
-                scratch, team, me, threads,
+                model, numbers, layers, layer_numbers, kernels, then, begins, ints(ids), begin, rows, block,
+                last_alone, logits, scratch, team, me, threads,
             )  # fmt: skip
             if drafts == 0:
                 return
             begin += rows
             ids += 8 * rows
-            logits += 4 * (rows - 1) * vocab_size
             if me == 0:
+                widen(model, logits, said)
                 if doubles(shaping)[TEMPERATURE] > 0:
                     heap = floats(probs + 4 * vocab_size)
-                    shape(floats(logits), floats(probs), heap, vocab_size, doubles(shaping))
+                    shape(floats(said), floats(probs), heap, vocab_size, doubles(shaping))
                     ints(ids)[0] = draw_token(floats(probs), vocab_size, doubles(uniforms)[drafted])
                     probs += 4 * vocab_size
                 else:
-                    ints(ids)[0] = argmax(floats(logits), vocab_size)
+                    ints(ids)[0] = argmax(floats(said), vocab_size)
             meet(team, threads)
-            logits += 4 * vocab_size
+            said += 4 * vocab_size
             drafted += 1
             if drafted == drafts:
                 return
             rows, block, kernels = 1, 1, then
+            begins = LEFT if model[BEGINS_WITH_READS] else EMBEDDINGS
 
-    return cfunc(types.void(*[types.intp] * 19), cache=cache, error_model="numpy")(forward)
+    return cfunc(types.void(*[types.intp] * 22), cache=cache, error_model="numpy")(forward)
 
 
 def reading_function(cache: bool):
-    """Compiles what a DFlash head makes of its target's features before a block (see
-    drafters/dflash/head.py): keys and values of each layer, for `rows` positions from `start` on.
-
-    features: the first row of the target's, [padded rows, inputs of fc]. fc: a product, whose outputs are
-    normed by `weight`. scratch: for padded rows, the outputs of fc and twice a layer's keys."""
+    """Compiles what a head whose layers make keys and values of its target's features does before a forward:
+    those of `rows` positions from `start` on, in each layer's cache. scratch: for padded rows, a hidden
+    state, and the features or a layer's keys and values."""
 
     def read(
-        model_address, layers, layer_numbers, kernels, features, fc, weight, eps, start, rows, block, scratch
+        model_address,
+        numbers_address,
+        layers,
+        layer_numbers,
+        kernels,
+        start,
+        rows,
+        block,
+        scratch,
+        team,
+        me,
+        threads,
     ):
-        model, begin = ints(model_address), ints(start)[0]
-        size, groups, d = model[HIDDEN], model[GROUPS], model[HEAD_DIM]
+        model, numbers, begin = ints(model_address), floats(numbers_address), ints(start)[0]
         blocks = (rows + block - 1) // block
-        context, k = scratch, scratch + 4 * blocks * block * size
-        v = k + 4 * blocks * block * groups * d
-        product(fc, kernels, features, context, rows, blocks, 0, 1)
-        norm(context, weight, context, rows, size, floats(eps)[0])
+        context, work = scratch, scratch + 4 * blocks * block * model[HIDDEN]
+        k, v = work, work + 4 * blocks * block * model[GROUPS] * model[HEAD_DIM]
+        read_features(model, numbers, kernels, context, work, rows, blocks, begin, team, me, threads)
         for index in range(model[LAYER_COUNT]):
             place = layers + 8 * index * LAYER_FIELDS
-            layer, numbers = ints(place), floats(layer_numbers + 4 * index * LAYER_NUMBERS)
-            product(place + 8 * K, kernels, context, k, rows, blocks, 0, 1)
-            product(place + 8 * V, kernels, context, v, rows, blocks, 0, 1)
-            norm(k, layer[K_NORM], k, rows * groups, d, numbers[5])
-            rotate(k, rows, groups, d, layer[COS], layer[SIN], begin)
-            store(k, layer[KEY_CACHE], rows, groups, d, model[CAPACITY], begin, model[NARROW])
-            store(v, layer[VALUE_CACHE], rows, groups, d, model[CAPACITY], begin, model[NARROW])
+            reals = floats(layer_numbers + 4 * index * LAYER_NUMBERS)
+            product(place + 8 * K, kernels, context, k, rows, blocks, me, threads)
+            product(place + 8 * V, kernels, context, v, rows, blocks, me, threads)
+            meet(team, threads)
+            if me == 0:
+                write_keys(model, ints(place), reals, k, v, rows, begin)
+            meet(team, threads)
 
     return cfunc(types.void(*[types.intp] * 12), cache=cache, error_model="numpy")(read)
 
@@ -837,9 +978,11 @@ def is_upcast_function(cache: bool):
     return cfunc(types.intp(*[types.intp] * 3), cache=cache, error_model="numpy")(is_upcast)
 
 
-def scratch_size(
-    padded: int, hidden: int, heads: int, groups: int, d: int, width: int, capacity: int, threads: int
-) -> int:
-    """Numbers of scratch memory for a forward of so many rows."""
-    own = 2 * padded * hidden + capacity
-    return threads * own + padded * (hidden + max((heads + 2 * groups) * d, 2 * width))
+def scratch_size(model: np.ndarray, padded: int, threads: int) -> int:
+    """Numbers of scratch memory for a forward of so many rows, or for reading so many features. model: its
+    whole numbers."""
+    hidden, capacity, features = (int(model[field]) for field in (HIDDEN, CAPACITY, STATES_WIDTH))
+    heads, groups, d, width = (int(model[field]) for field in (HEADS, GROUPS, HEAD_DIM, WIDTH))
+    own = padded * hidden * (4 if model[BEGINS_WITH_READS] else 2) + capacity
+    read = features if model[READS] else 0
+    return threads * own + padded * (hidden + max((heads + 2 * groups) * d, 2 * width, read))

@@ -98,7 +98,9 @@ class Product:
             self.most_rows = 1 if plain else MOST_BY_TRITON
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [N, in] -> [N, sum of the layers' outputs]"""
+        """x [..., N, in] -> [..., N, sum of the layers' outputs]"""
+        if x.dim() > 2:
+            return self(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
         if len(x) <= self.most_rows:
             outputs = [self.kernels.few_rows_product(x, *each) for each in self.stored]
         elif self.joined:
@@ -111,6 +113,8 @@ class Product:
     def plus(self, x: Tensor, stream: Tensor) -> Tensor:
         """The product of a single layer, added to `stream`, whose memory is reused."""
         (layer,) = self.layers
+        if x.dim() > 2:
+            return stream.add_(layer(x))
         if len(x) <= self.most_rows:
             return self.kernels.add_few_rows_product(stream, x, *self.stored[0])
         if type(layer) is SkinnyLinear and layer.bias is None and len(x) in FEW:

@@ -9,16 +9,15 @@ cache than is filled, and nothing waits for the device."""
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from itertools import count, pairwise
-from threading import get_ident
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Protocol
 from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.nn import Module, ModuleList
+from torch.nn import Module
 from transformers import DynamicCache, PreTrainedModel, cache_utils
 from transformers.cache_utils import (
     Cache,
@@ -31,6 +30,14 @@ from transformers.cache_utils import (
 
 from specdemo.runtime import cuda
 from specdemo.runtime.attention import static_attention
+from specdemo.runtime.cache import (
+    NEW_BUFFERS,
+    CachedByPosition,
+    Features,
+    HybridLayer,
+    PositionalCache,
+    PositionalLayer,
+)
 from specdemo.runtime.device import to_device
 from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.linear import MOST_BY_TRITON
@@ -42,73 +49,6 @@ TRIED_AFTER = 200  # tokens: see CachedLM._check_fused
 PREFILL_CHUNK = 1024  # tokens per forward: bounds the memory that a long prompt takes
 # The type of a cache's layers that hold nothing, which transformers has from 5.23 on.
 EMPTY_LAYERS = (cache_utils.DummyLayer,) if hasattr(cache_utils, "DummyLayer") else ()
-MIN_CAPACITY = 256  # tokens that there is room for
-FINER_FROM = 16_384  # tokens: beyond them, reading twice as many as there are would take too long
-NEW_BUFFERS = count(1)  # a number for each set of buffers of a cache; none comes twice in this process
-
-
-class Features:
-    """The inputs of A of a model's layers, by position: transformers' hidden_states[i] for each i of
-    `layer_ids`. The number of layers itself stands for the last layer's output, before the last norm.
-
-    They are written where the forward's tokens stand, as the cache is. What rejected drafts have left over is
-    overwritten before it is read."""
-
-    def __init__(self, model: PreTrainedModel, layer_ids: tuple[int, ...]):
-        """ValueError if the model has no single list of its layers."""
-        config = model.config.get_text_config()
-        self.layer_ids = layer_ids
-        self.size: int = config.hidden_size  # H
-        self._layers = layers_of(model)
-        device = model.get_input_embeddings().weight.device
-        self.states = torch.zeros(
-            0, len(layer_ids) * self.size, dtype=model.dtype, device=device
-        )  # [C, A * H]
-        self.buffer_epoch = next(NEW_BUFFERS)  # see LM
-
-    def reserve(self, capacity: int) -> None:
-        """Makes room for the positions below `capacity`."""
-        if capacity > len(self.states):
-            self.buffer_epoch = next(NEW_BUFFERS)
-            self.states = longer(self.states, capacity)
-
-    def keep(self, layer: int, x: Tensor, rows: Tensor) -> None:
-        """x [N, H]: the input of this layer at the positions `rows` [N]. Nothing if it is not asked for."""
-        if layer in self.layer_ids:
-            start = self.layer_ids.index(layer) * self.size
-            self.states[:, start : start + self.size].index_copy_(0, rows, x.to(self.states.dtype))
-
-    def at(self, rows: Tensor) -> Tensor:
-        """Positions [N] -> [N, A * H], the layers side by side in the order of `layer_ids`."""
-        return self.states.index_select(0, rows)
-
-    @contextmanager
-    def watching(self, rows: Tensor) -> Iterator[None]:
-        """Keeps what the model's own layers are given in this thread meanwhile, at the positions `rows` [N].
-        (transformers' output_hidden_states leaves hooks on the model for good.)"""
-        thread = get_ident()
-
-        def keep(layer: int, x: Tensor) -> None:
-            if get_ident() == thread:  # another pair may share the model
-                self.keep(layer, x[0], rows)
-
-        def keep_input(layer: int) -> object:
-            def hook(_: Module, args: tuple, kwargs: dict) -> None:
-                keep(layer, args[0] if args else kwargs["hidden_states"])
-
-            return hook
-
-        def keep_output(_: Module, args: tuple, output: Tensor | tuple) -> None:
-            keep(len(self._layers), output[0] if isinstance(output, tuple) else output)
-
-        with ExitStack() as hooks:
-            for layer in self.layer_ids:
-                if layer < len(self._layers):
-                    hook = self._layers[layer].register_forward_pre_hook(keep_input(layer), with_kwargs=True)
-                else:
-                    hook = self._layers[-1].register_forward_hook(keep_output)
-                hooks.callback(hook.remove)
-            yield
 
 
 class LM(Protocol):
@@ -151,29 +91,7 @@ class LM(Protocol):
         takes. is_over: asked before each; the rest is left out once it is true."""
 
 
-class Cached:
-    """A model with its cache, as the runner sees it."""
-
-    compiles_itself = False  # if not, its forwards are captured with the steps that they are part of
-    is_captured = True  # whether steps over it may be captured
-    written_for_capture = False  # if not, it is tried first whether its forward can be captured
-    warming_up: str | None = None  # what it is compiling now, in words
-    reads: Features | None = None  # what it drafts from: its target must keep them
-    copied_bytes = 0  # of its weights in 16 bits, which are read in place of them
-
-    def make_room(self, length: int) -> None:
-        """Makes room for a whole text of this length, before it begins."""
-        raise NotImplementedError
-
-    def warm_up(self, rows: int) -> None:
-        """A few forwards of one token and of so many, for what happens at the first ones."""
-
-    def notes_as(self, role: str) -> list[str]:
-        """Why its forwards are slower than they might be, a sentence each. role: what it is in its pair."""
-        return []
-
-
-class CachedLM(Cached):
+class CachedLM(CachedByPosition):
     """A transformers model as an `LM`. It keeps its cache from run to run; the next run overwrites it."""
 
     def __init__(self, model: PreTrainedModel):
@@ -190,9 +108,8 @@ class CachedLM(Cached):
         self._is_chosen = False  # whether `fused` was
         self.known_ids = embedded_ids(model)
         self.last_position = context_of(model) - 1
-        self._cache, self._cache_name = positional_cache(model, self), cache_argument(model)
-        self.states = States.of(model, self._cache, self.device)
-        self._capacity = 0
+        self.cache, self._cache_name = positional_cache(model, self), cache_argument(model)
+        self.states = States.of(model, self.cache, self.device)
         self.parameters = inspect.signature(model.forward).parameters
         # A prefill needs no logits, and [prompt, V] of them can be gigabytes.
         self._prefill_arguments = {"logits_to_keep": 1} if "logits_to_keep" in self.parameters else {}
@@ -256,45 +173,21 @@ class CachedLM(Cached):
         return []
 
     def free(self) -> None:
-        """Gives the cache's memory back at once: the layers point back here, so the collector would have to
-        find them."""
-        self._cache.layers.clear()
+        super().free()
         self.states = None
-
-    @property
-    def kv_length(self) -> int:
-        return len(self.kv_ruler)
 
     def make_room(self, length: int) -> None:
         self.reserve(0, length)
 
     def reserve(self, start: int, length: int) -> None:
         self._next = start
-        kv_length = kv_length_for(length, self.device)
-        if kv_length > self._capacity:
-            capacity = max(kv_length, 2 * self._capacity, MIN_CAPACITY)
-            self.buffer_epoch = next(NEW_BUFFERS)
-            for layer in self.layers:
-                layer.grow(capacity)
-            self._ruler_buffer = torch.arange(capacity, device=self.device)
-            self._capacity = capacity  # last: without memory for all layers, there is no room
+        self.grow(length)
         if self.static and self.fused is not None and self.fused.triton:
-            kv_length = self._capacity  # it reads what the text has, and one capture serves all lengths
+            self.kv_ruler = self.ruler  # it reads what the text has, and one capture serves all lengths
         if self.features is not None:
-            self.features.reserve(self._capacity)
-        # [kv_length]: 0, 1, ... A captured forward can follow the length of a tensor, but not an int.
-        self.kv_ruler = self._ruler_buffer[:kv_length]
+            self.features.reserve(self.capacity)
         if self.states is not None:
-            self.states.reserve(start, self._capacity)
-
-    @property
-    def layers(self) -> "list[PositionalLayer]":
-        """The cache's layers that hold something."""
-        return [
-            layer
-            for layer in self._cache.layers
-            if isinstance(layer, PositionalLayer) and layer.is_initialized
-        ]
+            self.states.reserve(start, self.capacity)
 
     def forward(self, ids: Tensor, start: Tensor) -> Tensor:
         return self.static_forward(ids, start) if self.static else self._plain_forward(ids)
@@ -303,11 +196,11 @@ class CachedLM(Cached):
         """See LM: it has none."""
 
     def static_forward(self, ids: Tensor, start: Tensor) -> Tensor:
-        self.start = start
-        rows = self._write_positions(ids)
+        self._next += len(ids)
+        rows = self.write_at(start, len(ids))
         if self.fused is not None:
             keep = None if self.features is None else self.features.keep
-            return self.fused(self._known(ids), rows, self.kv_ruler, self._cache, self.last_position, keep)
+            return self.fused(self._known(ids), rows, self.kv_ruler, self.cache, self.last_position, keep)
         # Rows that only fill a captured step may lie beyond the model's last position.
         positions = rows.clamp(max=self.last_position)
         arguments = {
@@ -331,26 +224,19 @@ class CachedLM(Cached):
         return torch.cat(logits)[-len(ids) :]
 
     def _feed(self, ids: Tensor, arguments: dict) -> Tensor:
-        self.start = self._next
-        self.kv_ruler = self._ruler_buffer[: self._next + len(ids)]
-        positions = self._write_positions(ids)
+        start, self._next = self._next, self._next + len(ids)
+        self.kv_ruler = self.ruler[: self._next]
+        positions = self.write_at(start, len(ids))
         if self.states is not None and "position_ids" in self.parameters:
             # Bamba would count from 0, as if there were no cache.
             arguments = {"position_ids": positions[None], **arguments}
         return self._call(ids, arguments)
 
-    def _write_positions(self, ids: Tensor) -> Tensor:
-        """Where the next forward's keys and values go: positions [N]."""
-        self._next += len(ids)
-        self.positions = self.start + self.kv_ruler[: len(ids)]
-        self.visible = self.kv_ruler.shape[0]
-        return self.positions
-
     def _call(self, ids: Tensor, arguments: dict) -> Tensor:
         ids = self._known(ids)[None]
         features = self.features
         with nullcontext() if features is None else features.watching(self.positions):
-            output = self.model(input_ids=ids, use_cache=True, **{self._cache_name: self._cache}, **arguments)
+            output = self.model(input_ids=ids, use_cache=True, **{self._cache_name: self.cache}, **arguments)
         return output.logits[0]  # [N, V]
 
     def _known(self, ids: Tensor) -> Tensor:
@@ -384,91 +270,7 @@ class CachedLM(Cached):
                 self.forward(torch.zeros(tokens, dtype=torch.long, device=self.device), start)
 
 
-class PositionalLayer(DynamicLayer):
-    """One layer's keys and values, by position. Sliding-window layers keep the full length too (the mask does
-    the sliding), because the next round may begin before what the window has left."""
-
-    def __init__(self, lm: CachedLM):
-        super().__init__()
-        self.lm = lm
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys, self.values = key_states[..., :0, :], value_states[..., :0, :]  # [1, heads, 0, head_dim]
-        self.is_initialized = True
-        self.grow(self.lm._capacity)
-
-    def grow(self, capacity: int) -> None:
-        """It may be longer already, where memory ran out before the next layer could grow."""
-        if capacity > self.keys.shape[-2]:
-            self.keys, self.values = longer(self.keys, capacity), longer(self.values, capacity)
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.keys.index_copy_(2, self.lm.positions, key_states)
-        self.values.index_copy_(2, self.lm.positions, value_states)
-        return self.keys[:, :, : self.lm.visible], self.values[:, :, : self.lm.visible]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.lm.kv_ruler.shape[0], 0
-
-    def get_seq_length(self) -> int | Tensor:
-        return self.lm.start
-
-
-class PositionalCache(Cache):
-    """transformers' own asks the first layer with keys and values for the length, and there may be none."""
-
-    def __init__(self, lm: CachedLM, layers: list):
-        super().__init__(layers=layers)
-        self.lm = lm
-
-    def get_seq_length(self, layer_idx: int = 0) -> int | Tensor:
-        return self.lm.start
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.lm.kv_ruler.shape[0], 0
-
-
-class HybridLayer(StateLayer, PositionalLayer):
-    """A layer that keeps keys and values as well as a state."""
-
-    def __init__(self, lm: CachedLM, number_of_states: int):
-        StateLayer.__init__(self, number_of_states)
-        self.lm = lm
-        self.keys = self.values = None
-        self.is_initialized = False
-
-    def lazy_initialization(self, *arguments: Tensor, **named: object) -> None:
-        """Keys and values are given by place, states by name."""
-        kind = PositionalLayer if arguments else StateLayer
-        kind.lazy_initialization(self, *arguments, **named)
-
-
 HYBRID = (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer)
-
-
-# Buffers outlive a caller's inference mode, and could not be written to after it.
-@torch.inference_mode(False)
-def longer(old: Tensor, length: int) -> Tensor:
-    """`old` [..., n, d] followed by zeros up to [..., length, d]. Not uninitialised memory: masked values are
-    multiplied by 0, and NaN would survive that."""
-    new = old.new_zeros(*old.shape[:-2], length, old.shape[-1])
-    new[..., : old.shape[-2], :] = old
-    return new
-
-
-def kv_length_for(length: int, device: torch.device) -> int:
-    """How many positions a forward is given when the text has this length: few different numbers on a GPU,
-    where each has to be captured (256, 512, 1024, ..., 16384, 24576, 32768, 49152, ...), and the next
-    multiple of 64 on a CPU."""
-    if device.type == "cpu":
-        return -(-length // 64) * 64
-    power = max(MIN_CAPACITY, 1 << (length - 1).bit_length())
-    return power * 3 // 4 if length <= power * 3 // 4 and power > FINER_FROM else power
 
 
 def check_writes_text(model: PreTrainedModel) -> None:
@@ -483,15 +285,6 @@ def final_norm(target: PreTrainedModel) -> Module:
     if norm is None:
         raise ValueError("its last norm is not found")
     return norm
-
-
-def layers_of(model: PreTrainedModel) -> ModuleList:
-    """The model's decoder layers; ValueError if it has no single list of them."""
-    depth = model.config.get_text_config().num_hidden_layers
-    lists = [part for part in model.modules() if isinstance(part, ModuleList) and len(part) == depth]
-    if len(lists) != 1:
-        raise ValueError(f"its {depth} layers are not one list of modules")
-    return lists[0]
 
 
 def logits_tolerance(logits: Tensor, dtype: torch.dtype) -> float:

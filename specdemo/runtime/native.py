@@ -1,4 +1,4 @@
-"""A forward on a CPU as one call of compiled code (kernels.py), for the models that have a fused forward.
+"""A decoder's forward on a CPU as one call of compiled code (kernels.py).
 
 What a forward of few tokens costs on a CPU is its dispatch and the reading of its weights. One call has no
 dispatch. Weights that are bfloat16 or float16 numbers in float32, as those of most checkpoints are, are read
@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ import numpy as np
 import torch
 from filelock import FileLock
 from torch import Tensor
-from torch.nn import Embedding, Module
+from torch.nn import Module
 from torch.profiler import record_function
 from transformers import PreTrainedModel
 
+from specdemo.errors import one_line
+from specdemo.runtime.cache import Cached, CachedByPosition
+from specdemo.runtime.decoder import Decoder, Layer, Norm
 from specdemo.runtime.device import Clock, free_memory
-from specdemo.runtime.fused import FusedForward, Layer, Norm, rotations_up_to
-from specdemo.runtime.graphs import one_line
+from specdemo.runtime.families import is_of_family
 from specdemo.runtime.linear import int8_of, is_plain
 from specdemo.runtime.lm import CachedLM, logits_tolerance
 
@@ -34,7 +37,6 @@ COMPILE_LOCK, COMPILE_SECONDS = "specdemo.lock", 120.0  # of the folder where co
 SMALL_MODEL = 50_000_000  # parameters of a model for which Python's part of a forward counts
 MOST_PREFILLED = 128  # tokens of a prompt; with more, transformers' own forward is faster
 TRIED_ROWS = 10  # tokens that a forward is tried on
-GELU = ("gelu_pytorch_tanh", "gelu_new")
 NO_SHAPING = torch.zeros(4, dtype=torch.float64)  # the shaping of a greedy draft
 NATIVE_DTYPES = (torch.float32, torch.bfloat16)  # of models
 COMPILED_AFTER = 8  # forwards that would use one block
@@ -123,17 +125,18 @@ Copies = dict[tuple[Module, int], tuple[Tensor, int]]
 
 
 class NativeForward:
-    """Computes a model's logits over a positional cache. ValueError says why it cannot for this model.
+    """Computes a decoder's logits over a cache that is written by position. ValueError says why it cannot for
+    this decoder.
 
-    copies: those of another forward that reads the same layers, which are shared. sees_later: whether its
-    rows attend to each other in both directions."""
+    describe: gives it with its weights as they are now. copies: those of another forward that reads the same
+    layers, which are shared. leaves: for so many rows, what the last layer gives, normed, is left in
+    `stream`."""
 
-    def __init__(self, fused: FusedForward, copies: Copies | None = None, sees_later: bool = False):
+    def __init__(self, describe: Callable[[], Decoder], copies: Copies | None = None, leaves: int = 0):
         from specdemo.runtime import kernels, products  # import numba, which takes 0.2 s and may be missing
 
         self.kernels, self.products = kernels, products
-        self.fused, self.sees_later = fused, sees_later
-        self.dtype = fused.model.dtype
+        self._describe = describe
         self._forward = compile_function(kernels.forward_function)
         self._is_upcast = compile_function(kernels.is_upcast_function)
         self._products: dict[
@@ -142,53 +145,83 @@ class NativeForward:
         self.copies = {} if copies is None else copies
         self._scratch = float32(0)
         self._team = Team(kernels)
-        parameters = fused.model.num_parameters()
-        self._has_room = 2 * parameters < free_memory("cpu") / 2  # for copies in 16 bits
+        self._leaves = leaves
         self.begin_run()
 
     def begin_run(self) -> None:
         """Finds the weights again, which may have moved or changed since the last run."""
-        self._check()
-        k, model, first = self.kernels, self.fused.model, self.fused.layers[0]
-        embeddings, head = model.model.embed_tokens, model.lm_head
+        self.decoder = decoder = self._describe()
+        decoder.check()
+        k, attends = self.kernels, decoder.layers[0].attends
+        self.dtype = decoder.dtype
+        self._has_room = 2 * decoder.weights < free_memory("cpu") / 2  # for copies in 16 bits
         self._held: list[Tensor] = []  # what the addresses are of
         self.kinds: set[int] = set()  # how weights are kept
-        self._sizes = (model.config.hidden_size, first.heads, first.groups, first.head_dim, first.mlp_width)
-        self._vocab_size = head.out_features
+        table, outputs = decoder.embed.weight, decoder.head.out_features
         self._numbers = np.zeros(k.MODEL_NUMBERS, np.float32)
-        scale = torch.as_tensor(getattr(embeddings, "embed_scale", 1.0), dtype=torch.float32)
-        self._numbers[k.EMBEDDING_SCALE] = float(scale.to(self.dtype))
-        self._numbers[k.LOGITS_CAP] = self.fused.softcap or 0.0
+        self._numbers[k.EMBEDDING_SCALE] = decoder.embedding_scale
+        self._numbers[[k.LOGITS_SCALE, k.LOGITS_CAP]] = decoder.logit_scale, decoder.softcap or 0.0
         self._model = np.zeros(k.MODEL_FIELDS, np.int64)
-        self._model[k.LAYER_COUNT] = len(self.fused.layers)
-        self._model[[k.HIDDEN, k.HEADS, k.GROUPS, k.HEAD_DIM, k.WIDTH]] = self._sizes
-        self._model[[k.VOCAB, k.KNOWN]] = self._vocab_size, embeddings.num_embeddings
-        self._check_weight(embeddings.weight, embeddings.num_embeddings, self._sizes[0])
-        self._model[k.EMBEDDING_TABLE] = self._hold(embeddings.weight)
+        self._model[[k.LAYER_COUNT, k.HIDDEN]] = len(decoder.layers), decoder.size
+        self._model[[k.HEADS, k.GROUPS, k.HEAD_DIM]] = attends.heads, attends.groups, attends.head_dim
+        self._model[k.WIDTH] = decoder.layers[0].mlp_width
+        self._vocab_size = outputs if decoder.vocab_size is None else decoder.vocab_size
+        self._model[[k.OUTPUT_WIDTH, k.VOCAB]] = outputs, self._vocab_size
+        if decoder.draft_ids is not None:
+            self._model[k.DRAFT_IDS] = self._hold(decoder.draft_ids.contiguous())
+        is_head = decoder.reads is not None
+        self._check_weight(table, len(table), decoder.size, of_target=is_head)
+        self._model[[k.KNOWN, k.EMBEDDING_TABLE, k.NARROW_TABLE]] = (
+            len(table),
+            self._hold(table),
+            is_narrow(table),
+        )
         self._model[k.NARROW] = self.dtype == torch.bfloat16
-        self._model[k.TANH_GELU] = activation_of(model) in GELU
-        self._model[k.NORM_HEADS] = first.norms_each_head
-        self._layers = np.zeros((len(self.fused.layers) + 1, k.LAYER_FIELDS), np.int64)
+        self._model[k.TANH_GELU] = bool(decoder.layers[0].gelu)
+        self._model[k.NORM_HEADS] = decoder.layers[0].norms_each_head
+        self._layers = np.zeros((len(decoder.layers) + 1, k.LAYER_FIELDS), np.int64)
         self._layer_numbers = np.zeros((len(self._layers), k.LAYER_NUMBERS), np.float32)
-        for row, numbers, layer in zip(self._layers, self._layer_numbers, self.fused.layers, strict=False):
-            self._describe(row, numbers, layer)
-        last, size = (self._layers[-1], self._layer_numbers[-1]), self._sizes[0]
-        self._norm(*last, k.LAST_NORM, self.fused.norm, size)
-        self._product(self._layers[-1], k.LAST, head, 0, self._vocab_size)
+        for row, numbers, layer in zip(self._layers, self._layer_numbers, decoder.layers, strict=False):
+            self._describe_layer(row, numbers, layer)
+        last = self._layers[-1]
+        self._norm(last, self._layer_numbers[-1], k.LAST_NORM, decoder.norm, decoder.size)
+        self._product(last, k.LAST, decoder.head, 0, outputs, of_target=is_head)
+        self._describe_reading()
         self._epoch: int | None = None  # of the cache whose addresses are known
         self._states: Tensor | None = None
 
-    def _check(self) -> None:
-        model = self.fused.model
-        embeddings = model.model.embed_tokens
-        if activation_of(model) not in ("silu", *GELU):
-            raise ValueError(f"its activation is {activation_of(model)}")
-        if not isinstance(embeddings, Embedding) or self.dtype not in NATIVE_DTYPES:
-            raise ValueError("it computes in another type than float32 and bfloat16")
+    def _describe_reading(self) -> None:
+        """What is read of the target's hidden states, and what is left of the last layer's output."""
+        k, reads, size = self.kernels, self.decoder.reads, self.decoder.size
+        begins = reads is not None and not reads.are_keys
+        rows = self._leaves or int(begins)
+        self.stream = float32(rows, size).zero_()  # [rows, H]
+        self._model[k.STREAM] = self.stream.data_ptr() if rows else 0
+        self._model[k.STREAM_IS_NORMED] = bool(self._leaves) or self.decoder.norms_output
+        if reads is None:
+            return
+        self._reading = np.zeros(k.LAYER_FIELDS, np.int64)
+        width = reads.fc.in_features
+        self._product(self._reading, k.READ, reads.fc, 0, size)
+        if reads.norms:
+            parts = len(reads.norms)
+            for norm in reads.norms:
+                self._check_weight(norm.module.weight, width // parts)
+            weight = torch.cat([norm.weight for norm in reads.norms])
+            self._reading[k.READ_NORM] = self._wide(weight)
+            self._model[k.PARTS] = parts
+            self._numbers[k.BEFORE_READS] = reads.norms[0].eps
+        if reads.after is not None:
+            self._check_weight(reads.after.module.weight, size)
+            self._reading[k.READ_AFTER] = self._wide(reads.after.weight)
+            self._numbers[k.AFTER_READS] = reads.after.eps
+        self._model[[k.READS, k.STATES_WIDTH]] = self._reading.ctypes.data, width
+        self._model[k.BEGINS_WITH_READS] = begins
 
-    def _describe(self, row: np.ndarray, numbers: np.ndarray, layer: Layer) -> None:
-        k, size, d = self.kernels, self._sizes[0], layer.head_dim
-        sizes = [layer.heads * d, layer.groups * d, layer.groups * d]
+    def _describe_layer(self, row: np.ndarray, numbers: np.ndarray, layer: Layer) -> None:
+        k, size, attends = self.kernels, self.decoder.size, layer.attends
+        d = attends.head_dim
+        sizes = [attends.heads * d, attends.groups * d, attends.groups * d]
         self._split(row, (k.Q, k.K, k.V), layer.qkv.layers, sizes)
         self._split(row, (k.OUT,), layer.out.layers, [size])
         self._split(row, (k.GATE, k.UP), layer.gate_up.layers, [layer.mlp_width] * 2)
@@ -201,16 +234,18 @@ class NativeForward:
             k.AFTER_MLP: (layer.after_mlp, size),
             k.Q_NORM: (layer.q_norm, q_size),
             k.K_NORM: (layer.k_norm, k_size),
+            k.OF_EMBEDDING: (layer.of_embedding, size),
         }
         for at, (norm, norm_size) in norms.items():
             self._norm(row, numbers, at, norm, norm_size)
-        row[k.WINDOW], row[k.LATER] = layer.window or 0, self.sees_later
-        numbers[k.SCALING], numbers[k.SCORES_CAP] = layer.scaling, layer.softcap or 0.0
+        row[k.KEEPS_NORMED], mask = layer.keeps_normed, attends.mask
+        row[[k.WINDOW, k.FROM_FIRST, k.LATER]] = mask.window or 0, mask.from_first, mask.later
+        numbers[k.SCALING], numbers[k.SCORES_CAP] = attends.scaling, attends.softcap or 0.0
 
     def _norm(self, row: np.ndarray, numbers: np.ndarray, at: int, norm: Norm | None, size: int) -> None:
         if norm is not None:
             self._check_weight(norm.module.weight, size)
-            row[at] = self._wide(norm.derived.get("weight", norm.module.weight))
+            row[at] = self._wide(norm.weight)
             numbers[at - self.kernels.NORMS] = norm.eps
 
     def _split(self, row: np.ndarray, places: tuple[int, ...], layers: tuple, sizes: list[int]) -> None:
@@ -220,14 +255,16 @@ class NativeForward:
             self._product(row, at, layer, first, size)
             first = first + size if len(layers) == 1 else 0
 
-    def _product(self, row: np.ndarray, at: int, layer: Module, first: int, size: int) -> None:
+    def _product(
+        self, row: np.ndarray, at: int, layer: Module, first: int, size: int, of_target: bool = False
+    ) -> None:
         k, part = self.kernels, slice(first, first + size)
         if size < self.products.FEWEST_OUTPUTS or layer.in_features % 16:
             raise ValueError(f"it has a product of {layer.in_features} numbers to {size}")
         scales = 0
         if is_plain(layer):
             given = layer.weight.detach()[part]
-            self._check_weight(given, size, layer.in_features)
+            self._check_weight(given, size, layer.in_features, of_target=of_target)
             weight, kind = self._as_in_checkpoint((layer, first), given)
         elif (quantised := int8_of(layer)) is not None and layer.weight.device.type == "cpu":
             weight, kind = quantised.weight[part], self.products.INT8
@@ -271,10 +308,12 @@ class NativeForward:
             return bool(self._is_upcast.ctypes(weight.data_ptr(), narrow.data_ptr(), weight.numel()))
         return torch.equal(narrow.float(), weight)
 
-    def _check_weight(self, tensor: Tensor, *shape: int) -> None:
-        """ValueError for what compiled code would read beyond its end, or as other numbers."""
-        is_own = tensor.dtype == self.dtype and tensor.device.type == "cpu"
-        if not is_own or not tensor.is_contiguous() or tensor.shape != shape:
+    def _check_weight(self, tensor: Tensor, *shape: int, of_target: bool = False) -> None:
+        """ValueError for what compiled code would read beyond its end, or as other numbers. of_target: a
+        head's target can be of another dtype."""
+        is_own = tensor.dtype in (NATIVE_DTYPES if of_target else (self.dtype,))
+        is_here = tensor.device.type == "cpu" and tensor.is_contiguous()
+        if not is_own or not is_here or tensor.shape != shape:
             name = str(self.dtype).removeprefix("torch.")
             raise ValueError(f"a weight is not contiguous {name} numbers of the layer's own shape in memory")
 
@@ -299,103 +338,212 @@ class NativeForward:
             addresses[kind] = functions[-1].address
         self._products[block] = addresses, functions
 
+    def compile_all(self) -> None:
+        """The products of every number of rows: a draft that had to wait for one would be timed with it."""
+        self._products.clear()
+        for block in range(1, self.products.MOST_BLOCK + 1):
+            self.compile(block)
+
     def __call__(
-        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, with_logits: bool = True
+        self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, with_logits: bool = True
     ) -> Tensor:
         """ids [N] at the positions start [], start + 1, ... of the LM's cache -> logits [N, V], if asked
         for. `block` rows at once, for which it must have been compiled."""
         padded = -(-len(ids) // block) * block
-        logits = float32(padded if with_logits else 0, self._vocab_size)
+        logits = float32(padded if with_logits else 0, int(self._model[self.kernels.OUTPUT_WIDTH]))
         self._run(lm, ids.contiguous(), start, len(ids), block, logits)
         return logits[: len(ids)]
 
+    def fill(self, lm: CachedByPosition, ids: Tensor, start: Tensor) -> None:
+        """The same from the target's features, without logits."""
+        block, k = self.block_for(len(ids)), self.kernels
+        nothing = Drawing()  # which leaves the last row's output alone
+        self._run(lm, ids.contiguous(), start, len(ids), block, float32(0), k.FEATURES, nothing)
+
+    def last(self, lm: CachedByPosition, ids: Tensor, start: Tensor, from_features: bool) -> Tensor:
+        """The logits [1, V] of the last of ids [N], of a head whose stream begins with its target's features,
+        or, for a single token, with what the last forward has left in `stream`."""
+        tokens = torch.cat([ids, ids.new_zeros(1)])
+        said = float32(1, self._vocab_size)
+        begins = self.kernels.FEATURES if from_features else self.kernels.LEFT
+        self._run(lm, tokens, start, len(ids), self.block_for(len(ids)), None, begins, Drawing(1, said))
+        return said
+
     def draft(
-        self, lm: CachedLM, ids: Tensor, start: Tensor, block: int, u: Tensor, shaping: Tensor | None
+        self, lm: CachedByPosition, ids: Tensor, start: Tensor, block: int, u: Tensor, shaping: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """See LM. `block` is for the ids; a drafted token is a row by itself."""
-        rows, drafts = len(ids), len(u)
+        """See LM. `block` is for the ids; a drafted token is a row by itself. It begins with the target's
+        features where the decoder does."""
+        rows, drafts, k = len(ids), len(u), self.kernels
         tokens = torch.cat([ids, ids.new_zeros(drafts)])
-        logits = float32(max(rows - 1 + drafts, -(-rows // block) * block), self._vocab_size)
+        said = float32(drafts, self._vocab_size)
         probs = None if shaping is None else float32(drafts + 1, self._vocab_size)
-        drawing = (NO_SHAPING if shaping is None else shaping, u, probs)
-        then = self._products[1][0].ctypes.data
-        self._run(lm, tokens, start, rows, block, logits, drafts, then, drawing)
-        drawn_from = None if probs is None else probs[:-1]
-        return tokens[rows:], drawn_from, logits[rows - 1 : rows - 1 + drafts]
+        begins = k.FEATURES if self._model[k.BEGINS_WITH_READS] else k.EMBEDDINGS
+        drawing = Drawing(drafts, said, NO_SHAPING if shaping is None else shaping, u, probs)
+        self._run(lm, tokens, start, rows, block, None, begins, drawing)
+        return tokens[rows:], None if probs is None else probs[:-1], said
+
+    def read(self, lm: CachedByPosition, start: Tensor, rows: int) -> None:
+        """Keys and values of the target's features at `rows` positions from start [] on."""
+        block = self.block_for(rows)
+        threads = self._ready(lm, -(-rows // block) * block)
+        reading = compile_function(self.kernels.reading_function)
+        with record_function("compiled reading"):
+            self._team.call(
+                threads,
+                reading.ctypes,
+                *self._addresses,
+                self._products[block][0].ctypes.data,
+                start.data_ptr(),
+                rows,
+                block,
+                self._scratch.data_ptr(),
+            )
+
+    @property
+    def _addresses(self) -> list[int]:
+        """What describes the decoder."""
+        parts = (self._model, self._numbers, self._layers, self._layer_numbers)
+        return [part.ctypes.data for part in parts]
+
+    def _ready(self, lm: CachedByPosition, padded: int) -> int:
+        """Finds the cache, and memory for so many rows. Returns the number of threads, which is asked for
+        once, since another thread can change it."""
+        self._find_cache(lm)
+        threads = torch.get_num_threads()
+        size = self.kernels.scratch_size(self._model, padded, threads)
+        if len(self._scratch) < size:
+            self._scratch = float32(size).zero_()
+        return threads
 
     def _run(
         self,
-        lm: CachedLM,
+        lm: CachedByPosition,
         ids: Tensor,
         start: Tensor,
         rows: int,
         block: int,
-        logits: Tensor,
-        drafts: int = 0,
-        then: int = 0,
-        drawing: tuple[Tensor | None, ...] = (None, None, None),
+        logits: Tensor | None,
+        begins: int = 0,
+        drawing: "Drawing | None" = None,
     ) -> None:
-        self._find_cache(lm)
-        padded = -(-rows // block) * block
-        threads = torch.get_num_threads()  # asked once: another thread can change it
-        size = self.kernels.scratch_size(
-            padded, *self._sizes, int(self._model[self.kernels.CAPACITY]), threads
-        )
-        if len(self._scratch) < size:
-            self._scratch = float32(size).zero_()
-        shaping, uniforms, probs = (tensor.data_ptr() if tensor is not None else 0 for tensor in drawing)
+        """logits: of all rows. drawing: in place of that, tokens are drawn from the last row's."""
+        threads = self._ready(lm, -(-rows // block) * block)
+        last_alone, drawing = drawing is not None, drawing or Drawing()
+        if logits is None:
+            logits = float32(1, int(self._model[self.kernels.OUTPUT_WIDTH]))
+        of_one = self._products[1][0] if 1 in self._products else self._products[block][0]
         with record_function("compiled forward"):  # a profiler sees nothing of it otherwise
             self._team.call(
                 threads,
                 self._forward.ctypes,
-                self._model.ctypes.data,
-                self._numbers.ctypes.data,
-                self._layers.ctypes.data,
-                self._layer_numbers.ctypes.data,
+                *self._addresses,
                 self._products[block][0].ctypes.data,
+                of_one.ctypes.data,
+                begins,
                 ids.data_ptr(),
                 start.data_ptr(),
                 rows,
                 block,
+                int(last_alone),
                 logits.data_ptr(),
                 self._scratch.data_ptr(),
-                drafts,
-                then,
-                shaping,
-                uniforms,
-                probs,
+                drawing.count,
+                *map(address, (drawing.said, drawing.shaping, drawing.u, drawing.probs)),
             )
 
-    def _find_cache(self, lm: CachedLM) -> None:
+    def _find_cache(self, lm: CachedByPosition) -> None:
         """The addresses of the cache, of the rotations for all its positions, and of the features."""
-        k = self.kernels
+        k, layers = self.kernels, self.decoder.layers
         if self._epoch != lm.buffer_epoch:
             self._epoch = lm.buffer_epoch
             self._cached = [(layer.keys, layer.values) for layer in lm.layers]
             capacity = self._cached[0][0].shape[2]
             self._model[k.CAPACITY] = capacity
-            base, layers = self.fused.model.model, self.fused.layers
-            found = rotations_up_to(capacity, lm.last_position, base, float32(1), layers)
+            found = self.decoder.rotations_at(torch.arange(capacity))
             self._rotations = {
-                kind: tuple(part.contiguous() for part in parts) for kind, parts in found.items()
+                name: tuple(part.contiguous() for part in parts) for name, parts in found.items()
             }
-            for row, layer, cached in zip(self._layers, self.fused.layers, self._cached, strict=False):
+            for row, layer, cached in zip(self._layers, layers, self._cached, strict=False):
                 row[[k.KEY_CACHE, k.VALUE_CACHE]] = [tensor.data_ptr() for tensor in cached]
-                rotation = self._rotations[layer.layer_type]
-                row[[k.COS, k.SIN]] = [part.data_ptr() if layer.rotates else 0 for part in rotation]
-        states = None if lm.features is None else lm.features.states
+                rotation = self._rotations[layer.attends.rotation]
+                self._model[k.ROTATED] = rotation[0].shape[-1]
+                row[[k.COS, k.SIN]] = [part.data_ptr() if layer.attends.rotates else 0 for part in rotation]
+        keeps = None if self.decoder.reads is not None else lm.features
+        features = lm.reads if keeps is None else keeps
+        states = None if features is None else features.states
         if states is not self._states:
             self._states = states
             self._layers[:, k.FEATURE] = 0
-            if lm.features is not None and states is not None:
+            if states is not None:
                 self._model[[k.STATES, k.STATES_WIDTH]] = states.data_ptr(), states.shape[1]
-                for index, layer in enumerate(lm.features.layer_ids):
-                    self._layers[layer, k.FEATURE] = 1 + index * lm.features.size
+                self._model[k.NARROW_STATES] = is_narrow(states)
+            if keeps is not None:
+                for index, layer in enumerate(keeps.layer_ids):
+                    self._layers[layer, k.FEATURE] = 1 + index * keeps.size
 
 
-def activation_of(model: PreTrainedModel) -> str:
-    config = model.config
-    return getattr(config, "hidden_activation", None) or config.hidden_act
+@dataclass(frozen=True)
+class Drawing:
+    """Tokens that are drawn in a forward: `count` of them. See LM.draft; said: the logits [count, V]."""
+
+    count: int = 0
+    said: Tensor | None = None
+    shaping: Tensor | None = NO_SHAPING
+    u: Tensor | None = None
+    probs: Tensor | None = None  # [count + 1, V]; the last row is for work
+
+
+def address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def is_narrow(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.bfloat16
+
+
+class Native(Cached):
+    """One whose static forwards on a CPU are one call each, where that predicts what they do otherwise. Else
+    `not_native` says why, and it runs as it is."""
+
+    compiles_itself = True
+    native: NativeForward | None = None
+    not_native: str | None = None
+
+    def _choose_native(self) -> None:
+        """Sets `native` to one that was tried. Any error ends it."""
+        raise NotImplementedError
+
+    def _trying(self, work: Callable[[], None]) -> None:
+        """An error ends all native forwards, and never the run."""
+        try:
+            work()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # of numba, among others
+            self.native, self.not_native = None, one_line(error) or type(error).__name__
+
+    def _find_weights(self) -> None:
+        assert self.native is not None
+        kinds = self.native.kinds
+        self.native.begin_run()
+        if self.native.kinds != kinds:  # products of another kind were not tried
+            self._choose_native()
+
+    @property
+    def copied_bytes(self) -> int:
+        """Of copies in 16 bits, which its forwards read in place of twice as many bytes."""
+        return 0 if self.native is None else self.native.copied_bytes
+
+    def free(self) -> None:
+        super().free()
+        self.native = None
+
+    def notes_as(self, role: str) -> list[str]:
+        notes = super().notes_as(role)
+        if self.not_native:
+            notes.append(f"the {role} runs operation by operation, which is slower: {self.not_native}")
+        return notes
 
 
 def is_small(model: Module) -> bool:
@@ -405,22 +553,17 @@ def is_small(model: Module) -> bool:
 
 def can_be_native(model: PreTrainedModel) -> bool:
     """From its type alone: whether its forwards may be one call."""
-    return model.device.type == "cpu" and model.dtype in NATIVE_DTYPES and FusedForward.knows(model)
+    return model.device.type == "cpu" and model.dtype in NATIVE_DTYPES and is_of_family(model)
 
 
-class NativeLM(CachedLM):
-    """An `LM` on a CPU whose static forwards are one call each, where that predicts what the model does. Else
-    `not_native` says why, and the model runs as it is.
+class NativeLM(Native, CachedLM):
+    """An `LM` on a CPU, see Native.
 
     Products are compiled for a block of rows when it has come up often enough to be worth it; until then
     others take its rows in several blocks."""
 
-    compiles_itself = True
-
     def __init__(self, model: PreTrainedModel, clock: Clock):
         self.clock = clock
-        self.native: NativeForward | None = None
-        self.not_native: str | None = None
         self.blocks: set[int] = set()  # rows that the products take at once, of those that were tried
         self.refused: dict[int, str] = {}  # of those that are not used, with the reason
         self._seen: Counter[int] = Counter()  # how often such a block would have been used
@@ -449,29 +592,15 @@ class NativeLM(CachedLM):
         if self.fused is not None:
             self._trying(self._choose_native)
 
-    def _trying(self, work: Callable[[], None]) -> None:
-        """An error ends all native forwards, and never the run."""
-        try:
-            work()
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # of numba, among others
-            self.native, self.not_native = None, one_line(error) or type(error).__name__
-
-    def _find_weights(self) -> None:
-        assert self.native is not None
-        kinds = self.native.kinds
-        self.native.begin_run()
-        if self.native.kinds != kinds:  # products of another kind were not tried
-            self._choose_native()
-
     @torch.no_grad()
     def _choose_native(self) -> None:
         assert self.fused is not None
         self.fused.begin_run()
         self.blocks.clear()
         self.refused.clear()
-        native = self.native = NativeForward(self.fused, self._shared_copies())
+        fused = self.fused
+        describe = partial(fused.decoder, self.last_position)
+        native = self.native = NativeForward(describe, self._shared_copies())
         n = int(min(TRIED_ROWS, self.last_position + 1))
         ids = torch.arange(n)
         self.reserve(0, n)
@@ -539,19 +668,8 @@ class NativeLM(CachedLM):
         native(self, ids, torch.zeros((), dtype=torch.long), self._cover(len(ids)), with_logits=False)
         return 1
 
-    def free(self) -> None:
-        super().free()
-        self.native = None
-
-    @property
-    def copied_bytes(self) -> int:
-        """Of copies in 16 bits, which its forwards read in place of twice as many bytes."""
-        return 0 if self.native is None else self.native.copied_bytes
-
     def notes_as(self, role: str) -> list[str]:
         notes = super().notes_as(role)
-        if self.not_native:
-            notes.append(f"the {role} runs operation by operation, which is slower: {self.not_native}")
         for block, reason in self.refused.items():
             notes.append(f"the {role} does not multiply {block} rows at once, which is slower: {reason}")
         if self.native is not None and _cache_fault and role == "target":

@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 
 from specdemo.runtime import cuda
 from specdemo.runtime.attention import without_cudnn
+from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps, Graphs, RunStep
-from specdemo.runtime.lm import Cached, CachedLM, evaluating, in_training
+from specdemo.runtime.lm import CachedLM, evaluating, in_training
 from specdemo.runtime.native import cached_lm, is_small
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.shared import PutBack, Shared

@@ -25,7 +25,7 @@ _LIBRARY = library.Library("specdemo", "FRAGMENT")  # keeps what is defined thro
 _LIBRARY.define(
     "few_rows_attention(Tensor q, Tensor k, Tensor v, Tensor? q_norm, Tensor? k_norm, float eps, "
     "Tensor? rotation_table, Tensor rows, Tensor(a!) keys, Tensor(b!) values, float scale, float softcap, "
-    "int window) -> Tensor"
+    "int window, bool from_first, bool later) -> Tensor"
 )
 SMALLEST = 16  # rows or columns that a tensor core multiplies at once
 KEYS_AT_ONCE = 64  # that a block reads, at most
@@ -158,6 +158,8 @@ def attend_kernel(
     LEAST: tl.constexpr,  # keys of a part, a multiple of KEYS
     NEW: tl.constexpr,
     WINDOW: tl.constexpr,  # of the tokens that each sees, its own included; 0: all before it
+    FROM_FIRST: tl.constexpr,  # whether it is of those before the forward's first one, for all rows
+    LATER: tl.constexpr,  # whether each sees the forward's later rows, too
     CAPS: tl.constexpr,
     NORMS: tl.constexpr,
     ROTATES: tl.constexpr,
@@ -185,7 +187,10 @@ def attend_kernel(
     output = tl.zeros((ROWS, WIDTH), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     most = tl.full((ROWS,), float("-inf"), tl.float32)
-    lowest = tl.maximum(first - WINDOW + 1, 0) if WINDOW else first * 0  # that any row sees
+    if FROM_FIRST:
+        lowest = tl.maximum(first - WINDOW, 0)  # that any row sees
+    else:
+        lowest = tl.maximum(first - WINDOW + 1, 0) if WINDOW else first * 0
     share = tl.cdiv(tl.cdiv(first - lowest, LEAST), parts) * LEAST
     begin = lowest + part * share
     end = tl.minimum(begin + share, first)
@@ -195,7 +200,7 @@ def attend_kernel(
         known = is_key[None, :] & (i < D)[:, None]
         old_keys = tl.load(keys + position[None, :] * D + i[:, None], known, other=0.0)  # [WIDTH, KEYS]
         visible = is_key[None, :] & is_row[:, None]
-        if WINDOW:
+        if WINDOW and not FROM_FIRST:
             visible = visible & (position[None, :] > first + token[:, None] - WINDOW)
         scores = scored(queries, old_keys, visible, scale, softcap, CAPS)
         known = is_key[:, None] & (i < D)[None, :]
@@ -216,8 +221,10 @@ def attend_kernel(
             there = (first + new)[:, None] * D + i[None, :]
             tl.store(keys + there, new_keys, of_new)
             tl.store(values + there, new_values, of_new)
-        sees = is_new[None, :] & is_row[:, None] & (new[None, :] <= token[:, None])
-        if WINDOW:
+        sees = is_new[None, :] & is_row[:, None]
+        if not LATER:
+            sees = sees & (new[None, :] <= token[:, None])
+        if WINDOW and not FROM_FIRST:
             sees = sees & (new[None, :] > token[:, None] - WINDOW)
         new_scores = scored(queries, tl.trans(new_keys), sees, scale, softcap, CAPS)
         output, total, most = with_more(output, total, most, new_scores, new_values)
@@ -281,11 +288,13 @@ def _few_rows_attention(
     scale: float,
     softcap: float,
     window: int,
+    from_first: bool,
+    later: bool,
 ) -> Tensor:
     """q [N, heads * d], k and v [N, groups * d], of rows that may lie apart. keys and values
     [1, groups, C, d]: the cache, which is read below rows[0], and written at the consecutive positions
-    rows [N]. rotation_table [C, 2, d]: see `normed_and_rotated`. softcap and window: 0 where there is none.
-    -> [N, heads * d]"""
+    rows [N]. rotation_table [C, 2, d]: see `normed_and_rotated`. softcap and window: 0 where there is none;
+    from_first, later: see decoder.RowMask. -> [N, heads * d]"""
     _, groups, capacity, d = keys.shape
     n, heads = len(q), q.shape[1] // d
     shared = heads // groups
@@ -324,6 +333,8 @@ def _few_rows_attention(
             LEAST=KEYS_AT_ONCE,
             NEW=how.new,
             WINDOW=window,
+            FROM_FIRST=from_first and window > 0,
+            LATER=later,
             CAPS=softcap > 0,
             NORMS=q_norm is not None,
             ROTATES=rotation_table is not None,

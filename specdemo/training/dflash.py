@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM, Qwen3Config
 
-from specdemo.drafters.dflash.head import DFlashConfig, DFlashHead, Sight
+from specdemo.drafters.dflash.head import WHOLE_BLOCK, DFlashConfig, DFlashHead
 from specdemo.drafters.formats import SPECULATOR
+from specdemo.runtime.decoder import Layer
 from specdemo.training.data import (
     EOS,
     PAD,
@@ -86,7 +87,7 @@ def new_block_head(options: DFlashOptions, target: LlamaForCausalLM) -> DFlashHe
     layer = Qwen3Config(**sizes, **special, rms_norm_eps=own.rms_norm_eps)
     depth = own.num_hidden_layers
     ids = tuple(sorted({max(1, depth * part // 5) for part in range(1, 6)}))
-    config = DFlashConfig(layer, options.block, PAD, ids, own.vocab_size, (Sight(),) * options.layers)
+    config = DFlashConfig(layer, options.block, PAD, ids, own.vocab_size, (WHOLE_BLOCK,) * options.layers)
     head = DFlashHead(config)
     # It starts as what the target's output layer says of a mask's embedding.
     torch.nn.init.zeros_(head.fc.weight)
@@ -136,11 +137,12 @@ def drafted(head: DFlashHead, hidden: Tensor, rows: Tensor, positions: Tensor) -
     `target_states`."""
     context = head.context(hidden)  # [R, T, H]
     text = torch.arange(rows.shape[1], device=rows.device)
-    rotate = head.rotate_at(text, context.dtype)
-    cached = [layer.keys_and_values(context, rotate) for layer in head.layers]
+    rotation = head.rotary(text, context.dtype)
+    cached = [layer.keys_and_values(context, rotation) for layer in head.decoding]
     anchors = positions[..., 0]
-    attend = BlocksAttention(cached, text < anchors[..., None])
-    return head(rows.gather(1, anchors)[..., None], positions, attend)
+    attention = BlocksAttention(head, positions, cached, text < anchors[..., None])
+    tokens = head.block_of(rows.gather(1, anchors)[..., None], positions.shape[-1])
+    return head(tokens, attention)
 
 
 def block_loss(head: DFlashHead, target: LlamaForCausalLM, rows: Tensor, anchors: Tensor) -> Tensor:
@@ -151,15 +153,20 @@ def block_loss(head: DFlashHead, target: LlamaForCausalLM, rows: Tensor, anchors
 
 
 class BlocksAttention:
-    """The `AttendBlock` of many blocks of each text: a row sees the text before its anchor, and its block."""
+    """The `Attention` of many blocks of each text: a row sees the text before its anchor, and its block."""
 
-    def __init__(self, cached: list[tuple[Tensor, Tensor]], visible: Tensor):
-        """cached: for each layer the text's keys and values, [R, T, groups, d]. visible [R, n, T]."""
+    def __init__(
+        self, head: DFlashHead, positions: Tensor, cached: list[tuple[Tensor, Tensor]], visible: Tensor
+    ):
+        """positions [R, n, B]. cached: for each layer the text's keys and values, [R, T, groups, d]. visible
+        [R, n, T]."""
+        self.head, self.positions = head, positions
         self.cached, self.hidden = cached, ~visible
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [R, n, B, heads, d], k and v [R, n, B, groups, d] -> [R, n, B, heads, d]"""
-        keys, values = self.cached[layer]
+    def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        rotation = self.head.rotary(self.positions, qkv.dtype)
+        q, k, v = layer.by_head(qkv, rotation)  # [R, n, B, heads, d], [R, n, B, groups, d] twice
+        keys, values = self.cached[layer.attends.index]
         heads, d = q.shape[-2:]
         groups, length = k.shape[-2], keys.shape[1]
         q = q.unflatten(-2, (groups, heads // groups))  # [R, n, B, groups, shared, d]
@@ -169,7 +176,7 @@ class BlocksAttention:
         weights = (torch.cat([text, block], -1) / math.sqrt(d)).softmax(-1, dtype=torch.float32).to(q.dtype)
         output = torch.einsum("rngsbt,rtgd->rnbgsd", weights[..., :length], values)
         output = output + torch.einsum("rngsbc,rncgd->rnbgsd", weights[..., length:], v)
-        return output.flatten(-3, -2)
+        return output.flatten(-3)
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from specdemo.drafters.formats import SPECULATOR
 from specdemo.drafters.heads import DraftHead
 from specdemo.drafters.kinds import kind_of
 from specdemo.drafters.speculators import EMBEDDINGS, read_head, read_speculator
+from specdemo.runtime.decoder import Layer
 from specdemo.training.data import BadInput, Encoded, Rows, encode_documents, fingerprint, read_documents
 from specdemo.training.models import (
     CONTEXT,
@@ -123,13 +124,12 @@ def unrolled_losses(head: Eagle3Head, hidden: Tensor, last: Tensor, rows: Tensor
             p = log_p.exp()
             entropy = -(p * log_p).sum(-1)  # [B, T]
         g = head.features(hidden[:, :-1])  # [B, T - 1, H]
-        attention = [UnrolledAttention()]
+        attention = [UnrolledAttention(head)]
         losses = []
         for step in range(steps):
             tokens = rows[:, 1 + step :]  # [B, N]
             count = tokens.shape[1]
-            positions = torch.arange(1 + step, 1 + step + count, device=rows.device)
-            y = head(tokens, g[:, :count], positions, attention)
+            y = head(tokens, g[:, :count], attention)
             g, logits = head.predict(y)
             logits = logits.float()
             expected = (p[:, 1 + step :] * logits).sum(-1)  # [B, N]
@@ -147,15 +147,19 @@ def unrolled_loss(head: Eagle3Head, target: LlamaForCausalLM, rows: Tensor, step
 
 
 class UnrolledAttention:
-    """The `Attend` of all steps of one batch: the first step is causal; a later step's query sees what the
+    """The `Attention` of all steps of one batch: the first step is causal; a later step's query sees what the
     first one's saw from the same place, and its own chain: one key of each step since, at the same index."""
 
-    def __init__(self) -> None:
+    def __init__(self, head: Eagle3Head):
+        self.head = head
         self.keys: list[Tensor] = []  # of each step [B, N, groups, d]
         self.values: list[Tensor] = []
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [B, N, heads, d], k and v [B, N, groups, d] -> [B, N, heads, d]"""
+    def __call__(self, layer: Layer, qkv: Tensor) -> Tensor:
+        first = 1 + len(self.keys)
+        positions = torch.arange(first, first + qkv.shape[1], device=qkv.device)
+        rotation = self.head.rotary(positions, qkv.dtype)
+        q, k, v = layer.by_head(qkv, rotation)  # [B, N, heads, d], [B, N, groups, d] twice
         self.keys.append(k)
         self.values.append(v)
         n, heads, d = q.shape[1:]
@@ -171,7 +175,7 @@ class UnrolledAttention:
         output = torch.einsum("bgsij,bjgd->bigsd", weights[..., :n], values[0])
         for step, value in enumerate(values[1:]):
             output = output + torch.einsum("bgsi,bigd->bigsd", weights[..., n + step], value)
-        return output.flatten(2, 3)
+        return output.flatten(2)
 
 
 @torch.no_grad()
@@ -182,8 +186,7 @@ def first_token_loss(head: Eagle3Head, target: LlamaForCausalLM, heldout: Encode
         row = torch.from_numpy(ids[:CONTEXT].astype(np.int64)).to(DEVICE)[None]  # [1, T]
         hidden, _ = target_states(target, row, head.config.layer_ids)
         tokens, g = row[:, 1:-1], head.features(hidden[:, :-2])
-        positions = torch.arange(1, 1 + tokens.shape[1], device=DEVICE)
-        _, logits = head.predict(head(tokens, g, positions, [UnrolledAttention()]))
+        _, logits = head.predict(head(tokens, g, [UnrolledAttention(head)]))
         total += F.cross_entropy(logits[0].float(), row[0, 2:], reduction="sum").item()
         count += tokens.shape[1]
     return total / max(1, count)

@@ -28,10 +28,11 @@ from specdemo.drafters.ways import WAYS
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import Params
 from specdemo.runtime import cuda
+from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps, Graph, Graphs
 from specdemo.runtime.linear import join_weights
-from specdemo.runtime.lm import Cached, CachedLM
+from specdemo.runtime.lm import CachedLM
 from tests.oracle import decoding
 
 CUDA = torch.device("cuda:0")
@@ -202,7 +203,11 @@ def _drafting(lm: CachedLM, drafter: Any, params: Params) -> Cached | None:
     if params.draft_with == "early-exit":
         return _ready(FirstLayersLM(lm, params.exit_layer))
     if isinstance(drafter, DraftHead):
-        return drafter.cached(lm.model)
+        join_weights(drafter)  # as loading does
+        head = drafter.cached(lm.model)
+        head.check_alike = lambda *_: None  # as in _ready
+        head.begin_run(static=True)
+        return head
     if is_assistant(drafter):
         return CachedAssistant(drafter, lm.model)
     return _ready(CachedLM(drafter)) if isinstance(drafter, PreTrainedModel) else drafter

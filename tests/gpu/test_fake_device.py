@@ -43,39 +43,41 @@ PENALTIES = dict(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty
 # Counted. By models of two layers in bfloat16, with COUNTED_GAMMA drafts. A tenth more launches may be made.
 MOST = {
     # Architectures, greedy, without alternatives
-    "llama": dict(draft=216, verify=114),
-    "qwen2": dict(draft=216, verify=114),
-    "qwen3": dict(draft=240, verify=120),
-    "mistral": dict(draft=228, verify=117),
-    "gemma2": dict(draft=432, verify=168),
-    "gemma3": dict(draft=448, verify=172),
-    "gpt2": dict(draft=246, verify=120),
-    "gpt_neox": dict(draft=314, verify=137),
-    "opt": dict(draft=218, verify=113),
-    "phi3": dict(draft=228, verify=117),
-    "smollm3": dict(draft=204, verify=111),
-    "olmo2": dict(draft=256, verify=124),
+    "llama": dict(draft=213, verify=114),
+    "qwen2": dict(draft=213, verify=114),
+    "qwen3": dict(draft=237, verify=120),
+    "mistral": dict(draft=225, verify=117),
+    "gemma2": dict(draft=433, verify=169),
+    "gemma3": dict(draft=449, verify=173),
+    "gpt2": dict(draft=243, verify=120),
+    "gpt_neox": dict(draft=311, verify=137),
+    "opt": dict(draft=215, verify=113),
+    "phi3": dict(draft=225, verify=117),
+    "smollm3": dict(draft=201, verify=111),
+    "olmo2": dict(draft=253, verify=124),
     # What the trace tells of alternatives, and what block verification would keep
-    "llama, alternatives": dict(draft=216, verify=154),
+    "llama, alternatives": dict(draft=213, verify=147),
     # Rules, by "llama", with all filters
     "speculative": dict(verify=146),
     "block": dict(verify=174),
     "typical": dict(verify=159),
     "lenient": dict(verify=164),
     # Ways of drafting, greedy; of "llama" where they allow it
-    "model": dict(draft=216, verify=114),
-    "eagle3": dict(draft=206, verify=116),
-    "eagle3, some tokens": dict(draft=214, verify=116),
-    "dflash": dict(draft=120, verify=116),
-    "dspark": dict(draft=202, verify=116),
+    "model": dict(draft=213, verify=114),
+    "eagle3": dict(draft=119, verify=116),
+    "eagle3, some tokens": dict(draft=127, verify=116),
+    "dflash": dict(draft=76, verify=116),
+    "dspark": dict(draft=158, verify=116),
+    "eagle3, Triton": dict(draft=77, verify=86),
+    "dflash, Triton": dict(draft=51, verify=86),
     "assistant": dict(draft=646, verify=498, on_device=3),
     "mtp": dict(draft=502, verify=219, on_device=3),
     "lookup": dict(draft=0, verify=114, on_device=3, others=2),
     "ngram": dict(draft=0, verify=115, on_device=3, others=2),
     "ngram-one-level": dict(draft=0, verify=115, on_device=3, others=2),
     "suffix": dict(draft=0, verify=114, on_device=3, others=2),
-    "early-exit": dict(draft=156, verify=114),
-    "none": dict(draft=0, verify=88, from_host=1),
+    "early-exit": dict(draft=152, verify=114),
+    "none": dict(draft=0, verify=87, from_host=1),
 }
 COPIES = dict(from_host=2, on_device=0, others=0)  # and other launches, where no row says otherwise
 
@@ -143,11 +145,11 @@ def of_architecture(name: str, **settings) -> Counted:
         return count_round(pair_of(name), params(**settings))
 
 
-def of_drafter(name: str, **settings) -> Counted:
+def of_drafter(name: str, triton: bool = False, **settings) -> Counted:
     if name == "mtp" and MtpModel is None:
         pytest.skip("this version of transformers cannot run such layers")
     models, of_method = DRAFTERS[name]
-    with hopper():
+    with hopper(triton):
         return count_round(models, params(**of_method, **settings))
 
 
@@ -167,6 +169,7 @@ CASES: dict[str, Callable[[], Counted]] = {
     "llama, alternatives": partial(of_architecture, "llama", **GREEDY, alternatives=5),
     **{rule: partial(of_architecture, "llama", rule=rule, **FILTERS) for rule in RULES},
     **{name: partial(of_drafter, name, **GREEDY) for name in DRAFTERS},
+    **{f"{name}, Triton": partial(of_drafter, name, True, **GREEDY) for name in ("eagle3", "dflash")},
 }
 
 

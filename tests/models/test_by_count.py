@@ -50,7 +50,7 @@ def test_the_bytes_of_a_position_are_those_that_the_cache_takes(name):
     model = tiny(name)
     lm = CachedLM(model)
     lm.prefill(torch.arange(8))
-    cached = [each for layer in lm._cache.layers for each in (layer.keys, layer.values)]
+    cached = [each for layer in lm.cache.layers for each in (layer.keys, layer.values)]
     held = [tensor.nbytes // tensor.shape[-2] for tensor in cached]
     assert sum(held) == bytes_of_model(model, 0).position
 

@@ -9,9 +9,9 @@ import torch
 
 from specdemo import Params, Round, generate, load_pair, stream
 from specdemo.drafters.dflash.drafter import DFlashDrafter
-from specdemo.drafters.dflash.head import CachedDFlash, Markov, Sight
-from specdemo.drafters.dflash.native import NativeDFlash
+from specdemo.drafters.dflash.head import CachedDFlash, Markov, NativeDFlash
 from specdemo.engine.sampling import Sampler, uniforms
+from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
 from tests.block_heads import block_logits, tiny_block_head
@@ -20,13 +20,13 @@ from tests.oracle import said_anew
 from tests.runners import with_head
 from tests.tiny import tiny
 
-WINDOWED = (Sight(3, later=False), Sight(4))
+WINDOWED = (RowMask(3, from_first=True), RowMask(4, from_first=True, later=True))
 HEADS = {
     "dflash": {},
     "a draft vocabulary": dict(draft_ids=[1, 3, 5, 7, 9, 11]),
     "the anchor drafts": dict(samples_from_anchor=True),
-    "windows from the anchor": dict(sights=WINDOWED),
-    "windows from each row": dict(sights=(Sight(3, False, False), Sight(None, later=False))),
+    "windows from the anchor": dict(masks=WINDOWED),
+    "windows from each row": dict(masks=(RowMask(3), RowMask())),
     "one layer's input": dict(layer_ids=(1,)),
     "scale and cap": dict(embedding_scale=2.0, logit_scale=0.5, logit_cap=3.0),
     "dspark": dict(samples_from_anchor=True, markov=Markov(6, "vanilla")),
@@ -102,14 +102,25 @@ def compiled(fits_16_bits=False, **options):
     return target, head, NativeDFlash(head, target)
 
 
-@pytest.mark.parametrize("options", [{}, dict(draft_ids=list(range(0, 96, 3)))], ids=["all", "some"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        dict(draft_ids=list(range(0, 96, 3))),
+        dict(masks=WINDOWED),
+        dict(masks=(RowMask(3), RowMask())),
+        dict(embedding_scale=2.0, logit_scale=0.5, logit_cap=3.0),
+        dict(markov=Markov(8, "gated")),
+    ],
+    ids=str,
+)
 def test_compiled_blocks_say_what_the_head_says(options):
     """For every number of rows, after texts of several lengths, and after weights were changed."""
     target, head, fast = compiled(**options)
     plain = CachedDFlash(head, target)
     for cached in (fast, plain):
-        cached.reserve(64)
-        cached.features.reserve(64)
+        cached.grow(64)
+        cached.reads.reserve(64)
     fast.begin_run(static=True)
     assert fast.native is not None and fast.not_native is None
     for change in (1.0, 1.3):
@@ -117,33 +128,37 @@ def test_compiled_blocks_say_what_the_head_says(options):
         fast.begin_run(static=True)
         for start in (0, 1, 40):
             noise = torch.Generator().manual_seed(start)
-            states = torch.randn(64, fast.features.states.shape[1], generator=noise)
+            states = torch.randn(64, fast.reads.states.shape[1], generator=noise)
             for cached in (fast, plain):
-                cached.features.states.copy_(states[: len(cached.features.states)])
+                cached.reads.states.copy_(states[: len(cached.reads.states)])
                 for at in range(0, start, 9):  # a whole block of rows, and less
-                    cached.read_from(torch.tensor(at), min(9, start - at))
+                    cached.read(torch.tensor(at), min(9, start - at))
             for count in range(2, 6):
                 assert_alike(fast, plain, count, start)
 
 
 def assert_alike(fast, plain, count, start):
-    found, expected = (
-        one.drafting_logits(torch.tensor([count]), torch.tensor(start), count) for one in (fast, plain)
-    )
-    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
+    """The hidden states of a block's rows, and the logits of those that draft."""
+    with torch.no_grad():
+        found, expected = (
+            one.block(torch.tensor([count]), torch.tensor(start), count) for one in (fast, plain)
+        )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-4)
 
 
 def test_features_read_at_the_end_of_their_memory_say_the_same():
     """A block of rows would reach beyond it. How much memory there is depends on the texts before."""
     target, head, short = compiled()
     long = NativeDFlash(head, target)
-    states = torch.randn(9, short.features.states.shape[1], generator=torch.Generator().manual_seed(0))
+    states = torch.randn(9, short.reads.states.shape[1], generator=torch.Generator().manual_seed(0))
     for cached, room in ((short, 9), (long, 64)):
         cached.begin_run(static=True)
-        cached.reserve(64)
-        cached.features.states = torch.cat([states, states.new_zeros(room - 9, states.shape[1])])
-        cached.read_from(torch.tensor(0), 9)
-    assert torch.equal(short.keys[..., :9, :], long.keys[..., :9, :])
+        cached.grow(64)
+        cached.reads.states = torch.cat([states, states.new_zeros(room - 9, states.shape[1])])
+        cached.read(torch.tensor(0), 9)
+    for one, other in zip(short.layers, long.layers, strict=True):
+        assert torch.equal(one.keys[..., :9, :], other.keys[..., :9, :])
 
 
 def test_a_weight_that_no_longer_fits_16_bits_between_runs():
@@ -163,14 +178,11 @@ def test_what_cannot_be_compiled_is_said():
     assert short.not_native is None
     pair = load_pair(target=target)
     pair.runner.capture = "auto"
-    for options, words in (
-        (dict(sights=(Sight(4), Sight())), "sliding windows"),
-        (dict(markov=Markov(8, "gated")), "it has a Markov head"),
-    ):
-        pair.runner.change_drafter(tiny_block_head(target, intermediate_size=64, head_dim=16, **options))
-        generate(replace(pair, drafter=pair.runner.drafter), TEXT, Params(max_new_tokens=8, seed=0))
-        (note,) = pair.runner.notes
-        assert note.startswith("the drafter runs operation by operation, which is slower: ") and words in note
+    pair.runner.change_drafter(tiny_block_head(target, intermediate_size=40, head_dim=16))
+    generate(replace(pair, drafter=pair.runner.drafter), TEXT, Params(max_new_tokens=8, seed=0))
+    (note,) = pair.runner.notes
+    assert note.startswith("the drafter runs operation by operation, which is slower: ")
+    assert "it has a product of 40 numbers to 64" in note
 
 
 def test_transformers_own_candidates_are_the_same():

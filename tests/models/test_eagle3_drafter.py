@@ -18,7 +18,7 @@ from specdemo.drafters.dflash.drafter import DFlashDrafter
 from specdemo.drafters.dflash.head import CachedDFlash
 from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.drafters.eagle3.head import CachedEagle3
-from specdemo.engine.sampling import Sampler, uniforms
+from specdemo.engine.sampling import Sampler, Settings, draw, uniforms
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import EagerSteps, Graphs
 from specdemo.runtime.lm import CachedLM
@@ -184,6 +184,63 @@ def test_beyond_the_head_s_context_nothing_is_drafted(kind):
     for this_round in trace.rounds[:-1]:
         assert len(this_round.draft) == max(0, min(4, kind.last + 1 - length))
         length += len(this_round.emitted)
+
+
+COMPILED = HEADS | {
+    "half of the channels rotated": dict(
+        shape=dict(rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5))
+    )
+}
+
+
+@pytest.mark.parametrize("options", COMPILED.values(), ids=COMPILED)
+@torch.no_grad()
+def test_compiled_drafts_say_what_the_head_says(options):
+    """From true features of any number of tokens, token by token and as one call, greedily and sampled, and
+    after weights were changed."""
+    target = target_of("llama")
+    head = tiny_head(target, **options)
+    fast, plain = head.compiled(target), head.cached(target)
+    for change in (1.0, 1.3):
+        head.layers[-1].mlp.down_proj.weight.mul_(change)
+        head.fc.weight.mul_(change)
+        fast.begin_run(static=True)
+        assert fast.native is not None and fast.notes_as("drafter") == []
+        states = torch.randn(64, fast.reads.states.shape[1], generator=torch.Generator().manual_seed(3))
+        for cached in (fast, plain):
+            cached.grow(64)
+            cached.reads.states = states
+            cached.prefill([7 * i % 96 for i in range(64)], 0, 40, lambda: False)
+        for start, rows in ((0, 1), (1, 2), (20, 5), (29, 9)):
+            tokens, start = torch.arange(rows), torch.tensor(start)
+            assert_the_same_draft(fast, plain, tokens, start)
+
+
+def assert_the_same_draft(fast, plain, tokens, start):
+    u, shaping = (
+        torch.tensor([0.1, 0.6, 0.9], dtype=torch.float64),
+        Sampler(Params(temperature=0.8, top_p=0.9)),
+    )
+    numbers = torch.tensor(shaping.numbers, dtype=torch.float64)
+    for settings in (None, numbers):
+        drafted, q, logits = fast.draft(tokens, start, u, settings)
+        assert (q is None) is (settings is None)
+        each, by_one = None, []
+        for cached in (plain, fast):  # fed with what was drafted, one by one
+            g, said = cached.begin(tokens, start)
+            said = [said]
+            for i, token in enumerate(drafted[:-1].split(1)):
+                g, more = cached.go_on(token, g, start + len(tokens) + i)
+                said.append(more)
+            by_one.append(torch.cat(said))
+        for each in by_one:
+            torch.testing.assert_close(logits, each, atol=2e-4, rtol=1e-4)
+        if settings is None:
+            assert drafted.tolist() == logits.argmax(-1).tolist()
+        else:
+            right = shaping.shape(logits, Settings(numbers))[0]
+            torch.testing.assert_close(q, right, atol=1e-6, rtol=1e-4)
+            assert drafted.tolist() == draw(right, u).tolist()
 
 
 @pytest.mark.slow

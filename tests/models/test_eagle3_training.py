@@ -22,11 +22,10 @@ OPTIONS = [
 @torch.no_grad()
 def unrolled(head, hidden, rows, steps):
     """The logits [B, N, Vd] of each step, in float32."""
-    g, attention, found = head.features(hidden[:, :-1]), [UnrolledAttention()], []
+    g, attention, found = head.features(hidden[:, :-1]), [UnrolledAttention(head)], []
     for step in range(steps):
         tokens = rows[:, 1 + step :]
-        positions = torch.arange(1 + step, 1 + step + tokens.shape[1])
-        g, logits = head.predict(head(tokens, g[:, : tokens.shape[1]], positions, attention))
+        g, logits = head.predict(head(tokens, g[:, : tokens.shape[1]].clone(), attention))
         found.append(logits)
     return found
 
@@ -92,10 +91,12 @@ def test_what_training_reads_of_the_target_is_what_its_layers_are_given():
 def test_a_head_holds_all_of_its_target_what_training_needs_or_nothing():
     target = tiny()
     head = tiny_head(target, **OPTIONS[0])
-    tokens, g, positions = torch.tensor([5]), torch.randn(1, head.config.hidden_size), torch.tensor([1])
+    tokens, g = torch.tensor([5]), torch.randn(1, head.config.hidden_size)
 
     def y():
-        return head(tokens, g, positions, [lambda q, k, v: v.repeat_interleave(2, 1)])
+        values = lambda layer, qkv: layer.by_head(qkv, None)[2].repeat_interleave(2, 1).flatten(1)  # noqa: E731
+        with torch.no_grad():
+            return head(tokens, g.clone(), [values])
 
     assert head.attachment == "detached" and not head.verifier
     with pytest.raises(ValueError, match="has no embeddings of its own"):

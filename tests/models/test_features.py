@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import specdemo.runtime.lm
-from specdemo.runtime.lm import CachedLM, Features
+from specdemo.runtime.cache import Features
+from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import has_hooks
 from tests.tiny import VOCAB, tiny
 
@@ -81,7 +82,7 @@ def test_the_buffer_grows_with_the_cache():
     feed(lm, 0, TEXT)
     epoch = lm.buffer_epoch
     lm.reserve(45, 300)
-    assert len(lm.features.states) == lm._capacity >= 300 and lm.buffer_epoch > epoch
+    assert len(lm.features.states) == lm.capacity >= 300 and lm.buffer_epoch > epoch
     assert_kept(lm, hidden_states(model))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from optimum.quanto import freeze, qint8, quantize
 
-from specdemo.runtime import fused
+from specdemo.runtime import decoder
 from specdemo.runtime.graphs import weights_address
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM
@@ -77,6 +77,7 @@ def test_the_model_s_own_logits(name):
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 16}),
         ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
         ("gemma3", {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
+        ("phi3", {"partial_rotary_factor": 0.5}),  # only a part of each head is rotated
     ],
     ids=str,
 )
@@ -163,7 +164,6 @@ def test_quantised_weights_are_not_joined_and_graphs_know_where_they_are():
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("phi3", {"partial_rotary_factor": 0.5}),  # only a part of each head is rotated
         ("gemma3", {"use_bidirectional_attention": True}),
         ("llama", None),  # a module of another class than the model's class has
     ],
@@ -183,7 +183,7 @@ def test_a_model_that_is_built_otherwise_runs_by_its_own_forward(name, changes):
 
 
 def test_a_fused_forward_that_predicts_otherwise_is_not_used(monkeypatch):
-    monkeypatch.setattr(fused, "rotated", lambda x, cos, sin, half: x)
+    monkeypatch.setattr(decoder, "rotated", lambda x, cos, sin: x)
     model = tiny()
     lm = static(model)
     assert lm.fused is None and "predicts something other" in lm.not_fused

@@ -110,14 +110,14 @@ def test_rows_are_those_of_a_plain_computation(name):
     g = torch.randn(LENGTH, head.config.hidden_size, generator=generator)
     expected = plainly(head, tokens.numpy(), g.double().numpy(), range(1, LENGTH + 1))
     cached = CachedEagle3(head, target)
-    cached.reserve(LENGTH)
+    cached.grow(LENGTH)
     said, start = [], 0
     with torch.no_grad():
         for rows in (7, 1, 2, 1, 4, 9):
             rejected = min(3, LENGTH - start)
-            cached.forward(tokens[:rejected], g[:rejected], torch.tensor(start))
+            cached.rows(tokens[:rejected], g[:rejected].clone(), torch.tensor(start))
             part = slice(start, start + rows)
-            said.append(cached.forward(tokens[part], g[part], torch.tensor(start)))
+            said.append(cached.rows(tokens[part], g[part].clone(), torch.tensor(start)))
             start += rows
     said = torch.cat(said).double().numpy()
     scale = np.abs(expected).max()

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+import specdemo.runtime.cache
 import specdemo.runtime.lm
 from specdemo import PairError, Params, generate, load_pair
 from specdemo.runtime.attention import MAX_GROUPED_QUERIES
@@ -151,7 +152,7 @@ def test_a_cache_that_found_no_memory_to_grow_still_holds_what_it_held(mode, gro
     model = tiny()
     text, lm = greedy(model, [3, 1, 4], 60), lm_of(model, mode)
     at(lm, 0, text)
-    really, calls = specdemo.runtime.lm.longer, []
+    really, calls = specdemo.runtime.cache.longer, []
 
     def longer(old, length):
         if len(calls) == grown:
@@ -160,7 +161,7 @@ def test_a_cache_that_found_no_memory_to_grow_still_holds_what_it_held(mode, gro
         return really(old, length)
 
     with monkeypatch.context() as full:
-        full.setattr(specdemo.runtime.lm, "longer", longer)
+        full.setattr(specdemo.runtime.cache, "longer", longer)
         with pytest.raises(torch.OutOfMemoryError):
             lm.reserve(0, 400)
     assert len(calls) == grown

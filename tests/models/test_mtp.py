@@ -247,7 +247,7 @@ def test_a_captured_step_is_of_one_drafter_s_features():
 
     params = Params(gamma=3, temperature=0, seed=0)
     verifier = decoding(lm, NoDrafter(12, lm.device), params, PROMPT, run_step=Keyed()).decoder.verifier
-    kept = [None, *(CachedMtp(load_pair(target=target).mtp, target).features for _ in range(2))]
+    kept = [None, *(CachedMtp(load_pair(target=target).mtp, target).reads for _ in range(2))]
     for features in (*kept, *kept):
         lm.features = features
         with torch.no_grad():
@@ -380,8 +380,6 @@ def test_layers_of_a_kind_that_is_not_known(tmp_path):
 
 
 def test_layers_that_predict_something_else_with_a_cache(monkeypatch):
-    monkeypatch.setattr(
-        CachedMtp, "hidden", lambda self, start, end: self.features.at(torch.arange(start, end))
-    )
+    monkeypatch.setattr(CachedMtp, "hidden", lambda self, start, end: self.reads.at(torch.arange(start, end)))
     pair = load_pair(target=loaded(saved("deepseek_v3")))
     assert pair.mtp.endswith("what they predict with a cache differs from what they predict without one")

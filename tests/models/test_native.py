@@ -24,10 +24,12 @@ from specdemo import Params, generate, load_pair
 from specdemo.bench.hardware import roofline
 from specdemo.engine.sampling import Nucleus, Sampler
 from specdemo.runtime import kernels, native, products
+from specdemo.runtime.cache import Features
 from specdemo.runtime.device import Clock
-from specdemo.runtime.fused import FusedForward, rotations_up_to
+from specdemo.runtime.families import rotations_up_to
+from specdemo.runtime.fused import FusedForward
 from specdemo.runtime.linear import join_weights, use_skinny_linear
-from specdemo.runtime.lm import CachedLM, Features
+from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeForward, NativeLM
 from specdemo.runtime.weights import weight_bytes
 from specdemo.ui.view.texts import describe_pair
@@ -76,6 +78,7 @@ def test_of_joined_weights_from_a_checkpoint_in_16_bits(name):
         ("llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 64}),
         ("mistral", {"sliding_window": None}),
         ("phi3", longrope(64)),
+        ("phi3", {"partial_rotary_factor": 0.5}),
         ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
         ("gemma2", {"attn_logit_softcapping": 0.5, "final_logit_softcapping": 0.5}),
         ("gemma3", {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}),
@@ -318,7 +321,7 @@ def test_rotations_are_the_model_s_own_after_a_longer_text_of_its_owner():
         model = tiny(rope_parameters=DYNAMIC, max_position_embeddings=64)
         layers = FusedForward(model).layers
         model(torch.arange(owners)[None])
-        found.append(rotations_up_to(256, 63, model.model, torch.zeros(1), layers)[None])
+        found.append(rotations_up_to(torch.arange(256), 63, model, torch.zeros(1), layers)[None])
     assert all(map(torch.equal, *found))
 
 

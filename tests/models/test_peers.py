@@ -117,12 +117,12 @@ def blocks_of_ours(cached: CachedDFlash, theirs: dict) -> tuple[list[torch.Tenso
     sure the head is of them."""
     head, tokens = cached.model, theirs["tokens"]
     config, logits, sure = head.config, [], []
-    cached.features.states = theirs["hidden"]
-    cached.reserve(len(tokens) + config.block_size)
-    cached.read(torch.arange(len(tokens)))
+    cached.reads.states = theirs["hidden"]
+    cached.grow(len(tokens) + config.block_size)
+    cached.read(torch.tensor(0), len(tokens))
     anchors = theirs["places"][:: config.block_size].tolist()
     for anchor in sorted(set(anchors), reverse=True):  # whose block overwrites what is behind it
-        hidden = cached.block(tokens[anchor : anchor + 1], torch.tensor(anchor), config.block_size)
+        hidden, _ = cached.block(tokens[anchor : anchor + 1], torch.tensor(anchor), config.block_size)
         said = head.logits(hidden)
         places = torch.arange(anchor, anchor + config.block_size) - int(not config.samples_from_anchor)
         before = tokens[places.clamp(min=anchor)]

@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, BertLMHeadModel
 
 from specdemo import PairError, Params, generate, load_pair
-from specdemo.runtime.lm import PositionalLayer
+from specdemo.runtime.cache import PositionalLayer
 from specdemo.runtime.probe import agrees_with_itself
 from tests.sentences import assert_one_sentence
 from tests.tiny import VOCAB, longrope, noisy, random_weights, tiny

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from specdemo import PairError, Params, generate, load_pair, stream
 from specdemo.bench.contestants import contestants
 from specdemo.cli.main import main
-from specdemo.drafters.dflash.head import DFlashHead, Markov, Sight
+from specdemo.drafters.dflash.head import WHOLE_BLOCK, DFlashHead, Markov
 from specdemo.drafters.eagle3.head import Eagle3Head
 from specdemo.drafters.formats import describes_head
 from specdemo.drafters.speculators import read_speculator
@@ -22,6 +22,7 @@ from specdemo.errors import LoadError
 from specdemo.loading.fetch import is_here
 from specdemo.loading.load import load_planned, plan
 from specdemo.loading.request import resolve
+from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.weights import held_bytes, weight_bytes
 from specdemo.ui.runs.models import Choice, Models
 from tests.block_heads import LAYERS as BLOCK_LAYERS
@@ -459,20 +460,20 @@ def test_sliding_windows_are_counted_from_each_row_by_the_authors_and_else_from_
 ):
     head = tiny_block_head(tiny(**SHAPE), layer_ids=(1,))
     folder = save_authors_block_head(head, tmp_path / "head", sliding_window=4, **MIXED)
-    for own, sights in (
-        ({}, (Sight(4, from_anchor=False, later=False), Sight())),
-        ({"is_causal": False}, (Sight(4, from_anchor=False), Sight())),
-        ({"is_causal": True}, (Sight(4, from_anchor=False, later=False), Sight(later=False))),
+    for own, masks in (
+        ({}, (RowMask(4), WHOLE_BLOCK)),
+        ({"is_causal": False}, (RowMask(4, later=True), WHOLE_BLOCK)),
+        ({"is_causal": True}, (RowMask(4), RowMask())),
     ):
         change_config(folder, **own)
-        assert read_speculator(folder).config.sights == sights
+        assert read_speculator(folder).config.masks == masks
     with_blocks.attach(folder)
     assert_runs(with_blocks, expected)
     folder = save_block_head(tiny_block_head(tiny(**SHAPE)), tmp_path / "other", str(saved / "target"))
     change_config(folder, LAYER, **MIXED, sliding_window=4)
     for later in (True, False):
         change_config(folder, sliding_window_non_causal=later)
-        assert read_speculator(folder).config.sights == (Sight(4, from_anchor=True, later=later), Sight())
+        assert read_speculator(folder).config.masks == (RowMask(4, from_first=True, later=later), WHOLE_BLOCK)
     with_blocks.attach(folder)
     assert_runs(with_blocks, expected)
 

@@ -16,7 +16,7 @@ from specdemo.runtime.attention import (
     parts_of,
     split_attention,
 )
-from specdemo.runtime.lm import kv_length_for
+from specdemo.runtime.cache import kv_length_for
 from tests.fake_cuda import FakeCuda, Properties, install
 
 SHAPES = {  # of the catalogue: query heads, key heads, head_dim

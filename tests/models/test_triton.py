@@ -15,14 +15,18 @@ from torch.nn.functional import gelu, silu
 from transformers.activations import ACT2FN
 
 from specdemo import Params, Round, stream
+from specdemo.drafters.dflash.head import CachedDFlash
 from specdemo.engine import loop
 from specdemo.runtime import cuda
+from specdemo.runtime.decoder import RowMask
 from specdemo.runtime.device import Clock
 from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.linear import MOST_BY_TRITON, Product, int8_of, join_weights
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.weights import held_bytes
+from tests.block_heads import tiny_block_head
 from tests.fake_cuda import FakeCuda, install
+from tests.heads import tiny_head
 from tests.kernel_shapes import DEVICE, DTYPES, MODELS, products_of
 from tests.models.test_capture import PROMPT, Filled, timeless
 from tests.models.test_fused import assert_same
@@ -46,6 +50,7 @@ from tests.kernel_errors import (  # noqa: E402
 )
 
 with_stand_ins = pytest.mark.skipif(DEVICE == "cuda", reason="a stand-in for CUDA needs models on the CPU")
+MIXED = dict(sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 TEXT = torch.arange(20) * 37 % VOCAB  # longer than the sliding windows
 ROUNDED = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of a result, by its own size
 
@@ -162,6 +167,63 @@ def test_fused_forwards_with_kernels_predict_the_model_s_own_logits(name):
     lm = static_on(model)
     assert lm.fused is not None and lm.fused.triton and not lm.notes_as("target")
     assert_same(our_logits(lm, 7), own_logits(model))
+
+
+HEADS = {
+    "eagle3": (tiny_head, {}),
+    "eagle3 with norms and a window": (
+        tiny_head,
+        dict(layer="qwen3", layers=2, fc_norm=True, norm_before_residual=True, shape=MIXED),
+    ),
+    "dflash": (tiny_block_head, {}),
+    "dflash with windows": (
+        tiny_block_head,
+        dict(masks=(RowMask(3, from_first=True), RowMask(4, from_first=True, later=True))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "options"), HEADS.values(), ids=HEADS)
+@torch.no_grad()
+def test_heads_with_kernels_say_what_they_say_without(make, options):
+    """At their trial, and after more rows than it has, written in parts."""
+    target = tiny().to(DEVICE)
+    head = make(target, **options).to(DEVICE)
+    join_weights(head)
+    fast, plain = head.cached(target), head.cached(target)
+    fast.begin_run(static=True)
+    assert fast.decoding[0].kernels is not None and fast.notes_as("drafter") == []
+    said = []
+    for cached in (fast, plain):
+        cached.grow(64)
+        cached.reads.states = randn(64, cached.reads.states.shape[1], seed=1)
+        said.append(after_parts(cached))
+    assert_same(*said)
+
+
+def after_parts(cached):
+    """Logits, after 26 rows in parts."""
+    token, start = torch.tensor([3], device=DEVICE), torch.tensor(0, device=DEVICE)
+    if isinstance(cached, CachedDFlash):
+        for _ in range(2):
+            cached.read(start, 13)
+            start = start + 13
+        return cached.block(token, start, 5)[1]
+    for _ in range(2):
+        g, _ = cached.begin(torch.arange(13, device=DEVICE), start)
+        start = start + 13
+    g, first = cached.go_on(token, g, start)
+    return torch.cat([first, cached.go_on(token, g, start + 1)[1]])
+
+
+def test_a_head_whose_kernels_lie_runs_without_them(monkeypatch):
+    own = triton_between.normed
+    monkeypatch.setattr(triton_between, "normed", lambda *given: 1.1 * own(*given))
+    target = tiny().to(DEVICE)
+    cached = tiny_head(target).to(DEVICE).cached(target)
+    cached.begin_run(static=True)
+    assert cached.decoding[0].kernels is None
+    assert "without kernels written in Triton, which is slower" in cached.notes_as("drafter")[0]
 
 
 def test_a_single_row_is_multiplied_by_our_kernel(monkeypatch):
@@ -365,13 +427,16 @@ ATTENTION = {
         f"{n} after {first}": attending(*SMALL, n, first, 256)
         for n, first in ((1, 0), (2, 1), (5, 63), (2, 64), (1, 65), (5, 251))
     },
-    **{f"a window of {window}": attending(*SMALL, window=window) for window in (1, 17, 100, 5000)},
-    "a window of 3 in the draft": attending(*SMALL, MOST_BY_TRITON, 2, window=3),
+    **{f"a window of {window}": attending(*SMALL, mask=RowMask(window)) for window in (1, 17, 100, 5000)},
+    "a block": attending(*SMALL, mask=RowMask(later=True)),
+    "a block behind a window": attending(*SMALL, mask=RowMask(100, from_first=True, later=True)),
+    "a block in a window": attending(*SMALL, mask=RowMask(3, later=True)),
+    "a window of 3 in the draft": attending(*SMALL, MOST_BY_TRITON, 2, mask=RowMask(3)),
     "capped": attending(*SMALL, softcap=2.0),
     "capped in 16 bits": attending(4, 2, 16, BFLOAT16, softcap=2.0),
     # Whose heads are more rows than one block makes.
-    "the longest draft": attending(28, 4, 16, FLOAT32, MOST_BY_TRITON, 90, 256, "rotated", window=70),
-    "the same, wider": attending(7, 1, 256, BFLOAT16, MOST_BY_TRITON, 90, 256, "rotated", window=70),
+    "the longest draft": attending(28, 4, 16, FLOAT32, MOST_BY_TRITON, 90, 256, "rotated", mask=RowMask(70)),
+    "the same, wider": attending(7, 1, 256, BFLOAT16, MOST_BY_TRITON, 90, 256, "rotated", mask=RowMask(70)),
 }
 
 
@@ -391,7 +456,7 @@ def test_a_high_cap_costs_no_digits():
 
 def test_attention_does_not_read_what_no_row_sees():
     """Keys before the window are NaN, too, and those of other places of the cache already were."""
-    given = attending(4, 2, 16, torch.float32, window=64)
+    given = attending(4, 2, 16, torch.float32, mask=RowMask(64))
     for cached in (given.keys, given.values):
         cached[:, :, : 700 - 63] = torch.nan
     assert not attended(given).isnan().any()

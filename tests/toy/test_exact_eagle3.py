@@ -41,30 +41,33 @@ class TableHead:
     kv_length = buffer_epoch = 0
 
     def __init__(self, features, text):
-        self.features = features
+        self.reads = features
         self.text = text
 
-    def reserve(self, length):
+    def grow(self, length):
         self.reserved = length
 
     def prefill(self, ids, start, end, is_over):
         if end > start:
-            self.reserve(end)
-            self.forward_true(torch.tensor(ids[start + 1 : end + 1]), torch.tensor(start))
+            self.grow(end)
+            self.begin(torch.tensor(ids[start + 1 : end + 1]), torch.tensor(start))
 
-    def forward_true(self, tokens, start):
+    def draft(self, tokens, start, u, shaping):
+        return None
+
+    def begin(self, tokens, start):
         start = start.item()
         assert tokens.tolist() == self.text[start + 1 : start + 1 + len(tokens)]
-        before = [self.features[start + i] for i in range(len(tokens))]
+        before = [self.reads[start + i] for i in range(len(tokens))]
         assert before == self.text[start : start + len(tokens)]
         assert start + len(tokens) <= self.reserved
         self.next = start + len(tokens)
-        return torch.stack([torch.tensor(before), tokens], 1)
+        return self.predict(torch.tensor([[before[-1], tokens[-1].item()]]))
 
-    def forward(self, tokens, g, start):
+    def go_on(self, token, g, start):
         assert start.item() == self.next < self.reserved
         self.next += 1
-        return torch.stack([g[:, 1], tokens], 1)
+        return self.predict(torch.stack([g[:, 1], token], 1))
 
     def predict(self, y):
         logits = WIDE[y[:, 0], y[:, 1]]

@@ -25,17 +25,17 @@ class TableLayers:
     device, context, count = CPU, 1000, 2
 
     def __init__(self, features, text):
-        self.features = features
+        self.reads = features
         self.text = text
         self.held = [{}, {}]  # of each layer: the token that was written to a slot
         self.drafted = {}  # the latest token of each position
         self.deepest = 0  # turns of a draft
 
-    def reserve(self, slots):
+    def grow(self, slots):
         self.reserved = slots
 
     def hidden(self, start, end):
-        before = [self.features[at] for at in range(start, end)]
+        before = [self.reads[at] for at in range(start, end)]
         assert before == self.text[start:end]
         return torch.tensor([[0, token, -1] for token in before]).reshape(-1, 3)
 
@@ -63,7 +63,7 @@ class TableLayers:
         return torch.stack([OF_LAYERS[layer][before, token] for before, token, layer in hidden.tolist()])
 
     def prefill(self, ids, start, end, used, is_over):
-        self.reserve(end)
+        self.grow(end)
         hidden = self.hidden(start, end)
         for layer in range(used):
             position = start + 1 + layer

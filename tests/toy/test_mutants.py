@@ -240,16 +240,16 @@ QUICK = [
     # Caches and drafters
     Mutant(
         "keys and values go one place too far",
-        "runtime/lm.py",
-        "self.positions = self.start + self.kv_ruler[: len(ids)]",
-        "self.positions = self.start + 1 + self.kv_ruler[: len(ids)]",
+        "runtime/cache.py",
+        "else start + self.kv_ruler[:count]",
+        "else start + 1 + self.kv_ruler[:count]",
         LM,
     ),
     Mutant(
         "a forward sees one place too few",
         "runtime/lm.py",
-        "self.kv_ruler = self._ruler_buffer[: self._next + len(ids)]",
-        "self.kv_ruler = self._ruler_buffer[: max(len(ids), self._next + len(ids) - 1)]",
+        "self.kv_ruler = self.ruler[: self._next]",
+        "self.kv_ruler = self.ruler[: max(len(ids), self._next - 1)]",
         LM,
     ),
     Mutant(

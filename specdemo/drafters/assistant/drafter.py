@@ -31,7 +31,7 @@ class AssistantDrafter(Drafter):
     def __post_init__(self) -> None:
         # As of ModelDrafter: a GPU is not waited for.
         self.stops_below = self.confidence if self.assistant.device.type == "cpu" else 0.0
-        self.target.features = self.assistant.features
+        self.target.features = self.assistant.reads
 
     def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
         if k <= 0 or len(ids) == 1 or len(ids) > self.assistant.context:

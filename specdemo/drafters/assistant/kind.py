@@ -62,7 +62,7 @@ class AssistantKind(Kind):
         shares."""
         with torch.no_grad(), evaluating(in_training(target)), evaluating(in_training(model)):
             lm, cached = CachedLM(target), CachedAssistant(model, target)
-            lm.features = cached.features
+            lm.features = cached.reads
             ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target), cached.context)))
             n = len(ids) - 1  # the position of the last token, which the assistant is given
             lm.prefill(ids[:n])

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from specdemo.runtime.lm import Cached, CachedLM, Features, context_of, final_norm, layers_of
+from specdemo.runtime.cache import Cached, Features, layers_of
+from specdemo.runtime.lm import CachedLM, context_of, final_norm
 
 # The kinds of assistants (`model_type`), and the kind of the text model of the targets that each is made for.
 ASSISTANTS = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}
@@ -37,6 +38,7 @@ class CachedAssistant(Cached):
     """An assistant with the last hidden states of its target."""
 
     is_captured = False
+    reads: LastFeatures
 
     def __init__(self, model: PreTrainedModel, target: PreTrainedModel):
         self.model = model
@@ -45,29 +47,18 @@ class CachedAssistant(Cached):
         self.dtype = model.dtype
         self.context = context_of(model)
         self.embeddings = target.get_input_embeddings()  # which scale what they look up
-        self.features = LastFeatures(target, (target.config.get_text_config().num_hidden_layers,))
+        self.reads = LastFeatures(target, (target.config.get_text_config().num_hidden_layers,))
         self.norm = final_norm(target)
         self.shared = shared_layers(target)
 
-    @property
-    def reads(self) -> Features:
-        return self.features
-
-    def begin_run(self, static: bool) -> None:
-        """Its forwards are the same in both modes."""
-
-    def free(self) -> None:
-        """Gives the memory of the features back at once."""
-        self.features.states = self.features.states[:0].clone()
-
     def hidden(self, position: int) -> Tensor:
         """The target's last hidden state at a position: [1, H]."""
-        row = torch.full((1,), position, device=self.features.states.device)
-        return self.norm(self.features.at(row))
+        row = torch.full((1,), position, device=self.reads.states.device)
+        return self.norm(self.reads.at(row))
 
     def keys_and_values(self, lm: CachedLM, length: int) -> dict[str, tuple[Tensor, Tensor]]:
         """Of the target's positions before `length`, by the type of layer: each [1, G, length, d]."""
-        layers = {kind: lm._cache.layers[index] for kind, index in self.shared.items()}
+        layers = {kind: lm.cache.layers[index] for kind, index in self.shared.items()}
         return {
             kind: tuple(
                 states[:, :, :length].to(self.device, self.dtype) for states in (layer.keys, layer.values)

@@ -35,7 +35,7 @@ class DFlashDrafter(Drafter):
     filled: int = field(default=0, init=False)  # rows of the head's cache that hold true features
 
     def __post_init__(self) -> None:
-        self.target.features = self.head.features
+        self.target.features = self.head.reads
 
     def start(self, ids: list[int]) -> None:
         self._fill(ids, len(ids) - 1)
@@ -54,7 +54,7 @@ class DFlashDrafter(Drafter):
         more = min(max(1, len(ids) - 2 - self.filled), LONGEST_DRAFT)  # new tokens besides the last
         new = min(1 + self.run_step.rows(more, self.gamma), len(ids) - 1)
         self._fill(ids, len(ids) - 1 - new)  # nothing, unless rounds have drafted nothing
-        self.head.reserve(len(ids) + rows)
+        self.head.grow(len(ids) + rows)
         seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
         value = DraftInput.of(self.head.device, len(ids) - 1, ids[-1:], self.sampler, u[:rows], seen)
         buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
@@ -73,15 +73,15 @@ class DFlashDrafter(Drafter):
         head, model = self.head, self.head.model
         position, anchor = value.position[0].long(), value.last.long()
         if new:
-            head.read_from(position - new, new)
+            head.read(position - new, new)
         count = len(value.u) + len(anchor) - model.config.samples_from_anchor
+        hidden, logits = head.block(anchor, position, count)  # [count, H], [k, Vd]
         if model.markov_head is not None:
-            return self._in_turn(value, head.block(anchor, position, count), told)
-        if model.confidence_head is not None:
-            drafting = model.drafting_rows(head.block(anchor, position, count))  # [k, H]
-            draft = self._at_once(value, model.logits(drafting), told)
-            return replace(draft, sure=model.confidence_head(drafting, None))
-        return self._at_once(value, head.drafting_logits(anchor, position, count), told)
+            return self._in_turn(value, hidden, logits, told)
+        draft = self._at_once(value, logits, told)
+        if model.confidence_head is None:
+            return draft
+        return replace(draft, sure=model.confidence_head(model.drafting_rows(hidden), None))
 
     def _at_once(self, value: DraftInput, logits: Tensor, told: Tensor | None) -> Draft:
         """logits [k, Vd]"""
@@ -93,12 +93,11 @@ class DFlashDrafter(Drafter):
         logits = own if told is None else told
         return Draft.drawn(*self.sampler.sample(logits, value.u, value.settings), own, told)
 
-    def _in_turn(self, value: DraftInput, hidden: Tensor, told: Tensor | None) -> Draft:
+    def _in_turn(self, value: DraftInput, hidden: Tensor, logits: Tensor, told: Tensor | None) -> Draft:
         """One token after another, each with the Markov head's bias from the one before it. hidden [N, H]: of
-        all rows."""
+        all rows. logits: [k, Vd]."""
         model, markov = self.head.model, self.head.model.markov_head
         drafting = model.drafting_rows(hidden)  # [k, H]
-        logits = model.logits(drafting)  # [k, Vd]
         assert markov is not None
         anchor = markov.markov_w1(value.last.long())  # [1, r]
         state, sure = markov.start(1), []

@@ -2,8 +2,9 @@
 its authors (a class DFlashDraftModel, and a `dflash_config`)."""
 
 from specdemo.drafters.config_reader import MOST_UNITS, ConfigReader
-from specdemo.drafters.dflash.head import DFlashConfig, Markov, MarkovKind, Sight
+from specdemo.drafters.dflash.head import DFlashConfig, Markov, MarkovKind
 from specdemo.drafters.formats import DSPARK_KIND
+from specdemo.runtime.decoder import RowMask
 
 LARGEST_BLOCK = 1_000
 MARKOV_KINDS: tuple[MarkovKind, ...] = ("vanilla", "gated", "rnn")
@@ -39,7 +40,7 @@ class DFlashReader(ConfigReader):
             self._mask_token(layer.vocab_size),
             self._layer_ids(is_authors),
             layer.vocab_size if is_authors else self.draft_vocab_size(tokens, layer.vocab_size),
-            self._sights(layer, is_authors),
+            self._masks(layer, is_authors),
             samples_from_anchor=anchor,
             embedding_scale=self._factor("input_embedding_scale", 1.0) or 1.0,
             logit_scale=self._factor("output_multiplier", 1.0) or 1.0,
@@ -63,20 +64,20 @@ class DFlashReader(ConfigReader):
             )
         return token
 
-    def _sights(self, layer, is_authors: bool) -> tuple[Sight, ...]:
+    def _masks(self, layer, is_authors: bool) -> tuple[RowMask, ...]:
         """speculators counts a window from the anchor, the authors count it from each row."""
         types = getattr(layer, "layer_types", None) or ["full_attention"] * layer.num_hidden_layers
         causal = self.raw.get("is_causal") if is_authors else None
         if causal not in (None, True, False):
             raise self.error(f"is_causal must be true or false, not {ascii(causal)[:60]}")
-        sights = []
+        masks = []
         for kind in types:
             if kind == "full_attention":
-                sights.append(Sight(later=not causal))
+                masks.append(RowMask(later=not causal))
                 continue
             later = causal is False if is_authors else self.flag("sliding_window_non_causal")
-            sights.append(Sight(layer.sliding_window, from_anchor=not is_authors, later=later))
-        return tuple(sights)
+            masks.append(RowMask(layer.sliding_window, from_first=not is_authors, later=later))
+        return tuple(masks)
 
     def _markov(self) -> Markov | None:
         rank = self.raw.get("markov_rank", 256)

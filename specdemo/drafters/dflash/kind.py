@@ -8,19 +8,14 @@ from transformers import PreTrainedModel
 from specdemo.drafters.base import Materials
 from specdemo.drafters.dflash.drafter import DFlashDrafter
 from specdemo.drafters.dflash.head import CachedDFlash, DFlashHead
-from specdemo.drafters.dflash.native import NativeDFlash
 from specdemo.drafters.head_kind import HeadKind
 from specdemo.events.speedup import DraftingCost
-from specdemo.runtime.device import Clock
 from specdemo.runtime.weights import weight_bytes
 
 
 class DFlashKind(HeadKind):
     def is_one(self, model: Module) -> bool:
         return isinstance(model, DFlashHead)
-
-    def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> CachedDFlash:
-        return NativeDFlash(model, target) if model.device.type == "cpu" else model.cached(target)
 
     def build(self, given: Materials) -> DFlashDrafter:
         run_step, gamma, is_over, _ = given.how_to_draft
@@ -36,19 +31,19 @@ class DFlashKind(HeadKind):
     def compared(self, whole: CachedDFlash, cached: CachedDFlash, ids: Tensor) -> tuple[Tensor, Tensor]:
         """What a DFlash head says in blocks after ids [N], once when the text is read at once, and once in
         parts with rejected blocks between them: logits [places, V]."""
-        n = len(ids) - 1
-        whole.reserve(n)
-        whole.read(torch.arange(n, device=whole.device))
+        n, beginning = len(ids) - 1, torch.tensor(0, device=whole.device)
+        whole.grow(n)
+        whole.read(beginning, n)
         for start in range(0, n, 3):
             _of_block(cached, ids.flip(0), start)  # a rejected block
-            cached.read(torch.arange(start, min(start + 3, n), device=cached.device))
+            cached.read(beginning + start, min(3, n - start))
         return _of_block(whole, ids, n), _of_block(cached, ids, n)
 
 
 def _of_block(cached: CachedDFlash, ids: Tensor, at: int) -> Tensor:
     """The logits [places, V] of a block whose anchor is ids[at]."""
-    model, size = cached.model, cached.model.config.block_size
-    cached.reserve(at + size)
+    size = cached.model.config.block_size
+    cached.grow(at + size)
     anchor = ids[at : at + 1].to(cached.device)
-    hidden = cached.block(anchor, torch.tensor(at, device=cached.device), size)
-    return model.for_target(model.logits(model.drafting_rows(hidden)))
+    _, logits = cached.block(anchor, torch.tensor(at, device=cached.device), size)
+    return cached.model.for_target(logits)

@@ -36,7 +36,7 @@ class Eagle3Drafter(Drafter):
     def __post_init__(self) -> None:
         # As of ModelDrafter: a GPU is not waited for.
         self.stops_below = self.confidence if self.head.device.type == "cpu" else 0.0
-        self.target.features = self.head.features
+        self.target.features = self.head.reads
 
     def start(self, ids: list[int]) -> None:
         self._fill(ids, len(ids) - 1)
@@ -55,7 +55,7 @@ class Eagle3Drafter(Drafter):
         tokens = ids[1:][-(1 + self.run_step.rows(more, self.gamma)) :]
         start = len(ids) - 1 - len(tokens)
         self._fill(ids, start)  # nothing, unless rounds have drafted nothing
-        self.head.reserve(len(ids) - 2 + rows)
+        self.head.grow(len(ids) - 2 + rows)
         seen = self.sampler.seen(ids, self.target.vocab_size, self.head.device)
         value = DraftInput.of(self.head.device, start, tokens, self.sampler, u[:rows], seen)
         buffers = (self.head.kv_length, self.head.buffer_epoch, self.target.buffer_epoch)
@@ -71,18 +71,23 @@ class Eagle3Drafter(Drafter):
     def step(self, value: DraftInput, told: Tensor | None = None) -> Draft:
         """told: see draft_in_turn."""
         start, last = value.position[0].long(), value.last.long()
+        if told is None and not self.sampler.adjusts and not self.stops_below:
+            shaping = None if self.sampler.greedy else value.settings.numbers
+            drafted = self.head.draft(last, start, value.u, shaping)
+            if drafted is not None:
+                tokens, q, logits = drafted
+                return Draft.drawn(tokens, q, None, logits)
         g = None  # [1, H]: what the head has made of the token before
 
         def predict(drafted: Tensor | None) -> Tensor:
             nonlocal start, g
             if drafted is None or g is None:
-                y = self.head.forward_true(last, start)[-1:]  # [1, H]
+                g, logits = self.head.begin(last, start)
                 start = start + len(last)
             else:
-                y = self.head.forward(drafted, g, start)
+                g, logits = self.head.go_on(drafted, g, start)
                 start = start + 1
-            g, logits = self.head.predict(y)  # [1, H], [1, V]
-            return logits
+            return logits  # [1, V]
 
         how = (self.sampler, value.settings, value.seen, self.stops_below)
         return draft_in_turn(predict, value.u, *how, told)

@@ -2,25 +2,33 @@
 et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test").
 
 Its modules are named as the tensors of the speculators format. Where its keys and values lie, and what a
-token attends to, is given from outside (`Attend`): so the same forward serves drafting by position, which can
-be captured (`CachedEagle3`), and training over several steps."""
+token attends to, is given from outside (`Attention`): so the same forward serves drafting by position, which
+can be captured (`CachedEagle3`), and training over several steps. Its first layer reads a token's embedding
+and a feature side by side, a later one what the layer before it gives, as in any decoder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import Embedding, Linear, Module, ModuleDict, ModuleList, RMSNorm
+from torch.nn import Embedding, Linear, ModuleList, RMSNorm
 from torch.nn.functional import embedding
-from transformers import LlamaConfig, PreTrainedModel, Qwen3Config
-from transformers.activations import ACT2FN
+from transformers import PreTrainedModel
 
-from specdemo.drafters.heads import HEAD_PREFILL_CHUNK, CachedHead, DraftHead, Rotate, gated_mlp
-from specdemo.runtime.attention import additive, masked_attention
+from specdemo.drafters.heads import (
+    HEAD_PREFILL_CHUNK,
+    TRIED_BEFORE,
+    CachedHead,
+    DraftHead,
+    HeadLayer,
+    LayerConfig,
+    NativeHead,
+    rms_norms,
+)
+from specdemo.runtime.decoder import Attention, Decoder, Layer, Norm, RowMask, TargetStates
 from specdemo.runtime.device import to_device
-from specdemo.runtime.fused import as_heads, as_rows, gated
-from specdemo.runtime.linear import Product
+from specdemo.runtime.native import MOST_PREFILLED
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class Eagle3Config:
     """What a head is built like. The number and the sizes of its layers, V, their windows and the rotary
     positions are in `layer`."""
 
-    layer: LlamaConfig | Qwen3Config  # of each layer; Qwen3 has a norm for each head of q and k
+    layer: LayerConfig  # of each layer; Qwen3 has a norm for each head of q and k
     draft_vocab_size: int  # Vd: the tokens that it can draft
     layer_ids: tuple[int, ...] | None = None  # whose inputs it reads; None: see `layer_ids_for`
     features: int = 3  # A: how many these are
@@ -39,7 +47,7 @@ class Eagle3Config:
     norm_output: bool = False  # the next step takes the normed output
     own_embeddings: bool = True  # False: it uses the target's
 
-    def get_text_config(self) -> LlamaConfig | Qwen3Config:
+    def get_text_config(self) -> LayerConfig:
         """As of a transformers config, for `context_of`."""
         return self.layer
 
@@ -49,11 +57,10 @@ class Eagle3Config:
         return self.layer.hidden_size
 
     @property
-    def windows(self) -> list[int | None]:
-        """How many tokens each layer's attention sees, its own among them; None is all."""
+    def masks(self) -> list[RowMask]:
         kinds = getattr(self.layer, "layer_types", None) or ["full_attention"] * self.layer.num_hidden_layers
         window = getattr(self.layer, "sliding_window", None)
-        return [window if kind == "sliding_attention" else None for kind in kinds]
+        return [RowMask(window if kind == "sliding_attention" else None) for kind in kinds]
 
     @property
     def feature_size(self) -> int:
@@ -66,18 +73,12 @@ class Eagle3Config:
         return self.layer_ids or (2, depth // 2, depth - 3)
 
 
-class Attend(Protocol):
-    """Attention of one of the head's layers."""
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Of the forward's own tokens: q [..., N, heads, d], k and v [..., N, groups, d], rotated. Returns
-        [..., N, heads, d]."""
-
-
 class Eagle3Head(DraftHead):
     """See `DraftHead`."""
 
     config: Eagle3Config
+    reads_context: ClassVar[bool] = False
+    first_position: ClassVar[int] = 1
 
     def __init__(self, config: Eagle3Config, dtype: torch.dtype = torch.float32):
         super().__init__(config)
@@ -88,9 +89,13 @@ class Eagle3Head(DraftHead):
         each = [RMSNorm(config.feature_size, **norm) for _ in range(features)] if config.fc_norm else None
         self.fc_norm = None if each is None else ModuleList(each)
         self.fc = Linear(features * config.feature_size, size, bias=False, dtype=dtype)
-        self.layers = ModuleList([DraftLayer(config, dtype, i == 0) for i in range(layer.num_hidden_layers)])
+        self.layers = ModuleList(
+            HeadLayer(layer, dtype, i == 0, config.norm_before_residual)
+            for i in range(layer.num_hidden_layers)
+        )
         self.norm = RMSNorm(size, **norm)
         self.lm_head = Linear(size, config.draft_vocab_size, bias=False, dtype=dtype)
+        self.decoding = self.layers_by(None)
 
     @property
     def kind(self) -> str:
@@ -106,6 +111,24 @@ class Eagle3Head(DraftHead):
     def cached(self, target: PreTrainedModel) -> "CachedEagle3":
         return CachedEagle3(self, target)
 
+    def compiled(self, target: PreTrainedModel) -> "NativeEagle3":
+        return NativeEagle3(self, target)
+
+    def decoder(self) -> Decoder:
+        each = self.fc_norm if self.fc_norm is not None else [self.input_norm]
+        return Decoder(
+            self.dtype,
+            self.embed_tokens or self.verifier[0].get_input_embeddings(),
+            self.decoding,
+            Norm(self.norm),
+            self.lm_head,
+            lambda rows: {None: self.rotary(rows + self.first_position, torch.float32)},
+            reads=TargetStates(rms_norms(each), self.fc, None, are_keys=False),
+            draft_ids=None if self.d2t is None else self.target_ids,
+            vocab_size=self.config.layer.vocab_size,
+            norms_output=self.config.norm_output,
+        )
+
     def features(self, hidden: Tensor) -> Tensor:
         """The target's hidden states [..., A * T], those of `layer_ids` side by side -> g [..., H]."""
         if self.input_norm is not None:
@@ -115,14 +138,20 @@ class Eagle3Head(DraftHead):
             hidden = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
         return self.fc(hidden)
 
-    def forward(self, tokens: Tensor, g: Tensor, positions: Tensor, attention: Sequence[Attend]) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        g: Tensor,
+        attention: Sequence[Attention],
+        layers: Sequence[Layer] | None = None,
+    ) -> Tensor:
         """tokens [..., N] with what came before each: g [..., N, H], the feature of the token before it, or
-        the head's own output for that. positions [N] or [..., N]. attention: of each layer. Returns
-        y [..., N, H]; see `predict`."""
-        e = embedding(tokens, self._embedding()).to(g.dtype)  # [..., N, H]
-        rotate, x = self.rotate_at(positions, g.dtype), g
-        for layer, attend in zip(self.layers, attention, strict=True):
-            x = layer(e, x, rotate, attend)
+        the head's own output for that; unless gradients are recorded, its memory is reused. attention: of
+        each layer. layers: as they run, if not by torch's operations. Returns y [..., N, H]; see
+        `predict`."""
+        embedded, x = embedding(tokens, self._embedding()).to(g.dtype), g  # [..., N, H]
+        for layer, attend in zip(layers or self.decoding, attention, strict=True):
+            x = layer(x, attend, embedded)
         return x
 
     def _embedding(self) -> Tensor:
@@ -136,121 +165,43 @@ class Eagle3Head(DraftHead):
         return normed if self.config.norm_output else y, self.lm_head(normed)
 
 
-class DraftLayer(Module):
-    """A decoder layer. The attention of the first one reads the token's embedding and the feature side by
-    side; that of a later one reads what the layer before it gives, as in any decoder."""
-
-    def __init__(self, config: Eagle3Config, dtype: torch.dtype, is_first: bool):
-        super().__init__()
-        layer, size = config.layer, config.hidden_size
-        self.norm_before_residual = config.norm_before_residual
-        norm = {"eps": layer.rms_norm_eps, "dtype": dtype}
-        self.input_layernorm = RMSNorm(size, **norm)
-        self.hidden_norm = RMSNorm(size, **norm) if is_first else None
-        self.post_attention_layernorm = RMSNorm(size, **norm)
-        self.self_attn = projections(layer, 2 * size if is_first else size, dtype)
-        self.mlp = gated_mlp(layer, dtype)
-        self.heads, self.groups = layer.num_attention_heads, layer.num_key_value_heads
-        self.head_dim, self.mlp_width = layer.head_dim, layer.intermediate_size
-        self.activation = ACT2FN[layer.hidden_act]
-        attention, mlp = self.self_attn, self.mlp
-        self.qkv = Product(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.gate_up = Product(mlp.gate_proj, mlp.up_proj)
-
-    def begin_run(self) -> None:
-        self.qkv.begin_run()
-        self.gate_up.begin_run()
-
-    def forward(self, e: Tensor, x: Tensor, rotate: Rotate, attend: Attend) -> Tensor:
-        """e: the embeddings [..., N, H], read by the first layer only. x [..., N, H] -> the same."""
-        heads, groups, d = self.heads, self.groups, self.head_dim
-        residual = x
-        if self.hidden_norm is None:
-            read = self.input_layernorm(x)
-        else:
-            h = self.hidden_norm(x)
-            residual = h if self.norm_before_residual else x
-            read = torch.cat([self.input_layernorm(e), h], -1)
-        qkv = self.qkv(read)
-        q, k, v = qkv.unflatten(-1, (heads + 2 * groups, d)).split([heads, groups, groups], -2)
-        if "q_norm" in self.self_attn:
-            q, k = self.self_attn.q_norm(q), self.self_attn.k_norm(k)
-        attended = attend(rotate(q), rotate(k), v)
-        x = residual + self.self_attn.o_proj(attended.flatten(-2))
-        hidden = gated(self.gate_up(self.post_attention_layernorm(x)), self.mlp_width, self.activation)
-        return x + self.mlp.down_proj(hidden)
-
-
-def projections(layer: LlamaConfig | Qwen3Config, read: int, dtype: torch.dtype) -> ModuleDict:
-    """The weights of attention over inputs of width `read`, by the format's names."""
-    size, d = layer.hidden_size, layer.head_dim
-    queries, keys = layer.num_attention_heads * d, layer.num_key_value_heads * d
-    shapes = {"q_proj": (read, queries), "k_proj": (read, keys), "v_proj": (read, keys)}
-    shapes["o_proj"] = (queries, size)
-    options = {"bias": layer.attention_bias, "dtype": dtype}
-    parts: dict[str, Module] = {name: Linear(*shape, **options) for name, shape in shapes.items()}
-    if isinstance(layer, Qwen3Config):
-        parts |= {name: RMSNorm(d, layer.rms_norm_eps, dtype=dtype) for name in ("q_norm", "k_norm")}
-    return ModuleDict(parts)
-
-
-class PositionalAttention:
-    """An `Attend` over keys and values that lie by position, [1, groups, L, d]: the forward's own are first
-    written to `rows` [N]. A query sees the positions up to its own, or the last `window` of them; what lies
-    after it is masked, and may be left over. keys [L]: 0, 1, ..."""
-
-    def __init__(
-        self, cached_keys: Tensor, cached_values: Tensor, rows: Tensor, keys: Tensor, window: int | None
-    ):
-        self.keys, self.values, self.rows, self.visible = cached_keys, cached_values, rows, keys
-        self.window = window
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [N, heads, d], k and v [N, groups, d] -> [N, heads, d]"""
-        self.keys.index_copy_(2, self.rows, k.transpose(0, 1)[None])
-        self.values.index_copy_(2, self.rows, v.transpose(0, 1)[None])
-        _, heads, d = q.shape
-        groups, length = k.shape[1], self.visible.shape[0]
-        own = self.rows.repeat(heads // groups)[:, None]  # [R, 1]
-        hidden = self.visible > own
-        if self.window is not None:
-            hidden |= self.visible <= own - self.window
-        mask = additive(hidden, q.dtype)
-        rows = as_rows(q, heads, groups, d)
-        keys, values = self.keys[:, :, :length], self.values[:, :, :length]
-        output = masked_attention(rows, keys, values, mask)
-        return as_heads(output, heads, groups, d).view(-1, heads, d)
-
-
 class CachedEagle3(CachedHead):
     """See `CachedHead`. Row t is that of the pair of the token at position t + 1 and the target's feature at
     position t."""
 
     model: Eagle3Head
 
-    def __init__(self, head: Eagle3Head, target: PreTrainedModel):
-        super().__init__(head, target, layers=head.config.layer.num_hidden_layers)
-
-    def forward(self, tokens: Tensor, g: Tensor, start: Tensor) -> Tensor:
+    def rows(self, tokens: Tensor, g: Tensor, start: Tensor) -> Tensor:
         """tokens [N] and what came before each, g [N, H], in the rows start [], start + 1, ... -> y [N, H],
         see Eagle3Head."""
-        rows = start + torch.arange(len(tokens), device=self.device)
-        attention = [
-            PositionalAttention(self.keys[i], self.values[i], rows, self.kv_ruler, window)
-            for i, window in enumerate(self.model.config.windows)
-        ]
-        return self.model(tokens, g, rows + 1, attention)
+        _, attention = self.attention_at(start, len(tokens))
+        return self.model(tokens, g, [attention] * len(self.decoding), self.decoding)
 
-    def forward_true(self, tokens: Tensor, start: Tensor) -> Tensor:
+    def true_rows(self, tokens: Tensor, start: Tensor) -> Tensor:
         """The same with the target's true features."""
-        rows = start + torch.arange(len(tokens), device=self.device)
-        return self.forward(tokens, self.model.features(self.true_features(rows)), start)
+        at = start + torch.arange(len(tokens), device=self.device)
+        return self.rows(tokens, self.model.features(self.true_features(at)), start)
+
+    def begin(self, tokens: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """tokens [N], with the target's true features before them, in the rows start [], start + 1, ... ->
+        what `go_on` takes, and the logits [1, V] of the token after the last one."""
+        return self.predict(self.true_rows(tokens, start)[-1:])
+
+    def go_on(self, token: Tensor, g: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for a drafted token [1], in the row start [], after what it came from."""
+        return self.predict(self.rows(token, g, start))
 
     def predict(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """y [N, H] -> what the next forward takes as g [N, H], and the logits [N, V] of the token after
         each."""
         g, logits = self.model.predict(y)
         return g, self.model.for_target(logits)
+
+    def draft(
+        self, tokens: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor] | None:
+        """As of LM.draft, beginning as `begin` does."""
+        return None
 
     def prefill(self, ids: list[int], start: int, end: int, is_over: Callable[[], bool]) -> None:
         """Fills the rows from `start` to before `end`. ids: the text. is_over: as of LM.prefill."""
@@ -259,5 +210,43 @@ class CachedEagle3(CachedHead):
                 return
             last = min(first + HEAD_PREFILL_CHUNK, end)
             tokens = to_device(ids[first + 1 : last + 1], torch.long, self.device)
-            self.reserve(last)
-            self.forward_true(tokens, torch.full((), first, device=self.device))
+            self.grow(last)
+            self.fill(tokens, torch.full((), first, device=self.device))
+
+    def fill(self, tokens: Tensor, start: Tensor) -> None:
+        self.true_rows(tokens, start)
+
+    def said_of_features(self) -> Tensor:
+        count = TRIED_BEFORE
+        self.grow(count + 1)
+        token, start = torch.zeros(1, dtype=torch.long, device=self.device), torch.tensor(0)
+        g, first = self.begin(token.repeat(count), start.to(self.device))
+        return torch.cat([first, self.go_on(token, g, start.to(self.device) + count)[1]])
+
+
+class NativeEagle3(NativeHead, CachedEagle3):
+    """See NativeHead."""
+
+    def begin(self, tokens: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        if self.native is None:
+            return super().begin(tokens, start)
+        return self.native.stream, self.native.last(self, tokens, start, from_features=True)
+
+    def go_on(self, token: Tensor, g: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        if self.native is None:
+            return super().go_on(token, g, start)
+        return self.native.stream, self.native.last(self, token, start, from_features=False)
+
+    def draft(
+        self, tokens: Tensor, start: Tensor, u: Tensor, shaping: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor] | None:
+        native = self.native
+        if native is None:
+            return None
+        return native.draft(self, tokens, start, native.block_for(len(tokens)), u, shaping)
+
+    def fill(self, tokens: Tensor, start: Tensor) -> None:
+        if self.native is None or len(tokens) > MOST_PREFILLED:
+            super().fill(tokens, start)
+        else:
+            self.native.fill(self, tokens, start)

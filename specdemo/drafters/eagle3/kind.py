@@ -29,6 +29,6 @@ class Eagle3Kind(HeadKind):
 
 def _of_pairs(cached: CachedEagle3, ids: Tensor, start: int, end: int) -> Tensor:
     """The logits [end - start, V] of the pairs in these rows of the head's cache."""
-    cached.reserve(end)
+    cached.grow(end)
     tokens = ids[start + 1 : end + 1].to(cached.device)
-    return cached.predict(cached.forward_true(tokens, torch.tensor(start, device=cached.device)))[1]
+    return cached.predict(cached.true_rows(tokens, torch.tensor(start, device=cached.device)))[1]

@@ -16,7 +16,8 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, PositionalLayer, keeps_state, layers_of
+from specdemo.runtime.cache import PositionalLayer, layers_of
+from specdemo.runtime.lm import EMPTY_LAYERS, CachedLM, keeps_state
 from specdemo.runtime.native import Copies, NativeLM
 
 
@@ -78,14 +79,14 @@ class FirstLayersLM(CachedLM):
         super().__init__(first_layers(owner.model, layers), *arguments)
         shared = [
             layer if isinstance(layer, EMPTY_LAYERS) else SharedLayer(self, layer)
-            for layer in owner._cache.layers
+            for layer in owner.cache.layers
         ]
-        self._cache = Cache(layers=shared[:layers])
+        self.cache = Cache(layers=shared[:layers])
 
     def reserve(self, start: int, length: int) -> None:
         owner = self.owner
         owner.reserve(start, length)
-        self._capacity, self._ruler_buffer = owner._capacity, owner._ruler_buffer
+        self.capacity, self.ruler = owner.capacity, owner.ruler
         self.buffer_epoch = owner.buffer_epoch
         super().reserve(start, length)
 

@@ -43,7 +43,7 @@ class MtpDrafter(Drafter):
         self.stops_below = self.confidence if self.layers.device.type == "cpu" else 0.0
         longest = self.gamma if isinstance(self.gamma, int) else self.layers.count
         self.used = min(self.layers.count, longest)  # the layers that draft in this run
-        self.target.features = self.layers.features
+        self.target.features = self.layers.reads
 
     def start(self, ids: list[int]) -> None:
         self._fill(ids, len(ids) - self.used - 1)  # a draft begins with one row at least
@@ -58,7 +58,7 @@ class MtpDrafter(Drafter):
             return one_hot_draft([], self.target.vocab_size, self.target.device)
         self._fill(ids, len(ids) - self.used - MOST_ROWS_FED)  # nothing, unless rounds have drafted nothing
         rows = self.run_step.rows(k, self.gamma)
-        self.layers.reserve(len(ids) + rows)
+        self.layers.grow(len(ids) + rows)
         seen = self.sampler.seen(ids, self.target.vocab_size, self.layers.device)
         value = DraftInput.of(
             self.layers.device, self.filled, ids[self.filled + 1 :], self.sampler, u[:rows], seen

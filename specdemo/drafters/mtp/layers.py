@@ -24,17 +24,9 @@ except ImportError:
 if not hasattr(MtpModel, "forward_layer"):  # that of transformers 5.17 has not, that of 5.24 has
     MtpModel = None
 
+from specdemo.runtime.cache import CachedByPosition, Features, PositionalCache, PositionalLayer
 from specdemo.runtime.device import to_device
-from specdemo.runtime.lm import (
-    MIN_CAPACITY,
-    Cached,
-    Features,
-    PositionalCache,
-    PositionalLayer,
-    context_of,
-    embedded_ids,
-    final_norm,
-)
+from specdemo.runtime.lm import context_of, embedded_ids, final_norm
 
 MTP_PREFILL_CHUNK = 512  # rows per forward
 
@@ -86,13 +78,14 @@ def mtp_cache_layers(layers: PreTrainedModel, lm: "CachedMtp | None") -> list[Po
     return [PositionalLayer(lm) for _ in layers.layers]
 
 
-class CachedMtp(Cached):
+class CachedMtp(CachedByPosition):
     """The layers with their own keys and values, and with the last hidden states of their target.
 
     A layer's slot t in the cache belongs to the target's position t. Slots after the last one that was
     written are left over from rejected drafts, or empty, and never attended to."""
 
     is_captured = False
+    reads: Features
 
     def __init__(self, layers: PreTrainedModel, target: PreTrainedModel):
         self.model = layers
@@ -102,48 +95,23 @@ class CachedMtp(Cached):
         self.count: int = len(layers.layers)  # L
         self.context = context_of(target)
         depth = target.config.get_text_config().num_hidden_layers
-        self.features = Features(target, (depth,))
+        self.reads = Features(target, (depth,))
         self.norm = final_norm(target)
         self.known_ids = embedded_ids(target)
         self.cache = PositionalCache(self, mtp_cache_layers(layers, self))
-        self._capacity = 0
-        self.reserve(1)
-
-    @property
-    def reads(self) -> Features:
-        return self.features
-
-    def begin_run(self, static: bool) -> None:
-        """Its forwards are the same in both modes."""
-
-    def free(self) -> None:
-        """Gives the memory of the cache and of the features back at once."""
-        self.features.states = self.features.states[:0].clone()
-        self.cache.layers.clear()
-
-    def reserve(self, slots: int) -> None:
-        """Call before forwards of which none reaches this slot."""
-        if slots > self._capacity:
-            capacity = max(slots, 2 * self._capacity, MIN_CAPACITY)
-            for layer in self.cache.layers:
-                if layer.is_initialized:
-                    layer.grow(capacity)
-            self._ruler = torch.arange(capacity, device=self.device)
-            self._capacity = capacity  # last, as in CachedLM.reserve
+        self.grow(1)
 
     def hidden(self, start: int, end: int) -> Tensor:
         """The target's last hidden states at its positions from `start` to before `end`: [N, H]."""
-        states = self.features.at(torch.arange(start, end, device=self.device))
+        states = self.reads.at(torch.arange(start, end, device=self.device))
         return self.norm(states)
 
     def forward(self, layer: int, tokens: Tensor, hidden: Tensor, slot: int, position: int) -> Tensor:
         """tokens [N] at `position`, position + 1, ..., and what came before each, hidden [N, H]; their keys
         and values go to the layer's slots from `slot` on. Returns what the next layer reads, [N, H]."""
         n = len(tokens)
-        # What the cache's layers and transformers' masks ask of an LM.
-        self.start, self.visible = slot, slot + n
-        self.kv_ruler = self._ruler[: self.visible]
-        self.positions = self._ruler[slot : self.visible]
+        self.kv_ruler = self.ruler[: slot + n]
+        self.write_at(slot, n)
         at = torch.arange(position, position + n, device=self.device)
         tokens = tokens.clamp(max=self.known_ids - 1)
         return self.model.forward_layer(layer, hidden[None], at[None], self.cache, input_ids=tokens[None])[0]
@@ -159,7 +127,7 @@ class CachedMtp(Cached):
             if is_over():
                 return
             last = min(first + MTP_PREFILL_CHUNK, end)
-            self.reserve(last)
+            self.grow(last)
             hidden = self.hidden(first, last)
             for layer in range(used):
                 position = first + 1 + layer

@@ -48,7 +48,7 @@ def mtp_agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> 
     target's last hidden states."""
     with torch.no_grad(), evaluating(in_training(target)):
         lm, cached, whole = CachedLM(target), CachedMtp(layers, target), CachedMtp(layers, target)
-        lm.features = cached.features = whole.features
+        lm.features = cached.reads = whole.reads
         ids = tried_tokens(lm, int(min(TRIED_TOKENS, context_of(target))))
         lm.prefill(ids)
         n = len(ids) - cached.count  # rows whose tokens are known for each of the layers
@@ -68,7 +68,7 @@ def mtp_agrees_with_itself(layers: PreTrainedModel, target: PreTrainedModel) -> 
 
 def _of_rows(cached: CachedMtp, ids: Tensor, start: int, end: int) -> list[Tensor]:
     """The logits [end - start, V] of each layer for these positions of the target."""
-    cached.reserve(end)
+    cached.grow(end)
     hidden, logits = cached.hidden(start, end), []
     for layer in range(cached.count):
         first = start + 1 + layer
