@@ -81,6 +81,9 @@ class Drafter:
         uniform numbers to draw them with."""
         raise NotImplementedError
 
+    def skip(self, ids: list[int]) -> None:
+        """Is told of a round in which another drafter drafts after `ids`, in place of `propose`."""
+
     def learn(self, ids: list[int], draft: list[int], likely: list[list[tuple[int, float]]]) -> None:
         """Called after each round where `wants_top` is not 0. ids: the text before the round. likely[i]: the
         target's `wants_top` likeliest (token, raw_p) after ids + draft[:i]."""

@@ -12,9 +12,12 @@ from torch.nn.functional import pad
 from specdemo.engine.draft import Draft, Drafter, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Gamma
+from specdemo.runtime.device import to_device
 from specdemo.runtime.graphs import HostNumbers, RunStep, varied_ids, varied_uniforms
 from specdemo.runtime.lm import LM
 from specdemo.runtime.states import States
+
+MOST_FED = 64  # tokens of the text in one forward, which has logits for each
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class ModelDrafter(Drafter):
     other_ids: ClassVar[bool] = False  # whether its ids are not the target's
 
     def __post_init__(self) -> None:
+        self.lacks_from: int | None = None  # where the text begins that its cache lacks; None: nowhere
         # A GPU would have to be waited for at each token: there the draft is only cut when it is verified.
         self.stops_below = self.confidence if self.lm.device.type == "cpu" else 0.0
 
@@ -106,6 +110,7 @@ class ModelDrafter(Drafter):
         k = int(min(k, self.context - len(ids) + 1))
         if k <= 0:
             return one_hot_draft([], self.vocab_size, self.device)
+        self._feed_skipped(ids)
         rows = self.run_step.rows(k, self.gamma)
         # After a fully accepted round the cache lacks the last draft, which was never fed. Feeding the last
         # two tokens in every round keeps the shapes the same whatever was accepted. The target's cache lacks
@@ -118,6 +123,23 @@ class ModelDrafter(Drafter):
         key = ("draft", *shapes, self.sampler.key, self.exit_layer)
         _, draft = self.run_step(key, self.step, value, self.expected)
         return replace(draft.on(self.device), k=min(k, len(draft.ids)))
+
+    def skip(self, ids: list[int]) -> None:
+        if self.lacks_from is None:  # of the text, the cache has all but the tokens that a draft begins with
+            self.lacks_from = len(ids) - 2
+
+    def _feed_skipped(self, ids: list[int]) -> None:
+        if self.lacks_from is not None and self.exit_layer is None:
+            self.feed(ids, max(0, self.lacks_from), len(ids) - 2)
+        self.lacks_from = None
+
+    def feed(self, ids: list[int], start: int, end: int) -> None:
+        """Leaves the tokens from `start` to before `end` in the cache. ids: its text, in its own ids."""
+        for at in range(start, end, MOST_FED):
+            part = ids[at : min(at + MOST_FED, end)]
+            numbers = to_device([at, *part], torch.long, self.lm.device)
+            self.lm.reserve(at, at + len(part))
+            self.lm.forward(numbers[1:], numbers[0])
 
     def expected(self, value: DraftInput, said: Draft) -> Draft:
         """See RunStep: the drafter's own logits after the tokens that a graph has drawn."""

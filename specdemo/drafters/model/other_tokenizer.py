@@ -19,7 +19,6 @@ from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.detokenize import INCOMPLETE, Pieces
 from specdemo.engine.draft import Draft, Drafter, is_unsure, one_hot_draft
 from specdemo.engine.sampling import Sampler
-from specdemo.runtime.device import to_device
 from specdemo.runtime.lm import LM
 from specdemo.runtime.states import States
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 BACK = 16  # tokens at the end of a text that are made anew when it grows
 TAIL_CHARACTERS = 40  # characters of the text before a draft that are tokenised with it
-MOST_FED = 64  # tokens in one forward, which has logits for each
 
 
 def build(given: Materials, lm: LM, tokenizers: Tokenizers) -> "OtherTokenizerDrafter":
@@ -105,11 +103,18 @@ class OtherTokenizerDrafter(Drafter):
         self.drafter.start(own)
         self.held = own[:-2]
 
-    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
-        # What was accepted of the last draft is in the cache.
+    def skip(self, ids: list[int]) -> None:
+        self._note_accepted(ids)
+        self._read(ids)
+
+    def _note_accepted(self, ids: list[int]) -> None:
+        """What was accepted of the last draft is in the cache."""
         accepted = ids[self.length : -1][: self.drafted]
         self.held += [self.own_ids[token_id] for token_id in accepted]
         self.drafted = 0
+
+    def propose(self, ids: list[int], k: int, u: list[float]) -> Draft:
+        self._note_accepted(ids)
         own = self._read(ids)
         room = self.drafter.context - len(own) + 1
         if k <= 0 or room <= 0 or not own or self.pieces.flush():  # a part of a character cannot be encoded
@@ -145,12 +150,7 @@ class OtherTokenizerDrafter(Drafter):
         same = next(
             (i for i, (a, b) in enumerate(zip(self.held, own, strict=False)) if a != b), len(self.held)
         )
-        lm, end = self.drafter.lm, len(own) - 2
-        for at in range(min(same, len(own)), end, MOST_FED):
-            part = own[at : min(at + MOST_FED, end)]
-            numbers = to_device([at, *part], torch.long, lm.device)
-            lm.reserve(at, at + len(part))
-            lm.forward(numbers[1:], numbers[0])
+        self.drafter.feed(own, min(same, len(own)), len(own) - 2)
 
     def _in_targets_tokens(self, own: list[int], new: list[int]) -> list[int]:
         """What `new` adds to the text, as the target's tokens; its end of the text is the target's."""
