@@ -29,7 +29,7 @@ from specdemo.runtime.graphs import EagerSteps
 CPU = torch.device("cpu")
 # The drafting methods that can be run over tables: a table has no layers.
 WITHOUT_MODEL = [
-    name for name, method in METHODS.items() if not method.is_by_drafter and method.manner != "chain"
+    name for name, method in METHODS.items() if not method.needs_drafter and method.manner != "chain"
 ]
 KINDS = ["model", *WITHOUT_MODEL]
 ROUNDING = 1e-6  # of probabilities, which are float32

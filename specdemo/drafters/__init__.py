@@ -1,7 +1,18 @@
 """The table of drafters: the rows of the folders below. Standard library only, so that `Params`, the command
 line and the page can read it. What drafts so is in ways.py and kinds.py."""
 
-from specdemo.drafters import assistant, dflash, eagle3, early_exit, lookup, model, mtp, ngram, suffix
+from specdemo.drafters import (
+    assistant,
+    dflash,
+    eagle3,
+    early_exit,
+    lookup,
+    lookup_then_model,
+    model,
+    mtp,
+    ngram,
+    suffix,
+)
 from specdemo.drafters.row import DrafterKind, Method
 
 NONE = Method("none", "target alone", "plain decoding", fields=(), menu_label="none: the target alone")
@@ -12,6 +23,7 @@ METHODS: dict[str, Method] = {
         model.METHOD,
         mtp.METHOD,
         lookup.METHOD,
+        lookup_then_model.METHOD,
         ngram.METHOD,
         ngram.ONE_LEVEL,
         suffix.METHOD,

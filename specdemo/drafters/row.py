@@ -18,6 +18,7 @@ class Method:
     sentence: str  # what it does
     fields: tuple[str, ...]  # of Params, that it uses
     is_by_drafter: bool = False  # whether the pair's drafter drafts
+    needs_drafter: bool = False  # whether the pair must have one
     is_usual: bool = True  # whether a target nearly always can: False for what few targets have
     takes_the: bool = True  # whether "the" stands before its label in a sentence
     menu_label: str | None = None

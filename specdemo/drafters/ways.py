@@ -4,6 +4,7 @@ from specdemo.drafters.base import Materials, Way
 from specdemo.drafters.by_drafter import ByDrafter
 from specdemo.drafters.early_exit.way import EarlyExitWay
 from specdemo.drafters.lookup.drafter import LookupWay
+from specdemo.drafters.lookup_then_model.drafter import LookupThenModelWay
 from specdemo.drafters.mtp.way import MtpWay
 from specdemo.drafters.ngram.drafter import NgramWay
 from specdemo.drafters.suffix.drafter import SuffixWay
@@ -20,6 +21,7 @@ WAYS: dict[str, Way] = {
     "model": ByDrafter(),
     "mtp": MtpWay(),
     "lookup": LookupWay(),
+    "lookup+model": LookupThenModelWay(),
     "ngram": NgramWay(several_levels=True),
     "ngram-one-level": NgramWay(several_levels=False),
     "suffix": SuffixWay(),

@@ -154,10 +154,10 @@ def test_a_row_is_named_by_the_kind_of_its_drafter_and_tells_how_it_drafts():
 def test_all_are_the_methods_that_the_pair_can_have():
     pair = SimpleNamespace(drafter=None, mtp="it has none", largest_exit=0)
     pair.lacks = lambda method: WAYS[method].lacks(pair)
-    no_model = [name for name in METHODS if name not in ("model", "mtp", "early-exit")]
+    no_model = [name for name in METHODS if name not in ("model", "lookup+model", "mtp", "early-exit")]
     assert methods_at_hand(pair) == no_model
     pair.drafter = object()
-    assert methods_at_hand(pair) == ["model", *no_model]
+    assert methods_at_hand(pair) == ["model", "lookup", "lookup+model", *no_model[1:]]
 
 
 def test_other_drafters_for_the_same_target_that_need_no_download():

@@ -123,7 +123,12 @@ def test_samplers_switch_off_what_does_not_matter_to_them():
 def test_controls_that_do_not_matter_are_out_of_the_way():
     shown = {name: visible(holding(draft_with=name)) for name in METHODS}
     assert [name for name in shown if not shown[name]["gamma"]] == ["none"]
-    assert [name for name in shown if shown[name]["ngram"]] == ["lookup", "ngram", "ngram-one-level"]
+    assert [name for name in shown if shown[name]["ngram"]] == [
+        "lookup",
+        "lookup+model",
+        "ngram",
+        "ngram-one-level",
+    ]
     assert [name for name in shown if shown[name]["exit_layer"]] == ["early-exit"]
     assert all(shown[name]["confidence"] == ("confidence" in METHODS[name].fields) for name in METHODS)
     assert visible(holding())["seed"] and not visible(holding(sampler="greedy"))["seed"]

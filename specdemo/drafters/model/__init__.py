@@ -8,6 +8,7 @@ METHOD = Method(
     "a smaller model or a head writes the drafts",
     fields=("gamma", "confidence"),
     is_by_drafter=True,
+    needs_drafter=True,
     menu_label="the pair's drafter",
 )
 KIND = DrafterKind(

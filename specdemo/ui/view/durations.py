@@ -44,7 +44,7 @@ def _drafters(trace: Trace) -> Iterator[str]:
     """The names of what a comparison would measure."""
     # A trace does not tell what few targets have, except when it drafted.
     for name, method in METHODS.items():
-        usual = bool(trace.pair.drafter) if method.is_by_drafter else method.is_usual
+        usual = bool(trace.pair.drafter) if method.needs_drafter else method.is_usual
         if usual or trace.params.draft_with == name:
             yield name
     yield from others_at_hand(trace.pair.name)

@@ -1,0 +1,68 @@
+"""The first of two drafters that has a draft gives it: the text has the target's distribution, and the second
+one's cache lacks nothing of the text after rounds that the first has drafted."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdemo import Params, generate, load_pair
+from specdemo.drafters.lookup.drafter import LookupDrafter
+from specdemo.drafters.lookup_then_model.drafter import ChainDrafter
+from specdemo.drafters.model.drafter import ModelDrafter
+from specdemo.engine.sampling import Sampler
+from tests.oracle import CPU
+from tests.tiny import tiny
+from tests.toy.test_exact_table import PLAIN, RUNS, SOUND, V, exactness, model_drafter
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+
+
+class Told(ModelDrafter):
+    def skip(self, ids):
+        self.skipped = [*vars(self).get("skipped", []), len(ids)]
+        super().skip(ids)
+
+
+def chain(sampler):
+    return ChainDrafter(LookupDrafter(1, V, CPU), model_drafter(sampler, Told))
+
+
+def test_the_first_that_has_a_draft_gives_it_and_the_other_is_told():
+    drafter = chain(Sampler(PLAIN))
+    drafter.start([0, 1, 2, 0])
+    copied = drafter.propose([0, 1, 2, 0], 2, [0.5, 0.5])
+    assert copied.ids.tolist() == [1, 2] and drafter.second.skipped == [4]
+    written = drafter.propose([0, 1, 2, 0, 3], 2, [0.5, 0.5])
+    assert written.k == 2 and written.q.max() < 1 and drafter.second.skipped == [4]
+
+
+def test_the_text_has_the_targets_distribution():
+    fates = Counter()
+    assert exactness(replace(PLAIN, gamma=3), RUNS, fates, drafter=chain) > SOUND
+    assert min(fates["accepted"], fates["resampled"]) > RUNS / 20
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_what_the_drafter_says_is_what_it_says_of_the_whole_text(name):
+    """In rounds after any number of rounds that were copies, also where drafts were rejected before."""
+    target, drafter = tiny(name, vocab_size=12, seed=2), tiny(name, vocab_size=12, seed=3)
+    pair = load_pair(target=target, drafter=drafter)
+    how = dict(draft_with="lookup+model", ngram=2, temperature=1.5, top_p=1.0)
+    params = Params(**how, gamma=3, seed=1, max_new_tokens=120)
+    trace = generate(pair, PROMPT, params, measure=False)
+    text, before, after = list(PROMPT), "none", Counter()  # which drafted after which
+    for this_round in trace.rounds:
+        drafted = [token.id for token in this_round.draft]
+        by = "lookup" if drafted and this_round.draft[0].q == 1.0 else "model"
+        if by == "model":
+            with torch.no_grad():
+                logits = drafter(torch.tensor([text + drafted])).logits[0]
+            q = (logits[len(text) - 1 : -1] / 1.5).softmax(-1)
+            for row, token in zip(q, this_round.draft, strict=False):
+                assert token.q == pytest.approx(row[token.id].item(), abs=1e-5)
+        after[before, by] += 1
+        before = by
+        text += this_round.emitted
+    assert {("lookup", "model"), ("model", "lookup"), ("lookup", "lookup")} <= after.keys()
