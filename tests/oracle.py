@@ -111,7 +111,7 @@ def shaped(logits: torch.Tensor, params: Params, text=(), prompt_tokens=0) -> np
 
 def settings_of(sampler: Sampler) -> Settings:
     """The sampler's numbers as a step reads them."""
-    return Settings(torch.tensor(sampler.numbers, dtype=torch.float64))
+    return Settings.on_host(sampler)
 
 
 def shaped_by(sampler: Sampler, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,10 +4,9 @@ import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any, NoReturn
 
-from specdemo.events import LIMITS, METHODS, RULES, Params, allowed, lossy_in_words
+from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 
 ALL = "all"  # of bench --methods
@@ -95,35 +94,29 @@ def is_given(value: object) -> bool:
     return value is not None and value is not False
 
 
-def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: tuple[str, ...] = ()) -> None:
+def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Sequence[str] = ()) -> None:
     """One option for each field of Params. Values are passed to Params unchecked, so that its own sentence
     rejects them."""
-    words = {
-        "draft_with": ", ".join(METHODS),
-        "rule": f"{', '.join(RULES)} ({lossy_in_words()})",
-        "system": "a system prompt for --chat",
-        "ignore_eos": "continue after an end-of-sequence token",
-        "chat": "apply the tokenizer's chat template",
-    }
-    for field in fields(Params):
-        name, option, default = field.name, f"--{field.name.replace('_', '-')}", getattr(defaults, field.name)
+    for name, row in PARAMETERS.items():
+        option, default = f"--{name.replace('_', '-')}", getattr(defaults, name)
         if name in leave_out:
             continue
         if isinstance(default, bool):
-            parser.add_argument(option, action="store_true", help=words[name])
+            parser.add_argument(option, action="store_true", help=row.about)
         elif name == "stop":
             text = "end the text before TEXT; can be given more than once"
             parser.add_argument(option, action="append", default=[], metavar="TEXT", help=text)
         elif name == "logit_bias":
             text = "add N (-100 to 100) to the logit of the token ID; can be given more than once"
-            text += " (default the model's own)"
+            text += f" (default {row.none_is})"
             parser.add_argument(option, action="append", type=_bias, metavar="ID=N", help=text)
         elif name in LIMITS:
-            usual = "the model's own" if name == "repetition_penalty" else default
-            text = f"{allowed(name)} (default {usual})"
+            usual = row.none_is if default is None else default
+            text = f"{row.about}: {allowed(name)} (default {usual})"
             parser.add_argument(option, type=_number, default=default, metavar="N", help=text)
         else:
-            parser.add_argument(option, default=default, help=f"{words[name]} (default {default})")
+            usual = row.none_is if default is None else default
+            parser.add_argument(option, default=default, help=f"{row.about} (default {usual})")
 
 
 def params_from_arguments(arguments: Namespace) -> Params:
@@ -132,13 +125,12 @@ def params_from_arguments(arguments: Namespace) -> Params:
         given = given | {"logit_bias": dict(given["logit_bias"])}
         if len(given["logit_bias"]) < len(arguments.logit_bias):
             raise ValueError("logit_bias must be given once for each token id")
-    return Params(**{field.name: given[field.name] for field in fields(Params) if field.name in given})
+    return Params(**{name: given[name] for name in PARAMETERS if name in given})
 
 
 def _add_bench_options(parser: ArgumentParser) -> None:
     add_pair_options(parser)
-    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
-    leave_out = (*penalties, "draft_with", "stop", "ignore_eos", "chat", "system", "alternatives")
+    leave_out = [name for name, row in PARAMETERS.items() if not row.is_compared]
     _add_params_options(parser, BENCH_DEFAULTS, leave_out)
     add = parser.add_argument
     count = _whole(1, 1000)

@@ -13,7 +13,7 @@ from specdemo.events import LIMITS
 from specdemo.runtime.device import to_device
 from specdemo.runtime.states import States
 
-LONGEST_DRAFT = int(LIMITS["gamma"][2])  # tokens in a draft
+LONGEST_DRAFT = int(LIMITS["gamma"].largest)  # tokens in a draft
 
 
 @dataclass(frozen=True)

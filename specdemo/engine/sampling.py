@@ -5,7 +5,7 @@ float64: the uniform numbers, running sums, and (in rules.py) p and q of the tok
 number holds a float32 probability exactly, so anybody can repeat every verdict from the numbers in a trace.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -29,47 +29,55 @@ def probabilities(logits: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Settings:
     """The numbers that shape probabilities, on the device. A step reads them as inputs, so that a captured
-    step serves for all of them."""
+    step serves for all of them. numbers: as `Sampler.numbers`, by the same names, float64."""
 
-    numbers: Tensor  # [7 + 2N] float64: Sampler.numbers
+    numbers: Mapping[str, Tensor]
+
+    @classmethod
+    def on_host(cls, sampler: "Sampler") -> "Settings":
+        """A sampler's, where nothing runs on a device."""
+        numbers = sampler.numbers.items()
+        return cls({name: torch.tensor(values, dtype=torch.float64) for name, values in numbers})
 
     @property
     def temperature(self) -> Tensor:
         """[] float64, like the next ones: logits of float32 stay so when they are combined with it."""
-        return self.numbers[0]
+        return self.numbers["temperature"][0]
 
     @property
     def top_p(self) -> Tensor:
-        return self.numbers[2]
+        return self.numbers["top_p"][0]
 
     @property
     def min_p(self) -> Tensor:
-        return self.numbers[3]
+        return self.numbers["min_p"][0]
 
     @property
     def repetition(self) -> Tensor:
-        return self.numbers[4]
+        return self.numbers["repetition"][0]
 
     @property
     def presence(self) -> Tensor:
-        return self.numbers[5]
+        return self.numbers["presence"][0]
 
     @property
     def frequency(self) -> Tensor:
-        return self.numbers[6]
+        return self.numbers["frequency"][0]
 
     @property
     def biased(self) -> Tensor:
         """The ids of the N tokens with a bias."""
-        return self.numbers[SINGLE : SINGLE + (len(self.numbers) - SINGLE) // 2]
+        return self.numbers["biased"]
 
     @property
     def bias(self) -> Tensor:
         """[N]"""
-        return self.numbers[SINGLE + (len(self.numbers) - SINGLE) // 2 :]
+        return self.numbers["bias"]
 
-
-SINGLE = 7  # numbers before those of biases
+    @property
+    def shaping(self) -> Tensor:
+        """[4]: what a compiled forward shapes with, in the order of kernels.SHAPING_FIELDS."""
+        return torch.cat([self.numbers[name] for name in ("temperature", "top_k", "top_p", "min_p")])
 
 
 class Sampler:
@@ -96,9 +104,17 @@ class Sampler:
         self.counts_generated = params.presence_penalty != 0 or params.frequency_penalty != 0
         bias = params.logit_bias or {}
         self.biased = len(bias)  # tokens
-        penalties = [repetition, params.presence_penalty, params.frequency_penalty]
-        filters = [float(self.top_k), params.top_p, params.min_p]
-        self.numbers = [temperature, *filters, *penalties, *bias.keys(), *bias.values()]
+        self.numbers: dict[str, list[float]] = {
+            "temperature": [temperature],
+            "top_k": [self.top_k],
+            "top_p": [params.top_p],
+            "min_p": [params.min_p],
+            "repetition": [repetition],
+            "presence": [params.presence_penalty],
+            "frequency": [params.frequency_penalty],
+            "biased": [*bias],
+            "bias": [*bias.values()],
+        }
 
     @property
     def penalises(self) -> bool:

@@ -133,7 +133,7 @@ class VerifyInput:
 
     @property
     def settings(self) -> Settings:
-        return Settings(self.host.parts["settings"])
+        return Settings(self.host.parts)
 
     @property
     def eos(self) -> Tensor:
@@ -204,7 +204,7 @@ class Verifier:
             "k": [draft.k],
             "confidence": [self.confidence],
             "u_next": [u.next],
-            "settings": self.sampler.numbers,
+            **self.sampler.numbers,
             "eos": self.eos,
             "u_accept": u.accept[:rows],
         }

@@ -22,6 +22,7 @@ from specdemo.events.choices import (
 from specdemo.events.params import (
     LIMITS,
     NO_PROMPT,
+    PARAMETERS,
     TOKEN_IDS,
     ChatMessage,
     Gamma,
@@ -42,8 +43,8 @@ from specdemo.events.params import (
 __all__ = [
     "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate", "Finish",
     "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method", "NO_PROMPT", "Next",
-    "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats", "Source",
-    "Started", "Stats", "TOKEN_IDS", "allowed", "check_messages", "check_number", "check_prompt",
+    "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats",
+    "Source", "Started", "Stats", "TOKEN_IDS", "allowed", "check_messages", "check_number", "check_prompt",
     "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
     "lossy_in_words", "manner_of", "rule_in_words",
     "shown",

@@ -1,14 +1,14 @@
 """`Params`: how to generate, and what each field allows. Standard library only."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Literal, TypeGuard, cast
+from typing import Any, Literal, TypeGuard, cast
 
 from specdemo.drafters import METHODS
-from specdemo.events.choices import RULES
+from specdemo.events.choices import RULES, lossy_in_words
 
 Gamma = int | Literal["auto"]
 
@@ -25,27 +25,40 @@ class ChatMessage:
 # What a run continues: text, token ids, or the turns of a conversation (a ChatMessage, or a dict like one).
 Prompt = str | Sequence[int] | Sequence[ChatMessage | Mapping[str, str]]
 
-# Field of Params: (type, smallest, largest). The page's sliders and the command line's help use these, too.
-LIMITS: dict[str, tuple[type, float, float]] = {
-    "gamma": (int, 1, 16),  # or "auto"
-    "confidence": (float, 0.0, 1.0),
-    "exit_layer": (int, 0, 64),
-    "temperature": (float, 0.0, 2.0),
-    "top_k": (int, 0, 1_000_000),
-    "top_p": (float, 0.0, 1.0),
-    "min_p": (float, 0.0, 1.0),
-    "repetition_penalty": (float, 0.0, 10.0),  # or None
-    "presence_penalty": (float, -2.0, 2.0),
-    "frequency_penalty": (float, -2.0, 2.0),
-    "seed": (int, 0, 2**53 - 1),  # every JSON reader keeps whole numbers up to here exact
-    "max_new_tokens": (int, 1, 32_768),
-    "ngram": (int, 1, 16),
-    "alternatives": (int, 0, 50),
-    "lenience": (float, 0.0, 1.0),
-}
-ABOVE_SMALLEST = {"top_p", "lenience", "repetition_penalty"}
-CAN_BE_NONE = ("seed", "repetition_penalty")
-BELOW_LARGEST = {"min_p", "confidence"}
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What is said of a field of Params, once for all: its checks, the options of the command line, the
+    arguments of the API and of tools, and the page's controls are read off it.
+
+    about: what it does, in a few words. kind: int or float where it is a number, from `smallest` to
+    `largest`; `excluded` is one of the two that it must not be. none_is: what None stands for, where it may
+    be None. step: of the page's slider; without one a number has a box. is_compared: whether `bench` can set
+    it for transformers, too. on_vllm: whether a vLLM server takes it under the same name."""
+
+    about: str
+    kind: type[int] | type[float] | None = None
+    smallest: float = 0
+    largest: float = 0
+    excluded: float | None = None
+    none_is: str | None = None
+    step: float | None = None
+    is_compared: bool = True
+    on_vllm: bool = False
+
+
+def _described(default: Any, about: str, **more: Any) -> Any:
+    return dataclass_field(default=default, metadata={"row": Parameter(about, **more)})
+
+
+def _whole(default: int | str | None, smallest: int, largest: int, about: str, **more: Any) -> Any:
+    return _described(default, about, kind=int, smallest=smallest, largest=largest, **more)
+
+
+def _real(default: float | None, smallest: float, largest: float, about: str, **more: Any) -> Any:
+    return _described(default, about, kind=float, smallest=smallest, largest=largest, **more)
+
+
 NO_PROMPT = "prompt must not be empty: the target needs at least one token to continue"
 MOST_STOPS, LONGEST_STOP = 64, 1_000  # strings, characters: each one is looked for in every round
 MOST_BIASES, LARGEST_BIAS = 300, 100.0  # tokens, either way: their ids go to the device in every round
@@ -89,28 +102,84 @@ class Params:
     lenience: of rule "lenient": a draft is accepted when u < p/(lenience q); 1 is the speculative rule.
     """
 
-    draft_with: str = "model"
-    gamma: Gamma = 4
-    confidence: float = 0.0
-    exit_layer: int = 0
-    rule: str = "speculative"
-    temperature: float = 0.8
-    top_k: int = 0
-    top_p: float = 0.9
-    min_p: float = 0.0
-    repetition_penalty: float | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] | None = dataclass_field(default=None, hash=False)
-    seed: int | None = None
-    max_new_tokens: int = 200
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    chat: bool = False
-    system: str | None = None
-    ngram: int = 3
-    alternatives: int = 5
-    lenience: float = 0.5
+    draft_with: str = _described(
+        "model", f"what drafts: one of {', '.join(METHODS)}; none is plain decoding", is_compared=False
+    )
+    gamma: Gamma = _whole(
+        4, 1, 16, "the most tokens drafted in a round; auto chooses it round by round", step=1
+    )
+    confidence: float = _real(
+        *(0.0, 0.0, 1.0),
+        "a draft ends where the drafter's likeliest token is less probable than this; 0 is off",
+        excluded=1.0,
+        step=0.05,
+    )
+    exit_layer: int = _whole(
+        *(0, 0, 64), "how many of the target's layers draft with early-exit; 0 is a quarter of them", step=1
+    )
+    rule: str = _described(
+        "speculative", f"how drafts are judged: one of {', '.join(RULES)}; {lossy_in_words()}"
+    )
+    temperature: float = _real(0.8, 0.0, 2.0, "0 is greedy", step=0.05, on_vllm=True)
+    top_k: int = _whole(0, 0, 1_000_000, "0 is off", on_vllm=True)
+    top_p: float = _real(0.9, 0.0, 1.0, "1 is off", excluded=0.0, step=0.01, on_vllm=True)
+    min_p: float = _real(0.0, 0.0, 1.0, "0 is off", excluded=1.0, step=0.01, on_vllm=True)
+    repetition_penalty: float | None = _real(
+        *(None, 0.0, 10.0),
+        "above 1, tokens already in the text become less likely; null is the model's own",
+        excluded=0.0,
+        none_is="the model's own",
+        is_compared=False,
+    )
+    presence_penalty: float = _real(
+        *(0.0, -2.0, 2.0),
+        "subtracted from the logits of tokens that were generated; 0 is off",
+        step=0.1,
+        is_compared=False,
+        on_vllm=True,
+    )
+    frequency_penalty: float = _real(
+        *(0.0, -2.0, 2.0),
+        "subtracted as many times as the token was generated; 0 is off",
+        step=0.1,
+        is_compared=False,
+        on_vllm=True,
+    )
+    logit_bias: dict[int, float] | None = dataclass_field(
+        default=None,
+        hash=False,
+        metadata={
+            "row": Parameter(
+                "by token id, a number from -100 to 100 that is added to the token's logit",
+                none_is="the model's own",
+                is_compared=False,
+            )
+        },
+    )
+    seed: int | None = _whole(  # every JSON reader keeps whole numbers up to here exact
+        *(None, 0, 2**53 - 1),
+        "the same seed and settings give the same text; null draws one",
+        none_is="a new one",
+        on_vllm=True,
+    )
+    max_new_tokens: int = _whole(200, 1, 32_768, "the longest text, in tokens")
+    stop: tuple[str, ...] = _described(
+        (), "the text ends before the first of these strings", is_compared=False
+    )
+    ignore_eos: bool = _described(
+        False, "continue after an end-of-sequence token", is_compared=False, on_vllm=True
+    )
+    chat: bool = _described(False, "apply the tokenizer's chat template to the prompt", is_compared=False)
+    system: str | None = _described(
+        None, "a system prompt, with chat only", none_is="none", is_compared=False
+    )
+    ngram: int = _whole(3, 1, 16, "the longest n-gram that lookup matches or ngram stores", step=1)
+    alternatives: int = _whole(
+        5, 0, 50, "how many likely tokens are recorded at each place", step=1, is_compared=False
+    )
+    lenience: float = _real(
+        0.5, 0.0, 1.0, "of rule lenient: less accepts more; 1 is exact", excluded=0.0, step=0.05
+    )
 
     def __new__(cls, *_: object, **given: object) -> "Params":
         """Before __init__, which would raise Python's own TypeError for an unknown field."""
@@ -125,9 +194,9 @@ class Params:
     def __post_init__(self) -> None:
         _one_of("draft_with", self.draft_with, METHODS)
         _one_of("rule", self.rule, RULES)
-        for field in LIMITS:
+        for field, row in LIMITS.items():
             value = getattr(self, field)
-            if not ((field in CAN_BE_NONE and value is None) or is_auto(field, value)):
+            if not ((row.none_is is not None and value is None) or is_auto(field, value)):
                 object.__setattr__(self, field, check_number(field, value))
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", _checked_bias(self.logit_bias))
@@ -147,6 +216,10 @@ class Params:
         for field, texts in (("stop", self.stop), ("system", (self.system or "",))):
             for text in texts:
                 check_text(field, text)
+
+
+PARAMETERS: dict[str, Parameter] = {field.name: field.metadata["row"] for field in fields(Params)}
+LIMITS = {name: row for name, row in PARAMETERS.items() if row.kind is not None}  # of the numbers
 
 
 def _checked_bias(given: object) -> dict[int, float]:
@@ -187,15 +260,14 @@ def rule_in_words(params: Params) -> str | None:
 
 
 def check_number(field: str, value: object, largest: float | None = None) -> int | float:
-    """`value` in the field's own type; ValueError says what `LIMITS` allows for the field. largest: in place
-    of that in `LIMITS`."""
-    kind, low, high = LIMITS[field]
-    high = high if largest is None else largest
-    if _is_between(low, value, high, Integral if kind is int else Real):
+    """`value` in the field's own type; ValueError says what the field allows. largest: in place of its
+    own."""
+    row = LIMITS[field]
+    high = row.largest if largest is None else largest
+    if _is_between(row.smallest, value, high, Integral if row.kind is int else Real):
         number = cast(float, value)
-        excluded = (field in ABOVE_SMALLEST and number == low) or (field in BELOW_LARGEST and number == high)
-        if not excluded:
-            return int(number) if kind is int else float(number)
+        if row.excluded is None or number != row.excluded:
+            return int(number) if row.kind is int else float(number)
     raise ValueError(f"{field} must be {allowed(field, high)}, not {shown(value)}")
 
 
@@ -212,13 +284,13 @@ def is_auto(field: str, value: object) -> bool:
 
 def allowed(field: str, largest: float | None = None) -> str:
     """What a numeric field may be, in words: "a whole number from 1 to 16"."""
-    kind, low, high = LIMITS[field]
-    high = high if largest is None else largest
-    if kind is int:
-        return f"a whole number from {low:,} to {high:,}" + (" or auto" if field == "gamma" else "")
-    start = "above" if field in ABOVE_SMALLEST else "from"
-    end = "to below" if field in BELOW_LARGEST else "to"
-    return f"a number {start} {low:g} {end} {high:g}"
+    row = LIMITS[field]
+    high = row.largest if largest is None else largest
+    if row.kind is int:
+        return f"a whole number from {row.smallest:,} to {high:,}" + (" or auto" if field == "gamma" else "")
+    start = "above" if row.excluded == row.smallest else "from"
+    end = "to below" if row.excluded == high else "to"
+    return f"a number {start} {row.smallest:g} {end} {high:g}"
 
 
 def check_text(field: str, text: str) -> None:

@@ -255,7 +255,7 @@ def estimates(
     alone = _speedup(stats, tokens, kept, made, 0.0 if at_once else None)
     some_dropped = made_of(stats) != stats.drafted
     found = [Estimate(0, None if alpha is None else 1.0, None if some_dropped else alone, 1.0, alone, None)]
-    longest = int(LIMITS["gamma"][2]) if alpha is not None else len(by_place)
+    longest = int(LIMITS["gamma"].largest) if alpha is not None else len(by_place)
     longest = min(longest, longest_draft or longest)
     for gamma in range(1, longest + 1):
         verdicts = by_place[gamma - 1] if gamma <= len(by_place) else []

@@ -183,7 +183,7 @@ def _faults(trace: Trace) -> Iterator[tuple[str, str]]:
         times = (a_round.draft_ms, a_round.verify_ms, a_round.arrival_ms)
         if not all(ms is None or 0 <= ms < LARGEST_NUMBER for ms in times):
             yield f"rounds.{index}", "its times must be milliseconds"
-        longest = LARGEST_NUMBER if trace.pair.server else LIMITS["gamma"][2]
+        longest = LARGEST_NUMBER if trace.pair.server else int(LIMITS["gamma"].largest)
         if a_round.gamma is not None and not len(a_round.draft) <= a_round.gamma <= longest:
             yield f"rounds.{index}.gamma", "must be a length that its draft can have"
         most = longest if a_round.gamma is None else a_round.gamma

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from specdemo.engine.detokenize import Pieces
 from specdemo.engine.draft import LONGEST_DRAFT
 from specdemo.engine.emit import Emitter, StopCriteria
@@ -90,7 +88,7 @@ def enumerated_cells(pair: Pair, params: Params) -> dict[FirstTokens, float]:
     """The probability of every text of TOKENS tokens, by the target alone: its own forwards without a cache,
     and the sampler's filters. Those with probability 0 are left out."""
     sampler = Sampler(params)
-    settings = Settings(torch.tensor(sampler.numbers, dtype=torch.float64))
+    settings = Settings.on_host(sampler)
     cells: dict[FirstTokens, float] = {(): 1.0}
     for _ in range(TOKENS):
         longer: dict[FirstTokens, float] = {}

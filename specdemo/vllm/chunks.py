@@ -11,8 +11,8 @@ from specdemo.vllm.client import LONGEST_TOKEN, SAID, Room
 
 LONGEST_WORD = 100  # characters: why a text ended, a version, a method
 MOST_DRAFT = 1_000  # tokens of one draft: vLLM sets no limit, but those in use have 1 to 30
-MOST_ALTERNATIVES = int(LIMITS["alternatives"][2]) + 1  # with the token itself
-MOST_STEPS = int(LIMITS["max_new_tokens"][2])  # each judged draft adds a token at least
+MOST_ALTERNATIVES = int(LIMITS["alternatives"].largest) + 1  # with the token itself
+MOST_STEPS = int(LIMITS["max_new_tokens"].largest)  # each judged draft adds a token at least
 MOST_OF_A_RUN = 10**9  # tokens or ms that a server tells of one request: eleven days
 MOST_LOGPROB = 0.01  # 0, and what rounding adds
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # a token whose character the next one completes

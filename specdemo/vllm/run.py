@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from specdemo.errors import PairError, failure
-from specdemo.events import Finish, Finished, Round, Started
+from specdemo.events import PARAMETERS, Finish, Finished, Round, Started
 from specdemo.events.trace import Trace
 from specdemo.vllm.chunks import Chunk, ChunkReader, Misread, PerRequest, Steps
 from specdemo.vllm.client import Condition, ServerError, Stream, run_in_loop
@@ -184,16 +184,7 @@ def server_request(pair: ServedPair, started: Started) -> tuple[str, dict[str, A
     """Path and body of the request for a run."""
     params = started.params
     room = pair.context - len(started.prompt_ids)
-    same = (
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "seed",
-        "ignore_eos",
-    )
+    same = [name for name, row in PARAMETERS.items() if row.on_vllm]
     body = {
         "model": pair.model,
         "max_tokens": int(min(params.max_new_tokens, room)),

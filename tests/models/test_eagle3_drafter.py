@@ -221,8 +221,8 @@ def assert_the_same_draft(fast, plain, tokens, start):
         torch.tensor([0.1, 0.6, 0.9], dtype=torch.float64),
         Sampler(Params(temperature=0.8, top_p=0.9)),
     )
-    numbers = torch.tensor(shaping.numbers, dtype=torch.float64)
-    for settings in (None, numbers):
+    shaped = Settings.on_host(shaping)
+    for settings in (None, shaped.shaping):
         drafted, q, logits = fast.draft(tokens, start, u, settings)
         assert (q is None) is (settings is None)
         each, by_one = None, []
@@ -238,7 +238,7 @@ def assert_the_same_draft(fast, plain, tokens, start):
         if settings is None:
             assert drafted.tolist() == logits.argmax(-1).tolist()
         else:
-            right = shaping.shape(logits, Settings(numbers))[0]
+            right = shaping.shape(logits, shaped)[0]
             torch.testing.assert_close(q, right, atol=1e-6, rtol=1e-4)
             assert drafted.tolist() == draw(right, u).tolist()
 

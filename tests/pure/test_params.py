@@ -9,7 +9,6 @@ import pytest
 from specdemo.drafters.ways import WAYS
 from specdemo.engine.rules import JUDGES, rule_of
 from specdemo.events import LIMITS, METHODS, RULES, Params, is_lossy, rule_in_words
-from specdemo.events.params import ABOVE_SMALLEST, CAN_BE_NONE
 
 NOT_NUMBERS = ["4", None, True, [4], {}, float("nan"), float("inf"), -float("inf"), 1j, 10**400, -(10**5000)]
 BIASES = (
@@ -34,9 +33,10 @@ OTHERS = {
 def wrong_values(field):
     yield from OTHERS.get(field, ())
     if field in LIMITS:
-        kind, low, high = LIMITS[field]
-        for value in [low - 1, high + 1, *NOT_NUMBERS, *([4.5, 4.0] if kind is int else [])]:
-            if not (field in CAN_BE_NONE and value is None):
+        row = LIMITS[field]
+        fractions = [4.5, 4.0] if row.kind is int else []
+        for value in [row.smallest - 1, row.largest + 1, *NOT_NUMBERS, *fractions]:
+            if not (row.none_is and value is None):
                 yield value
 
 
@@ -72,10 +72,8 @@ def test_a_sentence_says_what_is_allowed_and_what_was_given():
 
 
 def test_the_ends_of_every_range_are_allowed_where_the_sentence_says_so():
-    for field, (_, low, high) in LIMITS.items():
-        ends = {low} - ({low} if field in ABOVE_SMALLEST else set())
-        ends |= set() if field in ("min_p", "confidence") else {high}
-        for end in ends:
+    for field, row in LIMITS.items():
+        for end in {row.smallest, row.largest} - {row.excluded}:
             assert getattr(Params(**{field: end}), field) == end
 
 

@@ -82,7 +82,7 @@ def cost_of_a_round(sampler) -> Cost:
         seen, u = sampler.seen([0], VOCAB_SIZE, CPU), [0.0] * GAMMA
         told = DraftInput.of(CPU, 0, [0, 0], sampler, u, seen)
         single = dict.fromkeys(("position", "last", "k", "confidence", "u_next", "eos"), [0])
-        host = HostNumbers.of(CPU, **single, settings=sampler.numbers, u_accept=u)
+        host = HostNumbers.of(CPU, **single, **sampler.numbers, u_accept=u)
         with Cost() as cost:
             draft = drafter.step(told)
             drawn = (draft.ids, draft.q, draft.raw_q, draft.exact, draft.raw_q[:0, 0])

@@ -51,7 +51,7 @@ def weights(random: Random) -> list[float]:
 def shaped(raw: list[float], shaping: dict) -> torch.Tensor:
     """[V], by the engine's sampler."""
     sampler = Sampler(Params(**shaping))
-    settings = Settings(torch.tensor(sampler.numbers, dtype=torch.float64))
+    settings = Settings.on_host(sampler)
     probs, exact = sampler.shape(torch.tensor([raw], dtype=torch.float64).log(), settings)
     assert exact is None or exact.all()
     return probs[0]

@@ -72,7 +72,7 @@ class Eagle3Drafter(Drafter):
         """told: see draft_in_turn."""
         start, last = value.position[0].long(), value.last.long()
         if told is None and not self.sampler.adjusts and not self.stops_below:
-            shaping = None if self.sampler.greedy else value.settings.numbers
+            shaping = None if self.sampler.greedy else value.settings.shaping
             drafted = self.head.draft(last, start, value.u, shaping)
             if drafted is not None:
                 tokens, q, logits = drafted

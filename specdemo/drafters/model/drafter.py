@@ -37,7 +37,7 @@ class DraftInput:
         u: list[float],
         seen: Tensor | None,
     ) -> "DraftInput":
-        numbers = {"position": [position], "last": last, "settings": sampler.numbers, "u": u}
+        numbers = {"position": [position], "last": last, **sampler.numbers, "u": u}
         return cls(HostNumbers.of(device, **numbers), seen)
 
     @property
@@ -52,7 +52,7 @@ class DraftInput:
 
     @property
     def settings(self) -> Settings:
-        return Settings(self.host.parts["settings"])
+        return Settings(self.host.parts)
 
     @property
     def u(self) -> Tensor:
@@ -149,7 +149,7 @@ class ModelDrafter(Drafter):
         """told: see draft_in_turn."""
         position, last = value.position[0].long(), value.last.long()
         if told is None and self.drafts_at_once:
-            shaping = None if self.sampler.greedy else value.settings.numbers
+            shaping = None if self.sampler.greedy else value.settings.shaping
             drafted = self.lm.draft(last, position, value.u, shaping)
             if drafted is not None:
                 tokens, q, logits = drafted

@@ -16,7 +16,7 @@ from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.lm import LM
 
 MOST_ROWS_FED = int(
-    LIMITS["gamma"][2]
+    LIMITS["gamma"].largest
 )  # rows of the text that a draft begins with, besides one for each layer
 
 

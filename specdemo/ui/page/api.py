@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.events import LIMITS, METHODS, RULES, Params, Round, allowed, lossy_in_words
+from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
 from specdemo.ui.front.gate import fragment
@@ -27,29 +27,8 @@ SHOWN_ROUNDS = 200
 ARGUMENTS = {
     "prompt": "the text to continue; or token ids, or messages with role and content for the chat template",
     "pair": "a name that the tool pairs lists",
-    "draft_with": f"what drafts: one of {', '.join(METHODS)}; none is plain decoding",
-    "gamma": "the most tokens drafted in a round; auto chooses it round by round",
-    "confidence": "a draft ends where the drafter's likeliest token is less probable than this; 0 is off",
-    "exit_layer": "how many of the target's layers draft with early-exit; 0 is a quarter of them",
-    "rule": f"how drafts are judged: one of {', '.join(RULES)}; {lossy_in_words()}",
-    "temperature": "0 is greedy",
-    "top_k": "0 is off",
-    "top_p": "1 is off",
-    "min_p": "0 is off",
-    "repetition_penalty": "above 1, tokens already in the text become less likely; null is the model's own",
-    "presence_penalty": "subtracted from the logits of tokens that were generated; 0 is off",
-    "frequency_penalty": "subtracted as many times as the token was generated; 0 is off",
-    "logit_bias": "by token id, a number from -100 to 100 that is added to the token's logit",
-    "seed": "the same seed and settings give the same text; null draws one",
-    "max_new_tokens": "the longest text, in tokens",
-    "stop": "the text ends before the first of these strings",
-    "ignore_eos": "continue after an end-of-sequence token",
-    "chat": "apply the tokenizer's chat template to the prompt",
-    "system": "a system prompt, with chat only",
-    "ngram": "the longest n-gram that lookup matches or ngram stores",
-    "alternatives": "how many likely tokens are recorded at each place; this answer does not show them",
-    "lenience": "of rule lenient: less accepts more; 1 is exact",
-}
+} | {name: row.about for name, row in PARAMETERS.items()}
+ARGUMENTS["alternatives"] += "; this answer does not show them"
 
 
 def _described(name: str) -> str:
@@ -135,16 +114,13 @@ def _shown(text: str) -> str:
     return text.strip(" ").replace("\\", "\\\\").replace("\n", "\\n")
 
 
-PARAMS = [field.name for field in fields(Params)]
-
-
 def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
     """Adds the endpoints to the Blocks in whose context this is called."""
 
     async def reports(
         visitor: Visitor, prompt: str, pair: str, *values: Any
     ) -> AsyncIterator[Waiting | RunProgress]:
-        params = Params(**dict(zip(PARAMS, values, strict=True)))
+        params = Params(**dict(zip(PARAMETERS, values, strict=True)))
         limits.check(prompt, params)
         ticket = queue.join(visitor, "run")
         async with aclosing(follow(models, ticket, Choice(pair), prompt, params)) as following:

@@ -3,13 +3,14 @@ warnings; Params alone checks what they hold."""
 
 from abc import ABCMeta
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
 from specdemo.errors import PairError
-from specdemo.events import LIMITS, METHODS, RULES
+from specdemo.events import METHODS, PARAMETERS, RULES
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.view.choices import words_of_row
@@ -17,6 +18,8 @@ from specdemo.ui.view.settings import (
     AS_STARTED,
     FIRST,
     SAMPLERS,
+    SECTIONS,
+    TYPED,
     WEIGHT_CHOICES,
     choice_in_words,
     choice_of,
@@ -46,63 +49,40 @@ def controls(models: Models) -> dict[str, gr.components.Component]:
     first = FIRST | {"pair": models.default}
     shown = visible(first)
 
-    def slider(name: str, step: float) -> gr.Slider:
-        _, low, high = LIMITS[name]
-        high = models.limits.largest(name) or high
-        return _Slider(low, high, first[name], step=step, visible=shown.get(name, True), **_words(name))
-
     def dropdown(name: str, choices: Sequence, value: str) -> gr.Dropdown:
         return gr.Dropdown(choices, value=value, visible=shown.get(name, True), **_words(name))
 
-    boxes = {}
-    boxes["pair"] = dropdown("pair", models.names, models.default)
-    if not models.limits.hosted:
-        boxes["vllm"] = gr.Textbox(first["vllm"], max_lines=1, **_words("vllm"))
     methods = [(words_of_row("methods", name, "menu"), name) for name in METHODS]
-    boxes["draft_with"] = dropdown("draft_with", methods, first["draft_with"])
-    boxes["gamma"] = slider("gamma", 1)
-    boxes["gamma_auto"] = gr.Checkbox(
-        first["gamma_auto"], visible=shown["gamma_auto"], **_words("gamma_auto")
-    )
-    boxes["exit_layer"] = slider("exit_layer", 1)
-    boxes["ngram"] = slider("ngram", 1)
-    boxes["sampler"] = dropdown(
-        "sampler", [(say(f"settings.samplers.{name}"), name) for name in SAMPLERS], first["sampler"]
-    )
-    boxes["temperature"] = slider("temperature", 0.05)
-    boxes["top_k"] = gr.Number(first["top_k"], visible=shown["top_k"], **_words("top_k"))
-    boxes["top_p"] = slider("top_p", 0.01)
-    boxes["min_p"] = slider("min_p", 0.01)
-    boxes["max_new_tokens"] = gr.Number(first["max_new_tokens"], **_words("max_new_tokens"))
-    # Not gr.Number, which cannot be empty.
-    hint = say("settings.new_seed")
-    boxes["seed"] = gr.Textbox(first["seed"], placeholder=hint, max_lines=1, **_words("seed"))
-    with gr.Accordion(say("settings.penalties"), open=False):
-        penalty = {"placeholder": say("settings.models_own"), "max_lines": 1}
-        boxes["repetition_penalty"] = gr.Textbox(
-            first["repetition_penalty"], **penalty, **_words("repetition_penalty")
-        )
-        boxes["presence_penalty"] = slider("presence_penalty", 0.1)
-        boxes["frequency_penalty"] = slider("frequency_penalty", 0.1)
-    with gr.Accordion(say("settings.chat"), open=False):
-        boxes["chat"] = gr.Checkbox(first["chat"], **_words("chat"))
-        boxes["system"] = gr.Textbox(
-            first["system"], lines=2, max_lines=6, visible=shown["system"], **_words("system")
-        )
-    with gr.Accordion(say("settings.ending"), open=False):
-        boxes["stop"] = gr.Textbox(first["stop"], lines=2, max_lines=4, **_words("stop"))
-        boxes["ignore_eos"] = gr.Checkbox(first["ignore_eos"], **_words("ignore_eos"))
-        boxes["confidence"] = slider("confidence", 0.05)
-        rules = [(words_of_row("rules", name, "label"), name) for name in RULES]
-        boxes["rule"] = dropdown("rule", rules, first["rule"])
-        boxes["lenience"] = slider("lenience", 0.05)
-        boxes["alternatives"] = slider("alternatives", 1)
-    if not models.limits.hosted:
-        with gr.Accordion(say("settings.weights"), open=False):
-            for name, choices in WEIGHT_CHOICES.items():
-                named = [(choice_in_words(choice), choice) for choice in choices]
-                boxes[name] = dropdown(name, named, AS_STARTED)
-    return {name: boxes[name] for name in names_of(models.limits.hosted)}
+    samplers = [(say(f"settings.samplers.{name}"), name) for name in SAMPLERS]
+    rules = [(words_of_row("rules", name, "label"), name) for name in RULES]
+    choices = {"pair": models.names, "draft_with": methods, "sampler": samplers, "rule": rules}
+    choices |= {name: [(choice_in_words(one), one) for one in ways] for name, ways in WEIGHT_CHOICES.items()}
+    lines = {"system": (2, 6), "stop": (2, 4)}  # of a box: the least and the most
+
+    def box(name: str) -> gr.components.Component:
+        row, about = PARAMETERS.get(name), {"visible": shown.get(name, True), **_words(name)}
+        if name in choices:
+            return dropdown(name, choices[name], AS_STARTED if name in WEIGHT_CHOICES else first[name])
+        if isinstance(first[name], bool):
+            return gr.Checkbox(first[name], **about)
+        if name in TYPED:  # not gr.Number, which cannot be empty
+            hint = say(f"settings.controls.{name}.empty")
+            return gr.Textbox(first[name], placeholder=hint, max_lines=1, **about)
+        if row is None or row.kind is None:
+            least, most = lines.get(name, (1, 1))
+            return gr.Textbox(first[name], lines=least, max_lines=most, **about)
+        if row.step is None:
+            return gr.Number(first[name], **about)
+        most = models.limits.largest(name) or row.largest
+        return _Slider(row.smallest, most, first[name], step=row.step, **about)
+
+    boxes, placed = {}, names_of(models.limits.hosted)
+    for section, names in SECTIONS.items():
+        if not (here := [name for name in names if name in placed]):
+            continue
+        with gr.Accordion(say(f"settings.{section}"), open=False) if section else nullcontext():
+            boxes |= {name: box(name) for name in here}
+    return boxes
 
 
 def _words(name: str) -> dict[str, str | None]:

@@ -106,8 +106,7 @@ def write(
 
 def _value(name: str, text: str) -> object:
     """The text as the field's type; what is none is left to Params to refuse."""
-    if name in LIMITS:
-        kind = LIMITS[name][0]
+    if name in LIMITS and (kind := LIMITS[name].kind):
         try:
             return kind(text) if len(text) < 20 else text
         except ValueError:

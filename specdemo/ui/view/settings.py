@@ -10,6 +10,7 @@ from typing import Any
 from specdemo.events import (
     LIMITS,
     METHODS,
+    PARAMETERS,
     RULES,
     Method,
     PairInfo,
@@ -43,13 +44,19 @@ AS_STARTED = "as the server was started"
 DTYPE_CHOICES = (AS_STARTED, "auto", *catalog.DTYPES)
 QUANTIZE_CHOICES = (AS_STARTED, "none", *catalog.QUANTIZE)
 
-# In the order of the page. The catalogues have the words: settings.controls.NAME.
-CONTROL_NAMES = (
-    *("pair", "vllm", "draft_with", "gamma", "gamma_auto", "exit_layer", "ngram", "rule", "lenience"),
-    *("sampler", "temperature", "top_k", "top_p", "min_p"),
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "max_new_tokens", "seed", "stop"),
-    *("ignore_eos", "chat", "system", "dtype", "quantize", "quantize_drafter", "confidence", "alternatives"),
-)
+# The controls in the order of the page: those that are always there, and those of parts that can be opened,
+# by their names. The catalogues have the words: settings.controls.NAME, and settings.PART.
+SECTIONS = {
+    "": (
+        *("pair", "vllm", "draft_with", "gamma", "gamma_auto", "exit_layer", "ngram"),
+        *("sampler", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed"),
+    ),
+    "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    "chat": ("chat", "system"),
+    "ending": ("stop", "ignore_eos", "confidence", "rule", "lenience", "alternatives"),
+    "weights": ("dtype", "quantize", "quantize_drafter"),
+}
+CONTROL_NAMES = tuple(name for names in SECTIONS.values() for name in names)
 WITHOUT_USUAL = ("pair", "ignore_eos", "dtype")  # controls that have a text only where there is more to say
 # What can be chosen for a pair's weights, except on a public server.
 WEIGHT_CHOICES = {"dtype": DTYPE_CHOICES, "quantize": QUANTIZE_CHOICES, "quantize_drafter": QUANTIZE_CHOICES}
@@ -95,12 +102,6 @@ def typed_address(values: Values) -> str | None:
     return (values.get("vllm") or "").strip() or None
 
 
-UNCHANGED = (
-    *("draft_with", "confidence", "exit_layer", "ngram", "rule", "lenience"),
-    *("presence_penalty", "frequency_penalty", "max_new_tokens", "ignore_eos", "chat", "alternatives"),
-)
-
-
 def params_from_controls(values: Values) -> Params:
     """The Params for what the controls hold; raises ValueError as Params does. What a hidden control holds
     has no effect, so it cannot be wrong."""
@@ -108,15 +109,12 @@ def params_from_controls(values: Values) -> Params:
     values = values | {name: FIRST[name] for name in _hidden_and_wrong(values)}
     if is_served(values):
         values = values | {name: FIRST[name] for name in (*SERVERS_OWN, "gamma_auto")}
-    return Params(
-        **{field: values[field] if field in filters else off for field, off in OFF.items()},
-        **{field: values[field] for field in UNCHANGED},
-        gamma="auto" if values["gamma_auto"] is True else values["gamma"],
-        seed=whole_number(values["seed"]),
-        repetition_penalty=typed_number(values["repetition_penalty"]),
-        stop=tuple(_unescaped(line) for line in values["stop"].split("\n") if line),
-        system=values["system"] if values["chat"] and values["system"] else None,
-    )
+    held = {name: values[name] for name in CONTROL_NAMES if name in PARAMETERS}
+    held |= {field: values[field] if field in filters else off for field, off in OFF.items()}
+    held |= {name: typed(values[name]) for name, typed in TYPED.items()}
+    held["stop"] = tuple(_unescaped(line) for line in values["stop"].split("\n") if line)
+    held["system"] = values["system"] if values["chat"] and values["system"] else None
+    return Params(**held | ({"gamma": "auto"} if values["gamma_auto"] is True else {}))
 
 
 def _hidden_and_wrong(values: Values) -> list[str]:
@@ -152,14 +150,11 @@ def values_of(params: Params) -> Values:
     values |= {
         name: getattr(params, name) for name in CONTROL_NAMES if hasattr(params, name) and name not in OFF
     }
-    penalty = params.repetition_penalty
-    seed = "" if params.seed is None else str(params.seed)
+    values |= {name: "" if values[name] is None else f"{values[name]:{form_of(name)}}" for name in TYPED}
     return values | {
         "gamma": DEFAULTS.gamma if params.gamma == "auto" else params.gamma,
         "gamma_auto": params.gamma == "auto",
         "sampler": sampler,
-        "seed": seed,
-        "repetition_penalty": "" if penalty is None else f"{penalty:g}",
         "stop": "\n".join(map(_escaped, params.stop)),
         "system": params.system or "",
     }
@@ -216,10 +211,6 @@ def _unescaped(line: str) -> str:
     return re.sub(r"\\([n\\])", lambda found: "\n" if found[1] == "n" else "\\", line)
 
 
-# What the controls hold at first: no filters, so that the coin of the rule often has to decide.
-FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "vllm": ""}
-
-
 def whole_number(text: str) -> int | str | None:
     """A text box's content as a number: None if it is empty. Any other text is returned as it is, for Params
     to reject."""
@@ -235,7 +226,21 @@ def typed_number(text: str) -> float | str | None:
         return text.strip()
 
 
-TYPED = {"seed": whole_number, "repetition_penalty": typed_number}  # boxes that can be empty
+# Boxes that can be empty, by how what is typed there is read.
+TYPED = {
+    name: whole_number if row.kind is int else typed_number
+    for name, row in LIMITS.items()
+    if row.none_is is not None and name in CONTROL_NAMES
+}
+
+
+def form_of(name: str) -> str:
+    """How such a number is written there."""
+    return "d" if LIMITS[name].kind is int else "g"
+
+
+# What the controls hold at first: no filters, so that the coin of the rule often has to decide.
+FIRST = values_of(DEFAULTS) | {"sampler": "multinomial", "pair": "", "vllm": ""}
 
 
 def visible(values: Values) -> dict[str, bool]:
