@@ -8,6 +8,8 @@ from typing import Literal
 # and then corrected one after another; or copied from the text.
 Manner = Literal["chain", "block", "block and chain", "copy"]
 
+BY_MODEL = ("gamma", "confidence")  # the fields of Params that each drafter uses which is a model
+
 
 @dataclass(frozen=True, slots=True)
 class Method:

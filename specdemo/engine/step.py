@@ -173,7 +173,7 @@ class Verifier:
     """Verifies drafts with one target, sampler and rule. `gamma`: the longest draft. `alternatives`,
     `wants_top`: how many likely tokens are reported at each position for the trace, and for the drafter to
     learn from. eos: the tokens that end a text; what is drafted after one is not judged. `confidence`: of
-    Params."""
+    Params. draft_sampler: the drafter's, if it is another one."""
 
     target: LM
     sampler: Sampler
@@ -184,6 +184,7 @@ class Verifier:
     wants_top: int
     eos: tuple[int, ...] = ()
     confidence: float = 0.0
+    draft_sampler: Sampler | None = None
 
     def rows(self, k: int) -> int:
         """How many rows the steps of a round with k drafts have."""
@@ -229,12 +230,13 @@ class Verifier:
     def verdict(self, judging: Judging) -> VerifiedOnHost:
         """Waits for it. No other step may have been run in between."""
         verdict = to_host(judging.output.verified, VerifiedOnHost)
-        width = self.sampler.key
+        drafting = self.draft_sampler or self.sampler
+        width = drafting.key
         while not _is_exact(verdict):  # rare: the nucleus of p is wider than what top-p looked at
             self.sampler.widen()
             verdict = to_host(self.judge(judging.output.logits, judging.read), VerifiedOnHost)
-        if not all(verdict.q_exact[: int(verdict.k)]) and self.sampler.key == width:
-            self.sampler.widen()  # for the next rounds; this one is lossless all the same
+        if not all(verdict.q_exact[: int(verdict.k)]) and drafting.key == width:
+            drafting.widen()  # for the next rounds; this one is lossless all the same
         return verdict
 
     def step(self, value: VerifyInput) -> VerifyOutput:

@@ -1,12 +1,12 @@
 """A smaller model, with the target's tokenizer or another one."""
 
-from specdemo.drafters.row import DrafterKind, Method
+from specdemo.drafters.row import BY_MODEL, DrafterKind, Method
 
 METHOD = Method(
     "model",
     "drafter model",
     "a smaller model or a head writes the drafts",
-    fields=("gamma", "confidence"),
+    fields=BY_MODEL,
     is_by_drafter=True,
     needs_drafter=True,
     menu_label="the pair's drafter",
