@@ -31,6 +31,7 @@ from specdemo.events import (
     is_lossy,
     metrics,
 )
+from specdemo.events.params import of_drafter
 from specdemo.events.speedup import NO_COST, after_plain_rounds
 from specdemo.events.trace import Trace
 from specdemo.loading.assemble import look_at
@@ -276,7 +277,8 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     params = started.params
     way = way_of(params)
     setup = pair.runner.begin_run(way.own(pair, params))
-    sampler = Sampler(params, len(started.prompt_ids))
+    sampler, theirs = Sampler(params, len(started.prompt_ids)), of_drafter(params)
+    drafting = sampler if theirs == params else Sampler(theirs, len(started.prompt_ids))
     longest = int(min(len(started.prompt_ids) + params.max_new_tokens, pair.context))
     setup.make_room(longest + LONGEST_DRAFT)  # rows that only fill a step lie beyond the end
     eos = frozenset() if params.ignore_eos else pair.eos
@@ -284,8 +286,8 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
     stop = StopCriteria(eos, params.stop, room, pair.stop_ids(params.stop))
     drafter = way.build(
         Materials(
-            params=params,
-            sampler=sampler,
+            params=theirs,
+            sampler=drafting,
             target=setup.target,
             drafter=setup.drafter,
             run_step=setup.run_drafting,
@@ -305,6 +307,7 @@ def decoder_of(pair: Pair, started: Started, is_over: IsOver) -> Decoder:
         wants_top=drafter.wants_top,
         eos=tuple(sorted(eos)),
         confidence=params.confidence,
+        draft_sampler=drafting,
     )
     cost = way.cost(pair, params) if params.gamma == "auto" else NO_COST
     gamma = 0 if params.draft_with == "none" else params.gamma

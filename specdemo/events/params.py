@@ -1,7 +1,7 @@
 """`Params`: how to generate, and what each field allows. Standard library only."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from dataclasses import field as dataclass_field
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -100,6 +100,9 @@ class Params:
     ngram: the longest n-gram that is matched ("lookup") or stored ("ngram").
     alternatives: how many of the likeliest tokens are recorded at each position; 0 is none.
     lenience: of rule "lenient": a draft is accepted when u < p/(lenience q); 1 is the speculative rule.
+    draft_temperature: the drafter's own, where a model drafts; the filters are p's. 0: its likeliest tokens,
+        so that q is one-hot, as vLLM drafts. None: the target's. With any, the text has the target's
+        distribution.
     """
 
     draft_with: str = _described(
@@ -180,6 +183,12 @@ class Params:
     lenience: float = _real(
         0.5, 0.0, 1.0, "of rule lenient: less accepts more; 1 is exact", excluded=0.0, step=0.05
     )
+    draft_temperature: float | None = _real(
+        *(None, 0.0, 2.0),
+        "the drafter's own temperature; 0 drafts its likeliest tokens; null is the target's",
+        none_is="the target's",
+        is_compared=False,
+    )
 
     def __new__(cls, *_: object, **given: object) -> "Params":
         """Before __init__, which would raise Python's own TypeError for an unknown field."""
@@ -238,6 +247,12 @@ def _checked_bias(given: object) -> dict[int, float]:
             raise ValueError(f"logit_bias must be a mapping to {numbers}, not to {shown(value)}")
         bias[int(token_id)] = float(value)
     return dict(sorted(bias.items()))
+
+
+def of_drafter(params: Params) -> Params:
+    """As the drafter's sampler reads them."""
+    own = params.draft_temperature
+    return params if own is None else replace(params, temperature=own)
 
 
 def is_lossy(params: Params) -> bool:

@@ -49,7 +49,7 @@ QUANTIZE_CHOICES = (AS_STARTED, "none", *catalog.QUANTIZE)
 SECTIONS = {
     "": (
         *("pair", "vllm", "draft_with", "gamma", "gamma_auto", "exit_layer", "ngram"),
-        *("sampler", "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "seed"),
+        *("sampler", "temperature", "top_k", "top_p", "min_p", "draft_temperature", "max_new_tokens", "seed"),
     ),
     "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
     "chat": ("chat", "system"),
@@ -161,7 +161,8 @@ def values_of(params: Params) -> Values:
 
 
 def judging_in_words(params: Params) -> list[str]:
-    """The rule and the confidence, where they are not the usual ones and have an effect."""
+    """The rule, the confidence and the drafts' temperature, where they are not the usual ones and have an
+    effect."""
     words = []
     if params.rule != "speculative" and params.draft_with != "none":
         values = "".join(f" {number(getattr(params, field), 'g')}" for field in RULES[params.rule].fields)
@@ -169,6 +170,9 @@ def judging_in_words(params: Params) -> list[str]:
         words.append(say(f"said.{'lossy_rule' if is_lossy(params) else 'rule'}", rule=rule))
     if params.confidence > 0 and "confidence" in METHODS[params.draft_with].fields:
         words.append(say("said.confidence", value=number(params.confidence, "g")))
+    own = params.draft_temperature
+    if own is not None and "draft_temperature" in METHODS[params.draft_with].fields:
+        words.append(say("said.draft_temperature", value=number(own, "g")))
     return words
 
 
