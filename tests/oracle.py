@@ -24,7 +24,7 @@ from specdemo.engine.step import Verifier
 from specdemo.events import METHODS, Params, Round, is_lossy
 from specdemo.events.speedup import DraftingCost
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.steps import EagerSteps
 
 CPU = torch.device("cpu")
 # The drafting methods that can be run over tables: a table has no layers.

@@ -17,9 +17,9 @@ from specdemo.events import Gamma, Params
 from specdemo.events.speedup import NO_COST, DraftingCost
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.lm import LM
 from specdemo.runtime.runner import OfTarget
+from specdemo.runtime.steps import RunStep
 from specdemo.runtime.weights import weight_bytes
 
 if TYPE_CHECKING:

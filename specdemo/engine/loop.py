@@ -17,7 +17,7 @@ from specdemo.engine.step import Judging, VerifiedOnHost, Verifier
 from specdemo.events import EndedBy, Finish, Gamma, Round, Stats
 from specdemo.events.speedup import FEWEST_PLAIN, NO_COST, SHORTEST, DraftingCost, expected_speedup
 from specdemo.runtime.device import Clock, Timestamp
-from specdemo.runtime.graphs import AUTO_ROWS
+from specdemo.runtime.steps import AUTO_ROWS
 
 EXPECTED, WEIGHT = 0.7, 4.0  # before the first verdict: this acceptance rate, as if seen in so many verdicts
 HALF_LIFE = 32  # verdicts, after which one counts half

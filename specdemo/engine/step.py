@@ -13,7 +13,8 @@ from specdemo.engine.draft import Draft, is_unsure
 from specdemo.engine.rules import Decision, Judge, block, block_probs
 from specdemo.engine.sampling import Sampler, Settings, Uniforms, one_hot, probabilities
 from specdemo.events import Gamma
-from specdemo.runtime.graphs import (
+from specdemo.runtime.lm import LM
+from specdemo.runtime.steps import (
     HostNumbers,
     OnHost,
     Packed,
@@ -23,7 +24,6 @@ from specdemo.runtime.graphs import (
     varied_ids,
     varied_uniforms,
 )
-from specdemo.runtime.lm import LM
 
 NAN = "the {}'s probabilities are not numbers (NaN): its weights are broken or its dtype is too narrow"
 # Columns of the tokens at a position: the drafted one (meaningless in the last row), the round's next token

@@ -18,9 +18,9 @@ from specdemo.loading.request import ROLES
 from specdemo.loading.vocabulary import OtherTokenizer, check_shared, other_tokenizer
 from specdemo.runtime import cuda
 from specdemo.runtime.cache import layers_of
-from specdemo.runtime.graphs import stored
 from specdemo.runtime.lm import check_writes_text, embedded_ids, logits_width, positional_cache
 from specdemo.runtime.runner import Capture, Runner
+from specdemo.runtime.weights import stored
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

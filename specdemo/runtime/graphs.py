@@ -1,242 +1,34 @@
-"""Steps: functions of one typed value of tensors. A step runs as it is, or as a CUDA graph: captured once and
-replayed, so that its thousands of launches cost the host one call. And whether a model's forward can be
-captured at all: whether a static forward predicts what a plain one does, without looking at its own numbers
-on the way.
-
-A typed value is a dataclass whose fields are tensors, other such values, or plain Python values. That is all
-that is needed to capture a step from one to another: its inputs and outputs are found by walking over the
-fields, and nothing is addressed by position."""
+"""Steps as CUDA graphs: captured once and replayed, so that their thousands of launches cost the host one
+call. Each graph is compared with the step that it was made from before it is used."""
 
 import gc
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 from torch.nn import Module
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import PreTrainedModel
 
 from specdemo.errors import one_line
 from specdemo.events import Gamma
 from specdemo.runtime import cuda
 from specdemo.runtime.cache import Cached
-from specdemo.runtime.cuda import on_host
-from specdemo.runtime.device import Clock, for_device
-from specdemo.runtime.lm import CachedLM, context_of, logits_tolerance, windows_of
+from specdemo.runtime.capturable import ForbidDataDependence, ForbidReadingTensors, capture_blocker
+from specdemo.runtime.compared import disagreement
+from specdemo.runtime.device import Clock
+from specdemo.runtime.steps import AUTO_ROWS, In, Out, StepInput, tensors_of, with_tensors
+from specdemo.runtime.weights import weights_address
 
 # What CUDA says when a capture was ended by another thread's call, or by a call of its own that it forbids.
 CAPTURE_INTERRUPTED = (
     "operation not permitted when stream is capturing",
     "operation failed due to a previous error during capture",
 )
-AUTO_ROWS = (1, 2, 4, 8, 16)  # of a step, where gamma is chosen round by round: each needs a graph
 OTHERWISE = "its graph says something other than the step itself ({})"
-LOOKS = "its forward reads tensor values on the host ({})"
 PASSING = (*CAPTURE_INTERRUPTED, "out of memory")  # another time, the same capture may succeed
 CAPTURES_TRIED = 2  # of a step whose graph says something else
-# How far a graph's numbers may be from the step's. EXACT: where both are computed from the same logits.
-# ROUNDED: a head's own measure of its confidence, where a model computes in 16 bits.
-EXACT, ROUNDED = 1e-6, 2e-2
-# How far logits may be apart, in units of rounding of the largest. A graph runs the step's kernels on the
-# step's shapes, so no more than the order of sums can differ. In 16 bits a sum is rounded at its end only.
-UNITS_IN_16_BITS, UNITS_IN_MORE = 4, 100
-_T = TypeVar("T")
-
-
-class StepInput(Protocol):
-    def on_device(self) -> Self:
-        """The same with the host's numbers on the device: what a step reads. (A graph's input is filled from
-        the host.)"""
-
-    def varied(self) -> Self:
-        """Another valid input of the same shapes, with other numbers: to try a captured step on."""
-
-
-In = TypeVar("In", bound=StepInput)
-Out = TypeVar("Out")
-
-
-class RunStep(Protocol):
-    """Runs a step: as it is, or captured once for each `key` and replayed. captures: whether it may do the
-    latter."""
-
-    captures: bool
-
-    def rows(self, k: int, gamma: Gamma) -> int:
-        """How many rows a step should have when `k` tokens are drafted of at most `gamma`."""
-
-    def __call__(
-        self,
-        key: tuple,
-        step: Callable[[In], Out],
-        value: In,
-        expected: Callable[[In, Out], Out] | None = None,
-    ) -> tuple[In, Out]:
-        """The value that the step has read, which stays as it was until the next step, and the step's output.
-
-        value: its HostNumbers may still be on the host. key: begins with the step's name and its rows; two
-        calls with equal keys must do the same to inputs of equal shape. expected: what the step should have
-        said, given its input and what a graph of it has said: logits of its own, and everything else computed
-        from the graph's logits. For logits may be rounded otherwise, and one unit of rounding can change
-        which token is drawn. None: `step` tells it."""
-
-
-def tensors_of(value: object) -> list[Tensor]:
-    """The tensors in a value, in the order of its fields."""
-    if isinstance(value, Tensor):
-        return [value]
-    if is_dataclass(value):
-        return [tensor for field in fields(value) for tensor in tensors_of(getattr(value, field.name))]
-    return []
-
-
-def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
-    """The same value with other tensors, taken in the order of `tensors_of`."""
-    if isinstance(value, Tensor):
-        return next(tensors)
-    if is_dataclass(value):
-        parts = {field.name: with_tensors(getattr(value, field.name), tensors) for field in fields(value)}
-        return replace(value, **parts)
-    return value
-
-
-class Placed(NamedTuple):
-    """Where a tensor is in a vector of numbers."""
-
-    start: int
-    shape: torch.Size
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A value's tensors in one vector, for one copy to the host. float64 holds ids, flags and probabilities
-    exactly."""
-
-    numbers: Tensor  # [n] float64
-    layout: dict[str, Placed]  # by the tensors' names, in their order
-
-
-def pack(value: object) -> Packed:
-    """float64 must hold the tensors' numbers exactly: bool, int64 below 2^53, or any float. Those of a dtype
-    are cast together."""
-    by_dtype: dict[torch.dtype, dict[str, Tensor]] = {}
-    for name, tensor in named_tensors(value):
-        by_dtype.setdefault(tensor.dtype, {})[name] = tensor
-    layout, end = {}, 0
-    for dtype, tensors in by_dtype.items():
-        for name, tensor in tensors.items():
-            layout[name] = Placed(end, tensor.shape, dtype)
-            end += tensor.numel()
-    joined = [
-        torch.cat([tensor.flatten() for tensor in same.values()]).double() for same in by_dtype.values()
-    ]
-    return Packed(torch.cat(joined), layout)
-
-
-class OnHost:
-    """A packed value on the host: each tensor is an attribute, in plain numbers, as `Tensor.tolist` gives
-    them. It is made when it is first asked for, because the next step waits for some of them only."""
-
-    def __init__(self, numbers: list[float], layout: dict[str, Placed]):
-        self._numbers = numbers
-        self._layout = layout
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in vars(self).get("_layout", ()):
-            raise AttributeError(name)
-        start, shape, dtype = self._layout[name]
-        flat = self._numbers[start : start + shape.numel()]
-        if not dtype.is_floating_point:
-            flat = list(map(bool if dtype == torch.bool else int, flat))
-        plain: Any = flat if shape else flat[0]
-        if len(shape) == 2:
-            rows, width = shape
-            plain = [flat[row * width : (row + 1) * width] for row in range(rows)]
-        setattr(self, name, plain)
-        return plain
-
-
-Home = TypeVar("Home", bound=OnHost)
-
-
-def to_host(packed: Packed, kind: type[Home]) -> Home:
-    """The packed value on the host, in one copy, which waits for the device (RuntimeError if it does not
-    answer). kind: names the attributes."""
-    return kind(on_host(packed.numbers).tolist(), packed.layout)
-
-
-def unpacked(packed: Packed) -> list[Tensor]:
-    """The tensors that were packed, where the packed ones are."""
-    parts = packed.numbers.split([part.shape.numel() for part in packed.layout.values()])
-    return [
-        numbers.view(part.shape).to(part.dtype)
-        for numbers, part in zip(parts, packed.layout.values(), strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class HostNumbers:
-    """What the host tells a step: lists of numbers by name, one after another in one vector, for one copy to
-    the device. float64 holds ids, positions and uniform numbers exactly."""
-
-    vector: Tensor  # [n] float64; on the host until `on_device`
-    sizes: dict[str, int]  # of the lists, in their order
-    device: torch.device  # the step's
-
-    @classmethod
-    def of(cls, device: torch.device, **lists: Sequence[float]) -> Self:
-        numbers = [number for one in lists.values() for number in one]
-        sizes = {name: len(one) for name, one in lists.items()}
-        return cls(for_device(numbers, torch.float64, device), sizes, device)
-
-    def on_device(self) -> Self:
-        return replace(self, vector=cuda.send(self.vector, self.device))
-
-    @cached_property
-    def parts(self) -> dict[str, Tensor]:
-        """The lists, as views."""
-        return dict(zip(self.sizes, self.vector.split(tuple(self.sizes.values())), strict=True))
-
-    def with_parts(self, **others: Tensor) -> Self:
-        """The same with some lists replaced by others of their sizes."""
-        return replace(self, vector=torch.cat([*(self.parts | others).values()]))
-
-
-def varied_ids(ids: Tensor) -> Tensor:
-    """Other ids of the same vocabulary."""
-    return torch.where(ids > 0, ids - 1, ids + 1)
-
-
-def varied_uniforms(u: Tensor) -> Tensor:
-    """Other numbers in [0, 1)."""
-    return (u + 0.5) % 1.0
-
-
-class EagerSteps:
-    """Runs each step as it is, with as many rows as there are drafts."""
-
-    captures = False
-
-    def rows(self, k: int, gamma: Gamma) -> int:
-        return k
-
-    def __call__(
-        self,
-        key: tuple,
-        step: Callable[[In], Out],
-        value: In,
-        expected: Callable[[In, Out], Out] | None = None,
-    ) -> tuple[In, Out]:
-        value = value.on_device()
-        return value, step(value)
 
 
 @dataclass(frozen=True)
@@ -428,138 +220,3 @@ def _collector_off() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """False for quantised weights."""
-    return type(tensor) in (torch.nn.Parameter, Tensor)
-
-
-def weights_address(model: Module) -> tuple[list, list]:
-    """The model's modules, and where its weights are in memory: equal while a captured graph may read
-    them."""
-    tensors = [*model.parameters(), *model.buffers()]
-    places = [(id(tensor), [part.data_ptr() for part in stored(tensor)]) for tensor in tensors]
-    return list(model.modules()), places
-
-
-def stored(tensor: Tensor) -> list[Tensor]:
-    """The tensor, or of a quantised weight the inner tensors that it consists of. Those are replaced when it
-    moves. An operation on the weight itself can make optimum-quanto compile code for that."""
-    if is_dense(tensor) or not hasattr(tensor, "__tensor_flatten__"):
-        return [tensor]
-    return [part for name in tensor.__tensor_flatten__()[0] for part in stored(getattr(tensor, name))]
-
-
-def confidence_tolerance(dtypes: Sequence[torch.dtype]) -> float:
-    """For a head's measure of its confidence, where models compute in these dtypes."""
-    return ROUNDED if any(map(is_16_bits, dtypes)) else EXACT
-
-
-def order_tolerance(logits: Tensor, dtypes: Sequence[torch.dtype]) -> float:
-    """For logits whose sums are made in another order, where models compute in these dtypes."""
-    finest = min(dtypes, key=unit_of, default=logits.dtype)
-    dtype = max(logits.dtype, finest, key=unit_of)  # some models of 16 bits give logits of 32
-    units = UNITS_IN_16_BITS if is_16_bits(dtype) else UNITS_IN_MORE
-    return units * unit_of(dtype) * float(logits.double().nan_to_num(0.0, 0.0, 0.0).abs().max())
-
-
-def is_16_bits(dtype: torch.dtype) -> bool:
-    return torch.finfo(dtype).bits == 16
-
-
-def unit_of(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps
-
-
-def disagreement(expected: object, given: object, dtypes: Sequence[torch.dtype]) -> str | None:
-    """What differs, and by how much, in a few words; None if nothing does. Logits may be rounded otherwise,
-    and so may `sure`, which a head computes beside its logits; ids, flags and other numbers must be the same,
-    but for EXACT. dtypes: that the models compute in."""
-    for (name, one), (_, other) in zip(named_tensors(expected), named_tensors(given), strict=True):
-        if not one.is_floating_point():
-            if count := int((one != other).sum()):
-                return f"{name} differ in {count} of {one.numel()} places"
-            continue
-        if not torch.equal(one.isnan(), other.isnan()):
-            return f"NaN in {name}"
-        # The same infinity in both, or NaN, is no difference.
-        apart = torch.where(one == other, 0.0, (one.double() - other.double()).abs()).nan_to_num(
-            0.0, torch.inf
-        )
-        if name == "logits":
-            allowed = order_tolerance(one, dtypes)
-        else:
-            allowed = confidence_tolerance(dtypes) if name == "sure" else EXACT
-        if (apart > allowed).any():
-            return f"{name} differ by {float(apart.max()):.2g}, allowed {allowed:.2g}"
-    return None
-
-
-def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
-    """All tensors in the value with their fields' names, packed ones as what they are."""
-    if isinstance(value, Tensor):
-        return [(name, value)]
-    if isinstance(value, Packed):
-        return list(zip(value.layout, unpacked(value), strict=True))
-    if is_dataclass(value):
-        parts = ((field.name, getattr(value, field.name)) for field in fields(value))
-        return [pair for part_name, part in parts for pair in named_tensors(part, part_name)]
-    return []
-
-
-@torch.no_grad()
-def capture_blocker(model: PreTrainedModel) -> str | None:
-    """Why the model cannot be captured, tried on a few tokens; None if it can."""
-    lm = CachedLM(model)
-    if lm.states is not None:
-        return "its recurrent layers keep a state, which is saved and put back between its forwards"
-    n = int(min(6, context_of(model)))
-    ids = positions = torch.arange(n, device=lm.device)
-    lm.reserve(0, n)
-    expected = lm.forward(ids, positions[0]).double()  # [n, V]
-    tolerance = logits_tolerance(expected, lm.dtype)
-    lm.begin_run(static=True)
-    # Some models measure a window from the end of the visible cache.
-    lm.reserve(0, max((size for size in windows_of(model) if size <= 4096), default=0) + 64)
-    try:
-        for rows in (n, 2, 1):
-            with ForbidReadingTensors(), ForbidDataDependence():
-                logits = lm.forward(ids[-rows:], positions[-rows])
-            if not (logits.double() - expected[-rows:]).abs().max() <= tolerance:
-                return "it makes masks of its own from the length of the cache"
-    except Exception as error:
-        return one_line(error)
-    return None
-
-
-class ForbidReadingTensors(TorchFunctionMode):
-    """Raises when Python code reads the numbers in a tensor."""
-
-    READS = {
-        "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__contains__", "__iter__"
-    }  # fmt: skip
-
-    def __torch_function__(
-        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        if getattr(function, "__name__", "") in self.READS:
-            raise RuntimeError(LOOKS.format(function.__name__))
-        return function(*args, **(kwargs or {}))
-
-
-class ForbidDataDependence(TorchDispatchMode):
-    """Raises for an operation whose output's shape depends on the numbers."""
-
-    READS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique", "_unique2", "equal", "is_nonzero"}
-
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple = (), kwargs: dict | None = None
-    ) -> Any:
-        name = operation.overloadpacket.__name__
-        by_mask = name in ("index", "index_put", "index_put_") and any(
-            isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1]
-        )
-        if name in self.READS or by_mask:
-            raise RuntimeError(LOOKS.format(name))
-        return operation(*args, **(kwargs or {}))

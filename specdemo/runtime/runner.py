@@ -16,11 +16,12 @@ from specdemo.runtime import cuda
 from specdemo.runtime.attention import without_cudnn
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import EagerSteps, Graphs, RunStep
+from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM, evaluating, in_training
 from specdemo.runtime.native import cached_lm, is_small
 from specdemo.runtime.precision import full_float32
 from specdemo.runtime.shared import PutBack, Shared
+from specdemo.runtime.steps import EagerSteps, RunStep
 
 # "auto": on CUDA steps are captured, and on a CPU forwards are compiled, where the models allow it. "off":
 # every forward runs as transformers would run it.

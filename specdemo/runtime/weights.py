@@ -1,9 +1,8 @@
-"""How many bytes of weights a model holds, and how many a forward reads."""
+"""A model's weights in memory: where they are, how many bytes it holds, and how many a forward reads."""
 
 import torch
+from torch import Tensor
 from torch.nn import Module
-
-from specdemo.runtime.graphs import stored
 
 
 def held_bytes(*models: Module) -> int:
@@ -32,3 +31,24 @@ def weight_bytes(model: Module) -> int:
         for storage in (module.weight.untyped_storage(),)
     }
     return held_bytes(model) - sum(size for address, size in tables.items() if address != output)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """False for quantised weights."""
+    return type(tensor) in (torch.nn.Parameter, Tensor)
+
+
+def weights_address(model: Module) -> tuple[list, list]:
+    """The model's modules, and where its weights are in memory: equal while a captured graph may read
+    them."""
+    tensors = [*model.parameters(), *model.buffers()]
+    places = [(id(tensor), [part.data_ptr() for part in stored(tensor)]) for tensor in tensors]
+    return list(model.modules()), places
+
+
+def stored(tensor: Tensor) -> list[Tensor]:
+    """The tensor, or of a quantised weight the inner tensors that it consists of. Those are replaced when it
+    moves. An operation on the weight itself can make optimum-quanto compile code for that."""
+    if is_dense(tensor) or not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    return [part for name in tensor.__tensor_flatten__()[0] for part in stored(getattr(tensor, name))]

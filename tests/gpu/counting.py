@@ -30,9 +30,10 @@ from specdemo.events import Params
 from specdemo.runtime import cuda
 from specdemo.runtime.cache import Cached
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import EagerSteps, Graph, Graphs
+from specdemo.runtime.graphs import Graph, Graphs
 from specdemo.runtime.linear import join_weights
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.steps import EagerSteps
 from tests.oracle import decoding
 
 CUDA = torch.device("cuda:0")

@@ -22,8 +22,8 @@ from specdemo.doctor.machine import device, replayed_us
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.runtime import cuda, graphs
 from specdemo.runtime.attention import additive, grouped_attention, without_cudnn
-from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.linear import Product
+from specdemo.runtime.steps import RunStep
 from specdemo.session import decoder_of, prepare
 
 GAMMA = 4

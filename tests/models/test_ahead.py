@@ -13,7 +13,7 @@ from specdemo.engine.loop import Decoder
 from specdemo.engine.step import Verifier
 from specdemo.events import RULES
 from specdemo.runtime import cuda
-from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.steps import EagerSteps
 from tests.models.test_capture import PROMPT, Recorder
 from tests.oracle import KINDS
 from tests.runners import run_by

@@ -18,8 +18,9 @@ from specdemo.drafters import heads
 from specdemo.engine.step import VerifyInput
 from specdemo.runtime import lm, native
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import EagerSteps, Graph, Graphs, HostNumbers, tensors_of, with_tensors
+from specdemo.runtime.graphs import Graph, Graphs
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.steps import EagerSteps, HostNumbers, tensors_of, with_tensors
 from tests.oracle import CPU, KINDS, TableLM, assert_nearly_the_same, decoding, random_table
 from tests.runners import run_by
 from tests.tiny import noisy, tiny

@@ -12,8 +12,8 @@ from specdemo.drafters.dflash.drafter import DFlashDrafter
 from specdemo.drafters.dflash.head import CachedDFlash, Markov, NativeDFlash
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.runtime.decoder import RowMask
-from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.steps import EagerSteps
 from tests.block_heads import block_logits, tiny_block_head
 from tests.models.test_no_sync import TEXT
 from tests.oracle import said_anew

@@ -20,8 +20,9 @@ from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.drafters.eagle3.head import CachedEagle3
 from specdemo.engine.sampling import Sampler, Settings, draw, uniforms
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import EagerSteps, Graphs
+from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.steps import EagerSteps
 from tests import oracle
 from tests.block_heads import block_logits, tiny_block_head
 from tests.fake_cuda import FakeCuda, install

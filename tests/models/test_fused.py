@@ -5,11 +5,10 @@ import torch
 from optimum.quanto import freeze, qint8, quantize
 
 from specdemo.runtime import decoder
-from specdemo.runtime.graphs import weights_address
 from specdemo.runtime.linear import join_weights, use_skinny_linear
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.native import NativeLM
-from specdemo.runtime.weights import held_bytes
+from specdemo.runtime.weights import held_bytes, weights_address
 from tests.tiny import ARCHITECTURES, VOCAB, greedy, tiny
 
 NOT_FUSED = {"gpt2", "gpt_neox", "opt"}

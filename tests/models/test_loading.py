@@ -36,10 +36,10 @@ from specdemo.loading.assemble import _not_finite
 from specdemo.loading.load import _load, plan
 from specdemo.loading.plan import check_depth
 from specdemo.loading.request import Part, dtype_name, resolve
-from specdemo.runtime.graphs import capture_blocker, stored, weights_address
+from specdemo.runtime.capturable import capture_blocker
 from specdemo.runtime.linear import CACHE_LINE
 from specdemo.runtime.runner import has_hooks
-from specdemo.runtime.weights import held_bytes
+from specdemo.runtime.weights import held_bytes, stored, weights_address
 from tests.checkpoints import change_config, change_tensors, cut_in_half, saved_in
 from tests.heads import save_head, tiny_head
 from tests.sentences import assert_one_sentence, refusal

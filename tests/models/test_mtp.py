@@ -28,8 +28,8 @@ from specdemo.loading.load import plan
 from specdemo.loading.mtp import read_mtp
 from specdemo.loading.request import resolve
 from specdemo.runtime import cuda
-from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.steps import EagerSteps
 from specdemo.runtime.weights import held_bytes
 from tests.checkpoints import DEEPSEEK, MTP_KINDS, model_with_mtp, with_tokenizer
 from tests.oracle import decoding, said_anew

@@ -15,8 +15,8 @@ from specdemo.drafters.model.drafter import DraftInput, ModelDrafter
 from specdemo.engine.draft import NoDrafter
 from specdemo.engine.sampling import Sampler, uniforms
 from specdemo.events import RULES, Params
-from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.steps import EagerSteps
 from tests.oracle import CPU, TableLM, decoding, random_table
 from tests.tiny import ARCHITECTURES, VOCAB, tiny
 

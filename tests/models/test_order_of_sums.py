@@ -7,7 +7,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 
 from specdemo.loading.request import resolve
-from specdemo.runtime.graphs import order_tolerance
+from specdemo.runtime.compared import order_tolerance
 from tests.tiny import tiny
 
 pytestmark = pytest.mark.slow

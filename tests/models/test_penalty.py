@@ -11,8 +11,8 @@ from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.drafters.model.other_tokenizer import SharedTokensDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events.trace import Trace
-from specdemo.runtime.graphs import EagerSteps
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.steps import EagerSteps
 from specdemo.ui.page.links import read_link, write
 from specdemo.ui.view.settings import FIRST, adjusting_in_words, params_from_controls, values_of
 from tests.heads import save_head, tiny_head

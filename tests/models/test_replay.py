@@ -13,8 +13,9 @@ from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.runtime import attention, lm
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import AUTO_ROWS, EagerSteps, Graphs
+from specdemo.runtime.graphs import Graphs
 from specdemo.runtime.lm import CachedLM
+from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
 from tests.block_heads import tiny_block_head
 from tests.gpu.soak import random_params
 from tests.heads import tiny_head

@@ -12,7 +12,7 @@ from specdemo.drafters.kinds import cached_drafter
 from specdemo.drafters.ways import WAYS
 from specdemo.engine.draft import Drafter, one_hot_draft
 from specdemo.engine.sampling import uniforms
-from specdemo.runtime.graphs import capture_blocker
+from specdemo.runtime.capturable import capture_blocker
 from specdemo.runtime.lm import CachedLM
 from specdemo.runtime.runner import Runner
 from specdemo.runtime.states import MOST_CARRIED, ROWS, States, tried_rows

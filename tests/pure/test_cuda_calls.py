@@ -12,16 +12,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from specdemo.engine.draft import Draft
 from specdemo.runtime import cuda
+from specdemo.runtime.compared import disagreement, order_tolerance
 from specdemo.runtime.device import Clock
-from specdemo.runtime.graphs import (
-    Graphs,
-    OnHost,
-    Packed,
-    disagreement,
-    order_tolerance,
-    pack,
-    to_host,
-)
+from specdemo.runtime.graphs import Graphs
+from specdemo.runtime.steps import OnHost, Packed, pack, to_host
 from tests.fake_cuda import FakeCuda, install
 from tests.pure.test_house import PACKAGE, syntax_tree
 

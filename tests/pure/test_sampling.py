@@ -19,7 +19,7 @@ from transformers import (
 from specdemo.drafters.model.drafter import ModelDrafter
 from specdemo.engine.sampling import Nucleus, Sampler, draw, most_likely, one_hot, probabilities, uniforms
 from specdemo.events import Params, Round
-from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.steps import EagerSteps
 from tests.oracle import (
     CPU,
     ROUNDING,

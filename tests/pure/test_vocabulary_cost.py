@@ -13,7 +13,7 @@ from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Sampler
 from specdemo.engine.step import Verifier, VerifyInput
 from specdemo.events import Params
-from specdemo.runtime.graphs import EagerSteps, HostNumbers
+from specdemo.runtime.steps import EagerSteps, HostNumbers
 from tests.oracle import CPU
 
 GAMMA = 4

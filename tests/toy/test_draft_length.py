@@ -13,7 +13,8 @@ from specdemo.engine.loop import ROW_COST, DraftLength
 from specdemo.engine.sampling import Sampler, probabilities
 from specdemo.events import Round
 from specdemo.events.speedup import DraftingCost, expected_speedup
-from specdemo.runtime.graphs import AUTO_ROWS, EagerSteps, Graphs
+from specdemo.runtime.graphs import Graphs
+from specdemo.runtime.steps import AUTO_ROWS, EagerSteps
 from tests.oracle import CPU, TableLM, decoding, random_table
 from tests.toy.test_exact_table import (
     CONFIDENCE,

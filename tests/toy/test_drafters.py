@@ -9,7 +9,7 @@ from specdemo.drafters.ngram.drafter import NgramDrafter
 from specdemo.engine.draft import NoDrafter
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params
-from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.steps import EagerSteps
 from tests.oracle import CPU, ROUNDING, TableLM, pick, random_table, shaped
 
 V = 10

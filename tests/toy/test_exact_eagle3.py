@@ -9,7 +9,7 @@ import torch
 from specdemo.drafters.eagle3.drafter import Eagle3Drafter
 from specdemo.engine.sampling import Sampler, draw
 from specdemo.events import Round
-from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.steps import EagerSteps
 from tests import oracle
 from tests.oracle import CPU, TableLM, decoding, random_table
 from tests.toy.test_exact_table import BROKEN, FEW, PLAIN, RUNS, SAMPLERS, SOUND, TARGET, TOKENS, p_of

@@ -10,7 +10,7 @@ import torch
 from specdemo.drafters.mtp.drafter import MtpDrafter
 from specdemo.engine.sampling import Sampler, draw
 from specdemo.events import Round
-from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.steps import EagerSteps
 from tests.oracle import CPU, decoding, random_table
 from tests.toy.test_exact_eagle3 import PROMPT, TableFeatures, TableTarget, exactness
 from tests.toy.test_exact_table import BROKEN, FEW, PLAIN, RUNS, SAMPLERS, SOUND, TARGET

@@ -17,7 +17,7 @@ from specdemo.engine.rules import speculative
 from specdemo.engine.sampling import Nucleus, Sampler, Uniforms, draw, uniforms
 from specdemo.engine.step import Verifier
 from specdemo.events import Params
-from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.steps import EagerSteps
 from tests import oracle
 from tests.oracle import (
     CPU,

@@ -16,7 +16,7 @@ from specdemo.drafters.model.other_tokenizer import OtherTokenizerDrafter, Share
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Params, Round
 from specdemo.loading.vocabulary import shared_tokens
-from specdemo.runtime.graphs import EagerSteps
+from specdemo.runtime.steps import EagerSteps
 from tests import oracle
 from tests.oracle import CPU, TableLM, decoding, random_table, shaped
 from tests.toy.test_exact_table import BROKEN, FEW, RUNS, SOUND, TOKENS

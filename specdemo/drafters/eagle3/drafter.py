@@ -11,8 +11,8 @@ from specdemo.drafters.model.drafter import DraftInput
 from specdemo.engine.draft import LONGEST_DRAFT, Draft, Drafter, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler
 from specdemo.events import Gamma
-from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.lm import LM
+from specdemo.runtime.steps import RunStep
 
 
 @dataclass(eq=False)

@@ -13,9 +13,9 @@ from specdemo.engine.draft import Draft, Drafter, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler, Settings
 from specdemo.events import Gamma
 from specdemo.runtime.device import to_device
-from specdemo.runtime.graphs import HostNumbers, RunStep, varied_ids, varied_uniforms
 from specdemo.runtime.lm import LM
 from specdemo.runtime.states import States
+from specdemo.runtime.steps import HostNumbers, RunStep, varied_ids, varied_uniforms
 
 MOST_FED = 64  # tokens of the text in one forward, which has logits for each
 

@@ -12,8 +12,8 @@ from specdemo.drafters.mtp.layers import CachedMtp
 from specdemo.engine.draft import Draft, Drafter, draft_in_turn, one_hot_draft
 from specdemo.engine.sampling import Sampler
 from specdemo.events import LIMITS, Gamma
-from specdemo.runtime.graphs import RunStep
 from specdemo.runtime.lm import LM
+from specdemo.runtime.steps import RunStep
 
 MOST_ROWS_FED = int(
     LIMITS["gamma"].largest

@@ -1,0 +1,222 @@
+"""Steps: functions of one typed value of tensors, which run as they are, or as a CUDA graph (graphs.py).
+
+A typed value is a dataclass whose fields are tensors, other such values, or plain Python values. That is all
+that is needed to capture a step from one to another: its inputs and outputs are found by walking over the
+fields, and nothing is addressed by position."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from specdemo.events import Gamma
+from specdemo.runtime import cuda
+from specdemo.runtime.cuda import on_host
+from specdemo.runtime.device import for_device
+
+AUTO_ROWS = (1, 2, 4, 8, 16)  # of a step, where gamma is chosen round by round: each needs a graph
+_T = TypeVar("T")
+
+
+class StepInput(Protocol):
+    def on_device(self) -> Self:
+        """The same with the host's numbers on the device: what a step reads. (A graph's input is filled from
+        the host.)"""
+
+    def varied(self) -> Self:
+        """Another valid input of the same shapes, with other numbers: to try a captured step on."""
+
+
+In = TypeVar("In", bound=StepInput)
+Out = TypeVar("Out")
+
+
+class RunStep(Protocol):
+    """Runs a step: as it is, or captured once for each `key` and replayed. captures: whether it may do the
+    latter."""
+
+    captures: bool
+
+    def rows(self, k: int, gamma: Gamma) -> int:
+        """How many rows a step should have when `k` tokens are drafted of at most `gamma`."""
+
+    def __call__(
+        self,
+        key: tuple,
+        step: Callable[[In], Out],
+        value: In,
+        expected: Callable[[In, Out], Out] | None = None,
+    ) -> tuple[In, Out]:
+        """The value that the step has read, which stays as it was until the next step, and the step's output.
+
+        value: its HostNumbers may still be on the host. key: begins with the step's name and its rows; two
+        calls with equal keys must do the same to inputs of equal shape. expected: what the step should have
+        said, given its input and what a graph of it has said: logits of its own, and everything else computed
+        from the graph's logits. For logits may be rounded otherwise, and one unit of rounding can change
+        which token is drawn. None: `step` tells it."""
+
+
+def tensors_of(value: object) -> list[Tensor]:
+    """The tensors in a value, in the order of its fields."""
+    if isinstance(value, Tensor):
+        return [value]
+    if is_dataclass(value):
+        return [tensor for field in fields(value) for tensor in tensors_of(getattr(value, field.name))]
+    return []
+
+
+def with_tensors(value: _T, tensors: Iterator[Tensor]) -> _T:
+    """The same value with other tensors, taken in the order of `tensors_of`."""
+    if isinstance(value, Tensor):
+        return next(tensors)
+    if is_dataclass(value):
+        parts = {field.name: with_tensors(getattr(value, field.name), tensors) for field in fields(value)}
+        return replace(value, **parts)
+    return value
+
+
+def named_tensors(value: object, name: str = "") -> list[tuple[str, Tensor]]:
+    """All tensors in the value with their fields' names, packed ones as what they are."""
+    if isinstance(value, Tensor):
+        return [(name, value)]
+    if isinstance(value, Packed):
+        return list(zip(value.layout, unpacked(value), strict=True))
+    if is_dataclass(value):
+        parts = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return [pair for part_name, part in parts for pair in named_tensors(part, part_name)]
+    return []
+
+
+class Placed(NamedTuple):
+    """Where a tensor is in a vector of numbers."""
+
+    start: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A value's tensors in one vector, for one copy to the host. float64 holds ids, flags and probabilities
+    exactly."""
+
+    numbers: Tensor  # [n] float64
+    layout: dict[str, Placed]  # by the tensors' names, in their order
+
+
+def pack(value: object) -> Packed:
+    """float64 must hold the tensors' numbers exactly: bool, int64 below 2^53, or any float. Those of a dtype
+    are cast together."""
+    by_dtype: dict[torch.dtype, dict[str, Tensor]] = {}
+    for name, tensor in named_tensors(value):
+        by_dtype.setdefault(tensor.dtype, {})[name] = tensor
+    layout, end = {}, 0
+    for dtype, tensors in by_dtype.items():
+        for name, tensor in tensors.items():
+            layout[name] = Placed(end, tensor.shape, dtype)
+            end += tensor.numel()
+    joined = [
+        torch.cat([tensor.flatten() for tensor in same.values()]).double() for same in by_dtype.values()
+    ]
+    return Packed(torch.cat(joined), layout)
+
+
+class OnHost:
+    """A packed value on the host: each tensor is an attribute, in plain numbers, as `Tensor.tolist` gives
+    them. It is made when it is first asked for, because the next step waits for some of them only."""
+
+    def __init__(self, numbers: list[float], layout: dict[str, Placed]):
+        self._numbers = numbers
+        self._layout = layout
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in vars(self).get("_layout", ()):
+            raise AttributeError(name)
+        start, shape, dtype = self._layout[name]
+        flat = self._numbers[start : start + shape.numel()]
+        if not dtype.is_floating_point:
+            flat = list(map(bool if dtype == torch.bool else int, flat))
+        plain: Any = flat if shape else flat[0]
+        if len(shape) == 2:
+            rows, width = shape
+            plain = [flat[row * width : (row + 1) * width] for row in range(rows)]
+        setattr(self, name, plain)
+        return plain
+
+
+Home = TypeVar("Home", bound=OnHost)
+
+
+def to_host(packed: Packed, kind: type[Home]) -> Home:
+    """The packed value on the host, in one copy, which waits for the device (RuntimeError if it does not
+    answer). kind: names the attributes."""
+    return kind(on_host(packed.numbers).tolist(), packed.layout)
+
+
+def unpacked(packed: Packed) -> list[Tensor]:
+    """The tensors that were packed, where the packed ones are."""
+    parts = packed.numbers.split([part.shape.numel() for part in packed.layout.values()])
+    return [
+        numbers.view(part.shape).to(part.dtype)
+        for numbers, part in zip(parts, packed.layout.values(), strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class HostNumbers:
+    """What the host tells a step: lists of numbers by name, one after another in one vector, for one copy to
+    the device. float64 holds ids, positions and uniform numbers exactly."""
+
+    vector: Tensor  # [n] float64; on the host until `on_device`
+    sizes: dict[str, int]  # of the lists, in their order
+    device: torch.device  # the step's
+
+    @classmethod
+    def of(cls, device: torch.device, **lists: Sequence[float]) -> Self:
+        numbers = [number for one in lists.values() for number in one]
+        sizes = {name: len(one) for name, one in lists.items()}
+        return cls(for_device(numbers, torch.float64, device), sizes, device)
+
+    def on_device(self) -> Self:
+        return replace(self, vector=cuda.send(self.vector, self.device))
+
+    @cached_property
+    def parts(self) -> dict[str, Tensor]:
+        """The lists, as views."""
+        return dict(zip(self.sizes, self.vector.split(tuple(self.sizes.values())), strict=True))
+
+    def with_parts(self, **others: Tensor) -> Self:
+        """The same with some lists replaced by others of their sizes."""
+        return replace(self, vector=torch.cat([*(self.parts | others).values()]))
+
+
+def varied_ids(ids: Tensor) -> Tensor:
+    """Other ids of the same vocabulary."""
+    return torch.where(ids > 0, ids - 1, ids + 1)
+
+
+def varied_uniforms(u: Tensor) -> Tensor:
+    """Other numbers in [0, 1)."""
+    return (u + 0.5) % 1.0
+
+
+class EagerSteps:
+    """Runs each step as it is, with as many rows as there are drafts."""
+
+    captures = False
+
+    def rows(self, k: int, gamma: Gamma) -> int:
+        return k
+
+    def __call__(
+        self,
+        key: tuple,
+        step: Callable[[In], Out],
+        value: In,
+        expected: Callable[[In, Out], Out] | None = None,
+    ) -> tuple[In, Out]:
+        value = value.on_device()
+        return value, step(value)
