@@ -10,7 +10,7 @@ import pytest
 
 from specdemo import Params, load_pair
 from specdemo.errors import PairError
-from specdemo.events.chi_square import homogeneity
+from specdemo.trials.chi_square import homogeneity
 from specdemo.ui.runs import trials as of_page
 from specdemo.ui.runs.limits import LOCAL, Visitor
 from specdemo.ui.runs.models import Choice, Models

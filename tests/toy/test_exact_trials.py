@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdemo.events import Params
-from specdemo.events.chi_square import goodness_of_fit, homogeneity, shares_of, total_variation
+from specdemo.trials.chi_square import goodness_of_fit, homogeneity, shares_of, total_variation
 from specdemo.trials.mistakes import MISTAKES, accepts_when_larger, replaces_from_p
 from specdemo.trials.runs import TOKENS, PairTrials, TinyTrials, enumerated_cells, tiny_params
 from specdemo.trials.tiny import TINY_PROMPT, next_logits, tiny_pair

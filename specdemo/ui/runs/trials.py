@@ -18,7 +18,8 @@ from typing import Any
 from specdemo import zero
 from specdemo.errors import PairError
 from specdemo.events import PairInfo, Params, check_prompt, is_lossy
-from specdemo.events.chi_square import (
+from specdemo.loading.pair import AnyPair, Pair
+from specdemo.trials.chi_square import (
     ChiSquare,
     distance_by_chance,
     goodness_of_fit,
@@ -26,7 +27,6 @@ from specdemo.events.chi_square import (
     shares_of,
     total_variation,
 )
-from specdemo.loading.pair import AnyPair, Pair
 from specdemo.trials.mistakes import MISTAKES
 from specdemo.trials.runs import FirstTokens, PairTrials, TinyTrials, tiny_params
 from specdemo.trials.tiny import TINY_PROMPT, TINY_WORDS

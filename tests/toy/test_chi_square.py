@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdemo.events.chi_square import (
+from specdemo.trials.chi_square import (
     FEWEST,
     distance_by_chance,
     goodness_of_fit,
