@@ -88,8 +88,27 @@ class Decoder:
     def rounds(
         self, ids: list[int], index: int, following: Callable[[Sequence[int]], list[int] | None]
     ) -> Iterator[Round]:
-        """Round `index` after the text `ids`, and those after it until the text ends. following: is given
-        what a round has emitted, and gives the text of the next one; None: there is none."""
+        """Algorithm 1: round `index` after the text `ids`, and those after it until the text ends. following:
+        is given what a round has emitted, and gives the text of the next one; None: there is none."""
+        if self.ahead:
+            yield from self._rounds_ahead(ids, index, following)
+            return
+        text: list[int] | None = ids
+        while text is not None:
+            launched = self._launch(
+                text, index
+            )  # drafts x_i from q_i, and one forward of the target over them
+            verdict, _ = self._verdict(text, launched)  # which x_i are accepted, and one token more
+            this_round = self._record(launched, verdict, self.clock.timestamp())
+            yield this_round
+            if self.finish is not None:
+                return
+            text, index = following(this_round.emitted), index + 1
+
+    def _rounds_ahead(
+        self, ids: list[int], index: int, following: Callable[[Sequence[int]], list[int] | None]
+    ) -> Iterator[Round]:
+        """The same rounds, of which each is launched before the last one is written down."""
         launched: Launched | Exception | None = self._launch(ids, index)
         away_ms = 0.0  # of the consumer, since that was launched
         u = None  # of the next round, made while the device works
@@ -98,7 +117,7 @@ class Decoder:
                 raise launched
             verdict, tokens = self._verdict(ids, launched)
             home, ahead = self.clock.timestamp(), None
-            if self.ahead and not tokens.ends and (text := following(tokens.emitted)) is not None:
+            if not tokens.ends and (text := following(tokens.emitted)) is not None:
                 ids, ahead = text, self._launched(text, index + 1, u)
                 u = uniforms(self.seed, index + 2, LONGEST_DRAFT)
             this_round = self._record(launched, verdict, home, is_last=ahead is None, away_ms=away_ms)
@@ -106,13 +125,8 @@ class Decoder:
             yield this_round
             if self.finish is not None:
                 return  # what was launched ahead is thrown away
-            index += 1
-            if self.ahead:
-                launched, away_ms = ahead, self.clock.ms_between(away, self.clock.timestamp())
-            elif (text := following(this_round.emitted)) is not None:
-                ids, launched = text, self._launch(text, index)
-            else:
-                launched = None
+            launched, index = ahead, index + 1
+            away_ms = self.clock.ms_between(away, self.clock.timestamp())
 
     def _launched(self, ids: list[int], index: int, u: Uniforms | None) -> Launched | Exception:
         """An error belongs to the round that it is of: it is kept until the one before has been yielded, and
@@ -169,9 +183,15 @@ class Decoder:
         return verdict, tokens
 
     def _record(
-        self, launched: Launched, verdict: VerifiedOnHost, home: Timestamp, is_last: bool, away_ms: float
+        self,
+        launched: Launched,
+        verdict: VerifiedOnHost,
+        home: Timestamp,
+        is_last: bool = True,
+        away_ms: float = 0.0,
     ) -> Round:
-        """home: when the verdict had come. is_last: whether no other round has been launched since."""
+        """home: when the verdict had come. is_last: whether no other round has been launched since. away_ms:
+        of the consumer's time within the round's."""
         clock, draft = self.clock, launched.draft
         began, kept = clock.timestamp(), int(verdict.k)
         verdict.check()
