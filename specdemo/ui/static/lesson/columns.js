@@ -2,6 +2,7 @@
 // A chart with a column for each token, and its numbers in a table below it, in the same columns.
 
 import { appendAll, make } from "../view/dom.js";
+import { fixed } from "../view/format.js";
 
 const CROWDED = 7; // tokens, whose columns are narrow on a phone
 
@@ -51,6 +52,34 @@ export function makeColumns(chart, tokens, label, rows) {
     name.textContent = head;
     cells.forEach((cell, at) => { cell.textContent = texts[at]; });
   }
+}
+
+/**
+ * Puts the tokens' heads into the table.
+ * @param {Columns} columns
+ * @param {HTMLElement[]} heads
+ * @param {number} others how many of them, at the end, stand for more than one token
+ */
+export function setHeads({ names }, heads, others) {
+  heads.forEach((head, at) => {
+    names[at].replaceChildren(head);
+    names[at].classList.toggle("others", at >= heads.length - others);
+  });
+}
+
+/** @param {string[]} names of the tokens */
+export function headsOf(names) {
+  return names.map((name) => make("span", bare(name)));
+}
+
+/** A name without its quotes, for where there is little room. @param {string} name */
+export function bare(name) {
+  return name.replace(/^"(.*)"$/s, "$1");
+}
+
+/** @param {number[]} values */
+export function inColumn(values) {
+  return values.map((value) => fixed(value, 3));
 }
 
 /**

@@ -13,6 +13,7 @@ import { say } from "../view/words.js";
  * @property {(run: Run) => void} [show] draws the run, as far as it is known
  * @property {(measurement: Measurement) => void} [take] takes what the server has measured for this panel
  */
+/** @typedef {ReturnType<typeof makeTabs>} Tabs */
 
 /**
  * @param {HTMLElement} page

@@ -8,6 +8,7 @@ import { say } from "../view/words.js";
 
 /** @import { Alone, Shown, Step } from "../lesson/guide.js" */
 /** @import { Drafted, Own, Run, Token } from "../view/run.js" */
+/** @typedef {ReturnType<typeof makeTour>} Tour */
 
 const NAME = "tour"; // in the address
 const NARROW = "(max-width: 800px)"; // where the card lies at the bottom, as in layout.css

@@ -4,7 +4,7 @@
 
 import { MISTAKES } from "../lesson/identity.js";
 import { MISTAKE_WORDS } from "../lesson/mistakes.js";
-import { appendAll, escaped, find, make } from "../view/dom.js";
+import { appendAll, escaped, find, make, write } from "../view/dom.js";
 import { digits, fixed, grouped, inQuotes, percent } from "../view/format.js";
 import { say } from "../view/words.js";
 import { isGoingOn, makeMeasuring } from "./measuring.js";
@@ -73,7 +73,7 @@ export function makeTrials(panel, server) {
     if (!trial || trial === "pair" || trial === tiny.trial) return;
     delete panel.dataset.trial;
     delete panel.dataset.found;
-    write(".result", say("trials.before"));
+    write(part(".result"), say("trials.before"));
   }
 
   /** @param {Measurement} measurement */
@@ -89,8 +89,8 @@ export function makeTrials(panel, server) {
     part(".counted").hidden = false;
     panel.dataset.trial = trials.trial;
     panel.dataset.found = trials.found;
-    write(".of", whose);
-    write(".result", verdictInWords(trials));
+    write(part(".of"), whose);
+    write(part(".result"), verdictInWords(trials));
     tellNumbers(trials);
     const ofPair = trials.trial === "pair";
     for (const key of panel.querySelectorAll(".came-key")) key.textContent = say(ofPair ? "trials.drafting" : "figure.many.share");
@@ -133,15 +133,6 @@ export function makeTrials(panel, server) {
       numbers[0].textContent = fixed(came, 3);
       numbers[1].textContent = fixed(due, 3);
     });
-  }
-
-  /**
-   * Only what is new, since some of it is read aloud.
-   * @param {string} selector
-   * @param {string} words
-   */
-  function write(selector, words) {
-    if (part(selector).textContent !== words) part(selector).textContent = words;
   }
 }
 

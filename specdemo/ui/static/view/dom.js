@@ -25,6 +25,15 @@ export function appendAll(parent, children) {
 }
 
 /**
+ * Writes only what is new, since some of it is read aloud.
+ * @param {Element} element
+ * @param {string} text
+ */
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/**
  * Words as a part of markup that is our own.
  * @param {string} words
  */

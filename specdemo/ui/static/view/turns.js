@@ -6,6 +6,7 @@ import { appendAll, make } from "./dom.js";
 import { say } from "./words.js";
 
 /** @import { Turn } from "./messages.js" */
+/** @typedef {ReturnType<typeof makeTurns>} Turns */
 
 /**
  * @param {HTMLElement} list

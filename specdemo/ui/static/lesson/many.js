@@ -1,0 +1,122 @@
+// @ts-check
+// 10,000 drafts of the figure, really drawn and judged, and how far what came out is from p.
+
+import { appendAll, find, make, write } from "../view/dom.js";
+import { digits, fixed } from "../view/format.js";
+import { say } from "../view/words.js";
+import { classed, headsOf, inColumn, makeColumns, setHeads, setNumber } from "./columns.js";
+import { compared, draw as drawInto, noCounts, randomNumbers } from "./draws.js";
+import { sumOf } from "./shaping.js";
+
+/** @import { Chosen } from "./chosen.js" */
+/** @import { Columns } from "./columns.js" */
+/** @import { Counts } from "./draws.js" */
+/** @import { Trial } from "./identity.js" */
+
+const MARKUP = `
+  <h2 data-say="figure.many.title"></h2>
+  <p class="key"><span><i class="kept"></i><i class="added"></i><span data-say="figure.many.came"></span></span>
+    <span><i class="formula"></i><span data-say="figure.many.formula"></span></span>
+    <span><i class="of-p"></i><span data-say="figure.parts.due"></span></span></p>
+  <div class="chart"></div>
+  <div class="drawing"><button type="button" class="draw-many" data-say="figure.many.draw"></button>
+    <dl><div><dt data-say="figure.many.distance"></dt><dd class="distance"></dd></div>
+      <div><dt class="statistic-name"></dt><dd class="statistic"></dd></div>
+      <div><dt data-say="figure.many.chance"></dt><dd class="chance"></dd></div></dl></div>
+  <p class="found" role="status"></p>`;
+const DRAWS = 10_000; // as the words have it, too
+const A_FRAME = 250; // drafts, so that the columns are seen to fill
+const AT_ONCE = 2500; // of them a frame, where no motion is wanted
+const SURE = 1e-6; // the p-value below which a rule is called wrong
+const LIKELY = 0.001; // and the one from which nothing is said against it
+
+/**
+ * @param {HTMLElement} panel which tells the style sheet what was found
+ * @param {HTMLElement} section
+ * @param {Chosen} chosen
+ */
+export function makeMany(panel, section, chosen) {
+  section.innerHTML = MARKUP;
+  const part = (/** @type {string} */ selector) => find(section, selector);
+  /** @type {Columns} */
+  let columns;
+  /** What is drawn from. @type {Trial} */
+  let trial;
+  let seed = 0; // of the last 10,000
+  /** @type {Counts | null} */
+  let counts = null;
+  let drawing = 0; // the number of the drawing that goes on
+  part(".draw-many").addEventListener("click", drawMany);
+  return { build, draw };
+
+  /** Makes the columns, when there are other tokens. */
+  function build() {
+    const { names, others } = chosen;
+    columns = makeColumns(part(".chart"), names.length, say("figure.many.table"), ["share", "p"]);
+    setHeads(columns, headsOf(names), others.length);
+    const kinds = ["kept", "added", "formula", "of-p"];
+    for (const column of columns.columns) appendAll(column, kinds.map((kind) => classed(make("i"), kind)));
+  }
+
+  /** @param {Trial} other another one, from which nothing has been drawn */
+  function draw(other) {
+    trial = other;
+    drawing++;
+    counts = null;
+    seed = 0;
+    drawCounts();
+    tellFound(null);
+  }
+
+  /** Draws 10,000, a part of them in each frame, so that nothing waits. */
+  function drawMany() {
+    const own = ++drawing;
+    const random = randomNumbers(++seed);
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const fresh = counts = noCounts(chosen.names.length);
+    let drawn = 0;
+    part(".found").textContent = "";
+    step();
+
+    function step() {
+      if (own !== drawing) return; // something was changed, or it was begun again
+      const now = Math.min(still ? AT_ONCE : A_FRAME, DRAWS - drawn);
+      drawInto(trial, random, now, fresh);
+      drawn += now;
+      drawCounts();
+      if (drawn < DRAWS) requestAnimationFrame(step);
+      else tellFound(fresh);
+    }
+  }
+
+  function drawCounts() {
+    const { out, p } = trial;
+    columns.columns.forEach((column, at) => {
+      setNumber(column, "kept", (counts?.accepted[at] ?? 0) / DRAWS);
+      setNumber(column, "added", (counts?.replaced[at] ?? 0) / DRAWS);
+      setNumber(column, "formula", out[at]);
+      find(column, ".formula").hidden = out[at] < 0.0005;
+      setNumber(column, "due", p[at]);
+    });
+    columns.write(0, say("figure.many.share"), out.map((_, at) => (counts ? fixed((counts.accepted[at] + counts.replaced[at]) / DRAWS, 3) : "–")));
+    columns.write(1, say("figure.many.target"), inColumn(p));
+  }
+
+  /** @param {Counts | null} drawn all of them, or nothing yet */
+  function tellFound(drawn) {
+    const found = drawn && sumOf([...drawn.accepted, ...drawn.replaced]) ? compared(drawn, trial.p) : null;
+    write(part(".distance"), found ? fixed(found.distance, 3) : "–");
+    write(part(".statistic-name"), say("figure.many.statistic", { count: found?.freedom ?? Math.max(0, chosen.names.length - 1) }));
+    write(part(".statistic"), found ? (found.statistic === Infinity ? "∞" : fixed(found.statistic, 1)) : "–");
+    write(part(".chance"), found ? digits(found.chance, 2) : "–");
+    panel.dataset.found = found ? (found.chance < SURE ? "differs" : found.chance < LIKELY ? "unclear" : "fits") : "nothing";
+    const words = { seed };
+    const sentences = {
+      differs: () => say("figure.many.differs", words),
+      unclear: () => say("figure.many.unclear", words),
+      fits: () => say("figure.many.fits", words),
+      nothing: () => say("figure.many.none"),
+    };
+    write(part(".found"), sentences[/** @type {keyof typeof sentences} */ (panel.dataset.found)]());
+  }
+}

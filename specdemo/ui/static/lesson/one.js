@@ -1,0 +1,143 @@
+// @ts-check
+// One draft of the figure, judged: the random number u against the threshold, and the one that draws a replacement.
+
+import { appendAll, find, make, write } from "../view/dom.js";
+import { fixed } from "../view/format.js";
+import { say } from "../view/words.js";
+import { belowOne, draftOf, draftsGreedily } from "./chosen.js";
+import { bare, setNumber } from "./columns.js";
+import { randomNumbers } from "./draws.js";
+import { makeHandle } from "./handle.js";
+import { pick } from "./identity.js";
+
+/** @import { Chosen } from "./chosen.js" */
+/** @import { Trial } from "./identity.js" */
+
+const MARKUP = `
+  <h2 data-say="figure.one.title"></h2>
+  <div class="drafting"><p class="drafted"></p><button type="button" class="draw-one" data-say="figure.one.draw"></button></div>
+  <div class="judging"><p class="threshold"><span></span></p>
+    <div class="strip verdicts"><span class="accept"></span><span class="reject"></span><i class="u"></i></div>
+    <p class="u-value"><span></span></p></div>
+  <p class="greedy"></p>
+  <p class="outcome-of-one" role="status"><b></b> <span></span></p>
+  <div class="replacing"><p class="from"></p>
+    <div class="strip replacements"><i class="u"></i></div></div>`;
+const SEED = 10_000; // of the drafts that are drawn one by one; the seeds of the many are smaller
+const ROOM = 0.2; // of a strip, which a word needs
+
+/**
+ * @param {HTMLElement} panel which tells the style sheet the verdict
+ * @param {HTMLElement} section
+ * @param {Chosen} chosen
+ * @param {() => void} drafted called when another draft is chosen, or another of its random numbers
+ */
+export function makeOne(panel, section, chosen, drafted) {
+  section.innerHTML = MARKUP;
+  const part = (/** @type {string} */ selector) => find(section, selector);
+  const strips = { verdicts: part(".verdicts"), replacements: part(".replacements") };
+  const handles = { u: find(strips.verdicts, ".u"), other: find(strips.replacements, ".u") };
+  const dice = randomNumbers(SEED);
+  /** What is drafted from. @type {Trial} */
+  let trial;
+  for (const [name, strip] of /** @type {const} */ ([["u", strips.verdicts], ["other", strips.replacements]])) {
+    makeHandle(handles[name], {
+      upright: false,
+      length: () => strip.getBoundingClientRect().width,
+      read: () => chosen[name],
+      write: (value) => {
+        chosen[name] = belowOne(value);
+        drafted();
+      },
+    });
+  }
+  handles.u.setAttribute("aria-label", say("figure.one.u_name"));
+  handles.other.setAttribute("aria-label", say("figure.one.other_name"));
+  part(".draw-one").addEventListener("click", () => {
+    Object.assign(chosen, { draft: pick(trial.drawn, dice()), u: dice(), other: dice() });
+    drafted();
+  });
+  return { build, draw };
+
+  /** Makes the places of the replacements, when there are other tokens. */
+  function build() {
+    strips.replacements.replaceChildren();
+    appendAll(strips.replacements, [...chosen.names.map((name) => make("span", bare(name))), handles.other]);
+  }
+
+  /** @param {Trial} shown */
+  function draw(shown) {
+    trial = shown;
+    const { names, mistakes, u, other } = chosen;
+    const { p, drawn, told, judged, accept, replacement } = trial;
+    const greedilyDrafted = draftsGreedily(chosen);
+    const greedy = greedilyDrafted && !mistakes.has("soft");
+    const at = draftOf(chosen, trial);
+    const replaces = pick(replacement, other);
+    const isNever = drawn[at] === 0;
+    const isAccepted = !isNever && u < accept[at];
+    const plain = mistakes.size === 0;
+    const words = { token: names[at], other: names[replaces], threshold: fixed(accept[at], 3) };
+    write(part(".drafted"), greedilyDrafted ? say("figure.one.drafted_greedy", words) : say("figure.one.drafted", words));
+    panel.dataset.verdict = isNever ? "never" : isAccepted ? "accepted" : "rejected";
+    drawJudging();
+    drawReplacing();
+    write(part(".greedy"), greedy ? say("figure.one.greedy") : "");
+    write(part(".outcome-of-one b"), outcome());
+    write(part(".outcome-of-one span"), plain && !isNever ? reason() : "");
+
+    function drawJudging() {
+      const value = { value: words.threshold };
+      write(part(".threshold span"), plain ? say("figure.one.threshold", value) : say("figure.one.threshold_off", value));
+      part(".judging").hidden = isNever;
+      setNumber(part(".judging"), "threshold", accept[at]);
+      setNumber(part(".judging"), "u", u);
+      write(part(".accept"), accept[at] > ROOM ? say("figure.one.accept") : "");
+      write(part(".reject"), 1 - accept[at] > ROOM ? say("figure.one.reject") : "");
+      handles.u.hidden = part(".u-value").hidden = greedy;
+      const short = { value: fixed(u, 3) };
+      tellValue(handles.u, u, isAccepted ? say("figure.one.u_accepted", short) : say("figure.one.u_rejected", short));
+      write(part(".u-value span"), say("figure.one.u", short));
+    }
+
+    function drawReplacing() {
+      part(".replacing").hidden = isNever || isAccepted || greedy;
+      write(part(".from"), mistakes.has("from_p") ? say("figure.one.from_off") : say("figure.one.from"));
+      setNumber(strips.replacements, "u", other);
+      names.forEach((_, index) => {
+        const piece = /** @type {HTMLElement} */ (strips.replacements.children[index]);
+        setNumber(piece, "share", replacement[index]);
+        piece.hidden = replacement[index] === 0;
+        piece.classList.toggle("drawn", index === replaces);
+      });
+      const drawnToken = { value: fixed(other, 3), token: names[replaces] };
+      tellValue(handles.other, other, say("figure.one.other_value", drawnToken));
+    }
+
+    function outcome() {
+      if (isNever) return say("figure.one.never", words);
+      if (!isAccepted && replaces === at) return say("figure.one.again", words);
+      if (greedy) return isAccepted ? say("figure.one.greedy_accepted", words) : say("figure.one.greedy_rejected", words);
+      return isAccepted ? say("figure.one.accepted", words) : say("figure.one.rejected", words);
+    }
+
+    function reason() {
+      if (greedy) return say("figure.one.greedy_reason");
+      const [due, proposed] = [judged[at], told[at]];
+      const [p_, missing] = [fixed(due, 3), fixed(due - proposed, 3)];
+      const numbers = { p: p_, q: fixed(proposed, 3), missing };
+      if (Math.abs(due - proposed) < 1e-9) return say("figure.one.same");
+      return p[at] > proposed ? say("figure.one.more", numbers) : say("figure.one.less", numbers);
+    }
+  }
+}
+
+/**
+ * @param {HTMLElement} handle
+ * @param {number} value
+ * @param {string} text
+ */
+function tellValue(handle, value, text) {
+  handle.setAttribute("aria-valuenow", value.toFixed(3));
+  handle.setAttribute("aria-valuetext", text);
+}

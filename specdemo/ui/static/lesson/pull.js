@@ -1,0 +1,170 @@
+// @ts-check
+// The figure's p and q as bars to be pulled, with the sampler's sliders below them. A token's name is a button that
+// drafts it.
+
+import { find, make } from "../view/dom.js";
+import { fixed } from "../view/format.js";
+import { say } from "../view/words.js";
+import { draftOf, draftsGreedily } from "./chosen.js";
+import { bare, classed, inColumn, makeColumns, setHeads, setNumber } from "./columns.js";
+import { makeHandle } from "./handle.js";
+import { NEUTRAL, rescaled } from "./shaping.js";
+
+/** @import { Chosen, Which } from "./chosen.js" */
+/** @import { Columns } from "./columns.js" */
+/** @import { Trial } from "./identity.js" */
+/** @import { Shaping } from "./shaping.js" */
+
+const MARKUP = `
+  <h2 data-say="figure.pull.title"></h2>
+  <p class="key"><span><i class="of-p"></i><span data-say="figure.pull.p"></span></span>
+    <span><i class="of-q"></i><span data-say="figure.pull.q"></span></span>
+    <span class="raw-key"><i class="raw"></i><span data-say="figure.pull.raw"></span></span></p>
+  <div class="chart"></div>
+  <div class="shaping"></div>`;
+/** @type {[name: keyof Shaping, label: string, least: number, most: number, step: number][]} */
+const FILTERS = [
+  ["temperature", "figure.pull.temperature", 0, 2, 0.05],
+  ["top_k", "figure.pull.top_k", 0, 6, 1],
+  ["top_p", "figure.pull.top_p", 0.05, 1, 0.05],
+  ["min_p", "figure.pull.min_p", 0, 0.95, 0.05],
+];
+
+/**
+ * @param {HTMLElement} section
+ * @param {Chosen} chosen
+ * @param {object} figure
+ * @param {(isPulled?: boolean) => void} figure.changed called when p or q have changed; isPulled: a bar is in
+ * somebody's hand
+ * @param {() => void} figure.drafted called when another draft is chosen
+ */
+export function makePull(section, chosen, { changed, drafted }) {
+  section.innerHTML = MARKUP;
+  const part = (/** @type {string} */ selector) => find(section, selector);
+  /** @type {Columns} */
+  let columns;
+  /** @type {{ which: Which, at: number, bar: HTMLElement, raw: HTMLElement, handle: HTMLElement }[]} */
+  let bars = [];
+  /** @type {HTMLButtonElement[]} */
+  let choices = [];
+  let top = 1; // of the bars' scale
+  makeSliders();
+  return { build, draw, markDraft };
+
+  /** Makes the columns, when there are other tokens. */
+  function build() {
+    columns = makeColumns(part(".chart"), chosen.names.length, say("figure.pull.table"), ["p", "q", "told"]);
+    choices = chosen.names.map(choice);
+    setHeads(columns, choices, chosen.others.length);
+    bars = columns.columns.flatMap((column, at) => [bar(column, at, "p"), bar(column, at, "q")]);
+  }
+
+  /**
+   * @param {string} name
+   * @param {number} at
+   */
+  function choice(name, at) {
+    const button = make("button", bare(name));
+    button.type = "button";
+    button.title = say("figure.pull.choose", { token: name });
+    button.addEventListener("click", () => {
+      chosen.draft = at;
+      drafted();
+    });
+    return button;
+  }
+
+  /**
+   * @param {HTMLElement} column
+   * @param {number} at
+   * @param {Which} which
+   */
+  function bar(column, at, which) {
+    const side = classed(make("div"), `side ${which}`);
+    const made = { which, at, bar: classed(make("i"), `of-${which}`), raw: classed(make("i"), "raw"), handle: make("b") };
+    side.append(made.bar, made.raw, made.handle);
+    column.append(side);
+    let before = chosen.raw[which]; // the bars as they were when this one was taken
+    makeHandle(made.handle, {
+      upright: true,
+      length: () => column.getBoundingClientRect().height / top,
+      read: () => chosen.raw[which][at],
+      write: (value) => {
+        chosen.raw = { ...chosen.raw, [which]: rescaled(before, at, value) };
+        chosen.asTaken = false;
+        changed(true);
+      },
+      grasped: () => { before = chosen.raw[which]; },
+      released: () => changed(),
+    });
+    const token = { token: chosen.names[at] };
+    made.handle.setAttribute("aria-label", which === "p" ? say("figure.pull.bar_p", token) : say("figure.pull.bar_q", token));
+    return made;
+  }
+
+  function makeSliders() {
+    for (const [name, label, least, most, step] of FILTERS) {
+      const range = make("input");
+      Object.assign(range, { type: "range", min: least, max: most, step });
+      range.dataset.name = name;
+      range.addEventListener("input", () => {
+        chosen.shaping[name] = Number(range.value);
+        chosen.asTaken = false;
+        changed();
+      });
+      part(".shaping").append(make("label", make("span", say(label)), range, make("output")));
+    }
+  }
+
+  /**
+   * @param {Trial} trial
+   * @param {number} scale where the bars' scale ends
+   */
+  function draw(trial, scale) {
+    top = scale;
+    drawBars(trial);
+    drawSliders();
+  }
+
+  /** @param {Trial} trial */
+  function drawBars({ p, drawn, told }) {
+    const after = { p, q: drawn };
+    for (const { which, at, bar, raw: outline, handle } of bars) {
+      const [value, result] = [chosen.raw[which][at], after[which][at]];
+      const differs = Math.abs(value - result) > 0.0005;
+      setNumber(bar, "value", result);
+      setNumber(outline, "value", value);
+      outline.hidden = !differs;
+      setNumber(handle, "value", value);
+      handle.setAttribute("aria-valuenow", value.toFixed(3));
+      const text = differs ? say("figure.pull.shaped", { value: fixed(value, 3), shaped: fixed(result, 3) }) : fixed(value, 3);
+      handle.setAttribute("aria-valuetext", text);
+    }
+    part(".raw-key").hidden = bars.every(({ raw: outline }) => outline.hidden);
+    columns.write(0, "p", inColumn(after.p));
+    columns.write(1, "q", inColumn(after.q));
+    columns.write(2, say("figure.pull.told"), inColumn(told), chosen.mistakes.has("told"));
+  }
+
+  function drawSliders() {
+    for (const label of part(".shaping").children) {
+      const range = /** @type {HTMLInputElement} */ (find(label, "input"));
+      const name = /** @type {keyof Shaping} */ (range.dataset.name);
+      const value = chosen.shaping[name];
+      const isOff = name !== "temperature" && value === NEUTRAL[name];
+      const text = isOff ? say("figure.pull.no_filter") : fixed(value, name === "top_k" ? 0 : 2);
+      range.value = String(value);
+      range.setAttribute("aria-valuetext", text);
+      find(label, "output").textContent = text;
+    }
+  }
+
+  /** @param {Trial} trial */
+  function markDraft(trial) {
+    const draft = draftOf(chosen, trial);
+    choices.forEach((button, at) => {
+      button.setAttribute("aria-pressed", String(at === draft));
+      button.disabled = draftsGreedily(chosen);
+    });
+  }
+}

@@ -1,0 +1,200 @@
+// @ts-check
+// What the visitor has asked the server for, and what it answers: a run or a measurement that is awaited, goes on
+// and can be stopped, a trace that is opened, an earlier turn.
+
+import { find } from "../view/dom.js";
+import { follow } from "../runs/following.js";
+import { isThere } from "../traces/traces.js";
+import { say } from "../view/words.js";
+
+/** @import { Following } from "../runs/following.js" */
+/** @import { Measurement, Message } from "../view/messages.js" */
+/** @import { Request } from "../runs/measuring.js" */
+/** @import { Run } from "../view/run.js" */
+/** @import { Notice } from "./notice.js" */
+/** @import { Stage } from "./stage.js" */
+/** @import { Tabs } from "./tabs.js" */
+/** @import { Tour } from "./tour.js" */
+/** @typedef {(event: string, data?: object) => void} Trigger an event of Gradio's, which the server answers */
+
+const ANSWERS = 3000; // ms in which a server that is there has answered
+
+/**
+ * @param {HTMLElement} page
+ * @param {Run} run on the stage
+ * @param {Trigger} trigger
+ * @param {object} around
+ * @param {Stage} around.stage
+ * @param {Notice} around.notice
+ * @param {Tabs} around.tabs
+ * @param {Tour} around.tour
+ * @param {(allowed: boolean) => void} around.allowStop is told whether there is anything to stop
+ * @param {() => void} around.unfold shows what is hidden from a newcomer
+ */
+export function makeRequests(page, run, trigger, { stage, notice, tabs, tour, allowStop, unfold }) {
+  const reply = find(page, "#reply");
+  let latest = 0; // when the latest run was begun, by the server's clock
+  let isAsked = false; // for a run, and the server has not answered yet
+  let stopsIt = false; // as soon as it has
+  let isLinked = new URLSearchParams(location.search).get("run") === "1"; // whether the next run is the address's own
+  /** The run that goes on. @type {Following | null} */
+  let going = null;
+  /** The measurement that goes on. @type {Following | null} */
+  let measuring = null;
+  /** @type {Measurement | null} */
+  let measured = null;
+  /** A trace that has been opened, until the controls hold its settings. @type {Message | null} */
+  let toShow = null;
+  return { asked, measure, stop, opened, reopen, answered, changed };
+
+  // What the visitor asks for.
+
+  // A run, of which the server does not know yet.
+  function asked() {
+    tour.end(false);
+    unfold();
+    notice.forgetError();
+    isAsked = true;
+    isLinked = false;
+    stopsIt = false;
+    allow();
+    setTimeout(tellWhetherItIsThere, ANSWERS);
+  }
+
+  // Gradio waits forever for a server that has gone.
+  async function tellWhetherItIsThere() {
+    if (!isAsked || await isThere()) return;
+    isAsked = false;
+    notice.lost();
+    allow();
+  }
+
+  /** @param {Request} request */
+  function measure(request) {
+    trigger("apply", { ...request, run: stage.name() });
+    setTimeout(() => isThere().then((there) => there || notice.lost()), ANSWERS);
+  }
+
+  function stop() {
+    stopsIt = isAsked;
+    going?.stop();
+    measuring?.stop();
+  }
+
+  /** @param {Message} message a trace that the visitor has opened */
+  function opened(message) {
+    tour.end(false);
+    unfold();
+    toShow = message;
+    trigger("upload", { run: message.name }); // fills the controls
+  }
+
+  /**
+   * Shows an earlier turn of the conversation again.
+   * @param {string} name
+   */
+  function reopen(name) {
+    tour.end(false);
+    leave();
+    stage.show(name);
+  }
+
+  // What the server answers to an event.
+
+  /** @param {Message} message */
+  function answered(message) {
+    if (message.measurement) takeMeasurement(message.measurement);
+    else if (message.measure) followMeasurement(message.measure);
+    else if (message.follow) followRun(message.follow, message.at ?? 0);
+    else if (message.name) showOpened(message.name);
+    else {
+      if (message.notice?.kind === "error") isLinked = false; // the address's run does not come
+      stage.draw(message);
+    }
+  }
+
+  /**
+   * @param {string} name
+   * @param {number} at when it was begun
+   */
+  function followRun(name, at) {
+    if (at < latest) return; // a later one has begun, and ended this one
+    latest = at;
+    isAsked = false;
+    going?.close();
+    unfold();
+    tour.end(false);
+    const own = stage.clear(!isLinked);
+    isLinked = false;
+    const following = going = follow(name, {
+      told(message) {
+        if (!stage.isFor(own)) return;
+        if (message.ended) going = null;
+        stage.told(name, own, message);
+      },
+      lost(isGone) {
+        if (!stage.isFor(own)) return;
+        if (isGone) going = null;
+        stage.lost(isGone);
+      },
+    });
+    if (stopsIt) following.stop();
+    allow();
+  }
+
+  /** @param {string} name */
+  function followMeasurement(name) {
+    measuring?.close();
+    measuring = follow(name, {
+      told({ measurement, ended }) {
+        notice.forgetLost();
+        if (ended) measuring = null;
+        if (measurement) takeMeasurement(measurement);
+      },
+      lost(isGone) {
+        if (!isGone || !measured) return notice.lost();
+        measuring = null;
+        takeMeasurement({ ...measured, state: "failed", text: say("view.gone"), share: null });
+      },
+    });
+    allow();
+  }
+
+  /** @param {Measurement} measurement */
+  function takeMeasurement(measurement) {
+    measured = measurement;
+    tabs.take(measurement);
+    allow();
+  }
+
+  /** @param {string} name */
+  function showOpened(name) {
+    if (toShow?.name !== name) return;
+    leave();
+    stage.open(name, toShow);
+    toShow = null;
+  }
+
+  // The run that goes on is not to be seen any more.
+  function leave() {
+    going?.stop();
+    going?.close();
+    going = null;
+  }
+
+  // What can be done now.
+
+  /** The page shows something else. @param {boolean} isWrong whether that is an error */
+  function changed(isWrong = false) {
+    if (isWrong) isAsked = false;
+    allow();
+  }
+
+  function allow() {
+    const { state } = page.dataset;
+    const isLive = state === "waiting" || (state === "running" && !run.complete);
+    allowStop(isAsked || isLive || measuring !== null);
+    tour.allow(!isAsked && !isLive && run.rounds.length > 0, !isLinked);
+    reply.hidden = isAsked || isLive || !run.setting?.chat;
+  }
+}

@@ -1,0 +1,233 @@
+// @ts-check
+// Which run is on the stage: one that the server tells of, one that it keeps, or one that is lent to the tour.
+
+import { fetchWhole } from "../traces/traces.js";
+import { say } from "../view/words.js";
+
+/** @import { Message, Update } from "../view/messages.js" */
+/** @import { Run } from "../view/run.js" */
+/** @import { Screen } from "../view/screen.js" */
+/** @import { Turns } from "../view/turns.js" */
+/** @import { Address } from "./address.js" */
+/** @import { Heads } from "./heads.js" */
+/** @import { Notice } from "./notice.js" */
+/** @import { Tabs } from "./tabs.js" */
+/** @typedef {ReturnType<typeof makeStage>} Stage */
+
+const SLOW = 0.1; // the speed of the first recorded run, slow enough to be watched
+export const RECORDED = "first"; // the name of the run that every page shows at first
+
+/**
+ * @param {HTMLElement} page
+ * @param {Run} run on the stage
+ * @param {Screen} screen
+ * @param {object} around
+ * @param {Address} around.address
+ * @param {Heads} around.heads
+ * @param {Notice} around.notice
+ * @param {Tabs} around.tabs
+ * @param {Turns} around.turns
+ * @param {(isWrong?: boolean) => void} around.changed called when the page shows something else; isWrong: an error
+ */
+export function makeStage(page, run, { stage, text, player }, { address, heads, notice, tabs, turns, changed }) {
+  let shown = RECORDED; // the name of the run on the stage
+  let number = 0; // of what the stage shows or waits for; it grows
+  let hasPlayed = false;
+  let follows = true; // whether its end stays in view; what a link shows is read from the top
+  /** What the stage showed before it was cleared for a run that has not begun. @type {Partial<Run> | null} */
+  let former = null;
+  /** What the stage showed before it was lent to the tour. @type {{ run: Partial<Run>, shown: string } | null} */
+  let kept = null;
+  return { name: () => shown, isFor, clear, told, lost, draw, show, open, showAll, lend, giveBack };
+
+  /** Whether it still shows or waits for this. @param {number} one what `clear` has returned */
+  function isFor(one) {
+    return one === number;
+  }
+
+  // A run that has been asked for.
+
+  /**
+   * Clears the stage for it; returns its number.
+   * @param {boolean} toFollow whether its end is to stay in view
+   */
+  function clear(toFollow) {
+    heads.leaveRace();
+    if (page.dataset.state !== "waiting") former = { ...run };
+    run.begin(++number, {});
+    hasPlayed = true;
+    page.dataset.state = "waiting";
+    heads.shown(null); // nothing yet: what the run before brought is not this one's
+    reveal();
+    follows = toFollow;
+    player.begin(follows);
+    tabs.show(run);
+    return number;
+  }
+
+  /**
+   * What the server tells of it, while the stage is for it.
+   * @param {string} name
+   * @param {number} own its number
+   * @param {Message} message
+   */
+  async function told(name, own, message) {
+    if (notice.forgetLost()) player.follow();
+    if (message.stored) await fetchAndDraw(name, own);
+    else if (message.update) shown = name;
+    if (message.ended && own === number && restore()) {
+      draw(message);
+      if (!run.complete) await fetchAndDraw(shown, ++number, true);
+      return;
+    }
+    draw(message);
+    if (!message.ended || own !== number) return;
+    run.end();
+    player.proceed();
+    changed();
+  }
+
+  /** The server tells no more of it. @param {boolean} isGone whether it has it no more; else it cannot be reached */
+  function lost(isGone) {
+    if (isGone) notice.refused(say("view.gone"));
+    else notice.lost();
+    // What there is can be played. If more of it comes, it goes on.
+    if (!restore()) {
+      run.end();
+      put();
+    }
+    changed();
+  }
+
+  /** Shows the run before again if nothing has come of this one. Returns whether it does. */
+  function restore() {
+    if (page.dataset.state !== "waiting" || !former) return false;
+    Object.assign(run, former);
+    player.begin(false);
+    put();
+    return true;
+  }
+
+  // A run that there is already.
+
+  /**
+   * Shows a run that the server keeps.
+   * @param {string} name
+   */
+  function show(name) {
+    return fetchAndDraw(name, ++number);
+  }
+
+  /**
+   * Shows what has been fetched already.
+   * @param {string} name
+   * @param {Message} message with all of the run
+   */
+  function open(name, message) {
+    number++;
+    shown = name;
+    draw(message);
+  }
+
+  /**
+   * @param {string} name
+   * @param {number} own its number
+   * @param {boolean} again whether the stage has shown it before
+   */
+  async function fetchAndDraw(name, own, again = false) {
+    try {
+      const message = await fetchWhole(name);
+      if (own !== number) return;
+      shown = name;
+      draw(again ? { update: message.update } : message);
+    } catch (error) {
+      notice.refuse(error);
+    }
+  }
+
+  // What comes of it.
+
+  /** @param {Message} message */
+  function draw({ update, notice: line }) {
+    if (update) take(update, line?.kind === "recorded");
+    if (line) notice.show(line);
+    changed(line?.kind === "error");
+  }
+
+  /**
+   * @param {Update} update
+   * @param {boolean} isOpened whether it is a recorded run that was just opened
+   */
+  function take(update, isOpened) {
+    const { result, corrected } = run.take(number, update);
+    if (result === "known") return;
+    if (result === "missed") return void fetchAndDraw(shown, number);
+    if (result === "begun") {
+      address.begin(update.link ?? "");
+      begin(isOpened);
+      turns.show(shown, run.turns);
+    }
+    for (const token of corrected) text.rewrite(token);
+    put();
+  }
+
+  /** @param {boolean} isOpened */
+  function begin(isOpened) {
+    heads.leaveRace();
+    const plays = isOpened && !address.wants() && run.recorded
+      && !matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const live = !run.complete;
+    if (live) reveal();
+    if (plays) player.play(hasPlayed ? "1" : String(SLOW));
+    else player.begin(live && follows);
+    hasPlayed = true;
+  }
+
+  function put() {
+    player.proceed();
+    tabs.show(run);
+  }
+
+  // On a narrow screen it is below the button that was pressed.
+  function reveal() {
+    if (innerWidth <= 800) stage.scrollIntoView({ block: "nearest" });
+  }
+
+  // What the tour does with the stage. Address and controls stay as they are.
+
+  function showAll() {
+    if (["ended", "recorded"].includes(page.dataset.state ?? "")) return;
+    player.begin(false);
+    player.proceed();
+  }
+
+  /**
+   * @param {string} name of a recorded run
+   * @returns {Promise<boolean>} whether it is on the stage
+   */
+  async function lend(name) {
+    const asked = number;
+    try {
+      const { update } = await fetchWhole(name);
+      if (asked !== number || !update) return false;
+      kept = { run: { ...run }, shown };
+      run.take(++number, update);
+      shown = name;
+      player.begin(false);
+      put();
+      return true;
+    } catch (error) {
+      notice.refuse(error);
+      return false;
+    }
+  }
+
+  function giveBack() {
+    if (!kept) return;
+    Object.assign(run, kept.run, { number: ++number });
+    shown = kept.shown;
+    kept = null;
+    player.begin(false);
+    put();
+  }
+}
