@@ -28,6 +28,7 @@ from specdemo.events.params import (
     Gamma,
     Params,
     Prompt,
+    about,
     allowed,
     check_messages,
     check_number,
@@ -44,8 +45,8 @@ __all__ = [
     "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate", "Finish",
     "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method", "NO_PROMPT", "Next",
     "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats",
-    "Source", "Started", "Stats", "TOKEN_IDS", "allowed", "check_messages", "check_number", "check_prompt",
-    "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
+    "Source", "Started", "Stats", "TOKEN_IDS", "about", "allowed", "check_messages", "check_number",
+    "check_prompt", "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
     "lossy_in_words", "manner_of", "rule_in_words",
     "shown",
 ]  # fmt: skip

@@ -31,16 +31,18 @@ class Parameter:
     """What is said of a field of Params, once for all: its checks, the options of the command line, the
     arguments of the API and of tools, and the page's controls are read off it.
 
-    about: what it does, in a few words. kind: int or float where it is a number, from `smallest` to
-    `largest`; `excluded` is one of the two that it must not be. none_is: what None stands for, where it may
-    be None. step: of the page's slider; without one a number has a box. is_compared: whether `bench` can set
-    it for transformers, too. on_vllm: whether a vLLM server takes it under the same name."""
+    about: what it does, in a few words. choices: the names that it may have, which `about` names. kind: int
+    or float where it is a number, from `smallest` to `largest`; `excluded` is one of the two that it must not
+    be. none_is: what None stands for, where it may be None. step: of the page's slider; without one a number
+    has a box. is_compared: whether `bench` can set it for transformers, too. on_vllm: whether a vLLM server
+    takes it under the same name."""
 
     about: str
     kind: type[int] | type[float] | None = None
     smallest: float = 0
     largest: float = 0
     excluded: float | None = None
+    choices: Mapping[str, object] | None = None
     none_is: str | None = None
     step: float | None = None
     is_compared: bool = True
@@ -106,7 +108,9 @@ class Params:
     """
 
     draft_with: str = _described(
-        "model", f"what drafts: one of {', '.join(METHODS)}; none is plain decoding", is_compared=False
+        *("model", "what drafts: one of {choices}; none is plain decoding"),
+        choices=METHODS,
+        is_compared=False,
     )
     gamma: Gamma = _whole(
         4, 1, 16, "the most tokens drafted in a round; auto chooses it round by round", step=1
@@ -120,9 +124,7 @@ class Params:
     exit_layer: int = _whole(
         *(0, 0, 64), "how many of the target's layers draft with early-exit; 0 is a quarter of them", step=1
     )
-    rule: str = _described(
-        "speculative", f"how drafts are judged: one of {', '.join(RULES)}; {lossy_in_words()}"
-    )
+    rule: str = _described("speculative", "how drafts are judged: one of {choices}; {lossy}", choices=RULES)
     temperature: float = _real(0.8, 0.0, 2.0, "0 is greedy", step=0.05, on_vllm=True)
     top_k: int = _whole(0, 0, 1_000_000, "0 is off", on_vllm=True)
     top_p: float = _real(0.9, 0.0, 1.0, "1 is off", excluded=0.0, step=0.01, on_vllm=True)
@@ -229,6 +231,12 @@ class Params:
 
 PARAMETERS: dict[str, Parameter] = {field.name: field.metadata["row"] for field in fields(Params)}
 LIMITS = {name: row for name, row in PARAMETERS.items() if row.kind is not None}  # of the numbers
+
+
+def about(field: str) -> str:
+    """What it does, in a few words, with the names that it may have now."""
+    row = PARAMETERS[field]
+    return row.about.format(choices=", ".join(row.choices or ()), lossy=lossy_in_words())
 
 
 def _checked_bias(given: object) -> dict[int, float]:

@@ -39,9 +39,11 @@ GREEDY = dict(temperature=0.0)
 FILTERS = dict(temperature=0.8, top_k=50, top_p=0.9, min_p=0.05)
 PENALTIES = dict(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5, logit_bias={5: 1.0})
 
+# What drafts on the host, from the text alone.
+COPYING = [name for name, one in METHODS.items() if one.manner == "copy" and not one.needs_drafter]
 # What was counted: launches of the two steps, copies to the device and on it, and other launches, as of
 # Counted. By models of two layers in bfloat16, with COUNTED_GAMMA drafts. A tenth more launches may be made.
-MOST = {
+MOST = dict.fromkeys(COPYING, dict(draft=0, verify=114, on_device=3, others=2)) | {
     # Architectures, greedy, without alternatives
     "llama": dict(draft=213, verify=114),
     "qwen2": dict(draft=213, verify=114),
@@ -72,11 +74,9 @@ MOST = {
     "dflash, Triton": dict(draft=51, verify=86),
     "assistant": dict(draft=646, verify=498, on_device=3),
     "mtp": dict(draft=502, verify=219, on_device=3),
-    "lookup": dict(draft=0, verify=114, on_device=3, others=2),
     "lookup+model": dict(draft=0, verify=114, on_device=3, others=2),
     "ngram": dict(draft=0, verify=115, on_device=3, others=2),
     "ngram-one-level": dict(draft=0, verify=115, on_device=3, others=2),
-    "suffix": dict(draft=0, verify=114, on_device=3, others=2),
     "early-exit": dict(draft=152, verify=114),
     "none": dict(draft=0, verify=87, from_host=1),
 }
@@ -115,6 +115,7 @@ def alone():
 
 # A row of METHODS, or of DRAFTER_KINDS: the models, and what Params say.
 DRAFTERS: dict[str, tuple[Models, dict]] = {
+    **{name: (alone, dict(draft_with=name)) for name in COPYING},
     "model": (pair_of("llama"), {}),
     "eagle3": (llama_with(tiny_head), {}),
     "eagle3, some tokens": (llama_with(tiny_head, draft_ids=list(range(0, VOCAB, 3))), {}),
@@ -122,11 +123,7 @@ DRAFTERS: dict[str, tuple[Models, dict]] = {
     "dspark": (llama_with(tiny_block_head, markov=Markov(6, "rnn"), has_confidence=True), {}),
     "assistant": (with_assistant, {}),
     "mtp": (with_mtp, dict(draft_with="mtp")),
-    "lookup": (alone, dict(draft_with="lookup")),
     "lookup+model": (pair_of("llama"), dict(draft_with="lookup+model")),
-    "ngram": (alone, dict(draft_with="ngram")),
-    "ngram-one-level": (alone, dict(draft_with="ngram-one-level")),
-    "suffix": (alone, dict(draft_with="suffix")),
     "early-exit": (alone, dict(draft_with="early-exit", exit_layer=1)),
     "none": (alone, dict(draft_with="none")),
 }

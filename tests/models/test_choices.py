@@ -28,7 +28,7 @@ from specdemo.ui.view import settings
 from specdemo.ui.view.feed import RunFeed
 from tests.tiny import tiny
 
-REPEAT = Method("repeat", "repeater", "the last token again and again", ("gamma", "ngram"))
+STUTTER = Method("stutter", "stutterer", "the last token again and again", ("gamma", "ngram"))
 COIN = Rule(
     "coin", "accept every second draft", False, "1/2", "a coin", None, "when u < 1/2", fields=("lenience",)
 )
@@ -36,7 +36,7 @@ PARAMS = Params(max_new_tokens=40, seed=1, gamma=3, temperature=1.0, top_p=1.0)
 PROMPT = [5, 17, 3]
 
 
-class RepeatDrafter(NoDrafter):
+class StutteringDrafter(NoDrafter):
     def propose(self, ids, k, u):
         return one_hot_draft(ids[-1:] * k, self.nothing.q.shape[1], self.nothing.q.device)
 
@@ -48,15 +48,15 @@ def coin(p, q, drafted, u_accept, u_next):
     return Decision(accept_prob, accepted, draw(p[accepted[None]], u_next)[0], torch.ones(()), distance)
 
 
-class RepeatWay(Way):
+class StutteringWay(Way):
     def build(self, given):
-        return RepeatDrafter(*given.of_target)
+        return StutteringDrafter(*given.of_target)
 
 
 @pytest.fixture(autouse=True)
 def added(monkeypatch):
-    monkeypatch.setitem(METHODS, REPEAT.name, REPEAT)
-    monkeypatch.setitem(WAYS, REPEAT.name, RepeatWay())
+    monkeypatch.setitem(METHODS, STUTTER.name, STUTTER)
+    monkeypatch.setitem(WAYS, STUTTER.name, StutteringWay())
     monkeypatch.setitem(RULES, COIN.name, COIN)
     monkeypatch.setitem(JUDGES, COIN.name, lambda params: coin)
 
@@ -67,7 +67,7 @@ def pair():
 
 
 def of_both() -> Params:
-    return replace(PARAMS, draft_with="repeat", rule="coin")
+    return replace(PARAMS, draft_with="stutter", rule="coin")
 
 
 def held() -> dict:
@@ -76,9 +76,9 @@ def held() -> dict:
 
 
 def test_the_command_line():
-    asked = parser().parse_args(["generate", "x", "--draft-with", "repeat", "--rule", "coin"])
-    assert (params_from_arguments(asked).draft_with, params_from_arguments(asked).rule) == ("repeat", "coin")
-    check_bench_options(parser().parse_args(["bench", "--methods", "repeat,none", "--rule", "coin"]))
+    asked = parser().parse_args(["generate", "x", "--draft-with", "stutter", "--rule", "coin"])
+    assert (params_from_arguments(asked).draft_with, params_from_arguments(asked).rule) == ("stutter", "coin")
+    check_bench_options(parser().parse_args(["bench", "--methods", "stutter,none", "--rule", "coin"]))
     with pytest.raises(ValueError, match="rule must be a lossless one here"):
         check_bench_options(parser().parse_args(["bench", "--rule", "coin"]))
 
@@ -95,19 +95,19 @@ def test_a_run_and_what_is_told_of_it(pair):
     assert trace.stats.distance > 0, "which only a lossy rule has"
     assert Trace.from_json(trace.to_json()).params == trace.params
     update = RunFeed(trace).snapshot()
-    assert "repeater · γ 3 · lossy rule coin 0.5" in update["whose"]
+    assert "stutterer · γ 3 · lossy rule coin 0.5" in update["whose"]
     told = update["setting"]["rule"]
     assert (told["name"], told["symbol"], told["accepted"]) == ("coin", "1/2", "when u < 1/2")
     words = api.trace_in_words(trace)
-    assert "drafting with repeat" in words and "lossy rule coin" in words
+    assert "drafting with stutter" in words and "lossy rule coin" in words
 
 
 def test_the_comparison(pair):
-    *_, last = compare(methods_of(pair, ["repeat", "none"], PARAMS), [PROMPT], repeats=1)
-    assert {row.name for row in last.rows} == {"repeater", "target alone"}
-    assert "the repeater" in winner(last.rows).lower()
-    race = ("race", of_both(), "repeater, γ 3, lossy rule coin 0.5")
-    for measurement, params, name in (("compare", PARAMS, "repeater"), race):
+    *_, last = compare(methods_of(pair, ["stutter", "none"], PARAMS), [PROMPT], repeats=1)
+    assert {row.name for row in last.rows} == {"stutterer", "target alone"}
+    assert "the stutterer" in winner(last.rows).lower()
+    race = ("race", of_both(), "stutterer, γ 3, lossy rule coin 0.5")
+    for measurement, params, name in (("compare", PARAMS, "stutterer"), race):
         request = MeasurementRequest(measurement, "this", Choice(), "Once", params)
         assert name in [each.name for each in PLANS[measurement](request, [pair]).settings]
 
@@ -116,7 +116,7 @@ def test_the_page(pair):
     models = Models({})
     with gr.Blocks():
         boxes = controls(models)
-    assert boxes["draft_with"].choices[-1] == ("repeater", "repeat")
+    assert boxes["draft_with"].choices[-1] == ("stutterer", "stutter")
     assert boxes["rule"].choices[-1] == ("coin (lossy): accept every second draft", "coin")
     assert settings.params_from_controls(held()) == of_both()
     shown = {name for name, is_shown in settings.visible(held()).items() if is_shown}
@@ -128,7 +128,7 @@ def test_the_page(pair):
 
 def test_the_tools_for_language_models():
     told = run_path(api.__file__)["GENERATE"]  # made when the module is imported
-    assert "none, repeat; none is plain" in told and "lenient, coin; typical, lenient and coin are" in told
+    assert "none, stutter; none is plain" in told and "lenient, coin; typical, lenient and coin are" in told
 
 
 @pytest.mark.parametrize("method, lacks", [("model", "no drafter model"), ("early-exit", "cannot be cut")])

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed
+from specdemo.events import LIMITS, PARAMETERS, Params, Round, about, allowed
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
 from specdemo.ui.front.gate import fragment
@@ -27,7 +27,7 @@ SHOWN_ROUNDS = 200
 ARGUMENTS = {
     "prompt": "the text to continue; or token ids, or messages with role and content for the chat template",
     "pair": "a name that the tool pairs lists",
-} | {name: row.about for name, row in PARAMETERS.items()}
+} | {name: about(name) for name in PARAMETERS}
 ARGUMENTS["alternatives"] += "; this answer does not show them"
 
 
