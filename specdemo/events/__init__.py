@@ -46,9 +46,8 @@ __all__ = [
     "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method", "NO_PROMPT", "Next",
     "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats",
     "Source", "Started", "Stats", "TOKEN_IDS", "about", "allowed", "check_messages", "check_number",
-    "check_prompt", "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
-    "lossy_in_words", "manner_of", "rule_in_words",
-    "shown",
+    "check_prompt", "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation",
+    "is_lossy", "lossy_in_words", "manner_of", "rule_in_words", "shown",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);
