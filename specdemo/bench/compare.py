@@ -56,7 +56,7 @@ def settings_for(pairs: Sequence[Pair], names: Sequence[str], params: Params) ->
     """Pairs with the same target. A method that needs a drafter gives a setting for each of them, the others
     one for the first. Raises as `methods_of` does."""
     settings = methods_of(pairs[0], names, params)
-    by_drafter = [name for name in names if METHODS[name].is_by_drafter]
+    by_drafter = [name for name in names if METHODS[name].needs_drafter]
     if not by_drafter or len(pairs) == 1:
         return settings
     of_each = [
@@ -147,7 +147,7 @@ def _row(setting: Setting, samples: list[Trace], plain: list[Trace], texts_are_e
     found = speed_up(plain_rounds, own_rounds)
     draft_ms, verify_ms = (ratio(sum_of(part), rounds) for part in ("draft_ms", "verify_ms"))
     plain_ms = ratio(sum(one.ms for some in plain_rounds for one in some), sum(map(len, plain_rounds)))
-    is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].is_by_drafter
+    is_plain, has_drafter = params.draft_with == "none", METHODS[params.draft_with].needs_drafter
     equal = [one.output_ids == other.output_ids for one, other in zip(samples, plain, strict=False)]
     return MethodRow(
         name=setting.name,

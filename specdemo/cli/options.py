@@ -112,7 +112,7 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Seq
             parser.add_argument(option, action="append", type=_bias, metavar="ID=N", help=text)
         elif name in LIMITS:
             usual = row.none_is if default is None else default
-            text = f"{about(name)}: {allowed(name)} (default {usual})"
+            text = f"{about(name)}; {allowed(name)} (default {usual})"
             parser.add_argument(option, type=_number, default=default, metavar="N", help=text)
         else:
             usual = row.none_is if default is None else default

@@ -23,7 +23,8 @@ class HeadKind(Kind):
         return model.kind
 
     def cached(self, model: Module, target: PreTrainedModel, clock: Clock) -> Cached:
-        return model.compiled(target) if model.device.type == "cpu" else model.cached(target)
+        is_here = model.device.type == target.get_input_embeddings().weight.device.type == "cpu"
+        return model.compiled(target) if is_here else model.cached(target)
 
     def check_fit(self, model: Module, target: PreTrainedModel, drafter_id: str, target_id: str) -> None:
         config, of_target = model.config, target.config.get_text_config()

@@ -2,6 +2,7 @@
 kinds of heads have in common: the target that they belong to, the tokens that they can draft, rotary
 positions, and a cache that is written by position."""
 
+from functools import partial
 from types import ModuleType
 from typing import ClassVar, Literal, Protocol, get_args
 
@@ -18,7 +19,7 @@ from specdemo.runtime.decoder import Attention, Decoder, Heads, Layer, Norm, Row
 from specdemo.runtime.fused import KernelAttention, TorchAttention, as_table, triton_kernels
 from specdemo.runtime.linear import MOST_BY_TRITON
 from specdemo.runtime.lm import context_of, logits_tolerance
-from specdemo.runtime.native import Native, NativeForward
+from specdemo.runtime.native import NATIVE_DTYPES, Native, NativeForward
 
 HEAD_PREFILL_CHUNK = 256  # rows per forward: a mask can have a row for each query head of each of them
 # How much of its target a head holds: all of it, so that the two can run; only the embeddings and the output
@@ -118,8 +119,8 @@ class DraftHead(Module):
             for index, (part, mask) in enumerate(zip(self.layers, config.masks, strict=True))
         ]
 
-    def decoder(self) -> Decoder:
-        """What it is, with its weights as they are now."""
+    def decoder(self, target: PreTrainedModel) -> Decoder:
+        """What it is, with its weights and its target's as they are now."""
         raise NotImplementedError
 
     def begin_run(self) -> None:
@@ -297,11 +298,12 @@ class CachedHead(CachedByPosition):
         raise NotImplementedError
 
     def check_alike(self, expected: Tensor, said: Tensor) -> None:
-        """ValueError if these are not the same logits."""
+        """ValueError if these are not the same logits, which the target's output layer may have made."""
         known = expected.isfinite()  # a token that cannot be drafted has -inf
         apart = (said[known] - expected[known]).abs().max() if known.any() else 0.0
         same = torch.equal(known, said.isfinite())
-        if not same or not apart <= logits_tolerance(expected[known], self.dtype):
+        dtype = max(self.dtype, self.target.dtype, key=lambda one: torch.finfo(one).eps)
+        if not same or not apart <= logits_tolerance(expected[known], dtype):
             raise ValueError("it predicts something other than the head")
 
     def attention_at(self, start: Tensor, count: int) -> tuple[Tensor, Attention]:
@@ -341,11 +343,13 @@ class NativeHead(Native, CachedHead):
             self._trying(self._choose_native)
 
     def new_native(self) -> NativeForward:
-        return NativeForward(self.model.decoder)
+        return NativeForward(partial(self.model.decoder, self.target))
 
     @torch.no_grad()
     def _choose_native(self) -> None:
         self.native = None
+        if (kept := self.reads.states.dtype) not in NATIVE_DTYPES:
+            raise ValueError(f"its target's hidden states are {str(kept).removeprefix('torch.')} numbers")
         expected = self.tried()
         native = self.new_native()
         native.compile_all()

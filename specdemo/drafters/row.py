@@ -8,11 +8,8 @@ from typing import Literal
 # and then corrected one after another; or copied from the text.
 Manner = Literal["chain", "block", "block and chain", "copy"]
 
-BY_MODEL = (
-    "gamma",
-    "confidence",
-    "draft_temperature",
-)  # the fields of Params that each drafter uses which is a model
+# The fields of Params that each drafter uses which is a model.
+BY_MODEL = ("gamma", "confidence", "draft_temperature")
 
 
 @dataclass(frozen=True, slots=True)

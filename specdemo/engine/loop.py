@@ -95,9 +95,7 @@ class Decoder:
             return
         text: list[int] | None = ids
         while text is not None:
-            launched = self._launch(
-                text, index
-            )  # drafts x_i from q_i, and one forward of the target over them
+            launched = self._launch(text, index)  # drafts x_i from q_i; one forward of the target over them
             verdict, _ = self._verdict(text, launched)  # which x_i are accepted, and one token more
             this_round = self._record(launched, verdict, self.clock.timestamp())
             yield this_round

@@ -34,7 +34,7 @@ class Parameter:
     about: what it does, in a few words. choices: the names that it may have, which `about` names. kind: int
     or float where it is a number, from `smallest` to `largest`; `excluded` is one of the two that it must not
     be. none_is: what None stands for, where it may be None. step: of the page's slider; without one a number
-    has a box. is_compared: whether `bench` can set it for transformers, too. on_vllm: whether a vLLM server
+    has a box. is_compared: whether `bench` has an option for it. on_vllm: whether a vLLM server
     takes it under the same name."""
 
     about: str
@@ -131,7 +131,7 @@ class Params:
     min_p: float = _real(0.0, 0.0, 1.0, "0 is off", excluded=1.0, step=0.01, on_vllm=True)
     repetition_penalty: float | None = _real(
         *(None, 0.0, 10.0),
-        "above 1, tokens already in the text become less likely; null is the model's own",
+        "above 1, tokens already in the text become less likely",
         excluded=0.0,
         none_is="the model's own",
         is_compared=False,
@@ -163,7 +163,7 @@ class Params:
     )
     seed: int | None = _whole(  # every JSON reader keeps whole numbers up to here exact
         *(None, 0, 2**53 - 1),
-        "the same seed and settings give the same text; null draws one",
+        "the same seed and settings give the same text",
         none_is="a new one",
         on_vllm=True,
     )
@@ -187,7 +187,7 @@ class Params:
     )
     draft_temperature: float | None = _real(
         *(None, 0.0, 2.0),
-        "the drafter's own temperature; 0 drafts its likeliest tokens; null is the target's",
+        "the drafter's own temperature; 0 drafts its likeliest tokens",
         none_is="the target's",
         is_compared=False,
     )

@@ -432,7 +432,8 @@ class NativeForward:
         last_alone, drawing = drawing is not None, drawing or Drawing()
         if logits is None:
             logits = float32(1, int(self._model[self.kernels.OUTPUT_WIDTH]))
-        of_one = self._products[1][0] if 1 in self._products else self._products[block][0]
+        assert not last_alone or 1 in self._products, "the last row is multiplied by itself"
+        of_one = self._products[1 if last_alone else block][0]
         with record_function("compiled forward"):  # a profiler sees nothing of it otherwise
             self._team.call(
                 threads,

@@ -90,5 +90,5 @@ def right_tail(statistic: float, freedom: int) -> float:
     incomplete gamma function Q(freedom / 2, statistic / 2)."""
     if freedom == 0:
         return 1.0
-    a, x = (torch.tensor(value / 2, dtype=torch.float64) for value in (freedom, max(0.0, statistic)))
-    return torch.special.gammaincc(a, x).item()
+    a, x = (torch.tensor(value / 2, dtype=torch.float64) for value in (freedom, statistic))
+    return torch.special.gammaincc(a, x.clamp(min=0.0)).item()

@@ -217,6 +217,18 @@ def test_compiled_drafts_say_what_the_head_says(options):
             assert_the_same_draft(fast, plain, tokens, start)
 
 
+@pytest.mark.parametrize("dtypes", [("float32", "bfloat16"), ("bfloat16", "float32"), ("float16", "float32")])
+@EVERY_KIND
+def test_heads_whose_target_has_another_dtype_are_compiled_or_say_why_not(kind, dtypes):
+    """The target's output layer, which a DFlash head uses, rounds in the target's dtype."""
+    of_target, of_head = (getattr(torch, name) for name in dtypes)
+    target = tiny().to(of_target)
+    fast = kind.head(target).to(of_head).compiled(target)
+    fast.begin_run(static=True)
+    why = "its target's hidden states are float16 numbers" if dtypes[0] == "float16" else None
+    assert fast.not_native == why and (fast.native is None) is (why is not None)
+
+
 def assert_the_same_draft(fast, plain, tokens, start):
     u, shaping = (
         torch.tensor([0.1, 0.6, 0.9], dtype=torch.float64),

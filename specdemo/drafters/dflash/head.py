@@ -10,6 +10,7 @@ which can be captured (`CachedDFlash`), and training on many blocks of one text.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -138,14 +139,14 @@ class DFlashHead(DraftHead):
     def compiled(self, target: PreTrainedModel) -> "NativeDFlash":
         return NativeDFlash(self, target)
 
-    def decoder(self) -> Decoder:
+    def decoder(self, target: PreTrainedModel) -> Decoder:
         config = self.config
         return Decoder(
             self.dtype,
-            self.verifier[0].get_input_embeddings(),
+            target.get_input_embeddings(),
             self.decoding,
             Norm(self.norm),
-            self.verifier_head[0] if self.lm_head is None else self.lm_head,
+            target.get_output_embeddings() if self.lm_head is None else self.lm_head,
             lambda rows: {None: self.rotary(rows, torch.float32)},
             config.embedding_scale,
             config.logit_scale,
@@ -280,7 +281,8 @@ class NativeDFlash(NativeHead, CachedDFlash):
     """See NativeHead."""
 
     def new_native(self) -> NativeForward:
-        return NativeForward(self.model.decoder, leaves=self.model.config.block_size)
+        describe = partial(self.model.decoder, self.target)
+        return NativeForward(describe, leaves=self.model.config.block_size)
 
     def read(self, start: Tensor, count: int) -> None:
         if self.native is None:

@@ -114,11 +114,11 @@ class Eagle3Head(DraftHead):
     def compiled(self, target: PreTrainedModel) -> "NativeEagle3":
         return NativeEagle3(self, target)
 
-    def decoder(self) -> Decoder:
+    def decoder(self, target: PreTrainedModel) -> Decoder:
         each = self.fc_norm if self.fc_norm is not None else [self.input_norm]
         return Decoder(
             self.dtype,
-            self.embed_tokens or self.verifier[0].get_input_embeddings(),
+            self.embed_tokens or target.get_input_embeddings(),
             self.decoding,
             Norm(self.norm),
             self.lm_head,

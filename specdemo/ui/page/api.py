@@ -32,7 +32,10 @@ ARGUMENTS["alternatives"] += "; this answer does not show them"
 
 
 def _described(name: str) -> str:
-    return f"{ARGUMENTS[name]}; {allowed(name)}" if name in LIMITS else ARGUMENTS[name]
+    row, parts = PARAMETERS.get(name), [ARGUMENTS[name]]
+    if row is not None and row.none_is:
+        parts.append(f"null is {row.none_is}")
+    return "; ".join([*parts, *([allowed(name)] if name in LIMITS else [])])
 
 
 GENERATE = """Continues a prompt by speculative decoding. Answers with the text, with how well it went \

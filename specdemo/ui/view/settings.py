@@ -150,7 +150,7 @@ def values_of(params: Params) -> Values:
     values |= {
         name: getattr(params, name) for name in CONTROL_NAMES if hasattr(params, name) and name not in OFF
     }
-    values |= {name: "" if values[name] is None else f"{values[name]:{form_of(name)}}" for name in TYPED}
+    values |= {name: as_typed(values[name]) for name in TYPED}
     return values | {
         "gamma": DEFAULTS.gamma if params.gamma == "auto" else params.gamma,
         "gamma_auto": params.gamma == "auto",
@@ -238,9 +238,12 @@ TYPED = {
 }
 
 
-def form_of(name: str) -> str:
-    """How such a number is written there."""
-    return "d" if LIMITS[name].kind is int else "g"
+def as_typed(value: float | None) -> str:
+    """How such a number stands there: all its digits."""
+    if value is None or isinstance(value, int):
+        return "" if value is None else str(value)
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 # What the controls hold at first: no filters, so that the coin of the rule often has to decide.
