@@ -7,9 +7,9 @@ from io import StringIO
 
 from specdemo.events import DRAFTER_KINDS, METHODS, Gamma, Manner
 from specdemo.events.metrics import ratio
-from specdemo.events.phrases import Numeral, Speak, numeral, speaker
 from specdemo.events.speedup import SHORTEST, is_wide
 from specdemo.events.verdict import IN_ENGLISH, speedup_in_words
+from specdemo.words.catalogue import Numeral, Speak, numeral, speaker
 
 WARM_UP_TOKENS = 48  # tokens that each setting writes before it is measured
 

@@ -1,13 +1,13 @@
 """Whether speculation paid in a run, in one or two sentences. The page and the command line say the same,
-because both ask here, each with a Speak (phrases.py)."""
+because both ask here, each with a Speak (words/catalogue.py)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from specdemo.events import Finish, Round, Stats
-from specdemo.events.phrases import Speak, numeral, speaker
 from specdemo.events.speedup import SHORTEST, break_even, is_wide
+from specdemo.words.catalogue import Speak, numeral, speaker
 
 Tone = Literal["neutral", "faster", "slower", "lossy"]
 VERDICT_SENTENCES = {

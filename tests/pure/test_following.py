@@ -28,7 +28,7 @@ from specdemo.ui.runs.queue import Refused, RunQueue
 from specdemo.ui.runs.routes import RUNS, following_routes, health_route
 from specdemo.ui.runs.run import RunProgress, Waiting
 from specdemo.ui.view.feed import KeptRun
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 from tests.played import played
 from tests.pure.test_feed import ROUNDS, output, trace
 

@@ -24,7 +24,7 @@ from specdemo.ui.runs.run import Waiting
 from specdemo.ui.view.feed import KeptRun, notice
 from specdemo.ui.view.settings import CONTROL_NAMES, SAMPLERS, WITHOUT_USUAL
 from specdemo.ui.view.texts import describe_recorded, whose
-from specdemo.ui.view.words import LANGUAGES, catalogue, speaking, spoken
+from specdemo.words.catalogue import LANGUAGES, catalogue, speaking, spoken
 from tests.pure.test_feed import ROUNDS, trace
 from tests.pure.test_following import messages
 

@@ -13,7 +13,7 @@ from specdemo.ui.runs.recorded import RECORDINGS, recorded_trace
 from specdemo.ui.view import words
 from specdemo.ui.view.feed import RunFeed
 from specdemo.ui.view.settings import FIRST
-from specdemo.ui.view.words import catalogue
+from specdemo.words.catalogue import catalogue
 from tests.pure.test_settings import NEEDS, SmallPair, holding
 
 NAMES = {"aria-label", "title", "placeholder", "alt"}

@@ -24,8 +24,8 @@ from specdemo.ui.runs.run import Waiting
 from specdemo.ui.runs.trials import trials_request
 from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import about_file, in_labels
-from specdemo.ui.view.words import catalogue, speaking
 from specdemo.vllm.client import server_address
+from specdemo.words.catalogue import catalogue, speaking
 
 SOURCE = Path(specdemo.__file__).parent
 ALONE = Params(draft_with="none")

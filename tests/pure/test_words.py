@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from specdemo.ui.view.words import LANGUAGES, WORDS, catalogue, say, speaking
+from specdemo.words.catalogue import LANGUAGES, WORDS, catalogue, say, speaking
 
-UI = WORDS.parent
+UI = WORDS.parent / "ui"
 SCRIPTS = sorted(UI.glob("static/*/*.js"))
 VALUE = re.compile(r"\{\{(\w+)\}\}")
 

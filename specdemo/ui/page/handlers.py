@@ -26,7 +26,7 @@ from specdemo.ui.runs.run import follow
 from specdemo.ui.runs.trials import TrialsRequest, trials_request, try_often
 from specdemo.ui.view.feed import nothing_yet, notice
 from specdemo.ui.view.settings import choice_of, in_labels, names_of, params_from_controls, values_held
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 
 
 class Handlers:

@@ -23,9 +23,9 @@ from specdemo.ui.view.settings import (
     usual_text,
     visible,
 )
-from specdemo.ui.view.words import number, say
 from specdemo.vllm.client import server_address
 from specdemo.vllm.pair import NO_MIN_P, ServedPair
+from specdemo.words.catalogue import number, say
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair, Pair

@@ -15,7 +15,7 @@ from specdemo.events import LIMITS, ChatMessage, Params, check_messages, check_t
 from specdemo.ui.runs.limits import LOCAL, Limits
 from specdemo.ui.runs.recorded import RECORDINGS
 from specdemo.ui.view.settings import AS_STARTED, FIXED, WEIGHT_CHOICES, Values, values_of
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 
 # A logit bias has no control, so an address cannot set it.
 FIELDS = {field.name: field.default for field in fields(Params) if field.name != "logit_bias"}

@@ -25,7 +25,7 @@ from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import AS_STARTED, WEIGHT_CHOICES, Values, in_labels, values_of
 from specdemo.ui.view.texts import describe_pair, describe_recorded
 from specdemo.ui.view.wire import Measurement, Message, Notice
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 
 QUIET_SECONDS = 15.0  # after which a comment shows that a connection still stands
 STOPPED_EARLY = "Stopped before the run began."  # as the line says it; the page has its own words

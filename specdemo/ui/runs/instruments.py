@@ -45,8 +45,8 @@ from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
-from specdemo.ui.view.words import in_language, number, say, speaker_of
 from specdemo.vllm.pair import ServedPair
+from specdemo.words.catalogue import in_language, number, say, speaker_of
 
 SERVERS_LENGTH = "A server drafts as it was started, so other draft lengths cannot be measured on it"
 WINNER_IN_WORDS = speaker_of("said.winner")

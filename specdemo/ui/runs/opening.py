@@ -28,7 +28,7 @@ from specdemo.ui.view.feed import (
     without_words,
 )
 from specdemo.ui.view.wire import Message
-from specdemo.ui.view.words import spoken
+from specdemo.words.catalogue import spoken
 
 SMALL_FILE = 256 * 1024  # bytes of a file that is read within 0.02 s, in a thread
 

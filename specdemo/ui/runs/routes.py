@@ -26,7 +26,7 @@ from specdemo.ui.view.feed import COMPRESSED, KeptRun, conversation, file_name, 
 from specdemo.ui.view.settings import Values, about_file, values_of, weights_of
 from specdemo.ui.view.texts import describe_recorded
 from specdemo.ui.view.wire import Message
-from specdemo.ui.view.words import say, spoken
+from specdemo.words.catalogue import say, spoken
 
 RUNS = "/specdemo/runs"
 JSON = COMPRESSED | {"Content-Type": "application/json"}

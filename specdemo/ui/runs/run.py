@@ -20,7 +20,7 @@ from specdemo.session import Run
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import Refused, Ticket, fulfil
 from specdemo.ui.view.retold import retold
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 from specdemo.zero import start_run
 
 REPORT_PERIOD = 0.1  # s, the least time between two reports of a run

@@ -39,7 +39,7 @@ from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.feed import nothing_yet
 from specdemo.ui.view.retold import retold
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
-from specdemo.ui.view.words import say
+from specdemo.words.catalogue import say
 
 TRIALS = ("none", *MISTAKES, "pair")
 TINY_RUNS = 10_000

@@ -45,8 +45,8 @@ from specdemo.ui.view.wire import (
     WireEstimate,
     WireRule,
 )
-from specdemo.ui.view.words import LANGUAGES, number, say, speaker_of, speaking
 from specdemo.vllm.pair import messages_of
+from specdemo.words.catalogue import LANGUAGES, number, say, speaker_of, speaking
 
 VERDICT_IN_WORDS = speaker_of("said.verdict")
 MOST_PROMPT_TOKENS = 50_000  # a prompt with more is shown as one piece

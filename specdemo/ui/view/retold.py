@@ -9,7 +9,7 @@ sentence of another form stays English.
 import re
 from functools import cache
 
-from specdemo.ui.view.words import catalogue, in_language, say
+from specdemo.words.catalogue import catalogue, in_language, say
 
 RETOLD_SECTIONS = ("refusals", "notes", "pairs", "loading")
 # Values that are sentences, too, or parts of one. "why" can be somebody else's, and in English.

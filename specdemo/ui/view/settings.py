@@ -22,8 +22,8 @@ from specdemo.events import (
 from specdemo.loading import catalog
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.retold import retold
-from specdemo.ui.view.words import number, say
 from specdemo.vllm.pair import SERVERS_OWN
+from specdemo.words.catalogue import number, say
 
 Values = dict[str, Any]  # what each control holds, by its name
 

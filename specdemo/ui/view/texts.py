@@ -14,7 +14,7 @@ from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.retold import retold
 from specdemo.ui.view.served import drafting_in_words, printable, served_numbers, server_in_words
 from specdemo.ui.view.settings import judging_in_words, sampler_in_words
-from specdemo.ui.view.words import in_language, number, say
+from specdemo.words.catalogue import in_language, number, say
 
 if TYPE_CHECKING:
     from specdemo.loading.pair import AnyPair
