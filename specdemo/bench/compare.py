@@ -195,5 +195,5 @@ def result_of(
         repeats=repeats,
         rows=rows,
         winner=winner(rows),
-        notes=list(dict.fromkeys(note for setting in settings for note in setting.pair.notes)),
+        notes=list(dict.fromkeys(str(note) for setting in settings for note in setting.pair.notes)),
     )

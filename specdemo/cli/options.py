@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed
+from specdemo.events import LIMITS, METHODS, PARAMETERS, RULES, Params, allowed_in_words
 from specdemo.loading.catalog import DTYPES, QUANTIZE
 
 ALL = "all"  # of bench --methods
@@ -112,7 +112,7 @@ def _add_params_options(parser: ArgumentParser, defaults: Params, leave_out: Seq
             parser.add_argument(option, action="append", type=_bias, metavar="ID=N", help=text)
         elif name in LIMITS:
             usual = row.none_is if default is None else default
-            text = f"{row.about}: {allowed(name)} (default {usual})"
+            text = f"{row.about}: {allowed_in_words(name)} (default {usual})"
             parser.add_argument(option, type=_number, default=default, metavar="N", help=text)
         else:
             usual = row.none_is if default is None else default

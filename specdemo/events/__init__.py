@@ -29,6 +29,7 @@ from specdemo.events.params import (
     Params,
     Prompt,
     allowed,
+    allowed_in_words,
     check_messages,
     check_number,
     check_prompt,
@@ -37,17 +38,15 @@ from specdemo.events.params import (
     is_conversation,
     is_lossy,
     rule_in_words,
-    shown,
 )
 
 __all__ = [
     "Alternative", "ByModel", "ChatMessage", "DRAFTER_KINDS", "DrafterKind", "EndedBy", "Fate", "Finish",
     "Finished", "Gamma", "Judged", "Kept", "LIMITS", "METHODS", "Manner", "Method", "NO_PROMPT", "Next",
     "PARAMETERS", "PairInfo", "Params", "Prompt", "RULES", "Round", "Rule", "ServerInfo", "ServerStats",
-    "Source", "Started", "Stats", "TOKEN_IDS", "allowed", "check_messages", "check_number", "check_prompt",
-    "check_text", "drafter_label", "drafting_sentence", "is_auto", "is_conversation", "is_lossy",
-    "lossy_in_words", "manner_of", "rule_in_words",
-    "shown",
+    "Source", "Started", "Stats", "TOKEN_IDS", "allowed", "allowed_in_words", "check_messages",
+    "check_number", "check_prompt", "check_text", "drafter_label", "drafting_sentence", "is_auto",
+    "is_conversation", "is_lossy", "lossy_in_words", "manner_of", "rule_in_words",
 ]  # fmt: skip
 
 # Why a draft has no more tokens: it has gamma of them; the drafter was not sure enough (Params.confidence);

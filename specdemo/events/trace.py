@@ -32,6 +32,15 @@ SCHEMA: Final = "specdemo.trace/1"
 LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
 
 
+class NotATrace(ValueError):
+    """where: the first place that is wrong, "it" for the whole. what: what is wrong there. refused: what the
+    Params said, if that is it."""
+
+    def __init__(self, where: str, what: str, refused: ValueError | None = None) -> None:
+        super().__init__(f"this is not a {SCHEMA} file: {where}: {what}")
+        self.where, self.what, self.refused = where, what, refused
+
+
 @dataclass
 class Trace:
     """Everything that happened so far, with the JSON's keys as names. `finish` is None while the run goes
@@ -124,9 +133,10 @@ class Trace:
             trace = _JSON.validate_json(text, strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise _not_a_trace(".".join(map(str, first["loc"])) or "it", first["msg"]) from None
+            refused = first["ctx"]["error"] if first["type"] == "value_error" else None
+            raise NotATrace(".".join(map(str, first["loc"])) or "it", first["msg"], refused) from None
         for where, what in _faults(trace):
-            raise _not_a_trace(where, what) from None
+            raise NotATrace(where, what) from None
         return trace
 
     def save(self, path: str | Path) -> None:
@@ -155,10 +165,6 @@ class Trace:
         except UnicodeDecodeError:
             raise ValueError(f"this is not a {SCHEMA} file: it is not UTF-8 text") from None
         return cls.from_json(text)
-
-
-def _not_a_trace(where: str, what: str) -> ValueError:
-    return ValueError(f"this is not a {SCHEMA} file: {where}: {what}")
 
 
 def _faults(trace: Trace) -> Iterator[tuple[str, str]]:

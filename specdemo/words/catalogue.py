@@ -1,9 +1,9 @@
 """All words that a user reads and that are said in several languages, by their keys. Standard library only.
 
 One catalogue a language stands beside this file, in the format of i18next (JSON v4): nested keys, {{name}}
-for a value, and the endings _one and _other where the number `count` chooses the form. The page's scripts read
-the same (ui/static/view/words.js). What composes sentences of a table takes a Speak: the command line and the
-API leave it out and get English, and the page gives its own, which reads the catalogues.
+for a value, and the endings _one and _other where the number `count` chooses the form. The page's scripts
+read the same (ui/static/view/words.js). What composes sentences of a table takes a Speak: the command line
+and the API leave it out and get English, and the page gives its own, which reads the catalogues.
 """
 
 import json

@@ -12,10 +12,14 @@ from specdemo.words.catalogue import Numeral, numeral, say, speaking
 LONGEST_GIVEN = 60  # characters
 
 
+class Given(str):
+    """What was given, as a sentence has it that refuses it."""
+
+
 @dataclass(frozen=True)
 class Message:
-    """values: text, numbers (Numeral; or int, whose thousands are parted), other messages, or None for nothing
-    given. field: of a request, which the sentence is about and begins with."""
+    """values: text, numbers (Numeral; or int, whose thousands are parted), other messages, or None for
+    nothing given. field: of a request, which the sentence is about and begins with."""
 
     key: str
     values: Mapping[str, object] = field(default_factory=dict, hash=False)
@@ -36,23 +40,42 @@ class Message:
         def of(value: object) -> object:
             if isinstance(value, Message):
                 return value.changed(change)
-            return change(value) if type(value) is str else value
+            is_text = isinstance(value, str) and not isinstance(value, Numeral)
+            return change(value) if is_text else value
 
         return replace(self, values={name: of(value) for name, value in self.values.items()})
+
+
+def changed(told: Message | str, change: Callable[[str], str]) -> Message | str:
+    return told.changed(change) if isinstance(told, Message) else change(told)
 
 
 def message(key: str, **values: object) -> Message:
     return Message(key, values)
 
 
-def about(field: str, key: str, **values: object) -> Message:
+def about(field: str | None, key: str, **values: object) -> Message:
     """Why a field of a request is refused."""
     return Message(key, values, field)
 
 
-def refusal(field: str, key: str, given: object, **values: object) -> Message:
+def refusal(field: str, key: str, value: object, **values: object) -> Message:
     """The same, with what was given."""
-    return Message("given", {"what": message(key, **values), "given": _given(given)}, field)
+    return given(about(field, key, **values), value)
+
+
+def given(allowed: Message, value: object) -> Message:
+    """Why a field is refused: what it must be, and what it was."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not isinstance(value, (Numeral, Given)):
+        value = Numeral(shown(value)) if is_number else shown(value)
+    return about(allowed.field, "given", what=allowed, given=value)
+
+
+def message_of(error: Exception) -> Message | str:
+    """What an error was raised with; its words where that was no message."""
+    first = error.args[0] if error.args else None
+    return first if isinstance(first, Message) else str(error)
 
 
 def shown(value: object) -> str:
@@ -62,13 +85,6 @@ def shown(value: object) -> str:
     except ValueError:  # Python refuses to print integers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= LONGEST_GIVEN else text[: LONGEST_GIVEN - 3] + "..."
-
-
-def _given(value: object) -> object:
-    if value is None or isinstance(value, Numeral):
-        return value
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return Numeral(shown(value)) if is_number else shown(value)
 
 
 def _said(value: object) -> object:

@@ -347,7 +347,7 @@ def test_a_forward_that_lies_for_other_rows_is_refused_for_those(monkeypatch):
     lm = native_lm(model)
     monkeypatch.setattr(NativeForward, "__call__", lambda *args: own(*args) * (1 + 0.01 * (args[4] == 3)))
     logits = torch.cat([predicted(lm, 3), predicted(lm, 3)])
-    (note,) = lm.notes_as("target")
+    (note,) = map(str, lm.notes_as("target"))
     assert lm.native is not None and "3 rows at once" in note and "something other than the model" in note
     assert_same(logits, expected(model).repeat(2, 1))
 
@@ -515,7 +515,7 @@ def test_a_pair_that_goes_leaves_no_weights_behind():
 
 
 def noted(pair):
-    return [note for note in pair.notes if note not in pair.limits]
+    return [str(note) for note in pair.notes if note not in pair.limits]
 
 
 @pytest.mark.slow
@@ -542,7 +542,7 @@ def test_without_a_place_for_compiled_code(monkeypatch):
         patch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
         assert "no locator available" in compiles(monkeypatch)
     lm = native_lm(tiny())
-    (note,) = lm.notes_as("target")
+    (note,) = map(str, lm.notes_as("target"))
     assert "cannot be kept on disk" in note and "seconds" in note and "no locator available" in note
     assert "deleted" not in note and lm.native is not None
 
@@ -566,7 +566,7 @@ import json
 from specdemo import Params, generate, load_pair
 pair = load_pair(device="cpu")
 text = generate(pair, {PROMPT!r}, Params(max_new_tokens=40, temperature=0.0), measure=False).text
-notes = [note for note in pair.notes if note not in pair.limits]
+notes = [str(note) for note in pair.notes if note not in pair.limits]
 print(json.dumps([text, notes, [lm.native is not None for lm in pair.runner.lms]]))
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed
+from specdemo.events import LIMITS, PARAMETERS, Params, Round, allowed_in_words
 from specdemo.events.trace import Trace, rounds_json
 from specdemo.events.verdict import verdict
 from specdemo.ui.front.gate import fragment
@@ -18,7 +18,7 @@ from specdemo.ui.front.gradio import caller_of, visitor_of
 from specdemo.ui.runs.limits import Limits, Visitor
 from specdemo.ui.runs.models import Choice, Models
 from specdemo.ui.runs.queue import RunQueue
-from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_told, sentence
+from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_told, told_of
 from specdemo.ui.view.served import drafting_in_words
 from specdemo.ui.view.settings import judging_in_words
 
@@ -32,7 +32,7 @@ ARGUMENTS["alternatives"] += "; this answer does not show them"
 
 
 def _described(name: str) -> str:
-    return f"{ARGUMENTS[name]}; {allowed(name)}" if name in LIMITS else ARGUMENTS[name]
+    return f"{ARGUMENTS[name]}; {allowed_in_words(name)}" if name in LIMITS else ARGUMENTS[name]
 
 
 GENERATE = """Continues a prompt by speculative decoding. Answers with the text, with how well it went \
@@ -142,13 +142,13 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
                     rounds = await asyncio.to_thread(rounds_json, trace.rounds[since : report.until])
                     news = {"text": trace.text, "rounds": fragment(rounds)}
                     if report.note:
-                        news["note"] = report.note
+                        news["note"] = str(report.note)
                     if report.ended:
                         news["trace"] = fragment(await asyncio.to_thread(trace.to_json))
                     yield news
                     since = report.until
         except Exception as error:
-            raise gr.Error(sentence(error), print_exception=not is_told(error)) from None
+            raise gr.Error(str(told_of(error)), print_exception=not is_told(error)) from None
 
     async def generate_in_words(request: gr.Request, *asked: Any) -> str:
         try:
@@ -156,7 +156,7 @@ def add_api(models: Models, queue: RunQueue, limits: Limits) -> None:
                 async for report in following:
                     last = report
         except Exception as error:  # Gradio's own errors show their message in quotes
-            raise ValueError(sentence(error)) from None
+            raise ValueError(str(told_of(error))) from None
         return await asyncio.to_thread(trace_in_words, last.run.trace)
 
     def pairs() -> list[dict]:
