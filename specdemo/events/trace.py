@@ -33,12 +33,14 @@ LARGEST_NUMBER = 1e12  # what no time (in ms) and no count of a real run reaches
 
 
 class NotATrace(ValueError):
-    """where: the first place that is wrong, "it" for the whole. what: what is wrong there. refused: what the
-    Params said, if that is it."""
+    """where: the first place that is wrong, "it" for the whole. what: what is wrong there. is_json: whether
+    it is JSON at all. refused: what the Params said, if that is it."""
 
-    def __init__(self, where: str, what: str, refused: ValueError | None = None) -> None:
+    def __init__(
+        self, where: str, what: str, is_json: bool = True, refused: ValueError | None = None
+    ) -> None:
         super().__init__(f"this is not a {SCHEMA} file: {where}: {what}")
-        self.where, self.what, self.refused = where, what, refused
+        self.where, self.is_json, self.refused = where, is_json, refused
 
 
 @dataclass
@@ -134,7 +136,8 @@ class Trace:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             refused = first["ctx"]["error"] if first["type"] == "value_error" else None
-            raise NotATrace(".".join(map(str, first["loc"])) or "it", first["msg"], refused) from None
+            where, is_json = ".".join(map(str, first["loc"])), first["type"] != "json_invalid"
+            raise NotATrace(where or "it", first["msg"], is_json, refused) from None
         for where, what in _faults(trace):
             raise NotATrace(where, what) from None
         return trace

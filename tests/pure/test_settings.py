@@ -13,7 +13,7 @@ from specdemo.loading.pair import Pair
 from specdemo.loading.request import resolve
 from specdemo.ui.page.hints import hints
 from specdemo.ui.runs.limits import HOSTED, LOCAL
-from specdemo.ui.runs.opening import about_file
+from specdemo.ui.runs.opening import what_is_wrong
 from specdemo.ui.view.settings import (
     AS_STARTED,
     CONTROL_NAMES,
@@ -168,7 +168,7 @@ def said_of(change) -> str:
     text = change(whole) or json.dumps(whole)
     with pytest.raises(NotATrace) as wrong:
         Trace.from_json(text)
-    return about_file(wrong.value)
+    return what_is_wrong(wrong.value)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def opened(body: bytes) -> Opened:
     except UnicodeDecodeError:
         return _wrong(lambda: say("traces.no_json"))
     except NotATrace as error:
-        return _wrong(partial(about_file, error))
+        return _wrong(partial(what_is_wrong, error))
     ids = trace.prompt_ids[: MOST_PROMPT_TOKENS + 1]
     text = trace.text if trace.params.chat else ""
     head = replace(trace, prompt_ids=ids, rounds=[], output_ids=[], text=text)
@@ -71,13 +71,13 @@ def opened(body: bytes) -> Opened:
     return Opened(head, packed(json_of(update)), packed(trace.to_json()), words=said)
 
 
-def about_file(error: NotATrace) -> str:
-    """What is wrong with a file that was to be opened, in plain words."""
+def what_is_wrong(error: NotATrace) -> str:
+    """With a file that was to be opened, in plain words."""
     part = error.where.partition(".")[0]
     place = re.match(r"rounds\.(\d+)", error.where)
     if error.refused:
         return say("traces.wrong", what=in_words(error.refused))
-    if part == "it" and "JSON" in error.what:
+    if not error.is_json:
         return say("traces.no_json")
     if part in ("it", "schema"):
         return say("traces.other_version")
