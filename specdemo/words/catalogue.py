@@ -2,8 +2,8 @@
 
 One catalogue a language stands beside this file, in the format of i18next (JSON v4): nested keys, {{name}}
 for a value, and the endings _one and _other where the number `count` chooses the form. The page's scripts
-read the same (ui/static/view/words.js). What composes sentences of a table takes a Speak: the command line
-and the API leave it out and get English, and the page gives its own, which reads the catalogues.
+read the same (ui/static/view/words.js). The command line and the API speak English, the page its visitor's
+language.
 """
 
 import json
@@ -81,17 +81,8 @@ def number(value: float, form: str = ",") -> str:
 
 
 def speaker_of(section: str) -> Speak:
-    """Says what stands in a section, for what composes sentences of its own table in English."""
+    """Says what stands in a section."""
     return lambda key, **values: say(f"{section}.{key}", **values)
-
-
-def speaker(table: Mapping[str, str]) -> Speak:
-    """Says what stands in this table. KeyError where it lacks the key, or a sentence its value."""
-
-    def speak(key: str, **values: object) -> str:
-        return filled(table[form_of(key, values, table)], values)
-
-    return speak
 
 
 def form_of(key: str, values: Mapping[str, object], table: Mapping[str, object]) -> str:

@@ -21,6 +21,7 @@ from specdemo.ui.runs.queue import RunQueue
 from specdemo.ui.runs.run import RunProgress, Waiting, follow, is_told, told_of
 from specdemo.ui.view.served import drafting_in_words
 from specdemo.ui.view.settings import judging_in_words
+from specdemo.words.catalogue import speaking
 
 ENDPOINTS = {"generate": "generate_in_words", "pairs": "pairs_in_words"}  # of each tool, in Gradio
 SHOWN_ROUNDS = 200
@@ -52,6 +53,7 @@ def listed_in_words(pairs: Iterable[dict[str, Any]]) -> str:
     )
 
 
+@speaking("en")
 def trace_in_words(trace: Trace) -> str:
     stats, params = trace.stats, trace.params
     rejected = "the server does not tell how many were" if stats.rejected is None else f"{stats.rejected:,}"

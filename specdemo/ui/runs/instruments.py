@@ -40,15 +40,14 @@ from specdemo.ui.runs.run import awaitable, turn_with
 from specdemo.ui.view import wire
 from specdemo.ui.view.choices import words_of_row
 from specdemo.ui.view.durations import GAMMAS, REPEATS, SET_SIZE
-from specdemo.ui.view.feed import VERDICT_IN_WORDS, conditions_of, cut_output, nothing_yet, tokens_of
+from specdemo.ui.view.feed import conditions_of, cut_output, nothing_yet, tokens_of
 from specdemo.ui.view.settings import in_words, judging_in_words, sampler_in_words
 from specdemo.ui.view.texts import drafter_in_words, number_texts, whose
 from specdemo.ui.view.wire import MEASUREMENT_KINDS, MeasurementKind
 from specdemo.vllm.pair import ServedPair
-from specdemo.words.catalogue import in_language, number, say, speaker_of
+from specdemo.words.catalogue import in_language, number, say
 from specdemo.words.message import message
 
-WINNER_IN_WORDS = speaker_of("said.winner")
 SHOWN_PROMPT = 40  # characters of a prompt, to tell it from others
 PERIOD = 0.3  # s between two looks at a measurement
 
@@ -282,9 +281,7 @@ def drafted_in(so_far: Comparison) -> Trace | None:
 def race_of(traces: Sequence[Trace], settings: Sequence[Setting]) -> wire.Race:
     alone, drafted = traces
     measured = speed_up([timed(alone.rounds)], [timed(drafted.rounds)])
-    speedup = (
-        "" if measured is None else speedup_in_words(measured.interval, measured.value, VERDICT_IN_WORDS)
-    )
+    speedup = "" if measured is None else speedup_in_words(measured.interval, measured.value)
     return {
         "lanes": [_lane(trace, setting.name) for trace, setting in zip(traces, settings, strict=True)],
         "verdict": same_text(alone, drafted),
@@ -381,7 +378,7 @@ def comparison_of(result: MethodsResult, names: Mapping[str, str]) -> wire.Compa
     return {
         "columns": [say(f"compare.columns.{column}") for column in COLUMNS],
         "rows": [list(cells_in_words(row).values()) for row in rows],
-        "winner": winner(rows, WINNER_IN_WORDS, VERDICT_IN_WORDS),
+        "winner": winner(rows),
         "csv": comparison_csv(result.rows),
         "json": json.dumps(asdict(result), indent=1),
     }
