@@ -256,7 +256,7 @@ class Pair:
         """The prompt as the target reads it. ValueError in one sentence when it cannot be used. is_over: see
         ServedPair; here nothing is awaited."""
         if self.tokenizer is None:
-            raise ValueError("prompt must be a list of token ids for this pair: it has no tokenizer")
+            raise ValueError(about("prompt", "ids_only"))
         messages = messages_of(prompt, params)
         characters = sum(len(message["content"]) for message in messages)
         if characters > 256 * self.context:  # surely too long, and tokenizing megabytes takes minutes

@@ -14,7 +14,7 @@ from specdemo.loading.catalog import QUANTIZE
 from specdemo.loading.quantised import quantized_layers
 from specdemo.loading.request import PairRequest, Part, dtype_name
 from specdemo.runtime.device import amount, free_memory, has_bfloat16, memory_of, quantized_kinds
-from specdemo.words.message import Message, message
+from specdemo.words.message import Message, about, message
 
 # More than any model has. Each layer is many objects, also in a skeleton without weights; the experts of a
 # layer are not, but Doge has 16,384.
@@ -84,24 +84,20 @@ def plan_from(request: PairRequest, skeletons: list[Module]) -> LoadPlan:
 
 
 def _check_quantize(part: Part, dtype: torch.dtype, skeleton: Module) -> None:
-    if part.quantize is not None and kind_of(skeleton).is_head:
-        why = "it is a head, which is small and stays in its dtype"
-        raise PairError(f"quantize must be none for {part.role} {part.id}, not {part.quantize}: {why}")
     if part.quantize is None:
         return
+    asked = {"model": _named(part), "given": part.quantize}
+    if kind_of(skeleton).is_head:
+        raise PairError(about("quantize", "head_unquantised", **asked))
     layers = quantized_layers(skeleton)
     if not layers:
-        why = "it has no linear layers beside its output layer, and the weights of others cannot be quantised"
-        raise PairError(f"quantize must be none for {part.role} {part.id}, not {part.quantize}: {why}")
+        raise PairError(about("quantize", "nothing_to_quantise", **asked))
     if part.device == "cpu":
         return
     kinds = quantized_kinds(part.device, dtype, layers)
     if part.quantize not in kinds:
-        where = f"for {part.role} {part.id} on {part.device} in {dtype_name(dtype)}"
-        raise PairError(
-            f"quantize must be one of {', '.join(['none', *kinds])} {where}, not {part.quantize}: "
-            "there it would need kernels that optimum-quanto compiles at their first use, which takes minutes"
-        )
+        asked |= {"names": ", ".join(["none", *kinds]), "device": part.device, "dtype": dtype_name(dtype)}
+        raise PairError(about("quantize", "needs_kernels", **asked))
 
 
 def automatic_dtype(device: str, parameters: int) -> tuple[torch.dtype, Message]:
