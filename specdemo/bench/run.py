@@ -114,10 +114,8 @@ def bench(
                 host_ms=device_idle(pair, prompt_ids[0], params),
                 gammas=gamma_sweep(pair, params, prompt_ids, repeats, gammas) if gammas else [],
                 contexts=context_sweep(pair, params, prompts_of, repeats, contexts),
-                notes=[
-                    *absent,
-                    *map(str, pair.notes),
-                ],  # last, because they include what could not be captured
+                # Last, because they include what could not be captured.
+                notes=[*absent, *map(str, pair.notes)],
             )
 
 

@@ -27,6 +27,7 @@ from specdemo.vllm.client import (
 )
 from specdemo.vllm.counters import Counters, read_counters
 from specdemo.vllm.rounds import round_of
+from specdemo.words.catalogue import numeral
 from specdemo.words.message import about, refusal
 
 LONGEST_MODEL_NAME = 1_000  # characters: it can be a path
@@ -99,7 +100,8 @@ class ServedPair:
         for name in SERVERS_OWN:
             value, own = getattr(params, name), getattr(usual, name)
             if value not in (own, *also.get(name, ())):
-                raise ValueError(refusal(name, "servers_own", value, name=str(own)))
+                usual_value = own if isinstance(own, str) else numeral(own, "")
+                raise ValueError(refusal(name, "servers_own", value, name=usual_value))
         if params.min_p and params.temperature and self.drafts:
             raise ValueError(NO_MIN_P)
         if params.logit_bias and self.drafts:

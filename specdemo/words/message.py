@@ -54,7 +54,7 @@ def message(key: str, **values: object) -> Message:
     return Message(key, values)
 
 
-def about(field: str | None, key: str, **values: object) -> Message:
+def about(field: str, key: str, **values: object) -> Message:
     """Why a field of a request is refused."""
     return Message(key, values, field)
 
@@ -69,7 +69,7 @@ def given(allowed: Message, value: object) -> Message:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value is not None and not isinstance(value, (Numeral, Given)):
         value = Numeral(shown(value)) if is_number else shown(value)
-    return about(allowed.field, "given", what=allowed, given=value)
+    return Message("given", {"what": allowed, "given": value}, allowed.field)
 
 
 def message_of(error: Exception) -> Message | str:

@@ -156,9 +156,8 @@ async def loaded(models: Models, ticket: Ticket, choice: Choice) -> AsyncIterato
     ticket.load()
     ticket.check()
     start, left = time.monotonic(), threading.Event()
-    latest: deque[tuple[Message | None, float | None]] = deque(
-        [(None, None)], maxlen=1
-    )  # what the loader does
+    nothing: tuple[Message | None, float | None] = (None, None)
+    latest = deque([nothing], maxlen=1)  # what the loader does
     name = choice.vllm or choice.pair or models.default
     before = ("run.loading_server" if choice.vllm else "run.loading_pair", {"name": name})
 
